@@ -1,0 +1,55 @@
+"""State machines as tables: one enum of states, one of events, one transition table a block.
+
+A table is written once as ``{(state, event): Step(next, spawn)}`` and used three ways: as integer arrays by the
+compiled engine, as text in the module's docstring (``describe``), and by the contract test that runs every block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Mapping, NamedTuple
+
+import numpy as np
+
+ILLEGAL = -1
+NOTHING = -1
+
+
+class Step(NamedTuple):
+    """What follows a state on an event: the next state and, where there is one, a second activity it spawns."""
+
+    next: IntEnum
+    spawn: IntEnum | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """The transition table of one block."""
+
+    name: str
+    states: type[IntEnum]
+    events: type[IntEnum]
+    initial: tuple[IntEnum, ...]
+    final: IntEnum
+    steps: Mapping[tuple[IntEnum, IntEnum], Step]
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """``next``, ``spawn``: int8[state, event]; -1 where the event is illegal or nothing is spawned."""
+        following = np.full((len(self.states), len(self.events)), ILLEGAL, dtype=np.int8)
+        spawned = np.full_like(following, NOTHING)
+        for (state, event), step in self.steps.items():
+            following[state, event] = step.next
+            if step.spawn is not None:
+                spawned[state, event] = step.spawn
+        return following, spawned
+
+    def describe(self) -> str:
+        """The table as aligned text, one transition a line."""
+        rows = [("state", "event", "next", "spawns")]
+        for (state, event), step in self.steps.items():
+            rows.append((state.name, event.name, step.next.name, step.spawn.name if step.spawn is not None else ""))
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        rule = "  ".join("-" * width for width in widths)
+        return "\n".join([lines[0], rule, *lines[1:]])

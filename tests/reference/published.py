@@ -1,0 +1,324 @@
+"""A slow, obvious re-telling of the published simulator's rules (design notes, machine section 4), in plain Python.
+
+One object a stage, ``heapq`` for the three orders. It is the oracle of ``archsim.engine.reserved`` and is run on
+small inputs only (about 0.15 million events a second).
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from math import ceil, floor
+
+ROUTED_MODELS = {
+    "deepseek-v3": dict(hidden=7168, ffn=2048, experts=256, u=0.9,
+                        v=[(128, .5), (256, .53), (512, .68), (1024, .70), (4096, .69), (None, .69)]),
+    "llama-4-maverick": dict(hidden=5120, ffn=8192, experts=128, u=0.85,
+                             v=[(128, .65), (256, .65), (512, .72), (1024, .70), (None, .65)]),
+}
+
+
+class Stage:
+    """A step of a request chain: what it needs, how long it takes, and what follows when it is processed."""
+
+    __slots__ = ("time", "latency", "resources", "then", "priority", "arrival", "admitted")
+
+    def __init__(self, time, latency, resources, then, priority):
+        self.time, self.latency, self.resources, self.then = time, latency, resources, then
+        self.priority, self.arrival, self.admitted = priority, 0, False
+
+    def __lt__(self, other):
+        return self.time < other.time
+
+
+@dataclass(eq=False)
+class Resource:
+    claimed: bool = False
+    free_at: int = 0
+    queue: list = field(default_factory=list)
+
+
+class Waiting:
+    """Entry of a resource's queue: (-priority, time read now, arrival)."""
+
+    __slots__ = ("stage",)
+
+    def __init__(self, stage):
+        self.stage = stage
+
+    def __lt__(self, other):
+        a, b = self.stage, other.stage
+        return (-a.priority, a.time, a.arrival) < (-b.priority, b.time, b.arrival)
+
+
+class Calendar:
+    """Book-ahead by one on exclusive resources."""
+
+    def __init__(self):
+        self.events, self.arrivals, self.processed, self.now, self.latest = [], 0, 0, 0, 0
+
+    def create(self, time, latency, resources, then, priority):
+        stage = Stage(time, latency, resources, then, priority)
+        if all(not r.claimed for r in resources):
+            self._admit(stage, max([time] + [r.free_at for r in resources]))
+        else:
+            stage.arrival = self.arrivals
+            self.arrivals += 1
+            for r in resources:
+                heapq.heappush(r.queue, Waiting(stage))
+
+    def _admit(self, stage, start):
+        for r in stage.resources:
+            r.claimed = True
+        stage.time, stage.admitted = start, True
+        heapq.heappush(self.events, stage)
+
+    def run(self):
+        while self.events:
+            stage = heapq.heappop(self.events)
+            self.processed += 1
+            if callable(stage.latency):
+                stage.latency, stage.then = stage.latency()
+            end = stage.time + stage.latency
+            self.latest = max(self.latest, end)
+            if stage.then is not None:
+                stage.then(stage, end)
+            for r in stage.resources:
+                r.free_at, r.claimed = end, False
+            self._offer(stage.resources, end)
+
+    def _offer(self, resources, end):
+        offers = []
+        for r in resources:
+            while r.queue and r.queue[0].stage.admitted:
+                heapq.heappop(r.queue)
+            if r.queue:
+                heapq.heappush(offers, r.queue[0].stage)
+        while offers:
+            stage = heapq.heappop(offers)
+            if stage.admitted:
+                continue
+            if all(not r.claimed for r in stage.resources):
+                self._admit(stage, max([stage.time, end] + [r.free_at for r in stage.resources]))
+
+
+class PublishedSimulator:
+    """Runs one batch; see ``run`` for what it returns."""
+
+    def __init__(self, model, mesh_x, mesh_y, strategy, dtype_bytes=2, hbm=3350.0, d2d=1741 * 0.9):
+        self.m = ROUTED_MODELS[model]
+        self.X, self.Y, self.D = mesh_x, mesh_y, mesh_x * mesh_y
+        self.predict = "pred" in strategy
+        self.plan_rule = "allo" if "allo" in strategy else ("ep" if strategy == "ep" else "base")
+        m = self.m
+        self.slice_bytes = m["hidden"] * m["ffn"] * dtype_bytes
+        self.dtype_bytes, self.hbm, self.d2d = dtype_bytes, hbm, d2d
+        self.ports = [Resource() for _ in range(self.D)]
+        self.hbms = [Resource() for _ in range(self.D)]
+        self.computes = [Resource() for _ in range(self.D)]
+        self.edges = {}
+        self.llc_sets = max(1, 64 * 2**20 // (2 * self.slice_bytes))
+        self.llc = [dict() for _ in range(self.D)]
+        self.copies = set()
+        self.count = dict(hop_messages=0, local_hbm_read_bytes=0, remote_hbm_read_bytes=0, local_hbm_write_bytes=0)
+        self.calendar = Calendar()
+
+    # geometry
+    def home(self, e):
+        q = self.m["experts"] // self.D
+        return e // q if e < q * self.D else e % self.D
+
+    def xy(self, d):
+        return d // self.Y, d % self.Y
+
+    def hops(self, a, b):
+        (ax, ay), (bx, by) = self.xy(a), self.xy(b)
+        return abs(ax - bx) + abs(ay - by)
+
+    def path(self, a, b):
+        (cx, cy), (tx, ty) = self.xy(a), self.xy(b)
+        out = []
+        while (cx, cy) != (tx, ty):
+            nx, ny = (cx + (1 if tx > cx else -1), cy) if cx != tx else (cx, cy + (1 if ty > cy else -1))
+            key = tuple(sorted([(cx, cy), (nx, ny)]))
+            out.append(self.edges.setdefault(key, Resource()))
+            cx, cy = nx, ny
+        return out
+
+    # LLC and copies
+    def llc_hit(self, die, key):
+        return key in self.llc[die].get(key[1] % self.llc_sets, ())
+
+    def llc_store(self, die, key):
+        ways = self.llc[die].setdefault(key[1] % self.llc_sets, [])
+        if key in ways:
+            ways.remove(key)
+        elif len(ways) == 2:
+            ways.pop(0)
+        ways.append(key)
+
+    def holds(self, die, key):
+        return self.home(key[1]) == die or (die, key) in self.copies
+
+    # a chain
+    def start_chain(self, now, layer, e, die, s, tokens, predicted):
+        key, home = (layer, e, s), self.home(e)
+        prio = 0 if die == home else 1
+        make = self.calendar.create
+        hbm_read_ns = 300 + ceil(self.slice_bytes / (self.hbm * self.m["u"]))
+        flop = 2 * self.m["hidden"] * self.m["ffn"] * tokens
+        compute_ns = ceil(flop / (1e6 * self.utilisation(tokens)))
+        hops = self.hops(die, home)
+
+        def compute(stage, end):
+            make(end, compute_ns, [self.computes[die]], finish, prio)
+
+        def finish(stage, end):
+            make(end, 0, [], None, prio)
+
+        def store_llc(at):
+            def stored(stage, end):
+                self.llc_store(at, key)
+                finish(stage, end)
+            return stored
+
+        def local_read(stage, end):
+            make(end, 30, [self.ports[die]], store_llc(die), prio)
+            compute(stage, end)
+
+        def looked_local_hbm(stage, end):
+            read = self.slice_bytes + tokens * (self.m["hidden"] + self.m["ffn"]) * self.dtype_bytes
+            self.count["local_hbm_read_bytes"] += read
+            make(end, 300 + ceil(read / (self.hbm * self.m["u"])), [self.hbms[die]], local_read, prio)
+
+        def data_back(stage, end):
+            if self.predict and predicted(die, e):
+                make(end, hbm_read_ns, [self.hbms[die]], copied, prio)
+            compute(stage, end)
+
+        def copied(stage, end):
+            self.copies.add((die, key))
+            self.count["local_hbm_write_bytes"] += self.slice_bytes
+            finish(stage, end)
+
+        def send_data(stage, end):
+            make(end, 200 * hops + ceil(self.slice_bytes / self.d2d), self.path(home, die), data_back, prio)
+
+        def remote_read(stage, end):
+            make(end, 30, [self.ports[home]], store_llc(home), prio)
+            send_data(stage, end)
+
+        def request(stage, end):
+            self.count["hop_messages"] += hops
+            make(end, 200 * hops + ceil(16 / self.d2d), self.path(die, home), arrived, prio)
+
+        def arrived(stage, end):
+            if self.llc_hit(home, key):
+                make(end, 100, [self.ports[home]], send_data, prio)
+            else:
+                self.count["remote_hbm_read_bytes"] += self.slice_bytes
+                make(end, hbm_read_ns, [self.hbms[home]], remote_read, prio)
+
+        def look_up():
+            local = die == home or self.predict
+            if local and self.llc_hit(die, key):
+                return 100, compute
+            if local and self.holds(die, key):
+                return 110, looked_local_hbm
+            return 110, request
+
+        make(now, look_up, [self.ports[die]], None, prio)
+
+    def utilisation(self, n):
+        for bound, value in self.m["v"]:
+            if bound is None or n <= bound:
+                return value
+
+    # strategies: (expert, die, tokens), ordered by expert id
+    def plan(self, layer, tokens, first_seen):
+        if self.plan_rule == "base":
+            entries = [(e, (i + 7) % self.D, int(tokens[e])) for i, e in enumerate(first_seen)]
+        elif self.plan_rule == "ep":
+            entries = [(e, self.home(e), int(tokens[e])) for e in range(len(tokens)) if tokens[e]]
+        else:
+            entries = self.allocate(layer, tokens)
+        return sorted(entries, key=lambda entry: entry[0])
+
+    def allocate(self, layer, tokens):
+        m, D = self.m, self.D
+        W = 3 * self.slice_bytes
+        R = 300 + W / (3350 * 0.9)
+        active = [e for e in range(len(tokens)) if tokens[e]]
+        cl, cr, hl, hr, din = ([0.0] * D for _ in range(5))
+        for e in active:
+            hl[self.home(e)] += R
+        mean = sum(int(tokens[e]) for e in active) / len(active)
+
+        def C(n):
+            return ceil(6 * m["hidden"] * m["ffn"] * n / (1e6 * 0.7))
+
+        def die_time(d):
+            return max(cl[d], hl[d] + hr[d], din[d]) + cr[d]
+
+        out = []
+        for e in sorted(active, key=lambda e: (int(tokens[e]), e)):
+            n, home = int(tokens[e]), self.home(e)
+            holders = [d for d in range(D) if any(self.holds(d, (layer, e, s)) for s in range(3))]
+            cands = [(die_time(d), d, True) for d in holders]
+            for d in range(D):
+                if self.hops(d, home) == 1 and d not in holders:
+                    cands.append((die_time(d) + 2 * 200 + W / self.d2d, d, False))
+            cands.sort(key=lambda c: (c[0], c[1]))
+            keep = max(5, int(n // max(mean, 512)))
+            cands = cands[:keep]
+            blocks = [512] * (n // 512)
+            if blocks:
+                blocks[-1] += n % 512
+            else:
+                blocks = [n]
+            paid, given = set(), {}
+            for b in blocks:
+                best = None
+                for i, (_, d, local) in enumerate(cands):
+                    if local:
+                        after = max(cl[d] + C(b), hl[d] + hr[d], din[d]) + cr[d]
+                        worst = after
+                    else:
+                        tin = 2 * 200 + W / self.d2d
+                        after = max(cl[d], hl[d] + hr[d], din[d] + tin) + cr[d] + C(b)
+                        extra = 0 if d in paid else R
+                        src = max(cl[home], hl[home] + hr[home] + extra, din[home]) + cr[home]
+                        worst = max(after, src)
+                    rank = (worst, 0 if local else 1, i)
+                    if best is None or rank < best[0]:
+                        best = (rank, d, local)
+                _, d, local = best
+                if local:
+                    cl[d] += C(b)
+                else:
+                    cr[d] += C(b)
+                    din[d] += 2 * 200 + W / self.d2d
+                    if d not in paid:
+                        hr[home] += R
+                        paid.add(d)
+                given[d] = given.get(d, 0) + b
+            out += [(e, d, given[d]) for _, d, _ in cands if d in given]
+        return out
+
+    def step(self, now, layer, tokens, first_seen, top):
+        """Time at which (iteration, layer) ends; ``top`` is None in the prefill, else top[i] = set of experts."""
+        plan = self.plan(layer, tokens, first_seen)
+        lists = [sorted(e for e, d, _ in plan if d == die) for die in range(self.D)]
+        for die in range(self.D):
+            if die in lists[die]:
+                lists[die] = lists[die][: lists[die].index(die) + 1]
+
+        def predicted(die, e):
+            return top is not None and any(e in top[i] for i in lists[die])
+
+        self.calendar.latest = now
+        for e, die, n in plan:
+            for s in range(3):
+                self.start_chain(now, layer, e, die, s, n, predicted)
+        self.calendar.run()
+        return self.calendar.latest
