@@ -1,0 +1,118 @@
+"""What routing data must satisfy, and the message for each way it may not."""
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from archsim.specs.errors import TraceError
+
+
+def place(where: str, request: str | None = None, iteration: int | None = None, layer: int | None = None) -> str:
+    """'file: request 3, iteration 5, layer 7' of what is known."""
+    parts = [
+        f"{name} {value}"
+        for name, value in (("request", request), ("iteration", iteration), ("layer", layer))
+        if value is not None
+    ]
+    return f"{where}: {', '.join(parts)}" if parts else where
+
+
+def nearest(value: int, choices: Iterable[int]) -> int:
+    return min(choices, key=lambda choice: (abs(choice - value), choice))
+
+
+def check_shape(where: str, model, num_experts: int | None, top_k: int | None) -> None:
+    """Raise TraceError unless the number of experts and top-k (None: not stated) are those of the model."""
+    for name, found, expected in (("experts", num_experts, model.experts), ("top_k", top_k, model.top_k)):
+        if found is not None and found != expected:
+            raise TraceError(f"{where}: the trace has {name} = {found}, but model {model.name} has {name} = {expected}")
+
+
+def check_layers(where: str, model, layer_ids: np.ndarray) -> None:
+    """Raise TraceError unless `layer_ids` ascend and each is an MoE layer of the model (not all need be there)."""
+    allowed = model.moe_layer_ids
+    if len(layer_ids) == 0:
+        raise TraceError(f"{where}: no MoE layer; model {model.name} has layers {span(allowed)}")
+    for layer in map(int, layer_ids):
+        if layer not in allowed:
+            kind = "is dense in" if 0 <= layer < model.layers else "is not a layer of"
+            raise TraceError(
+                f"{where}: layer {layer} {kind} model {model.name}; nearest MoE layer {nearest(layer, allowed)}, "
+                f"valid are {span(allowed)}"
+            )
+    disorder = np.flatnonzero(np.diff(layer_ids) <= 0)
+    if len(disorder):
+        before, after = layer_ids[disorder[0] : disorder[0] + 2]
+        raise TraceError(f"{where}: layer {after} follows layer {before}; expected ascending layer ids")
+
+
+def check_name(where: str, model, name: str, known: Iterable[str]) -> None:
+    """Raise TraceError if the data names one of the `known` models and `model` is another of them.
+
+    Names are compared by letters and digits alone, and the data's may say more ('meta-llama/Llama-4-Maverick-17B-…'
+    is llama-4-maverick). A model of the user's own name is bound only by its shape.
+    """
+    named = [other for other in known if _plain(other) in _plain(name)]
+    if model.name in known and named and model.name not in named:
+        raise TraceError(f"{where}: the trace is of {max(named, key=len)} ({name!r}), the model is {model.name}")
+
+
+def check_offsets(where: str, offsets: np.ndarray, tokens: int) -> None:
+    """Raise TraceError unless offsets rise from 0 to the number of tokens."""
+    if len(offsets) < 2:
+        raise TraceError(f"{where}: no requests (request_offsets has {len(offsets)} entries; expected at least 2)")
+    falls = np.flatnonzero(np.diff(offsets) < 0)
+    if len(falls):
+        r = int(falls[0])
+        raise TraceError(
+            f"{place(where, str(r))}: request_offsets falls from {offsets[r]} to {offsets[r + 1]}; "
+            "expected offsets that never decrease"
+        )
+    if offsets[0] != 0 or offsets[-1] != tokens:
+        raise TraceError(
+            f"{where}: request_offsets runs from {offsets[0]} to {offsets[-1]}; expected 0 to {tokens} (all tokens)"
+        )
+
+
+def check_iterations(where: str, iteration: np.ndarray, offsets: np.ndarray) -> None:
+    """Raise TraceError unless iterations start at 0 or later and rise, save for the rows of the prefill (0)."""
+    same_request = np.ones(len(iteration), bool)
+    same_request[offsets[:-1][offsets[:-1] < len(iteration)]] = False
+    previous = np.concatenate([[-1], iteration[:-1]])
+    good = (iteration > previous) | ((iteration == 0) & (previous == 0))
+    bad = np.flatnonzero(np.where(same_request, ~good, iteration < 0))
+    if len(bad):
+        row = int(bad[0])
+        request = str(int(np.searchsorted(offsets, row, side="right")) - 1)
+        found = f"iteration {iteration[row]}"
+        if not same_request[row]:
+            raise TraceError(f"{place(where, request)}: starts with {found}; expected 0 or later")
+        raise TraceError(
+            f"{place(where, request)}: {found} follows iteration {previous[row]}; expected a later one "
+            "(only iteration 0, the prefill, has more than one row)"
+        )
+
+
+def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) -> None:
+    """Raise TraceError at the first id outside 0 … num_experts − 1 of experts[token, layer, k].
+
+    row_place(row, column) -> str names request, iteration and layer of a row and column.
+    """
+    if experts.size and (experts.min() < 0 or experts.max() >= num_experts):
+        row, column, rank = np.argwhere((experts < 0) | (experts >= num_experts))[0]
+        raise TraceError(
+            f"{row_place(int(row), int(column))}: expert id {experts[row, column, rank]} at rank {rank} is out of "
+            f"range; expected 0 to {num_experts - 1}"
+        )
+
+
+def span(ids: tuple[int, ...]) -> str:
+    """'3 to 60', or '1, 3, … 47' where ids are not consecutive."""
+    if len(ids) > 3 and ids[-1] - ids[0] + 1 != len(ids):
+        return f"{ids[0]}, {ids[1]}, … {ids[-1]}"
+    return f"{ids[0]} to {ids[-1]}"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

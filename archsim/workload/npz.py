@@ -1,0 +1,97 @@
+"""The token-level ``.npz`` layout: one array per column."""
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from archsim.specs.errors import TraceError
+from archsim.workload import checks
+from archsim.workload.trace import Trace
+
+COLUMNS = {"experts": 3, "request_offsets": 1, "iteration": 1, "layer_ids": 1}
+"""Required members and their number of dimensions; all hold integers."""
+
+
+def read_npz(path: Path, model, source: str, known_models: tuple[str, ...] = ()) -> Trace:
+    """Read and check a token-level ``.npz`` file against a model.
+
+    Required: experts int16[T, L, k], request_offsets [R+1], iteration [T], layer_ids [L]. Optional: num_experts,
+    top_k, model, request_subject [R], subject_names [S]. Other members (phase, request_id, …) are not read: the phase
+    of a row follows from its iteration. Raises TraceError.
+    """
+    members = _load(path)
+    where = str(path)
+    columns = {name: _column(where, members, name, dimensions) for name, dimensions in COLUMNS.items()}
+    experts, offsets, iteration, layer_ids = columns.values()
+    _check_lengths(where, experts, iteration, layer_ids, model)
+    name = str(members["model"]) if "model" in members else ""
+    checks.check_name(where, model, name, known_models)
+    checks.check_shape(where, model, _scalar(members, "num_experts"), _scalar(members, "top_k"))
+    checks.check_layers(where, model, layer_ids)
+    checks.check_offsets(where, offsets, len(experts))
+    checks.check_iterations(where, iteration, offsets)
+
+    def row_place(row: int, column: int) -> str:
+        request = int(np.searchsorted(offsets, row, side="right")) - 1
+        return checks.place(where, str(request), int(iteration[row]), int(layer_ids[column]))
+
+    checks.check_experts(where, experts, model.experts, row_place)
+    subject, names = _subjects(where, members, len(offsets) - 1)
+    return Trace(
+        experts=experts.astype(np.int16, copy=False),
+        request_offsets=offsets.astype(np.int64),
+        iteration=iteration.astype(np.int16),
+        layer_ids=layer_ids.astype(np.int32),
+        num_experts=model.experts,
+        top_k=model.top_k,
+        model=name,
+        source=source,
+        request_subject=subject,
+        subject_names=names,
+    )
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    wanted = {*COLUMNS, "num_experts", "top_k", "model", "request_subject", "subject_names"}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files if name in wanted}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise TraceError(f"{path}: not a readable .npz file ({error})") from error
+
+
+def _column(where: str, members: dict[str, np.ndarray], name: str, dimensions: int) -> np.ndarray:
+    if name not in members:
+        raise TraceError(f"{where}: member '{name}' is missing; expected {', '.join(COLUMNS)} (token-level layout)")
+    column = members[name]
+    if column.dtype.kind not in "iu":
+        raise TraceError(f"{where}: member '{name}' has dtype {column.dtype}; expected integers")
+    if column.ndim != dimensions:
+        raise TraceError(f"{where}: member '{name}' has shape {column.shape}; expected {dimensions} dimension(s)")
+    return column
+
+
+def _check_lengths(where: str, experts: np.ndarray, iteration: np.ndarray, layer_ids: np.ndarray, model) -> None:
+    tokens, layers, top_k = experts.shape
+    if len(iteration) != tokens:
+        raise TraceError(f"{where}: member 'iteration' has {len(iteration)} rows; expected {tokens}, as 'experts'")
+    if len(layer_ids) != layers:
+        raise TraceError(f"{where}: member 'layer_ids' has {len(layer_ids)} entries; 'experts' has {layers} layers")
+    checks.check_shape(where, model, None, top_k)
+
+
+def _scalar(members: dict[str, np.ndarray], name: str) -> int | None:
+    return int(members[name]) if name in members else None
+
+
+def _subjects(where: str, members: dict[str, np.ndarray], requests: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    subject = members.get("request_subject", np.zeros(requests, np.int16))
+    names = tuple(str(name) for name in members.get("subject_names", np.array([""])))
+    if subject.shape != (requests,):
+        raise TraceError(f"{where}: member 'request_subject' has shape {subject.shape}; expected ({requests},)")
+    if requests and not 0 <= subject.min() <= subject.max() < len(names):
+        r = int(np.flatnonzero((subject < 0) | (subject >= len(names)))[0])
+        raise TraceError(f"{checks.place(where, str(r))}: subject {subject[r]} has no name; expected 0 to {len(names) - 1}")
+    return subject.astype(np.int16), names

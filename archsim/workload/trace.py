@@ -1,0 +1,139 @@
+"""Routing as columns: which experts every token of every request chose, and how a batch streams out of it.
+
+A *token source* is anything that can replay a batch iteration by iteration: a recorded `Trace`, or the generated
+traffic of `archsim.workload.synthetic`. Nothing here holds an object per token.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+CHUNK_BYTES = 4 << 20
+"""Upper bound of the experts array of one `StepTokens` (unless one row alone is larger): stays within a large cache."""
+
+
+@dataclass(frozen=True)
+class StepTokens:
+    """Consecutive rows of one iteration of a batch, every MoE layer of each.
+
+    iteration: 0 is the prefill, 1, 2, ... are decode steps.
+    request: int32[n], position of the row's request in the batch; ascending, rows of one request in token order.
+    experts: int16[n, layer, k], in the rank order of the source.
+    """
+
+    iteration: int
+    request: np.ndarray
+    experts: np.ndarray
+
+
+class TokenSource(Protocol):
+    """What `build_demand` needs of routing data.
+
+    requests: how many distinct requests there are. layer_ids: int32[layer], the model's number of every column.
+    num_experts, top_k: shape of the model. digest: names the content. label: for the `trace` column of results.
+    """
+
+    requests: int
+    layer_ids: np.ndarray
+    num_experts: int
+    top_k: int
+    digest: str
+    label: str
+
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+        """Stream the batch `requests: int64[n]` (indices, repeats allowed) through iterations 0 to `decode_steps`.
+
+        Iterations come in ascending order; within one, rows are ordered by position in the batch, then by token. A
+        long iteration comes in several consecutive pieces; one in which no request has a row does not come at all.
+        """
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Recorded routing in columns; a `TokenSource`.
+
+    experts: int16[token, layer, k], possibly memory-mapped. request_offsets: int64[R+1], request r owns the rows
+    from request_offsets[r] to request_offsets[r+1]. iteration: int16[token], inside its request; not decreasing, and
+    only iteration 0 (the prefill) has more than one row. A trace of decode steps alone has no rows of iteration 0, a
+    trace of prompts alone has no others; the numbering stays as recorded. layer_ids: int32[layer].
+    model: name found with the data ('' if none). source: path as given. request_subject: int16[R], index into
+    subject_names. digest: sha256 of the columns, so equal routing has equal digests whatever format it came in.
+    """
+
+    experts: np.ndarray
+    request_offsets: np.ndarray
+    iteration: np.ndarray
+    layer_ids: np.ndarray
+    num_experts: int
+    top_k: int
+    model: str
+    source: str
+    request_subject: np.ndarray
+    subject_names: tuple[str, ...]
+
+    @property
+    def requests(self) -> int:
+        return len(self.request_offsets) - 1
+
+    @property
+    def label(self) -> str:
+        return self.source
+
+    @cached_property
+    def digest(self) -> str:
+        digest = hashlib.sha256(f"{self.num_experts} {self.experts.shape}".encode())
+        for column in (self.layer_ids, self.request_offsets, self.iteration, self.experts):
+            digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
+
+    @cached_property
+    def _prefill_rows(self) -> np.ndarray:
+        """int64[R]: rows of iteration 0 of every request."""
+        before = np.concatenate([[0], np.cumsum(self.iteration == 0)])
+        return np.diff(before[self.request_offsets])
+
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+        """See `TokenSource.steps`. A request that has ended just stops contributing."""
+        cursor = self.request_offsets[requests]
+        end = self.request_offsets[requests + 1]
+        last = int(self.iteration.max(initial=0))
+        for iteration in range(min(last, decode_steps) + 1):
+            rows = self._prefill_rows[requests] if iteration == 0 else self._decode_rows(cursor, end, iteration)
+            yield from self._pieces(iteration, cursor, rows)
+            cursor = cursor + rows
+
+    def _decode_rows(self, cursor: np.ndarray, end: np.ndarray, iteration: int) -> np.ndarray:
+        """int64[n]: 1 where the next row of a request is one of `iteration`, else 0."""
+        rows = np.zeros(len(cursor), np.int64)
+        running = np.flatnonzero(cursor < end)
+        rows[running] = self.iteration[cursor[running]] == iteration
+        return rows
+
+    def _pieces(self, iteration: int, cursor: np.ndarray, rows: np.ndarray) -> Iterator[StepTokens]:
+        position = np.repeat(np.arange(len(rows), dtype=np.int32), rows)
+        first = cursor - (np.cumsum(rows) - rows)
+        row = first[position] + np.arange(len(position))
+        size = rows_per_piece(len(self.layer_ids), self.top_k)
+        for start in range(0, len(row), size):
+            piece = slice(start, start + size)
+            yield StepTokens(iteration, position[piece], self.experts[row[piece]])
+
+
+def rows_per_piece(layers: int, top_k: int) -> int:
+    """Rows whose experts (int16) fill `CHUNK_BYTES`; at least one."""
+    return max(1, CHUNK_BYTES // (2 * layers * top_k))
+
+
+def draw_requests(available: int, batch: int, seed: int) -> np.ndarray:
+    """Which requests a batch consists of: int64[batch].
+
+    The first `batch` in file order; if there are fewer, all `batch` are drawn uniformly with replacement by
+    ``numpy.random.default_rng(seed)``. A request drawn twice counts as two requests with equal routing.
+    """
+    if batch <= available:
+        return np.arange(batch, dtype=np.int64)
+    return np.random.default_rng(seed).integers(available, size=batch, dtype=np.int64)
