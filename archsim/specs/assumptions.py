@@ -1,0 +1,167 @@
+"""Modelling assumptions: every choice that changes a number is a field with a documented set of values.
+
+:data:`ASSUMPTIONS` is the one table of them; ``archsim list assumptions`` prints it and docs/assumptions.md repeats it (a
+test compares them). The two named sets, ``physical`` and ``published``, are files of configs/assumptions.
+"""
+
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from archsim.specs.base import Name, Spec, count
+from archsim.specs.config_files import shipped_configs
+from archsim.specs.hardware import Efficiency
+from archsim.specs.nearest import did_you_mean
+from archsim.specs.quantities import describe
+from archsim.specs.validation import validate
+from archsim.specs.yaml_loader import read_yaml
+
+ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
+    {
+        field: MappingProxyType(values)
+        for field, values in {
+            "contention": {
+                "shared": "Links are full duplex. Concurrent transfers share links and HBM, and rates are recomputed whenever a "
+                "transfer starts or ends; latency is added per hop.",
+                "reserved": "A transfer holds every link of its path, in both directions, from start to end; LLC ports, HBM and "
+                "compute units are held likewise, and one stage ahead is booked (published simulator).",
+            },
+            "arbitration": {
+                "fair": "Transfers that share a link or HBM get max-min fair rates.",
+                "round_robin": "At every link its inputs take turns, so that a transfer's share depends on how many others join "
+                "its path and where.",
+            },
+            "capacity": {
+                "finite": "Homes and copies must fit in 90 % of HBM. Homes are never evicted, copies by LRU; a model that does "
+                "not fit is refused.",
+                "unbounded": "HBM holds any number of copies, and they stay for ever.",
+            },
+            "activations": {
+                "dispatched": "Tokens live on a home die. Hidden vectors go to the executing die and results come back, over the "
+                "same links and through HBM.",
+                "ignored": "Activations do not cross the mesh. Local HBM reads of weights carry them along, remote reads do not.",
+            },
+            "decision_cost": {
+                "free": "Allocation and prediction take no time.",
+            },
+            "heatmap_update": {
+                "free": "The heatmap takes in every pair of a step at once.",
+            },
+            "weights": {
+                "all": "Shared experts run too: every die runs them for the tokens that live on it.",
+                "routed": "Only routed experts run.",
+            },
+            "llc": {
+                "segments": "Weights stream through the LLC in segments; as many slices are in flight as fit, and compute "
+                "starts with the first segment.",
+                "slices": "One line holds a slice. Sets of 2 ways, set = expert id mod sets, LRU by store.",
+            },
+            "hops": {
+                "all": "Data and requests both count, each by its Manhattan distance.",
+                "requests": "Only request messages count, each by its Manhattan distance.",
+            },
+            "source": {
+                "interleaved": "The outgoing transfers of a die share its HBM and links.",
+                "queued": "The outgoing transfers of a die are served one after the other.",
+            },
+            "gemm": {
+                "tables": "Expert GEMMs reach the share of peak that the published simulator's tables give for their number of "
+                "tokens.",
+                "roofline": "Expert GEMMs run at a fixed share of peak compute (the system's compute.efficiency); the memory side of "
+                "the roofline is simulated, not assumed.",
+            },
+            "numbering": {
+                "row_major": "Die id = x + X·y.",
+                "column_major": "Die id = y + Y·x; homes, and ties that are broken by die id, follow it (published simulator).",
+            },
+            "order": {
+                "local_first": "A die runs sub-kernels whose weights it holds first, the others as their operands arrive.",
+                "as_created": "A die runs sub-kernels in order of expert id, then of the plan's entries, then of slices.",
+            },
+            "ties": {
+                "sequence": "Events at equal times happen in the order in which they were scheduled.",
+                "heapq": "Events at equal times happen in the order in which binary heaps, worked as Python's heapq does, give "
+                "them up (published simulator).",
+            },
+        }.items()
+    }
+)
+# Values of later versions, so that the message can say so.
+PLANNED = MappingProxyType({"decision_cost": ("charged",), "heatmap_update": ("limited",), "gemm": ("calibrated",)})
+
+
+class AssumptionsSpec(Spec):
+    """One value of every assumption; ``set`` names the set it started from."""
+
+    set: Name
+    contention: str
+    arbitration: str
+    capacity: str
+    activations: str
+    decision_cost: str
+    heatmap_update: str
+    weights: str
+    llc: str
+    hops: str
+    source: str
+    gemm: str
+    numbering: str
+    order: str
+    ties: str
+
+    @field_validator(*ASSUMPTIONS, mode="before")
+    @classmethod
+    def _documented(cls, value: Any, info: ValidationInfo) -> str:
+        valid = ASSUMPTIONS[info.field_name]
+        if isinstance(value, str) and value in valid:
+            return value
+        listed = f"valid: {', '.join(valid)}"
+        if isinstance(value, str) and value in PLANNED.get(info.field_name, ()):
+            raise ValueError(f"{value!r} is not available yet in this version; {listed}")
+        if not isinstance(value, str):
+            raise ValueError(f"expected one of its values, not {describe(value)}; {listed}")
+        raise ValueError(f"unknown value {value!r}{did_you_mean(value, valid)} ({listed})")
+
+    @property
+    def label(self) -> str:
+        """``physical``, or ``physical+contention=reserved`` where fields differ from the shipped set of that name."""
+        shipped = shipped_sets().get(self.set)
+        if shipped is None:
+            return self.set
+        changed = [f"{field}={value}" for field in ASSUMPTIONS if (value := getattr(self, field)) != getattr(shipped, field)]
+        return "+".join([self.set, *changed])
+
+
+class UtilisationSpec(Spec):
+    """Shares of peak that the published simulator assumes for a model; read through archsim.specs.utilisation."""
+
+    hbm: Efficiency
+    # values[i] holds for up to bounds[i] tokens, the last value above.
+    bounds: tuple[count(1, 10_000_000), ...]
+    values: tuple[Efficiency, ...]
+
+    @field_validator("values")
+    @classmethod
+    def _one_more_than_bounds(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        bounds = info.data.get("bounds", ())
+        if len(values) != len(bounds) + 1 or list(bounds) != sorted(set(bounds)):
+            raise ValueError("expected rising bounds and one value more than bounds")
+        return values
+
+
+class NamedSet(AssumptionsSpec):
+    """A file of configs/assumptions: the values, where they come from, and tables that go with them."""
+
+    origin: str = Field(min_length=1)
+    # By model name; 'default' for models without a row.
+    utilisation: dict[str, UtilisationSpec] = {}
+
+
+@lru_cache
+def shipped_sets() -> MappingProxyType[str, NamedSet]:
+    """Set name → set, of the files of configs/assumptions that come with archsim."""
+    files = sorted((shipped_configs() / "assumptions").glob("*.yaml"))
+    sets = [validate(NamedSet, read_yaml(file)) for file in files]
+    return MappingProxyType({each.set: each for each in sets})

@@ -1,0 +1,44 @@
+"""An experiment: every system × model × batch × policy × assumption set of it is one run."""
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.base import Name, Spec, refuse_duplicates
+from archsim.specs.hardware import SystemSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.policies import PolicySpec
+from archsim.specs.workload import WorkloadSpec
+
+
+class ExperimentSpec(Spec):
+    """What ``archsim sweep`` runs, every reference resolved."""
+
+    name: Name
+    systems: tuple[SystemSpec, ...] = Field(min_length=1)
+    models: tuple[ModelSpec, ...] = Field(min_length=1)
+    workload: WorkloadSpec
+    policies: tuple[PolicySpec, ...] = Field(min_length=1)
+    assumptions: tuple[AssumptionsSpec, ...] = Field(min_length=1)
+    engine: Literal["event"] = "event"
+
+    @field_validator("systems", "models", "policies")
+    @classmethod
+    def _each_once(cls, specs: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        kind = {"systems": "system", "models": "model", "policies": "policy"}[str(info.field_name)]
+        refuse_duplicates(kind, [spec.name for spec in specs])
+        return specs
+
+    @field_validator("assumptions")
+    @classmethod
+    def _each_label_once(cls, specs: tuple[AssumptionsSpec, ...]) -> tuple[AssumptionsSpec, ...]:
+        refuse_duplicates("assumption set", [spec.label for spec in specs])
+        return specs
+
+    def resolved(self) -> dict[str, Any]:
+        """A plain tree with everything inline and every default written out.
+
+        Written with :func:`archsim.specs.yaml_loader.dump_yaml` and loaded again it gives an equal experiment.
+        """
+        return self.model_dump(mode="json", by_alias=True)

@@ -1,0 +1,91 @@
+"""The machine: a mesh of equal dies, each with HBM, an LLC, a compute array, and a D2D link to every neighbour.
+
+Default values are those that all configurations of the wafer-scale paper share (Yu et al., ISCA 2026, arXiv 2510.05497v4).
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from archsim.specs.base import Name, Spec, count
+from archsim.specs.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, fraction, quantity
+
+Bandwidth = quantity(BANDWIDTH, "1 GB/s", "1 PB/s")
+Latency = quantity(TIME, "1e-6 ns", "1 ms", zero=True)
+Efficiency = fraction(zero=False)
+DTYPE_BYTES = {"fp8": 1, "fp16": 2, "bf16": 2}
+
+
+class MeshSpec(Spec):
+    """Dies along x and y; die id = x + X·y unless the assumption ``numbering`` says otherwise."""
+
+    x: count(1, 64)
+    y: count(1, 64)
+
+
+class HbmSpec(Spec):
+    """The HBM of one die."""
+
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
+    capacity_bytes: quantity(SIZE, "1 MB", "100 TB", int) = Field(alias="capacity")
+    # Share of the capacity that weights and copies may not use; the paper reserves 10 %.
+    reserved_fraction: fraction(zero=True) = Field(0.1, alias="reserved")
+    latency_ns: Latency = Field(300.0, alias="latency")
+    # Share of the bandwidth that transfers reach; 0.9 in the published simulator.
+    efficiency: Efficiency = 0.9
+
+
+class D2DSpec(Spec):
+    """The die-to-die link to each neighbour; bandwidth is per direction."""
+
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
+    hop_latency_ns: Latency = Field(200.0, alias="hop_latency")
+    # Command and address of a remote request.
+    request_bytes: quantity(SIZE, "1 B", "1 MB", int, zero=True) = Field(16, alias="request")
+    # Share of the bandwidth that transfers reach; 0.9 in the published simulator.
+    efficiency: Efficiency = 0.9
+
+
+class LlcSpec(Spec):
+    """The last-level cache of one die."""
+
+    capacity_bytes: quantity(SIZE, "1 KiB", "1 TB", int) = Field(64 * 2**20, alias="capacity")
+    hit_ns: Latency = Field(100.0, alias="hit")
+    # The look-up that finds nothing, before HBM or the mesh is asked.
+    miss_ns: Latency = Field(110.0, alias="miss")
+    write_ns: Latency = Field(30.0, alias="write")
+    # 2 ways in the published simulator.
+    ways: count(1, 1024) = 2
+    # Streaming unit of slices under ``llc: segments``; a choice of archsim.
+    segment_bytes: quantity(SIZE, "1 KiB", "1 GiB", int) = Field(2**20, alias="segment")
+
+
+class ComputeSpec(Spec):
+    """The compute array of one die; ``dtype`` is that of weights and activations, and ``peak`` is for it."""
+
+    peak_flop_per_s: quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s") = Field(alias="peak")
+    dtype: Literal["fp8", "fp16", "bf16"]
+    # Share of the peak that expert GEMMs reach under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
+    # published simulator).
+    efficiency: Efficiency = 0.7
+
+    @property
+    def dtype_bytes(self) -> int:
+        """Bytes of one weight or activation."""
+        return DTYPE_BYTES[self.dtype]
+
+
+class SystemSpec(Spec):
+    """A chiplet or wafer-scale GPU."""
+
+    name: Name
+    source: str = Field(min_length=1)
+    mesh: MeshSpec
+    hbm: HbmSpec
+    d2d: D2DSpec
+    llc: LlcSpec = LlcSpec()
+    compute: ComputeSpec
+
+    @property
+    def dies(self) -> int:
+        return self.mesh.x * self.mesh.y

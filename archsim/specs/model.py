@@ -1,0 +1,65 @@
+"""The MoE model: the shape of its expert layers. Attention and dense layers are not modelled."""
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from archsim.specs.base import Name, Spec, count
+
+
+class MoeLayers(Spec):
+    """Which layers are MoE: ``first``, ``first + every``, … up to ``last``; layer ids begin at 0."""
+
+    first: count(0, 9999)
+    last: count(0, 9999)
+    every: count(1, 9999) = 1
+
+    @field_validator("last")
+    @classmethod
+    def _not_before_first(cls, last: int, info: ValidationInfo) -> int:
+        first = info.data.get("first", 0)
+        if last < first:
+            raise ValueError(f"last MoE layer {last} lies before the first, {first}")
+        return last
+
+
+class ModelSpec(Spec):
+    """Shape of a mixture-of-experts model. An expert is three slices (gate, up, down) of hidden × expert_ffn weights."""
+
+    name: Name
+    source: str = Field(min_length=1)
+    # Other names of the model, as traces may give them.
+    aliases: tuple[str, ...] = ()
+    layers: count(1, 10000)
+    moe_layers: MoeLayers
+    hidden: count(1, 1_000_000)
+    expert_ffn: count(1, 1_000_000)
+    # Expert ids are int16 in traces.
+    experts: count(1, 32767)
+    top_k: count(1, 32767)
+    shared_experts: count(0, 1024) = 0
+    # FFN width of one shared expert.
+    shared_ffn: count(1, 1_000_000) = Field(default_factory=lambda given: given["expert_ffn"])
+
+    @field_validator("moe_layers")
+    @classmethod
+    def _within_layers(cls, moe_layers: MoeLayers, info: ValidationInfo) -> MoeLayers:
+        layers = info.data.get("layers")
+        if layers is not None and moe_layers.last >= layers:
+            raise ValueError(f"last MoE layer {moe_layers.last} is out of range; a model of {layers} layers has 0 to {layers - 1}")
+        return moe_layers
+
+    @field_validator("top_k")
+    @classmethod
+    def _within_experts(cls, top_k: int, info: ValidationInfo) -> int:
+        experts = info.data.get("experts")
+        if experts is not None and top_k > experts:
+            raise ValueError(f"{top_k} experts a token are more than the model's {experts} experts")
+        return top_k
+
+    @property
+    def moe_layer_ids(self) -> tuple[int, ...]:
+        return tuple(range(self.moe_layers.first, self.moe_layers.last + 1, self.moe_layers.every))
+
+    @property
+    def slice_weights(self) -> int:
+        """Weights of one of an expert's three matrices."""
+        return self.hidden * self.expert_ffn

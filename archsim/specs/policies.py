@@ -1,0 +1,215 @@
+"""Policies: placement × allocation × prediction, each a named rule with parameters.
+
+A rule is one of the names below, or a user's own function ``package.module:function``, to which the parameters are passed as
+they are. :data:`PRESETS` names the five strategies of the published simulator and the paper's own text of allocation.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
+
+from archsim.specs.base import KeyProblem, Name, Spec
+from archsim.specs.nearest import did_you_mean
+from archsim.specs.quantities import FRACTION, describe, parse_quantity
+
+Value = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a rule: default (None: absent unless given), range, and what it means."""
+
+    default: int | float | None
+    low: float
+    high: float
+    meaning: str
+    kind: type = int
+
+    def read(self, value: Any) -> int | float:
+        if self.kind is float and isinstance(value, str):
+            value = float(parse_quantity(value, FRACTION))
+        whole = "an integer" if self.kind is int else "a number"
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value or self.kind(value) != value:
+            raise ValueError(f"expected {whole}, not {describe(value)}")
+        if not self.low <= value <= self.high:
+            raise ValueError(f"{value} is out of range; expected {self.low:g} to {self.high:g}")
+        return self.kind(value)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that archsim ships: what it does and its parameters."""
+
+    meaning: str
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+
+_BLOCK = "tokens in a block; experts with more are split, a remainder joins the last block"
+_DISTANCE = "hops from a die that holds the expert within which other dies may run a part of it"
+RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
+    {
+        "placement": MappingProxyType(
+            {"linear": Rule("⌊E/D⌋ experts a die in order of id, the rest one each; the same in every layer")}
+        ),
+        "allocation": MappingProxyType(
+            {
+                "first_seen": Rule(
+                    "experts in order of first appearance in the demand, the i-th on die (i + offset) mod D",
+                    MappingProxyType({"offset": Parameter(7, 0, 1e6, "die of the first expert")}),
+                ),
+                "home": Rule("every expert on its home die (expert parallelism)"),
+                "isca26": Rule(
+                    "published simulator: blocks go where the larger die time of executor and data source grows least",
+                    MappingProxyType(
+                        {
+                            "block_tokens": Parameter(512, 1, 1e9, _BLOCK),
+                            "distance": Parameter(1, 0, 126, _DISTANCE),
+                            "candidates": Parameter(5, 1, 4096, "dies considered at least, if there are as many"),
+                        }
+                    ),
+                ),
+                "paper": Rule(
+                    "paper's text: blocks of an expert go to the least loaded die near one that holds it",
+                    MappingProxyType(
+                        {
+                            "block_tokens": Parameter(50, 1, 1e9, _BLOCK),
+                            "distance": Parameter(1, 0, 126, _DISTANCE),
+                        }
+                    ),
+                ),
+            }
+        ),
+        "prediction": MappingProxyType(
+            {
+                "none": Rule("nothing is copied"),
+                "heatmap": Rule(
+                    "experts that most often followed those a die runs now; give top_fraction or top_n",
+                    MappingProxyType(
+                        {
+                            "top_fraction": Parameter(0.2, 1e-6, 1, "share of the experts, per row of the heatmap", float),
+                            "top_n": Parameter(None, 1, 32767, "number of experts, per row of the heatmap"),
+                        }
+                    ),
+                ),
+            }
+        ),
+    }
+)
+PARTS = tuple(RULES)
+_EXCLUSIVE = ("top_fraction", "top_n")
+
+PRESETS: MappingProxyType[str, MappingProxyType[str, Any]] = MappingProxyType(
+    {
+        name: MappingProxyType({"placement": "linear", "allocation": allocation, "prediction": prediction})
+        for name, allocation, prediction in (
+            ("base", "first_seen", "none"),
+            ("ep", "home", "none"),
+            ("allo", "isca26", "none"),
+            ("allo-paper", "paper", "none"),
+            ("pred", "first_seen", "heatmap"),
+            ("allo+pred", "isca26", "heatmap"),
+        )
+    }
+)
+
+
+class RuleSpec(Spec):
+    """A rule by name, with all its parameters. In YAML: a name, or ``{name: ..., parameter: value, ...}``."""
+
+    name: str
+    params: dict[str, Value] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            return {"name": given}
+        if isinstance(given, dict) and set(given) != {"name", "params"}:
+            return {"name": given.get("name"), "params": {key: value for key, value in given.items() if key != "name"}}
+        return given
+
+    @model_serializer
+    def _flat(self) -> dict[str, Value]:
+        return {"name": self.name, **self.params}
+
+    @property
+    def is_function(self) -> bool:
+        """Whether the rule is a user's own ``package.module:function``."""
+        return ":" in self.name
+
+
+class PolicySpec(Spec):
+    """A strategy: where experts live, which die runs which tokens of them, and which copies are made."""
+
+    name: Name
+    placement: RuleSpec
+    allocation: RuleSpec
+    prediction: RuleSpec
+
+    @field_validator(*PARTS)
+    @classmethod
+    def _known_rule(cls, rule: RuleSpec, info: ValidationInfo) -> RuleSpec:
+        part = str(info.field_name)
+        if rule.is_function:
+            if info.context:
+                try:
+                    import_function(rule.name)
+                except ValueError as error:
+                    raise KeyProblem(("name",), str(error)) from None
+            return rule
+        rules = RULES[part]
+        if rule.name not in rules:
+            raise KeyProblem(
+                ("name",),
+                f"unknown {part} {rule.name!r}{did_you_mean(rule.name, rules)} "
+                f"(known: {', '.join(rules)}; or your own as package.module:function)",
+            )
+        return rule.model_copy(update={"params": _complete(rules[rule.name], rule.params)})
+
+
+def _complete(rule: Rule, given: dict[str, Value]) -> dict[str, Value]:
+    """The given parameters, checked, and the defaults of the others."""
+    for key in given:
+        if key not in rule.parameters:
+            raise KeyProblem((key,), f"unknown parameter{did_you_mean(key, rule.parameters)}")
+    if all(key in given for key in _EXCLUSIVE):
+        raise KeyProblem((_EXCLUSIVE[1],), f"give either {_EXCLUSIVE[0]} or {_EXCLUSIVE[1]}, not both")
+    complete: dict[str, Value] = {}
+    for key, parameter in rule.parameters.items():
+        if key in given:
+            try:
+                complete[key] = parameter.read(given[key])
+            except ValueError as error:
+                raise KeyProblem((key,), str(error)) from None
+        elif parameter.default is not None and not (key in _EXCLUSIVE and any(other in given for other in _EXCLUSIVE)):
+            complete[key] = parameter.default
+    return complete
+
+
+def import_function(target: str) -> Callable[..., Any]:
+    """The function named ``package.module:function``; the current directory is searched too.
+
+    Raises ValueError saying whether the module or the function is missing.
+    """
+    module_name, _, attribute = target.partition(":")
+    if not module_name or not attribute.isidentifier():
+        raise ValueError(f"{target!r} does not name a function; expected package.module:function")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise ValueError(f"cannot import module {module_name!r}: {type(error).__name__}: {error}") from None
+    function = getattr(module, attribute, None)
+    if function is None:
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise ValueError(f"module {module_name!r} has no function {attribute!r}{did_you_mean(attribute, names)}")
+    if not callable(function):
+        raise ValueError(f"{target!r} is not a function but {type(function).__name__}")
+    return function

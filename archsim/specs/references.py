@@ -1,0 +1,150 @@
+"""References of an experiment: names and paths in the raw tree, replaced by what they stand for.
+
+A system or model is a name (a file of ``systems/`` or ``models/`` beside the experiment, then of ``./configs``, then of
+the configs that come with archsim), the path of a file, or an inline mapping; a policy a preset or a mapping; an assumption
+set a name, a path or a mapping. They are expanded before validation, so that overrides can reach into them and messages
+name the file and line where a value was given.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
+from archsim.specs.config_files import display, named_files
+from archsim.specs.nearest import did_you_mean
+from archsim.specs.policies import PARTS, PRESETS
+from archsim.specs.yaml_loader import Keys, Tree, read_yaml
+
+DEFAULT_ASSUMPTIONS = "physical"
+# A manifest lies two folders below the one from which its trace was given: reports/<name>/manifest.yaml.
+_PARENTS_SEARCHED = 2
+
+
+class References:
+    """Expands the references of one tree; ``folder`` is the experiment file's (None: there is no file)."""
+
+    def __init__(self, tree: Tree, folder: Path | None) -> None:
+        self._tree = tree
+        self._folder = folder
+
+    def expand(self, keys: Keys) -> None:
+        """If there is a reference at ``keys``, put in its place a mapping that keys can lead into. Raises SpecError."""
+        value = self._tree.get(keys)
+        if not isinstance(value, str):
+            return
+        match keys:
+            case ("systems" | "models" as kind, int()):
+                self._graft_file(keys, self._file(kind, value, keys))
+            case ("policies", int()):
+                self._check_known("policy", value, PRESETS, keys, "or a mapping")
+                self._tree.graft(keys, Tree({"name": value} | {part: {"name": PRESETS[value][part]} for part in PARTS}))
+            case ("policies", int(), part) if part in PARTS:
+                self._tree.graft(keys, Tree({"name": value}))
+            case ("assumptions",) | ("assumptions", int()):
+                self._expand_assumptions(keys, value)
+
+    def expand_all(self) -> None:
+        """Expand every reference and fill in what a preset, a set or a folder implies. Raises SpecError."""
+        data = self._tree.data
+        for keys in [(kind, index) for kind in ("systems", "models", "policies") for index in _indices(data.get(kind))]:
+            self.expand(keys)
+            if keys[0] == "policies" and isinstance(self._tree.get(keys), dict):
+                self._complete_policy(keys)
+        data.setdefault("assumptions", DEFAULT_ASSUMPTIONS)
+        if isinstance(data["assumptions"], str | dict):
+            self._tree.wrap(("assumptions",))
+        for index in _indices(data["assumptions"]):
+            self.expand(("assumptions", index))
+            self._complete_assumptions(("assumptions", index))
+        self._find_trace()
+
+    def _graft_file(self, keys: Keys, file: Path) -> None:
+        tree = read_yaml(file, display(file))
+        tree.data.setdefault("name", file.stem)
+        self._tree.graft(keys, tree)
+
+    def _file(self, kind: str, name: str, keys: Keys) -> Path:
+        if _is_path(name):
+            candidates = [Path(name)] + ([self._folder / name] if self._folder else [])
+            found = next((file for file in candidates if file.exists()), None)
+            if found is None:
+                raise self._tree.error(keys, f"no such file: {name!r}")
+            return found
+        files = named_files(kind, self._folder)
+        self._check_known(kind.removesuffix("s"), name, files, keys, "or the path of a YAML file, or a mapping")
+        return files[name]
+
+    def _check_known(self, kind: str, name: str, known: Iterable[str], keys: Keys, otherwise: str) -> None:
+        if name not in known:
+            raise self._tree.error(
+                keys, f"unknown {kind} {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}; {otherwise})"
+            )
+
+    def _expand_assumptions(self, keys: Keys, value: str) -> None:
+        if _is_path(value):
+            self._graft_file(keys, self._file("assumptions", value, keys))
+            given = self._tree.get(keys)
+            given.setdefault("set", given.pop("name"))
+            for key in ("name", "origin", "utilisation"):
+                given.pop(key, None)
+            return
+        self._check_known("assumption set", value, shipped_sets(), keys, "or a mapping {set: ..., field: value}")
+        self._tree.graft(keys, Tree({"set": value}))
+
+    def _complete_policy(self, keys: Keys) -> None:
+        """Merge a mapping onto the preset that it names."""
+        given = self._tree.get(keys)
+        preset = given.pop("preset", None)
+        if preset is None:
+            return
+        self._check_known("preset", preset, PRESETS, (*keys, "preset"), "or no preset")
+        changed = [part for part in PARTS if part in given]
+        if "name" not in given and changed:
+            raise self._tree.error(keys, f"needs a name of its own, as it changes {', '.join(changed)} of preset {preset!r}")
+        given.setdefault("name", preset)
+        for part in PARTS:
+            if isinstance(given.setdefault(part, {}), dict):
+                given[part].setdefault("name", PRESETS[preset][part])
+
+    def _complete_assumptions(self, keys: Keys) -> None:
+        """Fill in the fields that a mapping leaves to its set."""
+        given = self._tree.get(keys)
+        if not isinstance(given, dict):
+            return
+        name = given.setdefault("set", DEFAULT_ASSUMPTIONS)
+        if name not in shipped_sets():
+            missing = [field for field in ASSUMPTIONS if field not in given]
+            if missing:
+                otherwise = f"a set of your own gives every field; missing: {', '.join(missing)}"
+                self._check_known("assumption set", name, shipped_sets(), (*keys, "set"), otherwise)
+            return
+        for field in ASSUMPTIONS:
+            given.setdefault(field, getattr(shipped_sets()[name], field))
+
+    def _find_trace(self) -> None:
+        """A trace path as it is from the current directory; else it is looked for around the experiment file."""
+        workload = self._tree.data.get("workload")
+        path: Any = workload.get("trace") if isinstance(workload, dict) else None
+        if not isinstance(path, str) or not path or Path(path).exists():
+            return
+        around = []
+        if self._folder is not None:
+            folder = self._folder.absolute()
+            around = [folder, *folder.parents[:_PARENTS_SEARCHED]]
+        for folder in around:
+            if (folder / path).exists():
+                workload["trace"] = os.path.relpath(folder / path)
+                return
+        hint = "; generated traffic is written {synthetic: {}}" if path == "synthetic" else ""
+        looked = ", ".join(["the current directory", *(display(folder) for folder in around)])
+        raise self._tree.error(("workload", "trace"), f"no such file or directory: {path!r} (looked in {looked}){hint}")
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
+
+
+def _indices(value: Any) -> range:
+    return range(len(value)) if isinstance(value, list) else range(0)
