@@ -1,1 +1,32 @@
-"""archsim: co-design simulator for mixture-of-experts serving on chiplet and wafer-scale GPUs."""
+"""archsim: co-design simulator for mixture-of-experts serving on chiplet and wafer-scale GPUs.
+
+experiment = archsim.load_experiment("configs/dojo.yaml")
+results = archsim.sweep(experiment)
+"""
+
+import importlib
+from typing import Any
+
+# Public name → where it is defined. Loaded when first used, so that `archsim --help` does not wait for numba.
+_PUBLIC = {
+    "load_experiment": "archsim.specs.library",
+    "simulate": "archsim.engine.simulate",
+    "simulate_flows": "archsim.engine.flows",
+    "sweep": "archsim.sweep",
+    "Results": "archsim.results",
+}
+
+__all__ = ["Results", "load_experiment", "simulate", "simulate_flows", "sweep"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'archsim' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    # Importing archsim.sweep has bound the module to this name; the function is what the public name means.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -130,7 +130,9 @@ class AssumptionsSpec(Spec):
         shipped = shipped_sets().get(self.set)
         if shipped is None:
             return self.set
-        changed = [f"{field}={value}" for field in ASSUMPTIONS if (value := getattr(self, field)) != getattr(shipped, field)]
+        changed = [
+            f"{field}={value}" for field in ASSUMPTIONS if (value := getattr(self, field)) != getattr(shipped, field)
+        ]
         return "+".join([self.set, *changed])
 
 
@@ -156,7 +158,7 @@ class NamedSet(AssumptionsSpec):
 
     origin: str = Field(min_length=1)
     # By model name; 'default' for models without a row.
-    utilisation: dict[str, UtilisationSpec] = {}
+    utilisation: dict[str, UtilisationSpec] = Field(default_factory=dict)
 
 
 @lru_cache

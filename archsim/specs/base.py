@@ -29,7 +29,12 @@ def count(low: int, high: int, *, none: bool = False) -> Any:
     def read(value: Any) -> int | None:
         if value is None and none:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or value != int(value)
+        ):
             raise ValueError(f"expected an integer, not {describe(value)}")
         if not low <= value <= high:
             raise ValueError(f"{value} is out of range; expected {low} to {high}")

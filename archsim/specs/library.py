@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.assumptions import AssumptionsSpec, NamedSet
+from archsim.specs.base import Spec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.hardware import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.overrides import apply_overrides
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, References
-from archsim.specs.validation import validate
+from archsim.specs.validation import keys_of, validate
 from archsim.specs.yaml_loader import Place, Tree, read_yaml
 
 # What the manifest of a report records beside the experiment; read by whoever wrote it, skipped here.
@@ -46,6 +47,17 @@ def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> Assumpt
     tree = Tree({"assumptions": [{"set": name, **changes}]}, {(): Place("assumptions")})
     References(tree, None).expand_all()
     return validate(AssumptionsSpec, tree, ("assumptions", 0))
+
+
+def check_file(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
+    """The spec in a file of any kind: an experiment, or what its keys tell it to be. Raises SpecError."""
+    tree = read_yaml(path)
+    kinds = (ExperimentSpec, SystemSpec, ModelSpec, NamedSet)
+    kind = max(kinds, key=lambda kind: len(set(tree.data) & set(keys_of(kind))))
+    if kind is ExperimentSpec:
+        return load_experiment(path, overrides)
+    apply_overrides(tree, overrides, lambda keys: None)
+    return validate(kind, tree)
 
 
 def _reference(kind: str, name: str) -> Tree:

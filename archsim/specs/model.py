@@ -44,7 +44,9 @@ class ModelSpec(Spec):
     def _within_layers(cls, moe_layers: MoeLayers, info: ValidationInfo) -> MoeLayers:
         layers = info.data.get("layers")
         if layers is not None and moe_layers.last >= layers:
-            raise ValueError(f"last MoE layer {moe_layers.last} is out of range; a model of {layers} layers has 0 to {layers - 1}")
+            raise ValueError(
+                f"last MoE layer {moe_layers.last} is out of range; a model of {layers} layers has 0 to {layers - 1}"
+            )
         return moe_layers
 
     @field_validator("top_k")

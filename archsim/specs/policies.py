@@ -5,6 +5,7 @@ they are. :data:`PRESETS` names the five strategies of the published simulator a
 """
 
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -17,8 +18,6 @@ from pydantic import Field, ValidationInfo, field_validator, model_serializer, m
 from archsim.specs.base import KeyProblem, Name, Spec
 from archsim.specs.nearest import did_you_mean
 from archsim.specs.quantities import FRACTION, describe, parse_quantity
-
-Value = int | float | str | bool
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,12 @@ class Parameter:
         if self.kind is float and isinstance(value, str):
             value = float(parse_quantity(value, FRACTION))
         whole = "an integer" if self.kind is int else "a number"
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value or self.kind(value) != value:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or self.kind(value) != value
+        ):
             raise ValueError(f"expected {whole}, not {describe(value)}")
         if not self.low <= value <= self.high:
             raise ValueError(f"{value} is out of range; expected {self.low:g} to {self.high:g}")
@@ -51,7 +55,6 @@ class Rule:
 
 
 _BLOCK = "tokens in a block; experts with more are split, a remainder joins the last block"
-_DISTANCE = "hops from a die that holds the expert within which other dies may run a part of it"
 RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
     {
         "placement": MappingProxyType(
@@ -69,8 +72,12 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                     MappingProxyType(
                         {
                             "block_tokens": Parameter(512, 1, 1e9, _BLOCK),
-                            "distance": Parameter(1, 0, 126, _DISTANCE),
-                            "candidates": Parameter(5, 1, 4096, "dies considered at least, if there are as many"),
+                            "candidates": Parameter(
+                                5,
+                                1,
+                                4096,
+                                "dies considered at least: those that hold the expert and neighbours of its home",
+                            ),
                         }
                     ),
                 ),
@@ -79,7 +86,9 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                     MappingProxyType(
                         {
                             "block_tokens": Parameter(50, 1, 1e9, _BLOCK),
-                            "distance": Parameter(1, 0, 126, _DISTANCE),
+                            "distance": Parameter(
+                                1, 0, 126, "hops from a die that holds the expert within which others may run it"
+                            ),
                         }
                     ),
                 ),
@@ -92,7 +101,9 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                     "experts that most often followed those a die runs now; give top_fraction or top_n",
                     MappingProxyType(
                         {
-                            "top_fraction": Parameter(0.2, 1e-6, 1, "share of the experts, per row of the heatmap", float),
+                            "top_fraction": Parameter(
+                                0.2, 1e-6, 1, "share of the experts, per row of the heatmap", float
+                            ),
                             "top_n": Parameter(None, 1, 32767, "number of experts, per row of the heatmap"),
                         }
                     ),
@@ -123,19 +134,20 @@ class RuleSpec(Spec):
     """A rule by name, with all its parameters. In YAML: a name, or ``{name: ..., parameter: value, ...}``."""
 
     name: str
-    params: dict[str, Value] = Field(default_factory=dict)
+    params: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
-    def _gather(cls, given: Any) -> Any:
+    def _gather(cls, given: Any, info: ValidationInfo) -> Any:
         if isinstance(given, str):
             return {"name": given}
-        if isinstance(given, dict) and set(given) != {"name", "params"}:
-            return {"name": given.get("name"), "params": {key: value for key, value in given.items() if key != "name"}}
+        if isinstance(given, dict) and (info.context or "params" not in given):
+            named = {"name": given["name"]} if "name" in given else {}
+            return named | {"params": {key: value for key, value in given.items() if key != "name"}}
         return given
 
     @model_serializer
-    def _flat(self) -> dict[str, Value]:
+    def _flat(self) -> dict[str, Any]:
         return {"name": self.name, **self.params}
 
     @property
@@ -148,9 +160,9 @@ class PolicySpec(Spec):
     """A strategy: where experts live, which die runs which tokens of them, and which copies are made."""
 
     name: Name
-    placement: RuleSpec
+    placement: RuleSpec = RuleSpec(name="linear")
     allocation: RuleSpec
-    prediction: RuleSpec
+    prediction: RuleSpec = RuleSpec(name="none")
 
     @field_validator(*PARTS)
     @classmethod
@@ -173,14 +185,14 @@ class PolicySpec(Spec):
         return rule.model_copy(update={"params": _complete(rules[rule.name], rule.params)})
 
 
-def _complete(rule: Rule, given: dict[str, Value]) -> dict[str, Value]:
+def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float]:
     """The given parameters, checked, and the defaults of the others."""
     for key in given:
         if key not in rule.parameters:
             raise KeyProblem((key,), f"unknown parameter{did_you_mean(key, rule.parameters)}")
     if all(key in given for key in _EXCLUSIVE):
         raise KeyProblem((_EXCLUSIVE[1],), f"give either {_EXCLUSIVE[0]} or {_EXCLUSIVE[1]}, not both")
-    complete: dict[str, Value] = {}
+    complete: dict[str, int | float] = {}
     for key, parameter in rule.parameters.items():
         if key in given:
             try:
@@ -204,7 +216,7 @@ def import_function(target: str) -> Callable[..., Any]:
         sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's module raises while it is imported
+    except Exception as error:  # noqa: BLE001 - a user's module may raise anything while it is imported
         raise ValueError(f"cannot import module {module_name!r}: {type(error).__name__}: {error}") from None
     function = getattr(module, attribute, None)
     if function is None:

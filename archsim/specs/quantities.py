@@ -89,7 +89,12 @@ def format_quantity(value: float, dimension: Dimension) -> str:
     for unit, worth in units:
         number = Decimal(str(value)) / worth
         text = f"{number.normalize():f} {unit}".strip()
-        if unit.isascii() and abs(number) >= 1 and len(text) <= 14 and type(value)(parse_quantity(text, dimension)) == value:
+        if (
+            unit.isascii()
+            and abs(number) >= 1
+            and len(text) <= 14
+            and type(value)(parse_quantity(text, dimension)) == value
+        ):
             return text
     smallest = next(unit for unit, worth in units if worth == 1)
     return f"{value!r} {smallest}".strip()

@@ -9,10 +9,12 @@ name the file and line where a value was given.
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.config_files import display, named_files
+from archsim.specs.errors import SpecError
 from archsim.specs.nearest import did_you_mean
 from archsim.specs.policies import PARTS, PRESETS
 from archsim.specs.yaml_loader import Keys, Tree, read_yaml
@@ -46,19 +48,27 @@ class References:
                 self._expand_assumptions(keys, value)
 
     def expand_all(self) -> None:
-        """Expand every reference and fill in what a preset, a set or a folder implies. Raises SpecError."""
-        data = self._tree.data
-        for keys in [(kind, index) for kind in ("systems", "models", "policies") for index in _indices(data.get(kind))]:
-            self.expand(keys)
-            if keys[0] == "policies" and isinstance(self._tree.get(keys), dict):
-                self._complete_policy(keys)
-        data.setdefault("assumptions", DEFAULT_ASSUMPTIONS)
-        if isinstance(data["assumptions"], str | dict):
-            self._tree.wrap(("assumptions",))
-        for index in _indices(data["assumptions"]):
-            self.expand(("assumptions", index))
-            self._complete_assumptions(("assumptions", index))
-        self._find_trace()
+        """Expand every reference and fill in what a preset, a set or a folder implies. Raises SpecError, of all of them."""
+        self._tree.data.setdefault("assumptions", DEFAULT_ASSUMPTIONS)
+        for keys in (("assumptions",), ("workload", "batch")):
+            if not isinstance(self._tree.find(keys), list | NoneType):
+                self._tree.wrap(keys)
+        complete = {"policies": self._complete_policy, "assumptions": self._complete_assumptions}
+        problems = []
+        for kind in ("systems", "models", "policies", "assumptions"):
+            for keys in [(kind, index) for index in _indices(self._tree.find((kind,)))]:
+                try:
+                    self.expand(keys)
+                    if kind in complete and isinstance(self._tree.get(keys), dict):
+                        complete[kind](keys)
+                except SpecError as error:
+                    problems.append(str(error))
+        try:
+            self._find_trace()
+        except SpecError as error:
+            problems.append(str(error))
+        if problems:
+            raise SpecError("\n".join(problems))
 
     def _graft_file(self, keys: Keys, file: Path) -> None:
         tree = read_yaml(file, display(file))
@@ -102,7 +112,9 @@ class References:
         self._check_known("preset", preset, PRESETS, (*keys, "preset"), "or no preset")
         changed = [part for part in PARTS if part in given]
         if "name" not in given and changed:
-            raise self._tree.error(keys, f"needs a name of its own, as it changes {', '.join(changed)} of preset {preset!r}")
+            raise self._tree.error(
+                keys, f"needs a name of its own, as it changes {', '.join(changed)} of preset {preset!r}"
+            )
         given.setdefault("name", preset)
         for part in PARTS:
             if isinstance(given.setdefault(part, {}), dict):
@@ -111,8 +123,6 @@ class References:
     def _complete_assumptions(self, keys: Keys) -> None:
         """Fill in the fields that a mapping leaves to its set."""
         given = self._tree.get(keys)
-        if not isinstance(given, dict):
-            return
         name = given.setdefault("set", DEFAULT_ASSUMPTIONS)
         if name not in shipped_sets():
             missing = [field for field in ASSUMPTIONS if field not in given]
@@ -125,8 +135,7 @@ class References:
 
     def _find_trace(self) -> None:
         """A trace path as it is from the current directory; else it is looked for around the experiment file."""
-        workload = self._tree.data.get("workload")
-        path: Any = workload.get("trace") if isinstance(workload, dict) else None
+        path = self._tree.find(("workload", "trace"))
         if not isinstance(path, str) or not path or Path(path).exists():
             return
         around = []
@@ -135,7 +144,7 @@ class References:
             around = [folder, *folder.parents[:_PARENTS_SEARCHED]]
         for folder in around:
             if (folder / path).exists():
-                workload["trace"] = os.path.relpath(folder / path)
+                self._tree.data["workload"]["trace"] = os.path.relpath(folder / path)
                 return
         hint = "; generated traffic is written {synthetic: {}}" if path == "synthetic" else ""
         looked = ", ".join(["the current directory", *(display(folder) for folder in around)])

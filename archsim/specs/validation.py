@@ -13,6 +13,8 @@ from archsim.specs.quantities import describe
 from archsim.specs.yaml_loader import Keys, Tree
 
 S = TypeVar("S", bound=Spec)
+_MISSING = "required key is missing"
+_TOO_SHORT = "needs at least one item"
 
 
 def validate(kind: type[S], tree: Tree, keys: Keys = ()) -> S:
@@ -20,8 +22,17 @@ def validate(kind: type[S], tree: Tree, keys: Keys = ()) -> S:
     try:
         return kind.model_validate(tree.get(keys), context={"from_yaml": True}, by_alias=True, by_name=False)
     except ValidationError as error:
-        problems = [f"{tree.place(keys + at)}: {problem}" for at, problem in _problems(kind, error)]
-        raise SpecError("\n".join(dict.fromkeys(problems))) from None
+        found = list(_problems(kind, error))
+        told = [(at, problem) for at, problem in found if not _follows(at, problem, found)]
+        lines = [f"{tree.place(keys + at)}: {problem}" for at, problem in told]
+        raise SpecError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _follows(at: Keys, problem: str, found: list[tuple[Keys, str]]) -> bool:
+    """Whether a problem only follows from another: a key is missing because it is misspelt, a list short of bad items."""
+    if problem == _MISSING:
+        return any(other[:-1] == at[:-1] and text.endswith(f"did you mean {at[-1]!r}?") for other, text in found)
+    return problem == _TOO_SHORT and any(len(other) > len(at) and other[: len(at)] == at for other, _ in found)
 
 
 def _problems(kind: type[Spec], error: ValidationError) -> Iterator[tuple[Keys, str]]:
@@ -44,7 +55,7 @@ def _problem(kind: type[Spec], at: Keys, error: Any) -> str:
         case "extra_forbidden":
             return f"unknown key{did_you_mean(str(at[-1]), keys_of(_type_at(kind, at[:-1])))}"
         case "missing":
-            return "required key is missing"
+            return _MISSING
         case "literal_error":
             valid = [str(value) for value in get_args(_type_at(kind, at))]
             return f"unknown value {found!r}{did_you_mean(str(found), valid)} (valid: {', '.join(valid)})"
@@ -58,7 +69,7 @@ def _problem(kind: type[Spec], at: Keys, error: Any) -> str:
             listed = f" with the keys {', '.join(keys)}" if keys else ""
             return f"expected a mapping{listed}, not {describe(found)}"
         case "too_short":
-            return "needs at least one item"
+            return _TOO_SHORT
         case "string_too_short":
             return "is empty text"
         case _:

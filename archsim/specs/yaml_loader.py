@@ -48,6 +48,13 @@ class Tree:
             value = value[key]
         return value
 
+    def find(self, keys: Keys) -> Any:
+        """What is at ``keys`` below mappings, or None."""
+        value = self.data
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
     def place(self, keys: Keys) -> Place:
         """Where ``keys`` is; for a key that is not there, where its nearest ancestor is."""
         for length in range(len(keys), -1, -1):
@@ -87,7 +94,9 @@ def read_yaml(path: str | Path, label: str | None = None) -> Tree:
     except IsADirectoryError:
         raise SpecError(f"{label}: is a directory; expected a YAML file") from None
     except UnicodeDecodeError as error:
-        raise SpecError(f"{label}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset {error.start})") from None
+        raise SpecError(
+            f"{label}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset {error.start})"
+        ) from None
     except (OSError, ValueError) as error:
         raise SpecError(f"{label}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     tree = parse_yaml(text, label)
@@ -134,7 +143,11 @@ def resolve_scalar(text: str) -> None | bool | int | float | str:
         return _WORDS[text.lower()]
     if _INTEGER.fullmatch(text):
         return int(text) if len(text) < 100 else text
-    if _FLOAT.fullmatch(text) and any(mark in text for mark in ".eE") and re.search(r"\d", text.split("e")[0].split("E")[0]):
+    if (
+        _FLOAT.fullmatch(text)
+        and any(mark in text for mark in ".eE")
+        and re.search(r"\d", text.split("e")[0].split("E")[0])
+    ):
         return float(text)
     return text
 
@@ -196,7 +209,9 @@ class _Builder:
             key = key_node.value
             if key in mapping:
                 first = self.places[(*keys, key)].head.rpartition(":")[2]
-                self.problems.append(f"{Place(f'{self.label}:{line}', (*keys, key))}: duplicate key; first given in line {first}")
+                self.problems.append(
+                    f"{Place(f'{self.label}:{line}', (*keys, key))}: duplicate key; first given in line {first}"
+                )
                 continue
             mapping[key] = self.build(value_node, (*keys, key), line)
         return mapping

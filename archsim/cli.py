@@ -1,0 +1,130 @@
+"""The command line: parse, call the API, print. Everything heavy is imported inside the command that needs it."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from archsim.specs.errors import ArchsimError
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns 0, or 2 with the message on stderr where the input is at fault."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.command(arguments)
+    except ArchsimError as error:
+        print(error, file=sys.stderr)
+        return USER_ERROR
+    except BrokenPipeError:
+        # The reader of our output has gone (`archsim list models | head`); nothing more may be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="archsim", description="Simulates MoE serving on meshes of dies.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    sweep = commands.add_parser("sweep", help="run every combination of an experiment and report on it")
+    _add_experiment(sweep, "experiment, or manifest.yaml of a report")
+    sweep.add_argument("--out", metavar="DIR", help="folder of the report (default: reports/NAME)")
+    sweep.add_argument("--jobs", type=_positive, metavar="N", help="runs side by side (default: number of cores)")
+    sweep.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
+    sweep.set_defaults(command=_sweep)
+
+    run = commands.add_parser("run", help="run one combination of an experiment; with a timeline of one step")
+    _add_experiment(run, "experiment")
+    run.add_argument("--policy", metavar="NAME", help="one of the experiment's policies (default: its first)")
+    run.add_argument("--system", metavar="NAME", help="one of its systems (default: its first)")
+    run.add_argument("--model", metavar="NAME", help="one of its models (default: its first)")
+    run.add_argument("--batch", type=_positive, metavar="N", help="one of its batch sizes (default: its first)")
+    run.add_argument("--assumptions", metavar="LABEL", help="one of its assumption sets (default: its first)")
+    run.add_argument("--step", type=_natural, metavar="N", help="iteration of the timeline (0: prefill)")
+    run.add_argument("--layer", type=_natural, metavar="N", help="layer of the timeline")
+    run.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, to be opened with Perfetto")
+    run.set_defaults(command=_run)
+
+    check = commands.add_parser("check", help="check an experiment, system, model or assumption file")
+    _add_experiment(check, "file to check")
+    check.set_defaults(command=_check)
+
+    listing = commands.add_parser("list", help="list what an experiment may name")
+    listing.add_argument("what", choices=("systems", "models", "policies", "assumptions"))
+    listing.set_defaults(command=_list)
+    return parser
+
+
+def _add_experiment(parser: argparse.ArgumentParser, meaning: str) -> None:
+    parser.add_argument("file", metavar="FILE", help=meaning)
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY.PATH=VALUE",
+        help="override a key, such as workload.batch=[64] or systems.0.d2d.bandwidth=2TB/s; may be repeated",
+    )
+
+
+def _positive(text: str) -> int:
+    value = _natural(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from archsim.specs.library import load_experiment
+    from archsim.sweep import sweep_command
+
+    experiment = load_experiment(arguments.file, arguments.overrides)
+    return sweep_command(experiment, out=arguments.out, jobs=arguments.jobs, dry_run=arguments.dry_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from archsim.specs.library import load_experiment
+    from archsim.sweep import run_command
+
+    experiment = load_experiment(arguments.file, arguments.overrides)
+    return run_command(
+        experiment,
+        policy=arguments.policy,
+        system=arguments.system,
+        model=arguments.model,
+        batch=arguments.batch,
+        assumptions=arguments.assumptions,
+        step=arguments.step,
+        layer=arguments.layer,
+        timeline=arguments.timeline,
+    )
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from archsim.specs.describe import summary
+    from archsim.specs.library import check_file
+
+    print(f"{arguments.file}: {summary(check_file(arguments.file, arguments.overrides))}")
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from archsim.specs.describe import listing
+
+    print(listing(arguments.what))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
