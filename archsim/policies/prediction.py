@@ -53,53 +53,69 @@ def hot_rows(heat, changed, keep, least_count, larger_id_wins, out):
     bitset, changed rows are overwritten.
     """
     layers, experts, _ = heat.shape
-    keys = np.empty(experts, np.uint64)
-    keep = min(keep, experts)
     for layer in range(layers):
         for row in range(experts):
             if changed[layer, row]:
                 counts = heat[layer, row]
-                for expert in range(experts):
-                    keys[expert] = _key(counts[expert], expert, experts, larger_id_wins)
-                _mark(counts, _kth_largest(keys, keep), least_count, larger_id_wins, out[layer, row])
+                threshold = max(_kth_largest(counts, min(keep, experts)), np.uint32(least_count))
+                _mark(counts, threshold, keep, larger_id_wins, out[layer, row])
 
 
 @njit(cache=True)
-def _key(count, expert, experts, larger_id_wins):
-    """Distinct and ordered by count, then by id in the direction that wins ties."""
-    tie = expert if larger_id_wins else experts - 1 - expert
-    return np.uint64(count) * np.uint64(experts) + np.uint64(tie)
+def _kth_largest(counts, k):
+    """The k-th largest of counts uint32[n], repeats counted: the largest x that at least k of them reach.
 
-
-@njit(cache=True)
-def _mark(counts, threshold, least_count, larger_id_wins, bits):
-    """Set in bits uint8[ceil(E/8)] the entries whose key reaches the threshold."""
-    experts = counts.size
-    bits[:] = 0
-    for expert in range(experts):
-        if counts[expert] >= least_count and _key(counts[expert], expert, experts, larger_id_wins) >= threshold:
-            bits[expert >> 3] |= np.uint8(1 << (expert & 7))
-
-
-@njit(cache=True)
-def _kth_largest(keys, k):
-    """The k-th largest of distinct keys uint64[n], by quickselect (Hoare's FIND); reorders `keys`."""
-    wanted = keys.size - k
-    low, high = 0, keys.size - 1
+    Bisects x: every probe is one pass without branches, so a few probes cost less than one partial sort.
+    """
+    low, high = np.uint32(0), counts.max()
     while low < high:
-        pivot = keys[wanted]
-        i, j = low, high
-        while i <= j:
-            while keys[i] < pivot:
-                i += 1
-            while pivot < keys[j]:
-                j -= 1
-            if i <= j:
-                keys[i], keys[j] = keys[j], keys[i]
-                i += 1
-                j -= 1
-        if j < wanted:
-            low = i
-        if wanted < i:
-            high = j
-    return keys[wanted]
+        middle = high - (high - low) // np.uint32(2)
+        if _reaching(counts, middle) >= k:
+            low = middle
+        else:
+            high = middle - np.uint32(1)
+    return low
+
+
+@njit(cache=True)
+def _reaching(counts, threshold):
+    """How many of counts uint32[n] are at least `threshold`."""
+    number = np.uint32(0)
+    for count in counts:
+        number += np.uint32(count >= threshold)
+    return number
+
+
+@njit(cache=True)
+def _mark(counts, threshold, keep, larger_id_wins, bits):
+    """Set in bits uint8[ceil(E/8)] the entries above the threshold and, up to `keep` in all, those equal to it."""
+    experts = counts.size
+    ties = keep - _reaching(counts, threshold + np.uint32(1))
+    bits[:] = 0
+    for step in range(experts):
+        expert = experts - 1 - step if larger_id_wins else step
+        tied = counts[expert] == threshold
+        marked = (counts[expert] > threshold) | (tied & (ties > 0))
+        bits[expert >> 3] |= np.uint8(marked << (expert & 7))
+        ties -= tied
+
+
+@njit(cache=True)
+def copy_bits(plan_expert, plan_die, hot, dies, ids, until_own_id):
+    """The cp_en bits of a step, uint8[die, ids]: experts predicted to follow one that the die runs now.
+
+    plan_*: int32[entry] in order of expert. hot: uint8[expert, ceil(E/8)], little-endian bitset. until_own_id: a die's
+    list of experts ends with the one whose id equals the die's, if there is one (a slip of the published simulator).
+    """
+    experts = hot.shape[0]
+    bits = np.zeros((dies, ids), np.uint8)
+    closed = np.zeros(dies, np.bool_)
+    for entry in range(len(plan_expert)):
+        die = plan_die[entry]
+        if closed[die]:
+            continue
+        row = hot[plan_expert[entry]]
+        for expert in range(experts):
+            bits[die, expert] |= (row[expert >> 3] >> (expert & 7)) & 1
+        closed[die] = until_own_id and plan_expert[entry] == die
+    return bits

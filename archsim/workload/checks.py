@@ -2,10 +2,17 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
+from archsim.specs.config_files import shipped_configs
 from archsim.specs.errors import TraceError
+from archsim.specs.library import load_model
+from archsim.specs.model import ModelSpec
+
+MAX_ITERATION = 32766
+"""Iterations are kept as int16."""
 
 
 def place(where: str, request: str | None = None, iteration: int | None = None, layer: int | None = None) -> str:
@@ -22,14 +29,15 @@ def nearest(value: int, choices: Iterable[int]) -> int:
     return min(choices, key=lambda choice: (abs(choice - value), choice))
 
 
-def check_shape(where: str, model, num_experts: int | None, top_k: int | None) -> None:
-    """Raise TraceError unless the number of experts and top-k (None: not stated) are those of the model."""
-    for name, found, expected in (("experts", num_experts, model.experts), ("top_k", top_k, model.top_k)):
+def check_shape(where: str, model: ModelSpec, **stated: int | None) -> None:
+    """Raise TraceError unless what is stated of experts, top_k and layers (None: not stated) is true of the model."""
+    for name, found in stated.items():
+        expected = getattr(model, name)
         if found is not None and found != expected:
             raise TraceError(f"{where}: the trace has {name} = {found}, but model {model.name} has {name} = {expected}")
 
 
-def check_layers(where: str, model, layer_ids: np.ndarray) -> None:
+def check_layers(where: str, model: ModelSpec, layer_ids: np.ndarray) -> None:
     """Raise TraceError unless `layer_ids` ascend and each is an MoE layer of the model (not all need be there)."""
     allowed = model.moe_layer_ids
     if len(layer_ids) == 0:
@@ -47,15 +55,31 @@ def check_layers(where: str, model, layer_ids: np.ndarray) -> None:
         raise TraceError(f"{where}: layer {after} follows layer {before}; expected ascending layer ids")
 
 
-def check_name(where: str, model, name: str, known: Iterable[str]) -> None:
-    """Raise TraceError if the data names one of the `known` models and `model` is another of them.
+def check_name(where: str, model: ModelSpec, name: str) -> None:
+    """Raise TraceError if the data names one shipped model and `model` is another of them.
 
-    Names are compared by letters and digits alone, and the data's may say more ('meta-llama/Llama-4-Maverick-17B-…'
-    is llama-4-maverick). A model of the user's own name is bound only by its shape.
+    Names and aliases are compared by letters and digits alone, and either may say more ('meta-llama/Llama-4-Maverick-
+    17B-128E-Instruct' is llama-4-maverick). A name that no shipped model has proves nothing, and a model of the user's
+    own is bound only by its shape.
     """
-    named = [other for other in known if _plain(other) in _plain(name)]
-    if model.name in known and named and model.name not in named:
-        raise TraceError(f"{where}: the trace is of {max(named, key=len)} ({name!r}), the model is {model.name}")
+    if not _plain(name) or _is_named(model, name):
+        return
+    shipped = shipped_models()
+    named = [other.name for other in shipped if _is_named(other, name)]
+    if named and model.name in {other.name for other in shipped}:
+        raise TraceError(f"{where}: the trace is of {named[0]} ({name!r}), the model is {model.name}")
+
+
+@lru_cache
+def shipped_models() -> tuple[ModelSpec, ...]:
+    """The models that come with archsim."""
+    return tuple(load_model(str(file)) for file in sorted((shipped_configs() / "models").glob("*.yaml")))
+
+
+def _is_named(model: ModelSpec, name: str) -> bool:
+    own = [_plain(alias) for alias in (model.name, *model.aliases)]
+    found = _plain(name.rsplit("/", 1)[-1])
+    return any(alias in _plain(name) or (len(found) > 5 and found in alias) for alias in own)
 
 
 def check_offsets(where: str, offsets: np.ndarray, tokens: int) -> None:
@@ -77,6 +101,12 @@ def check_offsets(where: str, offsets: np.ndarray, tokens: int) -> None:
 
 def check_iterations(where: str, iteration: np.ndarray, offsets: np.ndarray) -> None:
     """Raise TraceError unless iterations start at 0 or later and rise, save for the rows of the prefill (0)."""
+    late = np.flatnonzero(iteration > MAX_ITERATION)
+    if len(late):
+        request = str(owner(offsets, int(late[0])))
+        raise TraceError(
+            f"{place(where, request)}: iteration {iteration[late[0]]} is out of range; expected at most {MAX_ITERATION}"
+        )
     same_request = np.ones(len(iteration), bool)
     same_request[offsets[:-1][offsets[:-1] < len(iteration)]] = False
     previous = np.concatenate([[-1], iteration[:-1]])
@@ -84,7 +114,7 @@ def check_iterations(where: str, iteration: np.ndarray, offsets: np.ndarray) -> 
     bad = np.flatnonzero(np.where(same_request, ~good, iteration < 0))
     if len(bad):
         row = int(bad[0])
-        request = str(int(np.searchsorted(offsets, row, side="right")) - 1)
+        request = str(owner(offsets, row))
         found = f"iteration {iteration[row]}"
         if not same_request[row]:
             raise TraceError(f"{place(where, request)}: starts with {found}; expected 0 or later")
@@ -112,6 +142,11 @@ def span(ids: tuple[int, ...]) -> str:
     if len(ids) > 3 and ids[-1] - ids[0] + 1 != len(ids):
         return f"{ids[0]}, {ids[1]}, … {ids[-1]}"
     return f"{ids[0]} to {ids[-1]}"
+
+
+def owner(offsets: np.ndarray, row: int) -> int:
+    """The request that owns a row."""
+    return int(np.searchsorted(offsets, row, side="right")) - 1
 
 
 def _plain(name: str) -> str:

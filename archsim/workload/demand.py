@@ -186,16 +186,17 @@ def _count_pairs(experts, request, same, follows, last, heat, changed):
     Layers outermost: the map of one layer stays in cache.
     """
     rows, layers, top_k = experts.shape
+    before = np.empty(top_k, np.uint64)
     for layer in range(layers):
         for row in range(rows):
             if not follows[row]:
                 continue
-            before = experts[row - 1, layer] if same[row] else last[request[row], layer]
             for rank in range(top_k):
-                line = heat[layer, before[rank]]
+                before[rank] = experts[row - 1, layer, rank] if same[row] else last[request[row], layer, rank]
+            for rank in range(top_k):
                 changed[layer, before[rank]] = True
                 for following in range(top_k):
-                    line[experts[row, layer, following]] += np.uint32(1)
+                    heat[layer, before[rank], np.uint64(experts[row, layer, following])] += np.uint32(1)
 
 
 def _every_iteration(steps: Iterator[StepTokens]) -> Iterator[tuple[int, Iterator[StepTokens]]]:

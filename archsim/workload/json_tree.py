@@ -11,27 +11,29 @@ from pathlib import Path
 import numpy as np
 
 from archsim.specs.errors import TraceError
+from archsim.specs.model import ModelSpec
 from archsim.workload import checks
 from archsim.workload.trace import Trace
 
 
-def read_json_tree(root: Path, model, source: str, known_models: tuple[str, ...] = ()) -> Trace:
+def read_json_tree(root: Path, model: ModelSpec, source: str) -> Trace:
     """Read every request below a directory (any level of the layout), or one file. Raises TraceError.
 
     Requests are ordered by (dataset, subject, number).
     """
     files = request_files(root)
+    name = _model_name(files)
+    checks.check_name(str(root), model, name)
     layer_ids: np.ndarray | None = None
     experts, iterations, subjects = [], [], []
     for file in files:
-        checks.check_name(str(file), model, _model_name(file), known_models)
         data = _parse(file)
         if layer_ids is None:
             layer_ids = _layer_ids(file, data, model)
         rows, iteration = _columns(file, data, layer_ids, model)
         experts.append(rows)
         iterations.append(iteration)
-        subjects.append(file.resolve().parent.name)
+        subjects.append(file.absolute().parent.name)
     names = tuple(dict.fromkeys(subjects))
     return Trace(
         experts=np.concatenate(experts),
@@ -40,7 +42,7 @@ def read_json_tree(root: Path, model, source: str, known_models: tuple[str, ...]
         layer_ids=layer_ids,
         num_experts=model.experts,
         top_k=model.top_k,
-        model=_model_name(files[0]),
+        model=name,
         source=source,
         request_subject=np.array([names.index(subject) for subject in subjects], np.int16),
         subject_names=names,
@@ -58,10 +60,12 @@ def request_files(root: Path) -> list[Path]:
     return sorted(files, key=lambda file: (file.parent.parts, int(file.stem)))
 
 
-def _model_name(file: Path) -> str:
-    """'<org>/<model>' of <org>/<model>/<dataset>/<subject>/<n>.json ('' if the path is shorter)."""
-    parts = file.resolve().parts
-    return "/".join(parts[-5:-3]) if len(parts) > 5 else ""
+def _model_name(files: list[Path]) -> str:
+    """'<org>/<model>' of <org>/<model>/<dataset>/<subject>/<n>.json. Raises TraceError if there are several."""
+    names = sorted({"/".join(file.absolute().parts[-5:-3]) for file in files})
+    if len(names) > 1:
+        raise TraceError(f"{names[0]} and {names[1]} are both below the given directory; expected requests of one model")
+    return names[0]
 
 
 def _parse(file: Path) -> list[dict]:
@@ -69,15 +73,15 @@ def _parse(file: Path) -> list[dict]:
         data = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{_place(file)}: not valid JSON ({error}); is the file truncated?") from error
-    if not isinstance(data, list) or not data:
-        raise TraceError(f"{_place(file)}: expected a list of at least one iteration")
+    if not isinstance(data, list) or not 0 < len(data) <= checks.MAX_ITERATION + 1:
+        raise TraceError(f"{_place(file)}: expected a list of 1 to {checks.MAX_ITERATION + 1} iterations")
     for t, iteration in enumerate(data):
         if not isinstance(iteration, dict):
             raise TraceError(f"{_place(file, t)}: expected an object of layers, found {_kind(iteration)}")
     return data
 
 
-def _layer_ids(file: Path, data: list[dict], model) -> np.ndarray:
+def _layer_ids(file: Path, data: list[dict], model: ModelSpec) -> np.ndarray:
     """int32[layer]: the layers that have routing in the first iteration, checked against the model."""
     for key in data[0]:
         if not key.isdecimal():
@@ -91,7 +95,7 @@ def _layer_ids(file: Path, data: list[dict], model) -> np.ndarray:
     return routed
 
 
-def _columns(file: Path, data: list[dict], layer_ids: np.ndarray, model) -> tuple[np.ndarray, np.ndarray]:
+def _columns(file: Path, data: list[dict], layer_ids: np.ndarray, model: ModelSpec) -> tuple[np.ndarray, np.ndarray]:
     """experts int16[token, layer, k] and iteration int16[token] of one request."""
     keys = [str(layer) for layer in layer_ids]
     experts = [_iteration(file, t, iteration, keys, model) for t, iteration in enumerate(data)]
@@ -99,7 +103,7 @@ def _columns(file: Path, data: list[dict], layer_ids: np.ndarray, model) -> tupl
     return np.concatenate(experts), np.repeat(np.arange(len(rows), dtype=np.int16), rows)
 
 
-def _iteration(file: Path, t: int, iteration: dict, keys: list[str], model) -> np.ndarray:
+def _iteration(file: Path, t: int, iteration: dict, keys: list[str], model: ModelSpec) -> np.ndarray:
     """int16[row, layer, k] of one iteration."""
     extra = {key for key, rows in iteration.items() if rows is not None} - set(keys)
     if extra:
@@ -120,7 +124,7 @@ def _iteration(file: Path, t: int, iteration: dict, keys: list[str], model) -> n
     return block.astype(np.int16)
 
 
-def _malformed(file: Path, t: int, iteration: dict, keys: list[str], model) -> TraceError:
+def _malformed(file: Path, t: int, iteration: dict, keys: list[str], model: ModelSpec) -> TraceError:
     """Find what is wrong with an iteration that does not form a block [layer, row, k] of integers."""
     height = None
     for key in keys:
@@ -147,7 +151,7 @@ def _malformed(file: Path, t: int, iteration: dict, keys: list[str], model) -> T
 
 
 def _place(file: Path, iteration: int | None = None, layer: int | str | None = None) -> str:
-    return checks.place(str(file), f"{file.resolve().parent.name}/{file.stem}", iteration, layer)
+    return checks.place(str(file), f"{file.absolute().parent.name}/{file.stem}", iteration, layer)
 
 
 def _kind(value) -> str:

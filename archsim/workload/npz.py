@@ -7,19 +7,25 @@ from pathlib import Path
 import numpy as np
 
 from archsim.specs.errors import TraceError
+from archsim.specs.model import ModelSpec
 from archsim.workload import checks
 from archsim.workload.trace import Trace
 
 COLUMNS = {"experts": 3, "request_offsets": 1, "iteration": 1, "layer_ids": 1}
 """Required members and their number of dimensions; all hold integers."""
 
+SHAPE = {"experts": "num_experts", "top_k": "top_k", "layers": "num_layers_total"}
+"""Attributes of a ModelSpec and the members that may state them."""
 
-def read_npz(path: Path, model, source: str, known_models: tuple[str, ...] = ()) -> Trace:
+OPTIONAL = {*SHAPE.values(), "model", "request_subject", "subject_names"}
+
+
+def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
     """Read and check a token-level ``.npz`` file against a model.
 
     Required: experts int16[T, L, k], request_offsets [R+1], iteration [T], layer_ids [L]. Optional: num_experts,
-    top_k, model, request_subject [R], subject_names [S]. Other members (phase, request_id, …) are not read: the phase
-    of a row follows from its iteration. Raises TraceError.
+    top_k, num_layers_total, model, request_subject [R], subject_names [S]. Other members (phase, request_id, …) are
+    not read: the phase of a row follows from its iteration. Raises TraceError.
     """
     members = _load(path)
     where = str(path)
@@ -27,15 +33,16 @@ def read_npz(path: Path, model, source: str, known_models: tuple[str, ...] = ())
     experts, offsets, iteration, layer_ids = columns.values()
     _check_lengths(where, experts, iteration, layer_ids, model)
     name = str(members["model"]) if "model" in members else ""
-    checks.check_name(where, model, name, known_models)
-    checks.check_shape(where, model, _scalar(members, "num_experts"), _scalar(members, "top_k"))
+    checks.check_name(where, model, name)
+    stated = {spec_name: _scalar(where, members, name) for spec_name, name in SHAPE.items()}
+    checks.check_shape(where, model, **stated)
     checks.check_layers(where, model, layer_ids)
     checks.check_offsets(where, offsets, len(experts))
     checks.check_iterations(where, iteration, offsets)
 
     def row_place(row: int, column: int) -> str:
-        request = int(np.searchsorted(offsets, row, side="right")) - 1
-        return checks.place(where, str(request), int(iteration[row]), int(layer_ids[column]))
+        request = str(checks.owner(offsets, row))
+        return checks.place(where, request, int(iteration[row]), int(layer_ids[column]))
 
     checks.check_experts(where, experts, model.experts, row_place)
     subject, names = _subjects(where, members, len(offsets) - 1)
@@ -54,7 +61,7 @@ def read_npz(path: Path, model, source: str, known_models: tuple[str, ...] = ())
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
-    wanted = {*COLUMNS, "num_experts", "top_k", "model", "request_subject", "subject_names"}
+    wanted = {*COLUMNS, *OPTIONAL}
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files if name in wanted}
@@ -73,17 +80,21 @@ def _column(where: str, members: dict[str, np.ndarray], name: str, dimensions: i
     return column
 
 
-def _check_lengths(where: str, experts: np.ndarray, iteration: np.ndarray, layer_ids: np.ndarray, model) -> None:
+def _check_lengths(where: str, experts: np.ndarray, iteration: np.ndarray, layer_ids: np.ndarray, model: ModelSpec) -> None:
     tokens, layers, top_k = experts.shape
     if len(iteration) != tokens:
         raise TraceError(f"{where}: member 'iteration' has {len(iteration)} rows; expected {tokens}, as 'experts'")
     if len(layer_ids) != layers:
         raise TraceError(f"{where}: member 'layer_ids' has {len(layer_ids)} entries; 'experts' has {layers} layers")
-    checks.check_shape(where, model, None, top_k)
+    checks.check_shape(where, model, top_k=top_k)
 
 
-def _scalar(members: dict[str, np.ndarray], name: str) -> int | None:
-    return int(members[name]) if name in members else None
+def _scalar(where: str, members: dict[str, np.ndarray], name: str) -> int | None:
+    if name not in members:
+        return None
+    if members[name].dtype.kind not in "iu" or members[name].size != 1:
+        raise TraceError(f"{where}: member '{name}' is {members[name]!r}; expected one integer")
+    return int(members[name])
 
 
 def _subjects(where: str, members: dict[str, np.ndarray], requests: int) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -91,6 +102,8 @@ def _subjects(where: str, members: dict[str, np.ndarray], requests: int) -> tupl
     names = tuple(str(name) for name in members.get("subject_names", np.array([""])))
     if subject.shape != (requests,):
         raise TraceError(f"{where}: member 'request_subject' has shape {subject.shape}; expected ({requests},)")
+    if subject.dtype.kind not in "iu":
+        raise TraceError(f"{where}: member 'request_subject' has dtype {subject.dtype}; expected integers")
     if requests and not 0 <= subject.min() <= subject.max() < len(names):
         r = int(np.flatnonzero((subject < 0) | (subject >= len(names)))[0])
         raise TraceError(f"{checks.place(where, str(r))}: subject {subject[r]} has no name; expected 0 to {len(names) - 1}")

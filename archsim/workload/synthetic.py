@@ -1,0 +1,215 @@
+"""Generated routing for models without a trace: popular experts, tastes of requests, experts that stay.
+
+Every choice is a function of (seed, request, token, layer) and of the token before it: the numbers are counter-based
+(SplitMix64: Steele, Lea and Flood, OOPSLA 2014), so the routing of a request does not depend on the batch it is in,
+on how the stream is cut into pieces, or on the process that draws it.
+
+A token's experts at a layer are chosen rank by rank:
+
+1. with probability `stickiness`, the expert the previous token of the request had at this rank (if still free);
+2. else candidates are drawn from the popularity of the layer until one is accepted: a fraction `PREFERRED` of the
+   experts, other ones for every request and layer, always is, the others with probability 1 − `request_taste`; an
+   expert the token has already is not.
+
+The defaults are measured on recorded routing (medians over layers; none of them holds for every model):
+
+* popularity_skew = 0.7, standard deviation of log popularity. Loads of the 58 layers of DeepSeek-V3/R1 serving
+  decode (SGLang's published load matrices, four workloads): largest over mean load 5.2–5.8, coefficient of variation
+  0.79–0.83, standard deviation of log load 0.60–0.67; prefill workloads 5.4–8.2. Generated: see `tests/test_synthetic.py`.
+* request_taste = 0.75. Two distant tokens (≥ 32 apart) of one request share 1.36 (DeepSeek-V2-Lite, chat prompts),
+  1.44 (the same model, ESFT tasks), 1.56 (gpt-oss-20b, MMLU) and 2.5 times (Llama-4-Maverick, MMLU, top-1) as many
+  experts as tokens of two requests do; 0.75 gives about 1.5.
+* stickiness = 0.15. Consecutive tokens share a fraction of experts above that of distant tokens of the same request:
+  (near − far)/(1 − far) is 0.12–0.18 on the same four traces.
+* prompt_tokens = 16: our choice, small because a prefill is one step whatever its length; the Llama-4 trace has 2–59.
+"""
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+from numba import njit
+
+from archsim.workload.trace import StepTokens, rows_per_piece
+
+PREFERRED = 0.25
+"""Fraction of the experts that a request prefers at a layer."""
+
+_ATTEMPTS = 512
+"""Candidates tried for one token and layer; then the lowest free experts are taken. Reached only if top_k ≈ experts."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_BITS_20 = np.uint64((1 << 20) - 1)
+_PREFERRED_20 = np.uint64(round(PREFERRED * (1 << 20)))
+
+
+class SyntheticTraffic:
+    """Generated routing of a model; a `TokenSource`.
+
+    model: a ModelSpec (name, moe_layer_ids, experts, top_k are used). spec: a SyntheticSpec. largest_batch: number of
+    requests where spec.requests is None. All requests have the same length: spec.prompt_tokens in iteration 0 (none:
+    there is no iteration 0), then spec.decode_steps decode steps (None: as many as are asked for).
+    """
+
+    def __init__(self, model, spec, largest_batch: int):
+        self.requests = spec.requests or largest_batch
+        self.layer_ids = np.array(model.moe_layer_ids, np.int32)
+        self.num_experts = model.experts
+        self.top_k = model.top_k
+        self._spec = spec
+        self._popularity = popularity(spec.seed, self.layer_ids, model.experts, spec.popularity_skew)
+
+    @property
+    def label(self) -> str:
+        spec = self._spec
+        return (
+            f"synthetic seed={spec.seed} prompt={spec.prompt_tokens} skew={spec.popularity_skew:g} "
+            f"taste={spec.request_taste:g} stickiness={spec.stickiness:g}"
+        )
+
+    @property
+    def digest(self) -> str:
+        shape = (self.layer_ids.tolist(), self.num_experts, self.top_k, self.requests, self._spec.decode_steps)
+        return hashlib.sha256(f"{self.label} {shape}".encode()).hexdigest()
+
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+        """See `archsim.workload.trace.TokenSource.steps`. Holds the last token of every request, nothing more."""
+        spec = self._spec
+        last = np.zeros((len(requests), len(self.layer_ids), self.top_k), np.int16)
+        alias = alias_table(self._popularity)
+        prompt = np.arange(spec.prompt_tokens)
+        for iteration in range(min(decode_steps, decode_steps if spec.decode_steps is None else spec.decode_steps) + 1):
+            tokens = prompt if iteration == 0 else np.array([spec.prompt_tokens + iteration - 1])
+            for position, token in _rows(len(requests), tokens, rows_per_piece(len(self.layer_ids), self.top_k)):
+                experts = np.empty((len(position), len(self.layer_ids), self.top_k), np.int16)
+                _generate(
+                    np.uint64(spec.seed),
+                    requests[position],
+                    token,
+                    position,
+                    self.layer_ids,
+                    alias,
+                    np.uint64(round(spec.stickiness * (1 << 20))),
+                    np.uint64(round((1 - spec.request_taste) * (1 << 20))),
+                    last,
+                    experts,
+                )
+                yield StepTokens(iteration, position, experts)
+
+
+def popularity(seed: int, layer_ids: np.ndarray, experts: int, skew: float) -> np.ndarray:
+    """float64[layer, expert], rows sum to 1: log-normal weights, the logarithm has standard deviation `skew`."""
+    counter = np.arange(experts, dtype=np.uint64) + (layer_ids.astype(np.uint64)[:, None] << np.uint64(32))
+    first = _mix(_mix(np.uint64(seed) + _GOLDEN) ^ counter)
+    radius, angle = ((_mix(first + step * _GOLDEN) >> np.uint64(11)) * 2.0**-53 for step in np.arange(2, dtype=np.uint64))
+    normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
+    weight = np.exp(skew * normal)
+    return weight / weight.sum(axis=1, keepdims=True)
+
+
+def alias_table(shares: np.ndarray) -> np.ndarray:
+    """Table to draw from shares float64[layer, expert] in constant time (Vose, IEEE Trans. Software Eng. 17, 1991).
+
+    Returns uint64[layer, expert], limit << 16 | other: a column, drawn uniformly, stands for its own expert if another
+    uniform number of 20 bits is below its limit, for the expert `other` else.
+    """
+    layers, experts = shares.shape
+    limit = np.full((layers, experts), 1 << 20, np.uint64)
+    other = np.zeros((layers, experts), np.uint64)
+    for layer in range(layers):
+        rest = (shares[layer] * experts).tolist()
+        poor = [expert for expert in range(experts) if rest[expert] < 1]
+        rich = [expert for expert in range(experts) if rest[expert] >= 1]
+        while poor and rich:
+            column, donor = poor.pop(), rich[-1]
+            limit[layer, column] = round(rest[column] * (1 << 20))
+            other[layer, column] = donor
+            rest[donor] -= 1 - rest[column]
+            if rest[donor] < 1:
+                poor.append(rich.pop())
+    return limit << np.uint64(16) | other
+
+
+def _rows(requests: int, tokens: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(position int32[n], token int64[n]) of all tokens of all requests, at most `size` rows at a time."""
+    for start in range(0, requests * len(tokens), size):
+        row = np.arange(start, min(start + size, requests * len(tokens)))
+        yield (row // len(tokens)).astype(np.int32), tokens[row % len(tokens)]
+
+
+def _mix(x):
+    """SplitMix64's finaliser: a bijection of 64-bit numbers that scatters neighbours. Scalars or arrays."""
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * _MIX_1
+        x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True)
+def _scatter(x):
+    """`_mix` for compiled code."""
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True)
+def _generate(seed, request, token, position, layer_ids, alias, stick, lenience, last, out):
+    """Fill out int16[n, layer, k] and leave each request's latest token in last int16[batch, layer, k].
+
+    request int64[n], token int64[n], position int32[n]: of every row. alias: see `alias_table`.
+    stick, lenience: probabilities of keeping an expert and of accepting one that is not preferred, times 2**20.
+    """
+    rows, layers, top_k = out.shape
+    taken_by = np.full(alias.shape[1], -1, np.int64)
+    for row in range(rows):
+        origin = _scatter(_scatter(seed + _GOLDEN) ^ np.uint64(request[row]))
+        keep = stick if token[row] > 0 else np.uint64(0)
+        for layer in range(layers):
+            owner = row * layers + layer
+            taste = _scatter(origin + np.uint64(layer_ids[layer]) * _GOLDEN)
+            stream = _scatter(taste ^ (np.uint64(token[row]) + _GOLDEN))
+            chosen = 0
+            for rank in range(top_k):
+                stream += _GOLDEN
+                expert = np.uint64(last[position[row], layer, rank])
+                kept = (_scatter(stream) & _BITS_20) < keep
+                out[row, layer, chosen] = expert
+                taken_by[expert] = owner if kept else -1
+                chosen += kept
+            attempts = 0
+            while chosen < top_k and attempts < _ATTEMPTS:
+                stream += _GOLDEN
+                number = _scatter(stream)
+                expert = _candidate(number, alias, layer)
+                lenient = ((number >> np.uint64(20)) & _BITS_20) < lenience
+                holder = taken_by[expert]
+                accepted = (lenient | _is_preferred(taste, expert)) & (holder != owner)
+                out[row, layer, chosen] = expert
+                taken_by[expert] = owner if accepted else holder
+                chosen += accepted
+                attempts += 1
+            for free in range(alias.shape[1] if chosen < top_k else 0):
+                if chosen < top_k and taken_by[free] != owner:
+                    out[row, layer, chosen] = free
+                    chosen += 1
+            for rank in range(top_k):
+                last[position[row], layer, rank] = out[row, layer, rank]
+
+
+@njit(cache=True)
+def _candidate(number, alias, layer):
+    """An expert drawn from the alias table of a layer by the upper 24 and the lower 20 bits of a random number."""
+    column = ((number >> np.uint64(40)) * np.uint64(alias.shape[1])) >> np.uint64(24)
+    entry = alias[layer, column]
+    other = entry & np.uint64(0xFFFF)
+    return column if (number & _BITS_20) < (entry >> np.uint64(16)) else other
+
+
+@njit(cache=True)
+def _is_preferred(taste, expert):
+    """True for the fraction PREFERRED of experts, other ones for every `taste`."""
+    x = (taste ^ (expert * _GOLDEN)) * _MIX_1
+    return ((x ^ (x >> np.uint64(32))) * _MIX_2) >> np.uint64(44) < _PREFERRED_20
