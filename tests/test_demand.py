@@ -1,0 +1,312 @@
+"""Demand of a batch: agreement with a slow oracle, and laws."""
+
+import os
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import archsim.workload.trace as trace_module
+from archsim.policies.prediction import TopFraction, TopPositive
+from archsim.specs.library import load_model
+from archsim.specs.model import ModelSpec
+from archsim.specs.workload import SyntheticSpec
+from archsim.workload.demand import build_demand
+from archsim.workload.readers import open_trace
+from archsim.workload.synthetic import SyntheticTraffic
+from archsim.workload.trace import Trace, draw_requests
+from reference.demand_oracle import oracle_demand, oracle_top_fraction, oracle_top_positive
+
+SHARED_TRACES = [
+    ("llama4-maverick/mmlu_abstract_algebra_anatomy.npz", "llama-4-maverick"),
+    ("deepseek-v2-lite/moe_beyond_prompts.npz", "deepseek-v2-lite"),
+]
+
+GPT_OSS = ModelSpec(
+    name="gpt-oss-20b",
+    source="openai/gpt-oss-20b, config.json (Hugging Face)",
+    layers=24,
+    moe_layers={"first": 0, "last": 23},
+    hidden=2880,
+    expert_ffn=2880,
+    experts=32,
+    top_k=4,
+)
+
+
+def make_trace(lengths, layers=1, experts=8, top_k=1, seed=0, start=0):
+    """A Trace with random routing. lengths: (prefill rows, decode steps) of every request."""
+    iteration = [np.r_[np.zeros(prefill), np.arange(1, decode + 1) + start] for prefill, decode in lengths]
+    offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in iteration])]).astype(np.int64)
+    rng = np.random.default_rng(seed)
+    routing = rng.random((offsets[-1], layers, experts)).argsort(axis=2)[:, :, :top_k]
+    return Trace(
+        experts=routing.astype(np.int16),
+        request_offsets=offsets,
+        iteration=np.concatenate(iteration).astype(np.int16),
+        layer_ids=np.arange(layers, dtype=np.int32),
+        num_experts=experts,
+        top_k=top_k,
+        model="",
+        source="made up",
+        request_subject=np.zeros(len(lengths), np.int16),
+        subject_names=("",),
+    )
+
+
+def one_request(trace, request):
+    rows = slice(trace.request_offsets[request], trace.request_offsets[request + 1])
+    return Trace(
+        **{
+            **{name: getattr(trace, name) for name in trace.__dataclass_fields__},
+            "experts": trace.experts[rows],
+            "iteration": trace.iteration[rows],
+            "request_offsets": np.array([0, rows.stop - rows.start]),
+        }
+    )
+
+
+def bits(hot_row, experts):
+    return set(np.flatnonzero(np.unpackbits(hot_row, bitorder="little")[:experts]).tolist())
+
+
+small_traces = st.builds(
+    lambda lengths, layers, experts, top_k, seed, start: make_trace(
+        lengths, layers, experts, min(top_k, experts), seed, start
+    ),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=5),
+    st.integers(1, 3),
+    st.integers(2, 11),
+    st.integers(1, 3),
+    st.integers(0, 2**32),
+    st.integers(0, 1),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(small_traces, st.integers(1, 8), st.integers(0, 5), st.integers(1, 6), st.booleans())
+def test_agrees_with_the_oracle(trace, batch, decode_steps, dies, by_fraction):
+    predictor = TopFraction(0.3) if by_fraction else TopPositive(2)
+    demand = build_demand(trace, batch, decode_steps, 3, origin_dies=dies, predictor=predictor)
+    steps, has_prefill = oracle_demand(trace, draw_requests(trace.requests, batch, 3), decode_steps, dies)
+    assert demand.steps == len(steps)
+    assert demand.has_prefill == has_prefill
+    for t, step in enumerate(steps):
+        assert _nonzero(demand.tokens[t]) == dict(step["tokens"])
+        assert _nonzero(demand.origins[t]) == dict(step["origins"])
+        for layer in range(demand.layers):
+            order = step["first_seen"][layer]
+            assert demand.first_seen[t, layer].tolist() == order + [-1] * (demand.experts - len(order))
+            for i in range(demand.experts):
+                counts = [step["heat"].get((layer, i, j), 0) for j in range(demand.experts)]
+                expected = oracle_top_fraction(counts, Fraction(3, 10)) if by_fraction else oracle_top_positive(counts, 2)
+                assert bits(demand.hot[t, layer, i], demand.experts) == (expected if t else set())
+
+
+def _nonzero(array):
+    return {tuple(map(int, index)): int(array[tuple(index)]) for index in np.argwhere(array)}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.integers(1, 40))
+def test_predictors_agree_with_sorting(data, experts):
+    large = data.draw(st.sampled_from([1, 3, 2**32 - 1]))
+    counts = data.draw(st.lists(st.integers(0, large), min_size=experts, max_size=experts))
+    n = data.draw(st.integers(1, 45))
+    heat = np.zeros((1, experts, experts), np.uint32)
+    heat[0, -1] = counts
+    changed = np.zeros((1, experts), bool)
+    changed[0, -1] = True
+    for predictor, expected in (
+        (TopFraction(0.2), oracle_top_fraction(counts, Fraction(1, 5))),
+        (TopFraction(1.0), set(range(experts))),
+        (TopPositive(n), oracle_top_positive(counts, n)),
+    ):
+        hot = np.full((1, experts, (experts + 7) // 8), 255, np.uint8)
+        predictor(heat, changed, hot)
+        assert bits(hot[0, -1], experts) == expected
+        assert (hot[0, :-1] == 255).all(), "a row that did not change was written"
+
+
+@pytest.mark.parametrize(("predictor", "value"), [(TopFraction, 0), (TopFraction, 1.01), (TopPositive, 0)])
+def test_predictors_refuse_useless_parameters(predictor, value):
+    with pytest.raises(ValueError, match="expected"):
+        predictor(value)
+
+
+@pytest.fixture(params=["generated", *[name for name, _ in SHARED_TRACES]])
+def source(request):
+    if request.param == "generated":
+        return SyntheticTraffic(load_model("olmoe-1b-7b"), SyntheticSpec(prompt_tokens=3), 40)
+    shared = request.getfixturevalue("shared")
+    return open_trace(shared / "data/traces" / request.param, load_model(dict(SHARED_TRACES)[request.param]))
+
+
+def test_selections_are_top_k_a_token(source):
+    demand = build_demand(source, 40, 12, 0)
+    routed = np.zeros(demand.steps, np.int64)
+    for piece in source.steps(np.arange(40), 12):
+        routed[piece.iteration] += len(piece.request)
+    assert routed.sum() > 0
+    assert (demand.tokens.sum(axis=2) == source.top_k * routed[:, None]).all()
+
+
+def test_origins_sum_to_tokens(source):
+    demand = build_demand(source, 40, 12, 0, origin_dies=7)
+    assert demand.origins.dtype == np.uint16
+    assert (demand.origins.sum(axis=2) == demand.tokens).all()
+
+
+def test_first_seen_holds_every_active_expert_once(source):
+    demand = build_demand(source, 40, 12, 0)
+    for order, tokens in zip(demand.first_seen.reshape(-1, demand.experts), demand.tokens.reshape(-1, demand.experts)):
+        active = np.count_nonzero(tokens)
+        assert sorted(order[:active]) == np.flatnonzero(tokens).tolist()
+        assert (order[active:] == -1).all()
+
+
+def test_hot_rows_have_the_same_number_of_experts(source):
+    demand = build_demand(source, 40, 12, 0, predictor=TopFraction(0.2))
+    marked = np.unpackbits(demand.hot, axis=3, bitorder="little").sum(axis=3)
+    assert (marked[1:] == -(-demand.experts // 5)).all()
+    assert not demand.hot[:1].any()
+
+
+def test_a_batch_is_the_sum_of_its_requests():
+    trace = make_trace([(3, 2), (0, 4), (1, 1), (2, 0)], layers=2, experts=6, top_k=2)
+    demand = build_demand(trace, 3, 9, 0)
+    total = np.zeros_like(demand.tokens)
+    for request in range(3):
+        alone = build_demand(one_request(trace, request), 1, 9, 0)
+        total[: alone.steps] += alone.tokens
+    assert (total == demand.tokens).all()
+
+
+def test_pieces_do_not_matter(source, monkeypatch):
+    def build():
+        return build_demand(source, 50, 6, 0, origin_dies=4, predictor=TopFraction())
+
+    whole = build()
+    monkeypatch.setattr(trace_module, "CHUNK_BYTES", 7 * 2 * len(source.layer_ids) * source.top_k)
+    pieces = list(source.steps(np.arange(source.requests)[:50], 6))
+    assert max(len(piece.request) for piece in pieces) == 7
+    _assert_equal(whole, build())
+
+
+def _assert_equal(one, other):
+    assert one.digest == other.digest
+    for name in ("tokens", "first_seen", "origins", "hot"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+
+
+def test_same_arguments_same_demand_in_another_process(tmp_path):
+    program = (
+        "from archsim.specs.library import load_model; from archsim.specs.workload import SyntheticSpec\n"
+        "from archsim.workload.synthetic import SyntheticTraffic; from archsim.workload.demand import build_demand\n"
+        "d = build_demand(SyntheticTraffic(load_model('olmoe-1b-7b'), SyntheticSpec(), 9), 12, 5, 1)\n"
+        "import zlib; print(zlib.crc32(d.tokens.tobytes() + d.first_seen.tobytes()), d.digest)"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1] and len(runs[0]) > 64
+
+
+def test_requests_beyond_the_trace_are_drawn_with_replacement():
+    drawn = draw_requests(5, 200, 7)
+    assert (drawn == np.random.default_rng(7).integers(5, size=200)).all()
+    assert set(drawn) == set(range(5))
+    assert draw_requests(5, 5, 7).tolist() == [0, 1, 2, 3, 4]
+    assert draw_requests(5, 2, 7).tolist() == [0, 1]
+    trace = make_trace([(2, 1), (1, 2)])
+    assert (build_demand(trace, 9, 5, 0).tokens != build_demand(trace, 9, 5, 1).tokens).any()
+
+
+def test_digest_tells_batches_apart():
+    trace = make_trace([(2, 3), (2, 3), (2, 3)])
+    digests = [build_demand(trace, *which).digest for which in ((2, 3, 0), (3, 3, 0), (3, 2, 0), (9, 3, 0), (9, 3, 1))]
+    assert len(set(digests)) == 5
+    assert build_demand(trace, 3, 3, 0).digest == build_demand(trace, 3, 3, 1).digest, "the seed draws nothing here"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([(2, 1)], True),
+        ([(1, 1)], False),
+        ([(0, 1)], False),
+        ([(5, 1), (1, 1)], False),
+        ([(1, 1), (5, 1), (0, 4)], True),
+    ],
+)
+def test_the_last_request_with_a_prompt_decides_whether_step_0_is_a_prefill(lengths, expected):
+    assert build_demand(make_trace(lengths), len(lengths), 9, 0).has_prefill is expected
+
+
+def test_decode_only_trace_keeps_its_numbering(shared):
+    trace = open_trace(shared / "data/traces/gpt-oss-20b/mmlu_decode.npz", GPT_OSS)
+    demand = build_demand(trace, 112, 20, 0, predictor=TopPositive(4))
+    assert demand.steps == 21
+    assert not demand.has_prefill
+    assert not demand.tokens[0].any() and not demand.hot[:2].any()
+    assert (demand.tokens[1].sum(axis=1) == 4 * 112).all()
+
+
+def test_prompt_only_trace_is_one_step(shared):
+    trace = open_trace(shared / "data/traces/deepseek-v2-lite/moe_beyond_prompts.npz", load_model("deepseek-v2-lite"))
+    demand = build_demand(trace, trace.requests, 127, 0)
+    assert demand.steps == 1
+    assert demand.has_prefill
+    counts = np.stack([np.bincount(trace.experts[:, layer].ravel(), minlength=64) for layer in range(26)])
+    assert (demand.tokens[0] == counts).all()
+
+
+def test_heatmap_pairs_do_not_cross_a_gap_nor_the_first_decode_step():
+    trace = make_trace([(0, 6)], experts=4)
+    trace.experts[:, 0, 0] = [0, 1, 2, 3, 0, 1]
+    trace.iteration[:] = [0, 1, 2, 3, 5, 6]
+    hot = build_demand(trace, 1, 9, 0, predictor=TopPositive(4)).hot[:, 0]
+    pairs = [{(i, j) for i in range(4) for j in bits(hot[t, i], 4)} for t in range(7)]
+    assert pairs[1] == set()
+    assert pairs[2] == {(1, 2)}
+    assert pairs[3] == pairs[4] == pairs[5] == {(1, 2), (2, 3)}
+    assert pairs[6] == {(1, 2), (2, 3), (0, 1)}
+
+
+def test_origins_grow_beyond_16_bits_where_they_must():
+    trace = make_trace([(70_000, 1)], experts=2)
+    trace.experts[:] = 1
+    demand = build_demand(trace, 1, 1, 0, origin_dies=2)
+    assert demand.origins.dtype == np.int32
+    assert demand.origins[0, 0, 0].tolist() == [0, 70_000]
+
+
+def test_requests_live_on_dies_in_contiguous_blocks():
+    trace = make_trace([(1, 0)] * 10, experts=2)
+    demand = build_demand(trace, 10, 0, 0, origin_dies=4)
+    assert demand.origins[0, 0].sum(axis=1).tolist() == [3, 2, 3, 2]
+
+
+def test_memory_does_not_grow_with_the_number_of_tokens():
+    import tracemalloc
+
+    traffic = SyntheticTraffic(load_model("qwen3-235b-a22b"), SyntheticSpec(prompt_tokens=2), 200)
+    build_demand(traffic, 200, 1, 0)
+    peaks = []
+    for decode_steps in (10, 60):
+        tracemalloc.start()
+        demand = build_demand(traffic, 200, decode_steps, 0)
+        peaks.append(tracemalloc.get_traced_memory()[1] - demand.tokens.nbytes * 2 - demand.first_seen.nbytes * 2)
+        tracemalloc.stop()
+    tokens_bytes = 200 * 50 * 94 * 8 * 2
+    assert peaks[1] - peaks[0] < tokens_bytes / 10
