@@ -1,0 +1,189 @@
+"""When concurrent transfers over a mesh finish: `simulate_flows`.
+
+A transfer takes the links of its XY route from its start on and moves at the rate that contention leaves it; the
+latency of its hops is added once, at the end. Rates are constant between events (a start or an end), so a transfer's
+end is known as soon as its rate is, and only those whose rate changes are looked at again.
+
+Under ``shared`` contention rates come from `fair` or `round_robin`. Under ``reserved`` a transfer holds every
+undirected mesh edge of its path, exclusively, from its begin to its end; transfers are booked in the order of
+(start, index), each at the earliest time at which all its edges have fallen free, as in the published simulator.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from archsim.engine.fair import fair_rates
+from archsim.engine.network import STAMP, build_network, enter, leave
+from archsim.engine.round_robin import build_ports, round_robin_rates, xy_rank
+from microarch.mesh import Mesh, build_mesh
+
+CONTENTIONS = ("shared", "reserved")
+ARBITRATIONS = ("fair", "round_robin")
+FAIR, ROUND_ROBIN = range(2)
+SPENT = 1e-12  # a transfer with less than this part of its bytes left is over
+NS_PER_S = 1e9
+
+
+def simulate_flows(mesh, flows, link_bytes_per_s, hop_ns, contention="shared", arbitration="fair",
+                   die_port_bytes_per_s=None) -> np.ndarray:
+    """Finish times, float64[n] in ns, of n transfers over an X × Y mesh with XY routing and full-duplex links.
+
+    ``mesh``: (x, y); die = x + X·y. ``flows``: rows (src, dst, size_bytes, start_ns). ``link_bytes_per_s``: bandwidth
+    of one direction of a link. ``die_port_bytes_per_s``: what a die can inject, and eject, in all; None: no limit.
+    ``contention``: 'shared' | 'reserved'. ``arbitration`` ('fair' | 'round_robin') applies to 'shared' only.
+
+    A transfer that meets no other finishes at start + hops · hop_ns + size / bandwidth, with the lesser bandwidth of
+    link and die port. One of size 0 takes the latency alone. One from a die to itself uses no link and meets no other:
+    it finishes at start + size / die port, or at its start if the ports have no limit.
+
+    Raises ValueError for an unknown name, a bandwidth that is not positive, a size, start or hop time that is negative
+    or not finite, or a die outside the mesh; the message names the flow by its index.
+    """
+    _check_name("contention", contention, CONTENTIONS)
+    _check_name("arbitration", arbitration, ARBITRATIONS)
+    link = _bytes_per_ns("link_bytes_per_s", link_bytes_per_s)
+    port = math.inf if die_port_bytes_per_s is None else _bytes_per_ns("die_port_bytes_per_s", die_port_bytes_per_s)
+    if not (math.isfinite(hop_ns) and hop_ns >= 0):
+        raise ValueError(f"hop_ns {hop_ns!r}: expected a finite number that is not negative")
+    geometry = build_mesh(*mesh)
+    src, dst, size, start = _flow_columns(flows, geometry.dies)
+    latency = geometry.hops[src, dst] * float(hop_ns)
+    alone = np.where(src == dst, port, min(link, port))
+    if contention == "reserved":
+        return _reserved(geometry, src, dst, start, latency, size / alone)
+    finish = start + latency + size / alone
+    meets = np.flatnonzero((src != dst) & (size > 0))
+    if len(meets):
+        finish[meets] = _shared(geometry, src[meets], dst[meets], size[meets], start[meets], latency[meets],
+                                link, port, ARBITRATIONS.index(arbitration))
+    return finish
+
+
+def _check_name(what, name, valid):
+    if name not in valid:
+        raise ValueError(f"{what} {name!r}: expected one of {', '.join(map(repr, valid))}")
+
+
+def _bytes_per_ns(what, bytes_per_s) -> float:
+    if not (math.isfinite(bytes_per_s) and bytes_per_s > 0):
+        raise ValueError(f"{what} {bytes_per_s!r}: expected a positive, finite number")
+    return float(bytes_per_s) / NS_PER_S
+
+
+def _flow_columns(flows, dies):
+    """Columns src, dst: int64[n], size_bytes, start_ns: float64[n] of valid flows."""
+    rows = [tuple(flow) for flow in flows]
+    for i, row in enumerate(rows):
+        if len(row) != 4:
+            raise ValueError(f"flow {i}: expected (src, dst, size_bytes, start_ns), got {len(row)} values")
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), 4)
+    for column, what in enumerate(("src", "dst")):
+        ends = table[:, column]
+        _refuse(~((ends >= 0) & (ends < dies) & (ends == np.floor(ends))), ends, what, f"a die from 0 to {dies - 1}")
+    for column, what in ((2, "size_bytes"), (3, "start_ns")):
+        values = table[:, column]
+        _refuse(~(np.isfinite(values) & (values >= 0)), values, what, "a finite number that is not negative")
+    return table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2], table[:, 3]
+
+
+def _refuse(bad, values, what, expected):
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise ValueError(f"flow {i}: {what} {values[i]:g}: expected {expected}")
+
+
+def _reserved(mesh: Mesh, src, dst, start, latency, transfer) -> np.ndarray:
+    """Finish times when a path is held as a whole for ``latency + transfer: float64[n]`` ns."""
+    free = np.zeros(mesh.edges)
+    finish = np.empty(len(start))
+    for i in np.argsort(start, kind="stable"):
+        edges = mesh.link_edge[mesh.route(src[i], dst[i])]
+        begin = max(start[i], free[edges].max(initial=0.0))
+        finish[i] = begin + latency[i] + transfer[i]
+        free[edges] = finish[i]
+    return finish
+
+
+def _shared(mesh: Mesh, src, dst, size, start, latency, link, port, arbitration) -> np.ndarray:
+    """Finish times of flows that take links. Groups are the distinct (src, dst), ascending."""
+    pairs, group = np.unique(src * mesh.dies + dst, return_inverse=True)
+    net, rank = _mesh_network(mesh, pairs, link, port)
+    ports = build_ports(net, rank)
+    order = np.argsort(start, kind="stable")
+    return _run_events(net, ports, arbitration, group.astype(np.int64), size, start, latency, order)
+
+
+def _mesh_network(mesh: Mesh, pairs, link, port):
+    """Network over the routes of ``pairs: int64[group]`` (src · dies + dst), and the rank of its resources.
+
+    Resources: links as in the mesh; with a port limit also injection (links + die) and ejection (links + dies + die).
+    """
+    dies, links, rank = mesh.dies, mesh.links, xy_rank(mesh)
+    routes = [mesh.route(*divmod(int(pair), dies)) for pair in pairs]
+    if math.isinf(port):
+        capacity = np.full(links, link)
+    else:
+        capacity = np.repeat([link, port], [links, 2 * dies])
+        rank = np.concatenate([rank + 1, np.repeat([0, rank.max(initial=0) + 2], dies)])
+        routes = [np.concatenate([[links + pair // dies], route, [links + dies + pair % dies]])
+                  for pair, route in zip(pairs, routes)]
+    route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
+    return build_network(capacity, route_ptr, np.concatenate(routes)), rank
+
+
+@njit(cache=True)
+def recompute_rates(net, ports, arbitration):
+    """Rates of what was touched, by ``FAIR`` or ``ROUND_ROBIN``; returns the number of groups in ``net.component``."""
+    if arbitration == ROUND_ROBIN:
+        return round_robin_rates(net, ports)
+    return fair_rates(net)
+
+
+@njit(cache=True)
+def _run_events(net, ports, arbitration, group, size, start, latency, order):
+    """Finish times of flows ``group: int64[n]``; ``order: int64[n]`` is the order of their starts.
+
+    Times of a flow are kept relative to its start, and bytes are counted anew only when its rate changes, so a flow
+    whose rate never changes finishes exactly after size / rate.
+    """
+    n = len(group)
+    finish, rate = np.empty(n), np.zeros(n)
+    left = size.copy()  # bytes at the last change of rate
+    since = np.zeros(n)  # time of that change, from the flow's start
+    takes = np.full(n, np.inf)  # time of the end, from the flow's start
+    active = np.empty(n, np.int64)
+    running, started = 0, 0
+    while running > 0 or started < n:
+        now = start[order[started]] if started < n else np.inf
+        for i in range(running):
+            f = active[i]
+            now = min(now, start[f] + takes[f])
+        i = 0
+        while i < running:
+            f = active[i]
+            if start[f] + takes[f] <= now or (takes[f] - (now - start[f])) * rate[f] <= SPENT * size[f]:
+                finish[f] = start[f] + latency[f] + takes[f]
+                leave(net, group[f])
+                running -= 1
+                active[i] = active[running]
+            else:
+                i += 1
+        while started < n and start[order[started]] <= now:
+            active[running] = order[started]
+            enter(net, group[order[started]])
+            running += 1
+            started += 1
+        recompute_rates(net, ports, arbitration)
+        stamp = net.counts[STAMP]
+        for i in range(running):
+            f = active[i]
+            if net.group_stamp[group[f]] == stamp and net.rate[group[f]] != rate[f]:
+                left[f] = max(0.0, left[f] - rate[f] * (now - start[f] - since[f]))
+                since[f] = now - start[f]
+                rate[f] = net.rate[group[f]]
+                takes[f] = since[f] + left[f] / rate[f]
+    return finish

@@ -1,0 +1,64 @@
+"""Cost of one recompute of all rates: ``python benchmarks/flows.py``.
+
+Random pairs on an 8 × 8 mesh, so that nearly all flows are one connected component. One recompute = one flow leaves,
+one enters, and the rates of what they touch are solved. The oracle is the plain Python solver of the tests.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from archsim.engine.flows import ARBITRATIONS, _mesh_network, recompute_rates
+from archsim.engine.network import COMPONENT, enter, leave
+from archsim.engine.round_robin import build_ports
+from microarch.mesh import build_mesh
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from reference.flows_oracle import fair_rates as oracle_rates
+
+MESH = build_mesh(8, 8)
+
+
+@njit
+def _recompute(net, ports, arbitration, flows, times):
+    """Replace flow after flow by itself and solve; returns the mean number of groups solved."""
+    solved = 0
+    for i in range(times):
+        leave(net, flows[i % len(flows)])
+        enter(net, flows[i % len(flows)])
+        recompute_rates(net, ports, arbitration)
+        solved += net.counts[COMPONENT]
+    return solved / times
+
+
+def _fill(n):
+    """A network of all pairs with n random flows under way, its ports, the flows' groups and their routes."""
+    pairs = np.array([s * MESH.dies + d for s in range(MESH.dies) for d in range(MESH.dies) if s != d])
+    net, rank = _mesh_network(MESH, pairs, 1.0, np.inf)
+    flows = np.random.default_rng(n).integers(0, len(pairs), n)
+    for group in flows:
+        enter(net, group)
+    return net, build_ports(net, rank), flows, [MESH.route(*divmod(int(pairs[g]), MESH.dies)).tolist() for g in flows]
+
+
+def main():
+    for n in (64, 600):
+        net, ports, flows, routes = _fill(n)
+        started = time.perf_counter()
+        oracle_rates(routes, net.capacity.tolist())
+        oracle_us = (time.perf_counter() - started) * 1e6
+        for index, arbitration in enumerate(ARBITRATIONS):
+            _recompute(net, ports, index, flows, 10)
+            times = 50_000 // n
+            started = time.perf_counter()
+            solved = _recompute(net, ports, index, flows, times)
+            us = (time.perf_counter() - started) * 1e6 / times
+            print(f"{n:4d} flows, {arbitration:11s}: {us:8.1f} us a recompute of {solved:.0f} groups"
+                  + (f", oracle {oracle_us:.0f} us (x {oracle_us / us:.0f})" if arbitration == "fair" else ""))
+
+
+if __name__ == "__main__":
+    main()

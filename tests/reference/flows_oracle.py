@@ -1,0 +1,57 @@
+"""Max–min fairness the slow and obvious way, to compare `archsim.engine.flows` with. Plain Python, no arrays."""
+
+import math
+
+
+def fair_rates(routes, capacity):
+    """Rates of flows over ``routes`` (lists of resource ids): raise all, fix those at the tightest resource, repeat."""
+    rates = [math.inf] * len(routes)
+    waiting = {i for i, route in enumerate(routes) if route}
+    while waiting:
+        share = {}
+        for r in {r for i in waiting for r in routes[i]}:
+            users = [i for i in range(len(routes)) if r in routes[i]]
+            given = sum(rates[i] for i in users if i not in waiting)
+            share[r] = (capacity[r] - given) / sum(i in waiting for i in users)
+        tightest = min(share, key=share.get)
+        for i in [i for i in waiting if tightest in routes[i]]:
+            rates[i] = share[tightest]
+            waiting.discard(i)
+    return rates
+
+
+def xy_route(mesh, src, dst, port_limited):
+    """Resources of a route as names: links (from, to) in coordinates, and ports where they are limited."""
+    x_dies, _ = mesh
+    (x, y), (to_x, to_y) = (src % x_dies, src // x_dies), (dst % x_dies, dst // x_dies)
+    route = [("in", src)] if port_limited else []
+    while x != to_x:
+        step = 1 if to_x > x else -1
+        route.append(((x, y), (x + step, y)))
+        x += step
+    while y != to_y:
+        step = 1 if to_y > y else -1
+        route.append(((x, y), (x, y + step)))
+        y += step
+    return route + ([("out", dst)] if port_limited else [])
+
+
+def finish_times(mesh, flows, link, hop_ns, port=None):
+    """Finish times of (src, dst, size > 0, start) with src != dst; ``link`` and ``port`` in bytes/ns."""
+    routes = [xy_route(mesh, src, dst, port is not None) for src, dst, _, _ in flows]
+    capacity = {r: port if r[0] in ("in", "out") else link for route in routes for r in route}
+    left = [float(size) for _, _, size, _ in flows]
+    done = [None] * len(flows)
+    now = 0.0
+    while None in done:
+        under_way = [i for i, (_, _, _, start) in enumerate(flows) if start <= now and done[i] is None]
+        rates = fair_rates([routes[i] for i in under_way], capacity)
+        ends = [now + left[i] / rate for i, rate in zip(under_way, rates)]
+        until = min(ends + [start for _, _, _, start in flows if start > now])
+        for i, rate, end in zip(under_way, rates, ends):
+            left[i] -= rate * (until - now)
+            if end <= until or left[i] <= 1e-12 * flows[i][2]:
+                done[i] = end
+        now = until
+    hops = [abs(s % mesh[0] - d % mesh[0]) + abs(s // mesh[0] - d // mesh[0]) for s, d, _, _ in flows]
+    return [end + h * hop_ns for end, h in zip(done, hops)]
