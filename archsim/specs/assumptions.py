@@ -30,8 +30,8 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
             },
             "arbitration": {
                 "fair": "Transfers that share a link or HBM get max-min fair rates.",
-                "round_robin": "At every link its inputs take turns, so that a transfer's share depends on how many others join "
-                "its path and where.",
+                "round_robin": "At every link its input ports take turns, whatever the number of transfers behind each; inside "
+                "a port traffic leaves in the mix in which it came.",
             },
             "capacity": {
                 "finite": "Homes and copies must fit in 90 % of HBM. Homes are never evicted, copies by LRU; a model that does "

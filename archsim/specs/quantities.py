@@ -80,7 +80,7 @@ def parse_quantity(text: str, dimension: Dimension) -> Decimal:
     if other is not None:
         raise ValueError(f"{text!r} is {other.article_name}; {expected}")
     hint = did_you_mean(unit, [name for name in dimension.units if name])
-    raise ValueError(f"{text!r}: unknown unit {unit!r}{hint}; {expected}")
+    raise ValueError(f"{text!r}: unknown unit {unit!r}; {expected}{hint}")
 
 
 def format_quantity(value: float, dimension: Dimension) -> str:

@@ -72,6 +72,8 @@ def _problem(kind: type[Spec], at: Keys, error: Any) -> str:
             return _TOO_SHORT
         case "string_too_short":
             return "is empty text"
+        case "expected":
+            return f"{error['msg']}, not {describe(found)}"
         case _:
             return str(error["msg"])
 

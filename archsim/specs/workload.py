@@ -5,7 +5,6 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from archsim.specs.base import Spec, count, number, refuse_duplicates
-from archsim.specs.quantities import describe
 
 # Iterations are int16 in traces; iteration 0 is the prefill.
 DecodeSteps = count(1, 32766)
@@ -39,12 +38,10 @@ class SyntheticTrace(Spec):
     synthetic: SyntheticSpec
 
 
-def _kind_of_trace(value: Any) -> str:
+def _kind_of_trace(value: Any) -> str | None:
     if isinstance(value, str):
         return "<path>"
-    if isinstance(value, dict | SyntheticTrace):
-        return "<synthetic>"
-    raise ValueError(f"expected the path of a trace, or {{synthetic: {{...}}}}, not {describe(value)}")
+    return "<synthetic>" if isinstance(value, dict | SyntheticTrace) else None
 
 
 class WorkloadSpec(Spec):
@@ -53,7 +50,11 @@ class WorkloadSpec(Spec):
     # The path of an .npz file or of a directory in the data set's JSON layout, or synthetic traffic.
     trace: Annotated[
         Annotated[str, Field(min_length=1), Tag("<path>")] | Annotated[SyntheticTrace, Tag("<synthetic>")],
-        Discriminator(_kind_of_trace),
+        Discriminator(
+            _kind_of_trace,
+            custom_error_type="expected",
+            custom_error_message="expected the path of a trace, or {synthetic: {...}}",
+        ),
     ]
     # The first N requests in file order; beyond the end of the trace, drawn with replacement.
     batch: tuple[BatchSize, ...] = Field(min_length=1)

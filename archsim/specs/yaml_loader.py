@@ -21,7 +21,7 @@ Keys = tuple[Key, ...]
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9]\d*)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:0|[1-9]\d*)?(?:\.\d*)?(?:[eE][-+]?\d+)?", re.ASCII)
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
-_MOST_NODES = 200_000  # aliases of aliases can unfold a small file without end
+_MOST_NODES = 50_000  # aliases of aliases can unfold a small file without end
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def parse_yaml(text: str, label: str) -> Tree:
         root = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise SpecError(f"{label}:{line}: invalid YAML: character {error.character!r} is not allowed") from None
+        raise SpecError(f"{label}:{line}: invalid YAML: character U+{error.character:04X} is not allowed") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
@@ -165,7 +165,11 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = None if resolve_scalar(text) == text else "'"
+    style = None
+    if not text.isprintable():
+        style = '"'  # the only style that can escape line breaks of all kinds
+    elif resolve_scalar(text) != text:
+        style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -1,0 +1,506 @@
+"""What is refused, and the exact message each gets."""
+
+import re
+from pathlib import Path
+
+import pytest
+from archsim.cli import main
+from archsim.specs.errors import SpecError
+from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_system
+
+GOOD = """\
+name: good
+systems:
+- name: small
+  source: test
+  mesh: {x: 2, y: 3}
+  hbm:
+    bandwidth: 2 TB/s
+    capacity: 80 GB
+  d2d:
+    bandwidth: 1 TB/s
+  compute:
+    peak: 1000 TFLOP/s
+    dtype: fp8
+models:
+- name: tiny
+  source: test
+  layers: 4
+  moe_layers: {first: 1, last: 3}
+  hidden: 64
+  expert_ffn: 32
+  experts: 8
+  top_k: 2
+workload:
+  trace: {synthetic: {prompt_tokens: 4}}
+  batch: [4, 8]
+  decode_steps: 2
+policies: [base, allo]
+assumptions: physical
+engine: event
+"""
+
+KNOWN_SYSTEMS = (
+    "(known: dojo, dojo_enhanced, isca26_dojo, isca26_tsmc_sow, tsmc_sow; or the path of a YAML file, or a mapping)"
+)
+KNOWN_PRESETS = "(known: base, ep, allo, allo-paper, pred, allo+pred; or a mapping)"
+
+# (what is replaced in GOOD, by what, the message after "bad.yaml:")
+CHANGED = {
+    "unknown key": (
+        "bandwidth: 1 TB/s",
+        "bandwith: 1 TB/s",
+        "10: systems.0.d2d.bandwith: unknown key; did you mean 'bandwidth'?",
+    ),
+    "unknown key at the top": ("engine: event", "engin: event", "29: engin: unknown key; did you mean 'engine'?"),
+    "unknown key like no other": ("engine: event", "zzz: event", "29: zzz: unknown key"),
+    "attribute name instead of key": (
+        "bandwidth: 1 TB/s",
+        "bandwidth_bytes_per_s: 1 TB/s",
+        "10: systems.0.d2d.bandwidth_bytes_per_s: unknown key; did you mean 'bandwidth'?",
+    ),
+    "duplicate key": ("x: 2, y: 3", "x: 2, x: 3", "5: systems.0.mesh.x: duplicate key; first given in line 5"),
+    "missing key": ("  mesh: {x: 2, y: 3}\n", "", "3: systems.0.mesh: required key is missing"),
+    "missing workload": ("workload:", "manifest:", "1: workload: required key is missing"),
+    "wrong dimension": (
+        "bandwidth: 1 TB/s",
+        "bandwidth: 200 ns",
+        "10: systems.0.d2d.bandwidth: '200 ns' is a time; expected a bandwidth such as '3.35 TB/s'",
+    ),
+    "no unit": (
+        "capacity: 80 GB",
+        "capacity: 80",
+        "8: systems.0.hbm.capacity: 80 has no unit; expected a size such as '80 GB'",
+    ),
+    "no unit, as text": (
+        "capacity: 80 GB",
+        "capacity: '80'",
+        "8: systems.0.hbm.capacity: '80' has no unit; expected a size such as '80 GB'",
+    ),
+    "unknown unit": (
+        "peak: 1000 TFLOP/s",
+        "peak: 1000 TFLOPS",
+        "12: systems.0.compute.peak: '1000 TFLOPS': unknown unit 'TFLOPS'; "
+        "expected a compute rate such as '989 TFLOP/s'; did you mean 'TFLOP/s'?",
+    ),
+    "no quantity": (
+        "capacity: 80 GB",
+        "capacity: plenty",
+        "8: systems.0.hbm.capacity: 'plenty' is not a number with a unit; expected a size such as '80 GB'",
+    ),
+    "quantity as a list": (
+        "capacity: 80 GB",
+        "capacity: [80 GB]",
+        "8: systems.0.hbm.capacity: expected a size such as '80 GB', not a list",
+    ),
+    "negative": (
+        "capacity: 80 GB",
+        "capacity: -80 GB",
+        "8: systems.0.hbm.capacity: must be positive, not '-80 GB'",
+    ),
+    "zero": ("bandwidth: 1 TB/s", "bandwidth: 0 TB/s", "10: systems.0.d2d.bandwidth: must be positive, not '0 TB/s'"),
+    "absurd": (
+        "bandwidth: 1 TB/s",
+        "bandwidth: 3350 TB/s",
+        "10: systems.0.d2d.bandwidth: '3350 TB/s' is not plausible for a bandwidth here; expected 1 GB/s to 1 PB/s",
+    ),
+    "absurd time": (
+        "bandwidth: 1 TB/s",
+        "bandwidth: 1 TB/s\n    hop_latency: 200 s",
+        "11: systems.0.d2d.hop_latency: '200 s' is not plausible for a time here; expected 1e-6 ns to 1 ms",
+    ),
+    "part of a byte": (
+        "capacity: 80 GB",
+        "capacity: 1234567.8 B",
+        "8: systems.0.hbm.capacity: '1234567.8 B' is not a whole number of bytes",
+    ),
+    "not a number": (
+        "capacity: 80 GB",
+        "capacity: .nan",
+        "8: systems.0.hbm.capacity: '.nan' is not a number with a unit; expected a size such as '80 GB'",
+    ),
+    "infinite": (
+        "capacity: 80 GB",
+        "capacity: .inf GB",
+        "8: systems.0.hbm.capacity: '.inf GB' is not a number with a unit; expected a size such as '80 GB'",
+    ),
+    "efficiency above one": (
+        "capacity: 80 GB",
+        "capacity: 80 GB\n    efficiency: 110 %",
+        "9: systems.0.hbm.efficiency: '110 %' is not above 0 and at most 1",
+    ),
+    "all HBM reserved": (
+        "capacity: 80 GB",
+        "capacity: 80 GB\n    reserved: 1",
+        "9: systems.0.hbm.reserved: 1 is not at least 0 and below 1",
+    ),
+    "no dies": ("x: 2", "x: 0", "5: systems.0.mesh.x: 0 is out of range; expected 1 to 64"),
+    "octal": ("x: 2", "x: 017", "5: systems.0.mesh.x: expected an integer, not the text '017'"),
+    "sexagesimal": ("x: 2", "x: 1:30", "5: systems.0.mesh.x: expected an integer, not the text '1:30'"),
+    "truth as number": ("x: 2", "x: true", "5: systems.0.mesh.x: expected an integer, not true"),
+    "part of a die": ("x: 2", "x: 2.5", "5: systems.0.mesh.x: expected an integer, not the number 2.5"),
+    "mesh as text": (
+        "mesh: {x: 2, y: 3}",
+        "mesh: 2x3",
+        "5: systems.0.mesh: expected a mapping with the keys x, y, not the text '2x3'",
+    ),
+    "unknown dtype": (
+        "dtype: fp8",
+        "dtype: fp18",
+        "13: systems.0.compute.dtype: unknown value 'fp18'; did you mean 'fp8'? (valid: fp8, fp16, bf16)",
+    ),
+    "number as name": (
+        "name: tiny",
+        "name: 7",
+        "15: models.0.name: expected text, not the number 7; put it in quotes: '7'",
+    ),
+    "name that is no file name": (
+        "name: good",
+        "name: ../up",
+        "1: name: '../up' is not a name; names are letters, digits and . _ + - (they become file names), at most 80 of them, "
+        "and begin with a letter or digit",
+    ),
+    "top-k above experts": (
+        "top_k: 2",
+        "top_k: 9",
+        "22: models.0.top_k: 9 experts a token are more than the model's 8 experts",
+    ),
+    "MoE layer out of range": (
+        "last: 3",
+        "last: 4",
+        "18: models.0.moe_layers: last MoE layer 4 is out of range; a model of 4 layers has 0 to 3",
+    ),
+    "MoE layers backwards": (
+        "first: 1, last: 3",
+        "first: 3, last: 1",
+        "18: models.0.moe_layers.last: last MoE layer 1 lies before the first, 3",
+    ),
+    "no experts": ("experts: 8", "experts: 0", "21: models.0.experts: 0 is out of range; expected 1 to 32767"),
+    "batch 0": ("batch: [4, 8]", "batch: 0", "25: workload.batch: 0 is out of range; expected 1 to 10000000"),
+    "batch 0 in a list": (
+        "batch: [4, 8]",
+        "batch: [4, 0]",
+        "25: workload.batch.1: 0 is out of range; expected 1 to 10000000",
+    ),
+    "no batch": ("batch: [4, 8]", "batch: []", "25: workload.batch: needs at least one item"),
+    "batch twice": ("batch: [4, 8]", "batch: [4, 4]", "25: workload.batch: batch 4 is listed twice"),
+    "no decode steps": (
+        "decode_steps: 2",
+        "decode_steps: 0",
+        "26: workload.decode_steps: 0 is out of range; expected 1 to 32766",
+    ),
+    "no such trace": (
+        "trace: {synthetic: {prompt_tokens: 4}}",
+        "trace: synthetic",
+        "24: workload.trace: no such file or directory: 'synthetic' (looked in *); "
+        "generated traffic is written {synthetic: {}}",
+    ),
+    "trace as number": (
+        "trace: {synthetic: {prompt_tokens: 4}}",
+        "trace: 5",
+        "24: workload.trace: expected the path of a trace, or {synthetic: {...}}, not the number 5",
+    ),
+    "unknown key of synthetic traffic": (
+        "prompt_tokens: 4",
+        "promt_tokens: 4",
+        "24: workload.trace.synthetic.promt_tokens: unknown key; did you mean 'prompt_tokens'?",
+    ),
+    "unknown kind of traffic": (
+        "{synthetic: {prompt_tokens: 4}}",
+        "{sinthetic: {prompt_tokens: 4}}",
+        "24: workload.trace.sinthetic: unknown key; did you mean 'synthetic'?",
+    ),
+    "probability above one": (
+        "prompt_tokens: 4",
+        "stickiness: 1.5",
+        "24: workload.trace.synthetic.stickiness: 1.5 is out of range; expected 0 to 1",
+    ),
+    "unknown policy": (
+        "[base, allo]",
+        "[base, alo]",
+        f"27: policies.1: unknown policy 'alo'; did you mean 'allo'? {KNOWN_PRESETS}",
+    ),
+    "policy twice": ("[base, allo]", "[base, base]", "27: policies: policy 'base' is listed twice"),
+    "policy as text": ("[base, allo]", "base", "27: policies: expected a list, not the text 'base'; write [base]"),
+    "unknown parameter": (
+        "[base, allo]",
+        "[{name: mine, preset: allo, allocation: {block_token: 64}}]",
+        "27: policies.0.allocation.block_token: unknown parameter; did you mean 'block_tokens'?",
+    ),
+    "parameter out of range": (
+        "[base, allo]",
+        "[{name: mine, preset: allo, allocation: {block_tokens: 0}}]",
+        "27: policies.0.allocation.block_tokens: 0 is out of range; expected 1 to 1e+09",
+    ),
+    "unknown rule": (
+        "[base, allo]",
+        "[{name: mine, preset: allo, allocation: isca}]",
+        "27: policies.0.allocation.name: unknown allocation 'isca'; did you mean 'isca26'? "
+        "(known: first_seen, home, isca26, paper; or your own as package.module:function)",
+    ),
+    "both ways to say how many": (
+        "[base, allo]",
+        "[{name: mine, preset: pred, prediction: {top_n: 4, top_fraction: 0.2}}]",
+        "27: policies.0.prediction.top_n: give either top_fraction or top_n, not both",
+    ),
+    "unknown preset": (
+        "[base, allo]",
+        "[{name: mine, preset: al}]",
+        "27: policies.0.preset: unknown preset 'al'; did you mean 'allo'? "
+        "(known: base, ep, allo, allo-paper, pred, allo+pred; or no preset)",
+    ),
+    "changed preset without a name": (
+        "[base, allo]",
+        "[{preset: pred, prediction: {top_n: 4}}]",
+        "27: policies.0: needs a name of its own, as it changes prediction of preset 'pred'",
+    ),
+    "module that is not there": (
+        "[base, allo]",
+        "[{name: mine, allocation: 'no_such_module:allocate'}]",
+        "27: policies.0.allocation.name: cannot import module 'no_such_module': "
+        "ModuleNotFoundError: No module named 'no_such_module'",
+    ),
+    "function that is not there": (
+        "[base, allo]",
+        "[{name: mine, allocation: 'os.path:joint'}]",
+        "27: policies.0.allocation.name: module 'os.path' has no function 'joint'; did you mean 'join'?",
+    ),
+    "constant instead of a function": (
+        "[base, allo]",
+        "[{name: mine, allocation: 'os.path:sep'}]",
+        "27: policies.0.allocation.name: 'os.path:sep' is not a function but str",
+    ),
+    "unknown assumption set": (
+        "assumptions: physical",
+        "assumptions: phsyical",
+        "28: assumptions: unknown assumption set 'phsyical'; did you mean 'physical'? "
+        "(known: physical, published; or a mapping {set: ..., field: value})",
+    ),
+    "unknown assumption": (
+        "assumptions: physical",
+        "assumptions: {contentoin: shared}",
+        "28: assumptions.contentoin: unknown key; did you mean 'contention'?",
+    ),
+    "unknown value of an assumption": (
+        "assumptions: physical",
+        "assumptions: [published, {set: physical, contention: none}]",
+        "28: assumptions.1.contention: unknown value 'none' (valid: shared, reserved)",
+    ),
+    "assumption of a later version": (
+        "assumptions: physical",
+        "assumptions: {decision_cost: charged}",
+        "28: assumptions.decision_cost: 'charged' is not available yet in this version; valid: free",
+    ),
+    "own set that leaves fields open": (
+        "assumptions: physical",
+        "assumptions: {set: mine, contention: shared}",
+        "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; a set of your own gives every field; "
+        "missing: arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, source, gemm, "
+        "numbering, order, ties)",
+    ),
+    "assumptions twice": (
+        "assumptions: physical",
+        "assumptions: [physical, {set: physical, contention: shared}]",
+        "28: assumptions: assumption set 'physical' is listed twice",
+    ),
+    "unknown engine": (
+        "engine: event",
+        "engine: evnt",
+        "29: engine: unknown value 'evnt'; did you mean 'event'? (valid: event)",
+    ),
+    "unclosed bracket": (
+        "x: 2, y: 3}",
+        "x: 2, y: 3",
+        "6: invalid YAML: expected ',' or '}', but got ':'",
+    ),
+    "tag": (
+        "x: 2",
+        "x: !!python/name:os.system 2",
+        "5: systems.0.mesh.x: YAML tags are not supported: tag:yaml.org,2002:python/name:os.system",
+    ),
+    "key that is a list": ("engine: event", "[a, b]: event", "29: a key must be text"),
+    "two documents": ("engine: event", "engine: event\n---\nname: b", "30: invalid YAML: but found another document"),
+    "tabs": (
+        "engine: event",
+        "engine:\n\tevent",
+        "30: invalid YAML: found character '\\t' that cannot start any token",
+    ),
+}
+
+
+def refused(tmp_path: Path, text: str | bytes, overrides: tuple[str, ...] = ()) -> str:
+    """The message for an experiment file of this content, without the file's folder."""
+    file = tmp_path / "bad.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(SpecError) as caught:
+        load_experiment(file, overrides)
+    return str(caught.value).replace(f"{tmp_path}/", "")
+
+
+def test_the_unchanged_experiment_is_valid(tmp_path):
+    (tmp_path / "good.yaml").write_text(GOOD)
+    assert load_experiment(tmp_path / "good.yaml").name == "good"
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_changed_experiment(tmp_path, case):
+    old, new, message = CHANGED[case]
+    assert GOOD.count(old) == 1, "the case must change exactly one place"
+    found = refused(tmp_path, GOOD.replace(old, new))
+    assert re.fullmatch(re.escape(f"bad.yaml:{message}").replace(r"\*", ".*"), found), found
+
+
+FILES = {
+    "empty": (b"", "bad.yaml: is empty; expected a mapping"),
+    "only a comment": (b"# nothing\n", "bad.yaml: is empty; expected a mapping"),
+    "list": (b"- a\n- b\n", "bad.yaml:1: expected a mapping of keys at the top level"),
+    "text": (b"hello\n", "bad.yaml:1: expected a mapping of keys at the top level"),
+    "bad UTF-8": (b"name: \xff\n", "bad.yaml: not UTF-8 text (byte 0xff at offset 6)"),
+    "control character": (b"name: a\nb: \x01\n", "bad.yaml:2: invalid YAML: character U+0001 is not allowed"),
+    "alias of itself": (
+        b"name: &a [*a]\n",
+        "bad.yaml:1: name.0: an alias refers to itself or unfolds without end",
+    ),
+    "unknown alias": (b"name: *a\n", "bad.yaml:1: invalid YAML: found undefined alias 'a'"),
+    "nested too deeply": (b"name: " + b"[" * 1500, "bad.yaml: invalid YAML: nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_file_that_is_no_experiment(tmp_path, case):
+    content, message = FILES[case]
+    assert refused(tmp_path, content) == message
+
+
+def test_aliases_that_unfold_without_end(tmp_path):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    assert "unfolds without end" in refused(tmp_path, "\n".join(lines))
+
+
+def test_missing_file_and_directory(tmp_path):
+    with pytest.raises(SpecError, match=r"^configs/none\.yaml: no such file$"):
+        load_experiment("configs/none.yaml")
+    with pytest.raises(SpecError, match=r": is a directory; expected a YAML file$"):
+        load_experiment(tmp_path)
+
+
+OVERRIDES = {
+    "unknown key": ("systems.0.d2d.bandwith=2TB/s", "unknown key; did you mean 'bandwidth'?"),
+    "unknown key above": ("sytems.0.d2d=1", "sytems: unknown key; did you mean 'systems'?"),
+    "unknown key inside a value": (
+        "systems.0.d2d={bandwidth: 1 TB/s, hop_latncy: 2}",
+        "hop_latncy: unknown key; did you mean 'hop_latency'?",
+    ),
+    "wrong dimension": (
+        "systems.0.d2d.bandwidth=2 GB",
+        "'2 GB' is a size; expected a bandwidth such as '3.35 TB/s'",
+    ),
+    "no such item": ("systems.1.mesh.x=2", "systems has no item 1; it has 1, numbered from 0"),
+    "negative item": ("systems.-1.mesh.x=2", "systems is a list; say which item: systems.0.-1"),
+    "item not said": ("systems.mesh.x=2", "systems is a list; say which item: systems.0.mesh"),
+    "key of a scalar": ("workload.decode_steps.x=2", "workload.decode_steps is the number 2; it has no key 'x'"),
+    "no value": ("workload.batch=", "expected key.path=value, such as workload.batch=[64]"),
+    "no equals sign": ("workload.batch", "expected key.path=value, such as workload.batch=[64]"),
+    "no key": ("=3", "expected key.path=value, such as workload.batch=[64]"),
+    "empty key": ("workload..batch=3", "expected key.path=value, such as workload.batch=[64]"),
+    "bad YAML": (
+        "workload.batch=[64",
+        "invalid YAML: expected ',' or ']', but got '<stream end>'",
+    ),
+    "batch 0": ("workload.batch=0", "0 is out of range; expected 1 to 10000000"),
+    "unknown system": ("systems=[dojoo]", f"0: unknown system 'dojoo'; did you mean 'dojo'? {KNOWN_SYSTEMS}"),
+    "unknown parameter": (
+        "policies.1.allocation.block=64",
+        "unknown parameter; did you mean 'block_tokens'?",
+    ),
+    "unknown value": (
+        "assumptions.contention=sharde",
+        "unknown value 'sharde'; did you mean 'shared'? (valid: shared, reserved)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OVERRIDES)
+def test_override(tmp_path, case):
+    override, message = OVERRIDES[case]
+    assert refused(tmp_path, GOOD, (override,)) == f"--set {override}: {message}"
+
+
+def test_problem_in_a_named_file_names_that_file_and_line(tmp_path):
+    system = GOOD.partition("- name: small\n")[2].partition("models:")[0].replace("bandwidth: 1", "bandwith: 1")
+    (tmp_path / "systems").mkdir()
+    (tmp_path / "systems" / "odd.yaml").write_text(system)
+    text = "name: good\nsystems: [odd]\nmodels:" + GOOD.partition("models:")[2]
+    found = refused(tmp_path, text)
+    assert found == "systems/odd.yaml:7: d2d.bandwith: unknown key; did you mean 'bandwidth'?"
+
+
+def test_path_that_leads_nowhere(tmp_path):
+    text = "name: good\nsystems: [./odd.yaml]\nmodels:" + GOOD.partition("models:")[2]
+    assert refused(tmp_path, text) == "bad.yaml:2: systems.0: no such file: './odd.yaml'"
+
+
+def test_several_problems_each_get_a_line(tmp_path):
+    text = GOOD.replace("x: 2", "x: 0").replace("top_k: 2", "top_k: 9").replace("engine: event", "engin: event")
+    assert refused(tmp_path, text).splitlines() == [
+        "bad.yaml:5: systems.0.mesh.x: 0 is out of range; expected 1 to 64",
+        "bad.yaml:22: models.0.top_k: 9 experts a token are more than the model's 8 experts",
+        "bad.yaml:29: engin: unknown key; did you mean 'engine'?",
+    ]
+
+
+def test_several_unknown_names_each_get_a_line(tmp_path):
+    text = GOOD.replace("[base, allo]", "[bsae, alo]").replace("physical", "fysical")
+    assert [line.partition(" (")[0] for line in refused(tmp_path, text).splitlines()] == [
+        "bad.yaml:27: policies.0: unknown policy 'bsae'; did you mean 'base'?",
+        "bad.yaml:27: policies.1: unknown policy 'alo'; did you mean 'allo'?",
+        "bad.yaml:28: assumptions: unknown assumption set 'fysical'; did you mean 'physical'?",
+    ]
+
+
+def test_unknown_names_in_python():
+    with pytest.raises(SpecError, match="unknown system 'doja'; did you mean 'dojo'"):
+        load_system("doja")
+    with pytest.raises(SpecError, match="unknown model 'deepseek_v3'; did you mean 'deepseek-v3'"):
+        load_model("deepseek_v3")
+    with pytest.raises(SpecError, match="assumptions.0.hop: unknown key; did you mean 'hops'"):
+        load_assumptions("physical", hop="all")
+
+
+def test_check_of_a_system_file_tells_its_keys(tmp_path):
+    file = tmp_path / "odd.yaml"
+    file.write_text("name: odd\nsource: test\nmesh: {x: 1, y: 1}\nhbm: 5\nd2d: {bandwith: 1 TB/s}\n")
+    with pytest.raises(SpecError) as caught:
+        check_file(file)
+    assert str(caught.value).replace(f"{tmp_path}/", "").splitlines() == [
+        "odd.yaml:4: hbm: expected a mapping with the keys bandwidth, capacity, reserved, latency, efficiency, "
+        "not the number 5",
+        "odd.yaml:5: d2d.bandwith: unknown key; did you mean 'bandwidth'?",
+        "odd.yaml:1: compute: required key is missing",
+    ]
+
+
+def test_command_line_prints_the_message_alone(tmp_path, capsys):
+    file = tmp_path / "bad.yaml"
+    file.write_text(GOOD.replace("engine: event", "engin: event"))
+    assert main(["check", str(file)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"{file}:29: engin: unknown key; did you mean 'engine'?\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sweep", "x.yaml", "--jobs", "0"], "argument --jobs: must be at least 1"),
+        (["run", "x.yaml", "--step", "-1"], "argument --step: "),
+        (["list", "dies"], "argument what: invalid choice: 'dies'"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_bad_arguments(capsys, arguments, message):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
