@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.demand_oracle import (
+    oracle_demand,
+    oracle_top_fraction,
+    oracle_top_positive,
+)
 
 import archsim.workload.trace as trace_module
 from archsim.policies.prediction import TopFraction, TopPositive
@@ -19,7 +24,6 @@ from archsim.workload.demand import build_demand
 from archsim.workload.readers import open_trace
 from archsim.workload.synthetic import SyntheticTraffic
 from archsim.workload.trace import Trace, draw_requests
-from reference.demand_oracle import oracle_demand, oracle_top_fraction, oracle_top_positive
 
 SHARED_TRACES = [
     ("llama4-maverick/mmlu_abstract_algebra_anatomy.npz", "llama-4-maverick"),
@@ -103,7 +107,9 @@ def test_agrees_with_the_oracle(trace, batch, decode_steps, dies, by_fraction):
             assert demand.first_seen[t, layer].tolist() == order + [-1] * (demand.experts - len(order))
             for i in range(demand.experts):
                 counts = [step["heat"].get((layer, i, j), 0) for j in range(demand.experts)]
-                expected = oracle_top_fraction(counts, Fraction(3, 10)) if by_fraction else oracle_top_positive(counts, 2)
+                expected = (
+                    oracle_top_fraction(counts, Fraction(3, 10)) if by_fraction else oracle_top_positive(counts, 2)
+                )
                 assert bits(demand.hot[t, layer, i], demand.experts) == (expected if t else set())
 
 
@@ -163,7 +169,8 @@ def test_origins_sum_to_tokens(source):
 
 def test_first_seen_holds_every_active_expert_once(source):
     demand = build_demand(source, 40, 12, 0)
-    for order, tokens in zip(demand.first_seen.reshape(-1, demand.experts), demand.tokens.reshape(-1, demand.experts)):
+    orders, counts = (array.reshape(-1, demand.experts) for array in (demand.first_seen, demand.tokens))
+    for order, tokens in zip(orders, counts, strict=True):
         active = np.count_nonzero(tokens)
         assert sorted(order[:active]) == np.flatnonzero(tokens).tolist()
         assert (order[active:] == -1).all()

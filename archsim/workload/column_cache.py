@@ -50,6 +50,7 @@ def store(key: str, trace: Trace) -> Trace:
                 np.save(draft / f"{name}.npy", getattr(trace, name))
             facts = {name: getattr(trace, name) for name in _FACTS}
             (draft / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+            shutil.rmtree(folder() / key, ignore_errors=True)  # a damaged entry, or an equal one made meanwhile
             draft.rename(folder() / key)
         finally:
             shutil.rmtree(draft, ignore_errors=True)

@@ -22,7 +22,7 @@ def read_json_tree(root: Path, model: ModelSpec, source: str) -> Trace:
     Requests are ordered by (dataset, subject, number).
     """
     files = request_files(root)
-    name = _model_name(files)
+    name = _model_name(root, files)
     checks.check_name(str(root), model, name)
     layer_ids: np.ndarray | None = None
     experts, iterations, subjects = [], [], []
@@ -60,11 +60,11 @@ def request_files(root: Path) -> list[Path]:
     return sorted(files, key=lambda file: (file.parent.parts, int(file.stem)))
 
 
-def _model_name(files: list[Path]) -> str:
+def _model_name(root: Path, files: list[Path]) -> str:
     """'<org>/<model>' of <org>/<model>/<dataset>/<subject>/<n>.json. Raises TraceError if there are several."""
     names = sorted({"/".join(file.absolute().parts[-5:-3]) for file in files})
     if len(names) > 1:
-        raise TraceError(f"{names[0]} and {names[1]} are both below the given directory; expected requests of one model")
+        raise TraceError(f"{root}: holds requests of {names[0]} and of {names[1]}; expected those of one model")
     return names[0]
 
 

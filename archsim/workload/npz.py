@@ -31,11 +31,11 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
     where = str(path)
     columns = {name: _column(where, members, name, dimensions) for name, dimensions in COLUMNS.items()}
     experts, offsets, iteration, layer_ids = columns.values()
-    _check_lengths(where, experts, iteration, layer_ids, model)
     name = str(members["model"]) if "model" in members else ""
     checks.check_name(where, model, name)
-    stated = {spec_name: _scalar(where, members, name) for spec_name, name in SHAPE.items()}
-    checks.check_shape(where, model, **stated)
+    checks.check_shape(where, model, **{attribute: _scalar(where, members, key) for attribute, key in SHAPE.items()})
+    checks.check_shape(where, model, top_k=experts.shape[2])
+    _check_lengths(where, experts, iteration, layer_ids)
     checks.check_layers(where, model, layer_ids)
     checks.check_offsets(where, offsets, len(experts))
     checks.check_iterations(where, iteration, offsets)
@@ -80,13 +80,12 @@ def _column(where: str, members: dict[str, np.ndarray], name: str, dimensions: i
     return column
 
 
-def _check_lengths(where: str, experts: np.ndarray, iteration: np.ndarray, layer_ids: np.ndarray, model: ModelSpec) -> None:
-    tokens, layers, top_k = experts.shape
+def _check_lengths(where: str, experts: np.ndarray, iteration: np.ndarray, layer_ids: np.ndarray) -> None:
+    tokens, layers, _ = experts.shape
     if len(iteration) != tokens:
         raise TraceError(f"{where}: member 'iteration' has {len(iteration)} rows; expected {tokens}, as 'experts'")
     if len(layer_ids) != layers:
         raise TraceError(f"{where}: member 'layer_ids' has {len(layer_ids)} entries; 'experts' has {layers} layers")
-    checks.check_shape(where, model, top_k=top_k)
 
 
 def _scalar(where: str, members: dict[str, np.ndarray], name: str) -> int | None:
@@ -106,5 +105,7 @@ def _subjects(where: str, members: dict[str, np.ndarray], requests: int) -> tupl
         raise TraceError(f"{where}: member 'request_subject' has dtype {subject.dtype}; expected integers")
     if requests and not 0 <= subject.min() <= subject.max() < len(names):
         r = int(np.flatnonzero((subject < 0) | (subject >= len(names)))[0])
-        raise TraceError(f"{checks.place(where, str(r))}: subject {subject[r]} has no name; expected 0 to {len(names) - 1}")
+        raise TraceError(
+            f"{checks.place(where, str(r))}: subject {subject[r]} has no name; expected 0 to {len(names) - 1}"
+        )
     return subject.astype(np.int16), names

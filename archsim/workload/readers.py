@@ -13,7 +13,7 @@ from archsim.workload.npz import read_npz
 from archsim.workload.trace import Trace
 
 CACHED_BYTES = 4 << 20
-"""Sources of at least this size are kept as columns in the cache; smaller ones are read anew, in well under a second."""
+"""Sources of at least this size are kept as columns in the cache; smaller ones are read anew within a second."""
 
 
 def open_trace(path: str | Path, model: ModelSpec) -> Trace:

@@ -15,12 +15,12 @@ The defaults are measured on recorded routing (medians over layers; none of them
 
 * popularity_skew = 0.7, standard deviation of log popularity. Loads of the 58 layers of DeepSeek-V3/R1 serving
   decode (SGLang's published load matrices, four workloads): largest over mean load 5.2–5.8, coefficient of variation
-  0.79–0.83, standard deviation of log load 0.60–0.67; prefill workloads 5.4–8.2. Generated: see `tests/test_synthetic.py`.
+  0.79–0.83, standard deviation of log load 0.60–0.67; prefill workloads 5.4–8.2. Generated: 5.3, 0.75 and 0.68.
 * request_taste = 0.75. Two distant tokens (≥ 32 apart) of one request share 1.36 (DeepSeek-V2-Lite, chat prompts),
   1.44 (the same model, ESFT tasks), 1.56 (gpt-oss-20b, MMLU) and 2.5 times (Llama-4-Maverick, MMLU, top-1) as many
-  experts as tokens of two requests do; 0.75 gives about 1.5.
+  experts as tokens of two requests do. Generated: 1.49.
 * stickiness = 0.15. Consecutive tokens share a fraction of experts above that of distant tokens of the same request:
-  (near − far)/(1 − far) is 0.12–0.18 on the same four traces.
+  (near − far)/(1 − far) is 0.12–0.18 on the same four traces. Generated: 0.14.
 * prompt_tokens = 16: our choice, small because a prefill is one step whatever its length; the Llama-4 trace has 2–59.
 """
 
@@ -103,7 +103,9 @@ def popularity(seed: int, layer_ids: np.ndarray, experts: int, skew: float) -> n
     """float64[layer, expert], rows sum to 1: log-normal weights, the logarithm has standard deviation `skew`."""
     counter = np.arange(experts, dtype=np.uint64) + (layer_ids.astype(np.uint64)[:, None] << np.uint64(32))
     first = _mix(_mix(np.uint64(seed) + _GOLDEN) ^ counter)
-    radius, angle = ((_mix(first + step * _GOLDEN) >> np.uint64(11)) * 2.0**-53 for step in np.arange(2, dtype=np.uint64))
+    radius, angle = (
+        (_mix(first + step * _GOLDEN) >> np.uint64(11)) * 2.0**-53 for step in np.arange(2, dtype=np.uint64)
+    )
     normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
     weight = np.exp(skew * normal)
     return weight / weight.sum(axis=1, keepdims=True)

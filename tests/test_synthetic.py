@@ -1,0 +1,158 @@
+"""Generated traffic: a function of its parameters alone, and statistics like those of recorded routing."""
+
+import numpy as np
+import pytest
+
+import archsim.workload.trace as trace_module
+from archsim.specs.library import load_model
+from archsim.specs.workload import SyntheticSpec
+from archsim.workload.synthetic import SyntheticTraffic, alias_table, popularity
+
+MODELS = ("deepseek-v3", "kimi-k2", "llama-4-maverick", "mixtral-8x7b", "qwen1.5-moe-a2.7b")
+
+
+def traffic(model="olmoe-1b-7b", largest_batch=64, **parameters):
+    return SyntheticTraffic(load_model(model), SyntheticSpec(**parameters), largest_batch)
+
+
+def routing(source, requests, decode_steps):
+    """int16[request, token, layer, k] of requests (a list), prompt and decode tokens in one row."""
+    tokens = [[] for _ in requests]
+    for piece in source.steps(np.array(requests, np.int64), decode_steps):
+        for position, experts in zip(piece.request, piece.experts, strict=True):
+            tokens[position].append(experts)
+    return np.array(tokens)
+
+
+def shared_fraction(one, other):
+    """Mean fraction of the experts of a token that another token has too. Arrays [..., k]."""
+    return (one[..., :, None] == other[..., None, :]).any(axis=-1).mean()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_tokens_have_top_k_distinct_experts_of_the_model(model):
+    spec = load_model(model)
+    tokens = routing(traffic(model), range(10), 8)
+    assert tokens.shape == (10, 16 + 8, len(spec.moe_layer_ids), spec.top_k)
+    assert tokens.min() >= 0 and tokens.max() < spec.experts
+    assert (np.diff(np.sort(tokens, axis=-1)) > 0).all()
+
+
+def test_every_expert_is_chosen_where_top_k_is_all_of_them():
+    model = load_model("mixtral-8x7b").model_copy(update={"top_k": 8})
+    tokens = routing(SyntheticTraffic(model, SyntheticSpec(popularity_skew=3), 9), range(9), 4)
+    assert (np.sort(tokens, axis=-1) == np.arange(8)).all()
+
+
+def test_routing_of_a_request_does_not_depend_on_the_batch():
+    source = traffic()
+    batch = routing(source, range(20), 6)
+    assert (routing(source, [13, 4, 13], 6) == batch[[13, 4, 13]]).all()
+    assert (routing(source, range(20), 3) == batch[:, : 16 + 3]).all()
+
+
+def test_pieces_do_not_matter(monkeypatch):
+    whole = routing(traffic(), range(20), 4)
+    monkeypatch.setattr(trace_module, "CHUNK_BYTES", 2 * 16 * 8 * 5)
+    assert (routing(traffic(), range(20), 4) == whole).all()
+
+
+def test_seeds_requests_layers_and_tokens_differ():
+    tokens = routing(traffic(stickiness=0), range(6), 6)
+    assert (tokens != routing(traffic(seed=1, stickiness=0), range(6), 6)).mean() > 0.9
+    for axis in range(3):
+        assert (np.diff(tokens, axis=axis) != 0).mean() > 0.9
+
+
+def test_lengths():
+    source = traffic(prompt_tokens=3, decode_steps=5)
+    assert [(piece.iteration, len(piece.request)) for piece in source.steps(np.arange(4), 9)] == [
+        (0, 12),
+        *((t, 4) for t in range(1, 6)),
+    ]
+    assert [piece.iteration for piece in source.steps(np.arange(4), 2)] == [0, 1, 2]
+    assert [piece.iteration for piece in traffic(prompt_tokens=0).steps(np.arange(4), 2)] == [1, 2]
+
+
+def test_number_of_requests():
+    assert traffic(largest_batch=64).requests == 64
+    assert traffic(largest_batch=64, requests=7).requests == 7
+
+
+def test_digest_and_label_tell_parameters_apart():
+    changes = [
+        {},
+        {"seed": 1},
+        {"prompt_tokens": 2},
+        {"popularity_skew": 0.5},
+        {"request_taste": 0.5},
+        {"stickiness": 0.5},
+        {"decode_steps": 3},
+        {"requests": 9},
+        {"model": "mixtral-8x7b"},
+    ]
+    assert len({traffic(**change).digest for change in changes}) == len(changes)
+    assert traffic().digest == traffic().digest
+    assert len({traffic(**change).label for change in changes[:6]}) == 6
+
+
+def test_alias_table_draws_the_popularity():
+    shares = popularity(3, np.arange(5, dtype=np.int32), 60, 1.5)
+    assert shares.sum(axis=1) == pytest.approx(1)
+    table = alias_table(shares)
+    limit, other = table >> np.uint64(16), (table & np.uint64(0xFFFF)).astype(int)
+    for layer in range(5):
+        drawn = limit[layer].astype(float)
+        np.add.at(drawn, other[layer], (1 << 20) - limit[layer].astype(float))
+        assert drawn / (60 << 20) == pytest.approx(shares[layer], abs=1e-6)
+
+
+def test_popularity_is_log_normal_and_differs_between_layers():
+    log = np.log(popularity(0, np.arange(40, dtype=np.int32), 512, 0.7))
+    assert log.std(axis=1).mean() == pytest.approx(0.7, rel=0.02)
+    assert abs(np.corrcoef(log)[np.triu_indices(40, 1)]).mean() < 0.05
+    assert (popularity(0, np.arange(3, dtype=np.int32), 64, 0.0) == 1 / 64).all()
+
+
+@pytest.fixture(scope="module")
+def deepseek():
+    """int16[request, token, layer, k]: 1500 requests of DeepSeek-V3, 2 prompt tokens, 38 decode steps, 10 layers."""
+    model = load_model("deepseek-v3")
+    model = model.model_copy(update={"moe_layers": model.moe_layers.model_copy(update={"last": 12})})
+    return routing(SyntheticTraffic(model, SyntheticSpec(prompt_tokens=2), 1500), range(1500), 38)
+
+
+def test_load_is_as_skewed_as_recorded(deepseek, shared):
+    with np.load(shared / "data/traces/deepseek-v3-r1/sglang_logical_count.npz") as recorded:
+        decode = recorded["counts"][recorded["phase"] == 1]
+    generated = np.stack([np.bincount(deepseek[:, :, layer].ravel(), minlength=256) for layer in range(10)])
+    for statistic in (_largest_over_mean, _variation):
+        assert statistic(decode).min() < statistic(generated).min()
+        assert statistic(generated).max() < statistic(decode).max()
+        assert np.median(statistic(generated)) == pytest.approx(np.median(statistic(decode)), rel=0.15)
+
+
+def _largest_over_mean(counts):
+    return counts.max(axis=-1) / counts.mean(axis=-1)
+
+
+def _variation(counts):
+    return counts.std(axis=-1) / counts.mean(axis=-1)
+
+
+def test_requests_have_tastes(deepseek):
+    far = shared_fraction(deepseek[:, 0], deepseek[:, 39])
+    other = shared_fraction(deepseek[:-1, 0], deepseek[1:, 39])
+    assert far / other == pytest.approx(1.5, rel=0.05)
+    plain = routing(traffic(request_taste=0, prompt_tokens=1, stickiness=0), range(400), 9)
+    assert shared_fraction(plain[:, 0], plain[:, 9]) == pytest.approx(
+        shared_fraction(plain[:-1, 0], plain[1:, 9]), rel=0.05
+    )
+
+
+def test_experts_stay(deepseek):
+    far = shared_fraction(deepseek[:, 0], deepseek[:, 39])
+    near = shared_fraction(deepseek[:, 20], deepseek[:, 21])
+    assert (near - far) / (1 - far) == pytest.approx(0.15, abs=0.02)
+    fixed = routing(traffic(stickiness=1), range(5), 4)
+    assert (fixed == fixed[:, :1]).all()
