@@ -4,12 +4,12 @@ Every choice is a function of (seed, request, token, layer) and of the token bef
 (SplitMix64: Steele, Lea and Flood, OOPSLA 2014), so the routing of a request does not depend on the batch it is in,
 on how the stream is cut into pieces, or on the process that draws it.
 
-A token's experts at a layer are chosen rank by rank:
+A token's experts at a layer are chosen in two rounds, which is also their order:
 
-1. with probability `stickiness`, the expert the previous token of the request had at this rank (if still free);
-2. else candidates are drawn from the popularity of the layer until one is accepted: a fraction `PREFERRED` of the
-   experts, other ones for every request and layer, always is, the others with probability 1 − `request_taste`; an
-   expert the token has already is not.
+1. every expert the previous token of the request had is kept with probability `stickiness`;
+2. candidates are drawn from the popularity of the layer until there are top_k experts. A fraction `PREFERRED` of the
+   experts, other ones for every request and layer, is always accepted, the others with probability
+   1 − `request_taste`; an expert the token has already is not.
 
 The defaults are measured on recorded routing (medians over layers; none of them holds for every model):
 
