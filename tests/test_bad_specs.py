@@ -1,12 +1,16 @@
 """What is refused, and the exact message each gets."""
 
+import copy
 import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from archsim.cli import main
 from archsim.specs.errors import SpecError
 from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.yaml_loader import dump_yaml, parse_yaml
 
 GOOD = """\
 name: good
@@ -504,3 +508,36 @@ def test_bad_arguments(capsys, arguments, message):
         main(arguments)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+_JUNK = st.sampled_from(
+    [None, True, -1, 0, 2.5, 1e300, "", "x", "-", "a/b", "a:b", [], [None], {}, {"x": {}}, {"name": []}, "1 B", "²"]
+)
+
+
+def _paths(tree: object, above: tuple = ()) -> list[tuple]:
+    """Every path below the root of a tree."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [path for key, value in items for path in ((*above, key), *_paths(value, (*above, key)))]
+
+
+@given(st.data())
+def test_junk_anywhere_is_accepted_or_told_with_its_place(tmp_path_factory, data):
+    """Whatever replaces whatever part of a resolved experiment: never another exception, always the file and a line."""
+    file = tmp_path_factory.mktemp("junk") / "bad.yaml"
+    tree = parse_yaml(GOOD, "good").data
+    policy = {"name": "mine", "preset": "pred", "allocation": {"name": "isca26", "candidates": 3}, "prediction": "none"}
+    tree |= {"policies": [*tree["policies"], policy], "assumptions": [{"set": "physical", "hops": "all"}]}
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(_paths(tree)))
+        parent = tree
+        for key in path[:-1]:
+            parent = parent[key]
+        parent[path[-1]] = copy.deepcopy(data.draw(_JUNK))
+        if not _paths(tree):
+            break
+    file.write_text(dump_yaml(tree))
+    try:
+        load_experiment(file)
+    except SpecError as error:
+        assert all(re.match(rf"{re.escape(str(file))}:\d+: ", line) for line in str(error).splitlines())

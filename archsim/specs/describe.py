@@ -90,8 +90,10 @@ def _default(parameter: Parameter) -> str:
 
 
 def _assumptions() -> str:
-    lines = ["Fields, their values, and the named sets that take them. Any field can be set alone:", ""]
-    lines.insert(1, "    assumptions: {set: physical, contention: reserved}")
+    lines = [
+        "Fields, their values, and [the named sets that take them]. Any field can be set alone:",
+        "    assumptions: {set: physical, contention: reserved}",
+    ]
     for field, values in ASSUMPTIONS.items():
         lines += ["", f"{field}:"]
         for value, meaning in values.items():

@@ -17,6 +17,7 @@ from archsim.specs.config_files import display, named_files
 from archsim.specs.errors import SpecError
 from archsim.specs.nearest import did_you_mean
 from archsim.specs.policies import PARTS, PRESETS
+from archsim.specs.quantities import describe
 from archsim.specs.yaml_loader import Keys, Tree, read_yaml
 
 DEFAULT_ASSUMPTIONS = "physical"
@@ -78,7 +79,7 @@ class References:
     def _file(self, kind: str, name: str, keys: Keys) -> Path:
         if _is_path(name):
             candidates = [Path(name)] + ([self._folder / name] if self._folder else [])
-            found = next((file for file in candidates if file.exists()), None)
+            found = next((file for file in candidates if os.path.exists(file)), None)
             if found is None:
                 raise self._tree.error(keys, f"no such file: {name!r}")
             return found
@@ -86,7 +87,9 @@ class References:
         self._check_known(kind.removesuffix("s"), name, files, keys, "or the path of a YAML file, or a mapping")
         return files[name]
 
-    def _check_known(self, kind: str, name: str, known: Iterable[str], keys: Keys, otherwise: str) -> None:
+    def _check_known(self, kind: str, name: Any, known: Iterable[str], keys: Keys, otherwise: str) -> None:
+        if not isinstance(name, str):
+            raise self._tree.error(keys, f"expected a name ({kind}), not {describe(name)}")
         if name not in known:
             raise self._tree.error(
                 keys, f"unknown {kind} {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}; {otherwise})"
@@ -124,7 +127,7 @@ class References:
         """Fill in the fields that a mapping leaves to its set."""
         given = self._tree.get(keys)
         name = given.setdefault("set", DEFAULT_ASSUMPTIONS)
-        if name not in shipped_sets():
+        if not isinstance(name, str) or name not in shipped_sets():
             missing = [field for field in ASSUMPTIONS if field not in given]
             if missing:
                 otherwise = f"a set of your own gives every field; missing: {', '.join(missing)}"
@@ -136,14 +139,14 @@ class References:
     def _find_trace(self) -> None:
         """A trace path as it is from the current directory; else it is looked for around the experiment file."""
         path = self._tree.find(("workload", "trace"))
-        if not isinstance(path, str) or not path or Path(path).exists():
+        if not isinstance(path, str) or not path or os.path.exists(path):
             return
         around = []
         if self._folder is not None:
             folder = self._folder.absolute()
             around = [folder, *folder.parents[:_PARENTS_SEARCHED]]
         for folder in around:
-            if (folder / path).exists():
+            if os.path.exists(folder / path):  # unlike Path.exists, false for names that are too long
                 self._tree.data["workload"]["trace"] = os.path.relpath(folder / path)
                 return
         hint = "; generated traffic is written {synthetic: {}}" if path == "synthetic" else ""
