@@ -48,6 +48,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+import numpy as np
+
 from microarch.fsm import Step, Table
 
 
@@ -65,6 +67,33 @@ class State(IntEnum):
     ACT_MOVE = 10
     ACT_WRITE = 11
     DONE = 12
+
+
+class Unit(IntEnum):
+    """The block that serves a state."""
+
+    PORT = 0
+    HBM = 1
+    COMPUTE = 2
+    PATH = 3
+    NONE = 4
+
+
+SERVED_BY = {
+    State.LOOKUP: Unit.PORT,
+    State.LOCAL_HBM: Unit.HBM,
+    State.REQUEST: Unit.PATH,
+    State.REMOTE_LLC: Unit.PORT,
+    State.REMOTE_HBM: Unit.HBM,
+    State.DATA: Unit.PATH,
+    State.COMPUTE: Unit.COMPUTE,
+    State.LLC_FILL: Unit.PORT,
+    State.COPY: Unit.HBM,
+    State.ACT_READ: Unit.HBM,
+    State.ACT_MOVE: Unit.PATH,
+    State.ACT_WRITE: Unit.HBM,
+    State.DONE: Unit.NONE,
+}
 
 
 class Event(IntEnum):
@@ -104,3 +133,4 @@ TABLE = Table(
 )
 
 NEXT, SPAWN = TABLE.arrays()
+UNIT = np.array([SERVED_BY[state] for state in State], dtype=np.int8)

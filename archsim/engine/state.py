@@ -1,0 +1,146 @@
+"""What the event kernels work on: one machine, the work of one step, memory, and what is counted over a run.
+
+Everything is an array with a declared layout, or a named tuple of such arrays and numbers, so that compiled kernels
+take it as it is. Rows are records (one row, one cache line), because a kernel touches all fields of a row at once.
+
+A *chain* is one weight slice of one plan entry: ``chain = entry * 3 + slice``. A *move* is a bundle of hidden vectors
+from one die to another. Resources are numbered ``LLC port 0..D``, ``HBM D..2D``, ``compute array 2D..3D``, then the
+links (``contention: shared``: one each way; ``reserved``: one a mesh edge).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from microarch.hbm import SLICES, Copies
+
+UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
+REQUESTS, DATA_MESSAGES, HIDDEN = 0, 1, 2  # kinds of messages on the mesh
+DISPATCH, COMBINE = 0, 1  # kinds of moves
+
+# Kernels never allocate, so they need no reference counts, and arguments of inner functions cost nothing once inlined.
+inner = njit(_nrt=False, forceinline=True)
+kernel = njit(_nrt=False, cache=True)
+
+ENTRY = np.dtype(
+    [
+        ("compute_ns", "f8"),  # duration of one slice's GEMM
+        ("read_bytes", "i8"),  # of a local HBM read of one slice
+        ("expert", "i4"),
+        ("die", "i4"),  # that executes
+        ("home", "i4"),  # whose HBM is the expert's home
+        ("tokens", "i4"),
+        ("key", "i4"),  # of the first slice
+        ("routed", "u1"),  # 0 for a shared expert, which needs no dispatched tokens
+        ("look_here", "u1"),  # whether the executing die looks in its own LLC and HBM first
+    ],
+    align=True,
+)
+MOVE = np.dtype([("bytes", "i8"), ("src", "i4"), ("dst", "i4")], align=True)
+LOCAL_CP = np.dtype(
+    [
+        ("next_chain", "i8"),  # next of the step's ``chains`` to start on the die
+        ("end_chain", "i8"),  # where the next die's begin
+        ("moves_left", "i8"),  # dispatch bundles that have not arrived
+        ("routed_left", "i8"),  # routed chains that have not ended
+        ("held", "i4"),  # first chain that waits for dispatched tokens, -1 if none
+        ("held_last", "i4"),
+    ],
+    align=True,
+)
+HELD = np.dtype([("floor", "f8"), ("next", "i4")], align=True)
+RESOURCE = np.dtype(
+    [
+        ("busy_ns", "f8"),
+        ("wait_ns", "f8"),  # time that stages waited for it
+        ("bytes", "i8"),
+    ],
+    align=True,
+)
+DIE = np.dtype(
+    [
+        ("local_read_bytes", "i8"),  # by the die's HBM for itself
+        ("remote_read_bytes", "i8"),  # by the die's HBM for others
+        ("write_bytes", "i8"),  # copies made
+        ("activation_bytes", "i8"),  # hidden vectors through the die's HBM
+    ],
+    align=True,
+)
+
+
+class Machine(NamedTuple):
+    """Constants of a run. Bandwidths are effective ones (nominal times efficiency), in bytes per ns."""
+
+    dies: int
+    hops: np.ndarray  # int32[die, die]
+    group_ptr: np.ndarray  # int64[3·die + die·die + 1]: resources of a unit (unit·D + die) or of a route (3·D + pair)
+    group_resources: np.ndarray  # int32[...]
+    link_resources: int  # how many resources are links
+    hbm_bytes_per_ns: float
+    link_bytes_per_ns: float
+    hbm_latency_ns: float
+    hop_ns: float
+    request_bytes: int
+    llc_hit_ns: float
+    llc_miss_ns: float
+    llc_write_ns: float
+    slice_bytes: int
+    first_bytes: int  # compute may start when so much of a slice is there (llc: segments); the slice if not
+    window: int  # slices in flight on a die
+    whole_ns: bool  # transfers are rounded up to whole nanoseconds (published simulator)
+
+    @property
+    def resources(self) -> int:
+        return UNITS * self.dies + self.link_resources
+
+
+class Work(NamedTuple):
+    """The work of one step (iteration, MoE layer), in the order in which chains are created."""
+
+    entries: np.ndarray  # ENTRY[entry]
+    cp_en: np.ndarray  # uint8[die, expert] the PDUs' bits
+    moves: np.ndarray  # MOVE[2, move] dispatch, combine; each sorted by source
+    chains: np.ndarray  # int32[chain] in issue order, by die
+    local: np.ndarray  # LOCAL_CP[die]
+    held: np.ndarray  # HELD[chain]
+
+
+class Memory(NamedTuple):
+    """What stays from step to step."""
+
+    llc_tags: np.ndarray  # int32[die, set, way]
+    copies: Copies
+
+
+class Tally(NamedTuple):
+    """Counted over a run."""
+
+    hops: np.ndarray  # int64[3, 2]: requests, data, hidden vectors × (messages, bytes), each times Manhattan distance
+    dies: np.ndarray  # DIE[die]
+    resources: np.ndarray  # RESOURCE[resource]
+    llc_hits: np.ndarray  # int64[2] local, remote
+    moved_bytes: np.ndarray  # int64[1] hidden vectors sent from die to die
+    bound_ns: np.ndarray  # float64[state] time on the critical path of steps, by what was being done
+    events: np.ndarray  # int64[1]
+
+
+def new_tally(machine: Machine, states: int) -> Tally:
+    """All zero."""
+    return Tally(
+        hops=np.zeros((3, 2), np.int64),
+        dies=np.zeros(machine.dies, DIE),
+        resources=np.zeros(machine.resources, RESOURCE),
+        llc_hits=np.zeros(2, np.int64),
+        moved_bytes=np.zeros(1, np.int64),
+        bound_ns=np.zeros(states),
+        events=np.zeros(1, np.int64),
+    )
+
+
+__all__ = [
+    "COMBINE", "DATA_MESSAGES", "DISPATCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP", "MOVE", "Machine", "Memory", "REQUESTS",
+    "SLICES", "Tally", "UNITS", "Work", "inner", "kernel", "new_tally",
+]

@@ -1,0 +1,135 @@
+"""The work of one step: from a plan and the demand to the chains and moves that an event kernel runs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from archsim.engine.setup import NS_PER_S, effective_utilisation
+from archsim.engine.state import COMBINE, DISPATCH, ENTRY, HELD, LOCAL_CP, MOVE, SLICES, Machine, Memory, Work
+from archsim.policies.allocation import Plan
+from microarch.mesh import Mesh
+
+NO_MOVES = np.zeros((2, 0), MOVE)
+NO_ENTRIES = np.zeros(0, np.int32)
+
+
+class WorkBuilder:
+    """Builds the ``Work`` of steps of one run (one system, model, policy and set of assumptions)."""
+
+    def __init__(self, system, model, assumptions, machine: Machine, mesh: Mesh, home: np.ndarray, copies: bool):
+        self._machine, self._mesh, self._home, self._copies = machine, mesh, home, copies
+        dtype_bytes = system.compute.dtype_bytes
+        use = effective_utilisation(system, model, assumptions)
+        self._bounds, self._share = np.array(use.bounds, np.int64), np.array(use.values)
+        self._peak_flop_per_ns = system.compute.peak_flop_per_s / NS_PER_S
+        self._experts, self._ids = model.experts, model.experts + model.shared_experts
+        self._hidden_bytes = model.hidden * dtype_bytes
+        self._shared_experts = model.shared_experts if assumptions.weights == "all" else 0
+        self._flop_per_token = 2.0 * model.hidden * model.expert_ffn, 2.0 * model.hidden * model.shared_ffn
+        self._slice_bytes = machine.slice_bytes, model.hidden * model.shared_ffn * dtype_bytes
+        self._dispatched = assumptions.activations == "dispatched"
+        self._carried_bytes = 0 if self._dispatched else (model.hidden + model.expert_ffn) * dtype_bytes
+        self._local_first = assumptions.order == "local_first"
+        self.needs_origins = self._dispatched or self._shared_experts > 0
+        self._no_bits = np.zeros((machine.dies, self._ids), np.uint8)
+
+    def build(self, layer: int, plan: Plan, origins: np.ndarray | None, top_k: int, cp_en: np.ndarray | None,
+              memory: Memory) -> Work:
+        """The step's work. ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert] or None."""
+        routed = len(plan.expert)
+        shared_id, shared_die, shared_tokens = self._shared(origins, top_k)
+        entries = np.zeros(routed + len(shared_id), ENTRY)
+        entries["expert"][:routed], entries["expert"][routed:] = plan.expert, shared_id
+        entries["die"][:routed], entries["die"][routed:] = plan.die, shared_die
+        entries["tokens"][:routed], entries["tokens"][routed:] = plan.tokens, shared_tokens
+        entries["home"][:routed], entries["home"][routed:] = self._home[plan.expert], shared_die
+        entries["routed"][:routed] = 1
+        tokens = entries["tokens"]
+        flop_per_ns = self._peak_flop_per_ns * self._share[np.searchsorted(self._bounds, tokens)]
+        compute_ns = tokens * np.where(entries["routed"], *self._flop_per_token) / flop_per_ns
+        entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
+        entries["read_bytes"] = np.where(entries["routed"], *self._slice_bytes) + tokens.astype(np.int64) * self._carried_bytes
+        entries["key"] = (layer * self._ids + entries["expert"]) * SLICES
+        entries["look_here"] = self._copies | (entries["die"] == entries["home"])
+        moves = self._moves(plan, origins)
+        chains, first = self._issue_order(entries, memory)
+        return Work(
+            entries=entries,
+            cp_en=self._no_bits if cp_en is None else cp_en,
+            moves=moves,
+            chains=chains,
+            local=self._local(entries, moves, first),
+            held=np.zeros(len(chains), HELD),
+        )
+
+    def _shared(self, origins, top_k):
+        """Entries of the shared experts: on every die that has tokens, for the tokens that live there."""
+        if not self._shared_experts:
+            return NO_ENTRIES, NO_ENTRIES, NO_ENTRIES
+        here = origins.sum(axis=1, dtype=np.int64) // top_k
+        dies = np.flatnonzero(here)
+        ids = np.repeat(np.arange(self._experts, self._experts + self._shared_experts), len(dies))
+        return ids, np.tile(dies, self._shared_experts), np.tile(here[dies], self._shared_experts)
+
+    def _moves(self, plan, origins):
+        """Bundles of hidden vectors, MOVE[2, move]: dispatch and combine, each row sorted by source."""
+        if not self._dispatched:
+            return NO_MOVES
+        sent = send_tokens(plan.expert, plan.die, plan.tokens, origins, self._mesh.hops)
+        moves = np.zeros((2, np.count_nonzero(sent)), MOVE)
+        for row, tokens in ((DISPATCH, sent), (COMBINE, sent.T)):
+            moves["src"][row], moves["dst"][row] = np.nonzero(tokens)
+            moves["bytes"][row] = tokens[tokens > 0] * self._hidden_bytes
+        return moves
+
+    def _issue_order(self, entries, memory):
+        """(chains int32[chain] by die in the order in which the Local CPs start them, first int64[die + 1])."""
+        keys = (entries["die"],)
+        if self._local_first:
+            copied = memory.copies.present[entries["die"], entries["key"]] > 0
+            far = (entries["die"] != entries["home"]) & ~copied
+            keys = (entries["routed"], far, entries["die"])
+        order = np.lexsort(keys)
+        chains = (order[:, None] * SLICES + np.arange(SLICES)).ravel().astype(np.int32)
+        first = np.searchsorted(entries["die"][order], np.arange(self._machine.dies + 1)) * SLICES
+        return chains, first
+
+    def _local(self, entries, moves, first):
+        """What the Local CPs know when the step begins, LOCAL_CP[die]."""
+        dies = self._machine.dies
+        local = np.zeros(dies, LOCAL_CP)
+        local["next_chain"], local["end_chain"] = first[:-1], first[1:]
+        local["moves_left"] = np.bincount(moves["dst"][DISPATCH], minlength=dies)
+        local["routed_left"] = np.bincount(entries["die"], entries["routed"], dies) * SLICES
+        local["held"] = local["held_last"] = -1
+        return local
+
+
+@njit(cache=True)
+def send_tokens(plan_expert, plan_die, plan_tokens, origins, hops):
+    """Tokens (one per token and expert) that home dies send to executing dies, int64[home, die].
+
+    An entry takes tokens that live on its own die first, then from the nearest dies (ties to the lower id).
+    """
+    dies = len(hops)
+    sent = np.zeros((dies, dies), np.int64)
+    left = np.zeros(dies, np.int64)
+    wanted = plan_tokens.astype(np.int64)
+    begin = 0
+    while begin < len(plan_expert):
+        end = begin
+        while end < len(plan_expert) and plan_expert[end] == plan_expert[begin]:
+            end += 1
+        left[:] = origins[:, plan_expert[begin]]
+        for reach in range(hops.max() + 1):
+            for entry in range(begin, end):
+                die = plan_die[entry]
+                for home in range(dies):
+                    if hops[home, die] == reach and left[home] > 0 and wanted[entry] > 0:
+                        tokens = min(left[home], wanted[entry])
+                        sent[home, die] += tokens
+                        left[home] -= tokens
+                        wanted[entry] -= tokens
+        begin = end
+    return sent

@@ -1,0 +1,98 @@
+"""HBM of a die as a store of expert weights: homes that never leave and copies that the PDU made, evicted by LRU.
+
+A slice key is ``(layer * experts + expert) * 3 + slice``. Copies have finite room, what homes and reserve leave over
+(machine model, ``capacity: finite``), or a practically unlimited one (``capacity: unbounded``).
+
+==============  ========================  ==================================================================
+array           layout                    meaning
+==============  ========================  ==================================================================
+``present``     uint8[die, key]           1 where the die holds a copy
+``slices``      int8[layer·expert, die]   slices of the expert that the die holds copies of
+``ring``        RING[die, key + 1]        next older and next younger copy; the last column is the head: its ``older``
+                                          is the youngest copy, its ``newer`` the oldest
+``room``        ROOM[die]                 bytes used, most ever used, bytes there are, copies evicted
+==============  ========================  ==================================================================
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+SLICES = 3  # gate, up and down matrix of an expert
+UNBOUNDED_BYTES = 2**62
+
+inner = njit(_nrt=False, forceinline=True)  # called by kernels that never allocate
+
+
+RING = np.dtype([("older", "i4"), ("newer", "i4")])
+ROOM = np.dtype([("used_bytes", "i8"), ("peak_bytes", "i8"), ("limit_bytes", "i8"), ("evictions", "i8")])
+
+
+class Copies(NamedTuple):
+    """Copies on all dies; see the module's table."""
+
+    present: np.ndarray
+    slices: np.ndarray
+    ring: np.ndarray
+    room: np.ndarray
+
+
+def no_copies(experts: int, limit_bytes: np.ndarray) -> Copies:
+    """Copies of ``experts`` (over all layers) on dies that have ``limit_bytes: int64[die]`` for them, none made yet."""
+    dies, keys = len(limit_bytes), experts * SLICES
+    ring = np.zeros((dies, keys + 1), RING)
+    ring["older"] = ring["newer"] = keys
+    room = np.zeros(dies, ROOM)
+    room["limit_bytes"] = limit_bytes
+    return Copies(np.zeros((dies, keys), np.uint8), np.zeros((experts, dies), np.int8), ring, room)
+
+
+@inner
+def _unlink(ring, key):
+    older, newer = ring[key].older, ring[key].newer
+    ring[older].newer = newer
+    ring[newer].older = older
+
+
+@inner
+def _link_youngest(ring, key):
+    head = ring.shape[0] - 1
+    youngest = ring[head].older
+    ring[key].older = youngest
+    ring[key].newer = head
+    ring[youngest].newer = key
+    ring[head].older = key
+
+
+@inner
+def touch(copies, die, key):
+    """A copy was read: it becomes the youngest."""
+    _unlink(copies.ring[die], key)
+    _link_youngest(copies.ring[die], key)
+
+
+@inner
+def keep(copies, die, key, slice_bytes):
+    """Enter a copy, evicting the oldest ones where there is no room; False if it can never fit."""
+    if copies.present[die, key]:
+        touch(copies, die, key)
+        return True
+    room, ring = copies.room[die], copies.ring[die]
+    if slice_bytes > room.limit_bytes:
+        return False
+    while room.used_bytes + slice_bytes > room.limit_bytes:
+        oldest = ring[ring.shape[0] - 1].newer
+        _unlink(ring, oldest)
+        copies.present[die, oldest] = 0
+        copies.slices[oldest // SLICES, die] -= 1
+        room.used_bytes -= slice_bytes
+        room.evictions += 1
+    copies.present[die, key] = 1
+    copies.slices[key // SLICES, die] += 1
+    room.used_bytes += slice_bytes
+    room.peak_bytes = max(room.peak_bytes, room.used_bytes)
+    _link_youngest(ring, key)
+    return True
