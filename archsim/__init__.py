@@ -7,12 +7,16 @@ results = archsim.sweep(experiment)
 import importlib
 from typing import Any
 
+from archsim._cache import keep_machine_code
+
+keep_machine_code()
+
 # Public name → where it is defined. Loaded when first used, so that `archsim --help` does not wait for numba.
 _PUBLIC = {
     "load_experiment": "archsim.specs.library",
-    "simulate": "archsim.engine.simulate",
+    "simulate": "archsim.runner",
     "simulate_flows": "archsim.engine.flows",
-    "sweep": "archsim.sweep",
+    "sweep": "archsim.runner",
     "Results": "archsim.results",
 }
 
@@ -23,7 +27,6 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'archsim' has no attribute {name!r}")
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
-    # Importing archsim.sweep has bound the module to this name; the function is what the public name means.
     globals()[name] = value
     return value
 

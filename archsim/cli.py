@@ -87,7 +87,7 @@ def _natural(text: str) -> int:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from archsim.specs.library import load_experiment
-    from archsim.sweep import sweep_command
+    from archsim.commands import sweep_command
 
     experiment = load_experiment(arguments.file, arguments.overrides)
     return sweep_command(experiment, out=arguments.out, jobs=arguments.jobs, dry_run=arguments.dry_run)
@@ -95,7 +95,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from archsim.specs.library import load_experiment
-    from archsim.sweep import run_command
+    from archsim.commands import run_command
 
     experiment = load_experiment(arguments.file, arguments.overrides)
     return run_command(

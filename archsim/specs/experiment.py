@@ -1,5 +1,6 @@
 """An experiment: every system × model × batch × policy × assumption set of it is one run."""
 
+import math
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -35,6 +36,12 @@ class ExperimentSpec(Spec):
     def _each_label_once(cls, specs: tuple[AssumptionsSpec, ...]) -> tuple[AssumptionsSpec, ...]:
         refuse_duplicates("assumption set", [spec.label for spec in specs])
         return specs
+
+    @property
+    def runs(self) -> int:
+        """How many combinations there are."""
+        parts = (self.systems, self.models, self.workload.batch, self.policies, self.assumptions)
+        return math.prod(map(len, parts))
 
     def resolved(self) -> dict[str, Any]:
         """A plain tree with everything inline and every default written out.

@@ -1,0 +1,58 @@
+"""The digest of the sources that decide numbers, and numba's cache named by it.
+
+numba finds out when the file of a compiled function changes, but not when a function that was inlined into it does, in
+another file. So machine code is kept in a folder named by the digest of all sources, and is never stale.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+import time
+from functools import lru_cache
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+# What shows results and cannot change them, relative to the package.
+_SHOWS_ONLY = ("report", "cli.py", "commands.py", "progress.py")
+_KEPT_S = 7 * 24 * 3600.0
+
+
+@lru_cache(maxsize=1)
+def source_digest() -> str:
+    """12 hex digits that change with any source file that a result may depend on."""
+    digest = hashlib.sha256()
+    for package in (_PACKAGE, _PACKAGE.parent / "microarch"):
+        for file in sorted(package.rglob("*.py")):
+            name = file.relative_to(package)
+            if name.parts[0] not in _SHOWS_ONLY:
+                digest.update(f"{package.name}/{name.as_posix()} ".encode())
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def keep_machine_code() -> None:
+    """Set ``NUMBA_CACHE_DIR``, unless the user has: in the checkout, or in the environment archsim is installed in.
+
+    Has an effect before numba is imported only. Where the folder cannot be made, numba chooses one itself.
+    """
+    if "NUMBA_CACHE_DIR" in os.environ:
+        return
+    checkout = _PACKAGE.parent
+    folder = (checkout if (checkout / "pyproject.toml").is_file() else Path(sys.prefix)) / ".numba_cache"
+    mine = folder / source_digest()
+    try:
+        if not mine.is_dir():
+            mine.mkdir(parents=True)
+            _remove_unused(folder)
+        os.utime(mine)
+    except OSError:
+        return
+    os.environ["NUMBA_CACHE_DIR"] = str(mine)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove machine code of other sources that nobody has used for a week."""
+    for other in folder.iterdir():
+        if time.time() - other.stat().st_mtime > _KEPT_S:
+            shutil.rmtree(other, ignore_errors=True)

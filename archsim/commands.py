@@ -1,0 +1,181 @@
+"""What ``archsim sweep`` and ``archsim run`` do: call the API, print, write the report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from archsim.execution.schedule import available_cores
+from archsim.specs.errors import ArchsimError
+from archsim.specs.experiment import ExperimentSpec
+
+if TYPE_CHECKING:
+    from archsim.execution.runs import Run
+    from archsim.results import Results
+
+OK, REFUSED, INTERRUPTED = 0, 2, 130
+_GB = 1e9
+_LOG_WIDTH = 160  # of tables that do not go to a terminal
+
+
+def sweep_command(experiment: ExperimentSpec, out: str | None, jobs: int | None, dry_run: bool) -> int:
+    """Run what is missing, write the report, print the speed-ups."""
+    head = f"{experiment.name}: {_counted(experiment.runs, 'run')}"
+    if dry_run:
+        print(head, flush=True)
+        return _print_runs(experiment)
+    folder = Path("reports") / experiment.name if out is None else Path(out)
+    jobs = jobs or available_cores()
+    # Before anything heavy is imported: something is on the screen at once.
+    print(f"{head}, {_counted(jobs, 'job')} → {folder}", flush=True)
+    from archsim.progress import watcher
+    from archsim.runner import sweep
+
+    try:
+        with watcher() as watching:
+            results = sweep(experiment, folder, jobs, watching)
+    except KeyboardInterrupt:
+        print(
+            f"\ninterrupted; the runs that have ended are kept in {folder}: the same command goes on", file=sys.stderr
+        )
+        return INTERRUPTED
+    _print_speedups(results, [policy.name for policy in experiment.policies])
+    _print_page(folder)
+    return OK
+
+
+def run_command(
+    experiment: ExperimentSpec,
+    *,
+    policy: str | None,
+    system: str | None,
+    model: str | None,
+    batch: int | None,
+    assumptions: str | None,
+    step: int | None,
+    layer: int | None,
+    timeline: str | None,
+) -> int:
+    """Simulate one combination and print its row; write a timeline of one of its steps."""
+    from archsim.execution.capacity import refuse_misfits
+    from archsim.execution.simulator import Simulator
+    from archsim.results import collect
+    from archsim.runner import choose, plan
+
+    if len({step is None, layer is None, timeline is None}) > 1:
+        raise ArchsimError("a timeline needs all of --step, --layer and --timeline")
+    chosen = choose(experiment, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
+    planned = plan(chosen)
+    refuse_misfits(planned.runs)
+    run, simulator = planned.runs[0], Simulator(planned.traces)
+    if timeline is not None:
+        _write_timeline(simulator, run, step, layer, Path(timeline))
+    row = collect([simulator.record(run)]).runs.rows[0]
+    width = max(map(len, row))
+    for name, value in row.items():
+        print(f"{name:<{width}}  {'' if value is None else value}")
+    if timeline is not None:
+        print(f"timeline: {timeline} (open it with https://ui.perfetto.dev)")
+    return OK
+
+
+def _write_timeline(simulator, run: Run, step: int, layer: int, path: Path) -> None:
+    """Write what every block and link does in iteration ``step``, layer ``layer`` (the model's number of it)."""
+    from archsim.report.timeline import write_timeline
+
+    engine = simulator.engine(run)
+    layers = engine.demand.layer_ids.tolist()
+    if not 0 <= step < engine.demand.steps:
+        raise ArchsimError(f"--step {step}: the run has iterations 0 (the prefill) to {engine.demand.steps - 1}")
+    if layer not in layers:
+        nearest = min(layers, key=lambda each: abs(each - layer))
+        raise ArchsimError(
+            f"--layer {layer}: not an MoE layer of the routing; it has {_ranges(layers)}; nearest is {nearest}"
+        )
+    index = layers.index(layer)
+    if not engine.demand.tokens[step, index].any():
+        raise ArchsimError(f"--step {step} --layer {layer}: no request has routing there")
+    write_timeline(engine.trace_step(step, index), path, f"{run.name}, iteration {step}, layer {layer}")
+
+
+def _print_runs(experiment: ExperimentSpec) -> int:
+    """The runs, and how the weights of each lie in the memory of its fullest die."""
+    from archsim.execution.capacity import rooms
+    from archsim.runner import plan
+
+    table = _table("system", "model", "batch", "policy", "assumptions")
+    for title in ("fullest die", "weights GB", "bound GB", "left GB", "fits"):
+        table.add_column(title, justify="right")
+    every = list(rooms(plan(experiment).runs))
+    for room in every:
+        run, bound = room.run, room.fit.bound_bytes
+        table.add_row(
+            *(
+                run.system.name,
+                run.model.name,
+                str(run.batch),
+                run.policy.name,
+                run.assumptions.label,
+                str(room.fullest_die),
+            ),
+            *(f"{size / _GB:.1f}" for size in (room.demand_bytes, bound, bound - room.demand_bytes)),
+            "no" if room.problem else "yes" if room.bounded else "not limited",
+        )
+    _console().print(table)
+    problems = dict.fromkeys(room.problem for room in every if room.problem)
+    if problems:
+        raise ArchsimError("\n".join(problems))
+    return OK
+
+
+def _print_speedups(results: Results, policies: Iterable[str]) -> None:
+    """Decode throughput of every policy over base; in tokens/s where the experiment has no base."""
+    table = _table("system", "model", "batch", "assumptions")
+    for policy in policies:
+        table.add_column(policy, justify="right")
+    cells: dict[tuple, dict[str, str]] = {}
+    for row in results.runs.rows:
+        speedup, throughput = row["speedup_vs_base"], row["throughput_tokens_per_s"]
+        shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
+        cells.setdefault(tuple(str(row[name]) for name in ("system", "model", "batch", "assumptions")), {})[
+            row["policy"]
+        ] = shown
+    for combination, shown in cells.items():
+        table.add_row(*combination, *shown.values())
+    _console().print(table)
+
+
+def _print_page(folder: Path) -> None:
+    from archsim.report.page import write_report
+
+    write_report(folder)
+    print(f"report: {folder / 'index.html'}")
+
+
+def _table(*columns: str):
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _console():
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+
+
+def _ranges(layers: list[int]) -> str:
+    """Layers as few words: 3 to 60, or 1, 3, 5, … 47."""
+    if layers == list(range(layers[0], layers[-1] + 1)):
+        return f"{layers[0]} to {layers[-1]}"
+    return ", ".join(map(str, layers)) if len(layers) < 6 else f"{', '.join(map(str, layers[:3]))}, … {layers[-1]}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun if number == 1 else f'{noun}s'}"

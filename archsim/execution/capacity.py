@@ -1,0 +1,50 @@
+"""Whether the weights of the models fit into the memory of the systems, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.engine.setup import Fit, memory_fit, refuse_misfit
+from archsim.execution.runs import Run
+from archsim.policies.registry import build_policy
+from archsim.specs.errors import CapacityError
+
+
+@dataclass(frozen=True)
+class Room:
+    """How a run lies in memory. problem: why it is refused, or None. bounded: whether the limit counts at all."""
+
+    run: Run
+    fit: Fit
+    bounded: bool
+    problem: str | None
+
+    @property
+    def fullest_die(self) -> int:
+        return int(self.fit.demand_bytes.argmax())
+
+    @property
+    def demand_bytes(self) -> int:
+        return int(self.fit.demand_bytes.max())
+
+
+def rooms(runs: Iterable[Run]) -> Iterator[Room]:
+    """The room of every run."""
+    for run in runs:
+        home = np.asarray(build_policy(run.policy).place(run.model.experts, run.system.dies), np.int32)
+        fit, problem = memory_fit(run.system, run.model, run.assumptions, home), None
+        try:
+            refuse_misfit(run.system, run.model, run.assumptions, home)
+        except CapacityError as error:
+            problem = str(error)
+        yield Room(run, fit, run.assumptions.capacity == "finite", problem)
+
+
+def refuse_misfits(runs: Iterable[Run]) -> None:
+    """Raises CapacityError with a line for every distinct problem of the runs."""
+    problems = dict.fromkeys(room.problem for room in rooms(runs) if room.problem)
+    if problems:
+        raise CapacityError("\n".join(problems))

@@ -1,0 +1,150 @@
+"""From an experiment to its runs: what each simulates, the key that names it, the demand that it shares with others."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+
+from archsim._cache import source_digest
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.config_files import shipped_configs
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.hardware import SystemSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.policies import PARTS, PolicySpec, import_function
+from archsim.specs.workload import WorkloadSpec
+
+KEY_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class DemandSpec:
+    """What a demand is built from.
+
+    origin_dies: number of dies that tokens live on, or None where no run needs to know. predicting: a policy whose
+    predictor marks the hot experts, or None. Runs that need less may use a demand that holds more.
+    """
+
+    model: ModelSpec
+    workload: WorkloadSpec
+    batch: int
+    origin_dies: int | None
+    predicting: PolicySpec | None
+
+    @property
+    def key(self) -> tuple[str, int, int | None, str | None]:
+        """Equal for equal demands of one experiment."""
+        return self.model.name, self.batch, self.origin_dies, self.predicting and _prediction(self.predicting)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row of the results. ``trace``: what the routing is, for the key: a digest, or the resolved generator."""
+
+    system: SystemSpec
+    model: ModelSpec
+    workload: WorkloadSpec
+    batch: int
+    policy: PolicySpec
+    assumptions: AssumptionsSpec
+    engine: str
+    demand: DemandSpec
+    trace: str
+
+    @cached_property
+    def key(self) -> str:
+        """12 hex digits of everything that the run is made of, names included."""
+        content = {
+            "system": _plain(self.system),
+            "model": _plain(self.model),
+            "policy": _plain(self.policy),
+            "assumptions": _plain(self.assumptions),
+            "engine": self.engine,
+            "batch": self.batch,
+            "decode_steps": self.workload.decode_steps,
+            "seed": self.workload.seed,
+            "trace": self.trace,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
+
+    @property
+    def code(self) -> str:
+        """Names the code that the run executes; a result of other code is not reused."""
+        functions = [rule.name for part in PARTS if (rule := getattr(self.policy, part)).is_function]
+        return _digest_of_code(tuple(functions))
+
+    @property
+    def name(self) -> str:
+        return f"{self.system.name} {self.model.name} batch {self.batch} {self.policy.name} {self.assumptions.label}"
+
+
+def expand(experiment: ExperimentSpec, digests: Mapping[str, str]) -> tuple[Run, ...]:
+    """The runs in the order of the results. digests: model name → digest of its routing; see :func:`trace_of`."""
+    runs: list[Run] = []
+    workload = experiment.workload
+    for system, model, batch, assumptions in product(
+        experiment.systems, experiment.models, workload.batch, experiment.assumptions
+    ):
+        for policy in experiment.policies:
+            demand = _shared_demand(experiment, system, model, batch, assumptions, policy)
+            runs.append(
+                Run(system, model, workload, batch, policy, assumptions, experiment.engine, demand, digests[model.name])
+            )
+    return tuple(runs)
+
+
+def generated_digest(workload: WorkloadSpec) -> str:
+    """Names generated routing: the generator with all its parameters."""
+    return f"synthetic {hashlib.sha256(json.dumps(_plain(workload.trace), sort_keys=True).encode()).hexdigest()}"
+
+
+def trace_label(workload: WorkloadSpec) -> str:
+    """A recorded trace in the results: the last two names of its path, the same from wherever it is looked at."""
+    return "/".join(Path(workload.trace).absolute().resolve().parts[-2:])
+
+
+def needs_origins(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:
+    """Whether a run asks on which die each token lives."""
+    return assumptions.activations == "dispatched" or (assumptions.weights == "all" and model.shared_experts > 0)
+
+
+def _shared_demand(experiment, system, model, batch, assumptions, policy) -> DemandSpec:
+    """The demand of a run: with what it needs; where it needs nothing, with what the first other run needs."""
+    origin_dies = system.dies if needs_origins(model, assumptions) else None
+    if origin_dies is None and any(needs_origins(model, each) for each in experiment.assumptions):
+        origin_dies = experiment.systems[0].dies
+    predicting = [each for each in experiment.policies if each.prediction.name != "none"]
+    own = [each for each in predicting if _prediction(each) == _prediction(policy)]
+    return DemandSpec(model, experiment.workload, batch, origin_dies, _first(own) or _first(predicting))
+
+
+def _first(policies: list[PolicySpec]) -> PolicySpec | None:
+    return policies[0] if policies else None
+
+
+def _prediction(policy: PolicySpec) -> str:
+    return json.dumps(_plain(policy)["prediction"], sort_keys=True)
+
+
+def _plain(spec) -> dict:
+    return spec.model_dump(mode="json", by_alias=True)
+
+
+@lru_cache(maxsize=64)
+def _digest_of_code(functions: Iterable[str]) -> str:
+    """12 hex digits of archsim's own code, its tables, numeric libraries, and the files of users' functions."""
+    digest = hashlib.sha256(f"{source_digest()} numpy {version('numpy')} numba {version('numba')}".encode())
+    for file in sorted((shipped_configs() / "assumptions").glob("*.yaml")):
+        digest.update(file.read_bytes())
+    for name in functions:
+        digest.update(name.encode())
+        source = inspect.getsourcefile(inspect.unwrap(import_function(name)))
+        digest.update(Path(source).read_bytes() if source else b"")
+    return digest.hexdigest()[:KEY_DIGITS]

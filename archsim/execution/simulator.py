@@ -1,0 +1,71 @@
+"""One run after the other, in one process: the demand is built once for runs that share it."""
+
+from __future__ import annotations
+
+import platform
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from archsim.engine.event import EventEngine
+from archsim.execution.measures import measure_dies, measure_links, measure_run
+from archsim.execution.runs import DemandSpec, Run
+from archsim.policies.registry import build_policy
+from archsim.results import Record
+from archsim.workload import TokenSource, Trace, open_trace
+from archsim.workload.demand import Demand, build_demand
+from archsim.workload.synthetic import SyntheticTraffic
+
+
+class Simulator:
+    """Keeps the demand of the latest run, and open traces. traces: model name → trace, opened already."""
+
+    def __init__(self, traces: dict[str, Trace] | None = None) -> None:
+        self._traces = dict(traces or {})
+        self._demand: tuple[Any, Demand] | None = None
+
+    def record(self, run: Run) -> Record:
+        """Simulate; see ``archsim.results.Record``."""
+        started = datetime.now(UTC)
+        engine = self.engine(run)
+        begin = time.perf_counter()
+        outcome = engine.run()
+        wall_s = time.perf_counter() - begin
+        return {
+            "run": run.key,
+            "row": measure_run(run, engine.demand, self._source(run.demand).label, outcome),
+            "dies": measure_dies(outcome),
+            "links": measure_links(outcome),
+            "host": {
+                "wall_s": round(wall_s, 6),
+                "host": platform.node(),
+                "started": started.isoformat(timespec="seconds"),
+            },
+        }
+
+    def engine(self, run: Run) -> EventEngine:
+        """The engine of a run, at its beginning."""
+        return EventEngine(run.system, run.model, run.policy, run.assumptions, self._demand_of(run.demand))
+
+    def _demand_of(self, spec: DemandSpec) -> Demand:
+        if self._demand is None or self._demand[0] != spec.key:
+            self._demand = None  # two at a time may not fit in memory
+            self._demand = (
+                spec.key,
+                build_demand(
+                    self._source(spec),
+                    spec.batch,
+                    spec.workload.decode_steps,
+                    spec.workload.seed,
+                    origin_dies=spec.origin_dies,
+                    predictor=build_policy(spec.predicting).predictor if spec.predicting else None,
+                ),
+            )
+        return self._demand[1]
+
+    def _source(self, spec: DemandSpec) -> TokenSource:
+        if not isinstance(spec.workload.trace, str):
+            return SyntheticTraffic(spec.model, spec.workload.trace.synthetic, spec.batch)
+        if spec.model.name not in self._traces:
+            self._traces[spec.model.name] = open_trace(spec.workload.trace, spec.model)
+        return self._traces[spec.model.name]

@@ -1,0 +1,178 @@
+"""From an experiment to its results: expand to runs, refuse what cannot run, simulate what is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from archsim.execution.capacity import refuse_misfits
+from archsim.execution.crew import simulate_all
+from archsim.execution.runs import Run, expand, generated_digest, trace_label
+from archsim.execution.schedule import available_cores
+from archsim.execution.store import RunStore
+from archsim.execution.worker import Failure
+from archsim.files import sole_writer
+from archsim.results import Record, Results, collect, run_table
+from archsim.specs.errors import ArchsimError
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.nearest import did_you_mean
+from archsim.workload import Trace, open_trace
+
+
+class Watcher(Protocol):
+    """Hears how a sweep goes on; see ``archsim.progress``."""
+
+    def begin(self, runs: int, kept: int) -> None: ...
+
+    def finished(self, run: Run, record: Record) -> None: ...
+
+    def failed(self, run: Run, failure: Failure) -> None: ...
+
+
+class Unwatched:
+    """Watches nothing."""
+
+    def begin(self, runs: int, kept: int) -> None:
+        pass
+
+    def finished(self, run: Run, record: Record) -> None:
+        pass
+
+    def failed(self, run: Run, failure: Failure) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of an experiment in the order of the results, and its open traces.
+
+    traces, digests (names of the routing): by model.
+    """
+
+    runs: tuple[Run, ...]
+    traces: dict[str, Trace]
+    digests: dict[str, str]
+
+
+def plan(experiment: ExperimentSpec) -> Plan:
+    """Raises TraceError if a trace is malformed or belongs to none of the models."""
+    workload, traces = experiment.workload, {}
+    if isinstance(workload.trace, str):
+        traces = {model.name: open_trace(workload.trace, model) for model in experiment.models}
+        label = trace_label(workload)
+        digests = {name: f"{label} {trace.digest}" for name, trace in traces.items()}
+    else:
+        digests = {model.name: generated_digest(workload) for model in experiment.models}
+    return Plan(expand(experiment, digests), traces, digests)
+
+
+def sweep(
+    experiment: ExperimentSpec,
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
+) -> Results:
+    """Simulate every run of an experiment that is not kept in ``out`` (default: ``reports/<name>``).
+
+    jobs: runs side by side (default: available cores). The tables in ``out`` do not depend on
+    ``jobs``, on the order in which runs finish, or on what was kept. Raises CapacityError and TraceError before
+    anything runs; ArchsimError at the end if runs have failed: the others are kept.
+    """
+    watcher = watcher or Unwatched()
+    planned = plan(experiment)
+    refuse_misfits(planned.runs)
+    with sole_writer(report_folder(experiment, out)):
+        store = RunStore(report_folder(experiment, out))
+        store.write_manifest(experiment, planned.runs, planned.digests)
+        records = {run.key: record for run in planned.runs if (record := store.load(run))}
+        waiting = [run for run in planned.runs if run.key not in records]
+        watcher.begin(len(planned.runs), len(records))
+        if waiting:
+            store.remove_outdated()
+        _simulate_missing(planned, waiting, jobs or available_cores(), store, records, watcher)
+        results = collect([records[run.key] for run in planned.runs])
+        results.write(store.folder)
+    return results
+
+
+def simulate(
+    experiment: ExperimentSpec,
+    *,
+    system: str | None = None,
+    model: str | None = None,
+    policy: str | None = None,
+    batch: int | None = None,
+    assumptions: str | None = None,
+) -> Results:
+    """One run of an experiment, in this process; nothing is written. What is not named is the experiment's first.
+
+    Raises ArchsimError for a name that the experiment does not have.
+    """
+    from archsim.execution.simulator import Simulator
+
+    one = choose(experiment, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
+    planned = plan(one)
+    return collect([Simulator(planned.traces).record(planned.runs[0])])
+
+
+def choose(
+    experiment: ExperimentSpec,
+    *,
+    system: str | None = None,
+    model: str | None = None,
+    policy: str | None = None,
+    batch: int | None = None,
+    assumptions: str | None = None,
+) -> ExperimentSpec:
+    """The experiment with one of everything: what is named, else the first. Raises ArchsimError for an unknown name."""
+    workload = experiment.workload
+    one_batch = _one("batch size", workload.batch, batch, lambda each: each)
+    return experiment.model_copy(
+        update={
+            "systems": (_one("system", experiment.systems, system, _name),),
+            "models": (_one("model", experiment.models, model, _name),),
+            "policies": (_one("policy", experiment.policies, policy, _name),),
+            "assumptions": (_one("assumption set", experiment.assumptions, assumptions, lambda each: each.label),),
+            "workload": workload.model_copy(update={"batch": (one_batch,)}),
+        }
+    )
+
+
+def report_folder(experiment: ExperimentSpec, out: str | Path | None) -> Path:
+    return Path("reports") / experiment.name if out is None else Path(out)
+
+
+def _simulate_missing(
+    planned: Plan, waiting: list[Run], jobs: int, store: RunStore, records: dict[str, Record], watcher: Watcher
+) -> None:
+    """Add the records of the runs that wait, keeping each and rewriting results.csv as they finish."""
+    failures = []
+    for run, reply in simulate_all(waiting, jobs, planned.traces):
+        if isinstance(reply, Failure):
+            failures.append(f"{run.name}: {reply.message}")
+            watcher.failed(run, reply)
+            continue
+        store.save(run, reply)
+        records[run.key] = reply
+        finished = [records[each.key] for each in planned.runs if each.key in records]
+        run_table(finished).write_csv(store.folder / "results.csv")
+        watcher.finished(run, reply)
+    if failures:
+        count = f"{len(failures)} of {len(planned.runs)} runs failed"
+        raise ArchsimError("\n".join([f"{count}; the others are kept in {store.folder}", *failures]))
+
+
+def _one(kind: str, items: Sequence, wanted, name_of: Callable):
+    if wanted is None:
+        return items[0]
+    names = [name_of(item) for item in items]
+    if wanted not in names:
+        hint = did_you_mean(str(wanted), map(str, names))
+        raise ArchsimError(f"{kind} {wanted!r} is not in the experiment{hint} (it has: {', '.join(map(str, names))})")
+    return items[names.index(wanted)]
+
+
+def _name(spec) -> str:
+    return spec.name
