@@ -16,6 +16,14 @@ ILLEGAL = -1
 NOTHING = -1
 
 
+def codes(names: type[IntEnum]) -> tuple[np.int64, ...]:
+    """The numbers of an enum as int64 scalars, for compiled kernels.
+
+    (A plain Python constant is a type of its own to numba: every function would be compiled once per constant.)
+    """
+    return tuple(np.int64(name) for name in names)
+
+
 class Step(NamedTuple):
     """What follows a state on an event: the next state and, where there is one, a second activity it spawns."""
 
@@ -35,8 +43,8 @@ class Table:
     steps: Mapping[tuple[IntEnum, IntEnum], Step]
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """``next``, ``spawn``: int8[state, event]; -1 where the event is illegal or nothing is spawned."""
-        following = np.full((len(self.states), len(self.events)), ILLEGAL, dtype=np.int8)
+        """``next``, ``spawn``: int64[state, event]; -1 where the event is illegal or nothing is spawned."""
+        following = np.full((len(self.states), len(self.events)), ILLEGAL, dtype=np.int64)
         spawned = np.full_like(following, NOTHING)
         for (state, event), step in self.steps.items():
             following[state, event] = step.next

@@ -27,7 +27,7 @@ UNBOUNDED_BYTES = 2**62
 inner = njit(_nrt=False, forceinline=True)  # called by kernels that never allocate
 
 
-RING = np.dtype([("older", "i4"), ("newer", "i4")])
+RING = np.dtype([("older", "i8"), ("newer", "i8")])
 ROOM = np.dtype([("used_bytes", "i8"), ("peak_bytes", "i8"), ("limit_bytes", "i8"), ("evictions", "i8")])
 
 

@@ -1,6 +1,6 @@
 """Last-level cache of a die: which weight slices it holds, least recently stored evicted first.
 
-State layout: ``tags: int32[die, set, way]``, slice keys in the order of their stores, oldest first, -1 where empty.
+State layout: ``tags: int64[die, set, way]``, slice keys in the order of their stores, oldest first, -1 where empty.
 A look-up does not touch the order (published simulator). A slice that is larger than the cache never stays
 (``ways`` = 0): it streams through.
 """
@@ -28,7 +28,7 @@ def segmented_geometry(capacity_bytes: int, slice_bytes: int, segment_bytes: int
 
 def empty_tags(dies: int, sets: int, ways: int) -> np.ndarray:
     """``tags`` of an empty cache on every die."""
-    return np.full((dies, sets, ways), EMPTY, dtype=np.int32)
+    return np.full((dies, sets, ways), EMPTY, dtype=np.int64)
 
 
 @inner

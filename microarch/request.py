@@ -50,7 +50,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from microarch.fsm import Step, Table
+from microarch.fsm import Step, Table, codes
 
 
 class State(IntEnum):
@@ -133,4 +133,4 @@ TABLE = Table(
 )
 
 NEXT, SPAWN = TABLE.arrays()
-UNIT = np.array([SERVED_BY[state] for state in State], dtype=np.int8)
+UNIT = np.array([SERVED_BY[state] for state in State], dtype=np.int64)

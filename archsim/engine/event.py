@@ -59,7 +59,7 @@ class EventEngine:
         self._copies = self.policy.predictor is not None
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
         self._builder = WorkBuilder(system, model, assumptions, self.machine, self.mesh, self.home, self._copies)
-        self._kernel = KERNELS[assumptions.contention](self.machine, assumptions)
+        self._kernel = KERNELS[assumptions.contention](self.machine, self.mesh, assumptions)
 
     def run(self) -> Outcome:
         """Run all steps; raises ArchsimError if the user's policy returns a plan that does not fit the demand."""

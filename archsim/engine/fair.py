@@ -21,12 +21,12 @@ rates multiplied by exactly that.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from archsim.engine.state import kernel
 
 from archsim.engine.network import REACHED, STAMP, touched_component
 
 
-@njit(cache=True)
+@kernel
 def fair_rates(net):
     """Max–min rates of the touched component (`network.FlowNetwork`); returns its number of groups."""
     found = touched_component(net)
@@ -59,7 +59,7 @@ def fair_rates(net):
         _subtract(changed, n_changed, level, left, waiting, newly_fixed, share)
 
 
-@njit(cache=True)
+@kernel
 def _start_filling(net, found, reached):
     """Nothing is given out yet; a group that passes no resource keeps rate infinity."""
     for i in range(found):
@@ -73,7 +73,7 @@ def _start_filling(net, found, reached):
         share[r] = left[r] / max(waiting[r], 1)
 
 
-@njit(cache=True)
+@kernel
 def _find_tightest(open_resources, tightest, waiting, share, still_open):
     """Drop the resources without waiting flows; returns how many stay open, and how many have the least share."""
     level = np.inf
@@ -95,7 +95,7 @@ def _find_tightest(open_resources, tightest, waiting, share, still_open):
     return still_open, found
 
 
-@njit(cache=True)
+@kernel
 def _subtract(changed, n_changed, level, left, waiting, newly_fixed, share):
     """Take the newly fixed flows off the resources that they pass."""
     for i in range(n_changed):

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from archsim.engine.fair import fair_rates
 from archsim.engine.network import STAMP, build_network, enter, leave
 from archsim.engine.round_robin import build_ports, round_robin_rates, xy_rank
+from archsim.engine.state import kernel
 from microarch.mesh import Mesh, build_mesh
 
 CONTENTIONS = ("shared", "reserved")
@@ -26,6 +26,14 @@ ARBITRATIONS = ("fair", "round_robin")
 FAIR, ROUND_ROBIN = range(2)
 SPENT = 1e-12  # a transfer with less than this part of its bytes left is over
 NS_PER_S = 1e9
+RUN = np.dtype(
+    [
+        ("rate", "f8"),  # bytes/ns
+        ("left", "f8"),  # bytes at the last change of rate
+        ("since", "f8"),  # time of that change, from the flow's start
+        ("takes", "f8"),  # time of the end, from the flow's start
+    ]
+)
 
 
 def simulate_flows(mesh, flows, link_bytes_per_s, hop_ns, contention="shared", arbitration="fair",
@@ -114,7 +122,11 @@ def _shared(mesh: Mesh, src, dst, size, start, latency, link, port, arbitration)
     net, rank = _mesh_network(mesh, pairs, link, port)
     ports = build_ports(net, rank)
     order = np.argsort(start, kind="stable")
-    return _run_events(net, ports, arbitration, group.astype(np.int64), size, start, latency, order)
+    runs = np.zeros(len(size), RUN)
+    runs["left"], runs["takes"] = size, np.inf
+    finish, active = np.empty(len(size)), np.empty(len(size), np.int64)
+    _run_events(net, ports, arbitration, group.astype(np.int64), size, start, latency, order, runs, active, finish)
+    return finish
 
 
 def _mesh_network(mesh: Mesh, pairs, link, port):
@@ -135,7 +147,7 @@ def _mesh_network(mesh: Mesh, pairs, link, port):
     return build_network(capacity, route_ptr, np.concatenate(routes)), rank
 
 
-@njit(cache=True)
+@kernel
 def recompute_rates(net, ports, arbitration):
     """Rates of what was touched, by ``FAIR`` or ``ROUND_ROBIN``; returns the number of groups in ``net.component``."""
     if arbitration == ROUND_ROBIN:
@@ -143,30 +155,26 @@ def recompute_rates(net, ports, arbitration):
     return fair_rates(net)
 
 
-@njit(cache=True)
-def _run_events(net, ports, arbitration, group, size, start, latency, order):
-    """Finish times of flows ``group: int64[n]``; ``order: int64[n]`` is the order of their starts.
+@kernel
+def _run_events(net, ports, arbitration, group, size, start, latency, order, runs, active, finish):
+    """Fill ``finish: float64[n]`` of flows ``group: int64[n]``; ``order: int64[n]`` is the order of their starts.
 
     Times of a flow are kept relative to its start, and bytes are counted anew only when its rate changes, so a flow
-    whose rate never changes finishes exactly after size / rate.
+    whose rate never changes finishes exactly after size / rate. ``runs: RUN[n]``, ``active: int64[n]`` are scratch.
     """
     n = len(group)
-    finish, rate = np.empty(n), np.zeros(n)
-    left = size.copy()  # bytes at the last change of rate
-    since = np.zeros(n)  # time of that change, from the flow's start
-    takes = np.full(n, np.inf)  # time of the end, from the flow's start
-    active = np.empty(n, np.int64)
     running, started = 0, 0
     while running > 0 or started < n:
         now = start[order[started]] if started < n else np.inf
         for i in range(running):
             f = active[i]
-            now = min(now, start[f] + takes[f])
+            now = min(now, start[f] + runs[f].takes)
         i = 0
         while i < running:
             f = active[i]
-            if start[f] + takes[f] <= now or (takes[f] - (now - start[f])) * rate[f] <= SPENT * size[f]:
-                finish[f] = start[f] + latency[f] + takes[f]
+            takes = runs[f].takes
+            if start[f] + takes <= now or (takes - (now - start[f])) * runs[f].rate <= SPENT * size[f]:
+                finish[f] = start[f] + latency[f] + takes
                 leave(net, group[f])
                 running -= 1
                 active[i] = active[running]
@@ -181,9 +189,9 @@ def _run_events(net, ports, arbitration, group, size, start, latency, order):
         stamp = net.counts[STAMP]
         for i in range(running):
             f = active[i]
-            if net.group_stamp[group[f]] == stamp and net.rate[group[f]] != rate[f]:
-                left[f] = max(0.0, left[f] - rate[f] * (now - start[f] - since[f]))
-                since[f] = now - start[f]
-                rate[f] = net.rate[group[f]]
-                takes[f] = since[f] + left[f] / rate[f]
-    return finish
+            if net.group_stamp[group[f]] == stamp and net.rate[group[f]] != runs[f].rate:
+                run = runs[f]
+                run.left = max(0.0, run.left - run.rate * (now - start[f] - run.since))
+                run.since = now - start[f]
+                run.rate = net.rate[group[f]]
+                run.takes = run.since + run.left / run.rate

@@ -43,7 +43,7 @@ def _heap_of(before):
 
     @inner
     def push(heap, size, item, stages):
-        """Add ``item`` to ``heap: int32[> size]``. Returns the new size."""
+        """Add ``item`` to ``heap: int64[> size]``. Returns the new size."""
         rise(heap, size, item, stages)
         return size + 1
 

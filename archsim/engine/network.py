@@ -37,7 +37,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from archsim.engine.state import kernel
 
 TOUCHED, COMPONENT, REACHED, STAMP, UNDER_WAY = range(5)
 
@@ -106,7 +106,7 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
     )
 
 
-@njit(cache=True)
+@kernel
 def enter(net, group):
     """A flow of ``group`` starts."""
     load, users, user_group, user_ptr = net.load, net.users, net.user_group, net.user_ptr
@@ -127,7 +127,7 @@ def enter(net, group):
             user_count[r] += 1
 
 
-@njit(cache=True)
+@kernel
 def leave(net, group):
     """A flow of ``group`` ends."""
     load, users, user_group, user_ptr = net.load, net.users, net.user_group, net.user_ptr
@@ -149,7 +149,7 @@ def leave(net, group):
             slot[users[at]] = at
 
 
-@njit(cache=True)
+@kernel
 def _touch(net, group):
     if not net.is_touched[group]:
         net.is_touched[group] = True
@@ -157,7 +157,7 @@ def _touch(net, group):
         net.counts[TOUCHED] += 1
 
 
-@njit(cache=True)
+@kernel
 def touched_component(net):
     """Collect the groups under way that share a resource, directly or through others, with a touched one.
 
@@ -186,7 +186,7 @@ def touched_component(net):
     return found
 
 
-@njit(cache=True)
+@kernel
 def _start_from_touched(net):
     """Put touched groups and their resources first; returns the numbers of both."""
     stamp = net.counts[STAMP]
@@ -205,7 +205,7 @@ def _start_from_touched(net):
     return found, reached
 
 
-@njit(cache=True)
+@kernel
 def _reach(route_ptr, route_resources, resource_stamp, reached_resources, group, stamp, reached):
     """Append the resources of a route that were not seen yet; returns the new count."""
     for p in range(route_ptr[group], route_ptr[group + 1]):

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from archsim.engine.state import kernel
 
 from archsim.engine.network import COMPONENT, STAMP, FlowNetwork, touched_component
 
@@ -113,7 +113,7 @@ def _csr_ptr(owner, owners) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=owners))]).astype(np.int64)
 
 
-@njit(cache=True)
+@kernel
 def round_robin_rates(net, ports):
     """Steady-state rates of the touched component; returns its number of groups. See `fair` for the contract."""
     found = touched_component(net)
@@ -131,7 +131,7 @@ def round_robin_rates(net, ports):
     return found
 
 
-@njit(cache=True)
+@kernel
 def _collect_entries(net, ports):
     """Lay out the component by resource; returns its numbers of coupled and uncoupled resources.
 
@@ -170,7 +170,7 @@ def _collect_entries(net, ports):
     return coupled, uncoupled
 
 
-@njit(cache=True)
+@kernel
 def _forward(net, ports, coupled):
     """Rates from limits, in travelling order. A flow's rate can only fall on its way, so the last is feasible."""
     rate, weight, limit, sweep = net.rate, net.weight, ports.limit, ports.sweep
@@ -199,7 +199,7 @@ def _forward(net, ports, coupled):
                                  ports.source, weight, rate)
 
 
-@njit(cache=True)
+@kernel
 def _limit_sources(net, ports):
     """A flow leaves its source at the least level of the uncoupled resources on its route."""
     rate, source, component = net.rate, ports.source, net.component
@@ -216,7 +216,7 @@ def _limit_sources(net, ports):
         rate[component[i]] = source[component[i]]
 
 
-@njit(cache=True)
+@kernel
 def _water_level(asked, first, last, capacity):
     """Max–min level at which the requests ``asked[first:last]`` fill ``capacity``; infinity if they do not."""
     level, before = 0.0, -1
@@ -235,7 +235,7 @@ def _water_level(asked, first, last, capacity):
         before = sharing
 
 
-@njit(cache=True)
+@kernel
 def _offer(asked, first, last, capacity, k):
     """What request ``k`` would get of ``capacity`` if it asked for everything and the others for what they do."""
     kept = asked[k]
@@ -245,7 +245,7 @@ def _offer(asked, first, last, capacity, k):
     return level
 
 
-@njit(cache=True)
+@kernel
 def _share_die_input(k, granted, entry_group, entry_port, begin, end, source, weight, rate):
     """Max–min fill of a die's own input ``k``, whose flows are queued apart and may be slower at their source."""
     level, before = 0.0, -1
@@ -267,7 +267,7 @@ def _share_die_input(k, granted, entry_group, entry_port, begin, end, source, we
             rate[entry_group[e]] = min(source[entry_group[e]], level)
 
 
-@njit(cache=True)
+@kernel
 def _backward(net, ports, coupled):
     """Limits from shares, against the travelling order; returns the largest move relative to capacity."""
     capacity, limit, sweep, port_ptr = net.capacity, ports.limit, ports.sweep, ports.ptr
@@ -291,7 +291,7 @@ def _backward(net, ports, coupled):
     return moved
 
 
-@njit(cache=True)
+@kernel
 def _fill_uncoupled(net, ports):
     """Levels of the uncoupled resources, where a flow that nothing else slows asks for all, any other for its rate."""
     rate, weight, capacity, limit = net.rate, net.weight, net.capacity, ports.limit
@@ -320,7 +320,7 @@ def _fill_uncoupled(net, ports):
     return moved
 
 
-@njit(cache=True)
+@kernel
 def _damp(limit, capacity, r, new):
     """Move a limit towards its new value; returns the move relative to capacity."""
     move = (1.0 - KEPT) * (new - limit[r])
@@ -328,7 +328,7 @@ def _damp(limit, capacity, r, new):
     return abs(move) / capacity[r]
 
 
-@njit(cache=True)
+@kernel
 def _clip_uncoupled(net, ports):
     """Scale flows down where an uncoupled resource is over its capacity by what the fixed point leaves open."""
     rate, weight, entry_group = net.rate, net.weight, ports.entry_group

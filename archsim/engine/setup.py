@@ -39,7 +39,7 @@ def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
     segmented = assumptions.llc == "segments"
     machine = Machine(
         dies=mesh.dies,
-        hops=mesh.hops,
+        hops=mesh.hops.astype(np.int64),
         group_ptr=group_ptr,
         group_resources=group_resources,
         link_resources=mesh.links if shared else mesh.edges,
@@ -64,7 +64,7 @@ def _groups(mesh: Mesh, full_duplex: bool) -> tuple[np.ndarray, np.ndarray]:
     own = UNITS * mesh.dies
     link = mesh.route_links if full_duplex else mesh.link_edge[mesh.route_links]
     ptr = np.concatenate([np.arange(own, dtype=np.int64), own + mesh.route_ptr])
-    return ptr, np.concatenate([np.arange(own), own + link]).astype(np.int32)
+    return ptr, np.concatenate([np.arange(own), own + link]).astype(np.int64)
 
 
 def llc_geometry(system, model, assumptions) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """What the event kernels work on: one machine, the work of one step, memory, and what is counted over a run.
 
 Everything is an array with a declared layout, or a named tuple of such arrays and numbers, so that compiled kernels
-take it as it is. Rows are records (one row, one cache line), because a kernel touches all fields of a row at once.
+take it as it is. Rows are records, because a kernel touches most fields of a row at once and an argument a table is
+cheaper to compile than one a field. Integers are int64 throughout: a mixture would compile functions several times.
 
 A *chain* is one weight slice of one plan entry: ``chain = entry * 3 + slice``. A *move* is a bundle of hidden vectors
 from one die to another. Resources are numbered ``LLC port 0..D``, ``HBM D..2D``, ``compute array 2D..3D``, then the
@@ -18,8 +19,8 @@ from numba import njit
 from microarch.hbm import SLICES, Copies
 
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
-REQUESTS, DATA_MESSAGES, HIDDEN = 0, 1, 2  # kinds of messages on the mesh
-DISPATCH, COMBINE = 0, 1  # kinds of moves
+REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # kinds of messages on the mesh
+DISPATCH, COMBINE = np.int64(0), np.int64(1)  # kinds of moves
 
 # Kernels never allocate, so they need no reference counts, and arguments of inner functions cost nothing once inlined.
 inner = njit(_nrt=False, forceinline=True)
@@ -29,29 +30,29 @@ ENTRY = np.dtype(
     [
         ("compute_ns", "f8"),  # duration of one slice's GEMM
         ("read_bytes", "i8"),  # of a local HBM read of one slice
-        ("expert", "i4"),
-        ("die", "i4"),  # that executes
-        ("home", "i4"),  # whose HBM is the expert's home
-        ("tokens", "i4"),
-        ("key", "i4"),  # of the first slice
-        ("routed", "u1"),  # 0 for a shared expert, which needs no dispatched tokens
-        ("look_here", "u1"),  # whether the executing die looks in its own LLC and HBM first
+        ("expert", "i8"),
+        ("die", "i8"),  # that executes
+        ("home", "i8"),  # whose HBM is the expert's home
+        ("tokens", "i8"),
+        ("key", "i8"),  # of the first slice
+        ("routed", "i8"),  # 0 for a shared expert, which needs no dispatched tokens
+        ("look_here", "i8"),  # whether the executing die looks in its own LLC and HBM first
     ],
     align=True,
 )
-MOVE = np.dtype([("bytes", "i8"), ("src", "i4"), ("dst", "i4")], align=True)
+MOVE = np.dtype([("bytes", "i8"), ("src", "i8"), ("dst", "i8")], align=True)
 LOCAL_CP = np.dtype(
     [
         ("next_chain", "i8"),  # next of the step's ``chains`` to start on the die
         ("end_chain", "i8"),  # where the next die's begin
         ("moves_left", "i8"),  # dispatch bundles that have not arrived
         ("routed_left", "i8"),  # routed chains that have not ended
-        ("held", "i4"),  # first chain that waits for dispatched tokens, -1 if none
-        ("held_last", "i4"),
+        ("held", "i8"),  # first chain that waits for dispatched tokens, -1 if none
+        ("held_last", "i8"),
     ],
     align=True,
 )
-HELD = np.dtype([("floor", "f8"), ("next", "i4")], align=True)
+HELD = np.dtype([("floor", "f8"), ("next", "i8")], align=True)
 RESOURCE = np.dtype(
     [
         ("busy_ns", "f8"),
@@ -75,9 +76,9 @@ class Machine(NamedTuple):
     """Constants of a run. Bandwidths are effective ones (nominal times efficiency), in bytes per ns."""
 
     dies: int
-    hops: np.ndarray  # int32[die, die]
+    hops: np.ndarray  # int64[die, die]
     group_ptr: np.ndarray  # int64[3·die + die·die + 1]: resources of a unit (unit·D + die) or of a route (3·D + pair)
-    group_resources: np.ndarray  # int32[...]
+    group_resources: np.ndarray  # int64[...]
     link_resources: int  # how many resources are links
     hbm_bytes_per_ns: float
     link_bytes_per_ns: float
@@ -103,7 +104,8 @@ class Work(NamedTuple):
     entries: np.ndarray  # ENTRY[entry]
     cp_en: np.ndarray  # uint8[die, expert] the PDUs' bits
     moves: np.ndarray  # MOVE[2, move] dispatch, combine; each sorted by source
-    chains: np.ndarray  # int32[chain] in issue order, by die
+    move_ptr: np.ndarray  # int64[2, die + 1] where the moves of a source begin
+    chains: np.ndarray  # int64[chain] in issue order, by die
     local: np.ndarray  # LOCAL_CP[die]
     held: np.ndarray  # HELD[chain]
 
@@ -111,7 +113,7 @@ class Work(NamedTuple):
 class Memory(NamedTuple):
     """What stays from step to step."""
 
-    llc_tags: np.ndarray  # int32[die, set, way]
+    llc_tags: np.ndarray  # int64[die, set, way]
     copies: Copies
 
 
@@ -125,6 +127,25 @@ class Tally(NamedTuple):
     moved_bytes: np.ndarray  # int64[1] hidden vectors sent from die to die
     bound_ns: np.ndarray  # float64[state] time on the critical path of steps, by what was being done
     events: np.ndarray  # int64[1]
+
+
+@inner
+def move_of(work, item):
+    """Record of a move: dispatch moves are numbered first, then those of combine."""
+    columns = work.moves.shape[1]
+    return work.moves[item // columns, item % columns]
+
+
+@inner
+def hold(work, die, chain):
+    """The chain waits for dispatched tokens, behind those of its die that wait already."""
+    local = work.local[die]
+    work.held[chain].next = -1
+    if local.held < 0:
+        local.held = chain
+    else:
+        work.held[local.held_last].next = chain
+    local.held_last = chain
 
 
 def new_tally(machine: Machine, states: int) -> Tally:
@@ -142,5 +163,5 @@ def new_tally(machine: Machine, states: int) -> Tally:
 
 __all__ = [
     "COMBINE", "DATA_MESSAGES", "DISPATCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP", "MOVE", "Machine", "Memory", "REQUESTS",
-    "SLICES", "Tally", "UNITS", "Work", "inner", "kernel", "new_tally",
+    "SLICES", "Tally", "UNITS", "Work", "hold", "inner", "kernel", "move_of", "new_tally",
 ]

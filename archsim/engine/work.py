@@ -58,6 +58,7 @@ class WorkBuilder:
             entries=entries,
             cp_en=self._no_bits if cp_en is None else cp_en,
             moves=moves,
+            move_ptr=np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]]),
             chains=chains,
             local=self._local(entries, moves, first),
             held=np.zeros(len(chains), HELD),
@@ -84,14 +85,14 @@ class WorkBuilder:
         return moves
 
     def _issue_order(self, entries, memory):
-        """(chains int32[chain] by die in the order in which the Local CPs start them, first int64[die + 1])."""
+        """(chains int64[chain] by die in the order in which the Local CPs start them, first int64[die + 1])."""
         keys = (entries["die"],)
         if self._local_first:
             copied = memory.copies.present[entries["die"], entries["key"]] > 0
             far = (entries["die"] != entries["home"]) & ~copied
             keys = (entries["routed"], far, entries["die"])
         order = np.lexsort(keys)
-        chains = (order[:, None] * SLICES + np.arange(SLICES)).ravel().astype(np.int32)
+        chains = (order[:, None] * SLICES + np.arange(SLICES)).ravel()
         first = np.searchsorted(entries["die"][order], np.arange(self._machine.dies + 1)) * SLICES
         return chains, first
 

@@ -11,7 +11,7 @@ import numpy as np
 from archsim.policies import allocation, placement, prediction
 from archsim.specs.policies import import_function
 
-PLACEMENTS = {"linear": placement.linear}
+PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced}
 ALLOCATIONS = {
     "first_seen": allocation.first_seen,
     "home": allocation.home,

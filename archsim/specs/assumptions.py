@@ -80,6 +80,16 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "local_first": "A die runs sub-kernels whose weights it holds first, the others as their operands arrive.",
                 "as_created": "A die runs sub-kernels in order of expert id, then of the plan's entries, then of slices.",
             },
+            "prediction_rows": {
+                "all": "The predictor reads the heatmap rows of all experts that a die runs in the step.",
+                "until_own_id": "Its list of experts ends with the one whose id equals the die's, if there is one (a slip of the "
+                "published simulator).",
+            },
+            "throughput": {
+                "generated": "Tokens that the decode steps generated, over their time.",
+                "nominal": "Batch times iterations, the prefill counted and requests that end early too, over the time of the "
+                "decode steps (published simulator).",
+            },
             "ties": {
                 "sequence": "Events at equal times happen in the order in which they were scheduled.",
                 "heapq": "Events at equal times happen in the order in which binary heaps, worked as Python's heapq does, give "
@@ -109,6 +119,8 @@ class AssumptionsSpec(Spec):
     gemm: str
     numbering: str
     order: str
+    prediction_rows: str
+    throughput: str
     ties: str
 
     @field_validator(*ASSUMPTIONS, mode="before")

@@ -58,7 +58,10 @@ _BLOCK = "tokens in a block; experts with more are split, a remainder joins the 
 RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
     {
         "placement": MappingProxyType(
-            {"linear": Rule("⌊E/D⌋ experts a die in order of id, the rest one each; the same in every layer")}
+            {
+                "linear": Rule("⌊E/D⌋ experts a die in order of id, the rest one each; the same in every layer"),
+                "balanced": Rule("expert e on die ⌊e·D/E⌋: contiguous, and no die has more than one expert above another"),
+            }
         ),
         "allocation": MappingProxyType(
             {
