@@ -1,0 +1,256 @@
+"""A report folder as it was written: the experiment, its runs, and what was measured per die and per link."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.errors import ArchsimError
+from archsim.specs.library import MANIFEST_KEY
+from archsim.specs.validation import validate
+from archsim.specs.yaml_loader import read_yaml
+
+KEYS = ("system", "model", "batch", "policy", "assumptions")
+TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")
+BOUNDS = ("bound_llc", "bound_hbm", "bound_link", "bound_compute", "bound_activations")
+RESULT_COLUMNS = (
+    *("run", *KEYS, "mesh_x", "mesh_y", "trace", "engine", "decode_steps", "prefill_ns", "decode_ns"),
+    *("throughput_tokens_per_s", "speedup_vs_base", "hop_messages", "hop_bytes", "local_hbm_read_bytes"),
+    *("remote_hbm_read_bytes", "local_hbm_write_bytes", "activation_bytes", "die_utilisation", "load_max_over_mean"),
+    *("replicas_max_bytes_per_die", "events", *BOUNDS),
+)
+# Empty where there is nothing to measure: no base run, or no decode.
+OPTIONAL = ("throughput_tokens_per_s", "speedup_vs_base", "load_max_over_mean", *BOUNDS)
+NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
+DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
+LINK_COLUMNS = ("run", "src", "dst", "src_x", "src_y", "dst_x", "dst_y", "direction", "utilisation")
+
+
+class ReportError(ArchsimError):
+    """A report folder is incomplete or its files do not belong together."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What runs of different batches and policies have in common: one panel of a figure."""
+
+    assumptions: str
+    system: str
+    model: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row of results.csv. ``numbers`` has the columns NUMBERS; empty cells of OPTIONAL ones are left out."""
+
+    key: str
+    place: Place
+    batch: int
+    policy: str
+    trace: str
+    engine: str
+    numbers: Mapping[str, float] = field(hash=False)
+
+    def __getitem__(self, column: str) -> float:
+        return self.numbers[column]
+
+    def get(self, column: str) -> float | None:
+        return self.numbers.get(column)
+
+    @property
+    def label(self) -> str:
+        return f"{self.policy}, batch {self.batch}, {self.place.model} on {self.place.system}, {self.place.assumptions}"
+
+
+@dataclass(frozen=True)
+class Die:
+    """Use of one die over a run, shares of the total time."""
+
+    die: int
+    x: int
+    y: int
+    hbm: float
+    compute: float
+    activation_bytes: float
+
+
+@dataclass(frozen=True)
+class Link:
+    """Use of one link over a run; ``both_ways``: a mesh edge that is one resource in both directions."""
+
+    src: int
+    dst: int
+    src_at: tuple[int, int]
+    dst_at: tuple[int, int]
+    both_ways: bool
+    utilisation: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that the page shows. The order of names is the manifest's."""
+
+    folder: Path
+    experiment: Mapping[str, Any]  # resolved, as in manifest.yaml
+    made: Mapping[str, Any]  # version, seeds, digests
+    assumptions: Mapping[str, AssumptionsSpec]  # by label
+    runs: tuple[Run, ...]
+    dies: Mapping[str, tuple[Die, ...]]  # by Run.key
+    links: Mapping[str, tuple[Link, ...]]  # by Run.key; empty for a mesh of one die
+
+    @property
+    def name(self) -> str:
+        return self.experiment["name"]
+
+    @property
+    def policies(self) -> list[str]:
+        return [each["name"] for each in self.experiment["policies"]]
+
+    @property
+    def systems(self) -> dict[str, Mapping[str, Any]]:
+        return {each["name"]: each for each in self.experiment["systems"]}
+
+    @property
+    def models(self) -> dict[str, Mapping[str, Any]]:
+        return {each["name"]: each for each in self.experiment["models"]}
+
+    @property
+    def batches(self) -> list[int]:
+        return list(self.experiment["workload"]["batch"])
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the traffic was generated."""
+        return not isinstance(self.experiment["workload"]["trace"], str)
+
+    def places(self) -> list[Place]:
+        """Those that have runs, in the order of assumption sets, systems, models."""
+        found = {run.place for run in self.runs}
+        order = [Place(a, s, m) for a in self.assumptions for s in self.systems for m in self.models]
+        return [place for place in order if place in found]
+
+    def at(self, place: Place) -> list[Run]:
+        """The runs of a place, in the order of batches and policies."""
+        return [run for run in self.runs if run.place == place]
+
+    def find(self, place: Place, batch: int, policy: str) -> Run | None:
+        return next((run for run in self.at(place) if (run.batch, run.policy) == (batch, policy)), None)
+
+
+def read_report(folder: Path) -> Report:
+    """Read manifest.yaml, results.csv, dies.csv and links.csv of ``folder``.
+
+    Raises ReportError (or SpecError for the manifest), with the file and line, for what is missing or does not fit together.
+    """
+    tree = read_yaml(_existing(folder / "manifest.yaml"))
+    experiment = {key: value for key, value in tree.data.items() if key != MANIFEST_KEY}
+    specs = [validate(AssumptionsSpec, tree, ("assumptions", i)) for i in range(len(experiment["assumptions"]))]
+    order = {
+        "system": [each["name"] for each in experiment["systems"]],
+        "model": [each["name"] for each in experiment["models"]],
+        "batch": [str(batch) for batch in experiment["workload"]["batch"]],
+        "policy": [each["name"] for each in experiment["policies"]],
+        "assumptions": [spec.label for spec in specs],
+    }
+    rows = []
+    for where, row in _rows(folder / "results.csv", RESULT_COLUMNS):
+        rows.append((_rank(where, row, order), _run(where, row)))
+    if not rows:
+        raise ReportError(f"{folder / 'results.csv'}: has no runs")
+    runs = tuple(run for _, run in sorted(rows, key=lambda each: each[0]))
+    report = Report(
+        folder=folder,
+        experiment=experiment,
+        made=tree.data.get(MANIFEST_KEY) or {},
+        assumptions={spec.label: spec for spec in specs},
+        runs=runs,
+        dies=_by_run(folder / "dies.csv", DIE_COLUMNS, _die),
+        links=_by_run(folder / "links.csv", LINK_COLUMNS, _link),
+    )
+    _check_complete(report)
+    return report
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise ReportError(f"{path}: no such file; a report folder holds results.csv, dies.csv, links.csv and manifest.yaml")
+    return path
+
+
+def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
+    """(``file:line``, columns) of every row. Raises ReportError for a missing column or a row of the wrong length."""
+    with _existing(path).open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])
+        missing = [column for column in needed if column not in header]
+        if missing:
+            raise ReportError(f"{path}:1: column {missing[0]!r} is missing")
+        for cells in reader:
+            where = f"{path}:{reader.line_num}"
+            if len(cells) != len(header):
+                raise ReportError(f"{where}: {len(cells)} columns, expected {len(header)}")
+            yield where, dict(zip(header, cells, strict=True))
+
+
+def _rank(where: str, row: dict[str, str], order: dict[str, list[str]]) -> tuple[int, ...]:
+    for key, names in order.items():
+        if row[key] not in names:
+            raise ReportError(f"{where}: {key} {row[key]!r} is not in manifest.yaml (it has {', '.join(names)})")
+    ranks = {key: names.index(row[key]) for key, names in order.items()}
+    return tuple(ranks[key] for key in ("assumptions", "system", "model", "batch", "policy"))
+
+
+def _run(where: str, row: dict[str, str]) -> Run:
+    numbers = {column: _number(where, column, row[column]) for column in NUMBERS if row[column] or column not in OPTIONAL}
+    place = Place(row["assumptions"], row["system"], row["model"])
+    return Run(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers)
+
+
+def _number(where: str, column: str, cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise ReportError(f"{where}: {column}: {cell!r} is not a number") from None
+
+
+def _by_run(path: Path, needed: tuple[str, ...], read) -> dict[str, tuple]:
+    found: dict[str, list] = {}
+    for where, row in _rows(path, needed):
+        found.setdefault(row["run"], []).append(read(where, row))
+    return {run: tuple(each) for run, each in found.items()}
+
+
+def _die(where: str, row: dict[str, str]) -> Die:
+    numbers = {column: _number(where, column, row[column]) for column in DIE_COLUMNS[1:]}
+    return Die(
+        *(int(numbers[column]) for column in ("die", "x", "y")),
+        hbm=numbers["hbm_utilisation"],
+        compute=numbers["compute_utilisation"],
+        activation_bytes=numbers["activation_bytes"],
+    )
+
+
+def _link(where: str, row: dict[str, str]) -> Link:
+    numbers = {column: _number(where, column, row[column]) for column in LINK_COLUMNS[1:] if column != "direction"}
+    at = {column: int(number) for column, number in numbers.items() if column != "utilisation"}
+    return Link(
+        at["src"],
+        at["dst"],
+        (at["src_x"], at["src_y"]),
+        (at["dst_x"], at["dst_y"]),
+        row["direction"] == "both ways",
+        numbers["utilisation"],
+    )
+
+
+def _check_complete(report: Report) -> None:
+    """Every run has a row for each of its dies, and links if it has more than one."""
+    for run in report.runs:
+        dies = int(run["mesh_x"] * run["mesh_y"])
+        found = len(report.dies.get(run.key, ()))
+        if found != dies:
+            raise ReportError(f"{report.folder / 'dies.csv'}: {found} rows for run {run.key} ({run.label}), expected {dies}")
+        if dies > 1 and run.key not in report.links:
+            raise ReportError(f"{report.folder / 'links.csv'}: no rows for run {run.key} ({run.label})")

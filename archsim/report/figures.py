@@ -1,0 +1,241 @@
+"""The figures of the page: one panel for each assumption set, system and model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from archsim.report.charts import Bar, Group, Segment, bar_panel
+from archsim.report.data import Place, Report, Run
+from archsim.report.mesh_map import mesh_map
+from archsim.report.published import Claim, marks, ratio
+from archsim.report.svg import Axis, linear_axis, log_axis
+from archsim.report.units import BYTE_UNITS, factor, percent, plain, plain_factor, scaled, unit_of
+
+COLOURED = ("base", "ep", "allo", "pred", "allo+pred")
+MORE_COLOURS = 4
+TRAFFIC = {
+    "local_hbm_read_bytes": ("k-hbm", "reads by the die itself"),
+    "remote_hbm_read_bytes": ("k-link", "reads for other dies"),
+    "local_hbm_write_bytes": ("k-copy", "writes of copies"),
+    "hidden": ("k-act", "activations"),
+}
+BOUND_NAMES = {
+    "bound_compute": ("k-compute", "compute"),
+    "bound_hbm": ("k-hbm", "HBM"),
+    "bound_link": ("k-link", "links"),
+    "bound_llc": ("k-llc", "LLC port"),
+    "bound_activations": ("k-act", "activations on their way"),
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One drawing of a figure."""
+
+    place: Place
+    svg: str
+    note: str = ""
+
+
+def policy_class(policy: str, policies: list[str]) -> str:
+    """The CSS class of a strategy's colour: its own for the five known ones, one of a few for the others."""
+    if policy in COLOURED:
+        return f"p{COLOURED.index(policy)}"
+    others = [name for name in policies if name not in COLOURED]
+    return f"p{len(COLOURED) + others.index(policy) % MORE_COLOURS}"
+
+
+def speedup_panels(report: Report, claims: list[Claim]) -> list[Panel]:
+    """Decode throughput over that of base."""
+    values = [run.get("speedup_vs_base") or 0.0 for run in report.runs]
+    published = [
+        claim.value for place in report.places() for claim in marks(claims, "throughput", place.model, place.system).values()
+    ]
+    axis = linear_axis(1.02 * max(values + published), plain_factor)
+
+    def bar(run: Run) -> tuple[float | None, str]:
+        value = run.get("speedup_vs_base")
+        return (None, "no base") if value is None else (value, factor(value))
+
+    return _ratio_panels(report, claims, "throughput", axis, "decode throughput over base, ×", bar)
+
+
+def hop_panels(report: Report, claims: list[Claim]) -> list[Panel]:
+    """Hops of base over hops, on a logarithmic axis."""
+
+    def reduction(run: Run) -> float | None:
+        base = report.find(run.place, run.batch, "base")
+        return ratio("hops", run, base) if base else None
+
+    values = {run: reduction(run) for run in report.runs}
+    drawn = [value for value in values.values() if value]
+    published = [
+        claim.value for place in report.places() for claim in marks(claims, "hops", place.model, place.system).values()
+    ]
+    axis = log_axis(min(drawn, default=1.0), max(drawn + published, default=10.0), plain_factor)
+
+    def bar(run: Run) -> tuple[float | None, str]:
+        if not run["hop_messages"]:
+            return None, "no hops"
+        value = values[run]
+        return (None, "no base hops") if value is None else (value, factor(value))
+
+    return _ratio_panels(report, claims, "hops", axis, "hops of base ÷ hops, × (logarithmic)", bar)
+
+
+def traffic_panels(report: Report) -> list[Panel]:
+    """HBM bytes read and written, by kind."""
+
+    def amounts(run: Run) -> dict[str, float]:
+        hidden = sum(die.activation_bytes for die in report.dies[run.key])
+        return {column: hidden if column == "hidden" else run[column] for column in TRAFFIC}
+
+    def panel(place: Place) -> str:
+        totals = [sum(amounts(run).values()) for run in report.at(place)]
+        worth, name = unit_of(totals, BYTE_UNITS)
+        axis = linear_axis(1.02 * max(totals), lambda value: plain(value / worth))
+
+        def bar(run: Run) -> Bar:
+            parts = amounts(run)
+            total = sum(parts.values())
+            segments = tuple(
+                Segment(TRAFFIC[column][0], value, f"{run.label}: {scaled(value, BYTE_UNITS)} {TRAFFIC[column][1]}")
+                for column, value in parts.items()
+                if value
+            )
+            return Bar(run.policy, segments, scaled(total, BYTE_UNITS))
+
+        spoken = f"HBM traffic of {place.model} on {place.system}, {place.assumptions}"
+        return bar_panel(_groups(report, place, bar), axis, f"HBM traffic of the run, {name}", spoken)
+
+    return [Panel(place, panel(place)) for place in report.places()]
+
+
+def bound_panels(report: Report) -> list[Panel]:
+    """Share of the time by what was on the critical path."""
+    axis = Axis(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), percent)
+
+    def bar(run: Run) -> Bar:
+        shares = {column: run.get(column) or 0.0 for column in BOUND_NAMES}
+        segments = tuple(
+            Segment(kind, shares[column], f"{run.label}: {percent(shares[column], 1)} {name}", percent(shares[column]))
+            for column, (kind, name) in BOUND_NAMES.items()
+            if shares[column]
+        )
+        if not segments:
+            return Bar(run.policy, (), "not measured")
+        longest = max(BOUND_NAMES, key=lambda column: shares[column])
+        return Bar(run.policy, segments, BOUND_NAMES[longest][1].split()[0])
+
+    def panel(place: Place) -> str:
+        spoken = f"What bounds the strategies, {place.model} on {place.system}, {place.assumptions}"
+        return bar_panel(_groups(report, place, bar), axis, "share of the time on the critical path", spoken)
+
+    return [Panel(place, panel(place)) for place in report.places()]
+
+
+def imbalance_panels(report: Report) -> list[Panel]:
+    """Tokens of the most loaded die over the mean."""
+    axis = linear_axis(1.02 * max(run.get("load_max_over_mean") or 0.0 for run in report.runs), plain_factor)
+    return _plain_panels(
+        report, axis, "load_max_over_mean", "tokens of the most loaded die over the mean, ×", factor, reference=1.0
+    )
+
+
+def replica_panels(report: Report) -> list[Panel]:
+    """Most bytes of copies that a die held; empty if no run made any."""
+    column = "replicas_max_bytes_per_die"
+    largest = max(run[column] for run in report.runs)
+    if not largest:
+        return []
+    worth, name = unit_of([largest], BYTE_UNITS)
+    axis = linear_axis(1.02 * largest, lambda value: plain(value / worth))
+
+    def write(value: float) -> str:
+        return scaled(value, BYTE_UNITS) if value else "none"
+
+    return _plain_panels(report, axis, column, f"copies on the fullest die, {name}", write)
+
+
+def map_panels(report: Report, place: Place) -> list[tuple[Run, str]]:
+    """A map of every strategy at the largest batch that was run."""
+    runs = report.at(place)
+    largest = max(run.batch for run in runs)
+    return [
+        (run, mesh_map(report.dies[run.key], report.links.get(run.key, ()), f"Load of dies and links: {run.label}"))
+        for run in runs
+        if run.batch == largest
+    ]
+
+
+def busiest(report: Report, run: Run) -> str:
+    """The hottest link and die of a run, in words."""
+    dies, links = report.dies[run.key], report.links.get(run.key, ())
+    hot = max(dies, key=lambda die: max(die.hbm, die.compute))
+    words = [f"die {hot.die}: HBM {percent(hot.hbm)}, compute {percent(hot.compute)}"]
+    if links:
+        link = max(links, key=lambda each: each.utilisation)
+        arrow = "↔" if link.both_ways else "→"
+        words.append(f"link {link.src} {arrow} {link.dst}: {percent(link.utilisation)}")
+    return "; ".join(words)
+
+
+def _groups(report: Report, place: Place, bar: Callable[[Run], Bar]) -> list[Group]:
+    """A group for every batch of a place; strategies that were not run are named as such."""
+    runs = {(run.batch, run.policy): run for run in report.at(place)}
+    batches = [batch for batch in report.batches if any(batch == known for known, _ in runs)]
+    present = [policy for policy in report.policies if any(policy == known for _, known in runs)]
+    return [
+        Group(
+            f"batch {batch:,}",
+            tuple(bar(runs[batch, policy]) if (batch, policy) in runs else Bar(policy, (), "no run") for policy in present),
+        )
+        for batch in batches
+    ]
+
+
+def _ratio_panels(
+    report: Report,
+    claims: list[Claim],
+    metric: str,
+    axis: Axis,
+    unit: str,
+    value_and_label: Callable[[Run], tuple[float | None, str]],
+) -> list[Panel]:
+    """Bars of a ratio to base, with published values as marks on the bars of their strategy."""
+
+    def panel(place: Place) -> Panel:
+        published = marks(claims, metric, place.model, place.system)
+
+        def bar(run: Run) -> Bar:
+            value, label = value_and_label(run)
+            kind = policy_class(run.policy, report.policies)
+            segments = () if value is None else (Segment(kind, value, f"{run.label}: {label}"),)
+            claim = published.get(run.policy)
+            if claim is None:
+                return Bar(run.policy, segments, label)
+            return Bar(run.policy, segments, label, claim.value, f"published: {plain_factor(claim.value)} ({claim.edition})")
+
+        groups = _groups(report, place, bar)
+        spoken = f"{unit}: {place.model} on {place.system}, {place.assumptions}"
+        values = ", ".join(f"{policy} {plain_factor(claim.value)}" for policy, claim in published.items())
+        editions = ", ".join(dict.fromkeys(claim.edition for claim in published.values()))
+        note = f"published: {values} ({editions})" if published else ""
+        return Panel(place, bar_panel(groups, axis, unit, spoken, reference=1.0), note)
+
+    return [panel(place) for place in report.places()]
+
+
+def _plain_panels(
+    report: Report, axis: Axis, column: str, unit: str, write: Callable[[float], str], reference: float | None = None
+) -> list[Panel]:
+    def bar(run: Run) -> Bar:
+        kind, value = policy_class(run.policy, report.policies), run.get(column)
+        if value is None:
+            return Bar(run.policy, (), "not measured")
+        return Bar(run.policy, (Segment(kind, value, f"{run.label}: {write(value)}"),), write(value))
+
+    def panel(place: Place) -> str:
+        spoken = f"{unit}: {place.model} on {place.system}, {place.assumptions}"
+        return bar_panel(_groups(report, place, bar), axis, unit, spoken, reference)
+
+    return [Panel(place, panel(place)) for place in report.places()]

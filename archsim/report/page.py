@@ -1,0 +1,86 @@
+"""The report page: one HTML file that needs nothing else, made of the files of a report folder."""
+
+from pathlib import Path
+from typing import Any
+
+from archsim.files import write_text
+from archsim.report import figures, tables
+from archsim.report.data import Report, read_report
+from archsim.report.mesh_map import colour_bar, scale_css
+from archsim.report.published import TOLERANCE, compare
+from archsim.report.units import factor, percent, plain_factor
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``index.html`` of a report folder (results.csv, dies.csv, links.csv, manifest.yaml) and return its path.
+
+    The file appears whole or not at all, and equal inputs give equal bytes. Raises ReportError or SpecError where the
+    folder's files are missing or do not fit together.
+    """
+    folder = Path(folder)
+    page = render(read_report(folder))
+    target = folder / "index.html"
+    write_text(target, page)
+    return target
+
+
+def render(report: Report) -> str:
+    """The page as text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["svg"] = Markup
+    environment.filters["factor"] = factor
+    environment.filters["plain_factor"] = plain_factor
+    environment.filters["percent"] = percent
+    return environment.get_template("page.html.j2").render(_context(report))
+
+
+def _context(report: Report) -> dict[str, Any]:
+    comparisons = compare(report)
+    claims = list(comparisons)
+    headers, rows = tables.results(report)
+    places = report.places()
+    return {
+        "report": report,
+        "places": places,
+        "planned": _planned(report),
+        "overview": tables.overview(report),
+        "assumptions": tables.assumptions(report),
+        "comparisons": list(comparisons.items()),
+        "tolerance": TOLERANCE,
+        "ties": tables.ties(report),
+        "policies": [(name, figures.policy_class(name, report.policies)) for name in report.policies],
+        "speedups": figures.speedup_panels(report, claims),
+        "hops": figures.hop_panels(report, claims),
+        "traffic": figures.traffic_panels(report),
+        "traffic_parts": list(figures.TRAFFIC.values()),
+        "bounds": figures.bound_panels(report),
+        "bound_parts": list(figures.BOUND_NAMES.values()),
+        "imbalance": figures.imbalance_panels(report),
+        "replicas": figures.replica_panels(report),
+        "maps": [
+            (place, [(run, svg, figures.busiest(report, run)) for run, svg in figures.map_panels(report, place)])
+            for place in places
+        ],
+        "colour_bar": colour_bar(),
+        "light": scale_css(dark=False),
+        "dark": scale_css(dark=True),
+        "headers": headers,
+        "rows": rows,
+    }
+
+
+def _planned(report: Report) -> int:
+    """Runs that the experiment asks for."""
+    experiment = report.experiment
+    counts = [len(experiment[key]) for key in ("systems", "models", "policies", "assumptions")]
+    planned = len(report.batches)
+    for count in counts:
+        planned *= count
+    return planned

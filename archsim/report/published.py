@@ -1,0 +1,194 @@
+"""What was published about the five strategies, and how the runs of a report compare with it.
+
+Editions of Yu et al., "Toward wafer-scale GPUs for MoE serving" differ in hardware and numbers:
+
+==== ============================================= ==================================== =============================
+     text                                          systems of configs/systems           speed-ups
+==== ============================================= ==================================== =============================
+W    arXiv 2510.05497v2                            dojo, tsmc_sow                       5.3 DeepSeek, 3.1 Qwen3
+W4   ISCA 2026 (arXiv 2510.05497v4)                isca26_dojo, isca26_tsmc_sow         7.0 DeepSeek … 4.1 Qwen3
+==== ============================================= ==================================== =============================
+
+A published mean is taken as the arithmetic one (the four of W4, 7.0, 8.2, 7.3 and 4.1, give its 6.6), over models, systems
+and batches 4096, 8192 and 16384.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from archsim.report.data import Report, Run
+from archsim.report.units import factor, signed_percent
+from archsim.specs.errors import SpecError
+from archsim.specs.library import load_system
+
+TOLERANCE = 0.10  # a published value is met within this relative difference
+BATCHES = (4096, 8192, 16384)
+DECODE_STEPS = 127
+BOTH = "allo+pred"
+
+W, W4 = "arXiv v2", "ISCA 2026"
+SYSTEMS = {W: ("dojo", "tsmc_sow"), W4: ("isca26_dojo", "isca26_tsmc_sow")}
+MODELS = {
+    W: ("deepseek-v3", "qwen3-235b-a22b"),
+    W4: ("deepseek-v3", "kimi-k2", "llama-4-maverick", "qwen3-235b-a22b"),
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published ratio ``policy`` over ``against``, a mean over models × systems × batches."""
+
+    edition: str
+    what: str
+    metric: str  # 'throughput' or 'hops'
+    policy: str
+    value: float
+    models: tuple[str, ...]
+    systems: tuple[str, ...]
+    against: str = "base"
+    batches: tuple[int, ...] = BATCHES
+    other_hardware: tuple[str, ...] = ()  # systems of the other edition, where that one says nothing on the matter
+
+
+def _speedups() -> Iterable[Claim]:
+    per_model = {
+        W: {"deepseek-v3": 5.3, "qwen3-235b-a22b": 3.1},
+        W4: {"deepseek-v3": 7.0, "kimi-k2": 8.2, "llama-4-maverick": 7.3, "qwen3-235b-a22b": 4.1},
+    }
+    for edition, values in per_model.items():
+        for model, value in values.items():
+            others = SYSTEMS[W] if edition == W4 and model not in per_model[W] else ()
+            what = f"speed-up of {BOTH}, {model}"
+            yield Claim(edition, what, "throughput", BOTH, value, (model,), SYSTEMS[edition], other_hardware=others)
+    for edition, values in {W: (3.7, 4.7), W4: (6.0, 7.5)}.items():
+        for system, mesh, value in zip(SYSTEMS[edition], ("Dojo", "SoW"), values, strict=True):
+            what = f"speed-up of {BOTH}, mean of the models on {mesh}"
+            yield Claim(edition, what, "throughput", BOTH, value, MODELS[edition], (system,))
+    what = f"speed-up of {BOTH}, mean of all"
+    yield Claim(W4, what, "throughput", BOTH, 6.6, MODELS[W4], SYSTEMS[W4])
+
+
+def _others() -> Iterable[Claim]:
+    for batch, value in ((4096, 1.0), (16384, 1.44)):
+        what = f"speed-up of {BOTH} over ep, batch {batch}{' (published: about equal)' if value == 1 else ''}"
+        yield Claim(W4, what, "throughput", BOTH, value, MODELS[W4], SYSTEMS[W4], "ep", (batch,), SYSTEMS[W])
+    for policy, value in (("pred", 4.5), ("allo", 142.0), (BOTH, 213.0)):
+        yield Claim(
+            W4, f"hops of base ÷ hops of {policy}", "hops", policy, value, MODELS[W4], SYSTEMS[W4], other_hardware=SYSTEMS[W]
+        )
+
+
+CLAIMS = (*_speedups(), *_others())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published value beside what these runs gave, under one set of assumptions."""
+
+    claim: Claim
+    assumptions: str
+    measured: float
+    runs: int
+    conditions: tuple[str, ...]  # what differs from the published runs
+
+    @property
+    def difference(self) -> float:
+        """Relative to the published value."""
+        return self.measured / self.claim.value - 1
+
+    @property
+    def met(self) -> bool:
+        return abs(self.difference) <= TOLERANCE
+
+    @property
+    def verdict(self) -> str:
+        if self.met:
+            return "met"
+        return f"not met: {signed_percent(abs(self.difference)).lstrip('+')} {'above' if self.difference > 0 else 'below'}"
+
+
+def compare(report: Report) -> dict[Claim, list[Comparison]]:
+    """For every claim that runs of the report speak to, a comparison under each assumption set."""
+    found: dict[Claim, list[Comparison]] = {}
+    for claim in CLAIMS:
+        for assumptions in report.assumptions:
+            ratios = _ratios(report, claim, assumptions)
+            if ratios:
+                measured = sum(ratios.values()) / len(ratios)
+                conditions = tuple(_conditions(report, claim, list(ratios)))
+                found.setdefault(claim, []).append(Comparison(claim, assumptions, measured, len(ratios), conditions))
+    return found
+
+
+def marks(claims: Iterable[Claim], metric: str, model: str, system: str) -> dict[str, Claim]:
+    """Policy → published value to draw in the panel of a model on a system: of that model, or of all where there is no other."""
+    return {
+        claim.policy: claim
+        for claim in claims
+        if (claim.metric, claim.against) == (metric, "base")
+        and system in claim.systems + claim.other_hardware
+        and model in claim.models
+        and (len(claim.models) == 1 or metric == "hops")
+    }
+
+
+def ratio(metric: str, run: Run, against: Run) -> float | None:
+    """Throughput over that of ``against``, or hops of ``against`` over those of ``run``; None where there are none."""
+    if metric == "throughput":
+        above, below = run.get("throughput_tokens_per_s"), against.get("throughput_tokens_per_s")
+    else:
+        above, below = against["hop_messages"], run["hop_messages"]
+    return above / below if above and below else None
+
+
+def _ratios(report: Report, claim: Claim, assumptions: str) -> dict[Run, float]:
+    systems = claim.systems + claim.other_hardware
+    ratios = {}
+    for run in report.runs:
+        place = run.place
+        wanted = place.assumptions == assumptions and place.system in systems and place.model in claim.models
+        if not wanted or run.policy != claim.policy or (len(claim.batches) == 1 and run.batch not in claim.batches):
+            continue
+        against = report.find(place, run.batch, claim.against)
+        value = ratio(claim.metric, run, against) if against else None
+        if value is not None:
+            ratios[run] = value
+    return ratios
+
+
+def _conditions(report: Report, claim: Claim, runs: list[Run]) -> Iterable[str]:
+    """In words, how these runs differ from those that were published."""
+    steps = sorted({int(run["decode_steps"]) for run in runs})
+    if steps != [DECODE_STEPS]:
+        yield f"{_listed(steps)} decode steps instead of {DECODE_STEPS}"
+    if report.synthetic:
+        yield "generated traffic instead of recorded"
+    batches = sorted({run.batch for run in runs})
+    if batches != list(claim.batches):
+        yield f"batch {_listed(batches)} instead of {_listed(claim.batches)}"
+    models = [model for model in claim.models if model in {run.place.model for run in runs}]
+    if len(models) < len(claim.models):
+        yield f"{_listed(models)} only"
+    systems = sorted({run.place.system for run in runs})
+    if any(system in claim.other_hardware for system in systems):
+        yield f"hardware of {W if claim.edition == W4 else W4}"
+    elif len(systems) < len(claim.systems):
+        yield f"on {_listed(systems)} only"
+    for system in systems:
+        changed = _changed(report, system)
+        if changed:
+            yield f"{system} with other {_listed(changed)}"
+
+
+def _changed(report: Report, name: str) -> list[str]:
+    """Keys in which a system differs from the shipped one of its name."""
+    try:
+        shipped = load_system(name).model_dump(mode="json", by_alias=True)
+    except SpecError:
+        return []
+    system = report.systems[name]
+    return [key for key in shipped if key != "source" and shipped[key] != system.get(key)]
+
+
+def _listed(items: Iterable[object], write: Callable[[object], str] = str) -> str:
+    return ", ".join(write(item) for item in items)

@@ -1,0 +1,157 @@
+"""The tables of the page, as plain rows of text for the template."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from archsim.report.data import Report, Run
+from archsim.report.figures import BOUND_NAMES
+from archsim.report.units import BYTE_UNITS, RATE_UNITS, TIME_UNITS, Unit, factor, percent, scaled, signed_percent, significant, unit_of
+from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text, and the value that it is sorted by."""
+
+    text: str
+    order: float | str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the results table; ``units``: one is chosen for the whole column and named in its header."""
+
+    header: str
+    name: str
+    units: tuple[Unit, ...] = ((1.0, ""),)
+    meaning: str = ""
+    write: Callable[[float], str] = significant
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+_PERCENT = ((0.01, "%"),)
+_MILLIONS = ((1e9, "G"), (1e6, "M"), (1.0, ""))
+COLUMNS = (
+    Column("decode steps", "decode_steps", write=_count),
+    Column("prefill", "prefill_ns", TIME_UNITS, "0 where no prefill ran"),
+    Column("decode", "decode_ns", TIME_UNITS),
+    Column("throughput", "throughput_tokens_per_s", RATE_UNITS),
+    Column("speed-up over base", "speedup_vs_base", ((1.0, "×"),)),
+    Column("hops, messages", "hop_messages", _MILLIONS, "sum of Manhattan distances"),
+    Column("hops, bytes", "hop_bytes", tuple((worth, f"{name} · hops") for worth, name in BYTE_UNITS)),
+    Column("local HBM reads", "local_hbm_read_bytes", BYTE_UNITS),
+    Column("remote HBM reads", "remote_hbm_read_bytes", BYTE_UNITS),
+    Column("HBM writes of copies", "local_hbm_write_bytes", BYTE_UNITS),
+    Column("activations between dies", "activation_bytes", BYTE_UNITS),
+    Column("die utilisation", "die_utilisation", _PERCENT, "compute array, mean over dies"),
+    Column("load, max over mean", "load_max_over_mean", ((1.0, "×"),)),
+    Column("copies on the fullest die", "replicas_max_bytes_per_die", BYTE_UNITS),
+    Column("events", "events", _MILLIONS),
+)
+
+
+def results(report: Report) -> tuple[list[dict[str, str]], list[list[Cell]]]:
+    """(headers with units and meanings, rows) of every run."""
+    headers = [{"text": name, "meaning": ""} for name in ("system", "model", "batch", "policy", "assumptions")]
+    chosen = []
+    for column in COLUMNS:
+        unit = unit_of([run.get(column.name) or 0.0 for run in report.runs], column.units)
+        chosen.append((column, unit[0]))
+        headers.append({"text": f"{column.header} [{unit[1]}]" if unit[1] else column.header, "meaning": column.meaning})
+    rows = []
+    for run in report.runs:
+        place = run.place
+        cells = [Cell(place.system, place.system), Cell(place.model, place.model), Cell(_count(run.batch), run.batch)]
+        cells += [Cell(run.policy, run.policy), Cell(place.assumptions, place.assumptions)]
+        cells += [_cell(run.get(column.name), column, worth) for column, worth in chosen]
+        rows.append(cells)
+    return headers, rows
+
+
+def _cell(value: float | None, column: Column, worth: float) -> Cell:
+    if value is None:
+        return Cell("–", -1.0)
+    return Cell(column.write(value / worth), value)
+
+
+def overview(report: Report) -> list[dict[str, Any]]:
+    """For every place, the fastest strategy at the largest batch, and what bounds it."""
+    rows = []
+    for place in report.places():
+        runs = [run for run in report.at(place) if run.get("throughput_tokens_per_s")]
+        if not runs:
+            continue
+        batch = max(run.batch for run in runs)
+        best = max((run for run in runs if run.batch == batch), key=lambda run: run["throughput_tokens_per_s"])
+        speedup = best.get("speedup_vs_base")
+        rows.append(
+            {
+                "place": place,
+                "batch": _count(batch),
+                "policy": best.policy,
+                "throughput": scaled(best["throughput_tokens_per_s"], RATE_UNITS),
+                "speedup": "no base run" if speedup is None else factor(speedup),
+                "bound": _bound(best),
+            }
+        )
+    return rows
+
+
+def _bound(run: Run) -> str:
+    shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
+    name = max(shares, key=shares.__getitem__)
+    return f"{name}, {percent(shares[name])} of the time" if shares[name] else "not measured"
+
+
+def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
+    """Every field with its value in each set and what that means; ``differ`` where sets differ, ``same`` the others."""
+    split: dict[str, list[dict[str, Any]]] = {"differ": [], "same": []}
+    specs = list(report.assumptions.values())
+    for field, meanings in ASSUMPTIONS.items():
+        values = [getattr(spec, field) for spec in specs]
+        row = {"field": field, "values": values, "meanings": {value: meanings[value] for value in dict.fromkeys(values)}}
+        split["differ" if len(set(values)) > 1 else "same"].append(row)
+    return split
+
+
+def ties(report: Report) -> list[dict[str, str]]:
+    """How far runs move when events at equal times are taken in (time, sequence) order; empty if that was not tried."""
+    rows = []
+    for ordered, heaped in _pairs_by_ties(report.assumptions):
+        for run in report.runs:
+            if run.place.assumptions != heaped:
+                continue
+            other = report.find(replace(run.place, assumptions=ordered), run.batch, run.policy)
+            if other is not None:
+                rows.append(_tie_row(run, other))
+    return rows
+
+
+def _pairs_by_ties(specs: dict[str, AssumptionsSpec]) -> list[tuple[str, str]]:
+    """Labels of sets that differ in ``ties`` alone: (sequence, heapq)."""
+
+    def rest(spec: AssumptionsSpec) -> list[str]:
+        return [spec.set, *(getattr(spec, field) for field in ASSUMPTIONS if field != "ties")]
+
+    return [
+        (ordered, heaped)
+        for heaped, spec in specs.items()
+        for ordered, other in specs.items()
+        if (spec.ties, other.ties) == ("heapq", "sequence") and rest(spec) == rest(other)
+    ]
+
+
+def _tie_row(run: Run, other: Run) -> dict[str, str]:
+    return {
+        "system": run.place.system,
+        "model": run.place.model,
+        "batch": _count(run.batch),
+        "policy": run.policy,
+        "heapq": scaled(run["decode_ns"], TIME_UNITS),
+        "sequence": scaled(other["decode_ns"], TIME_UNITS),
+        "change": signed_percent(other["decode_ns"] / run["decode_ns"] - 1),
+    }

@@ -1,0 +1,60 @@
+"""Numbers as people read them: three significant digits and a unit."""
+
+import math
+from collections.abc import Iterable
+
+BYTE_UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+RATE_UNITS = ((1e9, "G tokens/s"), (1e6, "M tokens/s"), (1e3, "k tokens/s"), (1.0, "tokens/s"))
+NO_BREAK = "\u00a0"  # space between a number and its unit
+
+Unit = tuple[float, str]
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """``1234.5`` → ``1,234``; ``12.345`` → ``12.3``; ``0.0123`` → ``0.0123``. Never an exponent below 1e15."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "∞"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(decimals, 9)}f}"
+
+
+def unit_of(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
+    """The unit in which the largest of ``values`` is at least 1 (the smallest unit if there is none)."""
+    largest = max((abs(value) for value in values), default=0.0)
+    return next((unit for unit in units if largest >= unit[0]), units[-1])
+
+
+def scaled(value: float, units: tuple[Unit, ...]) -> str:
+    """``1.24e12`` with BYTE_UNITS → ``1.24 TB``."""
+    worth, name = unit_of([value], units)
+    return f"{significant(value / worth)}{NO_BREAK}{name}"
+
+
+def factor(value: float) -> str:
+    """``5.31×``."""
+    return f"{significant(value)}×"
+
+
+def plain(value: float) -> str:
+    """Without zeros at its end: ``5.3``, ``1,000``; for ticks and published numbers."""
+    written = f"{value:,.6f}"
+    return written.rstrip("0").rstrip(".")
+
+
+def plain_factor(value: float) -> str:
+    """``5.3×``."""
+    return f"{plain(value)}×"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """``0.87`` → ``87 %``."""
+    return f"{100 * share:.{digits}f}{NO_BREAK}%"
+
+
+def signed_percent(change: float) -> str:
+    """``+3.1 %``, ``−0.4 %``, ``0 %``: a relative change, two significant digits."""
+    if change == 0:
+        return f"0{NO_BREAK}%"
+    sign = "+" if change > 0 else "−"
+    return f"{sign}{significant(abs(100 * change), 2)}{NO_BREAK}%"
