@@ -19,12 +19,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from archsim.kernels import inner
 
 SLICES = 3  # gate, up and down matrix of an expert
 UNBOUNDED_BYTES = 2**62
-
-inner = njit(_nrt=False, forceinline=True)  # called by kernels that never allocate
 
 
 RING = np.dtype([("older", "i8"), ("newer", "i8")])

@@ -8,11 +8,10 @@ A look-up does not touch the order (published simulator). A slice that is larger
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from archsim.kernels import inner
 
 EMPTY = -1
-
-inner = njit(_nrt=False, forceinline=True)  # called by kernels that never allocate
 
 
 def sliced_geometry(capacity_bytes: int, slice_bytes: int, ways: int) -> tuple[int, int]:

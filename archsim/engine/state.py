@@ -14,17 +14,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from archsim.kernels import inner, kernel, outer
 from microarch.hbm import SLICES, Copies
 
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
 REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # kinds of messages on the mesh
 DISPATCH, COMBINE = np.int64(0), np.int64(1)  # kinds of moves
-
-# Kernels never allocate, so they need no reference counts, and arguments of inner functions cost nothing once inlined.
-inner = njit(_nrt=False, forceinline=True)
-kernel = njit(_nrt=False, cache=True)
 
 ENTRY = np.dtype(
     [
@@ -163,5 +159,5 @@ def new_tally(machine: Machine, states: int) -> Tally:
 
 __all__ = [
     "COMBINE", "DATA_MESSAGES", "DISPATCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP", "MOVE", "Machine", "Memory", "REQUESTS",
-    "SLICES", "Tally", "UNITS", "Work", "hold", "inner", "kernel", "move_of", "new_tally",
+    "SLICES", "Tally", "UNITS", "Work", "hold", "inner", "kernel", "move_of", "new_tally", "outer",
 ]

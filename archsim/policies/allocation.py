@@ -21,7 +21,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from archsim.kernels import inner, kernel
 
 SLICES = 3  # gate, up and down matrix of an expert
 
@@ -77,7 +78,9 @@ def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan
 
     ``block_tokens``: tokens given out at a time. ``candidates``: kept at least, more for experts with many tokens.
     """
-    return Plan(*_isca26(step, block_tokens, candidates))
+    order, plan = _by_tokens(step.tokens), _blank(step)
+    _place_isca26(step, order, block_tokens, candidates, np.zeros(len(step.hops), LOAD), *plan)
+    return _in_expert_order(*plan)
 
 
 def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
@@ -86,115 +89,119 @@ def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
     Reading of the paper's open points: ascending token count, no truncation of candidates, the weight read paid once
     for each (expert, die), ties to the earlier candidate, hosts first.
     """
-    return Plan(*_paper(step, block_tokens, distance))
+    order, plan = _by_tokens(step.tokens), _blank(step)
+    _place_paper(step, order, block_tokens, distance, np.zeros(len(step.hops)), np.zeros(len(step.hops)), *plan)
+    return _in_expert_order(*plan)
 
 
-@njit
-def _by_tokens(tokens):
+LOAD = np.dtype(
+    [
+        ("local_ns", "f8"),  # compute on weights that the die holds
+        ("remote_ns", "f8"),  # compute on weights that it fetches
+        ("reads_ns", "f8"),  # its HBM reads for itself
+        ("serves_ns", "f8"),  # its HBM reads for others
+        ("inbound_ns", "f8"),  # weights on their way to it
+        ("now_ns", "f8"),  # die time when the candidates of an expert are ranked
+    ]
+)
+
+
+def _by_tokens(tokens) -> np.ndarray:
     """Active experts by ascending (tokens, id), int64[active]."""
     active = np.flatnonzero(tokens)
-    return active[np.argsort(tokens[active], kind="mergesort")]
+    return active[np.argsort(tokens[active], kind="stable")]
 
 
-@njit
-def _blocks(tokens, block_tokens):
-    """(count, size, last size) of the blocks; a remainder joins the last one."""
-    count = max(1, tokens // block_tokens)
-    return count, block_tokens if tokens >= block_tokens else tokens, tokens - (count - 1) * block_tokens
+def _blank(step) -> tuple[np.ndarray, np.ndarray]:
+    """Candidate dies and the tokens given to them, int64[expert, rank of the candidate]."""
+    shape = len(step.tokens), len(step.hops)
+    return np.zeros(shape, np.int64), np.zeros(shape, np.int64)
 
 
-@njit
-def _in_expert_order(active, given_die, given_tokens, given_count):
-    """Flatten what every active expert gave, in order of expert id. ``given_*``: [expert, entry]."""
-    total = 0
-    for expert in active:
-        total += given_count[expert]
-    plan_expert, plan_die, plan_tokens = np.empty(total, np.int32), np.empty(total, np.int32), np.empty(total, np.int32)
-    at = 0
-    for expert in np.sort(active):
-        for i in range(given_count[expert]):
-            plan_expert[at], plan_die[at], plan_tokens[at] = expert, given_die[expert, i], given_tokens[expert, i]
-            at += 1
-    return plan_expert, plan_die, plan_tokens
+def _in_expert_order(candidate, given) -> Plan:
+    """Entries in order of expert, then of the rank of the candidate."""
+    expert, rank = np.nonzero(given)
+    return Plan(*(column.astype(np.int32) for column in (expert, candidate[expert, rank], given[expert, rank])))
 
 
-@njit
-def _rank_candidates(step, expert, die_ns, fetch_hop_ns, weight_ns, cand_die, cand_ns, cand_local):
+@inner
+def _die_ns(load):
+    return max(load.local_ns, load.reads_ns + load.serves_ns, load.inbound_ns) + load.remote_ns
+
+
+@inner
+def _holds(step, expert, die):
+    return die == step.home[expert] or step.copied_slices[expert, die] > 0
+
+
+@inner
+def _rank_candidates(step, expert, extra_ns, loads, ranked):
     """Holders at their die time, the home's other neighbours at die time plus the fetch; by (time, die). Returns count."""
     n = 0
-    home = step.home[expert]
-    for die in range(len(step.hops)):
-        holds = die == home or step.copied_slices[expert, die] > 0
-        if not holds and step.hops[die, home] != 1:
+    for die in range(len(loads)):
+        holds = _holds(step, expert, die)
+        if not holds and step.hops[die, step.home[expert]] != 1:
             continue
-        ns = die_ns[die] if holds else die_ns[die] + fetch_hop_ns + weight_ns
+        loads[die].now_ns = _die_ns(loads[die]) if holds else _die_ns(loads[die]) + extra_ns[0] + extra_ns[1]
         at = n
-        while at > 0 and cand_ns[at - 1] > ns:
-            cand_die[at], cand_ns[at], cand_local[at] = cand_die[at - 1], cand_ns[at - 1], cand_local[at - 1]
+        while at > 0 and loads[ranked[at - 1]].now_ns > loads[die].now_ns:
+            ranked[at] = ranked[at - 1]
             at -= 1
-        cand_die[at], cand_ns[at], cand_local[at] = die, ns, holds
+        ranked[at] = die
         n += 1
     return n
 
 
-@njit(cache=True)
-def _isca26(step, block_tokens, candidates):
-    costs, dies = step.costs, len(step.hops)
+@inner
+def _worst_after(load, source, local, first, work_ns, read_ns, fetch_ns):
+    """The larger die time of executor and data source once a block is added."""
+    if local:
+        return max(load.local_ns + work_ns, load.reads_ns + load.serves_ns, load.inbound_ns) + load.remote_ns
+    busy_ns = max(load.local_ns, load.reads_ns + load.serves_ns, load.inbound_ns + fetch_ns)
+    served_ns = source.reads_ns + source.serves_ns + (read_ns if first else 0.0)
+    source_ns = max(source.local_ns, served_ns, source.inbound_ns) + source.remote_ns
+    return max(busy_ns + load.remote_ns + work_ns, source_ns)
+
+
+@kernel
+def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given):
+    costs = step.costs
     weight_bytes = SLICES * costs.slice_bytes
     read_ns = costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
-    weight_ns = weight_bytes / costs.link_bytes_per_ns
-    fetch_ns = 2 * costs.hop_ns + weight_ns
-    active = _by_tokens(step.tokens)
-    local_ns, remote_ns, reads_ns, serves_ns, inbound_ns = np.zeros((5, dies))
-    for expert in active:
-        reads_ns[step.home[expert]] += read_ns
-    threshold = max(step.tokens.sum() / max(1, len(active)), 512.0)
-    cand_die, cand_ns, cand_local = np.zeros(dies, np.int64), np.zeros(dies), np.zeros(dies, np.bool_)
-    experts = len(step.tokens)
-    given_die, given_tokens = np.zeros((experts, dies), np.int32), np.zeros((experts, dies), np.int32)
-    given_count = np.zeros(experts, np.int64)
-    for expert in active:
-        tokens, home = step.tokens[expert], step.home[expert]
-        die_ns = np.maximum(np.maximum(local_ns, reads_ns + serves_ns), inbound_ns) + remote_ns
-        n = _rank_candidates(step, expert, die_ns, 2 * costs.hop_ns, weight_ns, cand_die, cand_ns, cand_local)
-        n = min(n, max(candidates, int(tokens // threshold)))
-        placed = np.zeros(n, np.int64)
-        count, size, last = _blocks(tokens, block_tokens)
-        for block in range(count):
-            block_size = last if block == count - 1 else size
-            work_ns = np.ceil(costs.flop_per_token * block_size / costs.flop_per_ns)
-            best, best_ns = -1, np.inf
-            for i in range(n):
-                die = cand_die[i]
-                if cand_local[i]:
-                    worst = max(local_ns[die] + work_ns, reads_ns[die] + serves_ns[die], inbound_ns[die]) + remote_ns[die]
-                else:
-                    busy = max(local_ns[die], reads_ns[die] + serves_ns[die], inbound_ns[die] + fetch_ns)
-                    extra = 0.0 if placed[i] else read_ns
-                    source = max(local_ns[home], reads_ns[home] + serves_ns[home] + extra, inbound_ns[home]) + remote_ns[home]
-                    worst = max(busy + remote_ns[die] + work_ns, source)
-                if worst < best_ns or (worst == best_ns and cand_local[i] and not cand_local[best]):
-                    best, best_ns = i, worst
-            die = cand_die[best]
-            if cand_local[best]:
-                local_ns[die] += work_ns
+    extra_ns = 2 * costs.hop_ns, weight_bytes / costs.link_bytes_per_ns  # of a fetch from a neighbour
+    fetch_ns = extra_ns[0] + extra_ns[1]
+    total = 0
+    for expert in order:
+        loads[step.home[expert]].reads_ns += read_ns
+        total += step.tokens[expert]
+    threshold = max(total / max(1, len(order)), 512.0)  # 512: a constant of the published simulator
+    for expert in order:
+        tokens, source = np.int64(step.tokens[expert]), loads[step.home[expert]]
+        ranked, placed = candidate[expert], given[expert]
+        n = min(_rank_candidates(step, expert, extra_ns, loads, ranked), max(candidates, int(tokens // threshold)))
+        blocks = max(1, tokens // block_tokens)
+        for block in range(blocks):
+            size = min(tokens, block_tokens) if block < blocks - 1 else tokens - (blocks - 1) * block_tokens
+            work_ns = np.ceil(costs.flop_per_token * size / costs.flop_per_ns)
+            best, best_ns, best_local = -1, np.inf, False
+            for rank in range(n):
+                local = _holds(step, expert, ranked[rank])
+                worst_ns = _worst_after(loads[ranked[rank]], source, local, placed[rank] == 0, work_ns, read_ns, fetch_ns)
+                if worst_ns < best_ns or (worst_ns == best_ns and local and not best_local):
+                    best, best_ns, best_local = rank, worst_ns, local
+            load = loads[ranked[best]]
+            if best_local:
+                load.local_ns += work_ns
             else:
-                remote_ns[die] += work_ns
-                inbound_ns[die] += fetch_ns
-                if placed[best] == 0:
-                    serves_ns[home] += read_ns
-            placed[best] += block_size
-        for i in range(n):
-            if placed[i]:
-                given_die[expert, given_count[expert]] = cand_die[i]
-                given_tokens[expert, given_count[expert]] = placed[i]
-                given_count[expert] += 1
-    return _in_expert_order(active, given_die, given_tokens, given_count)
+                load.remote_ns += work_ns
+                load.inbound_ns += fetch_ns
+                source.serves_ns += read_ns if placed[best] == 0 else 0.0
+            placed[best] += size
 
 
-@njit
+@inner
 def _nearest_host(step, expert, die):
-    """Distance to the nearest die that holds the expert (0: this one does)."""
+    """Distance to the nearest die that holds the whole expert (0: this one does)."""
     nearest = step.hops[die, step.home[expert]]
     for host in range(len(step.hops)):
         if step.copied_slices[expert, host] == SLICES:
@@ -202,38 +209,28 @@ def _nearest_host(step, expert, die):
     return nearest
 
 
-@njit(cache=True)
-def _paper(step, block_tokens, distance):
-    costs, dies, experts = step.costs, len(step.hops), len(step.tokens)
+@kernel
+def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidate, given):
+    costs = step.costs
     weight_bytes = SLICES * costs.slice_bytes
-    active = _by_tokens(step.tokens)
-    load_ns = np.zeros(dies)
-    read_ns, order, placed = np.zeros(dies), np.zeros(dies, np.int64), np.zeros(dies, np.int64)
-    given_die, given_tokens = np.zeros((experts, dies), np.int32), np.zeros((experts, dies), np.int32)
-    given_count = np.zeros(experts, np.int64)
-    for expert in active:
-        n = 0
+    for expert in order:
+        near, placed, n = candidate[expert], given[expert], 0
         for reach in range(distance + 1):
-            for die in range(dies):
+            for die in range(len(load_ns)):
                 if _nearest_host(step, expert, die) == reach:
                     far_ns = reach * (costs.hop_ns + weight_bytes / costs.link_bytes_per_ns)
-                    read_ns[die] = far_ns if reach else costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
-                    order[n], placed[die] = die, 0
+                    read_ns[n] = far_ns if reach else costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
+                    near[n] = die
                     n += 1
-        left = step.tokens[expert]
+        left = np.int64(step.tokens[expert])
         while left > 0:
             size = min(left, block_tokens)
             work_ns = costs.flop_per_token * size / costs.flop_per_ns
-            best, best_ns = order[0], np.inf
-            for die in order[:n]:
-                ns = load_ns[die] + max(0.0 if placed[die] else read_ns[die], work_ns)
+            best, best_ns = 0, np.inf
+            for rank in range(n):
+                ns = load_ns[near[rank]] + max(0.0 if placed[rank] else read_ns[rank], work_ns)
                 if ns < best_ns:
-                    best, best_ns = die, ns
-            load_ns[best] = best_ns
+                    best, best_ns = rank, ns
+            load_ns[near[best]] = best_ns
             placed[best] += size
             left -= size
-        for die in order[:n]:
-            if placed[die]:
-                given_die[expert, given_count[expert]], given_tokens[expert, given_count[expert]] = die, placed[die]
-                given_count[expert] += 1
-    return _in_expert_order(active, given_die, given_tokens, given_count)

@@ -8,15 +8,9 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from math import ceil, floor
+from math import ceil
 
-ROUTED_MODELS = {
-    "deepseek-v3": dict(hidden=7168, ffn=2048, experts=256, u=0.9,
-                        v=[(128, .5), (256, .53), (512, .68), (1024, .70), (4096, .69), (None, .69)]),
-    "llama-4-maverick": dict(hidden=5120, ffn=8192, experts=128, u=0.85,
-                             v=[(128, .65), (256, .65), (512, .72), (1024, .70), (None, .65)]),
-}
-
+import numpy as np
 
 class Stage:
     """A step of a request chain: what it needs, how long it takes, and what follows when it is processed."""
@@ -103,10 +97,13 @@ class Calendar:
 
 
 class PublishedSimulator:
-    """Runs one batch; see ``run`` for what it returns."""
+    """Steps of one batch, one after the other.
+
+    ``model``: hidden, ffn, experts, u (share of HBM bandwidth), v ([(bound of tokens or None, share of peak), ...]).
+    """
 
     def __init__(self, model, mesh_x, mesh_y, strategy, dtype_bytes=2, hbm=3350.0, d2d=1741 * 0.9):
-        self.m = ROUTED_MODELS[model]
+        self.m = model
         self.X, self.Y, self.D = mesh_x, mesh_y, mesh_x * mesh_y
         self.predict = "pred" in strategy
         self.plan_rule = "allo" if "allo" in strategy else ("ep" if strategy == "ep" else "base")
@@ -322,3 +319,45 @@ class PublishedSimulator:
                 self.start_chain(now, layer, e, die, s, n, predicted)
         self.calendar.run()
         return self.calendar.latest
+
+
+def routing_by_iteration(experts, request_offsets, iteration, decode_steps):
+    """(iteration, request of each row, experts of each row) for every iteration that has rows."""
+    request = np.repeat(np.arange(len(request_offsets) - 1), np.diff(request_offsets))
+    for t in range(decode_steps + 1):
+        rows = np.flatnonzero(iteration == t)
+        if len(rows):
+            yield t, request[rows], experts[rows]
+
+
+def add_pairs(heat, before, after):
+    """Count all pairs (expert of a token, expert of the next) in every layer; ``before``, ``after``: [layer, k]."""
+    for layer in range(len(heat)):
+        for i in before[layer]:
+            for j in after[layer]:
+                heat[layer, i, j] += 1
+
+
+def simulate(model, mesh_x, mesh_y, strategy, experts, request_offsets, iteration, decode_steps):
+    """(prefill_ns, decode_ns, counters and events) of a trace: int[token, layer, k], int[request + 1], int[token]."""
+    sim = PublishedSimulator(model, mesh_x, mesh_y, strategy)
+    layers, count = experts.shape[1], model["experts"]
+    heat = np.zeros((layers, count, count), np.int64)
+    keep, now, prefill, last = ceil(0.2 * count), 0, 0, {}
+    for t, request, rows in routing_by_iteration(experts, request_offsets, iteration, decode_steps):
+        is_prefill = t == 0 and (request == request[-1]).sum() > 1
+        for row, r in zip(rows, request.tolist()):
+            at, before = last.get(r, (None, None))
+            if (t == 0 and at == 0) or (t >= 2 and at == t - 1):
+                add_pairs(heat, before, row)
+            last[r] = t, row
+        for layer in range(layers):
+            chosen = rows[:, layer, :].ravel().tolist()
+            tokens = np.bincount(chosen, minlength=count)
+            top = None
+            if t >= 1:
+                top = [set(np.argsort(heat[layer, i], kind="stable")[-keep:].tolist()) for i in range(count)]
+            now = sim.step(now, layer, tokens, list(dict.fromkeys(chosen)), top if sim.predict else None)
+        if is_prefill:
+            prefill = now
+    return prefill, now - prefill, sim.count | {"events": sim.calendar.processed}
