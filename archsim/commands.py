@@ -62,14 +62,14 @@ def run_command(
     from archsim.execution.capacity import refuse_misfits
     from archsim.execution.simulator import Simulator
     from archsim.results import collect
-    from archsim.runner import choose, plan
+    from archsim.runner import choose, prepare
 
     if len({step is None, layer is None, timeline is None}) > 1:
         raise ArchsimError("a timeline needs all of --step, --layer and --timeline")
     chosen = choose(experiment, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
-    planned = plan(chosen)
-    refuse_misfits(planned.runs)
-    run, simulator = planned.runs[0], Simulator(planned.traces)
+    prepared = prepare(chosen)
+    refuse_misfits(prepared.runs)
+    run, simulator = prepared.runs[0], Simulator(prepared.traces)
     if timeline is not None:
         _write_timeline(simulator, run, step, layer, Path(timeline))
     row = collect([simulator.record(run)]).runs.rows[0]
@@ -97,18 +97,19 @@ def _write_timeline(simulator, run: Run, step: int, layer: int, path: Path) -> N
     index = layers.index(layer)
     if not engine.demand.tokens[step, index].any():
         raise ArchsimError(f"--step {step} --layer {layer}: no request has routing there")
-    write_timeline(engine.trace_step(step, index), path, f"{run.name}, iteration {step}, layer {layer}")
+    log = engine.trace_step(step, index)
+    write_timeline(log, path, f"{run.name}, iteration {step}, layer {layer}", engine.mesh)
 
 
 def _print_runs(experiment: ExperimentSpec) -> int:
     """The runs, and how the weights of each lie in the memory of its fullest die."""
     from archsim.execution.capacity import rooms
-    from archsim.runner import plan
+    from archsim.runner import prepare
 
     table = _table("system", "model", "batch", "policy", "assumptions")
     for title in ("fullest die", "weights GB", "bound GB", "left GB", "fits"):
         table.add_column(title, justify="right")
-    every = list(rooms(plan(experiment).runs))
+    every = list(rooms(prepare(experiment).runs))
     for room in every:
         run, bound = room.run, room.fit.bound_bytes
         table.add_row(
@@ -150,8 +151,7 @@ def _print_speedups(results: Results, policies: Iterable[str]) -> None:
 def _print_page(folder: Path) -> None:
     from archsim.report.page import write_report
 
-    write_report(folder)
-    print(f"report: {folder / 'index.html'}")
+    print(f"report: {write_report(folder)}")
 
 
 def _table(*columns: str):

@@ -45,7 +45,7 @@ class Unwatched:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Prepared:
     """The runs of an experiment in the order of the results, and its open traces.
 
     traces, digests (names of the routing): by model.
@@ -56,8 +56,8 @@ class Plan:
     digests: dict[str, str]
 
 
-def plan(experiment: ExperimentSpec) -> Plan:
-    """Raises TraceError if a trace is malformed or belongs to none of the models."""
+def prepare(experiment: ExperimentSpec) -> Prepared:
+    """Expand an experiment and open its trace. Raises TraceError if that is malformed, or of another model."""
     workload, traces = experiment.workload, {}
     if isinstance(workload.trace, str):
         traces = {model.name: open_trace(workload.trace, model) for model in experiment.models}
@@ -65,7 +65,7 @@ def plan(experiment: ExperimentSpec) -> Plan:
         digests = {name: f"{label} {trace.digest}" for name, trace in traces.items()}
     else:
         digests = {model.name: generated_digest(workload) for model in experiment.models}
-    return Plan(expand(experiment, digests), traces, digests)
+    return Prepared(expand(experiment, digests), traces, digests)
 
 
 def sweep(
@@ -81,18 +81,18 @@ def sweep(
     anything runs; ArchsimError at the end if runs have failed: the others are kept.
     """
     watcher = watcher or Unwatched()
-    planned = plan(experiment)
-    refuse_misfits(planned.runs)
+    prepared = prepare(experiment)
+    refuse_misfits(prepared.runs)
     with sole_writer(report_folder(experiment, out)):
         store = RunStore(report_folder(experiment, out))
-        store.write_manifest(experiment, planned.runs, planned.digests)
-        records = {run.key: record for run in planned.runs if (record := store.load(run))}
-        waiting = [run for run in planned.runs if run.key not in records]
-        watcher.begin(len(planned.runs), len(records))
+        store.write_manifest(experiment, prepared.runs, prepared.digests)
+        records = {run.key: record for run in prepared.runs if (record := store.load(run))}
+        waiting = [run for run in prepared.runs if run.key not in records]
+        watcher.begin(len(prepared.runs), len(records))
         if waiting:
             store.remove_outdated()
-        _simulate_missing(planned, waiting, jobs or available_cores(), store, records, watcher)
-        results = collect([records[run.key] for run in planned.runs])
+        _simulate_missing(prepared, waiting, jobs or available_cores(), store, records, watcher)
+        results = collect([records[run.key] for run in prepared.runs])
         results.write(store.folder)
     return results
 
@@ -113,8 +113,8 @@ def simulate(
     from archsim.execution.simulator import Simulator
 
     one = choose(experiment, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
-    planned = plan(one)
-    return collect([Simulator(planned.traces).record(planned.runs[0])])
+    prepared = prepare(one)
+    return collect([Simulator(prepared.traces).record(prepared.runs[0])])
 
 
 def choose(
@@ -145,22 +145,22 @@ def report_folder(experiment: ExperimentSpec, out: str | Path | None) -> Path:
 
 
 def _simulate_missing(
-    planned: Plan, waiting: list[Run], jobs: int, store: RunStore, records: dict[str, Record], watcher: Watcher
+    prepared: Prepared, waiting: list[Run], jobs: int, store: RunStore, records: dict[str, Record], watcher: Watcher
 ) -> None:
     """Add the records of the runs that wait, keeping each and rewriting results.csv as they finish."""
     failures = []
-    for run, reply in simulate_all(waiting, jobs, planned.traces):
+    for run, reply in simulate_all(waiting, jobs, prepared.traces):
         if isinstance(reply, Failure):
             failures.append(f"{run.name}: {reply.message}")
             watcher.failed(run, reply)
             continue
         store.save(run, reply)
         records[run.key] = reply
-        finished = [records[each.key] for each in planned.runs if each.key in records]
+        finished = [records[each.key] for each in prepared.runs if each.key in records]
         run_table(finished).write_csv(store.folder / "results.csv")
         watcher.finished(run, reply)
     if failures:
-        count = f"{len(failures)} of {len(planned.runs)} runs failed"
+        count = f"{len(failures)} of {len(prepared.runs)} runs failed"
         raise ArchsimError("\n".join([f"{count}; the others are kept in {store.folder}", *failures]))
 
 
