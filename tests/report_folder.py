@@ -84,7 +84,14 @@ def _wobble(*key: object) -> float:
 
 
 def _result(
-    system: SystemSpec, model: ModelSpec, batch: int, policy: str, spec: AssumptionsSpec, steps: int, prefill_ns: int, base: bool
+    system: SystemSpec,
+    model: ModelSpec,
+    batch: int,
+    policy: str,
+    spec: AssumptionsSpec,
+    steps: int,
+    prefill_ns: int,
+    base: bool,
 ) -> dict:
     key = (system.name, model.name, batch, policy, spec.label)
     speedup = 1.0 if policy == "base" else SPEEDUP[policy] * (0.8 + 0.4 * _wobble(*key))
@@ -93,7 +100,9 @@ def _result(
     weights = 3 * model.slice_weights * model.experts * len(model.moe_layer_ids) * steps
     decode_ns = round(weights / 2e12 * 1e9 / system.dies * 8 * (batch / 4096) ** 0.5 / speedup)
     remote = HOPS[policy] ** 0.5 if HOPS[policy] else 0.0
-    dispatched = batch * model.hidden * model.top_k * len(model.moe_layer_ids) * steps if spec.activations == "dispatched" else 0
+    dispatched = (
+        batch * model.hidden * model.top_k * len(model.moe_layer_ids) * steps if spec.activations == "dispatched" else 0
+    )
     hops = round(weights / 1e6 * HOPS[policy]) + dispatched // 10_000_000
     bounds = {"base": (0.02, 0.2, 0.7, 0.08), "pred": (0.02, 0.4, 0.4, 0.18)}.get(policy, (0.01, 0.55, 0.02, 0.42))
     hidden = 0.1 if dispatched else 0.0

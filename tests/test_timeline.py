@@ -9,7 +9,8 @@ import pytest
 
 from archsim.report.timeline import write_timeline
 from microarch.mesh import build_mesh
-from microarch.request import SERVED_BY, State
+from microarch.blocks import SERVED_BY
+from microarch.request import State
 
 ROWS = [
     # state, die, src, dst, expert, slice, tokens, start, end
@@ -26,7 +27,9 @@ ROWS = [
 
 def log_of(rows, **more) -> dict[str, np.ndarray]:
     names = ("kind", "die", "src", "dst", "expert", "slice", "tokens", "start_ns", "end_ns")
-    log = {name: np.array([row[i] for row in rows], float if name.endswith("_ns") else int) for i, name in enumerate(names)}
+    log = {
+        name: np.array([row[i] for row in rows], float if name.endswith("_ns") else int) for i, name in enumerate(names)
+    }
     return log | {"unit": np.array([SERVED_BY[row[0]] for row in rows], int)} | more
 
 
@@ -67,7 +70,9 @@ def test_processes_threads_names_and_times(tmp_path):
 def test_a_transfer_is_on_every_link_of_its_route(tmp_path):
     mesh = build_mesh(3, 3)
     tracks = slices(load(write_timeline(log_of(ROWS), tmp_path / "step.json", "a step", mesh)))
-    data = {thread for (process, thread), events in tracks.items() if process == "mesh links" and events[0]["cat"] == "DATA"}
+    data = {
+        thread for (process, thread), events in tracks.items() if process == "mesh links" and events[0]["cat"] == "DATA"
+    }
     assert data == {"link 8 → 7", "link 7 → 6", "link 6 → 3", "link 3 → 0"}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
 from archsim.specs.errors import ArchsimError
 from archsim.specs.library import MANIFEST_KEY
 from archsim.specs.validation import validate
@@ -125,10 +125,33 @@ class Report:
         """Whether the traffic was generated."""
         return not isinstance(self.experiment["workload"]["trace"], str)
 
+    @property
+    def traces(self) -> list[str]:
+        """What the runs call their routing."""
+        return list(dict.fromkeys(run.trace for run in self.runs))
+
+    def tie_pairs(self) -> list[tuple[str, str]]:
+        """Labels of assumption sets that differ in the order of simultaneous events alone: (sequence, heapq)."""
+
+        def rest(spec: AssumptionsSpec) -> list[str]:
+            return [spec.set, *(getattr(spec, field) for field in ASSUMPTIONS if field != "ties")]
+
+        return [
+            (ordered, heaped)
+            for ordered, spec in self.assumptions.items()
+            for heaped, other in self.assumptions.items()
+            if (spec.ties, other.ties) == ("sequence", "heapq") and rest(spec) == rest(other)
+        ]
+
+    def compared(self) -> list[str]:
+        """The assumption sets that figures show: of two that differ in ties alone, only the one that is named more shortly."""
+        twins = {max(pair, key=len) for pair in self.tie_pairs()}
+        return [label for label in self.assumptions if label not in twins]
+
     def places(self) -> list[Place]:
-        """Those that have runs, in the order of assumption sets, systems, models."""
+        """Those that have runs and are shown in figures, in the order of assumption sets, systems, models."""
         found = {run.place for run in self.runs}
-        order = [Place(a, s, m) for a in self.assumptions for s in self.systems for m in self.models]
+        order = [Place(a, s, m) for a in self.compared() for s in self.systems for m in self.models]
         return [place for place in order if place in found]
 
     def at(self, place: Place) -> list[Run]:
@@ -175,7 +198,9 @@ def read_report(folder: Path) -> Report:
 
 def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise ReportError(f"{path}: no such file; a report folder holds results.csv, dies.csv, links.csv and manifest.yaml")
+        raise ReportError(
+            f"{path}: no such file; a report folder holds results.csv, dies.csv, links.csv and manifest.yaml"
+        )
     return path
 
 
@@ -203,7 +228,9 @@ def _rank(where: str, row: dict[str, str], order: dict[str, list[str]]) -> tuple
 
 
 def _run(where: str, row: dict[str, str]) -> Run:
-    numbers = {column: _number(where, column, row[column]) for column in NUMBERS if row[column] or column not in OPTIONAL}
+    numbers = {
+        column: _number(where, column, row[column]) for column in NUMBERS if row[column] or column not in OPTIONAL
+    }
     place = Place(row["assumptions"], row["system"], row["model"])
     return Run(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers)
 
@@ -251,6 +278,8 @@ def _check_complete(report: Report) -> None:
         dies = int(run["mesh_x"] * run["mesh_y"])
         found = len(report.dies.get(run.key, ()))
         if found != dies:
-            raise ReportError(f"{report.folder / 'dies.csv'}: {found} rows for run {run.key} ({run.label}), expected {dies}")
+            raise ReportError(
+                f"{report.folder / 'dies.csv'}: {found} rows for run {run.key} ({run.label}), expected {dies}"
+            )
         if dies > 1 and run.key not in report.links:
             raise ReportError(f"{report.folder / 'links.csv'}: no rows for run {run.key} ({run.label})")

@@ -48,7 +48,9 @@ def speedup_panels(report: Report, claims: list[Claim]) -> list[Panel]:
     """Decode throughput over that of base."""
     values = [run.get("speedup_vs_base") or 0.0 for run in report.runs]
     published = [
-        claim.value for place in report.places() for claim in marks(claims, "throughput", place.model, place.system).values()
+        claim.value
+        for place in report.places()
+        for claim in marks(claims, "throughput", place.model, place.system).values()
     ]
     axis = linear_axis(1.02 * max(values + published), plain_factor)
 
@@ -187,7 +189,9 @@ def _groups(report: Report, place: Place, bar: Callable[[Run], Bar]) -> list[Gro
     return [
         Group(
             f"batch {batch:,}",
-            tuple(bar(runs[batch, policy]) if (batch, policy) in runs else Bar(policy, (), "no run") for policy in present),
+            tuple(
+                bar(runs[batch, policy]) if (batch, policy) in runs else Bar(policy, (), "no run") for policy in present
+            ),
         )
         for batch in batches
     ]
@@ -213,7 +217,9 @@ def _ratio_panels(
             claim = published.get(run.policy)
             if claim is None:
                 return Bar(run.policy, segments, label)
-            return Bar(run.policy, segments, label, claim.value, f"published: {plain_factor(claim.value)} ({claim.edition})")
+            return Bar(
+                run.policy, segments, label, claim.value, f"published: {plain_factor(claim.value)} ({claim.edition})"
+            )
 
         groups = _groups(report, place, bar)
         spoken = f"{unit}: {place.model} on {place.system}, {place.assumptions}"

@@ -44,7 +44,9 @@ def scale_css(dark: bool) -> str:
         red, green, blue = fill = _colour(step / LEVELS, stops)
         ink = "#111" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#fff"
         stroke = _hex(_colour(step / LEVELS, (_IDLE_LINK, *stops[1:])))
-        rules.append(f".u{step}{{fill:{_hex(fill)}}}.n{step}{{fill:{ink}}}.l{step}{{stroke:{stroke};stroke-width:{_thickness(step)}}}")
+        rules.append(
+            f".u{step}{{fill:{_hex(fill)}}}.n{step}{{fill:{ink}}}.l{step}{{stroke:{stroke};stroke-width:{_thickness(step)}}}"
+        )
     return "".join(rules)
 
 

@@ -29,12 +29,17 @@ def write_report(folder: Path) -> Path:
 def render(report: Report) -> str:
     """The page as text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["svg"] = Markup
+    environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
     environment.filters["factor"] = factor
     environment.filters["plain_factor"] = plain_factor
     environment.filters["percent"] = percent
@@ -54,6 +59,7 @@ def _context(report: Report) -> dict[str, Any]:
         "assumptions": tables.assumptions(report),
         "comparisons": list(comparisons.items()),
         "tolerance": TOLERANCE,
+        "close": tables.CLOSE,
         "ties": tables.ties(report),
         "policies": [(name, figures.policy_class(name, report.policies)) for name in report.policies],
         "speedups": figures.speedup_panels(report, claims),

@@ -6,8 +6,19 @@ from typing import Any
 
 from archsim.report.data import Report, Run
 from archsim.report.figures import BOUND_NAMES
-from archsim.report.units import BYTE_UNITS, RATE_UNITS, TIME_UNITS, Unit, factor, percent, scaled, signed_percent, significant, unit_of
-from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
+from archsim.report.units import (
+    BYTE_UNITS,
+    RATE_UNITS,
+    TIME_UNITS,
+    Unit,
+    factor,
+    percent,
+    scaled,
+    signed_percent,
+    significant,
+    unit_of,
+)
+from archsim.specs.assumptions import ASSUMPTIONS
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,7 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+CLOSE = 0.01  # relative difference of throughput below which strategies are named together
 _PERCENT = ((0.01, "%"),)
 _MILLIONS = ((1e9, "G"), (1e6, "M"), (1.0, ""))
 COLUMNS = (
@@ -61,7 +73,9 @@ def results(report: Report) -> tuple[list[dict[str, str]], list[list[Cell]]]:
     for column in COLUMNS:
         unit = unit_of([run.get(column.name) or 0.0 for run in report.runs], column.units)
         chosen.append((column, unit[0]))
-        headers.append({"text": f"{column.header} [{unit[1]}]" if unit[1] else column.header, "meaning": column.meaning})
+        headers.append(
+            {"text": f"{column.header} [{unit[1]}]" if unit[1] else column.header, "meaning": column.meaning}
+        )
     rows = []
     for run in report.runs:
         place = run.place
@@ -79,20 +93,23 @@ def _cell(value: float | None, column: Column, worth: float) -> Cell:
 
 
 def overview(report: Report) -> list[dict[str, Any]]:
-    """For every place, the fastest strategy at the largest batch, and what bounds it."""
+    """For every place, the fastest strategies at the largest batch (all within CLOSE), and what bounds the first of them."""
     rows = []
     for place in report.places():
         runs = [run for run in report.at(place) if run.get("throughput_tokens_per_s")]
         if not runs:
             continue
         batch = max(run.batch for run in runs)
-        best = max((run for run in runs if run.batch == batch), key=lambda run: run["throughput_tokens_per_s"])
+        runs = [run for run in runs if run.batch == batch]
+        highest = max(run["throughput_tokens_per_s"] for run in runs)
+        fastest = [run for run in runs if run["throughput_tokens_per_s"] >= highest * (1 - CLOSE)]
+        best = fastest[0]
         speedup = best.get("speedup_vs_base")
         rows.append(
             {
                 "place": place,
                 "batch": _count(batch),
-                "policy": best.policy,
+                "policies": ", ".join(run.policy for run in fastest),
                 "throughput": scaled(best["throughput_tokens_per_s"], RATE_UNITS),
                 "speedup": "no base run" if speedup is None else factor(speedup),
                 "bound": _bound(best),
@@ -113,7 +130,11 @@ def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
     specs = list(report.assumptions.values())
     for field, meanings in ASSUMPTIONS.items():
         values = [getattr(spec, field) for spec in specs]
-        row = {"field": field, "values": values, "meanings": {value: meanings[value] for value in dict.fromkeys(values)}}
+        row = {
+            "field": field,
+            "values": values,
+            "meanings": {value: meanings[value] for value in dict.fromkeys(values)},
+        }
         split["differ" if len(set(values)) > 1 else "same"].append(row)
     return split
 
@@ -121,7 +142,7 @@ def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
 def ties(report: Report) -> list[dict[str, str]]:
     """How far runs move when events at equal times are taken in (time, sequence) order; empty if that was not tried."""
     rows = []
-    for ordered, heaped in _pairs_by_ties(report.assumptions):
+    for ordered, heaped in report.tie_pairs():
         for run in report.runs:
             if run.place.assumptions != heaped:
                 continue
@@ -129,20 +150,6 @@ def ties(report: Report) -> list[dict[str, str]]:
             if other is not None:
                 rows.append(_tie_row(run, other))
     return rows
-
-
-def _pairs_by_ties(specs: dict[str, AssumptionsSpec]) -> list[tuple[str, str]]:
-    """Labels of sets that differ in ``ties`` alone: (sequence, heapq)."""
-
-    def rest(spec: AssumptionsSpec) -> list[str]:
-        return [spec.set, *(getattr(spec, field) for field in ASSUMPTIONS if field != "ties")]
-
-    return [
-        (ordered, heaped)
-        for heaped, spec in specs.items()
-        for ordered, other in specs.items()
-        if (spec.ties, other.ties) == ("heapq", "sequence") and rest(spec) == rest(other)
-    ]
 
 
 def _tie_row(run: Run, other: Run) -> dict[str, str]:

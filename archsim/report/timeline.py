@@ -69,7 +69,9 @@ def _checked(log: Mapping[str, np.ndarray]) -> dict[str, list]:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"columns of the step's log differ in length: {lengths}")
     if (columns["end_ns"] < columns["start_ns"]).any():
-        raise ValueError(f"row {int(np.argmax(columns['end_ns'] < columns['start_ns']))} of the step's log ends before it starts")
+        raise ValueError(
+            f"row {int(np.argmax(columns['end_ns'] < columns['start_ns']))} of the step's log ends before it starts"
+        )
     begin = columns["start_ns"].min() if len(columns["start_ns"]) else 0
     for name in ("start_ns", "end_ns"):
         columns[name] = np.rint(columns[name] - begin).astype(np.int64)
@@ -103,7 +105,8 @@ def _places(row: Mapping[str, Any], mesh: Mesh | None) -> Iterable[Track]:
     if mesh is None:
         return [Track(MESH_PROCESS, src * 10_000 + dst, f"route {src} → {dst}")]
     return [
-        Track(MESH_PROCESS, int(link), f"link {mesh.link_src[link]} → {mesh.link_dst[link]}") for link in mesh.route(src, dst)
+        Track(MESH_PROCESS, int(link), f"link {mesh.link_src[link]} → {mesh.link_dst[link]}")
+        for link in mesh.route(src, dst)
     ]
 
 
