@@ -40,6 +40,7 @@ def render(report: Report) -> str:
     )
     environment.filters["svg"] = Markup
     environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
+    environment.filters["written"] = _written
     environment.filters["factor"] = factor
     environment.filters["plain_factor"] = plain_factor
     environment.filters["percent"] = percent
@@ -80,6 +81,13 @@ def _context(report: Report) -> dict[str, Any]:
         "headers": headers,
         "rows": rows,
     }
+
+
+def _written(value: Any) -> str:
+    """A value of the manifest on one line."""
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_written(each)}" for key, each in value.items())
+    return ", ".join(map(_written, value)) if isinstance(value, list) else str(value)
 
 
 def _planned(report: Report) -> int:
