@@ -14,7 +14,7 @@ from archsim.report.mesh_map import LEVELS, level, mesh_map
 from archsim.report.page import render, write_report
 from archsim.report.svg import linear_axis, log_axis
 from archsim.report.tables import ties
-from archsim.report.units import BYTE_UNITS, factor, plain_factor, scaled, signed_percent, significant
+from archsim.report.units import BYTE_UNITS, factor, plain_factor, prefixed, scaled, signed_percent, significant
 from archsim.results import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
 from archsim.specs.library import load_assumptions
 
@@ -414,6 +414,7 @@ def test_numbers_are_written_for_people():
         "0",
         "1,000",
     ]
+    assert [prefixed(value) for value in (4.35e12, 33, 0)] == ["4.35\u00a0T", "33", "0"]
     assert scaled(1.24e12, BYTE_UNITS) == "1.24\u00a0TB"
     assert (factor(5.3), plain_factor(5.3)) == ("5.30×", "5.3×")
     assert [signed_percent(change).replace("\u00a0", " ") for change in (0.031, -0.0042, 0)] == [

@@ -58,6 +58,7 @@ def _context(report: Report) -> dict[str, Any]:
         "planned": _planned(report),
         "overview": tables.overview(report),
         "assumptions": tables.assumptions(report),
+        "origins": tables.origins(report),
         "comparisons": list(comparisons.items()),
         "tolerance": TOLERANCE,
         "close": tables.CLOSE,

@@ -7,18 +7,20 @@ from typing import Any
 from archsim.report.data import Report, Run
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.units import (
-    BYTE_UNITS,
     RATE_UNITS,
     TIME_UNITS,
     Unit,
     factor,
     percent,
+    prefixed,
     scaled,
     signed_percent,
     significant,
     unit_of,
 )
-from archsim.specs.assumptions import ASSUMPTIONS
+from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
+
+CLOSE = 0.01  # relative difference of throughput below which strategies are named together
 
 
 @dataclass(frozen=True)
@@ -44,25 +46,24 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-CLOSE = 0.01  # relative difference of throughput below which strategies are named together
 _PERCENT = ((0.01, "%"),)
-_MILLIONS = ((1e9, "G"), (1e6, "M"), (1.0, ""))
+_BYTES = ((1.0, "B"),)
 COLUMNS = (
     Column("decode steps", "decode_steps", write=_count),
     Column("prefill", "prefill_ns", TIME_UNITS, "0 where no prefill ran"),
     Column("decode", "decode_ns", TIME_UNITS),
     Column("throughput", "throughput_tokens_per_s", RATE_UNITS),
     Column("speed-up over base", "speedup_vs_base", ((1.0, "×"),)),
-    Column("hops, messages", "hop_messages", _MILLIONS, "sum of Manhattan distances"),
-    Column("hops, bytes", "hop_bytes", tuple((worth, f"{name} · hops") for worth, name in BYTE_UNITS)),
-    Column("local HBM reads", "local_hbm_read_bytes", BYTE_UNITS),
-    Column("remote HBM reads", "remote_hbm_read_bytes", BYTE_UNITS),
-    Column("HBM writes of copies", "local_hbm_write_bytes", BYTE_UNITS),
-    Column("activations between dies", "activation_bytes", BYTE_UNITS),
+    Column("hops, messages", "hop_messages", meaning="sum of Manhattan distances", write=prefixed),
+    Column("hops, bytes", "hop_bytes", ((1.0, "B · hops"),), "sum of sizes times Manhattan distances", prefixed),
+    Column("local HBM reads", "local_hbm_read_bytes", _BYTES, write=prefixed),
+    Column("remote HBM reads", "remote_hbm_read_bytes", _BYTES, write=prefixed),
+    Column("HBM writes of copies", "local_hbm_write_bytes", _BYTES, write=prefixed),
+    Column("activations between dies", "activation_bytes", _BYTES, write=prefixed),
     Column("die utilisation", "die_utilisation", _PERCENT, "compute array, mean over dies"),
-    Column("load, max over mean", "load_max_over_mean", ((1.0, "×"),)),
-    Column("copies on the fullest die", "replicas_max_bytes_per_die", BYTE_UNITS),
-    Column("events", "events", _MILLIONS),
+    Column("load, max over mean", "load_max_over_mean", ((1.0, "×"),), "tokens of dies"),
+    Column("copies on the fullest die", "replicas_max_bytes_per_die", _BYTES, write=prefixed),
+    Column("events", "events", write=prefixed),
 )
 
 
@@ -137,6 +138,15 @@ def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
         }
         split["differ" if len(set(values)) > 1 else "same"].append(row)
     return split
+
+
+def origins(report: Report) -> dict[str, str]:
+    """Label of an assumption set → where its values come from."""
+    shipped = shipped_sets()
+    return {
+        label: shipped[spec.set].origin if spec.set in shipped else "the experiment's own"
+        for label, spec in report.assumptions.items()
+    }
 
 
 def ties(report: Report) -> list[dict[str, str]]:

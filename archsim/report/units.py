@@ -6,6 +6,7 @@ from collections.abc import Iterable
 BYTE_UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 RATE_UNITS = ((1e9, "G tokens/s"), (1e6, "M tokens/s"), (1e3, "k tokens/s"), (1.0, "tokens/s"))
+PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 NO_BREAK = "\u00a0"  # space between a number and its unit
 
 Unit = tuple[float, str]
@@ -29,6 +30,12 @@ def scaled(value: float, units: tuple[Unit, ...]) -> str:
     """``1.24e12`` with BYTE_UNITS → ``1.24 TB``."""
     worth, name = unit_of([value], units)
     return f"{significant(value / worth)}{NO_BREAK}{name}"
+
+
+def prefixed(value: float) -> str:
+    """``1.24e12`` → ``1.24 T``, ``33`` → ``33``: for columns whose header names the unit."""
+    worth, prefix = unit_of([value], PREFIXES)
+    return f"{significant(value / worth)}{NO_BREAK}{prefix}" if prefix else plain(value)
 
 
 def factor(value: float) -> str:
