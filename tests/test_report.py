@@ -344,6 +344,16 @@ def test_hops_and_expert_parallelism(tmp_path):
     assert "no hops" in Page(render(read_report(tmp_path))).text
 
 
+def test_runs_without_hops_are_left_out_of_a_mean_and_told(tmp_path):
+    def hops(row: dict) -> int:
+        return {"base": 1420, "allo": 10 if row["batch"] == 4096 else 0}.get(row["policy"], 1)
+
+    write_folder(tmp_path, batches=(4096, 16384), changes={"hop_messages": hops})
+    found = compare(tmp_path)["hops of base ÷ hops of allo", "published"]
+    assert (found.measured, found.runs, found.kind) == (142, 1, "met")
+    assert found.conditions[-1] == "1 more without hops left out"
+
+
 def test_nothing_is_claimed_of_other_hardware(tmp_path):
     write_folder(tmp_path, systems=("dojo_enhanced",))
     assert compare(tmp_path) == {}

@@ -129,11 +129,16 @@ def compare(report: Report) -> dict[Claim, list[Comparison]]:
     found: dict[Claim, list[Comparison]] = {}
     for claim in CLAIMS:
         for assumptions in report.compared():
-            ratios = _ratios(report, claim, assumptions)
+            pairs = _pairs(report, claim, assumptions)
+            ratios = {run: value for run, against in pairs if (value := ratio(claim.metric, run, against)) is not None}
             if ratios:
                 measured = sum(ratios.values()) / len(ratios)
-                conditions = tuple(_conditions(report, claim, list(ratios)))
-                found.setdefault(claim, []).append(Comparison(claim, assumptions, measured, len(ratios), conditions))
+                conditions = list(_conditions(report, claim, list(ratios)))
+                if len(ratios) < len(pairs):
+                    conditions.append(f"{len(pairs) - len(ratios)} more without {claim.metric} left out")
+                found.setdefault(claim, []).append(
+                    Comparison(claim, assumptions, measured, len(ratios), tuple(conditions))
+                )
     return found
 
 
@@ -158,19 +163,19 @@ def ratio(metric: str, run: Run, against: Run) -> float | None:
     return above / below if above and below else None
 
 
-def _ratios(report: Report, claim: Claim, assumptions: str) -> dict[Run, float]:
+def _pairs(report: Report, claim: Claim, assumptions: str) -> list[tuple[Run, Run]]:
+    """The runs that a claim speaks of, each with the run that it is compared with."""
     systems = claim.systems + claim.other_hardware
-    ratios = {}
+    pairs = []
     for run in report.runs:
         place = run.place
         wanted = place.assumptions == assumptions and place.system in systems and place.model in claim.models
         if not wanted or run.policy != claim.policy or (len(claim.batches) == 1 and run.batch not in claim.batches):
             continue
         against = report.find(place, run.batch, claim.against)
-        value = ratio(claim.metric, run, against) if against else None
-        if value is not None:
-            ratios[run] = value
-    return ratios
+        if against is not None:
+            pairs.append((run, against))
+    return pairs
 
 
 def _conditions(report: Report, claim: Claim, runs: list[Run]) -> Iterable[str]:
