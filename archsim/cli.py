@@ -86,16 +86,16 @@ def _natural(text: str) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from archsim.specs.library import load_experiment
     from archsim.commands import sweep_command
+    from archsim.specs.library import load_experiment
 
     experiment = load_experiment(arguments.file, arguments.overrides)
     return sweep_command(experiment, out=arguments.out, jobs=arguments.jobs, dry_run=arguments.dry_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from archsim.specs.library import load_experiment
     from archsim.commands import run_command
+    from archsim.specs.library import load_experiment
 
     experiment = load_experiment(arguments.file, arguments.overrides)
     return run_command(

@@ -3,6 +3,9 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from archsim.runner import prepare, simulate, sweep
 from archsim.specs.errors import ArchsimError, CapacityError, TraceError
 from archsim.specs.library import load_experiment
 
-SETS = ["published", "[published, {set: published, hops: all, weights: all}]"]
+SETS = ["published", "[physical, {set: published, hops: all, weights: all}]"]
 SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
 
 
@@ -212,25 +215,55 @@ def test_code_of_a_run_is_that_of_its_users_functions_too(tmp_path, monkeypatch)
     assert run.code != shipped.code and len(run.code) == len(shipped.code) == 12
 
 
-def test_schedule_gives_every_run_once_and_builds_demands_seldom(tmp_path):
-    experiment = tiny(tmp_path, "assumptions=[published, {set: published, contention: shared}]")
-    schedule, given = Schedule(expanded(experiment)), {0: [], 1: []}
-    while run := schedule.next(len(given[0]) % 2 if len(given[0]) < 5 else len(given[1]) % 2):
-        given[0 if len(given[0]) == len(given[1]) else 1].append(run)
-    every = given[0] + given[1]
-    assert sorted(run.key for run in every) == sorted(run.key for run in expanded(experiment))
-    assert schedule.next(0) is schedule.next(1) is None
+BOTH_KINDS = "assumptions=[published, {set: published, contention: shared}]"
 
 
-def test_workers_begin_with_different_demands_and_kernels_and_help_at_the_end(tmp_path):
-    experiment = tiny(tmp_path, "assumptions=[published, {set: published, contention: shared}]")
-    schedule = Schedule(expanded(experiment))
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_schedule_gives_every_run_once(tmp_path, workers):
+    experiment = tiny(tmp_path, BOTH_KINDS)
+    schedule, given, turn = Schedule(expanded(experiment)), [], 0
+    while task := schedule.next(turn % workers):
+        schedule.compiled(task.run)
+        given.append(task.run.key)
+        turn += 1
+    assert sorted(given) == sorted(run.key for run in expanded(experiment))
+    assert all(schedule.next(worker) is None for worker in range(workers))
+
+
+def test_workers_compile_different_kernels_on_different_demands(tmp_path):
+    schedule = Schedule(expanded(tiny(tmp_path, BOTH_KINDS)))
     first = [schedule.next(worker) for worker in (0, 1)]
-    assert len({run.demand.key for run in first}) == 2
-    assert {run.assumptions.contention for run in first} == {"reserved", "shared"}
-    rest = [schedule.next(0) for _ in range(experiment.runs - 2)]
-    demands = [run.demand.key for run in [first[0], *rest]]
-    assert None not in rest and sum(one != two for one, two in zip(demands, demands[1:])) == len(set(demands)) - 1
+    assert all(task.cold for task in first)
+    assert {task.run.assumptions.contention for task in first} == {"reserved", "shared"}
+    assert len({task.run.demand.key for task in first}) == 2
+    schedule.compiled(first[0].run)
+    later = [schedule.next(0) for _ in range(4)]
+    assert all(task and not task.cold for task in later)
+    assert {task.run.assumptions.contention for task in later} == {first[0].run.assumptions.contention}
+
+
+def test_a_worker_waits_for_a_kernel_rather_than_compile_it_again(tmp_path):
+    schedule = Schedule(expanded(tiny(tmp_path)))
+    first, given = schedule.next(0), []
+    waiting = threading.Thread(target=lambda: given.append(schedule.next(1)))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive() and given == []
+    schedule.compiled(first.run)
+    waiting.join(10)
+    assert len(given) == 1 and not given[0].cold
+
+
+def test_a_worker_stays_with_its_demand_then_helps(tmp_path):
+    experiment = tiny(tmp_path)
+    schedule, first = Schedule(expanded(experiment)), None
+    for worker in (0, 1):
+        first = schedule.next(worker)
+        schedule.compiled(first.run)
+    rest = [schedule.next(1) for _ in range(experiment.runs - 2)]
+    demands = [task.run.demand.key for task in (first, *rest)]
+    changes = sum(one != two for one, two in zip(demands, demands[1:], strict=False))
+    assert changes == len(set(demands)) - 1 == len({run.demand.key for run in expanded(experiment)}) - 1
 
 
 def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
@@ -306,7 +339,7 @@ def test_killed_at_any_point_it_goes_on_from_there(tmp_path):
     """SIGKILL again and again: what had ended is not run again, and nothing that is there is half a file."""
     out, arguments = slow_folder(tmp_path)
     kept = 0
-    for more in (1, 3, 2):
+    for more in (1, 4):
         process = start(tmp_path, *arguments)
         wait_for(lambda: len(list(out.glob("runs/*.json"))) >= kept + more, process)  # noqa: B023
         workers = workers_of(process)
@@ -345,9 +378,6 @@ def test_unguarded_script_may_sweep_beside(tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     script = "import archsim\nprint(len(archsim.sweep(archsim.load_experiment('tiny.yaml'), 'out', jobs=2).runs))"
     (tmp_path / "script.py").write_text(script)
-    import subprocess
-    import sys
-
     ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ended.stdout == "20\n", ended.stderr
 

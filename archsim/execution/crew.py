@@ -31,8 +31,9 @@ def simulate_all(runs: Sequence[Run], jobs: int, traces: dict[str, Trace]) -> It
     from archsim.execution.simulator import Simulator
 
     simulator, schedule = Simulator(traces), Schedule(runs)
-    while run := schedule.next(0):
-        yield run, attempt(simulator, run)
+    while task := schedule.next(0):
+        schedule.compiled(task.run)
+        yield task.run, attempt(simulator.record, task.run)
 
 
 def _simulate_beside(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Record | Failure]]:
@@ -54,9 +55,12 @@ def _simulate_beside(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Reco
 
 
 def _employ(number: int, worker: Worker, schedule: Schedule, replies: queue.SimpleQueue) -> None:
-    """Give a worker runs until none waits or it is dismissed; a run that takes its worker down is a failure."""
-    while not worker.dismissed and (run := schedule.next(number)):
-        replies.put((run, worker.simulate(run)))
+    """Give a worker runs until none waits or it is dismissed."""
+    while not worker.dismissed and (task := schedule.next(number)):
+        if task.cold:
+            worker.ask("warm_up", task.run)
+            schedule.compiled(task.run)
+        replies.put((task.run, worker.ask("record", task.run)))
 
 
 class Worker:
@@ -75,10 +79,13 @@ class Worker:
             process_group=0 if os.name == "posix" else None,
         )
 
-    def simulate(self, run: Run) -> Record | Failure:
-        """Blocks until the run has ended, or the process has (killed, out of memory); then another takes its place."""
+    def ask(self, verb: str, run: Run) -> Record | Failure | None:
+        """The result of a method of the worker's Simulator.
+
+        Blocks until the run has ended, or the process has (killed, out of memory); then another takes its place.
+        """
         try:
-            pickle.dump(run, self._process.stdin)
+            pickle.dump((verb, run), self._process.stdin)
             self._process.stdin.flush()
             return pickle.load(self._process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):

@@ -1,10 +1,11 @@
-"""Which run a worker does next: demands are built as seldom as possible, and no worker is idle while a run waits."""
+"""Which run a worker does next: no kernel is compiled twice, demands are built seldom, nobody idles without need."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from archsim.execution.runs import Run
 
@@ -14,40 +15,72 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class Task(NamedTuple):
+    """A run to do. cold: no worker has run its kernel yet; compile it first, and say ``Schedule.compiled`` then."""
+
+    run: Run
+    cold: bool
+
+
 class Schedule:
     """Runs that wait, by the demand that they share. May be asked from several threads.
 
-    A worker stays with its demand; then it takes one that nobody has begun, the largest first; then it helps with the
-    one that has most runs left. Of the runs of a demand it prefers those of the contention it ran last; workers start
-    with different ones, so that each compiles one kernel and finds the others' compiled.
+    A kernel (one for each kind of contention) is compiled by the first worker that needs it, while the others do runs
+    of other kinds. A worker stays with its demand; then it takes one that nobody has begun, the largest first; then it
+    helps with the one that has most runs left.
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._waiting: dict[tuple, list[Run]] = {}
         for run in sorted(runs, key=_size, reverse=True):
             self._waiting.setdefault(run.demand.key, []).append(run)
-        self._kinds = sorted({run.assumptions.contention for waiting in self._waiting.values() for run in waiting})
         self._begun: set[tuple] = set()
-        self._last: dict[int, tuple[tuple | None, str]] = {}
-        self._lock = threading.Lock()
+        self._compiling: set[str] = set()
+        self._compiled: set[str] = set()
+        self._last: dict[int, tuple] = {}
+        self._changed = threading.Condition()
 
-    def next(self, worker: int) -> Run | None:
-        """The next run of a worker (0, 1, …), or None when none waits."""
-        with self._lock:
-            if not self._waiting:
-                return None
-            demand, kind = self._last.get(worker) or (None, self._kinds[worker % len(self._kinds)])
-            if demand not in self._waiting:
-                fresh = [each for each in self._waiting if each not in self._begun]
-                demand = fresh[0] if fresh else max(self._waiting, key=lambda each: len(self._waiting[each]))
-            waiting = self._waiting[demand]
-            run = next((each for each in waiting if each.assumptions.contention == kind), waiting[0])
-            waiting.remove(run)
-            if not waiting:
-                del self._waiting[demand]
-            self._begun.add(demand)
-            self._last[worker] = demand, run.assumptions.contention
-            return run
+    def next(self, worker: int) -> Task | None:
+        """The next run of a worker (0, 1, …), or None when none waits.
+
+        Blocks while all that wait need a kernel that is being compiled.
+        """
+        with self._changed:
+            while self._waiting:
+                possible = {demand: ready for demand in self._waiting if (ready := self._ready(demand))}
+                if possible:
+                    return self._take(worker, *self._choose(worker, possible))
+                self._changed.wait()
+            return None
+
+    def compiled(self, run: Run) -> None:
+        """The kernel of a run is compiled: every worker may use it."""
+        with self._changed:
+            self._compiling.discard(run.assumptions.contention)
+            self._compiled.add(run.assumptions.contention)
+            self._changed.notify_all()
+
+    def _ready(self, demand: tuple) -> list[Run]:
+        return [run for run in self._waiting[demand] if run.assumptions.contention not in self._compiling]
+
+    def _choose(self, worker: int, possible: dict[tuple, list[Run]]) -> tuple[tuple, Run]:
+        demand = self._last.get(worker)
+        if demand not in possible:
+            fresh = [each for each in possible if each not in self._begun]
+            demand = fresh[0] if fresh else max(possible, key=lambda each: len(possible[each]))
+        return demand, possible[demand][0]
+
+    def _take(self, worker: int, demand: tuple, run: Run) -> Task:
+        self._waiting[demand].remove(run)
+        if not self._waiting[demand]:
+            del self._waiting[demand]
+        self._begun.add(demand)
+        self._last[worker] = demand
+        cold = run.assumptions.contention not in self._compiled
+        if cold:
+            self._compiling.add(run.assumptions.contention)
+        self._changed.notify_all()
+        return Task(run, cold)
 
 
 def _size(run: Run) -> int:

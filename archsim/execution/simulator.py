@@ -13,7 +13,7 @@ from archsim.execution.runs import DemandSpec, Run
 from archsim.policies.registry import build_policy
 from archsim.results import Record
 from archsim.workload import TokenSource, Trace, open_trace
-from archsim.workload.demand import Demand, build_demand
+from archsim.workload.demand import Demand, Predictor, build_demand
 from archsim.workload.synthetic import SyntheticTraffic
 
 
@@ -43,6 +43,12 @@ class Simulator:
             },
         }
 
+    def warm_up(self, run: Run) -> None:
+        """Compile what the run needs, by running its first request for one decode step."""
+        source, spec = self._source(run.demand), run.demand
+        demand = build_demand(source, 1, 1, 0, origin_dies=spec.origin_dies, predictor=_predictor(spec))
+        EventEngine(run.system, run.model, run.policy, run.assumptions, demand).run()
+
     def engine(self, run: Run) -> EventEngine:
         """The engine of a run, at its beginning."""
         return EventEngine(run.system, run.model, run.policy, run.assumptions, self._demand_of(run.demand))
@@ -58,7 +64,7 @@ class Simulator:
                     spec.workload.decode_steps,
                     spec.workload.seed,
                     origin_dies=spec.origin_dies,
-                    predictor=build_policy(spec.predicting).predictor if spec.predicting else None,
+                    predictor=_predictor(spec),
                 ),
             )
         return self._demand[1]
@@ -69,3 +75,7 @@ class Simulator:
         if spec.model.name not in self._traces:
             self._traces[spec.model.name] = open_trace(spec.workload.trace, spec.model)
         return self._traces[spec.model.name]
+
+
+def _predictor(spec: DemandSpec) -> Predictor | None:
+    return build_policy(spec.predicting).predictor if spec.predicting else None

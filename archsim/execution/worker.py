@@ -1,4 +1,4 @@
-"""A worker process: runs come in through its standard input, records go out through its standard output, both pickled.
+"""A worker process: (method of Simulator, run) come in by standard input, results go out by standard output, pickled.
 
 It ends when its input does, also in the middle of a run, so that none is left behind whatever happens to its parent.
 """
@@ -9,6 +9,7 @@ import queue
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -27,10 +28,10 @@ class Failure:
     details: str = ""
 
 
-def attempt(simulator, run: Run) -> Record | Failure:
-    """The record of a run, or what went wrong."""
+def attempt(do: Callable[[Run], Record | None], run: Run) -> Record | Failure | None:
+    """What ``do`` makes of a run, or what went wrong."""
     try:
-        return simulator.record(run)
+        return do(run)
     except ArchsimError as error:
         return Failure(str(error))
     except Exception as error:  # a user's function may raise anything; the other runs go on
@@ -42,17 +43,18 @@ def main() -> None:
 
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a user's function prints is no reply
-    simulator, runs = Simulator(), queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(sys.stdin.buffer, runs), daemon=True).start()
+    simulator, requests = Simulator(), queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(sys.stdin.buffer, requests), daemon=True).start()
     while True:
-        pickle.dump(attempt(simulator, runs.get()), replies)
+        verb, run = requests.get()
+        pickle.dump(attempt(getattr(simulator, verb), run), replies)
         replies.flush()
 
 
-def _receive(stream: BinaryIO, runs: queue.SimpleQueue) -> None:
-    """Take in runs until there is nobody to send them."""
+def _receive(stream: BinaryIO, requests: queue.SimpleQueue) -> None:
+    """Take in requests until there is nobody to send them."""
     try:
         while True:
-            runs.put(pickle.load(stream))
+            requests.put(pickle.load(stream))
     except (EOFError, OSError):
         os._exit(0)

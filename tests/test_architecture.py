@@ -1,0 +1,125 @@
+"""The house rules that a reader may rely on: which way imports run, and how large things get."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Left to right; nothing imports to its right. A module is under the longest prefix that it begins with.
+ROOMS = [
+    ("archsim.kernels", "archsim.specs", "archsim._cache", "archsim.files"),
+    ("archsim.workload",),
+    ("archsim.policies",),
+    ("microarch",),
+    ("archsim.engine",),
+    ("archsim.tables", "archsim.results", "archsim.execution", "archsim.runner"),
+    ("archsim.report", "archsim.progress"),
+    ("archsim.cli", "archsim.commands"),
+]
+RANK = {prefix: rank for rank, room in enumerate(ROOMS) for prefix in room}
+SLOW_TO_IMPORT = {"numba", "pandas", "matplotlib", "pyarrow", "numpy", "rich"}
+MOST_LINES, MOST_LINES_OF_FUNCTION = 600, 80
+FILES = sorted(file for package in ("archsim", "microarch") for file in (ROOT / package).rglob("*.py"))
+
+
+def module_of(file: Path) -> str:
+    name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def rank_of(module: str) -> int | None:
+    """Position in ROOMS; None for what is no part of the house. ``archsim`` itself is the door: it has no rank."""
+    while module:
+        if module in RANK:
+            return RANK[module]
+        module = module.rpartition(".")[0]
+    return None
+
+
+def imports_of(tree: ast.AST) -> list[tuple[int, str]]:
+    """(line, module) of every import, wherever it stands."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            found += [
+                (node.lineno, node.module),
+                *((node.lineno, f"{node.module}.{alias.name}") for alias in node.names),
+            ]
+    return found
+
+
+def named(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+@pytest.fixture(params=FILES, ids=named)
+def file(request) -> Path:
+    return request.param
+
+
+@pytest.fixture
+def tree(file) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def test_every_module_has_a_room(file):
+    assert module_of(file) == "archsim" or rank_of(module_of(file)) is not None
+
+
+def test_nothing_imports_to_its_right(file, tree):
+    if module_of(file) != "archsim":
+        rank = rank_of(module_of(file))
+        wrong = [(line, module) for line, module in imports_of(tree) if (rank_of(module) or 0) > rank]
+        assert wrong == []
+
+
+def test_module_is_short(file):
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+
+
+def test_functions_are_short(tree):
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = {
+        node.name: size for node in functions if (size := node.end_lineno - node.lineno + 1) > MOST_LINES_OF_FUNCTION
+    }
+    assert long == {}
+
+
+def test_no_eval_and_no_bare_except(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("eval", "exec"), f"line {node.lineno}"
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"line {node.lineno}: bare except"
+
+
+@pytest.mark.parametrize("package", ["archsim.specs", "archsim.cli", "archsim.commands", "archsim._cache", "archsim"])
+def test_what_every_command_imports_is_light(package):
+    """Only the standard library, pydantic and PyYAML at module level."""
+    for file in FILES:
+        module = module_of(file)
+        if module == package or (package != "archsim" and module.startswith(f"{package}.")):
+            for node in ast.parse(file.read_text(encoding="utf-8")).body:
+                imported = {name.partition(".")[0] for _, name in imports_of(node)} if _is_import(node) else set()
+                assert not imported & SLOW_TO_IMPORT, f"{named(file)}:{node.lineno}"
+
+
+def _is_import(node: ast.AST) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def test_rules_find_what_they_look_for():
+    """The helpers above see imports inside functions, and rank a module by its package."""
+    tree = ast.parse("def f():\n    from archsim.report import page\n    import numba.core\n")
+    assert {module for _, module in imports_of(tree)} == {"archsim.report", "archsim.report.page", "numba.core"}
+    assert (
+        rank_of("archsim.report.page")
+        > rank_of("archsim.engine.event")
+        > rank_of("microarch.mesh")
+        > rank_of("archsim.specs.x")
+    )
+    assert rank_of("numpy.random") is None
