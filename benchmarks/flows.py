@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from archsim.engine.flows import ARBITRATIONS, _mesh_network, recompute_rates
-from archsim.engine.network import COMPONENT, enter, leave
-from archsim.engine.round_robin import build_ports
+from archsim.engine.fair import fair_rates
+from archsim.engine.flows import _mesh_network
+from archsim.engine.network import enter, leave
+from archsim.engine.round_robin import build_ports, round_robin_rates
 from microarch.mesh import build_mesh
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -23,14 +24,13 @@ MESH = build_mesh(8, 8)
 
 
 @njit
-def _recompute(net, ports, arbitration, flows, times):
+def _recompute(net, ports, solve, flows, times):
     """Replace flow after flow by itself and solve; returns the mean number of groups solved."""
     solved = 0
     for i in range(times):
         leave(net, flows[i % len(flows)])
         enter(net, flows[i % len(flows)])
-        recompute_rates(net, ports, arbitration)
-        solved += net.counts[COMPONENT]
+        solved += solve(net, ports)
     return solved / times
 
 
@@ -48,13 +48,13 @@ def main():
     for n in (64, 600):
         net, ports, flows, routes = _fill(n)
         started = time.perf_counter()
-        oracle_rates(routes, net.capacity.tolist())
+        oracle_rates(routes, net.resources["capacity"].tolist())
         oracle_us = (time.perf_counter() - started) * 1e6
-        for index, arbitration in enumerate(ARBITRATIONS):
-            _recompute(net, ports, index, flows, 10)
+        for arbitration, solve, needs in (("fair", fair_rates, ()), ("round_robin", round_robin_rates, ports)):
+            _recompute(net, needs, solve, flows, 10)
             times = 50_000 // n
             started = time.perf_counter()
-            solved = _recompute(net, ports, index, flows, times)
+            solved = _recompute(net, needs, solve, flows, times)
             us = (time.perf_counter() - started) * 1e6 / times
             print(f"{n:4d} flows, {arbitration:11s}: {us:8.1f} us a recompute of {solved:.0f} groups"
                   + (f", oracle {oracle_us:.0f} us (x {oracle_us / us:.0f})" if arbitration == "fair" else ""))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from archsim.engine.fair import fair_rates
 from archsim.engine.flows import simulate_flows
-from archsim.engine.network import build_network, enter, leave
+from archsim.engine.network import COMPONENT_GROUPS, build_network, enter, leave
 from archsim.engine.round_robin import build_ports, round_robin_rates, xy_rank
 from microarch.mesh import build_mesh
 from reference import flows_oracle
@@ -128,24 +128,29 @@ def network_with(capacity, routes, under_way):
 
 
 def used(net, resource):
-    return sum(rate * weight for rate, weight, route in zip(net.rate, net.weight, routes_of(net)) if resource in route)
+    return sum(rate * weight for rate, weight, route in zip(rates_of(net), net.groups["weight"], routes_of(net))
+               if resource in route)
+
+
+def rates_of(net):
+    return net.groups["rate"][:-1]  # the last row only ends the positions
 
 
 def routes_of(net):
-    return np.split(net.route_resources, net.route_ptr[1:-1])
+    return np.split(net.positions["resource"], net.groups["first"][1:-1])
 
 
 @given(network=networks())
 @settings(max_examples=150, deadline=None)
 def test_every_flow_has_a_saturated_bottleneck_where_none_is_faster(network):
     net = network_with(*network)
-    fair_rates(net)
+    fair_rates(net, ())
     routes = routes_of(net)
-    for resource, capacity in enumerate(net.capacity):
+    for resource, capacity in enumerate(net.resources["capacity"]):
         assert used(net, resource) <= capacity * (1 + 1e-12)
     for group in set(network[2]):
-        assert any(used(net, r) >= net.capacity[r] * (1 - 1e-12) and all(
-            net.rate[other] <= net.rate[group] * (1 + 1e-12)
+        assert any(used(net, r) >= net.resources["capacity"][r] * (1 - 1e-12) and all(
+            rates_of(net)[other] <= rates_of(net)[group] * (1 + 1e-12)
             for other in set(network[2]) if r in routes[other]) for r in routes[group])
 
 
@@ -154,32 +159,32 @@ def test_every_flow_has_a_saturated_bottleneck_where_none_is_faster(network):
 def test_recomputing_only_what_was_touched_gives_the_rates_of_all(network, data):
     capacity, routes, under_way = network
     net = network_with(*network)
-    fair_rates(net)
+    fair_rates(net, ())
     for _ in range(5):
         if under_way and data.draw(st.booleans()):
             leave(net, under_way.pop(data.draw(st.integers(0, len(under_way) - 1))))
         else:
             under_way.append(data.draw(st.integers(0, len(routes) - 1)))
             enter(net, under_way[-1])
-        fair_rates(net)
+        fair_rates(net, ())
         fresh = network_with(capacity, routes, under_way)
-        fair_rates(fresh)
-        assert net.rate.tolist() == fresh.rate.tolist()
+        fair_rates(fresh, ())
+        assert rates_of(net).tolist() == rates_of(fresh).tolist()
 
 
 def test_only_the_connected_component_is_recomputed():
     net = network_with([1.0, 1.0, 1.0], [[0], [0, 1], [2]], [0, 1, 2])
-    assert fair_rates(net) == 3
+    assert fair_rates(net, ()) == 3
     leave(net, 0)
-    assert fair_rates(net) == 1
-    assert net.component[0] == 1
-    assert net.rate.tolist() == [0, 1, 1]
+    assert fair_rates(net, ()) == 1
+    assert net.lists[COMPONENT_GROUPS, 0] == 1
+    assert rates_of(net).tolist() == [0, 1, 1]
 
 
 def test_weight_counts_as_so_many_flows():
     net = network_with([1.0, 0.5], [[0], [0, 1]], [0, 0, 0, 1, 1])
-    fair_rates(net)
-    assert net.rate.tolist() == [0.2, 0.2]
+    fair_rates(net, ())
+    assert rates_of(net).tolist() == [0.2, 0.2]
 
 
 def test_round_robin_recomputes_only_the_component_too():
@@ -188,7 +193,7 @@ def test_round_robin_recomputes_only_the_component_too():
     assert round_robin_rates(net, ports) == 3
     leave(net, 0)
     assert round_robin_rates(net, ports) == 1
-    assert net.rate.tolist() == [0, 1, 1]
+    assert rates_of(net).tolist() == [0, 1, 1]
 
 
 # ---- laws of both arbitrations ---------------------------------------------------------------------------------------
@@ -262,10 +267,10 @@ def mesh_rates(mesh, pairs, arbitration, hbm=None, hbm_of=()):
             route.insert(0, geometry.links)
     net = network_with([1.0] * geometry.links + [hbm or 1.0], routes, range(len(pairs)))
     if arbitration == "fair":
-        fair_rates(net)
+        fair_rates(net, ())
     else:
         round_robin_rates(net, build_ports(net, np.append(xy_rank(geometry), -1)))
-    return net.rate
+    return rates_of(net)
 
 
 def test_parking_lot():

@@ -8,10 +8,11 @@ Contract of the incremental recompute, the same for `fair_rates` and `round_robi
 
 1. `network.enter(net, group)` and `network.leave(net, group)` for all flows that start and end at an instant, in any
    order;
-2. ``n = fair_rates(net)`` recomputes the groups that share a resource, directly or through other groups, with those
+2. ``n = fair_rates(net, ())`` recomputes the groups that share a resource, directly or through other groups, with those
    that started or ended, and no others (no other rate can change);
-3. ``net.component[:n]`` lists them and ``net.rate[group]`` is the rate of each flow of a group in bytes/ns; a group
-   without flows has rate 0. A route without resources has rate infinity.
+3. ``net.lists[COMPONENT_GROUPS, :n]`` lists them, ``net.groups[g].stamp == net.counts[STAMP]`` tells them, and
+   ``net.groups[g].rate`` is the rate of each flow of a group in bytes/ns; a group without flows has rate 0. A route
+   without resources has rate infinity. ``net.resources[r].left`` is what they leave of the resources that they reach.
 
 Rates depend only on which flows are under way, not on the order in which they came: flows are counted in integers and
 each round subtracts once per resource. There is no absolute tolerance: capacities multiplied by a power of two give
@@ -21,87 +22,128 @@ rates multiplied by exactly that.
 from __future__ import annotations
 
 import numpy as np
-from archsim.engine.state import kernel
 
-from archsim.engine.network import REACHED, STAMP, touched_component
+from archsim.engine.network import CHANGED, NEAR, OPEN, REACHED, REACHED_COUNT, STAMP, TIGHTEST, touched_component
+from archsim.kernels import inner, outer
+
+HORIZON = 1.25  # the short list holds the resources with up to so many times the least share
 
 
-@kernel
-def fair_rates(net):
-    """Max–min rates of the touched component (`network.FlowNetwork`); returns its number of groups."""
+@outer
+def fair_rates(net, ports):
+    """Max–min rates of the touched component (`network.FlowNetwork`); returns its number of groups.
+
+    ``ports`` is not used: all solvers are called alike.
+    """
     found = touched_component(net)
-    rate, weight, fixed_stamp, stamp = net.rate, net.weight, net.fixed_stamp, net.counts[STAMP]
-    user_ptr, user_group, user_count = net.user_ptr, net.user_group, net.user_count
-    route_ptr, route_resources = net.route_ptr, net.route_resources
-    open_resources, tightest, changed = net.open, net.tightest, net.changed
-    left, share, waiting, newly_fixed = net.left, net.share, net.waiting, net.newly_fixed
-    still_open = net.counts[REACHED]
-    _start_filling(net, found, still_open)
+    n_open, n_near, horizon = _start_filling(net), np.int64(0), 0.0
     while True:
-        still_open, n_tightest = _find_tightest(open_resources, tightest, waiting, share, still_open)
-        if n_tightest == 0:
+        n_near, n_tightest, level = _find_tightest(net, n_near)
+        if level <= horizon:
+            horizon = _subtract(net, level, horizon, _fix_tightest(net, level, n_tightest))
+            continue
+        n_open, n_near, horizon = _draw_short_list(net, n_open)
+        if n_open == 0:
             return found
-        level = share[tightest[0]]
-        n_changed = 0
-        for i in range(n_tightest):
-            r = tightest[i]
-            for u in range(user_ptr[r], user_ptr[r] + user_count[r]):
-                group = user_group[u]
-                if fixed_stamp[group] == stamp:
-                    continue
-                fixed_stamp[group] = stamp
-                rate[group] = level
-                for p in range(route_ptr[group], route_ptr[group + 1]):
-                    passed = route_resources[p]
-                    changed[n_changed] = passed
-                    n_changed += newly_fixed[passed] == 0
-                    newly_fixed[passed] += weight[group]
-        _subtract(changed, n_changed, level, left, waiting, newly_fixed, share)
 
 
-@kernel
-def _start_filling(net, found, reached):
-    """Nothing is given out yet; a group that passes no resource keeps rate infinity."""
-    for i in range(found):
-        net.rate[net.component[i]] = np.inf
-    capacity, load, left, share, waiting = net.capacity, net.load, net.left, net.share, net.waiting
+@inner
+def _start_filling(net):
+    """Nothing is given out yet. Returns the number of open resources."""
+    reached = net.counts[REACHED_COUNT]
     for i in range(reached):
-        r = net.reached[i]
-        net.open[i] = r
-        left[r] = capacity[r]
-        waiting[r] = load[r]
-        share[r] = left[r] / max(waiting[r], 1)
+        r = net.lists[REACHED, i]
+        net.lists[OPEN, i] = r
+        resource = net.resources[r]
+        resource.left, resource.waiting = resource.capacity, resource.load
+        resource.share = resource.left / max(resource.waiting, 1)
+    return reached
 
 
-@kernel
-def _find_tightest(open_resources, tightest, waiting, share, still_open):
-    """Drop the resources without waiting flows; returns how many stay open, and how many have the least share."""
+@inner
+def _draw_short_list(net, n_open):
+    """Drop the resources without waiting flows, and list those whose share is up to a horizon.
+
+    Returns how many stay open, how many are near, and the horizon. No share falls, so the least of all is near as
+    long as the least near one is not beyond the horizon.
+    """
+    open_resources, near = net.lists[OPEN], net.lists[NEAR]
+    least = np.inf
+    i = 0
+    while i < n_open:
+        resource = net.resources[open_resources[i]]
+        if resource.waiting == 0:
+            n_open -= 1
+            open_resources[i] = open_resources[n_open]
+        else:
+            least = min(least, resource.share)
+            i += 1
+    horizon = HORIZON * least
+    n_near = 0
+    for i in range(n_open):
+        near[n_near] = open_resources[i]
+        n_near += net.resources[open_resources[i]].share <= horizon
+    return n_open, n_near, horizon
+
+
+@inner
+def _find_tightest(net, n_near):
+    """Returns how many of the short list stay open, how many of them have the least share, and this share."""
+    near, tightest = net.lists[NEAR], net.lists[TIGHTEST]
     level = np.inf
     found = 0
     i = 0
-    while i < still_open:
-        r = open_resources[i]
-        if waiting[r] == 0:
-            still_open -= 1
-            open_resources[i] = open_resources[still_open]
+    while i < n_near:
+        r = near[i]
+        resource = net.resources[r]
+        if resource.waiting == 0:
+            n_near -= 1
+            near[i] = near[n_near]
             continue
-        if share[r] < level:
-            level = share[r]
+        if resource.share < level:
+            level = resource.share
             found = 0
-        if share[r] == level:
+        if resource.share == level:
             tightest[found] = r
             found += 1
         i += 1
-    return still_open, found
+    return n_near, found, level
 
 
-@kernel
-def _subtract(changed, n_changed, level, left, waiting, newly_fixed, share):
-    """Take the newly fixed flows off the resources that they pass."""
+@inner
+def _fix_tightest(net, level, n_tightest):
+    """Fix the flows through the tightest resources; returns how many resources they pass."""
+    stamp, changed = net.counts[STAMP], net.lists[CHANGED]
+    n_changed = 0
+    for i in range(n_tightest):
+        resource = net.resources[net.lists[TIGHTEST, i]]
+        for u in range(resource.first_user, resource.first_user + resource.users):
+            group = net.users[u].group
+            row = net.groups[group]
+            if row.fixed_stamp == stamp:
+                continue
+            row.fixed_stamp = stamp
+            row.rate = level
+            weight = row.weight
+            for p in range(row.first, net.groups[group + 1].first):
+                r = net.positions[p].resource
+                changed[n_changed] = r
+                n_changed += net.resources[r].newly_fixed == 0
+                net.resources[r].newly_fixed += weight
+    return n_changed
+
+
+@inner
+def _subtract(net, level, horizon, n_changed):
+    """Take the newly fixed flows off the resources that they pass; returns the horizon of the short list."""
     for i in range(n_changed):
-        r = changed[i]
-        left[r] -= level * newly_fixed[r]
-        waiting[r] -= newly_fixed[r]
-        newly_fixed[r] = 0
-        if waiting[r] > 0:
-            share[r] = max(level, left[r] / waiting[r])  # rounding must not lower the level
+        resource = net.resources[net.lists[CHANGED, i]]
+        resource.left -= level * resource.newly_fixed
+        resource.waiting -= resource.newly_fixed
+        resource.newly_fixed = 0
+        if resource.waiting > 0:
+            share = max(level, resource.left / resource.waiting)  # rounding must not lower the level
+            if share <= horizon < resource.share:
+                horizon = 0.0  # rounding has brought it near: the short list must be drawn anew
+            resource.share = share
+    return horizon

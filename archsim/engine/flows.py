@@ -18,12 +18,11 @@ import numpy as np
 from archsim.engine.fair import fair_rates
 from archsim.engine.network import STAMP, build_network, enter, leave
 from archsim.engine.round_robin import build_ports, round_robin_rates, xy_rank
-from archsim.engine.state import kernel
+from archsim.kernels import inner, kernel
 from microarch.mesh import Mesh, build_mesh
 
 CONTENTIONS = ("shared", "reserved")
 ARBITRATIONS = ("fair", "round_robin")
-FAIR, ROUND_ROBIN = range(2)
 SPENT = 1e-12  # a transfer with less than this part of its bytes left is over
 NS_PER_S = 1e9
 RUN = np.dtype(
@@ -67,7 +66,7 @@ def simulate_flows(mesh, flows, link_bytes_per_s, hop_ns, contention="shared", a
     meets = np.flatnonzero((src != dst) & (size > 0))
     if len(meets):
         finish[meets] = _shared(geometry, src[meets], dst[meets], size[meets], start[meets], latency[meets],
-                                link, port, ARBITRATIONS.index(arbitration))
+                                link, port, arbitration)
     return finish
 
 
@@ -120,12 +119,15 @@ def _shared(mesh: Mesh, src, dst, size, start, latency, link, port, arbitration)
     """Finish times of flows that take links. Groups are the distinct (src, dst), ascending."""
     pairs, group = np.unique(src * mesh.dies + dst, return_inverse=True)
     net, rank = _mesh_network(mesh, pairs, link, port)
-    ports = build_ports(net, rank)
     order = np.argsort(start, kind="stable")
     runs = np.zeros(len(size), RUN)
     runs["left"], runs["takes"] = size, np.inf
     finish, active = np.empty(len(size)), np.empty(len(size), np.int64)
-    _run_events(net, ports, arbitration, group.astype(np.int64), size, start, latency, order, runs, active, finish)
+    flows = group.astype(np.int64), size, start, latency, order, runs, active, finish
+    if arbitration == "fair":
+        _run_fair(net, (), *flows)
+    else:
+        _run_round_robin(net, build_ports(net, rank), *flows)
     return finish
 
 
@@ -148,16 +150,20 @@ def _mesh_network(mesh: Mesh, pairs, link, port):
 
 
 @kernel
-def recompute_rates(net, ports, arbitration):
-    """Rates of what was touched, by ``FAIR`` or ``ROUND_ROBIN``; returns the number of groups in ``net.component``."""
-    if arbitration == ROUND_ROBIN:
-        return round_robin_rates(net, ports)
-    return fair_rates(net)
+def _run_fair(net, ports, group, size, start, latency, order, runs, active, finish):
+    _run_events(net, ports, group, size, start, latency, order, runs, active, finish, fair_rates)
 
 
 @kernel
-def _run_events(net, ports, arbitration, group, size, start, latency, order, runs, active, finish):
+def _run_round_robin(net, ports, group, size, start, latency, order, runs, active, finish):
+    _run_events(net, ports, group, size, start, latency, order, runs, active, finish, round_robin_rates)
+
+
+@inner
+def _run_events(net, ports, group, size, start, latency, order, runs, active, finish, solve):
     """Fill ``finish: float64[n]`` of flows ``group: int64[n]``; ``order: int64[n]`` is the order of their starts.
+
+    ``solve(net, ports)`` recomputes the rates; given as an argument, so that only the one that is used is compiled.
 
     Times of a flow are kept relative to its start, and bytes are counted anew only when its rate changes, so a flow
     whose rate never changes finishes exactly after size / rate. ``runs: RUN[n]``, ``active: int64[n]`` are scratch.
@@ -185,13 +191,14 @@ def _run_events(net, ports, arbitration, group, size, start, latency, order, run
             enter(net, group[order[started]])
             running += 1
             started += 1
-        recompute_rates(net, ports, arbitration)
+        solve(net, ports)
         stamp = net.counts[STAMP]
         for i in range(running):
             f = active[i]
-            if net.group_stamp[group[f]] == stamp and net.rate[group[f]] != runs[f].rate:
+            row = net.groups[group[f]]
+            if row.stamp == stamp and row.rate != runs[f].rate:
                 run = runs[f]
                 run.left = max(0.0, run.left - run.rate * (now - start[f] - run.since))
                 run.since = now - start[f]
-                run.rate = net.rate[group[f]]
+                run.rate = row.rate
                 run.takes = run.since + run.left / run.rate

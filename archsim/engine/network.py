@@ -5,31 +5,26 @@ is all flows over the same row of resources (same source, destination and kind):
 held once, with the number of its flows as ``weight``. Which groups can exist is fixed when the network is built; how
 many flows each has changes with `enter` and `leave`. All functions but `build_network` are numba kernels.
 
-====================  ====================  ==========================================================================
-field                 dtype[shape]          meaning
-====================  ====================  ==========================================================================
-``capacity``          float64[resource]     bytes/ns
-``route_ptr``         int64[group + 1]      a *position* is one resource on one route; group g has positions
-                                            ``route_ptr[g]:route_ptr[g + 1]``, in travelling order
-``route_resources``   int32[position]       resource at a position (no resource twice on one route)
-``route_group``       int32[position]       group of a position
-``weight``            int32[group]          flows of a group under way
-``load``              int64[resource]       flows under way through a resource
-``rate``              float64[group]        result of the solvers: bytes/ns of *each* flow of the group
-``touched``           int32[group]          groups entered or left since the last recompute (first ``counts[TOUCHED]``)
-``component``         int32[group]          groups whose rate the last recompute wrote (first ``counts[COMPONENT]``)
-``reached``           int32[resource + 1]   resources of that component (first ``counts[REACHED]``)
-``user_ptr``          int64[resource + 1]   room in ``users`` for every position of a resource
-``users``             int64[position]       positions of groups under way: the first ``user_count[r]`` of r's room
-``user_group``        int32[position]       group of each of ``users``
-``user_count``        int32[resource]
-``slot``              int64[position]       where a position under way stands in ``users``
-``counts``            int64[5]              lengths TOUCHED, COMPONENT and REACHED of the lists above; STAMP, the number
-                                            of recomputes; UNDER_WAY, groups with a flow
-====================  ====================  ==========================================================================
+A *position* is one resource on one route; group g has positions ``groups[g].first`` up to ``groups[g + 1].first``, in
+travelling order.
 
-The other fields are scratch of the solvers. Nothing is allocated after `build_network`. Kernels bind the fields that
-their loops use to local names first: reading an array out of a tuple counts references each time.
+=============  ==============================  =====================================================================
+field          dtype[shape]                    meaning
+=============  ==============================  =====================================================================
+``resources``  RESOURCE[resource]              capacity, who uses it, and what the solvers have given out of it
+``groups``     GROUP[group + 1]                flows under way and their rate; the last row only ends the positions
+``positions``  POSITION[position]              resource and group of a position (no resource twice on one route)
+``users``      USER[position]                  positions of groups under way, by resource: ``resources[r].users`` of
+                                               them from ``resources[r].first_user`` on, in no order
+``lists``      int64[7, most + 1]              rows, filled up to a count: TOUCHED_GROUPS entered or left since the
+                                               last recompute; COMPONENT_GROUPS whose rate the last recompute wrote;
+                                               REACHED resources of that component; scratch of `fair`: OPEN, NEAR,
+                                               TIGHTEST and CHANGED resources
+``counts``     int64[5]                        TOUCHED, COMPONENT and REACHED_COUNT, the lengths of the first three
+                                               lists; STAMP, the number of recomputes; UNDER_WAY, groups with a flow
+=============  ==============================  =====================================================================
+
+Nothing is allocated after `build_network`.
 """
 
 from __future__ import annotations
@@ -37,41 +32,50 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from archsim.engine.state import kernel
 
-TOUCHED, COMPONENT, REACHED, STAMP, UNDER_WAY = range(5)
+from archsim.kernels import inner, outer
+
+TOUCHED_GROUPS, COMPONENT_GROUPS, REACHED, OPEN, NEAR, TIGHTEST, CHANGED = np.arange(7)
+TOUCHED, COMPONENT, REACHED_COUNT, STAMP, UNDER_WAY = np.arange(5)
+
+RESOURCE = np.dtype(
+    [
+        ("capacity", "f8"),  # bytes/ns
+        ("left", "f8"),  # of the capacity, when the last recompute that reached the resource was done
+        ("share", "f8"),  # left / waiting
+        ("waiting", "i8"),  # flows whose rate is not fixed yet
+        ("newly_fixed", "i8"),  # flows fixed in this round
+        ("load", "i8"),  # flows under way through it
+        ("first_user", "i8"),
+        ("users", "i8"),  # groups under way through it
+        ("stamp", "i8"),  # last recompute that reached it
+    ],
+    align=True,
+)
+GROUP = np.dtype(
+    [
+        ("rate", "f8"),  # result of the solvers: bytes/ns of *each* flow of the group
+        ("weight", "i8"),  # flows under way
+        ("first", "i8"),  # of its positions
+        ("stamp", "i8"),  # last recompute that wrote the rate
+        ("fixed_stamp", "i8"),  # last recompute that has fixed the rate
+        ("touched", "i8"),  # whether it is in the list of touched groups
+    ],
+    align=True,
+)
+POSITION = np.dtype([("resource", "i8"), ("group", "i8"), ("slot", "i8")], align=True)  # slot: its row in ``users``
+USER = np.dtype([("position", "i8"), ("group", "i8")], align=True)
 
 
 class FlowNetwork(NamedTuple):
-    """Structure of arrays; see the module's table."""
+    """Arrays of records; see the module's table."""
 
-    capacity: np.ndarray
-    route_ptr: np.ndarray
-    route_resources: np.ndarray
-    route_group: np.ndarray
-    weight: np.ndarray
-    load: np.ndarray
-    rate: np.ndarray
-    touched: np.ndarray
-    component: np.ndarray
-    reached: np.ndarray
-    user_ptr: np.ndarray
+    resources: np.ndarray
+    groups: np.ndarray
+    positions: np.ndarray
     users: np.ndarray
-    user_group: np.ndarray
-    user_count: np.ndarray
-    slot: np.ndarray
+    lists: np.ndarray
     counts: np.ndarray
-    is_touched: np.ndarray  # bool[group]
-    group_stamp: np.ndarray  # int64[group]: last recompute that saw the group
-    resource_stamp: np.ndarray  # int64[resource]
-    fixed_stamp: np.ndarray  # int64[group]: last recompute that has fixed the group's rate
-    open: np.ndarray  # int32[resource]: resources that still have flows to fill
-    tightest: np.ndarray  # int32[resource]: those with the least share
-    left: np.ndarray  # float64[resource]: capacity not given out yet
-    share: np.ndarray  # float64[resource]: left / waiting
-    waiting: np.ndarray  # int64[resource]: flows whose rate is not fixed yet
-    newly_fixed: np.ndarray  # int64[resource]: flows fixed in this round
-    changed: np.ndarray  # int32[resource + 1]: resources with newly fixed flows
 
 
 def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
@@ -79,138 +83,127 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
 
     Raises ValueError for a capacity that is not positive and finite, or a route that passes a resource twice.
     """
-    capacity = np.ascontiguousarray(capacity, dtype=np.float64)
-    route_ptr = np.ascontiguousarray(route_ptr, dtype=np.int64)
-    route_resources = np.ascontiguousarray(route_resources, dtype=np.int32)
+    capacity = np.asarray(capacity, dtype=np.float64)
+    route_resources = np.asarray(route_resources, dtype=np.int64)
     if not np.all(np.isfinite(capacity) & (capacity > 0)):
         raise ValueError("every capacity must be positive and finite")
-    groups, resources, positions = len(route_ptr) - 1, len(capacity), len(route_resources)
-    route_group = np.repeat(np.arange(groups, dtype=np.int32), np.diff(route_ptr))
-    if len(np.unique(route_group.astype(np.int64) * resources + route_resources)) < positions:
+    n_resources, n_groups, n_positions = len(capacity), len(route_ptr) - 1, len(route_resources)
+    route_group = np.repeat(np.arange(n_groups), np.diff(route_ptr))
+    if len(np.unique(route_group * n_resources + route_resources)) < n_positions:
         raise ValueError("a route passes the same resource twice")
-    user_ptr = np.concatenate([[0], np.cumsum(np.bincount(route_resources, minlength=resources))]).astype(np.int64)
 
-    zeros = np.zeros
+    resources, groups = np.zeros(n_resources, RESOURCE), np.zeros(n_groups + 1, GROUP)
+    positions = np.zeros(n_positions, POSITION)
+    resources["capacity"] = resources["left"] = capacity
+    room = np.bincount(route_resources, minlength=n_resources)
+    resources["first_user"] = np.cumsum(room) - room
+    groups["first"] = route_ptr
+    positions["resource"], positions["group"] = route_resources, route_group
     return FlowNetwork(
-        capacity, route_ptr, route_resources, route_group,
-        weight=zeros(groups, np.int32), load=zeros(resources, np.int64), rate=zeros(groups, np.float64),
-        touched=zeros(groups, np.int32), component=zeros(groups, np.int32), reached=zeros(resources + 1, np.int32),
-        user_ptr=user_ptr, users=zeros(positions, np.int64),
-        user_group=zeros(positions, np.int32), user_count=zeros(resources, np.int32),
-        slot=zeros(positions, np.int64), counts=zeros(5, np.int64), is_touched=zeros(groups, np.bool_),
-        group_stamp=zeros(groups, np.int64), resource_stamp=zeros(resources, np.int64),
-        fixed_stamp=zeros(groups, np.int64), open=zeros(resources, np.int32),
-        tightest=zeros(resources, np.int32), left=zeros(resources, np.float64),
-        share=zeros(resources, np.float64), waiting=zeros(resources, np.int64),
-        newly_fixed=zeros(resources, np.int64), changed=zeros(resources + 1, np.int32),
+        resources, groups, positions, users=np.zeros(n_positions, USER),
+        lists=np.zeros((7, max(n_groups, n_resources) + 1), np.int64), counts=np.zeros(5, np.int64),
     )
 
 
-@kernel
+@inner
 def enter(net, group):
     """A flow of ``group`` starts."""
-    load, users, user_group, user_ptr = net.load, net.users, net.user_group, net.user_ptr
-    user_count, slot, route_resources = net.user_count, net.slot, net.route_resources
     _touch(net, group)
-    net.weight[group] += 1
-    first_flow = net.weight[group] == 1
+    row = net.groups[group]
+    row.weight += 1
+    first_flow = row.weight == 1
     if first_flow:
         net.counts[UNDER_WAY] += 1
-    for p in range(net.route_ptr[group], net.route_ptr[group + 1]):
-        r = route_resources[p]
-        load[r] += 1
+    for p in range(row.first, net.groups[group + 1].first):
+        resource = net.resources[net.positions[p].resource]
+        resource.load += 1
         if first_flow:
-            at = user_ptr[r] + user_count[r]
-            users[at] = p
-            user_group[at] = group
-            slot[p] = at
-            user_count[r] += 1
+            slot = resource.first_user + resource.users
+            net.users[slot].position, net.users[slot].group = p, group
+            net.positions[p].slot = slot
+            resource.users += 1
 
 
-@kernel
+@inner
 def leave(net, group):
     """A flow of ``group`` ends."""
-    load, users, user_group, user_ptr = net.load, net.users, net.user_group, net.user_ptr
-    user_count, slot, route_resources = net.user_count, net.slot, net.route_resources
     _touch(net, group)
-    net.weight[group] -= 1
-    last_flow = net.weight[group] == 0
+    row = net.groups[group]
+    row.weight -= 1
+    last_flow = row.weight == 0
     if last_flow:
         net.counts[UNDER_WAY] -= 1
-    for p in range(net.route_ptr[group], net.route_ptr[group + 1]):
-        r = route_resources[p]
-        load[r] -= 1
+    for p in range(row.first, net.groups[group + 1].first):
+        resource = net.resources[net.positions[p].resource]
+        resource.load -= 1
         if last_flow:
-            user_count[r] -= 1
-            last = user_ptr[r] + user_count[r]
-            at = slot[p]
-            users[at] = users[last]
-            user_group[at] = user_group[last]
-            slot[users[at]] = at
+            resource.users -= 1
+            last, slot = net.users[resource.first_user + resource.users], net.positions[p].slot
+            net.users[slot].position, net.users[slot].group = last.position, last.group
+            net.positions[last.position].slot = slot
 
 
-@kernel
+@inner
 def _touch(net, group):
-    if not net.is_touched[group]:
-        net.is_touched[group] = True
-        net.touched[net.counts[TOUCHED]] = group
+    if not net.groups[group].touched:
+        net.groups[group].touched = 1
+        net.lists[TOUCHED_GROUPS, net.counts[TOUCHED]] = group
         net.counts[TOUCHED] += 1
 
 
-@kernel
+@outer
 def touched_component(net):
     """Collect the groups under way that share a resource, directly or through others, with a touched one.
 
-    Fills ``component`` and ``reached``, forgets what was touched, and sets the rate of touched groups that have no
-    flow left to 0. Returns the number of groups.
+    Lists them and their resources, forgets what was touched, and sets the rate of touched groups to 0 if they have no
+    flow left and to infinity if they do (it stays so if they pass no resource). Returns the number of groups.
     """
     net.counts[STAMP] += 1
     found, reached = _start_from_touched(net)
-    route_ptr, route_resources = net.route_ptr, net.route_resources
-    resource_stamp, reached_resources, group_stamp = net.resource_stamp, net.reached, net.group_stamp
-    user_ptr, user_group, user_count, component = net.user_ptr, net.user_group, net.user_count, net.component
     stamp, under_way = net.counts[STAMP], net.counts[UNDER_WAY]
     seen = 0
     while seen < reached and found < under_way:
-        r = reached_resources[seen]
+        resource = net.resources[net.lists[REACHED, seen]]
         seen += 1
-        for u in range(user_ptr[r], user_ptr[r] + user_count[r]):
-            group = user_group[u]
-            if group_stamp[group] != stamp:
-                group_stamp[group] = stamp
-                component[found] = group
+        for u in range(resource.first_user, resource.first_user + resource.users):
+            group = net.users[u].group
+            if net.groups[group].stamp != stamp:
+                net.groups[group].stamp = stamp
+                net.lists[COMPONENT_GROUPS, found] = group
                 found += 1
-                reached = _reach(route_ptr, route_resources, resource_stamp, reached_resources, group, stamp, reached)
+                reached = _reach(net, group, stamp, reached)
     net.counts[COMPONENT] = found
-    net.counts[REACHED] = reached
+    net.counts[REACHED_COUNT] = reached
     return found
 
 
-@kernel
+@inner
 def _start_from_touched(net):
     """Put touched groups and their resources first; returns the numbers of both."""
     stamp = net.counts[STAMP]
-    found, reached = 0, 0
+    found, reached = np.int64(0), np.int64(0)  # not literals, of which each is a type of its own
     for i in range(net.counts[TOUCHED]):
-        group = net.touched[i]
-        net.is_touched[group] = False
-        reached = _reach(net.route_ptr, net.route_resources, net.resource_stamp, net.reached, group, stamp, reached)
-        if net.weight[group] == 0:
-            net.rate[group] = 0.0
+        group = net.lists[TOUCHED_GROUPS, i]
+        row = net.groups[group]
+        row.touched = 0
+        reached = _reach(net, group, stamp, reached)
+        if row.weight == 0:
+            row.rate = 0.0
         else:
-            net.group_stamp[group] = stamp
-            net.component[found] = group
+            row.rate = np.inf
+            row.stamp = stamp
+            net.lists[COMPONENT_GROUPS, found] = group
             found += 1
     net.counts[TOUCHED] = 0
     return found, reached
 
 
-@kernel
-def _reach(route_ptr, route_resources, resource_stamp, reached_resources, group, stamp, reached):
+@inner
+def _reach(net, group, stamp, reached):
     """Append the resources of a route that were not seen yet; returns the new count."""
-    for p in range(route_ptr[group], route_ptr[group + 1]):
-        r = route_resources[p]
-        reached_resources[reached] = r
-        reached += resource_stamp[r] != stamp
-        resource_stamp[r] = stamp
+    for p in range(net.groups[group].first, net.groups[group + 1].first):
+        r = net.positions[p].resource
+        net.lists[REACHED, reached] = r
+        reached += net.resources[r].stamp != stamp
+        net.resources[r].stamp = stamp
     return reached

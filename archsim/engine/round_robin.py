@@ -16,6 +16,19 @@ Resources with a rank are coupled as above (links, and injection and ejection po
 with rank -1 (HBM) queue every flow apart: they limit a flow at its source to the level of a max–min fill of what the
 flows ask for, within the same fixed point, and never block others in a buffer.
 
+=============  ===================  ================================================================================
+field          dtype[shape]         meaning
+=============  ===================  ================================================================================
+``buffers``    BUFFER[resource+1]   limit of a resource, its ports, the ports that it feeds; the last row only ends them
+``ports``      PORT[port]           input ports by resource; an uncoupled resource has one, for all its flows
+``enters``     int64[position]      port by which a position enters its resource
+``entries``    int64[position]      groups of the component that enter by a port, ascending: from its ``first_entry``
+                                    up to its ``end_entry``
+``order``      int64[resource]      coupled resources by rank, then the uncoupled ones
+``sweep``      int64[resource]      those of the component, in this order
+``source``     float64[group]       rate at which a flow leaves its source
+=============  ===================  ================================================================================
+
 The contract of the incremental recompute is that of `fair`. All tolerances are relative.
 """
 
@@ -24,36 +37,48 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from archsim.engine.state import kernel
 
-from archsim.engine.network import COMPONENT, STAMP, FlowNetwork, touched_component
+from archsim.engine.network import COMPONENT_GROUPS, STAMP, FlowNetwork, touched_component
+from archsim.kernels import inner, outer
 
 UNCOUPLED = -1
 KEPT = 0.6  # part of the old limit that damping keeps
 SETTLED = 1e-4
 MAX_SWEEPS = 200
 
+BUFFER = np.dtype(
+    [
+        ("limit", "f8"),  # throughput of the port's buffer; level of an uncoupled resource
+        ("first_port", "i8"),
+        ("first_fed", "i8"),  # where the ports that it feeds begin in ``ports.fed``
+        ("coupled", "i8"),
+    ],
+    align=True,
+)
+PORT = np.dtype(
+    [
+        ("asked", "f8"),  # rate that arrives at the port
+        ("granted", "f8"),
+        ("resource", "i8"),  # that the port belongs to
+        ("upstream", "i8"),  # resource that feeds the port; -1: the die itself
+        ("first_entry", "i8"),
+        ("end_entry", "i8"),
+        ("fed", "i8"),  # a list of its own: ports that have an upstream resource, by that resource
+    ],
+    align=True,
+)
+
 
 class Ports(NamedTuple):
-    """Input ports of the coupled resources, and the solver's scratch."""
+    """Input ports of the coupled resources, and the solver's scratch; see the module's table."""
 
-    order: np.ndarray  # int32[coupled]: coupled resources by rank
-    uncoupled: np.ndarray  # int32[...]: resources of rank -1
-    of_position: np.ndarray  # int32[position]: input port by which a position enters its resource; -1 if uncoupled
-    ptr: np.ndarray  # int64[resource + 1]: ports of a resource
-    upstream: np.ndarray  # int32[port]: resource that feeds the port; -1: the die itself
-    next_ptr: np.ndarray  # int64[resource + 1]: ports that a resource feeds
-    next_port: np.ndarray  # int32[...]
-    resource: np.ndarray  # int32[port]: resource that the port belongs to
-    sweep: np.ndarray  # int32[coupled]: those of the component, by rank
-    entry_ptr: np.ndarray  # int64[resource]: an entry is a group of the component at one resource; first entry of it,
-    entry_end: np.ndarray  # int64[resource]: and one past its last
-    entry_group: np.ndarray  # int32[position]
-    entry_port: np.ndarray  # int32[position]: input port of the entry; -1 if uncoupled
-    asked: np.ndarray  # float64[port]: rate that arrives at the port
-    granted: np.ndarray  # float64[port]
-    limit: np.ndarray  # float64[resource]: throughput of the port's buffer; level of an uncoupled resource
-    source: np.ndarray  # float64[group]: rate at which a flow leaves its source
+    buffers: np.ndarray
+    ports: np.ndarray
+    enters: np.ndarray
+    entries: np.ndarray
+    order: np.ndarray
+    sweep: np.ndarray
+    source: np.ndarray
 
 
 def xy_rank(mesh) -> np.ndarray:
@@ -66,46 +91,47 @@ def xy_rank(mesh) -> np.ndarray:
 
 
 def build_ports(net: FlowNetwork, rank) -> Ports:
-    """Input ports for ``rank: int32[resource]`` (-1: uncoupled), which must rise along the coupled part of every route.
+    """Input ports for ``rank: int64[resource]`` (-1: uncoupled), which must rise along the coupled part of every route.
 
     Raises ValueError if it does not.
     """
-    rank = np.asarray(rank, dtype=np.int32)
-    resources, groups, positions = len(net.capacity), len(net.weight), len(net.route_resources)
-    upstream_of_position = _upstream(net, rank)
-    coupled = np.flatnonzero(rank[net.route_resources] != UNCOUPLED)
-    keys = net.route_resources[coupled].astype(np.int64) * (resources + 1) + upstream_of_position[coupled] + 1
-    ports, port_of_coupled = np.unique(keys, return_inverse=True)
-    resource, upstream = (ports // (resources + 1)).astype(np.int32), (ports % (resources + 1) - 1).astype(np.int32)
-    of_position = np.full(positions, -1, dtype=np.int32)
-    of_position[coupled] = port_of_coupled
-    fed = np.flatnonzero(upstream >= 0)
-    by_rank = np.argsort(rank, kind="stable").astype(np.int32)
+    rank, route_resources = np.asarray(rank, dtype=np.int64), net.positions["resource"]
+    resources, positions = len(net.resources), len(route_resources)
+    keys = route_resources * (resources + 1) + _upstream(net, rank) + 1
+    keys, enters, room = np.unique(keys, return_inverse=True, return_counts=True)
+
+    ports, buffers = np.zeros(len(keys), PORT), np.zeros(resources + 1, BUFFER)
+    ports["resource"], ports["upstream"] = keys // (resources + 1), keys % (resources + 1) - 1
+    ports["first_entry"] = np.cumsum(room) - room
+    fed = np.flatnonzero(ports["upstream"] >= 0)
+    upstream = ports["upstream"][fed]
+    ports["fed"][: len(fed)] = fed[np.argsort(upstream, kind="stable")]
+    buffers["first_port"], buffers["first_fed"] = _csr_ptr(ports["resource"], resources), _csr_ptr(upstream, resources)
+    buffers["coupled"][:-1] = rank != UNCOUPLED
+    by_rank = np.argsort(rank, kind="stable")
+    uncoupled = rank[by_rank] == UNCOUPLED
     return Ports(
-        order=by_rank[rank[by_rank] != UNCOUPLED], uncoupled=np.flatnonzero(rank == UNCOUPLED).astype(np.int32),
-        of_position=of_position, ptr=_csr_ptr(resource, resources), upstream=upstream,
-        next_ptr=_csr_ptr(upstream[fed], resources),
-        next_port=fed[np.argsort(upstream[fed], kind="stable")].astype(np.int32), resource=resource,
-        sweep=np.zeros(resources, np.int32), entry_ptr=np.zeros(resources, np.int64),
-        entry_end=np.zeros(resources, np.int64), entry_group=np.zeros(positions, np.int32),
-        entry_port=np.zeros(positions, np.int32), asked=np.zeros(len(ports)), granted=np.zeros(len(ports)),
-        limit=np.zeros(resources), source=np.zeros(groups),
+        buffers, ports, enters.astype(np.int64), entries=np.zeros(positions, np.int64),
+        order=np.concatenate([by_rank[~uncoupled], by_rank[uncoupled]]), sweep=np.zeros(resources, np.int64),
+        source=np.zeros(len(net.groups) - 1),
     )
 
 
 def _upstream(net, rank) -> np.ndarray:
     """int64[position]: the coupled resource before each coupled one on its route; -1 where there is none."""
-    upstream = np.full(len(net.route_resources), -1, dtype=np.int64)
-    for group in range(len(net.weight)):
-        before = -1
-        for p in range(net.route_ptr[group], net.route_ptr[group + 1]):
-            r = net.route_resources[p]
-            if rank[r] == UNCOUPLED:
-                continue
-            if before >= 0 and rank[before] >= rank[r]:
-                raise ValueError(f"route {group}: rank falls from resource {before} to resource {r}")
-            upstream[p] = before
-            before = r
+    route_resources, route_group = net.positions["resource"], net.positions["group"]
+    coupled = np.flatnonzero(rank[route_resources] != UNCOUPLED)
+    before, after = coupled[:-1], coupled[1:]
+    same_route = route_group[before] == route_group[after]
+    before, after = before[same_route], after[same_route]
+    falls = np.flatnonzero(rank[route_resources[before]] >= rank[route_resources[after]])
+    if len(falls):
+        p, q = before[falls[0]], after[falls[0]]
+        raise ValueError(
+            f"route {route_group[p]}: rank falls from resource {route_resources[p]} to resource {route_resources[q]}"
+        )
+    upstream = np.full(len(route_resources), -1, dtype=np.int64)
+    upstream[after] = route_resources[before]
     return upstream
 
 
@@ -113,118 +139,115 @@ def _csr_ptr(owner, owners) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=owners))]).astype(np.int64)
 
 
-@kernel
+@outer
 def round_robin_rates(net, ports):
     """Steady-state rates of the touched component; returns its number of groups. See `fair` for the contract."""
     found = touched_component(net)
-    coupled, uncoupled = _collect_entries(net, ports)
+    coupled, reached = _collect_resources(net, ports)
+    _collect_entries(net, ports)
     for _ in range(MAX_SWEEPS):
-        _forward(net, ports, coupled)
-        moved = _backward(net, ports, coupled)
-        if uncoupled > 0:
-            moved = max(moved, _fill_uncoupled(net, ports))
+        _forward(net, ports, found, coupled, reached)
+        moved = max(_backward(net, ports, coupled), _fill_uncoupled(net, ports, coupled, reached))
         if moved <= SETTLED:
             break
-    _forward(net, ports, coupled)
-    if uncoupled > 0:
-        _clip_uncoupled(net, ports)
+    _forward(net, ports, found, coupled, reached)
+    _clip_uncoupled(net, ports, coupled, reached)
+    _count_left(net, ports, reached)
     return found
 
 
-@kernel
+@inner
+def _collect_resources(net, ports):
+    """Resources of the component, with empty ports; returns the numbers of the coupled ones and of all."""
+    stamp = net.counts[STAMP]
+    coupled, reached = 0, 0
+    for i in range(len(ports.order)):
+        r = ports.order[i]
+        if net.resources[r].stamp == stamp:
+            buffer = ports.buffers[r]
+            buffer.limit = net.resources[r].capacity
+            coupled += buffer.coupled
+            ports.sweep[reached] = r
+            reached += 1
+            for k in range(buffer.first_port, ports.buffers[r + 1].first_port):
+                ports.ports[k].end_entry = ports.ports[k].first_entry
+    return coupled, reached
+
+
+@inner
 def _collect_entries(net, ports):
-    """Lay out the component by resource; returns its numbers of coupled and uncoupled resources.
-
-    Groups ascend, so that sums, and with them rates, do not depend on who came first.
-    """
-    capacity, user_count = net.capacity, net.user_count
-    stamp, resource_stamp, group_stamp = net.counts[STAMP], net.resource_stamp, net.group_stamp
-    entry_ptr, entry_end, limit, order, sweep = ports.entry_ptr, ports.entry_end, ports.limit, ports.order, ports.sweep
-    end, coupled, uncoupled = 0, 0, 0
-    for i in range(len(order)):
-        r = order[i]
-        if resource_stamp[r] == stamp:
-            entry_ptr[r] = end
-            entry_end[r] = end
-            end += user_count[r]
-            limit[r] = capacity[r]
-            sweep[coupled] = r
-            coupled += 1
-    for r in ports.uncoupled:
-        if resource_stamp[r] == stamp:
-            entry_ptr[r] = end
-            entry_end[r] = end
-            end += user_count[r]
-            limit[r] = capacity[r]
-            uncoupled += 1
-    route_resources, of_position = net.route_resources, ports.of_position
-    entry_group, entry_port = ports.entry_group, ports.entry_port
-    for group in range(len(group_stamp)):
-        if group_stamp[group] != stamp:
-            continue
-        for p in range(net.route_ptr[group], net.route_ptr[group + 1]):
-            r = route_resources[p]
-            entry_group[entry_end[r]] = group
-            entry_port[entry_end[r]] = of_position[p]
-            entry_end[r] += 1
-    return coupled, uncoupled
+    """Lay out the component by port. Groups ascend, so that sums, and rates, do not depend on who came first."""
+    stamp = net.counts[STAMP]
+    for group in range(len(net.groups) - 1):
+        if net.groups[group].stamp == stamp:
+            for p in range(net.groups[group].first, net.groups[group + 1].first):
+                port = ports.ports[ports.enters[p]]
+                ports.entries[port.end_entry] = group
+                port.end_entry += 1
 
 
-@kernel
-def _forward(net, ports, coupled):
+@outer
+def _forward(net, ports, found, coupled, reached):
     """Rates from limits, in travelling order. A flow's rate can only fall on its way, so the last is feasible."""
-    rate, weight, limit, sweep = net.rate, net.weight, ports.limit, ports.sweep
-    entry_ptr, entry_end = ports.entry_ptr, ports.entry_end
-    entry_group, entry_port = ports.entry_group, ports.entry_port
-    port_ptr, upstream, asked, granted = ports.ptr, ports.upstream, ports.asked, ports.granted
-    _limit_sources(net, ports)
+    _limit_sources(net, ports, found, coupled, reached)
     for i in range(coupled):
-        r = sweep[i]
-        for k in range(port_ptr[r], port_ptr[r + 1]):
-            asked[k] = 0.0
-        for e in range(entry_ptr[r], entry_end[r]):
-            asked[entry_port[e]] += rate[entry_group[e]] * weight[entry_group[e]]
-        level = _water_level(asked, port_ptr[r], port_ptr[r + 1], limit[r])
-        for k in range(port_ptr[r], port_ptr[r + 1]):
-            granted[k] = min(asked[k], level)
-        if level == np.inf:
-            continue
-        for e in range(entry_ptr[r], entry_end[r]):
-            k = entry_port[e]
-            if asked[k] > level and upstream[k] >= 0:
-                rate[entry_group[e]] *= level / asked[k]
-        for k in range(port_ptr[r], port_ptr[r + 1]):
-            if asked[k] > level and upstream[k] < 0:
-                _share_die_input(k, level, entry_group, entry_port, entry_ptr[r], entry_end[r],
-                                 ports.source, weight, rate)
+        r = ports.sweep[i]
+        first, last = ports.buffers[r].first_port, ports.buffers[r + 1].first_port
+        for k in range(first, last):
+            ports.ports[k].asked = _taken(net, ports, k)
+        level = _water_level(ports.ports, first, last, ports.buffers[r].limit)
+        for k in range(first, last):
+            port = ports.ports[k]
+            port.granted = min(port.asked, level)
+            if port.asked > level:
+                if port.upstream < 0:
+                    _share_die_input(net, ports, k, level)
+                else:
+                    _slow_down(net, ports, k, level / port.asked)
 
 
-@kernel
-def _limit_sources(net, ports):
+@inner
+def _taken(net, ports, k):
+    """Bytes/ns of all flows that enter by port ``k``."""
+    total = 0.0
+    for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
+        group = net.groups[ports.entries[e]]
+        total += group.rate * group.weight
+    return total
+
+
+@inner
+def _slow_down(net, ports, k, factor):
+    """Multiply the rates of the flows that enter by port ``k``."""
+    for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
+        net.groups[ports.entries[e]].rate *= factor
+
+
+@inner
+def _limit_sources(net, ports, found, coupled, reached):
     """A flow leaves its source at the least level of the uncoupled resources on its route."""
-    rate, source, component = net.rate, ports.source, net.component
-    for i in range(net.counts[COMPONENT]):
-        source[component[i]] = np.inf
-    if len(ports.uncoupled) > 0:
-        stamp, resource_stamp, limit = net.counts[STAMP], net.resource_stamp, ports.limit
-        for r in ports.uncoupled:
-            if resource_stamp[r] == stamp:
-                for e in range(ports.entry_ptr[r], ports.entry_end[r]):
-                    group = ports.entry_group[e]
-                    source[group] = min(source[group], limit[r])
-    for i in range(net.counts[COMPONENT]):
-        rate[component[i]] = source[component[i]]
+    for i in range(found):
+        ports.source[net.lists[COMPONENT_GROUPS, i]] = np.inf
+    for i in range(coupled, reached):
+        buffer = ports.buffers[ports.sweep[i]]
+        port = ports.ports[buffer.first_port]
+        for e in range(port.first_entry, port.end_entry):
+            group = ports.entries[e]
+            ports.source[group] = min(ports.source[group], buffer.limit)
+    for i in range(found):
+        group = net.lists[COMPONENT_GROUPS, i]
+        net.groups[group].rate = ports.source[group]
 
 
-@kernel
-def _water_level(asked, first, last, capacity):
-    """Max–min level at which the requests ``asked[first:last]`` fill ``capacity``; infinity if they do not."""
+@inner
+def _water_level(ports, first, last, capacity):
+    """Max–min level at which what ``ports[first:last]`` ask fills ``capacity``; infinity if it does not."""
     level, before = 0.0, -1
     while True:
         left, sharing = capacity, 0
         for k in range(first, last):
-            if asked[k] <= level:
-                left -= asked[k]
+            if ports[k].asked <= level:
+                left -= ports[k].asked
             else:
                 sharing += 1
         if sharing == 0:
@@ -235,109 +258,116 @@ def _water_level(asked, first, last, capacity):
         before = sharing
 
 
-@kernel
-def _offer(asked, first, last, capacity, k):
-    """What request ``k`` would get of ``capacity`` if it asked for everything and the others for what they do."""
-    kept = asked[k]
-    asked[k] = np.inf
-    level = _water_level(asked, first, last, capacity)
-    asked[k] = kept
+@inner
+def _offer(ports, first, last, capacity, k):
+    """What port ``k`` would get of ``capacity`` if it asked for everything and the others for what they do."""
+    kept = ports[k].asked
+    ports[k].asked = np.inf
+    level = _water_level(ports, first, last, capacity)
+    ports[k].asked = kept
     return level
 
 
-@kernel
-def _share_die_input(k, granted, entry_group, entry_port, begin, end, source, weight, rate):
+@outer
+def _share_die_input(net, ports, k, granted):
     """Max–min fill of a die's own input ``k``, whose flows are queued apart and may be slower at their source."""
+    begin, end = ports.ports[k].first_entry, ports.ports[k].end_entry
     level, before = 0.0, -1
     while True:
         left, sharing = granted, 0
         for e in range(begin, end):
-            if entry_port[e] == k:
-                group = entry_group[e]
-                if source[group] <= level:
-                    left -= source[group] * weight[group]
-                else:
-                    sharing += weight[group]
+            group = ports.entries[e]
+            if ports.source[group] <= level:
+                left -= ports.source[group] * net.groups[group].weight
+            else:
+                sharing += net.groups[group].weight
         if sharing == before or sharing == 0:
             break
         level = max(level, left / sharing)
         before = sharing
     for e in range(begin, end):
-        if entry_port[e] == k:
-            rate[entry_group[e]] = min(source[entry_group[e]], level)
+        group = ports.entries[e]
+        net.groups[group].rate = min(ports.source[group], level)
 
 
-@kernel
+@outer
 def _backward(net, ports, coupled):
     """Limits from shares, against the travelling order; returns the largest move relative to capacity."""
-    capacity, limit, sweep, port_ptr = net.capacity, ports.limit, ports.sweep, ports.ptr
-    next_ptr, next_port, resource = ports.next_ptr, ports.next_port, ports.resource
-    asked, granted = ports.asked, ports.granted
-    resource_stamp, stamp = net.resource_stamp, net.counts[STAMP]
+    stamp = net.counts[STAMP]
     moved = 0.0
     for i in range(coupled - 1, -1, -1):
-        r = sweep[i]
+        r = ports.sweep[i]
         total = 0.0
-        for k in range(port_ptr[r], port_ptr[r + 1]):
-            total += granted[k]
-        new = capacity[r]
-        for n in range(next_ptr[r], next_ptr[r + 1]):
-            k = next_port[n]
-            after = resource[k]
-            if resource_stamp[after] == stamp and asked[k] > 0.0:
-                offer = _offer(asked, port_ptr[after], port_ptr[after + 1], limit[after], k)
-                new = min(new, offer * (total / asked[k]))
-        moved = max(moved, _damp(limit, capacity, r, new))
+        for k in range(ports.buffers[r].first_port, ports.buffers[r + 1].first_port):
+            total += ports.ports[k].granted
+        new = net.resources[r].capacity
+        for i_fed in range(ports.buffers[r].first_fed, ports.buffers[r + 1].first_fed):
+            k = ports.ports[i_fed].fed
+            after = ports.ports[k].resource
+            if net.resources[after].stamp == stamp and ports.ports[k].asked > 0.0:
+                first, last = ports.buffers[after].first_port, ports.buffers[after + 1].first_port
+                offer = _offer(ports.ports, first, last, ports.buffers[after].limit, k)
+                new = min(new, offer * (total / ports.ports[k].asked))
+        moved = max(moved, _damp(ports.buffers[r], net.resources[r].capacity, new))
     return moved
 
 
-@kernel
-def _fill_uncoupled(net, ports):
-    """Levels of the uncoupled resources, where a flow that nothing else slows asks for all, any other for its rate."""
-    rate, weight, capacity, limit = net.rate, net.weight, net.capacity, ports.limit
-    entry_ptr, entry_end, entry_group = ports.entry_ptr, ports.entry_end, ports.entry_group
+@inner
+def _fill_uncoupled(net, ports, coupled, reached):
+    """Levels of the uncoupled resources, where a flow that nothing else slows asks for all, any other for its rate.
+
+    Returns the largest move relative to capacity.
+    """
     moved = 0.0
-    for r in ports.uncoupled:
-        if net.resource_stamp[r] != net.counts[STAMP]:
-            continue
+    for i in range(coupled, reached):
+        r = ports.sweep[i]
+        capacity, buffer = net.resources[r].capacity, ports.buffers[r]
+        port = ports.ports[buffer.first_port]
         level, before = 0.0, -1
         while True:
-            left, sharing = capacity[r], 0
-            for e in range(entry_ptr[r], entry_end[r]):
-                group = entry_group[e]
-                if rate[group] < limit[r] and rate[group] <= level:
-                    left -= rate[group] * weight[group]
+            left, sharing = capacity, 0
+            for e in range(port.first_entry, port.end_entry):
+                group = net.groups[ports.entries[e]]
+                if group.rate < buffer.limit and group.rate <= level:
+                    left -= group.rate * group.weight
                 else:
-                    sharing += weight[group]
+                    sharing += group.weight
             if sharing == before:
                 break
             if sharing == 0:
-                level = capacity[r]
+                level = capacity
                 break
             level = max(level, left / sharing)
             before = sharing
-        moved = max(moved, _damp(limit, capacity, r, level))
+        moved = max(moved, _damp(buffer, capacity, level))
     return moved
 
 
-@kernel
-def _damp(limit, capacity, r, new):
+@inner
+def _damp(buffer, capacity, new):
     """Move a limit towards its new value; returns the move relative to capacity."""
-    move = (1.0 - KEPT) * (new - limit[r])
-    limit[r] += move
-    return abs(move) / capacity[r]
+    move = (1.0 - KEPT) * (new - buffer.limit)
+    buffer.limit += move
+    return abs(move) / capacity
 
 
-@kernel
-def _clip_uncoupled(net, ports):
+@inner
+def _clip_uncoupled(net, ports, coupled, reached):
     """Scale flows down where an uncoupled resource is over its capacity by what the fixed point leaves open."""
-    rate, weight, entry_group = net.rate, net.weight, ports.entry_group
-    for r in ports.uncoupled:
-        if net.resource_stamp[r] != net.counts[STAMP]:
-            continue
-        total = 0.0
-        for e in range(ports.entry_ptr[r], ports.entry_end[r]):
-            total += rate[entry_group[e]] * weight[entry_group[e]]
-        if total > net.capacity[r]:
-            for e in range(ports.entry_ptr[r], ports.entry_end[r]):
-                rate[entry_group[e]] *= net.capacity[r] / total
+    for i in range(coupled, reached):
+        r = ports.sweep[i]
+        capacity, k = net.resources[r].capacity, ports.buffers[r].first_port
+        total = _taken(net, ports, k)
+        if total > capacity:
+            _slow_down(net, ports, k, capacity / total)
+
+
+@inner
+def _count_left(net, ports, reached):
+    """What the flows leave of the resources."""
+    for i in range(reached):
+        r = ports.sweep[i]
+        left = net.resources[r].capacity
+        for k in range(ports.buffers[r].first_port, ports.buffers[r + 1].first_port):
+            left -= _taken(net, ports, k)
+        net.resources[r].left = left
