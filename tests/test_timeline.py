@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from archsim.report.timeline import write_timeline
-from microarch.mesh import build_mesh
 from microarch.blocks import SERVED_BY
+from microarch.mesh import build_mesh
 from microarch.request import State
 
 ROWS = [
@@ -21,7 +21,7 @@ ROWS = [
     (State.DATA, -1, 8, 0, 17, 2, 40, 6000.25, 9000.5),
     (State.COMPUTE, 0, -1, -1, 17, 2, 40, 9000.5, 9100.0),
     (State.COMPUTE, 0, -1, -1, 18, 2, 3, 9100.0, 9100.0),
-    (State.ACT_MOVE, -1, 3, 4, -1, -1, 12, 9100.0, 9400.0),
+    (State.ACT_MOVE, -1, 3, 4, -1, -1, -1, 9100.0, 9400.0),
 ]
 
 
@@ -63,7 +63,9 @@ def test_processes_threads_names_and_times(tmp_path):
     assert data["name"] == "expert 17 slice 2: DATA"
     assert data["args"] == {"tokens": 40, "bytes": 64, "from die": 8, "to die": 0}
     assert (data["ts"], data["dur"]) == (5.0, 3.0)  # from 6000.25 to 9000.5 ns of a step that began at 1000, in µs
-    assert tracks["mesh links", "route 3 → 4"][0]["name"] == "hidden vectors: ACT_MOVE"
+    (move,) = tracks["mesh links", "route 3 → 4"]
+    assert move["name"] == "hidden vectors: ACT_MOVE"
+    assert move["args"] == {"bytes": 112, "from die": 3, "to die": 4}  # tokens are not known
     assert (timeline["displayTimeUnit"], timeline["otherData"]["title"]) == ("ns", "a step")
 
 

@@ -48,8 +48,9 @@ def write_timeline(log: Mapping[str, np.ndarray], path: Path, title: str, mesh: 
     """Write the timeline of a step and return its path.
 
     log: columns of equal length, one row an activity: ``kind`` (State), ``unit`` (Unit), ``die`` (-1 on a path), ``src`` and
-    ``dst`` (-1 off a path), ``expert`` and ``slice`` (-1 for hidden vectors), ``tokens``, ``start_ns``, ``end_ns``, and ``bytes``
-    if it is known. With ``mesh`` a transfer is drawn on every link of its XY route. Raises ValueError for a log that is not so.
+    ``dst`` (-1 off a path), ``expert`` and ``slice`` (-1 for hidden vectors), ``tokens`` (-1 if unknown), ``start_ns``,
+    ``end_ns``, and ``bytes`` if they are known. With ``mesh`` a transfer is drawn on every link of its XY route.
+    Raises ValueError for a log that is not so.
     """
     tracks = _tracks(_checked(log), mesh)
     events = [*_process_names(tracks), *_slices(tracks)]
@@ -92,7 +93,7 @@ def _tracks(columns: dict[str, list], mesh: Mesh | None) -> dict[Track, list[Act
 def _activity(row: Mapping[str, Any]) -> Activity:
     state = State(row["kind"]).name
     subject = "hidden vectors" if row["expert"] < 0 else f"expert {row['expert']} slice {row['slice']}"
-    arguments = {key: row[key] for key in ("tokens", "bytes") if key in row}
+    arguments = {key: row[key] for key in ("tokens", "bytes") if row.get(key, -1) >= 0}
     if row["unit"] == Unit.PATH:
         arguments |= {"from die": row["src"], "to die": row["dst"]}
     return Activity(row["start_ns"], row["end_ns"], f"{subject}: {state}", state, arguments)
