@@ -6,9 +6,10 @@ compiled engine, as text in the module's docstring (``describe``), and by the co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Mapping, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 

@@ -12,6 +12,17 @@ array           layout                    meaning
                                           is the youngest copy, its ``newer`` the oldest
 ``room``        ROOM[die]                 bytes used, most ever used, bytes there are, copies evicted
 ==============  ========================  ==================================================================
+
+Transitions::
+
+    state       event   next      spawns
+    ----------  ------  --------  --------
+    LOCAL_HBM   SERVED  COMPUTE   LLC_FILL
+    REMOTE_HBM  SERVED  DATA      LLC_FILL
+    COPY        SERVED  DONE
+    ACT_READ    SERVED  ACT_MOVE
+    ACT_READ    HERE    DONE
+    ACT_WRITE   SERVED  DONE
 """
 
 from __future__ import annotations
@@ -21,10 +32,20 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.kernels import inner
+from microarch.fsm import Step
+from microarch.request import Event, State, Unit
 
 SLICES = 3  # gate, up and down matrix of an expert
 UNBOUNDED_BYTES = 2**62
-
+SERVES = {state: Unit.HBM for state in (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY, State.ACT_READ, State.ACT_WRITE)}
+STEPS = {
+    (State.LOCAL_HBM, Event.SERVED): Step(State.COMPUTE, State.LLC_FILL),
+    (State.REMOTE_HBM, Event.SERVED): Step(State.DATA, State.LLC_FILL),
+    (State.COPY, Event.SERVED): Step(State.DONE),
+    (State.ACT_READ, Event.SERVED): Step(State.ACT_MOVE),
+    (State.ACT_READ, Event.HERE): Step(State.DONE),
+    (State.ACT_WRITE, Event.SERVED): Step(State.DONE),
+}
 
 RING = np.dtype([("older", "i8"), ("newer", "i8")])
 ROOM = np.dtype([("used_bytes", "i8"), ("peak_bytes", "i8"), ("limit_bytes", "i8"), ("evictions", "i8")])

@@ -3,6 +3,13 @@
 State layout: ``tags: int64[die, set, way]``, slice keys in the order of their stores, oldest first, -1 where empty.
 A look-up does not touch the order (published simulator). A slice that is larger than the cache never stays
 (``ways`` = 0): it streams through.
+
+Transitions (those of LOOKUP are the ATU's)::
+
+    state       event   next  spawns
+    ----------  ------  ----  ------
+    REMOTE_LLC  SERVED  DATA
+    LLC_FILL    SERVED  DONE
 """
 
 from __future__ import annotations
@@ -10,8 +17,15 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.kernels import inner
+from microarch.fsm import Step
+from microarch.request import Event, State, Unit
 
 EMPTY = -1
+SERVES = {State.REMOTE_LLC: Unit.PORT, State.LLC_FILL: Unit.PORT}
+STEPS = {
+    (State.REMOTE_LLC, Event.SERVED): Step(State.DATA),
+    (State.LLC_FILL, Event.SERVED): Step(State.DONE),
+}
 
 
 def sliced_geometry(capacity_bytes: int, slice_bytes: int, ways: int) -> tuple[int, int]:

@@ -21,36 +21,12 @@ ACT_WRITE   HBM of the target die        they are written
 DONE        none                         nothing is left to do
 =========== ============================ =========================================================================
 
-Transitions::
-
-    state       event   next        spawns
-    ----------  ------  ----------  --------
-    LOOKUP      HIT     COMPUTE
-    LOOKUP      HERE    LOCAL_HBM
-    LOOKUP      AWAY    REQUEST
-    REQUEST     HIT     REMOTE_LLC
-    REQUEST     MISS    REMOTE_HBM
-    LOCAL_HBM   SERVED  COMPUTE     LLC_FILL
-    REMOTE_LLC  SERVED  DATA
-    REMOTE_HBM  SERVED  DATA        LLC_FILL
-    DATA        SERVED  COMPUTE
-    DATA        KEEP    COMPUTE     COPY
-    COMPUTE     SERVED  DONE
-    LLC_FILL    SERVED  DONE
-    COPY        SERVED  DONE
-    ACT_READ    SERVED  ACT_MOVE
-    ACT_READ    HERE    DONE
-    ACT_MOVE    SERVED  ACT_WRITE
-    ACT_WRITE   SERVED  DONE
+Each block declares the transitions of the states that it serves; ``microarch.blocks`` puts them together.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-
-import numpy as np
-
-from microarch.fsm import Step, Table, codes
 
 
 class State(IntEnum):
@@ -79,23 +55,6 @@ class Unit(IntEnum):
     NONE = 4
 
 
-SERVED_BY = {
-    State.LOOKUP: Unit.PORT,
-    State.LOCAL_HBM: Unit.HBM,
-    State.REQUEST: Unit.PATH,
-    State.REMOTE_LLC: Unit.PORT,
-    State.REMOTE_HBM: Unit.HBM,
-    State.DATA: Unit.PATH,
-    State.COMPUTE: Unit.COMPUTE,
-    State.LLC_FILL: Unit.PORT,
-    State.COPY: Unit.HBM,
-    State.ACT_READ: Unit.HBM,
-    State.ACT_MOVE: Unit.PATH,
-    State.ACT_WRITE: Unit.HBM,
-    State.DONE: Unit.NONE,
-}
-
-
 class Event(IntEnum):
     SERVED = 0  # the block has done its part
     HIT = 1  # the LLC holds the slice
@@ -103,34 +62,3 @@ class Event(IntEnum):
     HERE = 3  # what is wanted lies in this die's HBM
     AWAY = 4  # it lies in another die's
     KEEP = 5  # served, and the PDU keeps a copy
-
-
-TABLE = Table(
-    name="request",
-    states=State,
-    events=Event,
-    initial=(State.LOOKUP, State.ACT_READ),
-    final=State.DONE,
-    steps={
-        (State.LOOKUP, Event.HIT): Step(State.COMPUTE),
-        (State.LOOKUP, Event.HERE): Step(State.LOCAL_HBM),
-        (State.LOOKUP, Event.AWAY): Step(State.REQUEST),
-        (State.REQUEST, Event.HIT): Step(State.REMOTE_LLC),
-        (State.REQUEST, Event.MISS): Step(State.REMOTE_HBM),
-        (State.LOCAL_HBM, Event.SERVED): Step(State.COMPUTE, State.LLC_FILL),
-        (State.REMOTE_LLC, Event.SERVED): Step(State.DATA),
-        (State.REMOTE_HBM, Event.SERVED): Step(State.DATA, State.LLC_FILL),
-        (State.DATA, Event.SERVED): Step(State.COMPUTE),
-        (State.DATA, Event.KEEP): Step(State.COMPUTE, State.COPY),
-        (State.COMPUTE, Event.SERVED): Step(State.DONE),
-        (State.LLC_FILL, Event.SERVED): Step(State.DONE),
-        (State.COPY, Event.SERVED): Step(State.DONE),
-        (State.ACT_READ, Event.SERVED): Step(State.ACT_MOVE),
-        (State.ACT_READ, Event.HERE): Step(State.DONE),
-        (State.ACT_MOVE, Event.SERVED): Step(State.ACT_WRITE),
-        (State.ACT_WRITE, Event.SERVED): Step(State.DONE),
-    },
-)
-
-NEXT, SPAWN = TABLE.arrays()
-UNIT = np.array([SERVED_BY[state] for state in State], dtype=np.int64)

@@ -86,6 +86,18 @@ class EventEngine:
                 now = self._kernel.step(work, self.memory, self.tally, now)
                 yield step, layer, now, plan
 
+    def trace_step(self, step: int, layer: int) -> dict[str, np.ndarray]:
+        """Run up to a step and return its log (``archsim.engine.steplog``). ``layer`` counts the demand's MoE layers.
+
+        Raises ArchsimError if the step has no demand.
+        """
+        begin = 0.0
+        for at_step, at_layer, end, _ in self.steps(0.0):
+            if (at_step, at_layer) == (step, layer):
+                return self._kernel.log(begin)
+            begin = end
+        raise ArchsimError(f"step {step}, MoE layer {layer} of the trace: nothing is routed there")
+
     def plan(self, step: int, layer: int) -> Plan:
         """The policy's plan of a step, checked if it is a user's own."""
         demand, experts = self.demand, self.demand.experts

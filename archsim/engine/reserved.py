@@ -28,15 +28,20 @@ from archsim.engine.state import (
     Memory,
     Tally,
     Work,
+    awaits_tokens,
+    count_arrived,
+    count_computed,
     hold,
     inner,
     kernel,
     move_of,
 )
-from microarch import hbm, llc
+from archsim.engine.steplog import step_log
+from microarch import atu, hbm, llc, pdu
+from microarch.blocks import NEXT, SPAWN, UNIT
 from microarch.fsm import codes
 from microarch.mesh import Mesh
-from microarch.request import NEXT, SPAWN, UNIT, Event, State, Unit
+from microarch.request import Event, State, Unit
 
 LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COPY, ACT_READ, ACT_MOVE, ACT_WRITE, DONE = (
     codes(State)
@@ -170,21 +175,6 @@ def _duration(s, fixed_ns, n_bytes, bytes_per_ns):
 
 
 @inner
-def _look_up(s, entry, key):
-    """(event, latency) of the local LLC and the ATU."""
-    if entry.look_here:
-        if llc.holds(s.memory.llc_tags, entry.die, entry.expert, key):
-            s.tally.llc_hits[0] += 1
-            return HIT, s.machine.llc_hit_ns
-        if entry.die == entry.home:
-            return HERE, s.machine.llc_miss_ns
-        if s.memory.copies.present[entry.die, key]:
-            hbm.touch(s.memory.copies, entry.die, key)
-            return HERE, s.machine.llc_miss_ns
-    return AWAY, s.machine.llc_miss_ns
-
-
-@inner
 def _cross(s, what, src, dst, n_bytes):
     """Duration of a message over the mesh, which is counted."""
     hops = s.machine.hops[src, dst]
@@ -201,8 +191,9 @@ def _serve_slice(s, row):
     key = entry.key + row.item % SLICES
     n_bytes = machine.slice_bytes
     if kind == LOOKUP:
-        event, latency = _look_up(s, entry, key)
-        return event, latency, np.int64(0)
+        event = atu.look_up(memory.llc_tags, memory.copies, entry, key)
+        s.tally.llc_hits[0] += event == HIT
+        return event, (machine.llc_hit_ns if event == HIT else machine.llc_miss_ns), np.int64(0)
     if kind == LOCAL_HBM:
         s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
         duration = _duration(s, machine.hbm_latency_ns, entry.read_bytes, machine.hbm_bytes_per_ns)
@@ -220,7 +211,7 @@ def _serve_slice(s, row):
         llc.store(memory.llc_tags, row.group % machine.dies, entry.expert, key)
         return SERVED, machine.llc_write_ns, n_bytes
     if kind == DATA:
-        event = KEEP if s.work.cp_en[entry.die, entry.expert] and not memory.copies.present[entry.die, key] else SERVED
+        event = pdu.decide(s.work.cp_en, memory.copies, entry, key)
         return event, _cross(s, DATA_MESSAGES, entry.home, entry.die, n_bytes), n_bytes
     if kind == REMOTE_HBM:
         s.tally.dies[entry.home].remote_read_bytes += n_bytes
@@ -289,7 +280,7 @@ def _follow(s, stage, event, end):
     if following == COMPUTE:
         earliest, floor = end - _early_ns(s, row.kind), end
         entry = s.work.entries[row.item // SLICES]
-        if entry.routed and s.work.local[entry.die].moves_left > 0:
+        if entry.routed and awaits_tokens(s.work, entry.die):
             s.work.held[row.item].floor = floor
             hold(s.work, entry.die, row.item)
             return
@@ -334,14 +325,11 @@ def _finish(s, stage):
     if kind == COMPUTE:
         entry = s.work.entries[item // SLICES]
         _start_chain(s, entry.die, now, stage)
-        if entry.routed:
-            s.work.local[entry.die].routed_left -= 1
-            if s.work.local[entry.die].routed_left == 0:
-                _start_moves(s, COMBINE, entry.die, now, stage)
+        if entry.routed and count_computed(s.work, entry.die):
+            _start_moves(s, COMBINE, entry.die, now, stage)
     elif kind >= ACT_READ and item < s.work.moves.shape[1]:
         die = s.work.moves[DISPATCH, item].dst
-        s.work.local[die].moves_left -= 1
-        if s.work.local[die].moves_left == 0:
+        if count_arrived(s.work, die):
             _release_held(s, die, now, stage)
 
 
@@ -431,4 +419,9 @@ class ReservedKernel:
                 STAGES_PER_CHAIN * room[0] + STAGES_PER_MOVE * room[1],
                 WAITS_PER_CHAIN * room[0] + room[1],
             )
+        self._work = work
         return run_step(Run(self._machine, work, memory, tally, self.pool, self._total_order), begin_ns)
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        """What happened in the step that was run last, which began at ``begin_ns``."""
+        return step_log(self.pool.stages[: self.pool.count[STAGES]], self._work, begin_ns)

@@ -28,31 +28,50 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from archsim.engine.flows import ARBITRATIONS, SPENT, recompute_rates
+from archsim.engine.fair import fair_rates
+from archsim.engine.flows import SPENT
 from archsim.engine.heaps import calendar_pop, calendar_push
-from archsim.engine.network import COMPONENT, STAMP, TOUCHED, FlowNetwork, build_network, enter, leave
-from archsim.engine.round_robin import Ports, build_ports, xy_rank
+from archsim.engine.network import STAMP, TOUCHED, FlowNetwork, build_network, enter, leave
+from archsim.engine.round_robin import build_ports, round_robin_rates, xy_rank
 from archsim.engine.state import (
-    COMBINE, DATA_MESSAGES, DISPATCH, HIDDEN, REQUESTS, SLICES, UNITS, Machine, Memory, Tally, Work, inner, kernel,
+    COMBINE,
+    DATA_MESSAGES,
+    DISPATCH,
+    HIDDEN,
+    REQUESTS,
+    SLICES,
+    UNITS,
+    Machine,
+    Memory,
+    Tally,
+    Work,
+    awaits_tokens,
+    count_arrived,
+    count_computed,
+    hold,
+    inner,
+    kernel,
+    move_of,
+    outer,
 )
-from microarch import hbm, llc
+from archsim.engine.steplog import step_log
+from microarch import atu, hbm, llc, pdu
+from microarch.blocks import NEXT, SPAWN
 from microarch.fsm import codes
 from microarch.mesh import Mesh
-from microarch.request import NEXT, SPAWN, Event, State
+from microarch.request import Event, State
 
 LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COPY, ACT_READ, ACT_MOVE, ACT_WRITE, DONE = (
     codes(State)
 )
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
+NOBODY = np.int64(-1)
 STAGES, TIMERS, WAITING, FLOWS = 0, 1, 2, 3  # counters: rows used, timers created, timers waiting, flows under way
-IS_SERVED, HAS_SEGMENT, IS_COMPUTED = 0, 1, 2  # what a timer tells
+IS_SERVED, HAS_SEGMENT, IS_COMPUTED = np.int64(0), np.int64(1), np.int64(2)  # what a timer tells
 STAGES_PER_CHAIN, STAGES_PER_MOVE = 9, 4
 TIMERS_PER_STAGE = 2
 UNSATURATED = 1e-9  # a resource with more than this part of its capacity left is not a bottleneck
-
-outer = njit(_nrt=False)  # compiled once, not inlined
 
 STAGE = np.dtype(
     [
@@ -60,16 +79,16 @@ STAGE = np.dtype(
         ("end", "f8"),
         ("bound_from", "f8"),  # since when it was what the step waited for; before that it was its cause
         ("hbm_ns", "f8"),  # time in which an HBM, not a link, limited its flow
-        ("item", "i4"),  # chain, or move for the ACT_ states
-        ("parent", "i4"),  # stage that created it, -1 at the start of a step
-        ("cause", "i4"),  # stage that it had to wait for
-        ("next_out", "i4"),  # behind it in the queue of its source (source: queued), -1 if none
-        ("kind", "i1"),  # microarch.request.State
-        ("event", "i1"),  # outcome of a look-up, known when it starts
+        ("item", "i8"),  # chain, or move for the ACT_ states
+        ("parent", "i8"),  # stage that created it, -1 at the start of a step
+        ("cause", "i8"),  # stage that it had to wait for
+        ("next_out", "i8"),  # behind it in the queue of its source (source: queued), -1 if none
+        ("kind", "i8"),  # microarch.request.State
+        ("event", "i8"),  # outcome of a look-up, known when it starts
     ],
     align=True,
 )
-TIMER = np.dtype([("time", "f8"), ("tie", "i8"), ("stage", "i4"), ("tells", "i4")], align=True)
+TIMER = np.dtype([("time", "f8"), ("tie", "i8"), ("stage", "i8"), ("tells", "i8")], align=True)
 FLOW = np.dtype(
     [
         ("start", "f8"),
@@ -80,17 +99,26 @@ FLOW = np.dtype(
         ("takes", "f8"),  # time of that, from the start
         ("size", "f8"),
         ("latency", "f8"),  # added at the end
-        ("stage", "i4"),
-        ("group", "i4"),
-        ("hbm_bound", "u1"),  # whether an HBM is its bottleneck now
+        ("stage", "i8"),
+        ("group", "i8"),
+        ("hbm_bound", "i8"),  # whether an HBM is its bottleneck now
     ],
     align=True,
 )
 CHAIN = np.dtype(
-    [("stage", "i4"), ("next", "i4"), ("data", "i4"), ("arrived", "u1"), ("computed", "u1")], align=True
+    [("stage", "i8"), ("next", "i8"), ("data", "i8"), ("arrived", "i8"), ("computed", "i8")], align=True
 )  # compute stage, next in the array's queue, stage that brought the slice; whether the slice is there, and computed
-ARRAY = np.dtype([("first", "i4"), ("last", "i4"), ("running", "i4"), ("latest", "i4")], align=True)
-SOURCE = np.dtype([("busy", "i4"), ("first", "i4"), ("last", "i4")], align=True)
+DIE = np.dtype(
+    [
+        ("first", "i8"),  # chain that the compute array takes next, -1 if none waits
+        ("last", "i8"),
+        ("running", "i8"),  # chain that it works on
+        ("latest", "i8"),  # stage that it worked on last
+        ("sending", "i8"),  # whether an outgoing flow is under way
+        ("first_out", "i8"),  # stage whose flow leaves next (source: queued)
+        ("last_out", "i8"),
+    ]
+)
 
 
 class Pool(NamedTuple):
@@ -98,11 +126,10 @@ class Pool(NamedTuple):
 
     stages: np.ndarray  # STAGE[stage]
     timers: np.ndarray  # TIMER[timer]
-    calendar: np.ndarray  # int32[timer]: heap of timers
+    calendar: np.ndarray  # int64[timer]: heap of timers
     flows: np.ndarray  # FLOW[flow], the first count[FLOWS] are under way
     chains: np.ndarray  # CHAIN[chain]
-    arrays: np.ndarray  # ARRAY[die]: chains that wait for the compute array, and the one it works on
-    sources: np.ndarray  # SOURCE[die]: outgoing flows that wait
+    dies: np.ndarray  # DIE[die]: who waits for the compute array, and to leave
     metered: np.ndarray  # float64[resource]: until when busy and waiting time are counted
     count: np.ndarray  # int64[4]
 
@@ -116,20 +143,12 @@ class Run(NamedTuple):
     tally: Tally
     pool: Pool
     net: FlowNetwork
-    ports: Ports
-    arbitration: int
     queued: bool  # source: queued
 
 
 @inner
 def _entry(s, chain):
     return s.work.entries[chain // SLICES]
-
-
-@inner
-def _move(s, item):
-    columns = s.work.moves.shape[1]
-    return s.work.moves[item // columns, item % columns]
 
 
 @inner
@@ -144,9 +163,9 @@ def _set_timer(s, stage, time, tells):
 @inner
 def _meter(s, group, now):
     """Count busy and waiting time of the group's resources up to now."""
-    for position in range(s.net.route_ptr[group], s.net.route_ptr[group + 1]):
-        r = s.net.route_resources[position]
-        load = s.net.load[r]
+    for position in range(s.net.groups[group].first, s.net.groups[group + 1].first):
+        r = s.net.positions[position].resource
+        load = s.net.resources[r].load
         if load > 0:
             resource = s.tally.resources[_tally_row(s.machine.dies, r)]
             resource.busy_ns += now - s.pool.metered[r]
@@ -169,8 +188,8 @@ def _start_flow(s, stage, group, n_bytes, first_bytes, latency, now):
     flow.goal = n_bytes - first_bytes
     flow.takes, flow.latency, flow.stage, flow.group, flow.hbm_bound = np.inf, latency, stage, group, 0
     _meter(s, group, now)
-    for position in range(s.net.route_ptr[group], s.net.route_ptr[group + 1]):
-        r = _tally_row(s.machine.dies, s.net.route_resources[position])
+    for position in range(s.net.groups[group].first, s.net.groups[group + 1].first):
+        r = _tally_row(s.machine.dies, s.net.positions[position].resource)
         s.tally.resources[r].bytes += int(n_bytes)
     enter(s.net, group)
 
@@ -194,7 +213,7 @@ def _send(s, stage, now):
         group = _data_group(s, entry.die, entry.home, from_llc)
         _start_flow(s, stage, group, s.machine.slice_bytes, s.machine.first_bytes, hops * s.machine.hop_ns, now)
     else:
-        move = _move(s, row.item)
+        move = move_of(s.work, row.item)
         hops = s.machine.hops[move.src, move.dst]
         group = dies + 2 * dies * dies + move.src * dies + move.dst
         _start_flow(s, stage, group, move.bytes, move.bytes, hops * s.machine.hop_ns, now)
@@ -203,40 +222,23 @@ def _send(s, stage, now):
 @inner
 def _source_of(s, stage):
     row = s.pool.stages[stage]
-    return _entry(s, row.item).home if row.kind == DATA else _move(s, row.item).src
+    return _entry(s, row.item).home if row.kind == DATA else move_of(s.work, row.item).src
 
 
 @inner
 def _send_or_queue(s, stage, now):
     """An outgoing flow starts at once, or behind the others of its die (source: queued)."""
-    source = s.pool.sources[_source_of(s, stage)]
-    if not s.queued or not source.busy:
-        source.busy = 1
+    source = s.pool.dies[_source_of(s, stage)]
+    if not s.queued or not source.sending:
+        source.sending = 1
         _send(s, stage, now)
         return
-    s.pool.stages[stage].next_out = -1
-    if source.first < 0:
-        source.first = stage
+    s.pool.stages[stage].next_out = NOBODY
+    if source.first_out < 0:
+        source.first_out = stage
     else:
-        s.pool.stages[source.last].next_out = stage
-    source.last = stage
-
-
-@inner
-def _look_up(s, chain):
-    """(event, latency) of the local LLC and the ATU."""
-    entry = _entry(s, chain)
-    key = entry.key + chain % SLICES
-    if entry.look_here:
-        if llc.holds(s.memory.llc_tags, entry.die, entry.expert, key):
-            s.tally.llc_hits[0] += 1
-            return HIT, s.machine.llc_hit_ns
-        if entry.die == entry.home:
-            return HERE, s.machine.llc_miss_ns
-        if s.memory.copies.present[entry.die, key]:
-            hbm.touch(s.memory.copies, entry.die, key)
-            return HERE, s.machine.llc_miss_ns
-    return AWAY, s.machine.llc_miss_ns
+        s.pool.stages[source.last_out].next_out = stage
+    source.last_out = stage
 
 
 @inner
@@ -271,7 +273,7 @@ def _new_stage(s, kind, item, parent, now):
 def _begin_move(s, kind, item, parent, now):
     """Begin a stage of a bundle of hidden vectors."""
     stage = _new_stage(s, kind, item, parent, now)
-    move = _move(s, item)
+    move = move_of(s.work, item)
     if kind == ACT_READ:
         s.tally.dies[move.src].activation_bytes += move.bytes
         if move.src == move.dst:
@@ -284,8 +286,6 @@ def _begin_move(s, kind, item, parent, now):
         s.tally.moved_bytes[0] += move.bytes
         s.tally.dies[move.dst].activation_bytes += move.bytes
         _send_or_queue(s, stage, now)
-    else:
-        _set_timer(s, stage, now, IS_SERVED)
 
 
 @outer
@@ -294,8 +294,9 @@ def _begin_slice(s, kind, item, parent, now):
     stage = _new_stage(s, kind, item, parent, now)
     row, machine, entry = s.pool.stages[stage], s.machine, _entry(s, item)
     if kind == LOOKUP:
-        row.event, latency = _look_up(s, item)
-        _set_timer(s, stage, now + latency, IS_SERVED)
+        row.event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, entry.key + item % SLICES)
+        s.tally.llc_hits[0] += row.event == HIT
+        _set_timer(s, stage, now + (machine.llc_hit_ns if row.event == HIT else machine.llc_miss_ns), IS_SERVED)
     elif kind == LOCAL_HBM:
         s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
         first = min(machine.first_bytes, entry.read_bytes) if machine.first_bytes < machine.slice_bytes else entry.read_bytes
@@ -329,7 +330,7 @@ def _begin(s, kind, item, parent, now):
 @inner
 def _start_array(s, die, now):
     """The compute array, if idle, takes the next slice."""
-    array = s.pool.arrays[die]
+    array = s.pool.dies[die]
     if array.running >= 0 or array.first < 0:
         return
     chain = array.first
@@ -348,8 +349,8 @@ def _queue_compute(s, chain, parent, now):
     """The slice's first segment is there, and its tokens: it waits for the array, behind those that came before."""
     stage = _new_stage(s, COMPUTE, chain, parent, now)
     die = _entry(s, chain).die
-    array = s.pool.arrays[die]
-    s.pool.chains[chain].stage, s.pool.chains[chain].next = stage, -1
+    array = s.pool.dies[die]
+    s.pool.chains[chain].stage, s.pool.chains[chain].next = stage, NOBODY
     if array.first < 0:
         array.first = chain
     else:
@@ -362,23 +363,17 @@ def _queue_compute(s, chain, parent, now):
 def _operand_ready(s, chain, parent, now):
     """The first segment is there: on to the array, or wait for dispatched tokens behind those that wait already."""
     entry = _entry(s, chain)
-    local = s.work.local[entry.die]
-    if not entry.routed or local.moves_left == 0:
-        _queue_compute(s, chain, parent, now)
-        return
-    s.work.held[chain].next = -1
-    if local.held < 0:
-        local.held = chain
+    if entry.routed and awaits_tokens(s.work, entry.die):
+        hold(s.work, entry.die, chain)
     else:
-        s.work.held[local.held_last].next = chain
-    local.held_last = chain
+        _queue_compute(s, chain, parent, now)
 
 
 @outer
 def _release_held(s, die, parent, now):
     """The die's tokens have arrived."""
     chain = s.work.local[die].held
-    s.work.local[die].held = -1
+    s.work.local[die].held = NOBODY
     while chain >= 0:
         following = s.work.held[chain].next
         _queue_compute(s, chain, parent, now)
@@ -397,12 +392,8 @@ def _start_chain(s, die, parent, now):
 def _start_moves(s, what, die, parent, now):
     """The bundles of hidden vectors that leave a die."""
     columns = s.work.moves.shape[1]
-    column = 0
-    while column < columns and s.work.moves[what, column].src < die:
-        column += 1
-    while column < columns and s.work.moves[what, column].src == die:
+    for column in range(s.work.move_ptr[what, die], s.work.move_ptr[what, die + 1]):
         _begin_move(s, ACT_READ, what * columns + column, parent, now)
-        column += 1
 
 
 @outer
@@ -411,22 +402,18 @@ def _computed(s, stage, now):
     s.pool.stages[stage].end = now
     chain = s.pool.stages[stage].item
     entry = _entry(s, chain)
-    s.pool.arrays[entry.die].running = -1
+    s.pool.dies[entry.die].running = NOBODY
     _start_array(s, entry.die, now)
     _start_chain(s, entry.die, stage, now)
-    if entry.routed:
-        local = s.work.local[entry.die]
-        local.routed_left -= 1
-        if local.routed_left == 0:
-            _start_moves(s, COMBINE, entry.die, stage, now)
+    if entry.routed and count_computed(s.work, entry.die):
+        _start_moves(s, COMBINE, entry.die, stage, now)
 
 
 @inner
 def _move_done(s, item, stage, now):
     if item < s.work.moves.shape[1]:
         die = s.work.moves[DISPATCH, item].dst
-        s.work.local[die].moves_left -= 1
-        if s.work.local[die].moves_left == 0:
+        if count_arrived(s.work, die):
             _release_held(s, die, stage, now)
 
 
@@ -445,8 +432,8 @@ def _outcome(s, row):
     elif row.kind == COPY:
         if hbm.keep(s.memory.copies, entry.die, key, s.machine.slice_bytes):
             s.tally.dies[entry.die].write_bytes += s.machine.slice_bytes
-    elif row.kind == DATA and s.work.cp_en[entry.die, entry.expert] and not s.memory.copies.present[entry.die, key]:
-        return KEEP
+    elif row.kind == DATA:
+        return pdu.decide(s.work.cp_en, s.memory.copies, entry, key)
     return SERVED
 
 
@@ -475,7 +462,7 @@ def _served(s, stage, now):
         _begin(s, spawned, item, stage, now)
     if following == COMPUTE:
         _arrive(s, item, stage, now)
-    elif following == DONE:
+    elif following == DONE or following == ACT_WRITE:
         if kind >= ACT_READ:
             _move_done(s, item, stage, now)
     else:
@@ -510,12 +497,12 @@ def _end_flow(s, index, now):
     s.pool.flows[index] = s.pool.flows[s.pool.count[FLOWS]]
     kind = s.pool.stages[stage].kind
     if kind == DATA or kind == ACT_MOVE:
-        source = s.pool.sources[_source_of(s, stage)]
-        source.busy = 0
-        if source.first >= 0:
-            following = source.first
-            source.first = s.pool.stages[following].next_out
-            source.busy = 1
+        source = s.pool.dies[_source_of(s, stage)]
+        source.sending = 0
+        if source.first_out >= 0:
+            following = source.first_out
+            source.first_out = s.pool.stages[following].next_out
+            source.sending = 1
             _send(s, following, now)
 
 
@@ -540,29 +527,29 @@ def _work_flows(s, now):
 def _hbm_is_bottleneck(s, group):
     """Whether an HBM of the flow's route is saturated and no link is."""
     tight = False
-    for position in range(s.net.route_ptr[group], s.net.route_ptr[group + 1]):
-        r = s.net.route_resources[position]
-        if s.net.left[r] <= UNSATURATED * s.net.capacity[r]:
+    for position in range(s.net.groups[group].first, s.net.groups[group + 1].first):
+        r = s.net.positions[position].resource
+        if s.net.resources[r].left <= UNSATURATED * s.net.resources[r].capacity:
             if r >= s.machine.dies:
                 return False
             tight = True
     return tight
 
 
-@outer
-def _share(s, now):
+@inner
+def _share(s, ports, solve, now):
     """New rates after flows have started or ended; flows whose rate changed are counted anew."""
-    recompute_rates(s.net, s.ports, s.arbitration)
+    solve(s.net, ports)
     stamp = s.net.counts[STAMP]
     for index in range(s.pool.count[FLOWS]):
         flow = s.pool.flows[index]
-        if s.net.group_stamp[flow.group] != stamp or s.net.rate[flow.group] == flow.rate:
+        if s.net.groups[flow.group].stamp != stamp or s.net.groups[flow.group].rate == flow.rate:
             continue
         elapsed = now - flow.start
         if flow.hbm_bound:
             s.pool.stages[flow.stage].hbm_ns += elapsed - flow.since
         flow.left = max(0.0, flow.left - flow.rate * (elapsed - flow.since))
-        flow.since, flow.rate = elapsed, s.net.rate[flow.group]
+        flow.since, flow.rate = elapsed, s.net.groups[flow.group].rate
         flow.takes = flow.since + max(0.0, flow.left - flow.goal) / flow.rate
         flow.hbm_bound = 1 if _hbm_is_bottleneck(s, flow.group) else 0
 
@@ -580,9 +567,9 @@ def _reset(s):
     for i in range(len(s.pool.count)):
         s.pool.count[i] = 0
     for die in range(s.machine.dies):
-        array, source = s.pool.arrays[die], s.pool.sources[die]
-        array.first = array.last = array.running = array.latest = -1
-        source.busy, source.first, source.last = 0, -1, -1
+        row = s.pool.dies[die]
+        row.first = row.last = row.running = row.latest = row.first_out = row.last_out = NOBODY
+        row.sending = 0
     for chain in range(len(s.work.chains)):
         s.pool.chains[chain].arrived = s.pool.chains[chain].computed = 0
     for r in range(len(s.pool.metered)):
@@ -593,11 +580,11 @@ def _reset(s):
 def _start(s):
     """Dispatch the hidden vectors and look up the first slices."""
     for die in range(s.machine.dies):
-        _start_moves(s, DISPATCH, die, -1, 0.0)
+        _start_moves(s, DISPATCH, die, NOBODY, 0.0)
     for die in range(s.machine.dies):
         local = s.work.local[die]
         for _ in range(min(s.machine.window, local.end_chain - local.next_chain)):
-            _start_chain(s, die, -1, 0.0)
+            _start_chain(s, die, NOBODY, 0.0)
 
 
 @outer
@@ -619,15 +606,15 @@ def _trace_back(s, stage):
         stage = row.cause
 
 
-@kernel
-def run_step(s):
-    """Run one step; returns how long it takes, float64 ns."""
+@inner
+def _run(s, ports, solve):
+    """Run one step with the rates of ``solve(net, ports)``; returns how long it takes, float64 ns."""
     _reset(s)
     _start(s)
     now, flow_time = 0.0, np.inf
     while True:
         if s.net.counts[TOUCHED] > 0:
-            _share(s, now)
+            _share(s, ports, solve, now)
             flow_time = _next_flow_time(s)
         waiting = s.pool.count[WAITING]
         timer_time = s.pool.timers[s.pool.calendar[0]].time if waiting > 0 else np.inf
@@ -651,6 +638,18 @@ def run_step(s):
     return s.pool.stages[last].end
 
 
+@kernel
+def run_fair(s, ports):
+    """One step under ``arbitration: fair``."""
+    return _run(s, ports, fair_rates)
+
+
+@kernel
+def run_round_robin(s, ports):
+    """One step under ``arbitration: round_robin``."""
+    return _run(s, ports, round_robin_rates)
+
+
 def flow_network(machine: Machine, mesh: Mesh) -> tuple[FlowNetwork, np.ndarray]:
     """The network of HBMs and links with all flow groups (``_data_group``), and the XY rank of its resources."""
     dies = mesh.dies
@@ -672,11 +671,10 @@ def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
     return Pool(
         stages=np.zeros(stages, STAGE),
         timers=np.zeros(TIMERS_PER_STAGE * stages, TIMER),
-        calendar=np.zeros(TIMERS_PER_STAGE * stages, np.int32),
+        calendar=np.zeros(TIMERS_PER_STAGE * stages, np.int64),
         flows=np.zeros(2 * chains + moves, FLOW),
         chains=np.zeros(chains, CHAIN),
-        arrays=np.zeros(machine.dies, ARRAY),
-        sources=np.zeros(machine.dies, SOURCE),
+        dies=np.zeros(machine.dies, DIE),
         metered=np.zeros(machine.dies + machine.link_resources),
         count=np.zeros(4, np.int64),
     )
@@ -687,10 +685,12 @@ class SharedKernel:
 
     def __init__(self, machine: Machine, mesh: Mesh, assumptions):
         self._machine = machine
-        self._arbitration = ARBITRATIONS.index(assumptions.arbitration)
         self._queued = assumptions.source == "queued"
         self._net, rank = flow_network(machine, mesh)
-        self._ports = build_ports(self._net, rank)
+        if assumptions.arbitration == "round_robin":
+            self._run_step, self._ports = run_round_robin, build_ports(self._net, rank)
+        else:
+            self._run_step, self._ports = run_fair, ()
         self.pool = new_pool(machine, 0, 0)
 
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
@@ -698,7 +698,10 @@ class SharedKernel:
         chains, moves = len(work.chains), work.moves.size
         if chains > len(self.pool.chains) or STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves > len(self.pool.stages):
             self.pool = new_pool(self._machine, 2 * chains, 2 * moves)
-        run = Run(
-            self._machine, work, memory, tally, self.pool, self._net, self._ports, self._arbitration, self._queued
-        )
-        return begin_ns + run_step(run)
+        self._work = work
+        run = Run(self._machine, work, memory, tally, self.pool, self._net, self._queued)
+        return begin_ns + self._run_step(run, self._ports)
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        """What happened in the step that was run last; its times count from 0, whenever it began."""
+        return step_log(self.pool.stages[: self.pool.count[STAGES]], self._work, 0.0)

@@ -16,11 +16,16 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.kernels import inner, kernel, outer
+from microarch.fsm import codes
 from microarch.hbm import SLICES, Copies
+from microarch.local_cp import NEXT as LOCAL_NEXT
+from microarch.local_cp import Event, State
 
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
 REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # kinds of messages on the mesh
 DISPATCH, COMBINE = np.int64(0), np.int64(1)  # kinds of moves
+FETCH, EXECUTE, _ = codes(State)
+TOKENS, LAST_DONE = codes(Event)
 
 ENTRY = np.dtype(
     [
@@ -39,6 +44,7 @@ ENTRY = np.dtype(
 MOVE = np.dtype([("bytes", "i8"), ("src", "i8"), ("dst", "i8")], align=True)
 LOCAL_CP = np.dtype(
     [
+        ("state", "i8"),  # microarch.local_cp.State
         ("next_chain", "i8"),  # next of the step's ``chains`` to start on the die
         ("end_chain", "i8"),  # where the next die's begin
         ("moves_left", "i8"),  # dispatch bundles that have not arrived
@@ -133,6 +139,34 @@ def move_of(work, item):
 
 
 @inner
+def awaits_tokens(work, die):
+    """Whether tokens that were sent to the die are still on their way."""
+    return work.local[die].state == FETCH
+
+
+@inner
+def count_arrived(work, die):
+    """A dispatched bundle has arrived; True if it was the die's last one."""
+    local = work.local[die]
+    local.moves_left -= 1
+    if local.moves_left > 0:
+        return False
+    local.state = LOCAL_NEXT[local.state, TOKENS]
+    return True
+
+
+@inner
+def count_computed(work, die):
+    """A routed slice has been computed; True if it was the die's last one."""
+    local = work.local[die]
+    local.routed_left -= 1
+    if local.routed_left > 0:
+        return False
+    local.state = LOCAL_NEXT[local.state, LAST_DONE]
+    return True
+
+
+@inner
 def hold(work, die, chain):
     """The chain waits for dispatched tokens, behind those of its die that wait already."""
     local = work.local[die]
@@ -158,6 +192,6 @@ def new_tally(machine: Machine, states: int) -> Tally:
 
 
 __all__ = [
-    "COMBINE", "DATA_MESSAGES", "DISPATCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP", "MOVE", "Machine", "Memory", "REQUESTS",
-    "SLICES", "Tally", "UNITS", "Work", "hold", "inner", "kernel", "move_of", "new_tally", "outer",
+    "COMBINE", "DATA_MESSAGES", "DISPATCH", "EXECUTE", "FETCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP", "MOVE", "Machine", "Memory", "REQUESTS",
+    "SLICES", "Tally", "UNITS", "Work", "awaits_tokens", "count_arrived", "count_computed", "hold", "inner", "kernel", "move_of", "new_tally", "outer",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from archsim.engine.setup import NS_PER_S, effective_utilisation
-from archsim.engine.state import COMBINE, DISPATCH, ENTRY, HELD, LOCAL_CP, MOVE, SLICES, Machine, Memory, Work
+from archsim.engine.state import COMBINE, DISPATCH, ENTRY, EXECUTE, FETCH, HELD, LOCAL_CP, MOVE, SLICES, Machine, Memory, Work
 from archsim.policies.allocation import Plan
 from microarch.mesh import Mesh
 
@@ -103,6 +103,7 @@ class WorkBuilder:
         local["next_chain"], local["end_chain"] = first[:-1], first[1:]
         local["moves_left"] = np.bincount(moves["dst"][DISPATCH], minlength=dies)
         local["routed_left"] = np.bincount(entries["die"], entries["routed"], dies) * SLICES
+        local["state"] = np.where(local["moves_left"] > 0, FETCH, EXECUTE)
         local["held"] = local["held_last"] = -1
         return local
 

@@ -1,0 +1,181 @@
+"""Laws of the event engine under the ``physical`` assumptions, and under each contention strategy."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archsim.engine.event import EventEngine
+from archsim.engine.state import UNITS
+from archsim.policies.registry import build_policy
+from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.workload import SyntheticSpec
+from archsim.workload.demand import build_demand
+from archsim.workload.synthetic import SyntheticTraffic
+from microarch.request import State
+
+STRATEGIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
+BATCH = 600
+
+
+def small_model(**changes):
+    shape = {"experts": 20, "top_k": 4, "hidden": 1024, "expert_ffn": 512, "shared_ffn": 512, "layers": 5}
+    return load_model("deepseek-v3").model_copy(update=shape | changes)
+
+
+def small_system(x=3, y=2, **changes):
+    system = load_system("dojo")
+    update = {"mesh": system.mesh.model_copy(update={"x": x, "y": y})}
+    for block, fields in changes.items():
+        update[block] = getattr(system, block).model_copy(update=fields)
+    return system.model_copy(update=update)
+
+
+def policy(name, **parts):
+    return PolicySpec(name=name, **(dict(PRESETS[name]) | parts))
+
+
+def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH):
+    source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=2, decode_steps=decode_steps, seed=seed), batch)
+    predictor = build_policy(policy_spec).predictor
+    return build_demand(source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor)
+
+
+def simulate(name="base", system=None, model=None, seed=1, spec=None, **assumptions):
+    system, model, spec = system or small_system(), model or small_model(), spec or policy(name)
+    demand = demand_of(model, system, spec, seed)
+    engine = EventEngine(system, model, spec, load_assumptions("physical", **assumptions), demand)
+    return engine, engine.run()
+
+
+CASES = [
+    (name, changes)
+    for name, changes in itertools.product(
+        STRATEGIES,
+        ({}, {"contention": "reserved"}, {"llc": "slices"}, {"activations": "ignored"}, {"source": "queued"},
+         {"arbitration": "round_robin"}, {"contention": "reserved", "llc": "slices", "activations": "ignored"}),
+    )
+]
+IDS = [f"{name}-{'+'.join(f'{k}={v}' for k, v in changes.items()) or 'physical'}" for name, changes in CASES]
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
+def test_conservation_and_lower_bounds(name, changes):
+    engine, outcome = simulate(name, **changes)
+    demand, machine, tally = engine.demand, engine.machine, outcome.tally
+    # Every token is executed once by each of its k experts.
+    assert (outcome.load.sum(axis=2) == demand.tokens.sum(axis=2)).all()
+    # Bytes on links = bytes of messages times the links they cross.
+    links = tally.resources[UNITS * machine.dies :]
+    assert links["bytes"].sum() == tally.hops[:, 1].sum()
+    # Bytes an HBM moves = what it read for itself and for others, what it wrote, and hidden vectors.
+    hbms = tally.resources[machine.dies : 2 * machine.dies]
+    moved = sum(tally.dies[field] for field in tally.dies.dtype.names)
+    if changes.get("contention") == "reserved" or not tally.llc_hits.any():
+        assert (hbms["bytes"] == moved).all()
+    # What was dispatched comes back.
+    assert tally.moved_bytes[0] % 2 == 0
+    # No run is shorter than any resource needs for its bytes, nor than any compute array for its work.
+    total = outcome.prefill_ns + outcome.decode_ns
+    assert total >= hbms["bytes"].max() / machine.hbm_bytes_per_ns * (1 - 1e-9)
+    assert total >= links["bytes"].max() / machine.link_bytes_per_ns * (1 - 1e-6)
+    # The critical path explains all of the time.
+    assert tally.bound_ns.sum() == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
+def test_runs_are_deterministic(name, changes):
+    first, second = simulate(name, **changes)[1], simulate(name, **changes)[1]
+    assert first.step_ns.tobytes() == second.step_ns.tobytes()
+    assert first.tally.resources.tobytes() == second.tally.resources.tobytes()
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("arbitration", ["fair", "round_robin"])
+def test_rates_times_c_and_latencies_over_c_divide_times_by_c(name, arbitration):
+    c = 4.0
+    system = small_system()
+    quick = small_system(
+        hbm={"bandwidth_bytes_per_s": system.hbm.bandwidth_bytes_per_s * c, "latency_ns": system.hbm.latency_ns / c},
+        d2d={"bandwidth_bytes_per_s": system.d2d.bandwidth_bytes_per_s * c, "hop_latency_ns": system.d2d.hop_latency_ns / c},
+        llc={f: getattr(system.llc, f) / c for f in ("hit_ns", "miss_ns", "write_ns")},
+        compute={"peak_flop_per_s": system.compute.peak_flop_per_s * c},
+    )
+    # isca26 rounds the compute time of a block up to whole ns (published rule), which has a unit of its own.
+    spec = policy(name, allocation={"name": "paper", "block_tokens": 50, "distance": 1}) if "allo" in name else policy(name)
+    slow = simulate(spec=spec, system=system, arbitration=arbitration)[1]
+    fast = simulate(spec=spec, system=quick, arbitration=arbitration)[1]
+    assert (fast.step_ns * c == slow.step_ns).all()
+
+
+def test_home_without_activations_moves_nothing_between_dies():
+    engine, outcome = simulate("ep", activations="ignored")
+    assert outcome.tally.resources[UNITS * engine.machine.dies :]["bytes"].sum() == 0
+    assert outcome.tally.hops.sum() == 0
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("what", ["hbm", "d2d", "compute"])
+def test_twice_the_bandwidth_slows_no_run(name, what):
+    system = small_system()
+    field = "peak_flop_per_s" if what == "compute" else "bandwidth_bytes_per_s"
+    better = small_system(**{what: {field: 2 * getattr(getattr(system, what), field)}})
+    # The plan of the slower machine: what is tested is the engine, not whether a plan suits a machine.
+    spec = policy(name, allocation="first_seen") if "allo" in name else policy(name)
+    before, after = simulate(spec=spec, system=system)[1], simulate(spec=spec, system=better)[1]
+    assert after.decode_ns <= before.decode_ns * (1 + 1e-9)
+
+
+def mirrored_x(die, system):
+    return die % system.mesh.x * -1 + system.mesh.x - 1 + die // system.mesh.x * system.mesh.x
+
+
+def placed_mirrored(experts, dies):
+    """The linear placement on a 3 × 2 mesh, mirrored along x; a user's own rule, named in a spec."""
+    system = small_system()
+    home = build_policy(policy("ep")).place(experts, dies)
+    return np.array([mirrored_x(int(die), system) for die in home], np.int32)
+
+
+def test_a_mirrored_placement_gives_mirrored_loads_and_the_same_time():
+    system, model = small_system(), small_model()
+    plain, mirrored = policy("ep"), policy("ep", placement="test_physical_laws:placed_mirrored")
+    demand = demand_of(model, system, plain)
+    flipped = [mirrored_x(die, system) for die in range(system.dies)]
+    turned = type(demand)(**(vars(demand) | {"origins": demand.origins[:, :, flipped, :]}))
+    assumptions = load_assumptions("physical")
+    one = EventEngine(system, model, plain, assumptions, demand).run()
+    other = EventEngine(system, model, mirrored, assumptions, turned).run()
+    assert (other.load[:, :, flipped] == one.load).all()
+    assert other.step_ns == pytest.approx(one.step_ns, rel=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(tokens=st.integers(1, 5000), window=st.sampled_from([1, 3, 4]))
+def test_one_expert_on_one_die_takes_what_the_formula_says(tokens, window):
+    """Three slices of one expert on one die, fetched one after the other (window 1) or all together (3 or more)."""
+    model = small_model(experts=1, top_k=1, shared_experts=0)
+    slice_bytes = model.hidden * model.expert_ffn
+    system = small_system(1, 1, llc={"capacity_bytes": window * slice_bytes, "segment_bytes": slice_bytes})
+    demand = demand_of(model, system, policy("ep"), batch=tokens, decode_steps=1)
+    engine = EventEngine(system, model, policy("ep"), load_assumptions("physical", activations="ignored"), demand)
+    outcome = engine.run()
+    n = int(demand.tokens[1, 0, 0])
+    compute_ns = 2 * model.hidden * model.expert_ffn * n / (1e6 * 0.7)
+    carried = n * (model.hidden + model.expert_ffn)
+    read_ns = (slice_bytes + carried) / (2000 * 0.9)
+    if window == 1:
+        expected = 3 * (110 + read_ns + 300 + compute_ns)
+    else:  # they share the HBM and end together; then the array takes them one by one
+        expected = 110 + 3 * read_ns + 300 + 3 * compute_ns
+    assert outcome.step_ns[1, 0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_critical_path_of_a_compute_bound_run_is_compute():
+    slow = small_system(compute={"peak_flop_per_s": 1e12})
+    _, outcome = simulate("ep", system=slow)
+    bound = outcome.tally.bound_ns / outcome.tally.bound_ns.sum()
+    assert bound[State.COMPUTE] > 0.95
