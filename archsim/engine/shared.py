@@ -19,8 +19,8 @@ ACT_MOVE     one flow through both HBMs and all links of the route
 ACT_WRITE    nothing more: the write was part of the move
 ============ ==========================================================================================================
 
-``source: queued`` lets a die have one outgoing flow at a time. Times are counted from the begin of the step.
-Events are worked in the order of (time, sequence); all that starts or ends at one instant is recomputed once.
+``source: queued`` lets a die have one outgoing flow at a time. Times are counted from the begin of the step; all that
+starts or ends at one instant is recomputed once. Timers and flows themselves are in ``archsim.engine.transfers``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.engine.fair import fair_rates
-from archsim.engine.flows import SPENT
-from archsim.engine.heaps import calendar_pop, calendar_push
-from archsim.engine.network import STAMP, TOUCHED, FlowNetwork, build_network, enter, leave
-from archsim.engine.round_robin import build_ports, round_robin_rates, xy_rank
+from archsim.engine.network import TOUCHED
+from archsim.engine.round_robin import build_ports, round_robin_rates
 from archsim.engine.state import (
     COMBINE,
     DATA_MESSAGES,
@@ -50,12 +48,33 @@ from archsim.engine.state import (
     count_arrived,
     count_computed,
     hold,
-    inner,
-    kernel,
     move_of,
-    outer,
 )
 from archsim.engine.steplog import step_log
+from archsim.engine.transfers import (
+    FLOWS,
+    HAS_SEGMENT,
+    IS_COMPUTED,
+    IS_SERVED,
+    NOBODY,
+    STAGES,
+    STAGES_PER_CHAIN,
+    STAGES_PER_MOVE,
+    TIMERS,
+    Traffic,
+    apply_rates,
+    flow_network,
+    new_pool,
+    next_flow_time,
+    next_timer_time,
+    reset,
+    send,
+    set_timer,
+    start_flow,
+    take_timer,
+    work_flows,
+)
+from archsim.kernels import inner, kernel, outer
 from microarch import atu, hbm, llc, pdu
 from microarch.blocks import NEXT, SPAWN
 from microarch.fsm import codes
@@ -66,72 +85,6 @@ LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COP
     codes(State)
 )
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
-NOBODY = np.int64(-1)
-STAGES, TIMERS, WAITING, FLOWS = 0, 1, 2, 3  # counters: rows used, timers created, timers waiting, flows under way
-IS_SERVED, HAS_SEGMENT, IS_COMPUTED = np.int64(0), np.int64(1), np.int64(2)  # what a timer tells
-STAGES_PER_CHAIN, STAGES_PER_MOVE = 9, 4
-TIMERS_PER_STAGE = 2
-UNSATURATED = 1e-9  # a resource with more than this part of its capacity left is not a bottleneck
-
-STAGE = np.dtype(
-    [
-        ("time", "f8"),  # start
-        ("end", "f8"),
-        ("bound_from", "f8"),  # since when it was what the step waited for; before that it was its cause
-        ("hbm_ns", "f8"),  # time in which an HBM, not a link, limited its flow
-        ("item", "i8"),  # chain, or move for the ACT_ states
-        ("parent", "i8"),  # stage that created it, -1 at the start of a step
-        ("cause", "i8"),  # stage that it had to wait for
-        ("next_out", "i8"),  # behind it in the queue of its source (source: queued), -1 if none
-        ("kind", "i8"),  # microarch.request.State
-        ("event", "i8"),  # outcome of a look-up, known when it starts
-    ],
-    align=True,
-)
-TIMER = np.dtype([("time", "f8"), ("tie", "i8"), ("stage", "i8"), ("tells", "i8")], align=True)
-FLOW = np.dtype(
-    [
-        ("start", "f8"),
-        ("rate", "f8"),  # bytes/ns
-        ("left", "f8"),  # bytes at the last change of rate
-        ("since", "f8"),  # time of that change, from the start
-        ("goal", "f8"),  # bytes left at the next thing to tell: first segment there, or 0
-        ("takes", "f8"),  # time of that, from the start
-        ("size", "f8"),
-        ("latency", "f8"),  # added at the end
-        ("stage", "i8"),
-        ("group", "i8"),
-        ("hbm_bound", "i8"),  # whether an HBM is its bottleneck now
-    ],
-    align=True,
-)
-CHAIN = np.dtype(
-    [("stage", "i8"), ("next", "i8"), ("data", "i8"), ("arrived", "i8"), ("computed", "i8")], align=True
-)  # compute stage, next in the array's queue, stage that brought the slice; whether the slice is there, and computed
-DIE = np.dtype(
-    [
-        ("first", "i8"),  # chain that the compute array takes next, -1 if none waits
-        ("last", "i8"),
-        ("running", "i8"),  # chain that it works on
-        ("latest", "i8"),  # stage that it worked on last
-        ("sending", "i8"),  # whether an outgoing flow is under way
-        ("first_out", "i8"),  # stage whose flow leaves next (source: queued)
-        ("last_out", "i8"),
-    ]
-)
-
-
-class Pool(NamedTuple):
-    """The step's stages and what waits for what."""
-
-    stages: np.ndarray  # STAGE[stage]
-    timers: np.ndarray  # TIMER[timer]
-    calendar: np.ndarray  # int64[timer]: heap of timers
-    flows: np.ndarray  # FLOW[flow], the first count[FLOWS] are under way
-    chains: np.ndarray  # CHAIN[chain]
-    dies: np.ndarray  # DIE[die]: who waits for the compute array, and to leave
-    metered: np.ndarray  # float64[resource]: until when busy and waiting time are counted
-    count: np.ndarray  # int64[4]
 
 
 class Run(NamedTuple):
@@ -141,232 +94,157 @@ class Run(NamedTuple):
     work: Work
     memory: Memory
     tally: Tally
-    pool: Pool
-    net: FlowNetwork
-    queued: bool  # source: queued
+    traffic: Traffic
 
 
 @inner
-def _entry(s, chain):
-    return s.work.entries[chain // SLICES]
-
-
-@inner
-def _set_timer(s, stage, time, tells):
-    timer = s.pool.count[TIMERS]
-    s.pool.count[TIMERS] += 1
-    row = s.pool.timers[timer]
-    row.time, row.tie, row.stage, row.tells = time, timer, stage, tells
-    s.pool.count[WAITING] = calendar_push(s.pool.calendar, s.pool.count[WAITING], timer, s.pool.timers)
-
-
-@inner
-def _meter(s, group, now):
-    """Count busy and waiting time of the group's resources up to now."""
-    for position in range(s.net.groups[group].first, s.net.groups[group + 1].first):
-        r = s.net.positions[position].resource
-        load = s.net.resources[r].load
-        if load > 0:
-            resource = s.tally.resources[_tally_row(s.machine.dies, r)]
-            resource.busy_ns += now - s.pool.metered[r]
-            resource.wait_ns += (load - 1) * (now - s.pool.metered[r])
-        s.pool.metered[r] = now
-
-
-@inner
-def _tally_row(dies, r):
-    """Row of ``Tally.resources`` of a network resource: HBMs come first there, then links."""
-    return r + dies if r < dies else r + (UNITS - 1) * dies
-
-
-@outer
-def _start_flow(s, stage, group, n_bytes, first_bytes, latency, now):
-    """Let ``n_bytes`` flow; the stage is served ``latency`` after the last of them."""
-    flow = s.pool.flows[s.pool.count[FLOWS]]
-    s.pool.count[FLOWS] += 1
-    flow.start, flow.rate, flow.left, flow.since, flow.size = now, 0.0, n_bytes, 0.0, n_bytes
-    flow.goal = n_bytes - first_bytes
-    flow.takes, flow.latency, flow.stage, flow.group, flow.hbm_bound = np.inf, latency, stage, group, 0
-    _meter(s, group, now)
-    for position in range(s.net.groups[group].first, s.net.groups[group + 1].first):
-        r = _tally_row(s.machine.dies, s.net.positions[position].resource)
-        s.tally.resources[r].bytes += int(n_bytes)
-    enter(s.net, group)
-
-
-@inner
-def _data_group(s, die, home, from_llc):
-    """Flow groups: HBM of a die; then by pair (source, target): slices from HBM, slices from LLC, hidden vectors."""
-    dies = s.machine.dies
-    return dies + (dies * dies if from_llc else 0) + home * dies + die
-
-
-@outer
-def _send(s, stage, now):
-    """Start the outgoing flow of a DATA or ACT_MOVE stage."""
-    row = s.pool.stages[stage]
-    dies = s.machine.dies
-    if row.kind == DATA:
-        entry = _entry(s, row.item)
-        hops = s.machine.hops[entry.home, entry.die]
-        from_llc = s.pool.stages[row.parent].kind == REMOTE_LLC
-        group = _data_group(s, entry.die, entry.home, from_llc)
-        _start_flow(s, stage, group, s.machine.slice_bytes, s.machine.first_bytes, hops * s.machine.hop_ns, now)
-    else:
-        move = move_of(s.work, row.item)
-        hops = s.machine.hops[move.src, move.dst]
-        group = dies + 2 * dies * dies + move.src * dies + move.dst
-        _start_flow(s, stage, group, move.bytes, move.bytes, hops * s.machine.hop_ns, now)
-
-
-@inner
-def _source_of(s, stage):
-    row = s.pool.stages[stage]
-    return _entry(s, row.item).home if row.kind == DATA else move_of(s.work, row.item).src
-
-
-@inner
-def _send_or_queue(s, stage, now):
-    """An outgoing flow starts at once, or behind the others of its die (source: queued)."""
-    source = s.pool.dies[_source_of(s, stage)]
-    if not s.queued or not source.sending:
-        source.sending = 1
-        _send(s, stage, now)
-        return
-    s.pool.stages[stage].next_out = NOBODY
-    if source.first_out < 0:
-        source.first_out = stage
-    else:
-        s.pool.stages[source.last_out].next_out = stage
-    source.last_out = stage
-
-
-@inner
-def _count_hops(s, what, hops, n_bytes):
-    s.tally.hops[what, 0] += hops
-    s.tally.hops[what, 1] += hops * n_bytes
-
-
-@inner
-def _request(s, entry):
-    """Latency of a command to the home; its bytes are counted on the links that it passes."""
-    hops, n_bytes = s.machine.hops[entry.die, entry.home], s.machine.request_bytes
-    _count_hops(s, REQUESTS, hops, n_bytes)
-    route = UNITS * s.machine.dies + entry.die * s.machine.dies + entry.home
-    for i in range(s.machine.group_ptr[route], s.machine.group_ptr[route + 1]):
-        s.tally.resources[s.machine.group_resources[i]].bytes += n_bytes
-    return hops * s.machine.hop_ns + n_bytes / s.machine.link_bytes_per_ns
-
-
-@inner
-def _new_stage(s, kind, item, parent, now):
-    stage = s.pool.count[STAGES]
-    s.pool.count[STAGES] += 1
-    row = s.pool.stages[stage]
+def _new_stage(pool, kind, item, parent, now):
+    stage = pool.count[STAGES]
+    pool.count[STAGES] += 1
+    row = pool.stages[stage]
     row.kind, row.item, row.parent, row.cause, row.event = kind, item, parent, parent, SERVED
-    row.time = row.bound_from = now
-    row.end, row.hbm_ns = now, 0.0
+    row.time = row.bound_from = row.end = now
+    row.hbm_ns, row.source = 0.0, NOBODY
     return stage
+
+
+@inner
+def _describe_flow(row, group, n_bytes, first_bytes, latency):
+    row.group, row.bytes, row.first_bytes, row.latency = group, n_bytes, first_bytes, latency
+
+
+@inner
+def _count_hops(hops, what, distance, n_bytes):
+    hops[what, 0] += distance
+    hops[what, 1] += distance * n_bytes
+
+
+@inner
+def _request(machine, tally, entry):
+    """Latency of a command to the home; its bytes are counted on the links that it passes."""
+    distance, n_bytes = machine.hops[entry.die, entry.home], machine.request_bytes
+    _count_hops(tally.hops, REQUESTS, distance, n_bytes)
+    route = UNITS * machine.dies + entry.die * machine.dies + entry.home
+    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
+        tally.resources[machine.group_resources[i]].bytes += n_bytes
+    return distance * machine.hop_ns + n_bytes / machine.link_bytes_per_ns
 
 
 @outer
 def _begin_move(s, kind, item, parent, now):
     """Begin a stage of a bundle of hidden vectors."""
-    stage = _new_stage(s, kind, item, parent, now)
-    move = move_of(s.work, item)
-    if kind == ACT_READ:
-        s.tally.dies[move.src].activation_bytes += move.bytes
-        if move.src == move.dst:
-            s.pool.stages[stage].event = HERE
-            _start_flow(s, stage, move.src, move.bytes, move.bytes, s.machine.hbm_latency_ns, now)
-        else:
-            _set_timer(s, stage, now + s.machine.hbm_latency_ns, IS_SERVED)
-    elif kind == ACT_MOVE:
-        _count_hops(s, HIDDEN, s.machine.hops[move.src, move.dst], move.bytes)
+    machine, move = s.machine, move_of(s.work, item)
+    stage = _new_stage(s.traffic.pool, kind, item, parent, now)
+    row = s.traffic.pool.stages[stage]
+    if kind == ACT_MOVE:
+        distance = machine.hops[move.src, move.dst]
+        _count_hops(s.tally.hops, HIDDEN, distance, move.bytes)
         s.tally.moved_bytes[0] += move.bytes
         s.tally.dies[move.dst].activation_bytes += move.bytes
-        _send_or_queue(s, stage, now)
+        row.source = move.src
+        group = machine.dies + 2 * machine.dies * machine.dies + move.src * machine.dies + move.dst
+        _describe_flow(row, group, move.bytes, move.bytes, distance * machine.hop_ns)
+        send(s.traffic, stage, now)
+        return
+    s.tally.dies[move.src].activation_bytes += move.bytes
+    if move.src == move.dst:
+        row.event = HERE
+        _describe_flow(row, move.src, move.bytes, move.bytes, machine.hbm_latency_ns)
+        start_flow(s.traffic, stage, now)
+    else:
+        set_timer(s.traffic.pool, stage, now + machine.hbm_latency_ns, IS_SERVED)
 
 
 @outer
 def _begin_slice(s, kind, item, parent, now):
     """Begin a stage of a weight slice, COMPUTE excepted."""
-    stage = _new_stage(s, kind, item, parent, now)
-    row, machine, entry = s.pool.stages[stage], s.machine, _entry(s, item)
+    machine, pool, entry = s.machine, s.traffic.pool, s.work.entries[item // SLICES]
+    stage = _new_stage(pool, kind, item, parent, now)
+    row, latency = pool.stages[stage], 0.0
+    if kind == LOCAL_HBM:
+        s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
+        whole = machine.first_bytes == machine.slice_bytes
+        first_bytes = entry.read_bytes if whole else min(machine.first_bytes, entry.read_bytes)
+        _describe_flow(row, entry.die, entry.read_bytes, first_bytes, machine.hbm_latency_ns)
+        start_flow(s.traffic, stage, now)
+        return
+    if kind == COPY:
+        _describe_flow(row, entry.die, machine.slice_bytes, machine.slice_bytes, machine.hbm_latency_ns)
+        start_flow(s.traffic, stage, now)
+        return
+    if kind == DATA:
+        distance, pair = machine.hops[entry.home, entry.die], entry.home * machine.dies + entry.die
+        _count_hops(s.tally.hops, DATA_MESSAGES, distance, machine.slice_bytes)
+        from_llc = pool.stages[parent].kind == REMOTE_LLC
+        group = machine.dies + pair + (machine.dies * machine.dies if from_llc else 0)
+        row.source = entry.home
+        _describe_flow(row, group, machine.slice_bytes, machine.first_bytes, distance * machine.hop_ns)
+        send(s.traffic, stage, now)
+        return
     if kind == LOOKUP:
         row.event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, entry.key + item % SLICES)
         s.tally.llc_hits[0] += row.event == HIT
-        _set_timer(s, stage, now + (machine.llc_hit_ns if row.event == HIT else machine.llc_miss_ns), IS_SERVED)
-    elif kind == LOCAL_HBM:
-        s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
-        first = min(machine.first_bytes, entry.read_bytes) if machine.first_bytes < machine.slice_bytes else entry.read_bytes
-        _start_flow(s, stage, entry.die, entry.read_bytes, first, machine.hbm_latency_ns, now)
+        latency = machine.llc_hit_ns if row.event == HIT else machine.llc_miss_ns
     elif kind == REQUEST:
-        _set_timer(s, stage, now + _request(s, entry), IS_SERVED)
+        latency = _request(machine, s.tally, entry)
     elif kind == REMOTE_LLC:
         s.tally.llc_hits[1] += 1
-        _set_timer(s, stage, now + machine.llc_hit_ns, IS_SERVED)
+        latency = machine.llc_hit_ns
     elif kind == REMOTE_HBM:
         s.tally.dies[entry.home].remote_read_bytes += machine.slice_bytes
-        _set_timer(s, stage, now + machine.hbm_latency_ns, IS_SERVED)
-    elif kind == DATA:
-        _count_hops(s, DATA_MESSAGES, machine.hops[entry.home, entry.die], machine.slice_bytes)
-        _send_or_queue(s, stage, now)
-    elif kind == LLC_FILL:
-        reading_ns = machine.slice_bytes / machine.hbm_bytes_per_ns if s.pool.stages[parent].kind == REMOTE_HBM else 0.0
-        _set_timer(s, stage, now + (reading_ns + machine.llc_write_ns), IS_SERVED)
-    else:
-        _start_flow(s, stage, entry.die, machine.slice_bytes, machine.slice_bytes, machine.hbm_latency_ns, now)
-
-
-@inner
-def _begin(s, kind, item, parent, now):
-    if kind >= ACT_READ:
-        _begin_move(s, kind, item, parent, now)
-    else:
-        _begin_slice(s, kind, item, parent, now)
-
-
-@inner
-def _start_array(s, die, now):
-    """The compute array, if idle, takes the next slice."""
-    array = s.pool.dies[die]
-    if array.running >= 0 or array.first < 0:
-        return
-    chain = array.first
-    array.first, array.running = s.pool.chains[chain].next, chain
-    stage = s.pool.chains[chain].stage
-    row = s.pool.stages[stage]
-    if now > row.time:
-        row.cause = array.latest
-    row.time = row.bound_from = now
-    array.latest = stage
-    _set_timer(s, stage, now + _entry(s, chain).compute_ns, IS_COMPUTED)
+        latency = machine.hbm_latency_ns
+    else:  # LLC_FILL
+        latency = machine.llc_write_ns
+        if pool.stages[parent].kind == REMOTE_HBM:
+            latency += machine.slice_bytes / machine.hbm_bytes_per_ns
+    set_timer(pool, stage, now + latency, IS_SERVED)
 
 
 @outer
-def _queue_compute(s, chain, parent, now):
-    """The slice's first segment is there, and its tokens: it waits for the array, behind those that came before."""
-    stage = _new_stage(s, COMPUTE, chain, parent, now)
-    die = _entry(s, chain).die
-    array = s.pool.dies[die]
-    s.pool.chains[chain].stage, s.pool.chains[chain].next = stage, NOBODY
+def _start_array(pool, entries, resources, die, now):
+    """The compute array, if idle, takes the next slice."""
+    array = pool.dies[die]
+    if array.running >= 0 or array.first < 0:
+        return
+    chain = array.first
+    array.first, array.running = pool.chains[chain].next, chain
+    stage = pool.chains[chain].stage
+    row = pool.stages[stage]
+    if now > row.time:
+        row.cause = array.latest
+    resources[die].wait_ns += now - row.time
+    row.time = row.bound_from = now
+    array.latest = stage
+    set_timer(pool, stage, now + entries[chain // SLICES].compute_ns, IS_COMPUTED)
+
+
+@outer
+def _queue_compute(pool, entries, resources, chain, parent, now):
+    """The slice's first segment is there, and its tokens: it waits for the array, behind those that came before.
+
+    ``resources``: the compute arrays' rows of ``Tally.resources``.
+    """
+    stage = _new_stage(pool, COMPUTE, chain, parent, now)
+    die = entries[chain // SLICES].die
+    array = pool.dies[die]
+    pool.chains[chain].stage, pool.chains[chain].next = stage, NOBODY
     if array.first < 0:
         array.first = chain
     else:
-        s.pool.chains[array.last].next = chain
+        pool.chains[array.last].next = chain
     array.last = chain
-    _start_array(s, die, now)
+    _start_array(pool, entries, resources, die, now)
 
 
 @outer
 def _operand_ready(s, chain, parent, now):
     """The first segment is there: on to the array, or wait for dispatched tokens behind those that wait already."""
-    entry = _entry(s, chain)
+    entry = s.work.entries[chain // SLICES]
     if entry.routed and awaits_tokens(s.work, entry.die):
         hold(s.work, entry.die, chain)
     else:
-        _queue_compute(s, chain, parent, now)
+        resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
+        _queue_compute(s.traffic.pool, s.work.entries, resources, chain, parent, now)
 
 
 @outer
@@ -374,9 +252,10 @@ def _release_held(s, die, parent, now):
     """The die's tokens have arrived."""
     chain = s.work.local[die].held
     s.work.local[die].held = NOBODY
+    resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
     while chain >= 0:
         following = s.work.held[chain].next
-        _queue_compute(s, chain, parent, now)
+        _queue_compute(s.traffic.pool, s.work.entries, resources, chain, parent, now)
         chain = following
 
 
@@ -399,11 +278,13 @@ def _start_moves(s, what, die, parent, now):
 @outer
 def _computed(s, stage, now):
     """A slice is multiplied: the array takes the next, the Local CP fetches the next, results leave after the last."""
-    s.pool.stages[stage].end = now
-    chain = s.pool.stages[stage].item
-    entry = _entry(s, chain)
-    s.pool.dies[entry.die].running = NOBODY
-    _start_array(s, entry.die, now)
+    pool, row = s.traffic.pool, s.traffic.pool.stages[stage]
+    row.end = now
+    entry = s.work.entries[row.item // SLICES]
+    resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
+    resources[entry.die].busy_ns += now - row.time
+    pool.dies[entry.die].running = NOBODY
+    _start_array(pool, s.work.entries, resources, entry.die, now)
     _start_chain(s, entry.die, stage, now)
     if entry.routed and count_computed(s.work, entry.die):
         _start_moves(s, COMBINE, entry.die, stage, now)
@@ -422,158 +303,67 @@ def _outcome(s, row):
     """Event with which a stage ends, and what it changes in caches and copies."""
     if row.kind >= ACT_READ or row.kind == LOOKUP:
         return row.event
-    entry = _entry(s, row.item)
+    entry = s.work.entries[row.item // SLICES]
     key = entry.key + row.item % SLICES
     if row.kind == REQUEST:
         return HIT if llc.holds(s.memory.llc_tags, entry.home, entry.expert, key) else MISS
-    if row.kind == LLC_FILL:
-        reader = entry.home if s.pool.stages[row.parent].kind == REMOTE_HBM else entry.die
-        llc.store(s.memory.llc_tags, reader, entry.expert, key)
-    elif row.kind == COPY:
-        if hbm.keep(s.memory.copies, entry.die, key, s.machine.slice_bytes):
-            s.tally.dies[entry.die].write_bytes += s.machine.slice_bytes
-    elif row.kind == DATA:
+    if row.kind == DATA:
         return pdu.decide(s.work.cp_en, s.memory.copies, entry, key)
+    if row.kind == LLC_FILL:
+        reader = entry.home if s.traffic.pool.stages[row.parent].kind == REMOTE_HBM else entry.die
+        llc.store(s.memory.llc_tags, reader, entry.expert, key)
+    elif row.kind == COPY and hbm.keep(s.memory.copies, entry.die, key, s.machine.slice_bytes):
+        s.tally.dies[entry.die].write_bytes += s.machine.slice_bytes
     return SERVED
 
 
-@outer
+@inner
 def _arrive(s, chain, stage, now):
     """The whole slice is there. If the array has been waiting for it, it is done."""
-    row = s.pool.chains[chain]
-    if s.machine.first_bytes == s.machine.slice_bytes or s.pool.stages[stage].kind == LOOKUP:
+    pool = s.traffic.pool
+    row = pool.chains[chain]
+    if s.machine.first_bytes == s.machine.slice_bytes or pool.stages[stage].kind == LOOKUP:
         _operand_ready(s, chain, stage, now)
     row.arrived = 1
     if row.computed:
-        compute = s.pool.stages[row.stage]
+        compute = pool.stages[row.stage]
         compute.cause, compute.bound_from = stage, now
         _computed(s, row.stage, now)
 
 
-@outer
+@inner
 def _served(s, stage, now):
     """A stage has ended: what it changes, and what follows, the spawned one first."""
-    row = s.pool.stages[stage]
+    row = s.traffic.pool.stages[stage]
     row.end = now
-    kind, item = row.kind, row.item
     event = _outcome(s, row)
-    spawned, following = SPAWN[kind, event], NEXT[kind, event]
+    spawned, following = SPAWN[row.kind, event], NEXT[row.kind, event]
     if spawned >= 0:
-        _begin(s, spawned, item, stage, now)
+        _begin_slice(s, spawned, row.item, stage, now)
     if following == COMPUTE:
-        _arrive(s, item, stage, now)
-    elif following == DONE or following == ACT_WRITE:
-        if kind >= ACT_READ:
-            _move_done(s, item, stage, now)
-    else:
-        _begin(s, following, item, stage, now)
+        _arrive(s, row.item, stage, now)
+    elif row.kind < ACT_READ:
+        if following != DONE:
+            _begin_slice(s, following, row.item, stage, now)
+    elif following == ACT_MOVE:
+        _begin_move(s, following, row.item, stage, now)
+    else:  # written as it came
+        _move_done(s, row.item, stage, now)
 
 
-@inner
+@outer
 def _tell(s, timer, now):
-    row = s.pool.timers[timer]
+    """Do what follows from what a timer tells."""
+    row = s.traffic.pool.timers[timer]
     if row.tells == IS_SERVED:
         _served(s, row.stage, now)
     elif row.tells == HAS_SEGMENT:
-        _operand_ready(s, s.pool.stages[row.stage].item, row.stage, now)
+        _operand_ready(s, s.traffic.pool.stages[row.stage].item, row.stage, now)
     else:
-        chain = s.pool.chains[s.pool.stages[row.stage].item]
+        chain = s.traffic.pool.chains[s.traffic.pool.stages[row.stage].item]
         chain.computed = 1
         if chain.arrived:
             _computed(s, row.stage, now)
-
-
-@inner
-def _end_flow(s, index, now):
-    """Take a flow off the network; its place is taken by the last one."""
-    flow = s.pool.flows[index]
-    stage, group = flow.stage, flow.group
-    if flow.hbm_bound:
-        s.pool.stages[stage].hbm_ns += now - (flow.start + flow.since)
-    _set_timer(s, stage, flow.start + (flow.takes + flow.latency), IS_SERVED)
-    _meter(s, group, now)
-    leave(s.net, group)
-    s.pool.count[FLOWS] -= 1
-    s.pool.flows[index] = s.pool.flows[s.pool.count[FLOWS]]
-    kind = s.pool.stages[stage].kind
-    if kind == DATA or kind == ACT_MOVE:
-        source = s.pool.dies[_source_of(s, stage)]
-        source.sending = 0
-        if source.first_out >= 0:
-            following = source.first_out
-            source.first_out = s.pool.stages[following].next_out
-            source.sending = 1
-            _send(s, following, now)
-
-
-@outer
-def _work_flows(s, now):
-    """Flows that have reached their goal: the first segment is there, or the last byte."""
-    index = 0
-    while index < s.pool.count[FLOWS]:
-        flow = s.pool.flows[index]
-        due = flow.start + flow.takes <= now or (flow.takes - (now - flow.start)) * flow.rate <= SPENT * flow.size
-        if not due:
-            index += 1
-        elif flow.goal > 0.0:
-            _set_timer(s, flow.stage, flow.start + (flow.takes + flow.latency), HAS_SEGMENT)
-            flow.goal = 0.0
-            flow.takes = flow.since + flow.left / flow.rate
-        else:
-            _end_flow(s, index, now)
-
-
-@inner
-def _hbm_is_bottleneck(s, group):
-    """Whether an HBM of the flow's route is saturated and no link is."""
-    tight = False
-    for position in range(s.net.groups[group].first, s.net.groups[group + 1].first):
-        r = s.net.positions[position].resource
-        if s.net.resources[r].left <= UNSATURATED * s.net.resources[r].capacity:
-            if r >= s.machine.dies:
-                return False
-            tight = True
-    return tight
-
-
-@inner
-def _share(s, ports, solve, now):
-    """New rates after flows have started or ended; flows whose rate changed are counted anew."""
-    solve(s.net, ports)
-    stamp = s.net.counts[STAMP]
-    for index in range(s.pool.count[FLOWS]):
-        flow = s.pool.flows[index]
-        if s.net.groups[flow.group].stamp != stamp or s.net.groups[flow.group].rate == flow.rate:
-            continue
-        elapsed = now - flow.start
-        if flow.hbm_bound:
-            s.pool.stages[flow.stage].hbm_ns += elapsed - flow.since
-        flow.left = max(0.0, flow.left - flow.rate * (elapsed - flow.since))
-        flow.since, flow.rate = elapsed, s.net.groups[flow.group].rate
-        flow.takes = flow.since + max(0.0, flow.left - flow.goal) / flow.rate
-        flow.hbm_bound = 1 if _hbm_is_bottleneck(s, flow.group) else 0
-
-
-@inner
-def _next_flow_time(s):
-    soonest = np.inf
-    for index in range(s.pool.count[FLOWS]):
-        soonest = min(soonest, s.pool.flows[index].start + s.pool.flows[index].takes)
-    return soonest
-
-
-@outer
-def _reset(s):
-    for i in range(len(s.pool.count)):
-        s.pool.count[i] = 0
-    for die in range(s.machine.dies):
-        row = s.pool.dies[die]
-        row.first = row.last = row.running = row.latest = row.first_out = row.last_out = NOBODY
-        row.sending = 0
-    for chain in range(len(s.work.chains)):
-        s.pool.chains[chain].arrived = s.pool.chains[chain].computed = 0
-    for r in range(len(s.pool.metered)):
-        s.pool.metered[r] = 0.0
 
 
 @outer
@@ -588,54 +378,58 @@ def _start(s):
 
 
 @outer
-def _trace_back(s, stage):
+def _trace_back(stages, bound_ns, stage):
     """Add the critical path that ends with ``stage`` to ``bound_ns``, by what was being done.
 
     The part of a transfer in which an HBM was its bottleneck counts as a read.
     """
-    until = s.pool.stages[stage].end
+    until = stages[stage].end
     while stage >= 0 and until > 0.0:
-        row = s.pool.stages[stage]
+        row = stages[stage]
         since = max(min(row.bound_from, until), 0.0)
-        kind, length = row.kind, until - since
-        reading = min(length, row.hbm_ns) if kind == DATA or kind == ACT_MOVE else 0.0
-        s.tally.bound_ns[kind] += length - reading
+        length = until - since
+        reading = min(length, row.hbm_ns) if row.kind == DATA or row.kind == ACT_MOVE else 0.0
+        bound_ns[row.kind] += length - reading
         if reading > 0.0:
-            s.tally.bound_ns[REMOTE_HBM if kind == DATA else ACT_READ] += reading
+            bound_ns[REMOTE_HBM if row.kind == DATA else ACT_READ] += reading
         until = since
         stage = row.cause
 
 
 @inner
+def _last_to_end(stages, count):
+    last = np.int64(0)
+    for stage in range(1, count):
+        if stages[stage].end > stages[last].end:
+            last = stage
+    return last
+
+
+@inner
 def _run(s, ports, solve):
     """Run one step with the rates of ``solve(net, ports)``; returns how long it takes, float64 ns."""
-    _reset(s)
+    traffic, pool = s.traffic, s.traffic.pool
+    reset(traffic, len(s.work.chains))
     _start(s)
     now, flow_time = 0.0, np.inf
     while True:
-        if s.net.counts[TOUCHED] > 0:
-            _share(s, ports, solve, now)
-            flow_time = _next_flow_time(s)
-        waiting = s.pool.count[WAITING]
-        timer_time = s.pool.timers[s.pool.calendar[0]].time if waiting > 0 else np.inf
-        if min(timer_time, flow_time) == np.inf:
+        if traffic.net.counts[TOUCHED] > 0:
+            solve(traffic.net, ports)
+            flow_time = apply_rates(traffic, now)
+        now = min(next_timer_time(pool), flow_time)
+        if now == np.inf:
             break
-        now = min(timer_time, flow_time)
         if flow_time <= now:
-            _work_flows(s, now)
-            flow_time = _next_flow_time(s)
-        while s.pool.count[WAITING] > 0 and s.pool.timers[s.pool.calendar[0]].time <= now:
-            timer, s.pool.count[WAITING] = calendar_pop(s.pool.calendar, s.pool.count[WAITING], s.pool.timers)
-            _tell(s, timer, now)
-    s.tally.events[0] += s.pool.count[TIMERS]
-    last = 0
-    for stage in range(1, s.pool.count[STAGES]):
-        if s.pool.stages[stage].end > s.pool.stages[last].end:
-            last = stage
-    if s.pool.count[STAGES] == 0:
+            work_flows(traffic, now)
+            flow_time = next_flow_time(pool.flows, pool.count[FLOWS])
+        while next_timer_time(pool) <= now:
+            _tell(s, take_timer(pool), now)
+    s.tally.events[0] += pool.count[TIMERS]
+    if pool.count[STAGES] == 0:
         return 0.0
-    _trace_back(s, last)
-    return s.pool.stages[last].end
+    last = _last_to_end(pool.stages, pool.count[STAGES])
+    _trace_back(pool.stages, s.tally.bound_ns, last)
+    return pool.stages[last].end
 
 
 @kernel
@@ -650,36 +444,6 @@ def run_round_robin(s, ports):
     return _run(s, ports, round_robin_rates)
 
 
-def flow_network(machine: Machine, mesh: Mesh) -> tuple[FlowNetwork, np.ndarray]:
-    """The network of HBMs and links with all flow groups (``_data_group``), and the XY rank of its resources."""
-    dies = mesh.dies
-    links = [dies + mesh.route(src, dst) for src in range(dies) for dst in range(dies)]
-    pairs = [(src, dst) for src in range(dies) for dst in range(dies)]
-    own = [[die] for die in range(dies)]
-    from_hbm = [np.concatenate([[src], route]) for (src, _), route in zip(pairs, links)]
-    hidden = [[src] if src == dst else np.concatenate([[src], route, [dst]]) for (src, dst), route in zip(pairs, links)]
-    routes = [*own, *from_hbm, *links, *hidden]
-    route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
-    capacity = np.repeat([machine.hbm_bytes_per_ns, machine.link_bytes_per_ns], [dies, mesh.links])
-    rank = np.concatenate([np.full(dies, -1), xy_rank(mesh)]).astype(np.int32)
-    return build_network(capacity, route_ptr, np.concatenate(routes)), rank
-
-
-def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
-    """An empty pool for steps of at most so many chains and moves (dispatch and combine together)."""
-    stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves
-    return Pool(
-        stages=np.zeros(stages, STAGE),
-        timers=np.zeros(TIMERS_PER_STAGE * stages, TIMER),
-        calendar=np.zeros(TIMERS_PER_STAGE * stages, np.int64),
-        flows=np.zeros(2 * chains + moves, FLOW),
-        chains=np.zeros(chains, CHAIN),
-        dies=np.zeros(machine.dies, DIE),
-        metered=np.zeros(machine.dies + machine.link_resources),
-        count=np.zeros(4, np.int64),
-    )
-
-
 class SharedKernel:
     """The strategy ``contention: shared``: runs steps, keeping one network, and one pool that grows as steps need."""
 
@@ -691,6 +455,7 @@ class SharedKernel:
             self._run_step, self._ports = run_round_robin, build_ports(self._net, rank)
         else:
             self._run_step, self._ports = run_fair, ()
+        self._metered = np.zeros(machine.dies + machine.link_resources)
         self.pool = new_pool(machine, 0, 0)
 
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
@@ -699,8 +464,8 @@ class SharedKernel:
         if chains > len(self.pool.chains) or STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves > len(self.pool.stages):
             self.pool = new_pool(self._machine, 2 * chains, 2 * moves)
         self._work = work
-        run = Run(self._machine, work, memory, tally, self.pool, self._net, self._queued)
-        return begin_ns + self._run_step(run, self._ports)
+        traffic = Traffic(self.pool, self._net, tally.resources, self._metered, self._machine.dies, self._queued)
+        return begin_ns + self._run_step(Run(self._machine, work, memory, tally, traffic), self._ports)
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """What happened in the step that was run last; its times count from 0, whenever it began."""
