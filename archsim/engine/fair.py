@@ -23,9 +23,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from archsim.engine.network import CHANGED, NEAR, OPEN, REACHED, REACHED_COUNT, STAMP, TIGHTEST, touched_component
+from archsim.engine.network import (
+    CHANGED,
+    COMPONENT,
+    NEAR,
+    OPEN,
+    REACHED,
+    REACHED_COUNT,
+    STAMP,
+    TIGHTEST,
+    UNDER_WAY,
+    touched_component,
+    whole_network,
+)
 from archsim.kernels import inner, outer
 
+SEARCH_EVERY = 8
 HORIZON = 1.25  # the short list holds the resources with up to so many times the least share
 
 
@@ -36,15 +49,34 @@ def fair_rates(net, ports):
     ``ports`` is not used: all solvers are called alike.
     """
     found = touched_component(net)
+    _fill(net)
+    return found
+
+
+@outer
+def fair_rates_of_most(net, ports):
+    """The same rates as `fair_rates`, without a search where most groups belonged to the last component that was searched.
+
+    Then the whole network is filled: other components get the rates that they have. Every 8th time it is searched again.
+    Which groups were touched is not told; compare rates.
+    """
+    if net.counts[STAMP] % SEARCH_EVERY == 0 or 2 * net.counts[COMPONENT] < net.counts[UNDER_WAY]:
+        touched_component(net)
+    else:
+        whole_network(net)
+    _fill(net)
+
+
+@outer
+def _fill(net):
+    """Progressive filling of the resources that are reached."""
     n_open, n_near, horizon = _start_filling(net), np.int64(0), 0.0
-    while True:
+    while n_open > 0:
         n_near, n_tightest, level = _find_tightest(net, n_near)
         if level <= horizon:
             horizon = _subtract(net, level, horizon, _fix_tightest(net, level, n_tightest))
-            continue
-        n_open, n_near, horizon = _draw_short_list(net, n_open)
-        if n_open == 0:
-            return found
+        else:
+            n_open, n_near, horizon = _draw_short_list(net, n_open)
 
 
 @inner
@@ -116,14 +148,15 @@ def _fix_tightest(net, level, n_tightest):
     stamp, changed = net.counts[STAMP], net.lists[CHANGED]
     n_changed = 0
     for i in range(n_tightest):
-        resource = net.resources[net.lists[TIGHTEST, i]]
+        bottleneck = net.lists[TIGHTEST, i]
+        resource = net.resources[bottleneck]
         for u in range(resource.first_user, resource.first_user + resource.users):
             group = net.users[u].group
             row = net.groups[group]
             if row.fixed_stamp == stamp:
                 continue
             row.fixed_stamp = stamp
-            row.rate = level
+            row.rate, row.bottleneck = level, bottleneck
             weight = row.weight
             for p in range(row.first, net.groups[group + 1].first):
                 r = net.positions[p].resource

@@ -56,6 +56,7 @@ GROUP = np.dtype(
     [
         ("rate", "f8"),  # result of the solvers: bytes/ns of *each* flow of the group
         ("weight", "i8"),  # flows under way
+        ("bottleneck", "i8"),  # resource that limits it (a saturated one on which none is faster); -1: the solver does not tell
         ("first", "i8"),  # of its positions
         ("stamp", "i8"),  # last recompute that wrote the rate
         ("fixed_stamp", "i8"),  # last recompute that has fixed the rate
@@ -98,6 +99,7 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
     room = np.bincount(route_resources, minlength=n_resources)
     resources["first_user"] = np.cumsum(room) - room
     groups["first"] = route_ptr
+    groups["bottleneck"] = -1
     positions["resource"], positions["group"] = route_resources, route_group
     return FlowNetwork(
         resources, groups, positions, users=np.zeros(n_positions, USER),
@@ -175,6 +177,22 @@ def touched_component(net):
     net.counts[COMPONENT] = found
     net.counts[REACHED_COUNT] = reached
     return found
+
+
+@outer
+def whole_network(net):
+    """Reach all resources in use, forget what was touched, and set the rate of groups that have no flow left to 0."""
+    net.counts[STAMP] += 1
+    for i in range(net.counts[TOUCHED]):
+        row = net.groups[net.lists[TOUCHED_GROUPS, i]]
+        row.touched = 0
+        row.rate = 0.0 if row.weight == 0 else np.inf
+    net.counts[TOUCHED] = 0
+    reached = 0
+    for r in range(len(net.resources)):
+        net.lists[REACHED, reached] = r
+        reached += net.resources[r].load > 0
+    net.counts[REACHED_COUNT] = reached
 
 
 @inner

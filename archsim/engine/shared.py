@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.engine.fair import fair_rates
+from archsim.engine.fair import fair_rates_of_most
 from archsim.engine.network import TOUCHED
 from archsim.engine.round_robin import build_ports, round_robin_rates
 from archsim.engine.state import (
@@ -421,7 +421,8 @@ def _run(s, ports, solve):
             break
         if flow_time <= now:
             work_flows(traffic, now)
-            flow_time = next_flow_time(pool.flows, pool.count[FLOWS])
+            if traffic.net.counts[TOUCHED] == 0:
+                flow_time = next_flow_time(pool.flows, pool.count[FLOWS])
         while next_timer_time(pool) <= now:
             _tell(s, take_timer(pool), now)
     s.tally.events[0] += pool.count[TIMERS]
@@ -435,7 +436,7 @@ def _run(s, ports, solve):
 @kernel
 def run_fair(s, ports):
     """One step under ``arbitration: fair``."""
-    return _run(s, ports, fair_rates)
+    return _run(s, ports, fair_rates_of_most)
 
 
 @kernel

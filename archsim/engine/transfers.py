@@ -14,7 +14,7 @@ import numpy as np
 
 from archsim.engine.flows import SPENT
 from archsim.engine.heaps import calendar_pop, calendar_push
-from archsim.engine.network import STAMP, FlowNetwork, build_network, enter, leave
+from archsim.engine.network import FlowNetwork, build_network, enter, leave
 from archsim.engine.round_robin import xy_rank
 from archsim.engine.state import UNITS, Machine
 from archsim.kernels import inner, outer
@@ -266,7 +266,9 @@ def work_flows(t, now):
 
 @inner
 def _hbm_is_bottleneck(net, group, dies):
-    """Whether an HBM of the flow's route is saturated and no link is."""
+    """Whether an HBM limits the group's flows; if the solver does not tell: is saturated, and no link of the route is."""
+    if net.groups[group].bottleneck >= 0:
+        return net.groups[group].bottleneck < dies
     tight = False
     for position in range(net.groups[group].first, net.groups[group + 1].first):
         r = net.positions[position].resource
@@ -280,11 +282,11 @@ def _hbm_is_bottleneck(net, group, dies):
 @outer
 def apply_rates(t, now):
     """Count the flows whose rate has changed anew. Returns when the next flow has something to tell."""
-    stamp, soonest = t.net.counts[STAMP], np.inf
+    soonest = np.inf
     for index in range(t.pool.count[FLOWS]):
         flow = t.pool.flows[index]
         group = t.net.groups[flow.group]
-        if group.stamp == stamp and group.rate != flow.rate:
+        if group.rate != flow.rate:
             elapsed = now - flow.start
             if flow.hbm_bound:
                 t.pool.stages[flow.stage].hbm_ns += elapsed - flow.since
