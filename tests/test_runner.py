@@ -269,16 +269,17 @@ def test_a_worker_stays_with_its_demand_then_helps(tmp_path):
 def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "faulty.py").write_text("def wrong(step, **params):\n    raise RuntimeError('no idea')\n")
-    policies = "policies=[base, {name: wrong, allocation: faulty:wrong}]"
+    sweep(tiny(tmp_path, "policies=[base]", "workload.batch=12"), "out", jobs=1)
+    policies = "policies=[base, ep, {name: wrong, allocation: faulty:wrong}]"
     experiment, heard = tiny(tmp_path, policies, "workload.batch=12"), Heard()
     with pytest.raises(ArchsimError) as error:
         sweep(experiment, "out", jobs=1, watcher=heard)
     head, *lines = str(error.value).splitlines()
-    assert head == "2 of 4 runs failed; the others are kept in out"
+    assert head == "2 of 6 runs failed; the others are kept in out"
     assert lines[0] == "small toy batch 12 wrong published: RuntimeError: no idea"
     assert len(heard.ran) == 2 and "faulty.py" in heard.failures[0].details
-    assert len((tmp_path / "out" / "results.csv").read_text().splitlines()) == 3
-    assert not (tmp_path / "out" / "dies.csv").exists()
+    assert len((tmp_path / "out" / "results.csv").read_text().splitlines()) == 1 + 4
+    assert not (tmp_path / "out" / "dies.csv").exists(), "is of the sweep before"
 
 
 def test_a_worker_that_dies_is_a_failed_run(tmp_path, monkeypatch):
@@ -344,7 +345,7 @@ def test_killed_at_any_point_it_goes_on_from_there(tmp_path):
         wait_for(lambda: len(list(out.glob("runs/*.json"))) >= kept + more, process)  # noqa: B023
         workers = workers_of(process)
         process.kill()
-        process.communicate()
+        process.communicate(timeout=30)
         wait_for(lambda: not any(map(alive, workers)))  # noqa: B023
         kept = len(list(out.glob("runs/*.json")))
         assert all(json.loads(file.read_text())["record"]["run"] == file.stem for file in out.glob("runs/*.json"))
@@ -359,14 +360,29 @@ def test_killed_at_any_point_it_goes_on_from_there(tmp_path):
     assert fresh.returncode == 0 and files_of(out) == files_of(tmp_path / "fresh")
 
 
-def test_interrupted_it_keeps_what_has_ended_and_says_so(tmp_path):
-    out, arguments = slow_folder(tmp_path)
-    process = start(tmp_path, *arguments)
-    wait_for(lambda: list(out.glob("runs/*.json")), process)
+def start_stuck(tmp_path: Path):
+    """A sweep whose two workers are in runs that do not end, one run having ended: (process, workers)."""
+    (tmp_path / "stuck.py").write_text("import time\ndef stuck(step, **params):\n    time.sleep(600)\n")
+    stuck = "policies=[ep, {name: stuck, allocation: stuck:stuck}]"
+    process = start(tmp_path, "sweep", tiny_file(tmp_path), "--set", stuck, "--out", "out", "--jobs", "2")
+    wait_for(lambda: list((tmp_path / "out").glob("runs/*.json")), process)
     workers = workers_of(process)
     assert len(workers) == 2 and all(map(alive, workers))
+    return process, workers
+
+
+def test_workers_end_with_their_parent_whatever_they_do(tmp_path):
+    process, workers = start_stuck(tmp_path)
+    process.kill()
+    process.communicate(timeout=10)
+    wait_for(lambda: not any(map(alive, workers)), seconds=10)
+
+
+def test_interrupted_it_keeps_what_has_ended_and_says_so(tmp_path):
+    process, workers = start_stuck(tmp_path)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=10)
+    out = tmp_path / "out"
     assert process.returncode == 130
     assert "interrupted; the runs that have ended are kept in out" in err and "Traceback" not in err
     assert not any(map(alive, workers))
