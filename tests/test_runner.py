@@ -207,12 +207,11 @@ def test_key_names_nothing_else(tmp_path):
     assert len({run.key for run in expanded(tiny(tmp_path))}) == tiny(tmp_path).runs
 
 
-def test_code_of_a_run_is_that_of_its_users_functions_too(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "slow.py").write_text(SLOW_POLICY)
-    run = next(run for run in expanded(tiny(tmp_path, SLOW)) if run.policy.name == "slow")
-    shipped = next(run for run in expanded(tiny(tmp_path, SLOW)) if run.policy.name == "ep")
-    assert run.code != shipped.code and len(run.code) == len(shipped.code) == 12
+def test_an_edited_policy_is_run_again(tmp_path):
+    _, arguments = slow_folder(tmp_path)
+    assert archsim(tmp_path, *arguments).returncode == 0
+    (tmp_path / "slow.py").write_text(SLOW_POLICY + "# edited")
+    assert archsim(tmp_path, *arguments).stderr.startswith("8 of 12 runs are there from before")
 
 
 BOTH_KINDS = "assumptions=[published, {set: published, contention: shared}]"

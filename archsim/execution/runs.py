@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -144,7 +144,7 @@ def _digest_of_code(functions: Iterable[str]) -> str:
     for file in sorted((shipped_configs() / "assumptions").glob("*.yaml")):
         digest.update(file.read_bytes())
     for name in functions:
-        digest.update(name.encode())
-        source = inspect.getsourcefile(inspect.unwrap(import_function(name)))
-        digest.update(Path(source).read_bytes() if source else b"")
+        import_function(name)
+        file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+        digest.update(name.encode() + (Path(file).read_bytes() if file else b""))
     return digest.hexdigest()[:KEY_DIGITS]
