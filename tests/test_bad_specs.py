@@ -300,7 +300,7 @@ CHANGED = {
         "assumptions: {set: mine, contention: shared}",
         "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; a set of your own gives every field; "
         "missing: arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, source, gemm, "
-        "numbering, order, ties)",
+        "numbering, order, prediction_rows, throughput, ties)",
     ),
     "assumptions twice": (
         "assumptions: physical",

@@ -74,7 +74,7 @@ def home(step: StepView) -> Plan:
 
 
 def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan:
-    """The published simulator's allocation (its rules are restated in ``docs/assumptions.md``).
+    """The published simulator's allocation (its rules are restated in ``docs/policies.md``).
 
     ``block_tokens``: tokens given out at a time. ``candidates``: kept at least, more for experts with many tokens.
     """
