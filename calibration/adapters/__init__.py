@@ -1,1 +1,5 @@
 """Layouts of public measurements, read into the tables of ``calibration.schema``; one module per source."""
+
+from calibration.adapters import aiconfigurator_gemm, deepgemm
+
+LAYOUTS = (*aiconfigurator_gemm.LAYOUTS, *deepgemm.LAYOUTS)
