@@ -66,6 +66,7 @@ STAGE = np.dtype(
         ("arrival", "i8"),  # order in which waiting stages came
         ("tie", "i8"),  # 0 (ties: heapq) or creation number (ties: sequence)
         ("kind", "i8"),  # microarch.request.State
+        ("event", "i8"),  # microarch.request.Event that ended it, set when processed
         ("priority", "i8"),  # 1 where the expert's home is another die (published simulator)
         ("admitted", "i8"),  # 1 once it has claimed its resources
     ],
@@ -342,7 +343,7 @@ def _process(s, stage):
         _finish(s, stage)
         return
     event, duration, n_bytes = _serve_move(s, row) if row.kind >= ACT_READ else _serve_slice(s, row)
-    row.end = row.time + duration
+    row.end, row.event = row.time + duration, event
     _follow(s, stage, event, row.end)
     for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
         r = s.machine.group_resources[i]

@@ -335,8 +335,8 @@ def _arrive(s, chain, stage, now):
 def _served(s, stage, now):
     """A stage has ended: what it changes, and what follows, the spawned one first."""
     row = s.traffic.pool.stages[stage]
-    row.end = now
-    event = _outcome(s, row)
+    row.end, event = now, _outcome(s, row)
+    row.event = event
     spawned, following = SPAWN[row.kind, event], NEXT[row.kind, event]
     if spawned >= 0:
         _begin_slice(s, spawned, row.item, stage, now)

@@ -42,7 +42,7 @@ STAGE = np.dtype(
         ("cause", "i8"),  # stage that it had to wait for
         ("next_out", "i8"),  # behind it in the queue of its source (source: queued), -1 if none
         ("kind", "i8"),  # microarch.request.State
-        ("event", "i8"),  # outcome of a look-up, known when it starts
+        ("event", "i8"),  # microarch.request.Event that ends it; that of a look-up is known when it starts
     ]
 )
 TIMER = np.dtype([("time", "f8"), ("tie", "i8"), ("stage", "i8"), ("tells", "i8")])  # tie: the stage, in order of creation
