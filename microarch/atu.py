@@ -5,27 +5,37 @@ redirects it to the local HBM if the die holds a copy. What it knows is the tabl
 
 Transitions::
 
-    state   event  next       spawns
-    ------  -----  ---------  ------
-    LOOKUP  HIT    COMPUTE
-    LOOKUP  HERE   LOCAL_HBM
-    LOOKUP  AWAY   REQUEST
+    state   event  next       spawns  action                          latency
+    ------  -----  ---------  ------  ------------------------------  -----------
+    LOOKUP  HIT    COMPUTE            use the slice in the local LLC  llc.hit_ns
+    LOOKUP  HERE   LOCAL_HBM          redirect to the local HBM       llc.miss_ns
+    LOOKUP  AWAY   REQUEST            ask the home                    llc.miss_ns
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from archsim.kernels import inner
 from microarch import hbm, llc
 from microarch.fsm import Step, codes
+from microarch.parameters import PAPER, parameter
 from microarch.request import Event, State, Unit
 
 SERVES = {State.LOOKUP: Unit.PORT}
 STEPS = {
-    (State.LOOKUP, Event.HIT): Step(State.COMPUTE),
-    (State.LOOKUP, Event.HERE): Step(State.LOCAL_HBM),
-    (State.LOOKUP, Event.AWAY): Step(State.REQUEST),
+    (State.LOOKUP, Event.HIT): Step(State.COMPUTE, action="use the slice in the local LLC", latency="llc.hit_ns"),
+    (State.LOOKUP, Event.HERE): Step(State.LOCAL_HBM, action="redirect to the local HBM", latency="llc.miss_ns"),
+    (State.LOOKUP, Event.AWAY): Step(State.REQUEST, action="ask the home", latency="llc.miss_ns"),
 }
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Size of the table; its look-up takes no time beside that of the LLC."""
+
+    entries: int = parameter(512, "decision.atu_entries", f"{PAPER}, table II")
 
 
 @inner

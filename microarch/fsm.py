@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from microarch.parameters import aligned
+
 ILLEGAL = -1
 NOTHING = -1
 
@@ -26,10 +28,16 @@ def codes(names: type[IntEnum]) -> tuple[np.int64, ...]:
 
 
 class Step(NamedTuple):
-    """What follows a state on an event: the next state and, where there is one, a second activity it spawns."""
+    """What follows a state on an event: the next state and, where there is one, a second activity it spawns.
+
+    ``action`` says what is done, ``latency`` how long the state lasts that ends so, in the names of the block's
+    ``Parameters`` (or those of another block: ``llc.hit_ns``); "waits" where something else ends it.
+    """
 
     next: IntEnum
     spawn: IntEnum | None = None
+    action: str = ""
+    latency: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,10 +63,8 @@ class Table:
 
     def describe(self) -> str:
         """The table as aligned text, one transition a line."""
-        rows = [("state", "event", "next", "spawns")]
+        rows = [("state", "event", "next", "spawns", "action", "latency")]
         for (state, event), step in self.steps.items():
-            rows.append((state.name, event.name, step.next.name, step.spawn.name if step.spawn is not None else ""))
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-        rule = "  ".join("-" * width for width in widths)
-        return "\n".join([lines[0], rule, *lines[1:]])
+            spawns = step.spawn.name if step.spawn is not None else ""
+            rows.append((state.name, event.name, step.next.name, spawns, step.action, step.latency))
+        return aligned(rows)

@@ -15,40 +15,59 @@ array           layout                    meaning
 
 Transitions::
 
-    state       event   next      spawns
-    ----------  ------  --------  --------
-    LOCAL_HBM   SERVED  COMPUTE   LLC_FILL
-    REMOTE_HBM  SERVED  DATA      LLC_FILL
-    COPY        SERVED  DONE
-    ACT_READ    SERVED  ACT_MOVE
-    ACT_READ    HERE    DONE
-    ACT_WRITE   SERVED  DONE
+    state       event   next      spawns    action                            latency
+    ----------  ------  --------  --------  --------------------------------  ---------------------------------
+    LOCAL_HBM   SERVED  COMPUTE   LLC_FILL  read the slice                    latency_ns + bytes / bytes_per_ns
+    REMOTE_HBM  SERVED  DATA      LLC_FILL  read it for another die           latency_ns + bytes / bytes_per_ns
+    COPY        SERVED  DONE                enter the copy, evict the oldest  latency_ns + bytes / bytes_per_ns
+    ACT_READ    SERVED  ACT_MOVE            read vectors that leave           latency_ns + bytes / bytes_per_ns
+    ACT_READ    HERE    DONE                read vectors that stay            latency_ns + bytes / bytes_per_ns
+    ACT_WRITE   SERVED  DONE                write vectors that came           latency_ns + bytes / bytes_per_ns
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from archsim.kernels import inner
 from microarch.fsm import Step
+from microarch.parameters import PAPER, SIMULATOR, parameter
 from microarch.request import Event, State, Unit
 
 SLICES = 3  # gate, up and down matrix of an expert
 UNBOUNDED_BYTES = 2**62
 SERVES = {state: Unit.HBM for state in (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY, State.ACT_READ, State.ACT_WRITE)}
+MOVED = "latency_ns + bytes / bytes_per_ns"
 STEPS = {
-    (State.LOCAL_HBM, Event.SERVED): Step(State.COMPUTE, State.LLC_FILL),
-    (State.REMOTE_HBM, Event.SERVED): Step(State.DATA, State.LLC_FILL),
-    (State.COPY, Event.SERVED): Step(State.DONE),
-    (State.ACT_READ, Event.SERVED): Step(State.ACT_MOVE),
-    (State.ACT_READ, Event.HERE): Step(State.DONE),
-    (State.ACT_WRITE, Event.SERVED): Step(State.DONE),
+    (State.LOCAL_HBM, Event.SERVED): Step(State.COMPUTE, State.LLC_FILL, "read the slice", MOVED),
+    (State.REMOTE_HBM, Event.SERVED): Step(State.DATA, State.LLC_FILL, "read it for another die", MOVED),
+    (State.COPY, Event.SERVED): Step(State.DONE, None, "enter the copy, evict the oldest", MOVED),
+    (State.ACT_READ, Event.SERVED): Step(State.ACT_MOVE, None, "read vectors that leave", MOVED),
+    (State.ACT_READ, Event.HERE): Step(State.DONE, None, "read vectors that stay", MOVED),
+    (State.ACT_WRITE, Event.SERVED): Step(State.DONE, None, "write vectors that came", MOVED),
 }
 
 RING = np.dtype([("older", "i8"), ("newer", "i8")])
 ROOM = np.dtype([("used_bytes", "i8"), ("peak_bytes", "i8"), ("limit_bytes", "i8"), ("evictions", "i8")])
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Size and speed of the HBM of one die; bandwidth and capacity are those of Dojo by default."""
+
+    bandwidth_bytes_per_s: float = parameter(2e12, "hbm.bandwidth", f"{PAPER}, table I")
+    efficiency: float = parameter(0.9, "hbm.efficiency", SIMULATOR)
+    latency_ns: float = parameter(300.0, "hbm.latency", PAPER)
+    capacity_bytes: int = parameter(80 * 10**9, "hbm.capacity", f"{PAPER}, table I")
+    reserved_fraction: float = parameter(0.1, "hbm.reserved", PAPER)
+
+    @property
+    def bytes_per_ns(self) -> float:
+        """What transfers reach."""
+        return self.bandwidth_bytes_per_s / 1e9 * self.efficiency
 
 
 class Copies(NamedTuple):

@@ -6,26 +6,41 @@ A look-up does not touch the order (published simulator). A slice that is larger
 
 Transitions (those of LOOKUP are the ATU's)::
 
-    state       event   next  spawns
-    ----------  ------  ----  ------
-    REMOTE_LLC  SERVED  DATA
-    LLC_FILL    SERVED  DONE
+    state       event   next  spawns  action                    latency
+    ----------  ------  ----  ------  ------------------------  --------
+    REMOTE_LLC  SERVED  DATA          read the slice            hit_ns
+    LLC_FILL    SERVED  DONE          store it as the youngest  write_ns
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from archsim.kernels import inner
 from microarch.fsm import Step
+from microarch.parameters import CHOICE, PAPER, SIMULATOR, parameter
 from microarch.request import Event, State, Unit
 
 EMPTY = -1
 SERVES = {State.REMOTE_LLC: Unit.PORT, State.LLC_FILL: Unit.PORT}
 STEPS = {
-    (State.REMOTE_LLC, Event.SERVED): Step(State.DATA),
-    (State.LLC_FILL, Event.SERVED): Step(State.DONE),
+    (State.REMOTE_LLC, Event.SERVED): Step(State.DATA, action="read the slice", latency="hit_ns"),
+    (State.LLC_FILL, Event.SERVED): Step(State.DONE, action="store it as the youngest", latency="write_ns"),
 }
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Size and speed of an LLC."""
+
+    capacity_bytes: int = parameter(64 * 2**20, "llc.capacity", PAPER)
+    hit_ns: float = parameter(100.0, "llc.hit", PAPER)
+    miss_ns: float = parameter(110.0, "llc.miss", PAPER)
+    write_ns: float = parameter(30.0, "llc.write", PAPER)
+    ways: int = parameter(2, "llc.ways", SIMULATOR)
+    segment_bytes: int = parameter(2**20, "llc.segment", CHOICE)
 
 
 def sliced_geometry(capacity_bytes: int, slice_bytes: int, ways: int) -> tuple[int, int]:

@@ -3,26 +3,39 @@
 Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: when remote data returns, the PDU looks at the ``cp_en`` bit of the
 expert and at whether it is local already, and may write the slice to the local HBM and enter it in the ATU.
 
+State layout: ``cp_en: uint8[die, expert]``, one bit of hardware each.
+
 Transitions::
 
-    state  event   next     spawns
-    -----  ------  -------  ------
-    DATA   SERVED  COMPUTE
-    DATA   KEEP    COMPUTE  COPY
+    state  event   next     spawns  action                      latency
+    -----  ------  -------  ------  --------------------------  ----------------------------------------------
+    DATA   SERVED  COMPUTE          pass the slice on           hops · link.hop_ns + bytes / link.bytes_per_ns
+    DATA   KEEP    COMPUTE  COPY    pass it on and keep a copy  hops · link.hop_ns + bytes / link.bytes_per_ns
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from archsim.kernels import inner
 from microarch.fsm import Step, codes
+from microarch.parameters import PAPER, parameter
 from microarch.request import Event, State, Unit
 
 SERVES = {State.DATA: Unit.PATH}
+MOVED = "hops · link.hop_ns + bytes / link.bytes_per_ns"
 STEPS = {
-    (State.DATA, Event.SERVED): Step(State.COMPUTE),
-    (State.DATA, Event.KEEP): Step(State.COMPUTE, State.COPY),
+    (State.DATA, Event.SERVED): Step(State.COMPUTE, action="pass the slice on", latency=MOVED),
+    (State.DATA, Event.KEEP): Step(State.COMPUTE, State.COPY, action="pass it on and keep a copy", latency=MOVED),
 }
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """A PDU keeps up with its link; what bounds it is the port through which the Global CP writes its bits."""
+
+    bits_port_bits: int = parameter(16, "decision.fsm.prediction_port_bits", f"{PAPER}, table II")
 
 
 @inner
