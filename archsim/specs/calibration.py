@@ -1,0 +1,207 @@
+"""Calibrations: what measurements of a GPU were fitted to (``configs/calibrations/<gpu>.yaml``).
+
+Long rows of numbers are written as one text of numbers with spaces, which keeps the files small and readable. Every table
+names its source, library and version. Times are ns, sizes bytes, rates per second. How the parameters are evaluated:
+``microarch.gemm`` (GEMM) and ``calibration`` (everything else).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+
+from archsim.specs.base import Name, Spec
+from archsim.specs.config_files import display, named_files
+from archsim.specs.errors import SpecError
+from archsim.specs.nearest import did_you_mean
+from archsim.specs.validation import validate
+from archsim.specs.yaml_loader import read_yaml
+
+KIND = "calibrations"
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+def _numbers(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return tuple(float(word) for word in value.split())
+    except ValueError:
+        raise ValueError("expected numbers with spaces between them") from None
+
+
+def _written(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:.12g}" for value in values)
+
+
+Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers), PlainSerializer(_written)]
+
+
+def _increasing(values: tuple[float, ...]) -> tuple[float, ...]:
+    if not values or any(b <= a for a, b in zip(values, values[1:], strict=False)):
+        raise ValueError("expected increasing numbers")
+    return values
+
+
+Axis = Annotated[Numbers, AfterValidator(_increasing)]
+
+
+class Quantiles(Spec):
+    """Of measured / predicted - 1: 5 %, 50 % and 95 %, over ``points`` points."""
+
+    p05: float
+    p50: float
+    p95: float
+    points: int = Field(ge=0)
+
+
+class Fitted(Spec):
+    """What every table says about where it comes from. ``sweeps``: the runs behind it; ``source``: files they came in."""
+
+    library: str
+    version: str
+    source: str
+    sweeps: tuple[str, ...] = ()
+
+
+class Reference(Spec):
+    """Peak rates of the GPU that was measured; another die's rates scale its terms by the quotient."""
+
+    peak_flop_per_s: dict[str, Positive]
+    hbm_bytes_per_s: Positive
+    sms: int = Field(gt=0)
+
+
+class GemmLaw(Spec):
+    """t = launch + ns_per_k k + ns_per_input m k + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order).
+
+    flop = 2 m n k; bytes = weights, inputs and outputs once.
+    """
+
+    launch_ns: NotNegative
+    ns_per_k: NotNegative
+    ns_per_input: NotNegative
+    flop_per_s: Positive
+    bytes_per_s: Positive
+    order: Annotated[float, Field(ge=1, le=20)]
+
+
+class GemmTable(Fitted):
+    """GEMM times of one library, version and dtype: a law, and how far points lie from it.
+
+    ``shapes``: 'n x k' → 10000 ln(measured / law) at each of ``m``. ``seen``: residuals of single sweeps at points of the
+    table (repeatability; None where there is one sweep); ``unseen``: of shapes left out of the fit.
+    """
+
+    dtype: str
+    quantisation: Literal["included", "apart"]
+    groups: int = Field(1, ge=1)
+    law: GemmLaw
+    m: Axis
+    shapes: dict[str, Numbers]
+    seen: Quantiles | None = None
+    unseen: Quantiles
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """(n, k) of every row of ``shapes``."""
+        return tuple(shape_of(name) for name in self.shapes)
+
+
+class MoeLaw(Spec):
+    """t = launch + ns_per_token tokens + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order), of one rank."""
+
+    launch_ns: NotNegative
+    ns_per_token: NotNegative
+    flop_per_s: Positive
+    bytes_per_s: Positive
+    order: Annotated[float, Field(ge=1, le=20)]
+
+
+class MoeTable(Fitted):
+    """Fused MoE layers of one model, library, version, dtype and distribution of the routing.
+
+    ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group).
+    """
+
+    model: str
+    dtype: str
+    distribution: str
+    hidden: int = Field(gt=0)
+    ffn: int = Field(gt=0)
+    experts: int = Field(gt=0)
+    top_k: int = Field(gt=0)
+    law: MoeLaw
+    tokens: Axis
+    ranks: dict[str, Numbers]
+    unseen: Quantiles
+
+
+class TransferTable(Fitted):
+    """Time of S bytes: latency_ns[i] + S ns_per_byte[i] from from_bytes[i] on; measured from first_ to last_bytes.
+
+    ``of``: what was measured (method, direction, ranks, ...).
+    """
+
+    of: dict[str, str]
+    from_bytes: Axis
+    latency_ns: Numbers
+    ns_per_byte: Numbers
+    first_bytes: Positive
+    last_bytes: Positive
+    residuals: Quantiles
+    held_out_error: NotNegative = 0.0
+
+
+class ScalarTable(Fitted):
+    """One number with its range over what was measured. ``of``: what it is of."""
+
+    of: dict[str, str]
+    unit: Literal["ns", "bytes_per_s", "ratio"]
+    value: Positive
+    low: Positive
+    high: Positive
+
+
+class CalibrationSpec(Spec):
+    """All that was fitted for one GPU."""
+
+    gpu: Name
+    reference: Reference
+    gemm: tuple[GemmTable, ...] = ()
+    moe: tuple[MoeTable, ...] = ()
+    p2p: tuple[TransferTable, ...] = ()
+    collectives: tuple[TransferTable, ...] = ()
+    pcie: tuple[TransferTable | ScalarTable, ...] = ()
+    hbm: tuple[ScalarTable, ...] = ()
+    launch: tuple[ScalarTable, ...] = ()
+
+
+def shape_of(name: str) -> tuple[int, int]:
+    """The numbers of a name such as '4096x7168' or '8x1'."""
+    found = re.fullmatch(r"(\d+)x(\d+)", name)
+    if not found:
+        raise ValueError(f"{name!r} is not two numbers such as '4096x7168'")
+    return int(found[1]), int(found[2])
+
+
+def newest_first(version: str) -> tuple:
+    """A key that sorts versions, to be used with ``reverse=True``: 1.10.0 before 1.9.0, 1.3.0 before 1.3.0rc10."""
+    release, _, candidate = version.partition("rc")
+    numbers = tuple(int(word) for word in re.findall(r"\d+", release))
+    return numbers, int(candidate) if candidate.isdecimal() else 10**9, version
+
+
+def load_calibration(name: str | Path) -> CalibrationSpec:
+    """A calibration by name ('h100') or path. Raises SpecError."""
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        known = named_files(KIND)
+        if str(name) not in known:
+            raise SpecError(f"no calibration is called {str(name)!r}{did_you_mean(str(name), known)}")
+        path = known[str(name)]
+    return validate(CalibrationSpec, read_yaml(path, display(path)))

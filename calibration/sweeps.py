@@ -1,0 +1,71 @@
+"""Which runs are repetitions of one thing: pooling of sweeps, copies counted once, disagreeing versions kept apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from archsim.specs.calibration import newest_first
+
+MOST_DISAGREEMENT = 0.05  # median |log ratio| of two release candidates that still count as one version
+LEAST_COMMON = 20  # points, before two sweeps are compared
+
+
+def release(version: str) -> str:
+    """The release that a candidate is one of: '1.3.0rc10' → '1.3.0'."""
+    return version.partition("rc")[0] or version
+
+
+def table_of_sweeps(rows: pd.DataFrame, point: list[str], value: str) -> pd.DataFrame:
+    """ln of the measured times: one column per sweep ('version/run'), one row per point; NaN where not measured.
+
+    A sweep that copies another on all their common points is merged into it.
+    """
+    names = rows["library_version"] + "/" + rows["run_id"]
+    logs = np.log(rows[value].astype(float)).groupby([*(rows[name] for name in point), names.rename("sweep")]).median()
+    sweeps = logs.unstack("sweep")
+    order = sorted(sweeps.columns, key=lambda name: newest_first(name.partition("/")[0]) + (name,), reverse=True)
+    merged = pd.DataFrame(index=sweeps.index)
+    for name in order:
+        same = [kept for kept in merged if _is_copy(merged[kept], sweeps[name])]
+        if same:
+            merged[same[0]] = merged[same[0]].fillna(sweeps[name])
+        else:
+            merged[name] = sweeps[name]
+    return merged
+
+
+def _is_copy(a: pd.Series, b: pd.Series) -> bool:
+    both = (a - b).dropna()
+    return len(both) >= LEAST_COMMON and bool((both == 0).all())
+
+
+def pools(rows: pd.DataFrame, point: list[str], value: str) -> list[tuple[str, pd.DataFrame]]:
+    """(version, table of sweeps) for the rows of one library: sweeps of a release together, unless they disagree."""
+    found = []
+    for name, mine in rows.groupby(rows["library_version"].map(release), sort=True):
+        left = table_of_sweeps(mine, point, value)
+        while left.shape[1]:
+            newest = left[left.columns[0]]
+            alike = [column for column in left if _agree(newest, left[column])]
+            version = (
+                name if len(alike) == left.shape[1] and not found_version(found, name) else alike[0].partition("/")[0]
+            )
+            found.append((version, left[alike].dropna(how="all")))
+            left = left.drop(columns=alike)
+    return found
+
+
+def found_version(found: list[tuple[str, pd.DataFrame]], name: str) -> bool:
+    """Whether a pool has this version already."""
+    return any(version == name for version, _ in found)
+
+
+def _agree(a: pd.Series, b: pd.Series) -> bool:
+    both = (a - b).dropna().abs()
+    return len(both) < LEAST_COMMON or float(both.median()) <= MOST_DISAGREEMENT
+
+
+def consensus(sweeps: pd.DataFrame) -> pd.Series:
+    """ln of the time at each point: the median of the sweeps that have it."""
+    return sweeps.median(axis=1).dropna()
