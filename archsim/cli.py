@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from archsim.specs.errors import ArchsimError
+from archsim.trace_commands import add_trace_commands
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -57,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="list what an experiment may name")
     listing.add_argument("what", choices=("systems", "models", "policies", "assumptions"))
     listing.set_defaults(command=_list)
+
+    trace = commands.add_parser("trace", help="recorded routing: import it into a store, look at it, cut it")
+    add_trace_commands(trace.add_subparsers(required=True, metavar="ACTION"))
     return parser
 
 

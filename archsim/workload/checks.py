@@ -62,10 +62,10 @@ def check_name(where: str, model: ModelSpec, name: str) -> None:
     17B-128E-Instruct' is llama-4-maverick). A name that no shipped model has proves nothing, and a model of the user's
     own is bound only by its shape.
     """
-    if not _plain(name) or _is_named(model, name):
+    if not _plain(name) or is_named(model, name):
         return
     shipped = shipped_models()
-    named = [other.name for other in shipped if _is_named(other, name)]
+    named = [other.name for other in shipped if is_named(other, name)]
     if named and model.name in {other.name for other in shipped}:
         raise TraceError(f"{where}: the trace is of {named[0]} ({name!r}), the model is {model.name}")
 
@@ -76,7 +76,8 @@ def shipped_models() -> tuple[ModelSpec, ...]:
     return tuple(load_model(str(file)) for file in sorted((shipped_configs() / "models").glob("*.yaml")))
 
 
-def _is_named(model: ModelSpec, name: str) -> bool:
+def is_named(model: ModelSpec, name: str) -> bool:
+    """Whether a name, as data may give it, is that of a model."""
     own = [_plain(alias) for alias in (model.name, *model.aliases)]
     found = _plain(name.rsplit("/", 1)[-1])
     return any(alias in _plain(name) or (len(found) > 5 and found in alias) for alias in own)

@@ -8,17 +8,19 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from archsim.workload.trace import Trace
+from archsim.workload.trace import Trace, content_digest
 
-_LAYOUT = 1
+_LAYOUT = 2
 """Raised when the files of an entry change, so that old entries are not read."""
 
 _COLUMNS = ("experts", "request_offsets", "iteration", "layer_ids", "request_subject")
-_FACTS = ("num_experts", "top_k", "model", "source", "subject_names")
+_FACTS = ("num_experts", "top_k", "model", "source", "subject_names", "known_digest")
 
 
 def folder() -> Path:
@@ -38,22 +40,42 @@ def load(key: str) -> Trace | None:
 
 
 def store(key: str, trace: Trace) -> Trace:
-    """Store a trace and return it memory-mapped; as it is where the folder cannot be written.
+    """Store a trace and return it memory-mapped; as it is where the folder cannot be written."""
+    return build(key, trace, lambda: iter([trace.experts])) or trace
 
-    The entry appears as a whole (by renaming), so concurrent processes see all of it or nothing.
+
+def build(key: str, trace: Trace, blocks: Callable[[], Iterator[np.ndarray]]) -> Trace | None:
+    """Store a trace whose experts come in blocks int16[token, layer, k]; None where the folder cannot be written.
+
+    Of trace.experts only the shape is used. The entry appears as a whole (by renaming), so concurrent processes see
+    all of it or nothing.
     """
     try:
         folder().mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(dir=folder(), prefix="draft-"))
         try:
-            for name in _COLUMNS:
-                np.save(draft / f"{name}.npy", getattr(trace, name))
-            facts = {name: getattr(trace, name) for name in _FACTS}
-            (draft / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+            _write_entry(draft, trace, blocks())
             shutil.rmtree(folder() / key, ignore_errors=True)  # a damaged entry, or an equal one made meanwhile
             draft.rename(folder() / key)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError:
-        pass
-    return load(key) or trace
+        return None
+    return load(key)
+
+
+def _write_entry(draft: Path, trace: Trace, blocks: Iterator[np.ndarray]) -> None:
+    for name in _COLUMNS[1:]:
+        np.save(draft / f"{name}.npy", getattr(trace, name))
+    with (draft / "experts.npy").open("wb") as stream:
+        header = {"descr": "<i2", "fortran_order": False, "shape": trace.experts.shape}
+        np.lib.format.write_array_header_1_0(stream, header)
+
+        def written() -> Iterator[np.ndarray]:
+            for block in blocks:
+                stream.write(np.ascontiguousarray(block, "<i2").data)
+                yield block
+
+        known = replace(trace, known_digest=content_digest(trace, written()).hexdigest())
+    facts = {name: getattr(known, name) for name in _FACTS}
+    (draft / "facts.json").write_text(json.dumps(facts), encoding="utf-8")

@@ -22,7 +22,7 @@ def read_json_tree(root: Path, model: ModelSpec, source: str) -> Trace:
     Requests are ordered by (dataset, subject, number).
     """
     files = request_files(root)
-    name = _model_name(root, files)
+    name = model_name(root, files)
     checks.check_name(str(root), model, name)
     layer_ids: np.ndarray | None = None
     experts, iterations, subjects = [], [], []
@@ -53,12 +53,12 @@ def request_files(root: Path) -> list[Path]:
     if not files:
         raise TraceError(f"{root}: no request files; expected <dataset>/<subject>/<n>.json below this directory")
     for file in files:
-        if not file.stem.isdecimal():
+        if not (file.stem.isascii() and file.stem.isdecimal()):
             raise TraceError(f"{file}: the name of a request file is its number; expected <n>.json")
     return sorted(files, key=lambda file: (file.parent.parts, int(file.stem)))
 
 
-def _model_name(root: Path, files: list[Path]) -> str:
+def model_name(root: Path, files: list[Path]) -> str:
     """'<org>/<model>' of <org>/<model>/<dataset>/<subject>/<n>.json. Raises TraceError if there are several."""
     names = sorted({"/".join(file.absolute().parts[-5:-3]) for file in files})
     if len(names) > 1:

@@ -1,7 +1,5 @@
 """The token-level ``.npz`` layout: one array per column."""
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +7,7 @@ import numpy as np
 from archsim.specs.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
+from archsim.workload.npz_members import load_members
 from archsim.workload.trace import Trace
 
 COLUMNS = {"experts": 3, "request_offsets": 1, "iteration": 1, "layer_ids": 1}
@@ -27,7 +26,7 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
     top_k, num_layers_total, model, request_subject [R], subject_names [S]. Other members (phase, request_id, …) are
     not read: the phase of a row follows from its iteration. Raises TraceError.
     """
-    members = _load(path)
+    members = load_members(path, {*COLUMNS, *OPTIONAL})
     where = str(path)
     columns = {name: _column(where, members, name, dimensions) for name, dimensions in COLUMNS.items()}
     experts, offsets, iteration, layer_ids = columns.values()
@@ -58,15 +57,6 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
         request_subject=subject,
         subject_names=names,
     )
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    wanted = {*COLUMNS, *OPTIONAL}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files if name in wanted}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise TraceError(f"{path}: not a readable .npz file ({error})") from error
 
 
 def _column(where: str, members: dict[str, np.ndarray], name: str, dimensions: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from archsim.specs.nearest import did_you_mean
 from archsim.workload import column_cache
 from archsim.workload.json_tree import read_json_tree, request_files
 from archsim.workload.npz import read_npz
+from archsim.workload.store import is_store, open_stored
 from archsim.workload.trace import Trace
 
 CACHED_BYTES = 4 << 20
@@ -17,7 +18,7 @@ CACHED_BYTES = 4 << 20
 
 
 def open_trace(path: str | Path, model: ModelSpec) -> Trace:
-    """Read a token-level ``.npz`` file, or a directory (or file) of the JSON layout, and check it against a model.
+    """Open a trace store, a token-level ``.npz`` file, or a directory (or file) of the JSON layout; check it against a model.
 
     A directory may be any level of ``<org>/<model>/<dataset>/<subject>/<n>.json``. The trace may have fewer layers than
     the model. Raises TraceError naming file, request, iteration and layer.
@@ -25,6 +26,8 @@ def open_trace(path: str | Path, model: ModelSpec) -> Trace:
     location = Path(path)
     if not location.exists():
         raise TraceError(f"{location}: no such file or directory{_beside(location)}")
+    if is_store(location):
+        return open_stored(location, model, str(path))
     if location.suffix == ".npz" and location.is_file():
         read, files = read_npz, [location]
     elif location.suffix == ".json" or location.is_dir():

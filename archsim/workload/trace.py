@@ -5,7 +5,7 @@ traffic of `archsim.workload.synthetic`. Nothing here holds an object per token.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -61,7 +61,8 @@ class Trace:
     only iteration 0 (the prefill) has more than one row. A trace of decode steps alone has no rows of iteration 0, a
     trace of prompts alone has no others; the numbering stays as recorded. layer_ids: int32[layer].
     model: name found with the data ('' if none). source: path as given. request_subject: int16[R], index into
-    subject_names. digest: sha256 of the columns, so equal routing has equal digests whatever format it came in.
+    subject_names. digest: sha256 of the columns, so equal routing has equal digests whatever format it came in;
+    known_digest: it, where it has been found before.
     """
 
     experts: np.ndarray
@@ -74,6 +75,7 @@ class Trace:
     source: str
     request_subject: np.ndarray
     subject_names: tuple[str, ...]
+    known_digest: str = ""
 
     @property
     def requests(self) -> int:
@@ -85,10 +87,7 @@ class Trace:
 
     @cached_property
     def digest(self) -> str:
-        digest = hashlib.sha256(f"{self.num_experts} {self.experts.shape}".encode())
-        for column in (self.layer_ids, self.request_offsets, self.iteration, self.experts):
-            digest.update(np.ascontiguousarray(column).data)
-        return digest.hexdigest()
+        return self.known_digest or content_digest(self, [self.experts]).hexdigest()
 
     @cached_property
     def _prefill_rows(self) -> np.ndarray:
@@ -121,6 +120,16 @@ class Trace:
         for start in range(0, len(row), size):
             piece = slice(start, start + size)
             yield StepTokens(iteration, position[piece], self.experts[row[piece]])
+
+
+def content_digest(trace: Trace, blocks: Iterable[np.ndarray]):
+    """The hash object of a trace whose experts come in blocks int16[token, layer, k]."""
+    digest = hashlib.sha256(f"{trace.num_experts} {trace.experts.shape}".encode())
+    for column in (trace.layer_ids, trace.request_offsets, trace.iteration):
+        digest.update(np.ascontiguousarray(column).data)
+    for block in blocks:
+        digest.update(np.ascontiguousarray(block).data)
+    return digest
 
 
 def rows_per_piece(layers: int, top_k: int) -> int:
