@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim.execution.schedule import available_cores
+from archsim.cores import available_cores
 from archsim.specs.errors import ArchsimError
 from archsim.specs.experiment import ExperimentSpec
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from archsim.cores import available_cores
 from archsim.execution.capacity import refuse_misfits
 from archsim.execution.crew import simulate_all
 from archsim.execution.runs import Run, expand, generated_digest, trace_label
-from archsim.execution.schedule import available_cores
 from archsim.execution.store import RunStore
 from archsim.execution.worker import Failure
 from archsim.files import sole_writer

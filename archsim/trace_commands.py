@@ -203,7 +203,7 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 
 def _jobs(arguments: argparse.Namespace) -> int:
-    from archsim.execution.schedule import available_cores
+    from archsim.cores import available_cores
 
     return arguments.jobs or available_cores()
 

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # Left to right; nothing imports to its right. A module is under the longest prefix that it begins with.
 ROOMS = [
-    ("archsim.kernels", "archsim.specs", "archsim._cache", "archsim.files"),
+    ("archsim.kernels", "archsim.specs", "archsim._cache", "archsim.files", "archsim.cores"),
     ("archsim.workload",),
     ("archsim.policies",),
     ("microarch",),

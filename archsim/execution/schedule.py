@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from archsim.execution.runs import Run
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Task(NamedTuple):

@@ -9,11 +9,12 @@ from typing import Any
 
 from archsim.engine.event import EventEngine
 from archsim.execution.measures import measure_dies, measure_links, measure_run
-from archsim.execution.runs import DemandSpec, Run
+from archsim.execution.runs import DemandSpec, Run, generated_digest
 from archsim.policies.registry import build_policy
 from archsim.results import Record
 from archsim.workload import TokenSource, Trace, open_trace
 from archsim.workload.demand import Demand, Predictor, build_demand
+from archsim.workload.demand_cache import cached_demand
 from archsim.workload.synthetic import SyntheticTraffic
 
 
@@ -56,18 +57,22 @@ class Simulator:
     def _demand_of(self, spec: DemandSpec) -> Demand:
         if self._demand is None or self._demand[0] != spec.key:
             self._demand = None  # two at a time may not fit in memory
-            self._demand = (
-                spec.key,
-                build_demand(
-                    self._source(spec),
-                    spec.batch,
-                    spec.workload.decode_steps,
-                    spec.workload.seed,
-                    origin_dies=spec.origin_dies,
-                    predictor=_predictor(spec),
-                ),
-            )
+            self._demand = spec.key, self._new_demand(spec)
         return self._demand[1]
+
+    def _new_demand(self, spec: DemandSpec) -> Demand:
+        source, workload = self._source(spec), spec.workload
+
+        def build() -> Demand:
+            predictor, dies = _predictor(spec), spec.origin_dies
+            return build_demand(
+                source, spec.batch, workload.decode_steps, workload.seed, origin_dies=dies, predictor=predictor
+            )
+
+        if spec.predicting and spec.predicting.prediction.is_function:
+            return build()  # its code is not ours to know
+        traffic = source.digest if isinstance(workload.trace, str) else f"{source.digest} {generated_digest(workload)}"
+        return cached_demand(f"{traffic} {workload.decode_steps} {workload.seed} {spec.key}", build)
 
     def _source(self, spec: DemandSpec) -> TokenSource:
         if not isinstance(spec.workload.trace, str):

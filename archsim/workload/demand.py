@@ -11,8 +11,9 @@ from itertools import groupby
 from typing import Protocol
 
 import numpy as np
-from numba import njit
 
+from archsim.kernels import free
+from archsim.workload.parallel import LayerCrew
 from archsim.workload.trace import StepTokens, TokenSource, draw_requests
 
 
@@ -75,26 +76,30 @@ def build_demand(
     *,
     origin_dies: int | None = None,
     predictor: Predictor | None = None,
+    threads: int | None = None,
 ) -> Demand:
     """Sum the routing of `batch` requests (see `draw_requests`) over iterations 0 to `decode_steps`, at most.
 
     There are as many steps as the last iteration any of the requests reaches, plus one. origin_dies: fill `origins`
-    for that many dies. predictor: fill `hot`. Pure: the result depends on the arguments alone.
+    for that many dies. predictor: fill `hot`. threads: layers are spread over them (default: the cores there are).
+    Pure: the result depends on the arguments alone, and not on threads.
     """
     requests = draw_requests(source.requests, batch, seed)
     layers, experts = len(source.layer_ids), source.num_experts
     die = _home_dies(batch, origin_dies) if origin_dies else None
-    heatmap = _Heatmap(batch, layers, experts, source.top_k, predictor) if predictor else None
+    crew = LayerCrew(layers, threads)
+    heatmap = _Heatmap(batch, layers, experts, source.top_k, predictor, crew) if predictor else None
     columns: dict[str, list[np.ndarray]] = {"tokens": [], "first_seen": [], "origins": [], "hot": []}
     prefill_rows = np.zeros(batch, np.int64)
     for iteration, pieces in _every_iteration(source.steps(requests, decode_steps)):
         tokens = np.zeros((layers, experts), np.int32)
         order = np.full((layers, experts), -1, np.int16)
+        seen = np.zeros(layers, np.int64)
         origins = np.zeros((layers, origin_dies or 0, experts), np.int32)
         for piece in pieces:
-            _count(piece.experts, tokens, order)
+            crew.run(_count, piece.experts, seen, tokens, order)
             if die is not None:
-                _count_origins(piece.experts, die[piece.request], origins)
+                crew.run(_count_origins, piece.experts, die[piece.request], origins)
             if heatmap:
                 heatmap.add(piece)
             if iteration == 0:
@@ -122,8 +127,9 @@ def build_demand(
 class _Heatmap:
     """The heatmap of every layer, and the last token of every request of the batch."""
 
-    def __init__(self, batch: int, layers: int, experts: int, top_k: int, predictor: Predictor):
+    def __init__(self, batch: int, layers: int, experts: int, top_k: int, predictor: Predictor, crew: LayerCrew):
         self._predictor = predictor
+        self._crew = crew
         self._heat = np.zeros((layers, experts, experts), np.uint32)
         self._changed = np.ones((layers, experts), np.bool_)
         self._hot = np.zeros((layers, experts, (experts + 7) // 8), np.uint8)
@@ -136,7 +142,9 @@ class _Heatmap:
         same = np.concatenate([[False], piece.request[1:] == piece.request[:-1]])
         follows = same | (self._last_iteration[piece.request] == wanted)
         if piece.iteration != 1:
-            _count_pairs(piece.experts, piece.request, same, follows, self._last, self._heat, self._changed)
+            self._crew.run(
+                _count_pairs, piece.experts, piece.request, same, follows, self._last, self._heat, self._changed
+            )
         ends = np.concatenate([~same[1:], [True]])
         self._last[piece.request[ends]] = piece.experts[ends]
         self._last_iteration[piece.request[ends]] = piece.iteration
@@ -150,16 +158,15 @@ class _Heatmap:
         return self._hot.copy()
 
 
-@njit(cache=True)
-def _count(experts, tokens, order):
-    """Add experts int16[n, layer, k] to tokens int32[layer, expert]; append new ones to order int16[layer, expert]."""
-    rows, layers, top_k = experts.shape
-    seen = np.zeros(layers, np.int64)
-    for layer in range(layers):
-        while seen[layer] < order.shape[1] and order[layer, seen[layer]] >= 0:
-            seen[layer] += 1
+@free
+def _count(experts, first, end, seen, tokens, order):
+    """Add experts int16[n, layer, k] of layers first … end − 1 to tokens int32[layer, expert]; append new ones to order.
+
+    order: int16[layer, expert], of which seen: int64[layer] are filled.
+    """
+    rows, _, top_k = experts.shape
     for row in range(rows):
-        for layer in range(layers):
+        for layer in range(first, end):
             for rank in range(top_k):
                 expert = experts[row, layer, rank]
                 if tokens[layer, expert] == 0:
@@ -168,35 +175,36 @@ def _count(experts, tokens, order):
                 tokens[layer, expert] += 1
 
 
-@njit(cache=True)
-def _count_origins(experts, die, origins):
+@free
+def _count_origins(experts, first, end, die, origins):
     """Add experts int16[n, layer, k] of rows that live on die int32[n] to origins int32[layer, die, expert]."""
-    rows, layers, top_k = experts.shape
-    for layer in range(layers):
+    rows, _, top_k = experts.shape
+    for layer in range(first, end):
         for row in range(rows):
             for rank in range(top_k):
                 origins[layer, die[row], experts[row, layer, rank]] += 1
 
 
-@njit(cache=True)
-def _count_pairs(experts, request, same, follows, last, heat, changed):
+@free
+def _count_pairs(experts, first, end, request, same, follows, last, heat, changed):
     """Add pairs (previous token, this token) to heat uint32[layer, expert, expert], marking changed[layer, expert].
 
     The previous token of a row is the row before it where `same`, else last[request] where `follows`, else none.
     Layers outermost: the map of one layer stays in cache.
     """
-    rows, layers, top_k = experts.shape
-    before = np.empty(top_k, np.uint64)
-    for layer in range(layers):
+    rows, _, top_k = experts.shape
+    for layer in range(first, end):
         for row in range(rows):
             if not follows[row]:
                 continue
+            before = experts[row - 1, layer] if same[row] else last[request[row], layer]
+            now = experts[row, layer]
             for rank in range(top_k):
-                before[rank] = experts[row - 1, layer, rank] if same[row] else last[request[row], layer, rank]
-            for rank in range(top_k):
-                changed[layer, before[rank]] = True
+                prior = np.uint64(before[rank])
+                changed[layer, prior] = True
+                counts = heat[layer, prior]
                 for following in range(top_k):
-                    heat[layer, before[rank], np.uint64(experts[row, layer, following])] += np.uint32(1)
+                    counts[np.uint64(now[following])] += np.uint32(1)
 
 
 def _every_iteration(steps: Iterator[StepTokens]) -> Iterator[tuple[int, Iterator[StepTokens]]]:

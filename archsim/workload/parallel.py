@@ -5,6 +5,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import numpy as np
+
+from archsim.cores import available_cores
+
+LEAST_SHARED = 1 << 16
+"""Selections that are worth the threads; fewer are counted in some hundred microseconds."""
+
 Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
@@ -29,3 +36,20 @@ def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -
         finally:
             for future in waiting:
                 future.cancel()
+
+
+class LayerCrew:
+    """Threads that share the layers of a kernel's work; one layer is always one thread's, so results do not depend on it."""
+
+    def __init__(self, layers: int, threads: int | None) -> None:
+        threads = min(threads or available_cores(), layers)
+        edges = [layers * part // threads for part in range(threads + 1)] if threads else []
+        self._spans = list(zip(edges, edges[1:], strict=False))
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    def run(self, kernel: Callable[..., None], experts: np.ndarray, *others) -> None:
+        """kernel(experts, first layer, end, *others) for all layers. experts: int16[n, layer, k]; n may be small."""
+        if self._pool is None or experts.size < LEAST_SHARED:
+            kernel(experts, 0, experts.shape[1], *others)
+            return
+        list(self._pool.map(lambda span: kernel(experts, *span, *others), self._spans))
