@@ -47,6 +47,14 @@ RUN_COLUMNS = MappingProxyType(
         "bound_link": REAL,
         "bound_compute": REAL,
         "bound_activations": REAL,
+        "bound_decision": REAL,
+        "decision_ns": REAL,
+        "decision_exposed_ns": REAL,
+        "decision_overhead_percent": REAL,
+        "decision_overhead_percent_p50": REAL,
+        "decision_overhead_percent_p99": REAL,
+        "heatmap_dropped": INTEGER,
+        "atu_misses": INTEGER,
         "run": TEXT,  # key of the run: names everything it is made of
     }
 )

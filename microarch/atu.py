@@ -1,7 +1,11 @@
 """Address Translation Unit of a die's D2D controller: redirects a read to where the slice lies nearest.
 
 Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: a read of a remote slice passes the D2D controller, whose ATU
-redirects it to the local HBM if the die holds a copy. What it knows is the table of copies (``microarch.hbm.Copies``).
+redirects it to the local HBM if the die holds a copy. What there is to know is the table of copies (``microarch.hbm.Copies``); an
+entry of the ATU holds what is known of one expert of one layer. Under ``tables: finite`` it has 512 entries (paper, table II),
+of which the least recently used leaves; for an expert that it does not know it reads the table in the local HBM.
+
+``known: uint8[die, layer·expert]``, ``ring: lru.RING[die, layer·expert + 1]``, ``used``, ``misses: int64[die]``.
 
 Transitions::
 
@@ -15,9 +19,12 @@ Transitions::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from archsim.kernels import inner
-from microarch import hbm, llc
+from microarch import hbm, llc, lru
 from microarch.fsm import Step, codes
 from microarch.parameters import PAPER, parameter
 from microarch.request import Event, State, Unit
@@ -54,3 +61,50 @@ def look_up(llc_tags, copies, entry, key):
         hbm.touch(copies, entry.die, key)
         return HERE
     return AWAY
+
+
+class Translations(NamedTuple):
+    """What the ATUs know; see the module's text."""
+
+    known: np.ndarray
+    ring: np.ndarray
+    used: np.ndarray
+    misses: np.ndarray
+    entries: int  # of one ATU; 0: it knows everything
+
+
+def no_translations(dies: int, experts: int, entries: int) -> Translations:
+    """Empty ATUs of so many entries (0: unbounded) for ``experts`` over all layers."""
+    tracked = experts if entries else 0
+    return Translations(
+        known=np.zeros((dies, tracked), np.uint8),
+        ring=lru.empty_rings(dies, tracked),
+        used=np.zeros(dies, np.int64),
+        misses=np.zeros(dies, np.int64),
+        entries=entries,
+    )
+
+
+@inner
+def knows(atu, entry, expert):
+    """Whether the ATU can tell at once where an expert of another die lies; if not, it learns it.
+
+    ``expert``: number of the expert over all layers. Homes and dies without copies need no translation.
+    """
+    die = entry.die
+    if atu.entries == 0 or die == entry.home or not entry.look_here:
+        return True
+    ring = atu.ring[die]
+    if atu.known[die, expert]:
+        lru.touch(ring, expert)
+        return True
+    if atu.used[die] == atu.entries:
+        leaving = lru.oldest(ring)
+        lru.unlink(ring, leaving)
+        atu.known[die, leaving] = 0
+    else:
+        atu.used[die] += 1
+    atu.known[die, expert] = 1
+    lru.link_youngest(ring, expert)
+    atu.misses[die] += 1
+    return False

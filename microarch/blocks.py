@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from microarch import atu, compute, hbm, link, llc, local_cp, pdu
+from microarch import atu, compute, global_cp, hbm, link, llc, local_cp, pdu
 from microarch.fsm import Table
 from microarch.request import Event, State, Unit
 
@@ -22,7 +22,7 @@ def _merged(dictionaries):
 TABLES = {
     block.__name__.rpartition(".")[2]: Table(block.__name__.rpartition(".")[2], State, Event, tuple(block.SERVES), State.DONE, block.STEPS)
     for block in REQUEST_BLOCKS
-} | {"local_cp": local_cp.TABLE}
+} | {"local_cp": local_cp.TABLE, "global_cp": global_cp.TABLE}
 REQUEST = Table(
     name="request",
     states=State,

@@ -8,8 +8,7 @@ array           layout                    meaning
 ==============  ========================  ==================================================================
 ``present``     uint8[die, key]           1 where the die holds a copy
 ``slices``      int8[layer·expert, die]   slices of the expert that the die holds copies of
-``ring``        RING[die, key + 1]        next older and next younger copy; the last column is the head: its ``older``
-                                          is the youngest copy, its ``newer`` the oldest
+``ring``        lru.RING[die, key + 1]    the order in which copies were used last
 ``room``        ROOM[die]                 bytes used, most ever used, bytes there are, copies evicted
 ==============  ========================  ==================================================================
 
@@ -33,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.kernels import inner
+from microarch import lru
 from microarch.fsm import Step
 from microarch.parameters import PAPER, SIMULATOR, parameter
 from microarch.request import Event, State, Unit
@@ -50,7 +50,6 @@ STEPS = {
     (State.ACT_WRITE, Event.SERVED): Step(State.DONE, None, "write vectors that came", MOVED),
 }
 
-RING = np.dtype([("older", "i8"), ("newer", "i8")])
 ROOM = np.dtype([("used_bytes", "i8"), ("peak_bytes", "i8"), ("limit_bytes", "i8"), ("evictions", "i8")])
 
 
@@ -82,35 +81,15 @@ class Copies(NamedTuple):
 def no_copies(experts: int, limit_bytes: np.ndarray) -> Copies:
     """Copies of ``experts`` (over all layers) on dies that have ``limit_bytes: int64[die]`` for them, none made yet."""
     dies, keys = len(limit_bytes), experts * SLICES
-    ring = np.zeros((dies, keys + 1), RING)
-    ring["older"] = ring["newer"] = keys
     room = np.zeros(dies, ROOM)
     room["limit_bytes"] = limit_bytes
-    return Copies(np.zeros((dies, keys), np.uint8), np.zeros((experts, dies), np.int8), ring, room)
-
-
-@inner
-def _unlink(ring, key):
-    older, newer = ring[key].older, ring[key].newer
-    ring[older].newer = newer
-    ring[newer].older = older
-
-
-@inner
-def _link_youngest(ring, key):
-    head = ring.shape[0] - 1
-    youngest = ring[head].older
-    ring[key].older = youngest
-    ring[key].newer = head
-    ring[youngest].newer = key
-    ring[head].older = key
+    return Copies(np.zeros((dies, keys), np.uint8), np.zeros((experts, dies), np.int8), lru.empty_rings(dies, keys), room)
 
 
 @inner
 def touch(copies, die, key):
     """A copy was read: it becomes the youngest."""
-    _unlink(copies.ring[die], key)
-    _link_youngest(copies.ring[die], key)
+    lru.touch(copies.ring[die], key)
 
 
 @inner
@@ -123,8 +102,8 @@ def keep(copies, die, key, slice_bytes):
     if slice_bytes > room.limit_bytes:
         return False
     while room.used_bytes + slice_bytes > room.limit_bytes:
-        oldest = ring[ring.shape[0] - 1].newer
-        _unlink(ring, oldest)
+        oldest = lru.oldest(ring)
+        lru.unlink(ring, oldest)
         copies.present[die, oldest] = 0
         copies.slices[oldest // SLICES, die] -= 1
         room.used_bytes -= slice_bytes
@@ -133,5 +112,5 @@ def keep(copies, die, key, slice_bytes):
     copies.slices[key // SLICES, die] += 1
     room.used_bytes += slice_bytes
     room.peak_bytes = max(room.peak_bytes, room.used_bytes)
-    _link_youngest(ring, key)
+    lru.link_youngest(ring, key)
     return True

@@ -135,6 +135,7 @@ def _result(
         "replicas_evicted": 0,
         **{f"bound_{name}": share for name, share in shares.items()},
         "bound_activations": hidden,
+        "bound_decision": 0.0,
         "run": hashlib.sha256(repr(key).encode()).hexdigest()[:12],
     }
 

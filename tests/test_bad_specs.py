@@ -292,15 +292,15 @@ CHANGED = {
     ),
     "assumption of a later version": (
         "assumptions: physical",
-        "assumptions: {decision_cost: charged}",
-        "28: assumptions.decision_cost: 'charged' is not available yet in this version; valid: free",
+        "assumptions: {gemm: calibrated}",
+        "28: assumptions.gemm: 'calibrated' is not available yet in this version; valid: tables, roofline",
     ),
     "own set that leaves fields open": (
         "assumptions: physical",
         "assumptions: {set: mine, contention: shared}",
         "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; a set of your own gives every field; "
         "missing: arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, source, gemm, "
-        "numbering, order, prediction_rows, throughput, ties)",
+        "numbering, order, tables, prediction_rows, throughput, ties)",
     ),
     "assumptions twice": (
         "assumptions: physical",

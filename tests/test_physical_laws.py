@@ -38,16 +38,26 @@ def policy(name, **parts):
     return PolicySpec(name=name, **(dict(PRESETS[name]) | parts))
 
 
+def traffic(model, seed=1, decode_steps=3, batch=BATCH):
+    return SyntheticTraffic(model, SyntheticSpec(prompt_tokens=2, decode_steps=decode_steps, seed=seed), batch)
+
+
 def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH):
-    source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=2, decode_steps=decode_steps, seed=seed), batch)
+    source = traffic(model, seed, decode_steps, batch)
     predictor = build_policy(policy_spec).predictor
     return build_demand(source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor)
 
 
+def engine_of(system, model, spec, assumptions, seed=1):
+    """The engine on generated traffic, with the routing that a limited heatmap reads."""
+    source = traffic(model, seed)
+    routing = source.steps(np.arange(BATCH), 3)
+    return EventEngine(system, model, spec, assumptions, demand_of(model, system, spec, seed), routing)
+
+
 def simulate(name="base", system=None, model=None, seed=1, spec=None, **assumptions):
     system, model, spec = system or small_system(), model or small_model(), spec or policy(name)
-    demand = demand_of(model, system, spec, seed)
-    engine = EventEngine(system, model, spec, load_assumptions("physical", **assumptions), demand)
+    engine = engine_of(system, model, spec, load_assumptions("physical", **assumptions), seed)
     return engine, engine.run()
 
 
@@ -55,7 +65,7 @@ CASES = [
     (name, changes)
     for name, changes in itertools.product(
         STRATEGIES,
-        ({}, {"contention": "reserved"}, {"llc": "slices"}, {"activations": "ignored"}, {"source": "queued"},
+        ({}, {"contention": "reserved"}, {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"}, {"llc": "slices"}, {"activations": "ignored"}, {"source": "queued"},
          {"arbitration": "round_robin"}, {"contention": "reserved", "llc": "slices", "activations": "ignored"}),
     )
 ]
@@ -83,7 +93,7 @@ def test_conservation_and_lower_bounds(name, changes):
     assert total >= hbms["bytes"].max() / machine.hbm_bytes_per_ns * (1 - 1e-9)
     assert total >= links["bytes"].max() / machine.link_bytes_per_ns * (1 - 1e-6)
     # The critical path explains all of the time.
-    assert tally.bound_ns.sum() == pytest.approx(total, rel=1e-9)
+    assert tally.bound_ns.sum() + outcome.decision.exposed_ns.sum() == pytest.approx(total, rel=1e-9)
 
 
 @pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
@@ -98,11 +108,13 @@ def test_runs_are_deterministic(name, changes):
 def test_rates_times_c_and_latencies_over_c_divide_times_by_c(name, arbitration):
     c = 4.0
     system = small_system()
+    fsm = system.decision.fsm
     quick = small_system(
         hbm={"bandwidth_bytes_per_s": system.hbm.bandwidth_bytes_per_s * c, "latency_ns": system.hbm.latency_ns / c},
         d2d={"bandwidth_bytes_per_s": system.d2d.bandwidth_bytes_per_s * c, "hop_latency_ns": system.d2d.hop_latency_ns / c},
         llc={f: getattr(system.llc, f) / c for f in ("hit_ns", "miss_ns", "write_ns")},
         compute={"peak_flop_per_s": system.compute.peak_flop_per_s * c},
+        decision={"fsm": fsm.model_copy(update={"clock_hz": fsm.clock_hz * c})},
     )
     # isca26 rounds the compute time of a block up to whole ns (published rule), which has a unit of its own.
     spec = policy(name, allocation={"name": "paper", "block_tokens": 50, "distance": 1}) if "allo" in name else policy(name)
@@ -161,7 +173,7 @@ def test_one_expert_on_one_die_takes_what_the_formula_says(tokens, window):
     slice_bytes = model.hidden * model.expert_ffn
     system = small_system(1, 1, llc={"capacity_bytes": window * slice_bytes, "segment_bytes": slice_bytes})
     demand = demand_of(model, system, policy("ep"), batch=tokens, decode_steps=1)
-    engine = EventEngine(system, model, policy("ep"), load_assumptions("physical", activations="ignored"), demand)
+    engine = EventEngine(system, model, policy("ep"), load_assumptions("physical", activations="ignored", decision_cost="free"), demand)
     outcome = engine.run()
     n = int(demand.tokens[1, 0, 0])
     compute_ns = 2 * model.hidden * model.expert_ffn * n / (1e6 * 0.7)

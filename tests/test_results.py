@@ -114,7 +114,7 @@ def test_links_lie_between_neighbours(swept):
 def test_shares_are_shares(swept):
     results = swept[1]
     bounds = results.runs.to_pandas().filter(like="bound_")
-    assert bounds.shape[1] == 5 and (bounds >= 0).all().all()
+    assert bounds.shape[1] == 6 and (bounds >= 0).all().all()
     assert bounds.sum(axis=1).to_numpy() == pytest.approx(1)
     for frame, names in ((results.dies, ["compute_utilisation", "hbm_utilisation"]), (results.links, ["utilisation"])):
         shares = frame.to_pandas()[names].to_numpy()

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from archsim.engine.decision import DecisionTotals, build_decision
 from archsim.engine.reserved import ReservedKernel
-from archsim.engine.setup import Fit, build_machine, build_memory, policy_costs, refuse_misfit
+from archsim.engine.setup import NS_PER_S, Fit, build_machine, build_memory, policy_costs, refuse_misfit
 from archsim.engine.shared import SharedKernel
 from archsim.engine.state import Machine, Memory, Tally, Work, new_tally
 from archsim.engine.work import WorkBuilder
@@ -22,6 +24,7 @@ from archsim.policies.allocation import Plan, StepView
 from archsim.policies.prediction import copy_bits
 from archsim.policies.registry import build_policy
 from archsim.specs.errors import ArchsimError
+from archsim.workload.heatmap import PortedHeatmap, cycles_per_transition
 from microarch.mesh import Mesh
 from microarch.request import State
 
@@ -30,7 +33,11 @@ KERNELS = {"reserved": ReservedKernel, "shared": SharedKernel}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did. ``step_ns``: float64[step, layer]; ``load``: int64[step, layer, die] tokens given to each die."""
+    """What a run did.
+
+    ``step_ns``: float64[step, layer], decisions included; ``load``: int64[step, layer, die] tokens given to each die;
+    ``decision``: time of decisions by state; ``heatmap_dropped``: token transitions that the heatmap did not take in.
+    """
 
     machine: Machine
     mesh: Mesh
@@ -41,12 +48,66 @@ class Outcome:
     load: np.ndarray
     prefill_ns: float
     decode_ns: float
+    decision: DecisionTotals
+    heatmap_dropped: int
+
+
+class StepResult(NamedTuple):
+    """``begin_ns``, ``end_ns``: on the clock of the machine without decisions; ``exposed_ns``: what the decision adds."""
+
+    step: int
+    layer: int
+    begin_ns: float
+    end_ns: float
+    exposed_ns: float
+    plan: Plan
+
+
+class PrecomputedHeatmap:
+    """``heatmap_update: free``: what each expert predicts was found when the demand was built."""
+
+    dropped = 0
+
+    def __init__(self, demand):
+        self._demand, self._step = demand, 0
+
+    def begin(self, step: int) -> None:
+        self._step = step
+
+    def hot(self, layer: int) -> np.ndarray:
+        return self._demand.hot[self._step, layer]
+
+    def update(self, layer: int, step_ns: float) -> None:
+        pass
+
+
+class LimitedHeatmap:
+    """``heatmap_update: limited``: the heatmap behind its port, which has the time of a step for the step's pairs."""
+
+    def __init__(self, demand, routing, predictor, fsm):
+        self._map = PortedHeatmap(routing, demand.batch, demand.layers, demand.experts, demand.top_k, predictor)
+        cycles = cycles_per_transition(demand.experts, demand.top_k, fsm.heatmap_port_bits)
+        self._ns_per_transition = cycles * NS_PER_S / fsm.clock_hz
+        self.dropped = 0
+
+    def begin(self, step: int) -> None:
+        self._map.begin(step)
+
+    def hot(self, layer: int) -> np.ndarray:
+        return self._map.hot(layer)
+
+    def update(self, layer: int, step_ns: float) -> None:
+        self.dropped += self._map.take_in(layer, int(step_ns / self._ns_per_transition))
 
 
 class EventEngine:
-    """One run: a system serving a batch of a model under a policy and a set of assumptions."""
+    """One run: a system serving a batch of a model under a policy and a set of assumptions.
 
-    def __init__(self, system, model, policy_spec, assumptions, demand):
+    ``routing``: the batch's ``StepTokens`` in order of iteration; needed where a policy predicts and the heatmap's updates
+    are limited (ValueError if it is missing).
+    """
+
+    def __init__(self, system, model, policy_spec, assumptions, demand, routing=None):
         self.policy = build_policy(policy_spec)
         self.demand = demand
         self.home = np.asarray(self.policy.place(model.experts, system.dies), np.int32)
@@ -54,48 +115,80 @@ class EventEngine:
         self.machine, self.mesh = build_machine(system, model, assumptions)
         self.memory = build_memory(system, model, assumptions, demand.layers, self.fit)
         self.tally = new_tally(self.machine, len(State))
+        self.decision = build_decision(system, model, assumptions, self.machine, self.mesh)
         self._costs = policy_costs(system, model)
         self._ids = model.experts + model.shared_experts
-        self._copies = self.policy.predictor is not None
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
-        self._builder = WorkBuilder(system, model, assumptions, self.machine, self.mesh, self.home, self._copies)
+        self._heatmap = self._build_heatmap(system, assumptions, routing)
+        copies = self._heatmap is not None
+        self._builder = WorkBuilder(system, model, assumptions, self.machine, self.mesh, self.home, copies)
         self._kernel = KERNELS[assumptions.contention](self.machine, self.mesh, assumptions)
+
+    def _build_heatmap(self, system, assumptions, routing):
+        if self.policy.predictor is None:
+            return None
+        if assumptions.heatmap_update == "free":
+            return PrecomputedHeatmap(self.demand)
+        if routing is None:
+            raise ValueError("heatmap_update: limited needs the routing of the batch")
+        return LimitedHeatmap(self.demand, routing, self.policy.predictor, system.decision.fsm)
 
     def run(self) -> Outcome:
         """Run all steps; raises ArchsimError if the user's policy returns a plan that does not fit the demand."""
         demand = self.demand
         step_ns = np.zeros((demand.steps, demand.layers))
         load = np.zeros((demand.steps, demand.layers, self.machine.dies), np.int64)
-        now = prefill_ns = 0.0
-        for step, layer, end, plan in self.steps(now):
-            step_ns[step, layer] = end - now
-            load[step, layer] = np.bincount(plan.die, plan.tokens, self.machine.dies)
-            now = end
-            if step == 0 and demand.has_prefill:
-                prefill_ns = now
-        return Outcome(self.machine, self.mesh, self.fit, self.memory, self.tally, step_ns, load, prefill_ns, now - prefill_ns)
+        end_ns = prefill_ns = exposed_ns = prefill_exposed_ns = 0.0
+        for result in self.steps():
+            at = result.step, result.layer
+            step_ns[at] = result.end_ns - result.begin_ns + result.exposed_ns
+            load[at] = np.bincount(result.plan.die, result.plan.tokens, self.machine.dies)
+            end_ns, exposed_ns = result.end_ns, exposed_ns + result.exposed_ns
+            if result.step == 0 and demand.has_prefill:
+                prefill_ns, prefill_exposed_ns = end_ns, exposed_ns
+        return Outcome(
+            self.machine, self.mesh, self.fit, self.memory, self.tally, step_ns, load,
+            prefill_ns=prefill_ns + prefill_exposed_ns,
+            decode_ns=end_ns - prefill_ns + (exposed_ns - prefill_exposed_ns),
+            decision=self.decision.totals,
+            heatmap_dropped=self._heatmap.dropped if self._heatmap else 0,
+        )
 
-    def steps(self, now: float) -> Iterator[tuple[int, int, float, Plan]]:
-        """(step, layer, end in ns, plan) of every step that has demand, in order."""
+    def steps(self) -> Iterator[StepResult]:
+        """Every step that has demand, in order."""
+        now, before_ns = 0.0, 0.0
         for step in range(self.demand.steps):
+            if self._heatmap:
+                self._heatmap.begin(step)
             for layer in range(self.demand.layers):
                 if not self.demand.tokens[step, layer].any():
                     continue
-                plan = self.plan(step, layer)
-                work = self.work(step, layer, plan)
-                now = self._kernel.step(work, self.memory, self.tally, now)
-                yield step, layer, now, plan
+                result = self._step(step, layer, now, before_ns)
+                now, before_ns = result.end_ns, result.end_ns - result.begin_ns
+                yield result
+
+    def _step(self, step: int, layer: int, now: float, before_ns: float) -> StepResult:
+        """Decide, run, report: one step that begins at ``now``, behind one that took ``before_ns``."""
+        plan = self.plan(step, layer)
+        bits = self._copy_bits(layer, plan)
+        rows = 0 if bits is None else len(np.unique(plan.expert))
+        written = self.tally.dies["write_bytes"].sum()
+        work = self._work(step, layer, plan, bits)._replace(cp_ready_ns=self.decision.before_step(plan, rows))
+        end = self._kernel.step(work, self.memory, self.tally, now)
+        copies = int(self.tally.dies["write_bytes"].sum() - written) // self.machine.slice_bytes
+        if self._heatmap:
+            self._heatmap.update(layer, end - now)
+        exposed_ns = self.decision.after_step(plan, rows, copies, before_ns, end - now)
+        return StepResult(step, layer, now, end, exposed_ns, plan)
 
     def trace_step(self, step: int, layer: int) -> dict[str, np.ndarray]:
         """Run up to a step and return its log (``archsim.engine.steplog``). ``layer`` counts the demand's MoE layers.
 
         Raises ArchsimError if the step has no demand.
         """
-        begin = 0.0
-        for at_step, at_layer, end, _ in self.steps(0.0):
-            if (at_step, at_layer) == (step, layer):
-                return self._kernel.log(begin)
-            begin = end
+        for result in self.steps():
+            if (result.step, result.layer) == (step, layer):
+                return self._kernel.log(result.begin_ns)
         raise ArchsimError(f"step {step}, MoE layer {layer} of the trace: nothing is routed there")
 
     def plan(self, step: int, layer: int) -> Plan:
@@ -110,18 +203,23 @@ class EventEngine:
             hops=self.mesh.hops,
             costs=self._costs,
         )
-        plan = self.policy.allocate(view)
+        plan = self.decision.decide(self.policy.allocate, view)
         _check(plan, view)
         return plan
 
-    def work(self, step: int, layer: int, plan: Plan) -> Work:
+    def _copy_bits(self, layer: int, plan: Plan) -> np.ndarray | None:
+        """The cp_en bits of a step, uint8[die, expert]; None where nothing is predicted."""
+        if self._heatmap is None:
+            return None
+        hot = self._heatmap.hot(layer)
+        if not hot.any():
+            return None
+        return copy_bits(plan.expert, plan.die, hot, self.machine.dies, self._ids, self._until_own_id)
+
+    def _work(self, step: int, layer: int, plan: Plan, bits: np.ndarray | None) -> Work:
         """The chains and moves of a step."""
-        demand = self.demand
-        bits = None
-        if self._copies and demand.hot[step, layer].any():
-            bits = copy_bits(plan.expert, plan.die, demand.hot[step, layer], self.machine.dies, self._ids, self._until_own_id)
-        origins = demand.origins[step, layer] if self._builder.needs_origins else None
-        return self._builder.build(layer, plan, origins, demand.top_k, bits, self.memory)
+        origins = self.demand.origins[step, layer] if self._builder.needs_origins else None
+        return self._builder.build(layer, plan, origins, self.demand.top_k, bits, self.memory)
 
 
 def _check(plan: Plan, view: StepView) -> None:

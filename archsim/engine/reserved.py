@@ -194,7 +194,10 @@ def _serve_slice(s, row):
     if kind == LOOKUP:
         event = atu.look_up(memory.llc_tags, memory.copies, entry, key)
         s.tally.llc_hits[0] += event == HIT
-        return event, (machine.llc_hit_ns if event == HIT else machine.llc_miss_ns), np.int64(0)
+        latency = machine.llc_hit_ns if event == HIT else machine.llc_miss_ns
+        if event != HIT and not atu.knows(memory.atu, entry, key // SLICES):
+            latency += machine.hbm_latency_ns
+        return event, latency, np.int64(0)
     if kind == LOCAL_HBM:
         s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
         duration = _duration(s, machine.hbm_latency_ns, entry.read_bytes, machine.hbm_bytes_per_ns)
@@ -212,8 +215,9 @@ def _serve_slice(s, row):
         llc.store(memory.llc_tags, row.group % machine.dies, entry.expert, key)
         return SERVED, machine.llc_write_ns, n_bytes
     if kind == DATA:
-        event = pdu.decide(s.work.cp_en, memory.copies, entry, key)
-        return event, _cross(s, DATA_MESSAGES, entry.home, entry.die, n_bytes), n_bytes
+        duration = _cross(s, DATA_MESSAGES, entry.home, entry.die, n_bytes)
+        event = pdu.decide(s.work.cp_en, s.work.cp_ready_ns, memory.copies, entry, key, row.time + duration)
+        return event, duration, n_bytes
     if kind == REMOTE_HBM:
         s.tally.dies[entry.home].remote_read_bytes += n_bytes
     elif hbm.keep(memory.copies, entry.die, key, n_bytes):
@@ -420,7 +424,7 @@ class ReservedKernel:
                 STAGES_PER_CHAIN * room[0] + STAGES_PER_MOVE * room[1],
                 WAITS_PER_CHAIN * room[0] + room[1],
             )
-        self._work = work
+        self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
         return run_step(Run(self._machine, work, memory, tally, self.pool, self._total_order), begin_ns)
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:

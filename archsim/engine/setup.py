@@ -10,7 +10,7 @@ from archsim.engine.state import SLICES, UNITS, Machine, Memory
 from archsim.policies.allocation import Costs
 from archsim.specs.errors import CapacityError
 from archsim.specs.utilisation import Utilisation, published_utilisation
-from microarch import llc
+from microarch import atu, llc
 from microarch.hbm import UNBOUNDED_BYTES, no_copies
 from microarch.mesh import Mesh, build_mesh
 
@@ -142,4 +142,9 @@ def build_memory(system, model, assumptions, layers: int, fit: Fit) -> Memory:
     else:
         room = fit.bound_bytes - fit.demand_bytes
     per_layer = model.experts + model.shared_experts
-    return Memory(llc.empty_tags(system.dies, sets, ways), no_copies(layers * per_layer, room))
+    entries = system.decision.atu_entries if assumptions.tables == "finite" else 0
+    return Memory(
+        llc.empty_tags(system.dies, sets, ways),
+        no_copies(layers * per_layer, room),
+        atu.no_translations(system.dies, layers * per_layer, entries),
+    )

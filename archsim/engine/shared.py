@@ -185,6 +185,8 @@ def _begin_slice(s, kind, item, parent, now):
         row.event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, entry.key + item % SLICES)
         s.tally.llc_hits[0] += row.event == HIT
         latency = machine.llc_hit_ns if row.event == HIT else machine.llc_miss_ns
+        if row.event != HIT and not atu.knows(s.memory.atu, entry, entry.key // SLICES):
+            latency += machine.hbm_latency_ns
     elif kind == REQUEST:
         latency = _request(machine, s.tally, entry)
     elif kind == REMOTE_LLC:
@@ -308,7 +310,7 @@ def _outcome(s, row):
     if row.kind == REQUEST:
         return HIT if llc.holds(s.memory.llc_tags, entry.home, entry.expert, key) else MISS
     if row.kind == DATA:
-        return pdu.decide(s.work.cp_en, s.memory.copies, entry, key)
+        return pdu.decide(s.work.cp_en, s.work.cp_ready_ns, s.memory.copies, entry, key, row.end)
     if row.kind == LLC_FILL:
         reader = entry.home if s.traffic.pool.stages[row.parent].kind == REMOTE_HBM else entry.die
         llc.store(s.memory.llc_tags, reader, entry.expert, key)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.kernels import inner, kernel, outer
+from microarch.atu import Translations
 from microarch.fsm import codes
 from microarch.hbm import SLICES, Copies
 from microarch.local_cp import NEXT as LOCAL_NEXT
@@ -105,6 +106,7 @@ class Work(NamedTuple):
 
     entries: np.ndarray  # ENTRY[entry]
     cp_en: np.ndarray  # uint8[die, expert] the PDUs' bits
+    cp_ready_ns: float  # when the bits are there
     moves: np.ndarray  # MOVE[2, move] dispatch, combine; each sorted by source
     move_ptr: np.ndarray  # int64[2, die + 1] where the moves of a source begin
     chains: np.ndarray  # int64[chain] in issue order, by die
@@ -117,6 +119,7 @@ class Memory(NamedTuple):
 
     llc_tags: np.ndarray  # int64[die, set, way]
     copies: Copies
+    atu: Translations
 
 
 class Tally(NamedTuple):

@@ -57,6 +57,7 @@ class WorkBuilder:
         return Work(
             entries=entries,
             cp_en=self._no_bits if cp_en is None else cp_en,
+            cp_ready_ns=0.0,
             moves=moves,
             move_ptr=np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]]),
             chains=chains,

@@ -65,9 +65,28 @@ def measure_run(run: Run, demand: Demand, label: str, outcome: Outcome) -> dict[
         "replicas_evicted": room["evictions"].sum(),
     }
     bound_ns = {name: tally.bound_ns[list(states)].sum() for name, states in BOUND_BY.items()}
+    bound_ns["decision"] = outcome.decision.exposed_ns.sum()
     every = sum(bound_ns.values())
     row |= {f"bound_{name}": each / every if every else None for name, each in bound_ns.items()}
+    row |= _decision_columns(outcome)
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
+
+
+def _decision_columns(outcome: Outcome) -> dict[str, Any]:
+    """What decisions took, what of it was exposed, and the exposed part over the rest of each step, in percent."""
+    exposed_ns = np.array(outcome.decision.by_step)
+    step_ns = outcome.step_ns[outcome.step_ns > 0]
+    overhead = 100 * exposed_ns / (step_ns - exposed_ns)
+    p50, p99 = np.percentile(overhead, [50, 99]) if len(overhead) else (None, None)
+    return {
+        "decision_ns": outcome.decision.states_ns.sum(),
+        "decision_exposed_ns": exposed_ns.sum(),
+        "decision_overhead_percent": overhead.mean() if len(overhead) else None,
+        "decision_overhead_percent_p50": p50,
+        "decision_overhead_percent_p99": p99,
+        "heatmap_dropped": outcome.heatmap_dropped,
+        "atu_misses": outcome.memory.atu.misses.sum(),
+    }
 
 
 def measure_dies(outcome: Outcome) -> dict[str, list]:

@@ -81,6 +81,11 @@ class Run:
         return _digest_of_code(tuple(functions))
 
     @property
+    def limits_heatmap(self) -> bool:
+        """Whether the run keeps a heatmap of its own, for which it needs the routing token by token."""
+        return self.policy.prediction.name != "none" and self.assumptions.heatmap_update == "limited"
+
+    @property
     def name(self) -> str:
         return f"{self.system.name} {self.model.name} batch {self.batch} {self.policy.name} {self.assumptions.label}"
 
@@ -120,7 +125,8 @@ def _shared_demand(experiment, system, model, batch, assumptions, policy) -> Dem
     origin_dies = system.dies if needs_origins(model, assumptions) else None
     if origin_dies is None and any(needs_origins(model, each) for each in experiment.assumptions):
         origin_dies = experiment.systems[0].dies
-    predicting = [each for each in experiment.policies if each.prediction.name != "none"]
+    free = any(each.heatmap_update == "free" for each in experiment.assumptions)
+    predicting = [each for each in experiment.policies if free and each.prediction.name != "none"]
     own = [each for each in predicting if _prediction(each) == _prediction(policy)]
     return DemandSpec(model, experiment.workload, batch, origin_dies, _first(own) or _first(predicting))
 

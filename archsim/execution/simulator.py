@@ -12,7 +12,7 @@ from archsim.execution.measures import measure_dies, measure_links, measure_run
 from archsim.execution.runs import DemandSpec, Run, generated_digest
 from archsim.policies.registry import build_policy
 from archsim.results import Record
-from archsim.workload import TokenSource, Trace, open_trace
+from archsim.workload import TokenSource, Trace, draw_requests, open_trace
 from archsim.workload.demand import Demand, Predictor, build_demand
 from archsim.workload.demand_cache import cached_demand
 from archsim.workload.synthetic import SyntheticTraffic
@@ -48,11 +48,17 @@ class Simulator:
         """Compile what the run needs, by running its first request for one decode step."""
         source, spec = self._source(run.demand), run.demand
         demand = build_demand(source, 1, 1, 0, origin_dies=spec.origin_dies, predictor=_predictor(spec))
-        EventEngine(run.system, run.model, run.policy, run.assumptions, demand).run()
+        routing = source.steps(draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
+        EventEngine(run.system, run.model, run.policy, run.assumptions, demand, routing).run()
 
     def engine(self, run: Run) -> EventEngine:
         """The engine of a run, at its beginning."""
-        return EventEngine(run.system, run.model, run.policy, run.assumptions, self._demand_of(run.demand))
+        demand, routing = self._demand_of(run.demand), None
+        if run.limits_heatmap:
+            source = self._source(run.demand)
+            requests = draw_requests(source.requests, run.batch, run.workload.seed)
+            routing = source.steps(requests, run.workload.decode_steps)
+        return EventEngine(run.system, run.model, run.policy, run.assumptions, demand, routing)
 
     def _demand_of(self, spec: DemandSpec) -> Demand:
         if self._demand is None or self._demand[0] != spec.key:

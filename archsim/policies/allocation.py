@@ -50,12 +50,25 @@ class StepView(NamedTuple):
     costs: Costs
 
 
+class Effort(NamedTuple):
+    """What an allocation did, for whoever charges it: counts, not times."""
+
+    global_demand: bool  # whether it looked at the tokens of more than one die
+    sorted_experts: int
+    candidates: np.ndarray  # int64[active expert] ranked for it
+    blocks: np.ndarray  # int64[active expert] given out one by one
+
+
+NO_EFFORT = Effort(False, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 class Plan(NamedTuple):
     """Who does what: entries in order of expert, then as the rule gives them."""
 
     expert: np.ndarray  # int32[entry]
     die: np.ndarray  # int32[entry]
     tokens: np.ndarray  # int32[entry], > 0
+    effort: Effort = NO_EFFORT
 
 
 def first_seen(step: StepView, offset: int = 7) -> Plan:
@@ -64,7 +77,7 @@ def first_seen(step: StepView, offset: int = 7) -> Plan:
     die = ((np.arange(len(order)) + offset) % len(step.hops)).astype(np.int32)
     by_expert = np.argsort(order, kind="stable")
     expert = order[by_expert]
-    return Plan(expert, die[by_expert], step.tokens[expert].astype(np.int32))
+    return Plan(expert, die[by_expert], step.tokens[expert].astype(np.int32), NO_EFFORT._replace(global_demand=True))
 
 
 def home(step: StepView) -> Plan:
@@ -79,8 +92,9 @@ def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan
     ``block_tokens``: tokens given out at a time. ``candidates``: kept at least, more for experts with many tokens.
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
-    _place_isca26(step, order, block_tokens, candidates, np.zeros(len(step.hops), LOAD), *plan)
-    return _in_expert_order(*plan)
+    effort = _effort(order)
+    _place_isca26(step, order, block_tokens, candidates, np.zeros(len(step.hops), LOAD), *plan, *effort[2:])
+    return _in_expert_order(*plan, effort)
 
 
 def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
@@ -90,8 +104,9 @@ def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
     for each (expert, die), ties to the earlier candidate, hosts first.
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
-    _place_paper(step, order, block_tokens, distance, np.zeros(len(step.hops)), np.zeros(len(step.hops)), *plan)
-    return _in_expert_order(*plan)
+    effort, dies = _effort(order), len(step.hops)
+    _place_paper(step, order, block_tokens, distance, np.zeros(dies), np.zeros(dies), *plan, *effort[2:])
+    return _in_expert_order(*plan, effort)
 
 
 LOAD = np.dtype(
@@ -118,10 +133,15 @@ def _blank(step) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros(shape, np.int64), np.zeros(shape, np.int64)
 
 
-def _in_expert_order(candidate, given) -> Plan:
+def _effort(order) -> Effort:
+    """To be filled in by the rule: counts in the order in which experts are placed."""
+    return Effort(True, len(order), np.zeros(len(order), np.int64), np.zeros(len(order), np.int64))
+
+
+def _in_expert_order(candidate, given, effort) -> Plan:
     """Entries in order of expert, then of the rank of the candidate."""
     expert, rank = np.nonzero(given)
-    return Plan(*(column.astype(np.int32) for column in (expert, candidate[expert, rank], given[expert, rank])))
+    return Plan(*(column.astype(np.int32) for column in (expert, candidate[expert, rank], given[expert, rank])), effort)
 
 
 @inner
@@ -164,7 +184,7 @@ def _worst_after(load, source, local, first, work_ns, read_ns, fetch_ns):
 
 
 @kernel
-def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given):
+def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given, ranked_count, block_count):
     costs = step.costs
     weight_bytes = SLICES * costs.slice_bytes
     read_ns = costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
@@ -175,11 +195,13 @@ def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given
         loads[step.home[expert]].reads_ns += read_ns
         total += step.tokens[expert]
     threshold = max(total / max(1, len(order)), 512.0)  # 512: a constant of the published simulator
-    for expert in order:
+    for at in range(len(order)):
+        expert = order[at]
         tokens, source = np.int64(step.tokens[expert]), loads[step.home[expert]]
         ranked, placed = candidate[expert], given[expert]
         n = min(_rank_candidates(step, expert, extra_ns, loads, ranked), max(candidates, int(tokens // threshold)))
         blocks = max(1, tokens // block_tokens)
+        ranked_count[at], block_count[at] = n, blocks
         for block in range(blocks):
             size = min(tokens, block_tokens) if block < blocks - 1 else tokens - (blocks - 1) * block_tokens
             work_ns = np.ceil(costs.flop_per_token * size / costs.flop_per_ns)
@@ -210,10 +232,11 @@ def _nearest_host(step, expert, die):
 
 
 @kernel
-def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidate, given):
+def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidate, given, ranked_count, block_count):
     costs = step.costs
     weight_bytes = SLICES * costs.slice_bytes
-    for expert in order:
+    for at in range(len(order)):
+        expert = order[at]
         near, placed, n = candidate[expert], given[expert], 0
         for reach in range(distance + 1):
             for die in range(len(load_ns)):
@@ -223,8 +246,10 @@ def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidat
                     near[n] = die
                     n += 1
         left = np.int64(step.tokens[expert])
+        ranked_count[at] = n
         while left > 0:
             size = min(left, block_tokens)
+            block_count[at] += 1
             work_ns = costs.flop_per_token * size / costs.flop_per_ns
             best, best_ns = 0, np.inf
             for rank in range(n):

@@ -14,7 +14,7 @@ from archsim.specs.yaml_loader import read_yaml
 
 KEYS = ("system", "model", "batch", "policy", "assumptions")
 TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")
-BOUNDS = ("bound_llc", "bound_hbm", "bound_link", "bound_compute", "bound_activations")
+BOUNDS = ("bound_llc", "bound_hbm", "bound_link", "bound_compute", "bound_activations", "bound_decision")
 RESULT_COLUMNS = (
     *("run", *KEYS, "mesh_x", "mesh_y", "trace", "engine", "decode_steps", "prefill_ns", "decode_ns"),
     *("throughput_tokens_per_s", "speedup_vs_base", "hop_messages", "hop_bytes", "local_hbm_read_bytes"),

@@ -24,6 +24,7 @@ BOUND_NAMES = {
     "bound_link": ("k-link", "links"),
     "bound_llc": ("k-llc", "LLC port"),
     "bound_activations": ("k-act", "activations on their way"),
+    "bound_decision": ("k-dec", "decisions"),
 }
 
 

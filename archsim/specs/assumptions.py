@@ -44,9 +44,13 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "ignored": "Activations do not cross the mesh. Local HBM reads of weights carry them along, remote reads do not.",
             },
             "decision_cost": {
+                "charged": "What cannot overlap with the step before or with the step itself is on the critical path: demand to the "
+                "Global CP, its decision, commands to the dies, reports back. cp_en bits act when they are there.",
                 "free": "Allocation and prediction take no time.",
             },
             "heatmap_update": {
+                "limited": "The heatmap takes in as many pairs as its port can update during the step, requests in order; the others are "
+                "dropped and counted. Counters have 16 bits; a row is halved when one is full.",
                 "free": "The heatmap takes in every pair of a step at once.",
             },
             "weights": {
@@ -80,6 +84,11 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "local_first": "A die runs sub-kernels whose weights it holds first, the others as their operands arrive.",
                 "as_created": "A die runs sub-kernels in order of expert id, then of the plan's entries, then of slices.",
             },
+            "tables": {
+                "finite": "The ATU of a die knows as many experts as it has entries, the least recently used leaves; a miss costs one HBM "
+                "latency.",
+                "unbounded": "The ATU knows all experts.",
+            },
             "prediction_rows": {
                 "all": "The predictor reads the heatmap rows of all experts that a die runs in the step.",
                 "until_own_id": "Its list of experts ends with the one whose id equals the die's, if there is one (a slip of the "
@@ -99,7 +108,7 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
     }
 )
 # Values of later versions, so that the message can say so.
-PLANNED = MappingProxyType({"decision_cost": ("charged",), "heatmap_update": ("limited",), "gemm": ("calibrated",)})
+PLANNED = MappingProxyType({"gemm": ("calibrated",)})
 
 
 class AssumptionsSpec(Spec):
@@ -119,6 +128,7 @@ class AssumptionsSpec(Spec):
     gemm: str
     numbering: str
     order: str
+    tables: str
     prediction_rows: str
     throughput: str
     ties: str

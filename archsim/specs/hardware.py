@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from archsim.specs.base import Name, Spec, count
+from archsim.specs.decision import DecisionSpec
 from archsim.specs.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, fraction, quantity
 
 Bandwidth = quantity(BANDWIDTH, "1 GB/s", "1 PB/s")
@@ -85,6 +86,7 @@ class SystemSpec(Spec):
     d2d: D2DSpec
     llc: LlcSpec = LlcSpec()
     compute: ComputeSpec
+    decision: DecisionSpec = DecisionSpec()
 
     @property
     def dies(self) -> int:

@@ -54,7 +54,8 @@ TIME = Dimension(
     ),
 )
 FRACTION = Dimension("fraction", "10 %", MappingProxyType({"%": Decimal("0.01"), "": Decimal(1)}))
-DIMENSIONS = (SIZE, BANDWIDTH, COMPUTE, TIME, FRACTION)
+CLOCK = Dimension("clock rate", "2 GHz", _prefixed("Hz", binary=False))
+DIMENSIONS = (CLOCK, SIZE, BANDWIDTH, COMPUTE, TIME, FRACTION)
 
 
 @lru_cache

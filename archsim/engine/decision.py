@@ -1,0 +1,118 @@
+"""What a decision costs a step: counts of work from the policy, time from the executor, and what of it is exposed.
+
+The decision itself is made by the policy functions, the same ones whoever executes them; see ``microarch.global_cp`` for
+the states, and ``archsim.specs.decision`` for the executors.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from archsim.engine.state import Machine
+from archsim.policies.allocation import Plan
+from microarch import global_cp
+from microarch.global_cp import PREDICTING, Counts, Fabric, State
+from microarch.mesh import Mesh
+
+REPEATS = 3  # of a policy function that is timed on this host
+
+
+@dataclass
+class DecisionTotals:
+    """Over a run. ``states_ns``, ``exposed_ns``: float64[State]; ``by_step``: exposed ns of every step in order."""
+
+    states_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
+    exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
+    by_step: list[float] = field(default_factory=list)
+
+
+def fabric_of(machine: Machine, mesh: Mesh) -> Fabric:
+    """The Global CP sits on the die whose farthest die is nearest (the lowest number of several)."""
+    farthest = mesh.hops.max(axis=1)
+    die = int(farthest.argmin())
+    links = max(1, len(mesh.neighbours(die)))
+    return Fabric(int(farthest[die]), machine.hop_ns, machine.link_bytes_per_ns * links)
+
+
+class FreeDecision:
+    """``decision_cost: free``: nothing takes time."""
+
+    def __init__(self):
+        self.totals = DecisionTotals()
+
+    def decide(self, allocate, view):
+        return allocate(view)
+
+    def before_step(self, plan: Plan, rows: int) -> float:
+        """When cp_en bits are there, in ns from the begin of the step."""
+        return 0.0
+
+    def after_step(self, plan: Plan, rows: int, copies: int, before_ns: float, step_ns: float) -> float:
+        """What the decision adds to the step, in ns."""
+        self.totals.by_step.append(0.0)
+        return 0.0
+
+
+class ChargedDecision(FreeDecision):
+    """``decision_cost: charged``, by the executor of the system's ``decision``."""
+
+    def __init__(self, spec, machine: Machine, mesh: Mesh, experts: int):
+        super().__init__()
+        self._spec, self._experts, self._dies = spec, experts, machine.dies
+        self._fabric = fabric_of(machine, mesh)
+        self._decided_ns = 0.0
+
+    def decide(self, allocate, view):
+        """The plan; if the host decides and its time is not given, the function is timed (median of repeats)."""
+        if self._spec.executor != "host" or self._spec.host.time_ns is not None:
+            self._decided_ns = self._spec.host.time_ns or 0.0
+            return allocate(view)
+        taken = []
+        for _ in range(REPEATS):
+            begin = time.perf_counter_ns()
+            plan = allocate(view)
+            taken.append(time.perf_counter_ns() - begin)
+        self._decided_ns = float(median(taken))
+        return plan
+
+    def _counts(self, plan: Plan, rows: int, copies: int) -> Counts:
+        effort = plan.effort
+        placed = len(effort.candidates)
+        return Counts(
+            dies=self._dies, experts=self._experts, demand_received=effort.global_demand, table_entries=placed,
+            sorted_experts=effort.sorted_experts, candidates=effort.candidates, blocks=effort.blocks,
+            plan_entries=len(plan.expert), rows=rows, copies=copies,
+        )
+
+    def _states_ns(self, counts: Counts) -> np.ndarray:
+        messages = global_cp.message_ns(counts, self._fabric)
+        if self._spec.executor == "fsm":
+            return messages + global_cp.fsm_ns(counts, self._spec.fsm)
+        if self._spec.executor == "firmware":
+            return messages + global_cp.firmware_ns(counts, self._spec.firmware)
+        return messages + global_cp.host_ns(counts, self._spec.host, self._decided_ns)
+
+    def before_step(self, plan, rows):
+        if not rows or self._spec.executor == "host":  # a host sends bits and plan together
+            return 0.0
+        states_ns = self._states_ns(self._counts(plan, rows, 0))
+        return max(0.0, float(states_ns[list(PREDICTING)].sum() - states_ns[State.DISPATCH]))
+
+    def after_step(self, plan, rows, copies, before_ns, step_ns):
+        states_ns = self._states_ns(self._counts(plan, rows, copies))
+        exposed_ns = global_cp.exposed_ns(states_ns, before_ns, step_ns)
+        self.totals.states_ns += states_ns
+        self.totals.exposed_ns += exposed_ns
+        self.totals.by_step.append(float(exposed_ns.sum()))
+        return self.totals.by_step[-1]
+
+
+def build_decision(system, model, assumptions, machine: Machine, mesh: Mesh) -> FreeDecision:
+    """The cost model that ``decision_cost`` names."""
+    if assumptions.decision_cost == "free":
+        return FreeDecision()
+    return ChargedDecision(system.decision, machine, mesh, model.experts)

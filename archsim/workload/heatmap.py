@@ -1,0 +1,111 @@
+"""The heatmap as hardware has it: 16-bit counters behind a port, updated while a step runs (``heatmap_update: limited``).
+
+What the port cannot take in during a step is dropped, last requests first. The pairs of a step count from the next
+iteration on. When a counter is full, its whole row is halved: counts keep their order, and old ones fade (ageing).
+Compare ``archsim.workload.demand``, which takes every pair in at once (``heatmap_update: free``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+import numpy as np
+
+from archsim.kernels import kernel
+from archsim.workload.trace import StepTokens
+
+COUNTER_LIMIT = np.int64(2**16 - 1)
+ACCESSES_PER_UPDATE = 2  # a word is read and written
+
+
+def cycles_per_transition(experts: int, top_k: int, port_bits: int) -> float:
+    """Port cycles that one token's successor costs: k rows, in each the expected number of distinct words with k counters.
+
+    A word holds ``port_bits / 16`` counters; k successors spread over w words fall on w (1 - (1 - 1/w)^k) of them.
+    """
+    words = max(1.0, experts * 16 / port_bits)
+    return ACCESSES_PER_UPDATE * top_k * words * (1 - (1 - 1 / words) ** top_k)
+
+
+class PortedHeatmap:
+    """Heatmaps of all layers of one run; iterations must be begun in order.
+
+    ``routing``: iterator of ``StepTokens`` in order of iteration. ``predictor``: as in ``archsim.workload.demand``.
+    """
+
+    def __init__(
+        self, routing: Iterator[StepTokens], batch: int, layers: int, experts: int, top_k: int, predictor: Callable
+    ):
+        self._iterations = groupby(routing, key=lambda piece: piece.iteration)
+        self._next = next(self._iterations, None)
+        self._predictor = predictor
+        self._heat = np.zeros((layers, experts, experts), np.uint32)
+        self._changed = np.ones((layers, experts), np.bool_)
+        self._hot = np.zeros((layers, experts, (experts + 7) // 8), np.uint8)
+        self._last = np.zeros((batch, layers, top_k), np.int16)
+        self._last_iteration = np.full(batch, -1, np.int64)
+        self._begin_rows(np.zeros(0, np.int64), np.zeros((0, layers, top_k), np.int16), 0)
+
+    def begin(self, iteration: int) -> None:
+        """Move on to an iteration; its rows become those that ``take_in`` takes in."""
+        ends = np.concatenate([self._request[1:] != self._request[:-1], np.ones(min(1, len(self._request)), bool)])
+        self._last[self._request[ends]] = self._experts[ends]
+        self._last_iteration[self._request[ends]] = self._iteration
+        pieces = []
+        if self._next is not None and self._next[0] == iteration:
+            pieces = list(self._next[1])
+            self._next = next(self._iterations, None)
+        if pieces:
+            rows = np.concatenate([p.request for p in pieces]), np.concatenate([p.experts for p in pieces])
+        else:
+            rows = np.zeros(0, np.int64), self._experts[:0]
+        self._begin_rows(*rows, iteration)
+
+    def _begin_rows(self, request, experts, iteration):
+        self._request, self._experts, self._iteration = request.astype(np.int64), experts, iteration
+        same = np.concatenate([np.zeros(min(1, len(request)), bool), request[1:] == request[:-1]])
+        wanted = iteration - 1 if iteration else -2
+        follows = same | (self._last_iteration[self._request] == wanted)
+        # As in the published simulator: the pair (last prefill token, first decode step) is left out.
+        self._pairs = np.flatnonzero(follows) if iteration != 1 else np.zeros(0, np.int64)
+        self._same = same
+
+    def hot(self, layer: int) -> np.ndarray:
+        """uint8[expert, ceil(E/8)]: what follows each expert by the pairs taken in so far; nothing in iteration 0."""
+        one = slice(layer, layer + 1)
+        if self._iteration:
+            self._predictor(self._heat[one], self._changed[one], self._hot[one])
+            self._changed[one] = False
+        return self._hot[layer]
+
+    def take_in(self, layer: int, transitions: int) -> int:
+        """Take at most so many token transitions of the iteration in. Returns how many are dropped."""
+        taken = min(transitions, len(self._pairs))
+        _take_in(
+            self._pairs[:taken],
+            self._same,
+            self._request,
+            self._experts[:, layer],
+            self._last[:, layer],
+            self._heat[layer],
+            self._changed[layer],
+        )
+        return len(self._pairs) - taken
+
+
+@kernel
+def _take_in(pairs, same, request, experts, last, heat, changed):
+    """Add the pairs of rows ``pairs: int64[n]``; ``experts``, ``last``: int16[row or request, k] of one layer."""
+    top_k = experts.shape[1]
+    for at in range(len(pairs)):
+        row = pairs[at]
+        for rank in range(top_k):
+            before = np.int64(experts[row - 1, rank] if same[row] else last[request[row], rank])
+            changed[before] = True
+            for following in range(top_k):
+                expert = np.int64(experts[row, following])
+                if heat[before, expert] == COUNTER_LIMIT:
+                    for other in range(heat.shape[1]):
+                        heat[before, other] >>= np.uint32(1)
+                heat[before, expert] += np.uint32(1)
