@@ -1,5 +1,5 @@
 """Layouts of public measurements, read into the tables of ``calibration.schema``; one module per source."""
 
-from calibration.adapters import aiconfigurator_gemm, deepgemm
+from calibration.adapters import aiconfigurator_gemm, deepgemm, node_and_micro, transfers
 
-LAYOUTS = (*aiconfigurator_gemm.LAYOUTS, *deepgemm.LAYOUTS)
+LAYOUTS = (*aiconfigurator_gemm.LAYOUTS, *deepgemm.LAYOUTS, *transfers.LAYOUTS, *node_and_micro.LAYOUTS)

@@ -1,0 +1,24 @@
+"""Single numbers with their range: the median of what was measured, 5 % and 95 % quantiles around it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from archsim.specs.calibration import ScalarTable
+
+
+def scalar_table(rows: pd.DataFrame, values, unit: str, of: dict[str, str]) -> ScalarTable:
+    """The number that `values` (one for each of `rows`, none empty) scatter around, with where it comes from."""
+    low, middle, high = (float(x) for x in np.quantile(np.asarray(values, dtype=np.float64), (0.05, 0.5, 0.95)))
+    return ScalarTable(
+        library=" ".join(sorted(set(rows["library"]))),
+        version=" ".join(sorted(set(rows["library_version"]))),
+        source=" ".join(sorted(set(rows["file"]))),
+        sweeps=tuple(sorted(set(rows["run_id"]))),
+        of=of,
+        unit=unit,
+        value=middle,
+        low=low,
+        high=high,
+    )
