@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archsim.engine.event import EventEngine
-from archsim.engine.state import UNITS
+from archsim.engine.state import SLICES, UNITS
 from archsim.policies.registry import build_policy
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
@@ -94,6 +94,28 @@ def test_conservation_and_lower_bounds(name, changes):
     assert total >= links["bytes"].max() / machine.link_bytes_per_ns * (1 - 1e-6)
     # The critical path explains all of the time.
     assert tally.bound_ns.sum() + outcome.decision.exposed_ns.sum() == pytest.approx(total, rel=1e-9)
+
+
+def assert_arrays_are_busy_with_all_work_and_nothing_else(name, system, model, **changes):
+    spec = policy(name)
+    engine = engine_of(system, model, spec, load_assumptions("physical", **changes))
+    build, work_ns = engine._builder.build, np.zeros(engine.machine.dies)
+
+    def counted(*arguments):
+        work = build(*arguments)
+        np.add.at(work_ns, work.entries["die"], SLICES * work.entries["compute_ns"])
+        return work
+
+    engine._builder.build = counted
+    outcome = engine.run()
+    arrays = outcome.tally.resources[2 * engine.machine.dies : UNITS * engine.machine.dies]
+    assert arrays["busy_ns"] == pytest.approx(work_ns, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
+def test_arrays_are_busy_with_all_work_and_nothing_else(name, changes):
+    """Waiting for the end of a slice that has begun to arrive is no work."""
+    assert_arrays_are_busy_with_all_work_and_nothing_else(name, small_system(llc={"segment_bytes": 2**16}), small_model(), **changes)
 
 
 @pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
@@ -185,6 +207,14 @@ def test_one_expert_on_one_die_takes_what_the_formula_says(tokens, window):
     else:  # they share the HBM and end together; then the array takes them one by one
         expected = 110 + 3 * read_ns + 300 + max(3 * compute_ns, 30)
     assert outcome.step_ns[1, 0] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("changes", [{}, {"arbitration": "round_robin"}, {"contention": "reserved"}], ids=str)
+def test_shared_experts_smaller_than_a_segment_run_and_hold_nobody_up(changes):
+    """A slice that is not longer than a segment tells of its arrival once, whatever the length of routed slices."""
+    model, system = small_model(shared_ffn=16), small_system(llc={"segment_bytes": 2**16})
+    assert 1024 * 16 < 2**16 < 1024 * 512
+    assert_arrays_are_busy_with_all_work_and_nothing_else("ep", system, model, **changes)
 
 
 def test_critical_path_of_a_compute_bound_run_is_compute():

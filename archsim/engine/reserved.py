@@ -210,6 +210,10 @@ def _serve_slice(s, row):
         s.tally.llc_hits[1] += 1
         return SERVED, machine.llc_hit_ns, n_bytes
     if kind == COMPUTE:
+        # An array that holds a slice whose end has not come waits: it is not busy.
+        stall, array = max(0.0, row.floor - row.time - entry.compute_ns), s.tally.resources[row.group]
+        array.busy_ns -= stall
+        array.wait_ns += stall
         return SERVED, max(entry.compute_ns, row.floor - row.time), np.int64(0)
     if kind == LLC_FILL:
         llc.store(memory.llc_tags, row.group % machine.dies, entry.expert, key)

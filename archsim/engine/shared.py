@@ -284,7 +284,9 @@ def _computed(s, stage, now):
     row.end = now
     entry = s.work.entries[row.item // SLICES]
     resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
-    resources[entry.die].busy_ns += now - row.time
+    # An array that holds a slice whose end has not come waits: it is not busy.
+    resources[entry.die].busy_ns += entry.compute_ns
+    resources[entry.die].wait_ns += max(0.0, now - row.time - entry.compute_ns)
     pool.dies[entry.die].running = NOBODY
     _start_array(pool, s.work.entries, resources, entry.die, now)
     _start_chain(s, entry.die, stage, now)
@@ -323,8 +325,9 @@ def _outcome(s, row):
 def _arrive(s, chain, stage, now):
     """The whole slice is there. If the array has been waiting for it, it is done."""
     pool = s.traffic.pool
-    row = pool.chains[chain]
-    if s.machine.first_bytes == s.machine.slice_bytes or pool.stages[stage].kind == LOOKUP:
+    row, last = pool.chains[chain], pool.stages[stage]
+    # What was in the LLC, or is not longer than its first segment, has not been told of before.
+    if last.kind == LOOKUP or last.first_bytes >= last.bytes:
         _operand_ready(s, chain, stage, now)
     row.arrived = 1
     if row.computed:
