@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archsim.engine.event import EventEngine
+from archsim.engine.setup import memory_fit
 from archsim.engine.state import SLICES, UNITS
 from archsim.policies.registry import build_policy
 from archsim.specs.library import load_assumptions, load_model, load_system
@@ -143,6 +144,26 @@ def test_rates_times_c_and_latencies_over_c_divide_times_by_c(name, arbitration)
     slow = simulate(spec=spec, system=system, arbitration=arbitration)[1]
     fast = simulate(spec=spec, system=quick, arbitration=arbitration)[1]
     assert (fast.step_ns * c == slow.step_ns).all()
+
+
+@pytest.mark.parametrize("slices", [0, 0.5, 1, 2.5])
+@pytest.mark.parametrize("changes", [{}, {"contention": "reserved"}, {"arbitration": "round_robin"}], ids=str)
+def test_copies_never_take_more_than_the_room_there_is(changes, slices):
+    """And where none fits, none is written."""
+    model, spec = small_model(), policy("pred")
+    weights = memory_fit(small_system(), model, load_assumptions("physical"), build_policy(spec).place(model.experts, 6)).demand_bytes
+    room_bytes = int(slices * model.hidden * model.expert_ffn)
+    system = small_system(hbm={"capacity_bytes": int(weights.max()) + room_bytes, "reserved_fraction": 0.0})
+    engine, outcome = simulate(system=system, spec=spec, **changes)
+    room, tally = outcome.memory.copies.room, outcome.tally
+    assert (room["peak_bytes"] <= room["limit_bytes"]).all()
+    assert (outcome.memory.copies.present.sum(axis=1) * engine.machine.slice_bytes == room["used_bytes"]).all()
+    fullest = weights == weights.max()
+    assert (room["limit_bytes"][fullest] == room_bytes).all()
+    assert (room["evictions"][fullest] > 0).all() == (slices >= 1)
+    assert (tally.dies["write_bytes"][fullest] > 0).all() == (slices >= 1)
+    hbms = tally.resources[6:12]
+    assert (hbms["bytes"] == sum(tally.dies[field] for field in tally.dies.dtype.names)).all()
 
 
 def test_home_without_activations_moves_nothing_between_dies():

@@ -214,7 +214,9 @@ class EventEngine:
         hot = self._heatmap.hot(layer)
         if not hot.any():
             return None
-        return copy_bits(plan.expert, plan.die, hot, self.machine.dies, self._ids, self._until_own_id)
+        bits = copy_bits(plan.expert, plan.die, hot, self.machine.dies, self._ids, self._until_own_id)
+        bits[self.memory.copies.room["limit_bytes"] < self.machine.slice_bytes] = 0  # no copy would ever fit there
+        return bits
 
     def _work(self, step: int, layer: int, plan: Plan, bits: np.ndarray | None) -> Work:
         """The chains and moves of a step."""
