@@ -33,7 +33,8 @@ def attempt(do: Callable[[Run], Record | None], run: Run) -> Record | Failure | 
     try:
         return do(run)
     except ArchsimError as error:
-        return Failure(str(error))
+        # What a user's own function raised is the cause.
+        return Failure(str(error), traceback.format_exc() if error.__cause__ else "")
     except Exception as error:  # a user's function may raise anything; the other runs go on
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
 

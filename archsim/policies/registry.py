@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from archsim.policies import allocation, placement, prediction
-from archsim.specs.policies import import_function
+from archsim.policies.users_own import own_allocation, own_placement, own_predictor
 
 PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced}
 ALLOCATIONS = {
@@ -37,19 +37,22 @@ class Policy:
 
 
 def build_policy(spec) -> Policy:
-    """The functions of a ``PolicySpec``. Raises ValueError if a user's function cannot be imported."""
+    """The functions of a ``PolicySpec``.
+
+    Raises ValueError if a user's function cannot be imported; those raise ArchsimError themselves when they fail.
+    """
     return Policy(
-        place=partial(_function(spec.placement, PLACEMENTS), **spec.placement.params),
-        allocate=partial(_function(spec.allocation, ALLOCATIONS), **spec.allocation.params),
+        place=_function(spec.placement, PLACEMENTS, own_placement),
+        allocate=_function(spec.allocation, ALLOCATIONS, own_allocation),
         predictor=_predictor(spec.prediction),
     )
 
 
-def _function(rule, known):
-    return import_function(rule.name) if rule.is_function else known[rule.name]
+def _function(rule, known, own):
+    return own(rule.name, rule.params) if rule.is_function else partial(known[rule.name], **rule.params)
 
 
 def _predictor(rule):
     if rule.is_function:
-        return partial(import_function(rule.name), **rule.params)
+        return own_predictor(rule.name, rule.params)
     return PREDICTIONS[rule.name](**rule.params)
