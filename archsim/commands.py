@@ -61,11 +61,14 @@ def run_command(
     """Simulate one combination and print its row; write a timeline of one of its steps."""
     from archsim.execution.capacity import refuse_misfits
     from archsim.execution.simulator import Simulator
+    from archsim.files import refuse_unwritable
     from archsim.results import collect
     from archsim.runner import choose, prepare
 
     if len({step is None, layer is None, timeline is None}) > 1:
         raise ArchsimError("a timeline needs all of --step, --layer and --timeline")
+    if timeline is not None:
+        refuse_unwritable(Path(timeline))
     chosen = choose(experiment, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
     prepared = prepare(chosen)
     refuse_misfits(prepared.runs)

@@ -33,6 +33,19 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
         draft.write_text(text, encoding="utf-8", newline="")
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Raises ArchsimError if no file can be written there; asked before the work whose result it is to hold."""
+    problem = None
+    if path.is_dir():
+        problem = "is a directory"
+    elif not path.parent.is_dir():
+        problem = f"{path.parent} is no directory"
+    elif not os.access(path.parent, os.W_OK):
+        problem = f"{path.parent} is read-only"
+    if problem:
+        raise ArchsimError(f"{path}: cannot be written to: {problem}")
+
+
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Make the folder and hold it against other processes. Raises ArchsimError if it is held or read-only."""
