@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from archsim.model_commands import add_model_commands
 from archsim.specs.errors import ArchsimError
 from archsim.trace_commands import add_trace_commands
 
@@ -58,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="list what an experiment may name")
     listing.add_argument("what", choices=("systems", "models", "policies", "assumptions"))
     listing.set_defaults(command=_list)
+
+    model = commands.add_parser("model", help="models from exported graphs")
+    add_model_commands(model.add_subparsers(required=True, metavar="ACTION"))
 
     trace = commands.add_parser("trace", help="recorded routing: import it into a store, look at it, cut it")
     add_trace_commands(trace.add_subparsers(required=True, metavar="ACTION"))
