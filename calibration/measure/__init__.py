@@ -1,0 +1,1 @@
+"""Measurements on a GPU box, in the layout of ``calibration.schema``: ``python -m calibration.measure --help``."""

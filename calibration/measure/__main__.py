@@ -1,0 +1,54 @@
+"""``python -m calibration.measure all --out measurements/``: what can be measured here, as CSV of calibration.schema."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from archsim.specs.config_files import named_files
+from archsim.specs.errors import ArchsimError
+from archsim.specs.library import load_model
+from calibration.measure.backend import Backend
+from calibration.measure.points import PLANS
+
+
+def torch_backend() -> Backend:
+    """Imported only when something is measured: torch is no dependency of this project."""
+    from calibration.measure.torch_backend import TorchBackend
+
+    return TorchBackend()
+
+
+def parser() -> argparse.ArgumentParser:
+    command = argparse.ArgumentParser(prog="python -m calibration.measure", description=__doc__.partition(": ")[2])
+    command.add_argument("what", nargs="+", choices=("all", *PLANS), help="tables to measure")
+    command.add_argument("--out", type=Path, default=Path("measurements"), help="folder (default: measurements)")
+    command.add_argument("--run-id", default="1", help="name of the repetition; another one measures all again")
+    command.add_argument("--models", nargs="+", help="models for gemm and moe (default: all in configs/models)")
+    return command
+
+
+def main(arguments: Sequence[str] | None = None, make_backend: Callable[[], Backend] = torch_backend) -> int:
+    """0: done; 1: nothing could be measured; 130: interrupted (call again: what is there is kept)."""
+    from rich.console import Console
+
+    from calibration.measure.session import measure
+
+    options = parser().parse_args(arguments)
+    kinds = list(PLANS) if "all" in options.what else list(dict.fromkeys(options.what))
+    try:
+        models = [load_model(name) for name in options.models or named_files("models")]
+        measure(make_backend(), kinds, models, options.out, options.run_id, Console(stderr=True))
+    except ArchsimError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""The plan: which points each table gets. Plain data, in a fixed order; what a machine cannot do it says itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from archsim.specs.model import ModelSpec
+from calibration.measure.backend import Point
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+DTYPES = ("bf16", "fp8")
+TILE_EDGES = (129, 257, 513)
+GEMM_M = tuple(sorted({*(2**i for i in range(16)), *(48 * 2**i for i in range(10)), *TILE_EDGES}))
+MOE_EP = (1, 8, 32, 128)
+MOE_TOKENS = tuple(2**i for i in range(15))
+ALL_PAIRS_BYTES = (4 * KIB, MIB, 256 * MIB)
+THOROUGH_PAIRS = ((0, 1), (0, 4), (0, 7))
+KERNEL_BYTES = (8, 64 * KIB, MIB, 16 * MIB)
+
+
+def _sizes(first: int, last: int) -> tuple[int, ...]:
+    """Powers of two from first to last and what lies halfway."""
+    powers = [first * 2**i for i in range((last // first).bit_length())]
+    return tuple(sorted({*powers, *(power * 3 // 2 for power in powers[:-1])}))
+
+
+def gemm_shapes(models: Sequence[ModelSpec]) -> tuple[tuple[int, int], ...]:
+    """(n, k) of the expert products of all models, each once: gate and up together, gate, down."""
+    shapes = set()
+    for model in models:
+        for width in {model.expert_ffn, model.shared_ffn if model.shared_experts else model.expert_ffn}:
+            shapes |= {(2 * width, model.hidden), (width, model.hidden), (model.hidden, width)}
+    return tuple(sorted(shapes))
+
+
+def gemm_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
+    """Every expert shape over M, in BF16 and in FP8 with static scales."""
+    for dtype in DTYPES:
+        for n, k in gemm_shapes(models):
+            for m in GEMM_M:
+                yield {"dtype": dtype, "quant_included": "0", "groups": 1, "m": m, "n": n, "k": k}
+
+
+def moe_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
+    """Expert layers of one rank, BF16, balanced routing."""
+    for model in models:
+        for ep in MOE_EP:
+            if model.experts % ep:
+                continue
+            for tokens in MOE_TOKENS:
+                if tokens * model.top_k >= ep:
+                    yield {
+                        "model": model.name,
+                        "dtype": "bf16",
+                        "hidden": model.hidden,
+                        "ffn": model.expert_ffn,
+                        "experts": model.experts,
+                        "top_k": model.top_k,
+                        "ep": ep,
+                        "tp": 1,
+                        "distribution": "balanced",
+                        "tokens_total": tokens,
+                        "kernel": "grouped_mm",
+                    }
+
+
+def p2p_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
+    """Copies between pairs: some pairs at every size one- and two-way, all pairs at three sizes."""
+    thorough = [pair for pair in THOROUGH_PAIRS if max(pair) < max(gpus, 2)]
+    for direction in ("uni", "bi"):
+        for src, dst in thorough:
+            for size in _sizes(4 * KIB, 4 * GIB):
+                yield _copy(src, dst, direction, size)
+    for src in range(gpus):
+        for dst in range(gpus):
+            if src != dst and (src, dst) not in thorough:
+                yield from (_copy(src, dst, "uni", size) for size in ALL_PAIRS_BYTES)
+
+
+def _copy(src: int, dst: int, direction: str, size: int) -> Point:
+    return {
+        "placement": "intra_node",
+        "src": str(src),
+        "dst": str(dst),
+        "method": "ce",
+        "direction": direction,
+        "concurrent_pairs": 1,
+        "bytes": size,
+    }
+
+
+def hostpath_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
+    """Host to device, device to host and both at once, from page-locked memory; and from pageable memory one way."""
+    for pinned, directions in (("1", ("h2d", "d2h", "bi")), ("0", ("h2d", "d2h"))):
+        for direction in directions:
+            for size in _sizes(64, 4 * GIB):
+                yield {"direction": direction, "pinned": pinned, "method": "ce", "bytes": size}
+
+
+def launch_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
+    """Kernels back to back on a stream and in a graph, and launch to end of one kernel."""
+    for kind in ("stream", "graph_node", "launch_to_sync"):
+        yield from ({"kind": kind, "kernel_bytes": size} for size in KERNEL_BYTES)
+
+
+def memory_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
+    """Bandwidth and latency over the working set, from what fits in the L2 to what does not."""
+    for op in ("read", "write", "copy", "triad"):
+        yield from (_memory(op, size, "bytes_per_s") for size in _sizes(MIB, 4 * GIB))
+    yield from (_memory("chase", size, "latency_ns") for size in _sizes(64 * KIB, GIB))
+
+
+def _memory(op: str, size: int, quantity: str) -> Point:
+    return {"level": "any", "op": op, "working_set_bytes": size, "quantity": quantity}
+
+
+PLANS = {
+    "gemm": gemm_points,
+    "p2p": p2p_points,
+    "hostpath": hostpath_points,
+    "launch": launch_points,
+    "memory": memory_points,
+    "moe": moe_points,
+}
