@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from archsim.cli import main
 from archsim.specs.errors import SpecError
 from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_system
@@ -252,6 +253,21 @@ CHANGED = {
         "[{name: mine, preset: al}]",
         "27: policies.0.preset: unknown preset 'al'; did you mean 'allo'? "
         "(known: base, ep, allo, allo-paper, pred, allo+pred; or no preset)",
+    ),
+    "like an unknown system": (
+        "- name: small\n",
+        "- {like: dojoo, name: mine}\n- name: small\n",
+        f"3: systems.0.like: unknown system 'dojoo'; did you mean 'dojo'? {KNOWN_SYSTEMS}",
+    ),
+    "like another without a name": (
+        "- name: small\n",
+        "- {like: dojo, mesh: {x: 2}}\n- name: small\n",
+        "3: systems.0: needs a name of its own, as it changes system 'dojo'",
+    ),
+    "wrong key under another system": (
+        "- name: small\n",
+        "- {like: dojo, name: mine, mesh: {z: 2}}\n- name: small\n",
+        "3: systems.0.mesh.z: unknown key",
     ),
     "changed preset without a name": (
         "[base, allo]",

@@ -1,6 +1,7 @@
 """Specs that are valid: what is read, found, overridden and written again."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,21 @@ def test_shipped_experiment(file, request):
     experiment = load_experiment(file, overrides)
     assert experiment.policies[0].name == "base"
     assert experiment.name.replace("-", "_") == file.stem
+
+
+def test_system_like_another(tmp_path):
+    file = tmp_path / "experiment.yaml"
+    systems = "[{like: dojo, name: mine, mesh: {y: 3}, decision: {executor: host, host: {time: 50 us}}}, dojo]"
+    file.write_text(re.sub(r"systems: .*", f"systems: {systems}", DOJO.read_text()))
+    mine, dojo = load_experiment(file, ["systems.0.hbm.latency=400 ns"]).systems
+    assert (mine.mesh.x, mine.mesh.y, mine.hbm.latency_ns, mine.decision.host.time_ns) == (5, 3, 400, 50e3)
+    same = {"name": "dojo", "mesh": dojo.mesh, "decision": dojo.decision, "hbm": dojo.hbm}
+    assert mine.model_copy(update=same) == dojo
+    assert mine.hbm.model_copy(update={"latency_ns": 300.0}) == dojo.hbm
+    written = tmp_path / "manifest.yaml"
+    written.write_text(dump_yaml(load_experiment(file).resolved()))
+    assert "like: dojo" not in written.read_text()
+    assert load_experiment(written) == load_experiment(file)
 
 
 def test_bytes_of_a_weight():

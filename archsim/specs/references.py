@@ -1,8 +1,9 @@
 """References of an experiment: names and paths in the raw tree, replaced by what they stand for.
 
 A system or model is a name (a file of ``systems/`` or ``models/`` beside the experiment, then of ``./configs``, then of
-the configs that come with archsim), the path of a file, or an inline mapping; a policy a preset or a mapping; an assumption
-set a name, a path or a mapping. They are expanded before validation, so that overrides can reach into them and messages
+the configs that come with archsim), the path of a file, or an inline mapping; a system also a mapping ``{like: dojo, name: mine,
+...}``, which takes from that name or path what it does not give itself; a policy a preset or a mapping; an assumption set a
+name, a path or a mapping. They are expanded before validation, so that overrides can reach into them and messages
 name the file and line where a value was given.
 """
 
@@ -35,6 +36,8 @@ class References:
     def expand(self, keys: Keys) -> None:
         """If there is a reference at ``keys``, put in its place a mapping that keys can lead into. Raises SpecError."""
         value = self._tree.get(keys)
+        if isinstance(value, dict) and "like" in value and keys[:1] == ("systems",) and len(keys) == 2:
+            self._complete_system(keys)
         if not isinstance(value, str):
             return
         match keys:
@@ -75,6 +78,17 @@ class References:
         tree = read_yaml(file, display(file))
         tree.data.setdefault("name", file.stem)
         self._tree.graft(keys, tree)
+
+    def _complete_system(self, keys: Keys) -> None:
+        """Put under a mapping the system that it is ``like``."""
+        like, given = (*keys, "like"), self._tree.get(keys)
+        if not isinstance(given["like"], str):
+            raise self._tree.error(like, f"expected a name (system), not {describe(given['like'])}")
+        if "name" not in given:
+            raise self._tree.error(keys, f"needs a name of its own, as it changes system {given['like']!r}")
+        file = self._file("systems", given["like"], like)
+        del given["like"]
+        self._tree.underlay(keys, read_yaml(file, display(file)))
 
     def _file(self, kind: str, name: str, keys: Keys) -> Path:
         if _is_path(name):

@@ -73,12 +73,23 @@ class Tree:
         kept = {at: place for at, place in self.places.items() if at[: len(keys)] != keys or at == keys}
         self.places = kept | {keys + at: place for at, place in other.places.items()}
 
+    def underlay(self, keys: Keys, other: "Tree") -> None:
+        """Give the mapping at ``keys`` what another tree has and it has not, in the mappings within it, too."""
+        self.get(keys[:-1])[keys[-1]] = _merged(other.data, self.get(keys))
+        self.places = {keys + at: place for at, place in other.places.items()} | self.places
+
     def wrap(self, keys: Keys) -> None:
         """Turn the value at ``keys`` into a list of that one value; places are still shown as they were written."""
         self.get(keys[:-1])[keys[-1]] = [self.get(keys)]
         depth = len(keys)
         moved = {keys + (0,) + at[depth:]: place for at, place in self.places.items() if at[:depth] == keys}
         self.places = {at: place for at, place in self.places.items() if at[:depth] != keys or at == keys} | moved
+
+
+def _merged(below: Any, above: Any) -> Any:
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    return below | {key: _merged(below.get(key), value) for key, value in above.items()}
 
 
 def read_yaml(path: str | Path, label: str | None = None) -> Tree:
