@@ -5,15 +5,15 @@ redirects it to the local HBM if the die holds a copy. What there is to know is 
 entry of the ATU holds what is known of one expert of one layer. Under ``tables: finite`` it has 512 entries (paper, table II),
 of which the least recently used leaves; for an expert that it does not know it reads the table in the local HBM.
 
-``known: uint8[die, layer·expert]``, ``ring: lru.RING[die, layer·expert + 1]``, ``used``, ``misses: int64[die]``.
+State layout: ``known: uint8[die, layer·expert]``, ``ring: lru.RING[die, layer·expert + 1]``, ``used``, ``misses: int64[die]``.
 
 Transitions::
 
     state   event  next       spawns  action                          latency
-    ------  -----  ---------  ------  ------------------------------  -----------
+    ------  -----  ---------  ------  ------------------------------  -----------------------------------------------
     LOOKUP  HIT    COMPUTE            use the slice in the local LLC  llc.hit_ns
-    LOOKUP  HERE   LOCAL_HBM          redirect to the local HBM       llc.miss_ns
-    LOOKUP  AWAY   REQUEST            ask the home                    llc.miss_ns
+    LOOKUP  HERE   LOCAL_HBM          redirect to the local HBM       llc.miss_ns, + hbm.latency_ns if the ATU misses
+    LOOKUP  AWAY   REQUEST            ask the home                    llc.miss_ns, + hbm.latency_ns if the ATU misses
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from microarch.parameters import PAPER, parameter
 from microarch.request import Event, State, Unit
 
 SERVES = {State.LOOKUP: Unit.PORT}
+MISSED = "llc.miss_ns, + hbm.latency_ns if the ATU misses"
 STEPS = {
     (State.LOOKUP, Event.HIT): Step(State.COMPUTE, action="use the slice in the local LLC", latency="llc.hit_ns"),
-    (State.LOOKUP, Event.HERE): Step(State.LOCAL_HBM, action="redirect to the local HBM", latency="llc.miss_ns"),
-    (State.LOOKUP, Event.AWAY): Step(State.REQUEST, action="ask the home", latency="llc.miss_ns"),
+    (State.LOOKUP, Event.HERE): Step(State.LOCAL_HBM, action="redirect to the local HBM", latency=MISSED),
+    (State.LOOKUP, Event.AWAY): Step(State.REQUEST, action="ask the home", latency=MISSED),
 }
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 

@@ -79,10 +79,10 @@ def build_mesh(x: int, y: int, numbering: str = ROW_MAJOR) -> Mesh:
     x_of, y_of = (die % x, die // x) if numbering == ROW_MAJOR else (die // y, die % y)
     hops = np.abs(x_of[:, None] - x_of) + np.abs(y_of[:, None] - y_of)
     link_src, link_dst = (ends.astype(np.int32) for ends in np.nonzero(hops == 1))
-    link_of = {(s, d): i for i, (s, d) in enumerate(zip(link_src.tolist(), link_dst.tolist()))}
+    link_of = {(s, d): i for i, (s, d) in enumerate(zip(link_src.tolist(), link_dst.tolist(), strict=True))}
     edge_of = {pair: i for i, pair in enumerate(sorted(pair for pair in link_of if pair[0] < pair[1]))}
     link_edge = np.array([edge_of[min(p), max(p)] for p in link_of], dtype=np.int32)
-    die_at = {(int(cx), int(cy)): int(d) for d, (cx, cy) in enumerate(zip(x_of, y_of))}
+    die_at = {(int(cx), int(cy)): int(d) for d, (cx, cy) in enumerate(zip(x_of, y_of, strict=True))}
     routes = [_xy_route(s, t, x_of, y_of, die_at, link_of) for s in die.tolist() for t in die.tolist()]
     route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])]).astype(np.int64)
     route_links = np.array([link for route in routes for link in route], dtype=np.int32)
