@@ -60,6 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("what", choices=("systems", "models", "policies", "assumptions"))
     listing.set_defaults(command=_list)
 
+    blocks = commands.add_parser("blocks", help="hardware blocks as state machines: tables, parameters, diagrams")
+    blocks.add_argument("block", nargs="?", metavar="BLOCK", help="one block, such as pdu (default: all)")
+    blocks.add_argument("--diagram", metavar="FILE", help="write the block's state diagram, as SVG")
+    blocks.add_argument("--diagram-dir", metavar="DIR", help="write the diagrams of all blocks, or of this one")
+    blocks.set_defaults(command=_blocks)
+
     model = commands.add_parser("model", help="models from exported graphs")
     add_model_commands(model.add_subparsers(required=True, metavar="ACTION"))
 
@@ -132,6 +138,12 @@ def _list(arguments: argparse.Namespace) -> int:
 
     print(listing(arguments.what))
     return 0
+
+
+def _blocks(arguments: argparse.Namespace) -> int:
+    from archsim.block_commands import blocks_command
+
+    return blocks_command(arguments.block, arguments.diagram, arguments.diagram_dir)
 
 
 if __name__ == "__main__":
