@@ -8,6 +8,7 @@ subject, number), so equal requests make equal files, wherever they come from. A
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -108,17 +109,14 @@ class Store:
     def trace(self, source: str) -> Trace:
         """All requests; memory-mapped from the column cache where they are many. Raises TraceError."""
         self.require(TOKENS)
-        tokens = sum(entry.rows for entry in self.entries)
-        size = tokens * len(self.shape.layer_ids) * self.shape.top_k * 2
-        if size < MAPPED_BYTES:
-            return self._assemble(source, np.concatenate(list(self.experts())))
-        shape = (tokens, len(self.shape.layer_ids), self.shape.top_k)
-        plan = self._assemble(source, np.broadcast_to(np.int16(0), shape))
-        return (
-            column_cache.load(self.digest)
-            or column_cache.build(self.digest, plan, self.experts)
-            or self._assemble(source, np.concatenate(list(self.experts())))
-        )
+        if kept := column_cache.load(self.digest):
+            return kept
+        shape = (sum(entry.rows for entry in self.entries), len(self.shape.layer_ids), self.shape.top_k)
+        if 2 * math.prod(shape) >= MAPPED_BYTES:
+            plan = self._assemble(source, np.broadcast_to(np.int16(0), shape))
+            if built := column_cache.build(self.digest, plan, self.experts):
+                return built
+        return self._assemble(source, np.concatenate(list(self.experts())))
 
     def _assemble(self, source: str, experts: np.ndarray) -> Trace:
         subjects = tuple(dict.fromkeys(entry.subject for entry in self.entries))

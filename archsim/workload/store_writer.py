@@ -41,7 +41,11 @@ def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -
     for one, other in zip(ordered, ordered[1:], strict=False):
         if one[:3] == other[:3]:
             raise TraceError(f"{out}: request {one.name} comes twice, from {one.file} and {other.file}")
-    rows = list(in_order(jobs, lambda group: _write_rows(out, shape, group), _groups(ordered)))
+    groups = list(_groups(ordered))
+    packed = in_order(jobs, lambda group: _pack_rows(shape, group), groups)
+    rows = []
+    for group, content in zip(groups, packed, strict=True):
+        rows.append(_write(out, "rows", content, requests=len(group), tokens=sum(entry.rows for entry in group)))
     index, facts = _index(ordered)
     tokens = sum(entry.rows for entry in ordered)
     prefill = sum(entry.prefill_rows for entry in ordered)
@@ -73,7 +77,7 @@ def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
         yield group
 
 
-def _write_rows(out: Path, shape: Shape, entries: list[Entry]) -> dict:
+def _pack_rows(shape: Shape, entries: list[Entry]) -> bytes:
     tokens = sum(entry.rows for entry in entries)
     experts = np.empty((tokens, len(shape.layer_ids), shape.top_k), np.int16)
     iteration = np.empty(tokens, np.int16)
@@ -85,8 +89,7 @@ def _write_rows(out: Path, shape: Shape, entries: list[Entry]) -> dict:
             rows = slice(entry.first, entry.first + entry.rows)
             experts[end - entry.rows : end] = columns["experts"][rows]
             iteration[end - entry.rows : end] = columns["iteration"][rows]
-    about = _write(out, "rows", pack_frames(row_columns(experts, iteration, shape.num_experts), {}))
-    return {**about, "requests": len(entries), "tokens": tokens}
+    return pack_frames(row_columns(experts, iteration, shape.num_experts), {})
 
 
 def _index(entries: list[Entry]) -> tuple[dict[str, np.ndarray], dict]:
@@ -104,12 +107,12 @@ def _index(entries: list[Entry]) -> tuple[dict[str, np.ndarray], dict]:
     return index, {"datasets": datasets, "subjects": subjects}
 
 
-def _write(out: Path, part: str, content: bytes) -> dict:
+def _write(out: Path, part: str, content: bytes, **more: int) -> dict:
     digest = hashlib.sha256(content).hexdigest()
     name = f"{part}-{digest[:16]}.col"
     with drafted(out / name, durable=True) as draft:
         draft.write_bytes(content)
-    return {"file": name, "bytes": len(content), "sha256": digest}
+    return {"file": name, "bytes": len(content), "sha256": digest, **more}
 
 
 def _finish(out: Path, manifest: dict) -> None:
