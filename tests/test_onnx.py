@@ -71,6 +71,48 @@ def test_a_shared_expert_without_a_telling_name_is_one_that_gets_what_the_router
     assert (spec.shared_experts, spec.shared_ffn, spec.expert_ffn) == (1, 512, 1024)
 
 
+def transposed(g, tensor, name, k, n):
+    """A linear layer whose weights are kept as [n, k], as PyTorch has them."""
+    weight = g.node("Transpose", g.weight(f"{name}.weight", n, k), perm=[1, 0])
+    return g.node("MatMul", tensor, weight, name=f"/{name.replace('.', '/')}/MatMul")
+
+
+def general(g, tensor, name, k, n):
+    return g.node("Gemm", tensor, g.weight(f"{name}.weight", n, k), transB=1, name=f"/{name.replace('.', '/')}/Gemm")
+
+
+def dequantised(g, tensor, name, k, n):
+    weight = g.node("DequantizeLinear", g.weight(f"{name}.weight", k, n), g.weight(f"{name}.scale", n), axis=1)
+    return g.node("MatMul", tensor, weight, name=f"/{name.replace('.', '/')}/MatMul")
+
+
+def by_blocks(g, tensor, name, k, n):
+    inputs = tensor, g.weight(f"{name}.weight", n, k // 32, 16), g.weight(f"{name}.scale", n * k // 32)
+    node = f"/{name.replace('.', '/')}/MatMulNBits"
+    return g.node("MatMulNBits", *inputs, name=node, domain="com.microsoft", K=k, N=n, bits=4, block_size=32)
+
+
+@pytest.mark.parametrize("linear", [transposed, general, dequantised, by_blocks])
+def test_linear_layers_as_exporters_write_them(linear, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(Builder, "linear", linear)
+    spec = import_model(
+        whole_model(tmp_path / "m.onnx", small, lambda g, x, layer: per_expert(g, x, layer, small))
+    ).spec
+    assert sizes(spec) == sizes(small)
+
+
+@pytest.mark.parametrize(
+    "operator", ["MatMul", "Gemm", "TopK", "MoE", "QMoE", "Einsum", "GroupQueryAttention", "Transpose"]
+)
+def test_operators_without_their_inputs_are_no_moe(operator, tmp_path):
+    g = Builder()
+    g.node(operator)
+    g.node(operator, "x")
+    g.node(operator, "x", g.weight("w", 3))
+    with pytest.raises(SpecError, match="m.onnx: "):
+        import_model(g.save(tmp_path / "m.onnx"))
+
+
 def test_a_dense_model_is_refused(tmp_path, capsys):
     g, x = Builder(), "x"
     for layer in range(2):

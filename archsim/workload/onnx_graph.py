@@ -55,7 +55,9 @@ class Graph:
             raise SpecError(f"{path}: not an ONNX model with a graph (it has no nodes)")
         self.path = path
         self.functions = [function.name for function in model.functions]
-        self.nodes = list(_nodes(model.graph))
+        self.nodes = [
+            node for node in _nodes(model.graph) if node.output and (node.input or node.op_type == "Constant")
+        ]
         self.weights = {tensor.name: tensor for graph in _graphs(model.graph) for tensor in graph.initializer}
         self.producer = {output: node for node in self.nodes for output in node.output if output}
         self.constants = {node.output[0]: node for node in self.nodes if node.op_type == "Constant"}
@@ -76,7 +78,7 @@ class Graph:
             found = self.weights[tensor]
             return tensor, tuple(found.dims), bits_of(found.data_type)
         node = self.producer.get(tensor)
-        if node is None or not node.input:
+        if node is None or not node.input or node.op_type not in {*_KEEP_SHAPE, "Transpose", "Gather"}:
             return None
         behind = self.weight(node.input[0])
         if behind is None or node.op_type in _KEEP_SHAPE:
@@ -84,7 +86,7 @@ class Graph:
         name, shape, bits = behind
         if node.op_type == "Transpose":
             order = attribute(node, "perm", tuple(reversed(range(len(shape)))))
-            return name, tuple(shape[axis] for axis in order), bits
+            return (name, tuple(shape[axis] for axis in order), bits) if len(order) == len(shape) else None
         if node.op_type == "Gather" and attribute(node, "axis", 0) == 0 and len(shape) == 3:
             return name, shape[1:], bits
         return None
@@ -116,11 +118,12 @@ class Graph:
     def _product(self, node: onnx.NodeProto) -> Product | None:
         """A node that multiplies rows with weights; None for a product of two computed tensors."""
         place = 3 if node.op_type == "QLinearMatMul" else 1
-        found = self.weight(node.input[place]) if len(node.input) > place else None
-        source = node.input[0]
+        if len(node.input) <= place:
+            return None
+        found, source = self.weight(node.input[place]), node.input[0]
         if found is None:
-            found, source = self.weight(source), node.input[place] if len(node.input) > place else ""
-            if found is None or node.op_type in ("MatMulNBits", "Gemm"):
+            found, source = self.weight(source), node.input[place]
+            if found is None or len(found[1]) < 2 or node.op_type in ("MatMulNBits", "Gemm", "Einsum"):
                 return None
             found = found[0], (*found[1][:-2], *reversed(found[1][-2:])), found[2]
         name, shape, bits = found

@@ -54,7 +54,10 @@ class Imported:
 def import_model(path: Path, name: str | None = None, given: dict | None = None) -> Imported:
     """Read a graph. given: fields of the ModelSpec that the caller knows. Raises SpecError naming what is missing."""
     graph, given = Graph(path), {field: value for field, value in (given or {}).items() if value is not None}
-    layers = moe_layers(graph)
+    try:
+        layers = moe_layers(graph)
+    except RecursionError as error:
+        raise SpecError(f"{path}: not an ONNX graph: nodes follow from themselves") from error
     if not layers:
         raise SpecError(_no_moe(graph))
     fields, problems = _fields(graph, layers, given)
