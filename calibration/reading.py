@@ -213,13 +213,25 @@ def _refuse_second_gpu(rows: pd.DataFrame, label: str, problems: list[Problem]) 
 
 
 def _unit_slips(rows: pd.DataFrame, series: list[str], size: str, value: str) -> np.ndarray:
-    """Rows whose time is far off the median of the five around it in size."""
-    ordered = rows.reset_index(drop=True).sort_values([size], kind="stable")
-    logs = np.log(ordered[value].astype(float))
-    groups = logs.groupby([ordered[name] for name in series], dropna=False, sort=False)
-    middle = groups.transform(lambda values: values.rolling(5, center=True, min_periods=1).median())
-    slips = (logs - middle).abs() > np.log(UNIT_SLIP)
-    return slips.sort_index().to_numpy()
+    """Rows whose time, and whose time per size, is far off the median of the five around it in size."""
+    group = rows.groupby(series, dropna=False, sort=False).ngroup().to_numpy()
+    sizes, times = rows[size].to_numpy(float), rows[value].to_numpy(float)
+    order = np.lexsort((sizes, group))
+    off = [_off_neighbours(np.log(figures)[order], group[order]) for figures in (times, times / sizes)]
+    slips = np.empty(len(rows), bool)
+    slips[order] = np.minimum(*off) > np.log(UNIT_SLIP)
+    return slips
+
+
+def _off_neighbours(values: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Distance of each value to the median of the five around it, fewer at the ends of its group."""
+    window = np.full((5, len(values)), np.nan)
+    place = np.arange(len(values))
+    for row, shift in zip(window, range(-2, 3), strict=True):
+        other = np.clip(place + shift, 0, len(values) - 1)
+        there = (other == place + shift) & (group[other] == group)
+        row[there] = values[other[there]]
+    return np.abs(values - np.nanmedian(window, axis=0))
 
 
 def _warn_cut_off(rows: pd.DataFrame, series: list[str], size: str, label: str, problems: list[Problem]) -> None:

@@ -27,6 +27,7 @@ from calibration.segment_search import best_pieces
 MOST_PIECES = 8
 MOST_PIECES_OF_SPARSE = 4
 SPARSE_SIZES_PER_OCTAVE = 4.0  # up to here a law may have a piece for every two neighbouring sizes
+SPARSE_FAVOUR = 0.75  # fewer pieces must be that much better: leaving sizes out of few makes gaps that they suit
 LEAST_SIZES_TO_CHOOSE = 8
 FOLDS = 5  # sizes are left out every fifth at a time
 GOOD_ENOUGH = 1.03  # fewer pieces are preferred up to this multiple of the smallest held-out error
@@ -160,8 +161,10 @@ def _choose(size: np.ndarray, time: np.ndarray) -> tuple[int, float]:
             out = fold_of == fold
             ratio[out] = _fit(size[~out], time[~out], number).time_ns(size[out]) / time[out]
         errors.append(binned_errors(size, ratio).mean())
+    if sparse:
+        errors[-1] *= SPARSE_FAVOUR
     best = next(i for i, error in enumerate(errors) if error <= GOOD_ENOUGH * min(errors) + 1e-4)
-    return numbers[best], float(errors[best])
+    return numbers[best], float(errors[best] / (SPARSE_FAVOUR if numbers[best] == 0 else 1))
 
 
 def _fit(size: np.ndarray, time: np.ndarray, pieces: int) -> SegmentLaw:

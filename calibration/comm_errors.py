@@ -1,0 +1,102 @@
+"""How well laws of transfers tell sizes that were left out of their fit, per set, beside what the measurements repeat to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.comm import SERIES, Series, series_of
+from calibration.memory import curves_of
+from calibration.reading import Measurements
+from calibration.segments import binned_errors, held_out_ratios
+
+FOLDS_OF_SPARSE, FOLDS_OF_DENSE = 2, 5  # every second size left out at a time; where sizes lie close, every fifth
+DENSE_SIZES = 64
+POOLED = ("hidden", "top_k", "experts", "sms", "concurrent_pairs")  # series that differ in these are one set
+
+
+@dataclass(frozen=True)
+class SetErrors:
+    """Errors of one set, relative. ``binned``: of medians per half octave of sizes, over the series.
+
+    ``floor``: mean deviation of points of one size from each other's median, or, where times are whole microseconds,
+    what rounding makes of them; None where neither is known.
+    """
+
+    name: str
+    series: int
+    points: int
+    mean: float
+    p95: float
+    max: float
+    under_5_percent: int
+    binned_mean: float
+    binned_max: float
+    floor: float | None
+
+
+def transfer_errors(measurements: Measurements, gpu: str) -> list[SetErrors]:
+    """Of every set of P2P, collective and host path sweeps and of memory curves of a GPU."""
+    series = [item for kind in SERIES for item in series_of(measurements.table(kind, gpu), kind)]
+    series += curves_of(measurements.table("memory", gpu).astype({"working_set_bytes": float, "value": float}))
+    sets: dict[str, list[Series]] = {}
+    for item in series:
+        if len(np.unique(item.size_bytes)) > 2:
+            sets.setdefault(_set_name(item), []).append(item)
+    return [set_errors(name, items) for name, items in sets.items()]
+
+
+def set_errors(name: str, items: Iterable[Series]) -> SetErrors:
+    """Of series with at least three sizes each."""
+    items = list(items)
+    ratios = [held_out_ratios(item.size_bytes, item.time_ns, _folds(item)) for item in items]
+    binned = [binned_errors(item.size_bytes, ratio) for item, ratio in zip(items, ratios, strict=True)]
+    errors = np.abs(np.concatenate(ratios) - 1)
+    errors, binned = errors[~np.isnan(errors)], np.concatenate(binned)
+    floors = [floor for floor in map(_floor, items) if floor is not None]
+    return SetErrors(
+        name,
+        len(items),
+        len(errors),
+        float(errors.mean()),
+        float(np.quantile(errors, 0.95)),
+        float(errors.max()),
+        int(np.sum(errors < 0.05)),
+        float(binned.mean()),
+        float(binned.max()),
+        float(np.mean(floors)) if floors else None,
+    )
+
+
+def table_of(errors: Iterable[SetErrors]) -> str:
+    """The errors as a Markdown table, in percent."""
+    head = "set | series | points | mean | p95 | max | < 5 % | half octaves mean / max | floor"
+    lines = [f"| {head} |", f"|{' --- |' * 9}"]
+    for row in errors:
+        floor = "-" if row.floor is None else f"{row.floor * 100:.2f}"
+        figures = f"{row.mean * 100:.2f} | {row.p95 * 100:.1f} | {row.max * 100:.1f} | {row.under_5_percent}"
+        binned = f"{row.binned_mean * 100:.2f} / {row.binned_max * 100:.1f}"
+        lines.append(f"| {row.name} | {row.series} | {row.points} | {figures} | {binned} | {floor} |")
+    return "\n".join(lines)
+
+
+def _set_name(item: Series) -> str:
+    words = [value if key != "num_gpus" else f"{value} GPUs" for key, value in item.of.items() if key not in POOLED]
+    return " ".join([item.kind, item.library, item.version, *words])
+
+
+def _folds(item: Series) -> int:
+    return FOLDS_OF_DENSE if len(np.unique(item.size_bytes)) > DENSE_SIZES else FOLDS_OF_SPARSE
+
+
+def _floor(item: Series) -> float | None:
+    """Of points of one size; else of rounding: on average a quarter of a microsecond."""
+    sizes, which, count = np.unique(item.size_bytes, return_inverse=True, return_counts=True)
+    if (count > 1).any():
+        medians = np.array([np.median(item.time_ns[which == i]) for i in range(len(sizes))])
+        return float(np.mean(np.abs(item.time_ns / medians[which] - 1)[count[which] > 1]))
+    if np.all(item.time_ns % 1000 == 0):
+        return float(np.mean(250 / item.time_ns))
+    return None
