@@ -136,6 +136,12 @@ def _result(
         **{f"bound_{name}": share for name, share in shares.items()},
         "bound_activations": hidden,
         "bound_decision": 0.0,
+        "decision_exposed_ns": 0.0,
+        "decision_overhead_percent": 0.0,
+        "decision_overhead_percent_p50": 0.0,
+        "decision_overhead_percent_p99": 0.0,
+        "heatmap_dropped": 0,
+        "atu_misses": 0,
         "run": hashlib.sha256(repr(key).encode()).hexdigest()[:12],
     }
 

@@ -15,14 +15,17 @@ from archsim.specs.yaml_loader import read_yaml
 KEYS = ("system", "model", "batch", "policy", "assumptions")
 TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")
 BOUNDS = ("bound_llc", "bound_hbm", "bound_link", "bound_compute", "bound_activations", "bound_decision")
+OVERHEADS = ("decision_overhead_percent", "decision_overhead_percent_p50", "decision_overhead_percent_p99")
+DECISIONS = ("decision_exposed_ns", *OVERHEADS, "heatmap_dropped", "atu_misses")
+MANY_SYSTEMS = 4  # with more, figures show one of those that differ in who decides alone
 RESULT_COLUMNS = (
     *("run", *KEYS, "mesh_x", "mesh_y", "trace", "engine", "decode_steps", "prefill_ns", "decode_ns"),
     *("throughput_tokens_per_s", "speedup_vs_base", "hop_messages", "hop_bytes", "local_hbm_read_bytes"),
     *("remote_hbm_read_bytes", "local_hbm_write_bytes", "activation_bytes", "die_utilisation", "load_max_over_mean"),
-    *("replicas_max_bytes_per_die", "events", *BOUNDS),
+    *("replicas_max_bytes_per_die", "events", *BOUNDS, *DECISIONS),
 )
 # Empty where there is nothing to measure: no base run, or no decode.
-OPTIONAL = ("throughput_tokens_per_s", "speedup_vs_base", "load_max_over_mean", *BOUNDS)
+OPTIONAL = ("throughput_tokens_per_s", "speedup_vs_base", "load_max_over_mean", *BOUNDS, *OVERHEADS)
 NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
 DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
 LINK_COLUMNS = ("run", "src", "dst", "src_x", "src_y", "dst_x", "dst_y", "direction", "utilisation")
@@ -148,10 +151,22 @@ class Report:
         twins = {max(pair, key=len) for pair in self.tie_pairs()}
         return [label for label in self.assumptions if label not in twins]
 
+    def families(self) -> list[tuple[str, ...]]:
+        """Names of systems, those together that differ in ``decision`` (and name and source) alone."""
+        found: dict[str, list[str]] = {}
+        for name, system in self.systems.items():
+            hardware = {key: value for key, value in system.items() if key not in ("name", "source", "decision")}
+            found.setdefault(repr(hardware), []).append(name)
+        return [tuple(names) for names in found.values()]
+
+    def shown_systems(self) -> list[str]:
+        """Those that have panels of their own: all, or of more than MANY_SYSTEMS the first of each family."""
+        return list(self.systems) if len(self.systems) <= MANY_SYSTEMS else [names[0] for names in self.families()]
+
     def places(self) -> list[Place]:
         """Those that have runs and are shown in figures, in the order of assumption sets, systems, models."""
         found = {run.place for run in self.runs}
-        order = [Place(a, s, m) for a in self.compared() for s in self.systems for m in self.models]
+        order = [Place(a, s, m) for a in self.compared() for s in self.shown_systems() for m in self.models]
         return [place for place in order if place in found]
 
     def at(self, place: Place) -> list[Run]:

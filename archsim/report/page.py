@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from archsim.files import write_text
-from archsim.report import figures, tables
+from archsim.report import decisions, figures, tables
 from archsim.report.data import Report, read_report
+from archsim.report.deciders import deciders
 from archsim.report.mesh_map import colour_bar, scale_css
 from archsim.report.published import TOLERANCE, compare
 from archsim.report.units import factor, percent, plain_factor
@@ -63,6 +64,9 @@ def _context(report: Report) -> dict[str, Any]:
         "tolerance": TOLERANCE,
         "close": tables.CLOSE,
         "ties": tables.ties(report),
+        "decisions": decisions.section(report),
+        "hidden_percent": decisions.HIDDEN_PERCENT,
+        "deciders": deciders(report),
         "policies": [(name, figures.policy_class(name, report.policies)) for name in report.policies],
         "speedups": figures.speedup_panels(report, claims),
         "hops": figures.hop_panels(report, claims),

@@ -63,6 +63,7 @@ COLUMNS = (
     Column("die utilisation", "die_utilisation", _PERCENT, "compute array, mean over dies"),
     Column("load, max over mean", "load_max_over_mean", ((1.0, "×"),), "tokens of dies"),
     Column("copies on the fullest die", "replicas_max_bytes_per_die", _BYTES, write=prefixed),
+    Column("overhead of decisions", "decision_overhead_percent", ((1.0, "%"),), "exposed time over the rest of each step, mean"),
     Column("events", "events", write=prefixed),
 )
 

@@ -1,0 +1,136 @@
+"""The page of a trace's profile: pictures, numbers, definitions, insights; one HTML file that needs nothing else."""
+
+import base64
+import csv
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from archsim.files import write_text
+from archsim.report.svg import element, number, picture, text
+from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
+
+TEMPLATES = Path(__file__).parent / "templates"
+WIDTH, HEIGHT, LEFT, BOTTOM = 320.0, 170.0, 34.0, 28.0
+_LINES = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5")
+_NAMES = {"cross_layer": "across layers", "cross_token": "across tokens", "coactivation": "chosen together"}
+
+
+def write_profile(found: Profile, folder: Path) -> Path:
+    """Write ``index.html`` and ``profile.csv`` into a folder; returns the path of the page. Equal traces, equal bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "profile.csv", csv_of(found))
+    write_text(folder / "index.html", render(found))
+    return folder / "index.html"
+
+
+def csv_of(found: Profile) -> str:
+    """statistic, layer (of the model; empty for the mean, half 1 and half 2), value."""
+    stream = io.StringIO()
+    rows = csv.writer(stream, lineterminator="\n")
+    rows.writerow(["statistic", "of", "layer", "value"])
+    for name, values in found.layers.items():
+        rows.writerow([name, "mean of layers", "", f"{np.nanmean(values):.6g}"])
+        for half, value in enumerate(found.halves.get(name, ()), 1):
+            rows.writerow([name, f"half {half}", "", f"{value:.6g}"])
+        for layer, value in zip(found.trace.layer_ids, values, strict=False):
+            rows.writerow([name, "layer", int(layer), f"{value:.6g}"])
+    for name, values in found.coverage.items():
+        for point, value in zip(POINTS, values, strict=True):
+            rows.writerow([f"{name} coverage", f"top {point:.0%}", "", f"{value:.6g}"])
+    for batch, values in zip(BATCHES, found.working_set, strict=True):
+        rows.writerow(["working set", f"batch {batch}", "", f"{values.mean():.6g}"])
+    for distance, count in enumerate(found.reuse):
+        rows.writerow(["reuse", f"distance {distance}" if distance else "first use", "", int(count)])
+    return stream.getvalue()
+
+
+def render(found: Profile) -> str:
+    """The page as text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters["svg"] = Markup
+    names = [name for name in DEFINITIONS if name in found.layers]
+    middle = int(found.trace.layer_ids[len(found.trace.layer_ids) // 2])
+    return environment.get_template("profile.html.j2").render(
+        trace=found.trace,
+        tokens=len(found.trace.experts),
+        middle=middle,
+        insights=insights(found),
+        numbers=[(name, found.mean(name), found.halves.get(name), DEFINITIONS[name]) for name in names],
+        heat=[(_NAMES[name], heatmap(table)) for name, table in found.heat.items()],
+        loads=heatmap(found.loads / found.loads.sum(axis=1, keepdims=True)),
+        coverage=curves(
+            {_NAMES[name]: list(zip(POINTS, values, strict=True)) for name, values in found.coverage.items()},
+            "share of pairs, most frequent first",
+        ),
+        by_layer=[
+            (name, curves({name: list(enumerate(found.layers[name]))}, "MoE layer of the trace")) for name in names
+        ],
+        reuse=curves({"reused within": _reuse_curve(found.reuse)}, "tokens since the last use"),
+        working_set=curves(
+            {"experts": [(np.log2(batch), float(v.mean())) for batch, v in zip(BATCHES, found.working_set, strict=True)]},
+            "requests in a step, logarithm to base 2",
+        ),
+        subjects=[
+            (name, heatmap(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
+            for name, counts in list(zip(found.trace.subject_names, found.subject_loads, strict=True))[:8]
+        ],
+    )
+
+
+def curves(lines: dict[str, list[tuple[float, float]]], axis: str) -> str:
+    """An SVG of one or more lines over a common axis, from 0 upwards; points without a number are left out."""
+    points = {name: [(x, y) for x, y in line if np.isfinite(y)] for name, line in lines.items()}
+    every = [point for line in points.values() for point in line] or [(0.0, 0.0)]
+    low_x, high_x = min(x for x, _ in every), max(x for x, _ in every)
+    high_y = max(max(y for _, y in every), 1e-9)
+
+    def place(x: float, y: float) -> str:
+        across = (x - low_x) / max(high_x - low_x, 1e-9) * (WIDTH - LEFT - 8)
+        return f"{number(LEFT + across)} {number((HEIGHT - BOTTOM) * (1 - max(y, 0.0) / high_y) + 6)}"
+
+    parts = [text(0, 14, f"{high_y:.3g}", "m"), text(LEFT - 12, HEIGHT - BOTTOM + 8, "0", "m")]
+    parts.append(text(LEFT, HEIGHT - 10, f"{low_x:.3g}", "m"))
+    parts.append(text(WIDTH - 8, HEIGHT - 10, f"{high_x:.3g}", "m", "end"))
+    parts.append(text(WIDTH / 2, HEIGHT - 10, axis, "m", "middle"))
+    for index, (name, line) in enumerate(points.items()):
+        colour = _LINES[index % len(_LINES)]
+        if line:
+            path = "M" + "L".join(place(x, y) for x, y in line)
+            parts.append(element("path", d=path, fill="none", stroke=colour, stroke_width="1.5"))
+        if len(points) > 1:
+            parts.append(element("text", name, x=WIDTH - 110, y=HEIGHT - BOTTOM - 12.0 * (index + 1), fill=colour))
+    return picture(WIDTH, HEIGHT, f"{', '.join(points)} over {axis}", parts)
+
+
+def heatmap(shares: np.ndarray) -> str:
+    """An ``<img>`` of a table, one pixel an entry, dark where it is small; the square root of each, over the largest."""
+    level = np.sqrt(shares / max(float(shares.max()), 1e-12))
+    colour = np.stack([level, level**1.6 * 0.9, 0.25 + level * 0.35], axis=-1)
+    png = base64.b64encode(_png((np.clip(colour, 0, 1) * 255).astype(np.uint8))).decode()
+    return f'<img class="heat" alt="heatmap of {shares.shape[0]} by {shares.shape[1]}" src="data:image/png;base64,{png}">'
+
+
+def _reuse_curve(reuse: np.ndarray) -> list[tuple[float, float]]:
+    """Part of all selections whose expert was used at most so many tokens before (the last entry is open)."""
+    return [(distance, value) for distance, value in enumerate(np.cumsum(reuse[1:-1]) / reuse.sum(), 1)]
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    """A PNG file of uint8[row, column, 3] (RFC 2083)."""
+    rows, columns, _ = pixels.shape
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    lines = b"".join(b"\0" + row.tobytes() for row in pixels)
+    head = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines, 9)) + chunk(b"IEND", b"")

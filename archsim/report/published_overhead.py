@@ -1,0 +1,127 @@
+"""What a host's decisions were published to cost, and how the runs of a report compare with it.
+
+Yu et al., arXiv 2510.05497v2, figure 14: what allocation on a host CPU adds, in percent, over batches 4096, 8192 and 16384.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+from archsim.report.data import Report, Run
+from archsim.report.units import TIME_UNITS, factor, scaled, significant
+from archsim.specs.hardware import SystemSpec
+from archsim.specs.library import load_system
+
+# (system of configs/systems, model) → percent, from the least to the most
+PUBLISHED = MappingProxyType(
+    {
+        ("dojo", "deepseek-v3"): (5.2, 6.4),
+        ("dojo", "qwen3-235b-a22b"): (11.1, 14.2),
+        ("dojo_enhanced", "deepseek-v3"): (19.3, 23.8),
+        ("dojo_enhanced", "qwen3-235b-a22b"): (42.0, 51.6),
+    }
+)
+POLICIES = ("allo", "allo+pred")  # the published range is of allocation
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run's overhead beside the published range, both in percent of the rest of a step."""
+
+    low: float
+    high: float
+    measured: float
+    moved_by: str  # what would move it into the range
+    host_ns: tuple[float, float] | None = None  # the times on the host that would; None if the host was timed as it ran
+
+    @property
+    def published(self) -> str:
+        return f"{self.low:g} to {self.high:g}\u00a0%"
+
+    @property
+    def kind(self) -> str:
+        """'met', 'above' or 'below'."""
+        if self.low <= self.measured <= self.high:
+            return "met"
+        return "above" if self.measured > self.high else "below"
+
+    @property
+    def verdict(self) -> str:
+        if self.kind == "met":
+            return "met"
+        away = self.measured - self.high if self.kind == "above" else self.low - self.measured
+        return f"not met: {significant(away, 2)} points {self.kind}"
+
+
+def compare_run(report: Report, run: Run, system: SystemSpec) -> Comparison | None:
+    """None where nothing was published for the wafer, model and strategy."""
+    known = _published_as(system)
+    if (known, run.place.model) not in PUBLISHED or run.policy not in POLICIES:
+        return None
+    low, high = PUBLISHED[known, run.place.model]
+    measured = run["decision_overhead_percent"]
+    exposed_ns = run["decision_exposed_ns"] / decisions_of(report, run)
+    times_ns = _host_times_ns(low, high, measured, exposed_ns, system.decision.host.time_ns)
+    return Comparison(low, high, measured, _moved_by(low, high, measured, exposed_ns, times_ns), times_ns)
+
+
+def common_host_times(compared: Iterable[tuple[int, Comparison]]) -> list[str]:
+    """For every batch, the time on the host that would meet all ranges at once. compared: (batch, comparison)."""
+    by_batch: dict[int, list[tuple[float, float]]] = {}
+    for batch, comparison in compared:
+        if comparison.host_ns is not None:
+            by_batch.setdefault(batch, []).append(comparison.host_ns)
+    sentences = []
+    for batch, times in sorted(by_batch.items()):
+        least, most = max(low for low, _ in times), min(high for _, high in times)
+        if least <= most:
+            sentences.append(f"{scaled(least, TIME_UNITS)} to {scaled(most, TIME_UNITS)} at batch {batch:,}")
+        else:
+            sentences.append(f"none at batch {batch:,}")
+    return sentences
+
+
+def decisions_of(report: Report, run: Run) -> int:
+    """How many steps of MoE layers a run had, each with a decision."""
+    iterations = int(run["decode_steps"]) + (run["prefill_ns"] > 0)
+    layers = report.models[run.place.model]["moe_layers"]
+    return max(1, iterations * len(range(layers["first"], layers["last"] + 1, layers["every"])))
+
+
+def _host_times_ns(low: float, high: float, measured: float, exposed_ns: float, host_ns: float | None) -> tuple[float, float] | None:
+    """Times on the host that would give the published overhead, below 0 where none would.
+
+    Exposed time is nearly the same in every step, so that overhead is it over the (harmonic) mean of the rest of a step.
+    """
+    if host_ns is None:
+        return None
+    path_ns, rest_ns = exposed_ns - host_ns, exposed_ns / measured * 100
+    return low / 100 * rest_ns - path_ns, high / 100 * rest_ns - path_ns
+
+
+def _moved_by(low: float, high: float, measured: float, exposed_ns: float, times_ns: tuple[float, float] | None) -> str:
+    """The time on the host, or else the length of a step, that would give the published overhead."""
+    length = f"a step {factor(measured / high)} to {factor(measured / low)} as long"
+    if times_ns is None:
+        return length
+    least, most = times_ns
+    if most <= 0:
+        return f"no time on the host, as PCIe, launch and messages alone take too long; {length}"
+    return f"{scaled(max(least, 0.0), TIME_UNITS)} to {scaled(most, TIME_UNITS)} on the host, or {length}"
+
+
+def _published_as(system: SystemSpec) -> str | None:
+    """The system of configs/systems whose hardware this is."""
+    return next((name for name, _ in PUBLISHED if _hardware(load_named(name)) == _hardware(system)), None)
+
+
+@lru_cache
+def load_named(name: str) -> SystemSpec:
+    return load_system(name)
+
+
+def _hardware(system: SystemSpec) -> tuple:
+    return system.mesh, system.hbm, system.d2d, system.llc, system.compute
