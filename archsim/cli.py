@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from archsim.arguments import natural, positive
 from archsim.model_commands import add_model_commands
 from archsim.specs.errors import ArchsimError
 from archsim.trace_commands import add_trace_commands
@@ -36,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep = commands.add_parser("sweep", help="run every combination of an experiment and report on it")
     _add_experiment(sweep, "experiment, or manifest.yaml of a report")
     sweep.add_argument("--out", metavar="DIR", help="folder of the report (default: reports/NAME)")
-    sweep.add_argument("--jobs", type=_positive, metavar="N", help="runs side by side (default: number of cores)")
+    sweep.add_argument("--jobs", type=positive, metavar="N", help="runs side by side (default: number of cores)")
     sweep.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
     sweep.set_defaults(command=_sweep)
 
@@ -45,10 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--policy", metavar="NAME", help="one of the experiment's policies (default: its first)")
     run.add_argument("--system", metavar="NAME", help="one of its systems (default: its first)")
     run.add_argument("--model", metavar="NAME", help="one of its models (default: its first)")
-    run.add_argument("--batch", type=_positive, metavar="N", help="one of its batch sizes (default: its first)")
+    run.add_argument("--batch", type=positive, metavar="N", help="one of its batch sizes (default: its first)")
     run.add_argument("--assumptions", metavar="LABEL", help="one of its assumption sets (default: its first)")
-    run.add_argument("--step", type=_natural, metavar="N", help="iteration of the timeline (0: prefill)")
-    run.add_argument("--layer", type=_natural, metavar="N", help="layer of the timeline")
+    run.add_argument("--step", type=natural, metavar="N", help="iteration of the timeline (0: prefill)")
+    run.add_argument("--layer", type=natural, metavar="N", help="layer of the timeline")
     run.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, to be opened with Perfetto")
     run.set_defaults(command=_run)
 
@@ -84,19 +85,6 @@ def _add_experiment(parser: argparse.ArgumentParser, meaning: str) -> None:
         metavar="KEY.PATH=VALUE",
         help="override a key, such as workload.batch=[64] or systems.0.d2d.bandwidth=2TB/s; may be repeated",
     )
-
-
-def _positive(text: str) -> int:
-    value = _natural(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from archsim.arguments import natural
+
 OK = 0
 
 
@@ -22,18 +24,12 @@ def add_model_commands(commands: argparse._SubParsersAction) -> None:
         "--moe-layers", type=_spacing, metavar="FIRST:LAST[:EVERY]", help="where the graph does not say"
     )
     for flag in ("--layers", "--hidden", "--expert-ffn", "--experts", "--top-k", "--shared-experts", "--shared-ffn"):
-        importing.add_argument(flag, type=_natural, metavar="N", help="where the graph does not say")
+        importing.add_argument(flag, type=natural, metavar="N", help="where the graph does not say")
     importing.set_defaults(command=_import)
 
 
-def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
-
-
 def _spacing(text: str) -> dict[str, int]:
-    parts = [_natural(part) for part in text.split(":")]
+    parts = [natural(part) for part in text.split(":")]
     if len(parts) not in (2, 3):
         raise argparse.ArgumentTypeError(f"{text!r}: expected FIRST:LAST or FIRST:LAST:EVERY")
     return dict(zip(("first", "last", "every"), [*parts, 1], strict=False))

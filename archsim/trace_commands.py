@@ -8,7 +8,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-OK = 0
+from archsim.arguments import natural, positive
+
+OK, INTERRUPTED = 0, 130
 _SHOWN = 12  # subjects of `info`
 _EVERY_S = 5.0  # between plain lines
 
@@ -39,7 +41,7 @@ def add_trace_commands(commands: argparse._SubParsersAction) -> None:
 
     head = commands.add_parser("head", help="the first rows of a store")
     head.add_argument("store", metavar="STORE")
-    head.add_argument("-n", dest="rows", type=_count, default=5, metavar="N", help="tokens (default: 5)")
+    head.add_argument("-n", dest="rows", type=natural, default=5, metavar="N", help="tokens (default: 5)")
     head.set_defaults(command=_head)
 
     part = commands.add_parser("slice", help="a store of some of the requests of another")
@@ -56,8 +58,8 @@ def add_trace_commands(commands: argparse._SubParsersAction) -> None:
 
     sample = commands.add_parser("sample", help="a store of requests drawn at random, each at most once")
     sample.add_argument("store", metavar="STORE")
-    sample.add_argument("-n", dest="requests", type=_count, required=True, metavar="N", help="how many")
-    sample.add_argument("--seed", type=_count, default=0, metavar="N")
+    sample.add_argument("-n", dest="requests", type=positive, required=True, metavar="N", help="how many")
+    sample.add_argument("--seed", type=natural, default=0, metavar="N")
     _add_out(sample)
     sample.set_defaults(command=_sample)
 
@@ -67,20 +69,14 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replace", action="store_true", help="replace the store that is there, once all has been read"
     )
-    parser.add_argument("--jobs", type=_count, metavar="N", help="threads (default: number of cores)")
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
+    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (default: number of cores)")
 
 
 def _span(text: str) -> tuple[int, int | None]:
     first, colon, last = text.partition(":")
     if not colon:
         raise argparse.ArgumentTypeError(f"{text!r}: expected A:B, as in 0:100, :100 or 100:")
-    return _count(first or "0"), _count(last) if last else None
+    return natural(first or "0"), natural(last) if last else None
 
 
 def _import(arguments: argparse.Namespace) -> int:
@@ -88,17 +84,14 @@ def _import(arguments: argparse.Namespace) -> int:
     from archsim.workload.importers import import_sources
 
     model = load_model(arguments.model) if arguments.model else None
+    sources, out, jobs = [Path(source) for source in arguments.sources], Path(arguments.out), _jobs(arguments)
     started = time.perf_counter()
-    with _watcher() as watcher:
-        report = import_sources(
-            [Path(source) for source in arguments.sources],
-            Path(arguments.out),
-            model,
-            _jobs(arguments),
-            arguments.on_error,
-            watcher,
-            arguments.replace,
-        )
+    try:
+        with _watcher() as watcher:
+            report = import_sources(sources, out, model, jobs, arguments.on_error, watcher, arguments.replace)
+    except KeyboardInterrupt:
+        print("\ninterrupted; what has been read is kept: the same command goes on", file=sys.stderr)
+        return INTERRUPTED
     seconds = time.perf_counter() - started
     kept = f", {report.kept} of them read before" if report.kept else ""
     print(f"{report.requests} requests{kept}, {report.size / 1e6:,.1f} MB in {seconds:.1f} s", file=sys.stderr)

@@ -17,3 +17,11 @@ def shared() -> Path:
     if not (path / "data").is_dir():
         pytest.skip(f"needs the shared data folder: {path}/data not found; set ARCHSIM_SHARED to where it lies")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Nothing is read from, or left in, the cache of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARCHSIM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

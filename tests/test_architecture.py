@@ -15,7 +15,14 @@ ROOMS = [
     ("archsim.engine",),
     ("archsim.tables", "archsim.results", "archsim.execution", "archsim.runner"),
     ("archsim.report", "archsim.progress"),
-    ("archsim.cli", "archsim.commands", "archsim.block_commands", "archsim.trace_commands", "archsim.model_commands"),
+    (
+        "archsim.cli",
+        "archsim.arguments",
+        "archsim.commands",
+        "archsim.block_commands",
+        "archsim.trace_commands",
+        "archsim.model_commands",
+    ),
 ]
 RANK = {prefix: rank for rank, room in enumerate(ROOMS) for prefix in room}
 SLOW_TO_IMPORT = {"numba", "pandas", "matplotlib", "pyarrow", "numpy", "rich"}

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_files import TOY, json_request, save_npz, toy_requests
@@ -160,12 +161,14 @@ def check_npz(content: bytes) -> None:
         assert ((np.diff(own) > 0) | (own[1:] == 0)).all() and own.min(initial=0) >= 0
 
 
+@pytest.mark.filterwarnings("ignore:Reading `.npy`")
 @FEW
 @given(st.one_of(damaged(NPZ), st.binary(max_size=200)))
 def test_damaged_npz(content):
     check_npz(content)
 
 
+@pytest.mark.filterwarnings("ignore:Reading `.npy`")
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.data())
 def test_npz_with_damaged_members(data):
