@@ -303,6 +303,6 @@ class TestMeasure:
         from calibration.measure.torch_backend import _rank_of_balanced
 
         point = {"experts": 8, "ep": 4, "top_k": 2, "tokens_total": 8}
-        tokens, rows, ends, busiest = _rank_of_balanced(point)
-        assert (tokens, ends, busiest) == (4, [2, 4], 2)
+        tokens, rows, ends = _rank_of_balanced(point)
+        assert (tokens, ends) == (4, [2, 4])
         assert len(rows) == 4 and set(rows) == {0, 1, 2, 3}

@@ -139,12 +139,11 @@ class TorchBackend:
         width = 1 if fp8 else 2
         copies = self._copies_past_l2(n * k * width)
         self._check_memory(copies * n * k * width + m * k * 2 + m * n * 2)
-        inputs = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-        weights = [torch.randn(n, k, device="cuda", dtype=torch.bfloat16) for _ in range(copies)]
+        dtype = torch.float8_e4m3fn if fp8 else torch.bfloat16
+        inputs = torch.randn(m, k, device="cuda", dtype=torch.bfloat16).to(dtype)
+        weights = [torch.randn(n, k, device="cuda", dtype=torch.bfloat16).to(dtype) for _ in range(copies)]
         if fp8:
             one = torch.ones((), device="cuda")
-            inputs = inputs.to(torch.float8_e4m3fn)
-            weights = [weight.to(torch.float8_e4m3fn) for weight in weights]
 
             def multiply(i: int) -> None:
                 torch._scaled_mm(inputs, weights[i % copies].t(), one, one, out_dtype=torch.bfloat16)
@@ -163,13 +162,20 @@ class TorchBackend:
             raise PointError("this PyTorch has no grouped product (torch._grouped_mm, 2.8 or later)")
         hidden, ffn, experts = point["hidden"], point["ffn"], point["experts"] // point["ep"]
         self._check_memory(experts * 3 * hidden * ffn * 2)
-        tokens, rows, ends, busiest = _rank_of_balanced(point)
+        tokens, rows, ends = _rank_of_balanced(point)
         if not rows:
             raise PointError("the first rank has no tokens")
+        of_expert = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+        used = {
+            "tokens_rank": tokens,
+            "active_experts_rank": sum(rows_of > 0 for rows_of in of_expert),
+            "max_tokens_per_expert": max(of_expert),
+        }
         kind = {"device": "cuda", "dtype": torch.bfloat16}
         inputs, rows = torch.randn(tokens, hidden, **kind), torch.tensor(rows, device="cuda")
         ends = torch.tensor(ends, device="cuda", dtype=torch.int32)
-        gate_up, down = torch.randn(experts, hidden, 2 * ffn, **kind), torch.randn(experts, ffn, hidden, **kind)
+        gate_up = torch.randn(experts, 2 * ffn, hidden, **kind).transpose(1, 2)
+        down = torch.randn(experts, hidden, ffn, **kind).transpose(1, 2)
         share, output = torch.rand(len(rows), 1, **kind), torch.zeros(tokens, hidden, **kind)
 
         def layer(i: int) -> None:
@@ -177,7 +183,6 @@ class TorchBackend:
             inner = torch.nn.functional.silu(both[:, :ffn]) * both[:, ffn:]
             output.zero_().index_add_(0, rows, torch._grouped_mm(inner, down, offs=ends) * share)
 
-        used = {"tokens_rank": tokens, "active_experts_rank": min(experts, len(rows)), "max_tokens_per_expert": busiest}
         return self._graph_us(layer), used
 
     def _time_p2p(self, point: Point):
@@ -272,9 +277,9 @@ class TorchBackend:
         return [time_us / LOADS for time_us in self._stream_us(lambda i: chase(ring, place))]
 
 
-def _rank_of_balanced(point: Point) -> tuple[int, list[int], list[int], int]:
+def _rank_of_balanced(point: Point) -> tuple[int, list[int], list[int]]:
     """Of the first rank: (tokens, their row of every token-expert pair in the order of experts, end of each expert's
-    rows, rows of the busiest expert). Tokens choose evenly spaced experts, one further with each token."""
+    rows). Tokens choose evenly spaced experts, one further with each token."""
     experts, top_k = point["experts"], point["top_k"]
     of_expert: list[list[int]] = [[] for _ in range(experts // point["ep"])]
     tokens: dict[int, int] = {}
@@ -284,7 +289,7 @@ def _rank_of_balanced(point: Point) -> tuple[int, list[int], list[int], int]:
             if expert < len(of_expert):
                 of_expert[expert].append(tokens.setdefault(token, len(tokens)))
     ends = [sum(map(len, of_expert[: i + 1])) for i in range(len(of_expert))]
-    return len(tokens), [row for rows in of_expert for row in rows], ends, max(map(len, of_expert))
+    return len(tokens), [row for rows in of_expert for row in rows], ends
 
 
 def _smi(query: str) -> str:
