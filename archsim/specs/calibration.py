@@ -177,7 +177,7 @@ class CalibrationSpec(Spec):
     p2p: tuple[TransferTable, ...] = ()
     collectives: tuple[TransferTable, ...] = ()
     pcie: tuple[TransferTable | ScalarTable, ...] = ()
-    hbm: tuple[ScalarTable, ...] = ()
+    hbm: tuple[TransferTable | ScalarTable, ...] = ()
     launch: tuple[ScalarTable, ...] = ()
 
 
