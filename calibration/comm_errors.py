@@ -1,15 +1,21 @@
-"""How well laws of transfers tell sizes that were left out of their fit, per set, beside what the measurements repeat to."""
+"""How well laws of transfers tell what was left out of their fit, per set, beside what the measurements repeat to.
+
+``python -m calibration.comm_errors measurements/ h100 [h100.yaml]`` prints the table: with a calibration, its errors on
+these measurements; without, those of laws fitted to them, on sizes left out in turn.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.comm import SERIES, Series, series_of
+from archsim.specs.calibration import CalibrationSpec, TransferTable, load_calibration
+from calibration.comm import SERIES, Series, law_of, series_of
 from calibration.memory import curves_of
-from calibration.reading import Measurements
+from calibration.reading import Measurements, read_measurements
 from calibration.segments import binned_errors, held_out_ratios
 
 FOLDS_OF_SPARSE, FOLDS_OF_DENSE = 2, 5  # every second size left out at a time; where sizes lie close, every fifth
@@ -38,20 +44,47 @@ class SetErrors:
 
 
 def transfer_errors(measurements: Measurements, gpu: str) -> list[SetErrors]:
-    """Of every set of P2P, collective and host path sweeps and of memory curves of a GPU."""
+    """Of every set of P2P, collective and host path sweeps and of memory curves of a GPU, on sizes left out in turn."""
+    series = [item for item in _all_series(measurements, gpu) if len(np.unique(item.size_bytes)) > 2]
+    return [set_errors(name, items, map(_held_out, items)) for name, items in _sets(series).items()]
+
+
+def errors_with(calibration: CalibrationSpec, measurements: Measurements) -> list[SetErrors]:
+    """Of the laws of a calibration, on the series of its GPU that it has a law for (of the same library and version)."""
+    tables = (*calibration.p2p, *calibration.collectives, *calibration.pcie, *calibration.hbm)
+    laws = {_key(table): law_of(table) for table in tables if isinstance(table, TransferTable)}
+    series = [item for item in _all_series(measurements, calibration.gpu) if _key(item) in laws]
+    return [
+        set_errors(name, items, (laws[_key(item)].time_ns(item.size_bytes) / item.time_ns for item in items))
+        for name, items in _sets(series).items()
+    ]
+
+
+def _key(named: Series | TransferTable) -> tuple:
+    return named.library, named.version, tuple(sorted(named.of.items()))
+
+
+def _all_series(measurements: Measurements, gpu: str) -> list[Series]:
     series = [item for kind in SERIES for item in series_of(measurements.table(kind, gpu), kind)]
-    series += curves_of(measurements.table("memory", gpu).astype({"working_set_bytes": float, "value": float}))
+    memory = measurements.table("memory", gpu).astype({"working_set_bytes": float, "value": float})
+    return [*series, *curves_of(memory)]
+
+
+def _sets(series: Iterable[Series]) -> dict[str, list[Series]]:
     sets: dict[str, list[Series]] = {}
     for item in series:
-        if len(np.unique(item.size_bytes)) > 2:
-            sets.setdefault(_set_name(item), []).append(item)
-    return [set_errors(name, items) for name, items in sets.items()]
+        sets.setdefault(_set_name(item), []).append(item)
+    return sets
 
 
-def set_errors(name: str, items: Iterable[Series]) -> SetErrors:
-    """Of series with at least three sizes each."""
-    items = list(items)
-    ratios = [held_out_ratios(item.size_bytes, item.time_ns, _folds(item)) for item in items]
+def _held_out(item: Series) -> np.ndarray:
+    folds = FOLDS_OF_DENSE if len(np.unique(item.size_bytes)) > DENSE_SIZES else FOLDS_OF_SPARSE
+    return held_out_ratios(item.size_bytes, item.time_ns, folds)
+
+
+def set_errors(name: str, items: Iterable[Series], ratios: Iterable[np.ndarray]) -> SetErrors:
+    """Of some series and, for each, law / measured (float64[point]; nan does not count)."""
+    items, ratios = list(items), list(ratios)
     binned = [binned_errors(item.size_bytes, ratio) for item, ratio in zip(items, ratios, strict=True)]
     errors = np.abs(np.concatenate(ratios) - 1)
     errors, binned = errors[~np.isnan(errors)], np.concatenate(binned)
@@ -87,10 +120,6 @@ def _set_name(item: Series) -> str:
     return " ".join([item.kind, item.library, item.version, *words])
 
 
-def _folds(item: Series) -> int:
-    return FOLDS_OF_DENSE if len(np.unique(item.size_bytes)) > DENSE_SIZES else FOLDS_OF_SPARSE
-
-
 def _floor(item: Series) -> float | None:
     """Of points of one size; else of rounding: on average a quarter of a microsecond."""
     sizes, which, count = np.unique(item.size_bytes, return_inverse=True, return_counts=True)
@@ -100,3 +129,16 @@ def _floor(item: Series) -> float | None:
     if np.all(item.time_ns % 1000 == 0):
         return float(np.mean(250 / item.time_ns))
     return None
+
+
+def main(arguments: list[str]) -> None:
+    """Print the table for a folder, a GPU, and perhaps a calibration."""
+    folder, gpu, *calibrations = arguments
+    found = read_measurements(folder)
+    print(
+        table_of(errors_with(load_calibration(calibrations[0]), found) if calibrations else transfer_errors(found, gpu))
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from archsim.kernels import kernel
+from archsim.specs.calibration import CalibrationSpec, Reference
 from archsim.specs.library import load_model
 from calibration.comm import fit_transfers, law_of, series_of
-from calibration.comm_errors import set_errors, table_of, transfer_errors
+from calibration.comm_errors import errors_with, table_of, transfer_errors
 from calibration.launch import fit_launch
 from calibration.measure.__main__ import main
 from calibration.measure.backend import Machine, MeasureError, PointError, Timing
@@ -19,7 +20,7 @@ from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
 from calibration.measure.recording import Recording
 from calibration.measure.session import measure
 from calibration.memory import fit_memory
-from calibration.reading import read_measurements
+from calibration.reading import Measurements, read_measurements
 from calibration.schema import TABLES
 from calibration.segments import binned_errors, fit_segments, held_out_ratios, segment_time_ns
 
@@ -130,7 +131,7 @@ class TestPublicSets:
     def test_send_recv_of_an_h100_node(self, public):
         rows = public["comm"].table("p2p", "h100")
         rows = rows[(rows["library_version"] == "vidur") & (rows["placement"] == "intra_node")]
-        errors = set_errors("send_recv", series_of(rows, "p2p"))
+        [errors] = transfer_errors(Measurements({"p2p": rows}), "h100")
         assert errors.binned_mean <= 0.02
         # All but the bin of 18 KiB, whose one point lies alone between 5 us and 7 us at a resolution of 1 us.
         [series] = series_of(rows, "p2p")
@@ -141,10 +142,9 @@ class TestPublicSets:
     def test_dispatch_and_combine(self, public, variant, series):
         rows = public["comm"].table("collective", "h100")
         rows = rows[(rows["variant"] == variant) & (rows["hidden"] == 7168) & ~(rows["sms"] < 20)]
-        for op in ("dispatch", "combine"):
-            items = list(series_of(rows[rows["op"] == op], "collective"))
-            assert len(items) >= series
-            assert set_errors(op, items).mean <= 0.02
+        for errors in transfer_errors(Measurements({"collective": rows}), "h100"):
+            assert errors.series >= series
+            assert errors.mean <= 0.02
 
     def test_tables_hold_the_laws(self, public):
         rows = public["comm"].table("p2p", "b200")
@@ -152,6 +152,17 @@ class TestPublicSets:
             law = fit_segments(series.size_bytes, series.time_ns)
             assert law_of(table) == law
             assert table.residuals.p05 <= table.residuals.p50 <= table.residuals.p95
+
+    def test_a_calibration_is_judged_on_sizes_that_it_has_not_seen(self, public):
+        rows = public["comm"].table("p2p", "h100")
+        rows = rows[(rows["library_version"] == "vidur") & (rows["placement"] == "intra_node")]
+        seen = np.arange(len(rows)) % 3 != 1
+        reference = Reference(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
+        calibration = CalibrationSpec(gpu="h100", reference=reference, p2p=fit_transfers(rows[seen], "p2p"))
+        [errors] = errors_with(calibration, Measurements({"p2p": rows[~seen]}))
+        assert errors.points == np.sum(~seen) and errors.binned_mean <= 0.02
+        other = calibration.model_copy(update={"p2p": ()})
+        assert errors_with(other, Measurements({"p2p": rows})) == []
 
     def test_memory_numbers(self, public):
         found = {
