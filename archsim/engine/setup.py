@@ -120,18 +120,24 @@ def refuse_misfit(system, model, assumptions, home: np.ndarray) -> Fit:
     if assumptions.capacity == "unbounded" or fit.fits:
         return fit
     die = int(fit.demand_bytes.argmax())
-    demand, gib = int(fit.demand_bytes[die]), 1e9
+    demand = int(fit.demand_bytes[die])
     capacity = demand / (1 - system.hbm.reserved_fraction)
     dies = int(np.ceil(fit.demand_bytes.sum() / fit.bound_bytes))
-    levers = [f"hbm.capacity of at least {capacity / gib:.1f} GB a die", f"about {dies} dies or more instead of {system.dies}"]
+    levers = [f"hbm.capacity of at least {_written(capacity)} a die", f"about {dies} dies or more instead of {system.dies}"]
     if system.compute.dtype_bytes > 1 and (demand + 1) // 2 <= fit.bound_bytes:
         levers.append("compute.dtype: fp8, which halves the weights")
     levers.append("capacity: unbounded, to ignore the limit")
     raise CapacityError(
-        f"{model.name} does not fit on {system.name}: die {die} needs {demand / gib:.1f} GB of HBM for the homes of its experts, "
-        f"has {fit.bound_bytes / gib:.1f} GB ({system.hbm.capacity_bytes / gib:g} GB less {system.hbm.reserved_fraction:.0%} "
-        f"reserve), {(demand - fit.bound_bytes) / gib:.1f} GB too little; it would fit with {', or '.join(levers)}"
+        f"{model.name} does not fit on {system.name}: die {die} needs {_written(demand)} of HBM for the homes of its experts, "
+        f"has {_written(fit.bound_bytes)} ({_written(system.hbm.capacity_bytes)} less {system.hbm.reserved_fraction:.0%} "
+        f"reserve), {_written(demand - fit.bound_bytes)} too little; it would fit with {', or '.join(levers)}"
     )
+
+
+def _written(n_bytes: float) -> str:
+    """Bytes with a unit that leaves digits to read: ``91.2 GB``, ``3.4 MB``."""
+    unit, size = next(((unit, size) for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if n_bytes >= size), ("B", 1))
+    return f"{n_bytes / size:.1f} {unit}"
 
 
 def build_memory(system, model, assumptions, layers: int, fit: Fit) -> Memory:

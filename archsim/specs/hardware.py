@@ -41,8 +41,8 @@ class D2DSpec(Spec):
 
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
     hop_latency_ns: Latency = Field(200.0, alias="hop_latency")
-    # Command and address of a remote request.
-    request_bytes: quantity(SIZE, "1 B", "1 MB", int, zero=True) = Field(16, alias="request")
+    # Command and address of a remote request; small, as requests take latency but do not share links with transfers.
+    request_bytes: quantity(SIZE, "1 B", "1 kB", int, zero=True) = Field(16, alias="request")
     # Share of the bandwidth that transfers reach; 0.9 in the published simulator.
     efficiency: Efficiency = 0.9
 
