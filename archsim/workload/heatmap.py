@@ -15,7 +15,7 @@ import numpy as np
 from archsim.kernels import kernel
 from archsim.workload.trace import StepTokens
 
-COUNTER_LIMIT = np.int64(2**16 - 1)
+COUNTER_LIMIT = np.uint32(2**16 - 1)
 ACCESSES_PER_UPDATE = 2  # a word is read and written
 
 
@@ -100,12 +100,15 @@ def _take_in(pairs, same, request, experts, last, heat, changed):
     top_k = experts.shape[1]
     for at in range(len(pairs)):
         row = pairs[at]
+        before = experts[row - 1] if same[row] else last[request[row]]
+        now = experts[row]
         for rank in range(top_k):
-            before = np.int64(experts[row - 1, rank] if same[row] else last[request[row], rank])
-            changed[before] = True
+            prior = np.uint64(before[rank])
+            changed[prior] = True
+            counts = heat[prior]
             for following in range(top_k):
-                expert = np.int64(experts[row, following])
-                if heat[before, expert] == COUNTER_LIMIT:
-                    for other in range(heat.shape[1]):
-                        heat[before, other] >>= np.uint32(1)
-                heat[before, expert] += np.uint32(1)
+                expert = np.uint64(now[following])
+                if counts[expert] == COUNTER_LIMIT:
+                    for other in range(counts.size):
+                        counts[other] >>= np.uint32(1)
+                counts[expert] += np.uint32(1)
