@@ -14,7 +14,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 # What shows results and cannot change them, relative to the package.
-_SHOWS_ONLY = ("report", "cli.py", "commands.py", "trace_commands.py", "model_commands.py", "progress.py")
+_SHOWS_ONLY = ("report", "cli.py", "commands.py", "trace_commands.py", "pattern_commands.py", "model_commands.py", "progress.py")
 _KEPT_S = 7 * 24 * 3600.0
 
 

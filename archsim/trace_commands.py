@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from archsim.arguments import natural, positive
+from archsim.pattern_commands import add_pattern_commands
 
 OK, INTERRUPTED = 0, 130
 _SHOWN = 12  # subjects of `info`
@@ -16,7 +17,8 @@ _EVERY_S = 5.0  # between plain lines
 
 
 def add_trace_commands(commands: argparse._SubParsersAction) -> None:
-    """The parsers of this module, below ``archsim trace``."""
+    """The parsers of this module and of `archsim.pattern_commands`, below ``archsim trace``."""
+    add_pattern_commands(commands)
     importing = commands.add_parser("import", help="read recorded routing into a store")
     importing.add_argument(
         "sources",

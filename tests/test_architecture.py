@@ -19,6 +19,7 @@ ROOMS = [
         "archsim.cli",
         "archsim.arguments",
         "archsim.commands",
+        "archsim.pattern_commands",
         "archsim.block_commands",
         "archsim.trace_commands",
         "archsim.model_commands",

@@ -20,6 +20,7 @@ from archsim.specs.hardware import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PARTS, PolicySpec, import_function
 from archsim.specs.workload import WorkloadSpec
+from archsim.workload.traffic_presets import preset_digest
 
 KEY_DIGITS = 12
 
@@ -106,8 +107,10 @@ def expand(experiment: ExperimentSpec, digests: Mapping[str, str]) -> tuple[Run,
 
 
 def generated_digest(workload: WorkloadSpec) -> str:
-    """Names generated routing: the generator with all its parameters."""
-    return f"synthetic {hashlib.sha256(json.dumps(_plain(workload.trace), sort_keys=True).encode()).hexdigest()}"
+    """Names generated routing: the generator with all its parameters, those of a preset by content."""
+    parameters = json.dumps(_plain(workload.trace), sort_keys=True)
+    like = workload.trace.synthetic.like
+    return f"synthetic {hashlib.sha256(f'{parameters} {like and preset_digest(like)}'.encode()).hexdigest()}"
 
 
 def trace_label(workload: WorkloadSpec) -> str:

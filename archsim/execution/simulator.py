@@ -15,7 +15,7 @@ from archsim.results import Record
 from archsim.workload import TokenSource, Trace, draw_requests, open_trace
 from archsim.workload.demand import Demand, Predictor, build_demand
 from archsim.workload.demand_cache import cached_demand
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.workload.traffic_presets import generated_traffic
 
 
 class Simulator:
@@ -82,7 +82,7 @@ class Simulator:
 
     def _source(self, spec: DemandSpec) -> TokenSource:
         if not isinstance(spec.workload.trace, str):
-            return SyntheticTraffic(spec.model, spec.workload.trace.synthetic, spec.batch)
+            return generated_traffic(spec.model, spec.workload.trace.synthetic, spec.batch)
         if spec.model.name not in self._traces:
             self._traces[spec.model.name] = open_trace(spec.workload.trace, spec.model)
         return self._traces[spec.model.name]

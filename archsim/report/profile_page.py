@@ -76,7 +76,11 @@ def render(found: Profile) -> str:
         ],
         reuse=curves({"reused within": _reuse_curve(found.reuse)}, "tokens since the last use"),
         working_set=curves(
-            {"experts": [(np.log2(batch), float(v.mean())) for batch, v in zip(BATCHES, found.working_set, strict=True)]},
+            {
+                "experts": [
+                    (np.log2(batch), float(v.mean())) for batch, v in zip(BATCHES, found.working_set, strict=True)
+                ]
+            },
             "requests in a step, logarithm to base 2",
         ),
         subjects=[
@@ -116,7 +120,9 @@ def heatmap(shares: np.ndarray) -> str:
     level = np.sqrt(shares / max(float(shares.max()), 1e-12))
     colour = np.stack([level, level**1.6 * 0.9, 0.25 + level * 0.35], axis=-1)
     png = base64.b64encode(_png((np.clip(colour, 0, 1) * 255).astype(np.uint8))).decode()
-    return f'<img class="heat" alt="heatmap of {shares.shape[0]} by {shares.shape[1]}" src="data:image/png;base64,{png}">'
+    return (
+        f'<img class="heat" alt="heatmap of {shares.shape[0]} by {shares.shape[1]}" src="data:image/png;base64,{png}">'
+    )
 
 
 def _reuse_curve(reuse: np.ndarray) -> list[tuple[float, float]]:

@@ -2,9 +2,11 @@
 
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from archsim.specs.base import Spec, count, number, refuse_duplicates
+from archsim.specs.base import KeyProblem, Spec, count, number, refuse_duplicates
+from archsim.specs.config_files import named_files
+from archsim.specs.nearest import did_you_mean
 
 # Iterations are int16 in traces; iteration 0 is the prefill.
 DecodeSteps = count(1, 32766)
@@ -13,15 +15,21 @@ Seed = count(0, 2**63 - 1)
 
 
 class SyntheticSpec(Spec):
-    """Generated routing: popular experts, tastes of requests, experts that stay from one token to the next.
+    """Generated routing: that of a traffic preset (``like``), or of three numbers.
 
-    How the parameters act, and the recorded routing from which their defaults were measured: archsim.workload.synthetic.
+    How presets act: archsim.workload.generative. How the three numbers act, and the recorded routing from which their
+    defaults were measured: archsim.workload.synthetic.
     """
 
+    # A preset of configs/traffic, or the path of one (archsim trace fit); null: the three numbers below.
+    like: Annotated[str, Field(min_length=1)] | None = None
+    # With like: tasks and their weights; null: those of the preset. A task that it does not know gets shares by its name.
+    mix: dict[Annotated[str, Field(min_length=1)], number(0, 1e9)] | None = None
     # Number of requests; null: as many as the largest batch asks for.
     requests: count(1, 10_000_000, none=True) = None
-    prompt_tokens: count(0, 1_000_000) = 16
-    # Decode steps of every request; null: as many as the workload asks for.
+    # Prompt tokens of every request; null: 16, or with like as long as the preset's.
+    prompt_tokens: count(0, 1_000_000, none=True) = None
+    # Decode steps of every request; null: as many as the workload asks for, or with like as the preset's.
     decode_steps: count(1, 32766, none=True) = None
     seed: Seed = 0
     # Standard deviation of the log-popularity of a layer's experts; 0: all alike.
@@ -30,6 +38,30 @@ class SyntheticSpec(Spec):
     request_taste: number(0, 1) = 0.75
     # Probability that a token keeps an expert of the token before it.
     stickiness: number(0, 1) = 0.15
+
+    @field_validator("like")
+    @classmethod
+    def _known_preset(cls, like: str | None) -> str | None:
+        known = named_files("traffic")
+        if like is not None and not like.endswith((".yaml", ".yml")) and like not in known:
+            raise ValueError(
+                f"unknown traffic preset {like!r}{did_you_mean(like, known)} (known: {', '.join(known)}; or the path of "
+                "a YAML file)"
+            )
+        return like
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> "SyntheticSpec":
+        if self.like is None:
+            if self.mix is not None:
+                raise KeyProblem(("mix",), "needs the tasks of a preset; give `like`")
+            return self
+        for key in ("popularity_skew", "request_taste", "stickiness"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise KeyProblem((key,), f"does not act on traffic like {self.like!r}: the preset has its own")
+        if self.mix is not None and not sum(self.mix.values()) > 0:
+            raise KeyProblem(("mix",), "needs at least one task with a weight above 0")
+        return self
 
 
 class SyntheticTrace(Spec):

@@ -32,6 +32,9 @@ from numba import njit
 
 from archsim.workload.trace import StepTokens, rows_per_piece
 
+PROMPT_TOKENS = 16
+"""Prompt tokens where a spec does not say."""
+
 PREFERRED = 0.25
 """Fraction of the experts that a request prefers at a layer."""
 
@@ -59,13 +62,14 @@ class SyntheticTraffic:
         self.num_experts = model.experts
         self.top_k = model.top_k
         self._spec = spec
+        self._prompt_tokens = PROMPT_TOKENS if spec.prompt_tokens is None else spec.prompt_tokens
         self._popularity = popularity(spec.seed, self.layer_ids, model.experts, spec.popularity_skew)
 
     @property
     def label(self) -> str:
         spec = self._spec
         return (
-            f"synthetic seed={spec.seed} prompt={spec.prompt_tokens} skew={spec.popularity_skew:g} "
+            f"synthetic seed={spec.seed} prompt={self._prompt_tokens} skew={spec.popularity_skew:g} "
             f"taste={spec.request_taste:g} stickiness={spec.stickiness:g}"
         )
 
@@ -79,9 +83,9 @@ class SyntheticTraffic:
         spec = self._spec
         last = np.zeros((len(requests), len(self.layer_ids), self.top_k), np.int16)
         alias = alias_table(self._popularity)
-        prompt = np.arange(spec.prompt_tokens)
+        prompt = np.arange(self._prompt_tokens)
         for iteration in range(min(decode_steps, decode_steps if spec.decode_steps is None else spec.decode_steps) + 1):
-            tokens = prompt if iteration == 0 else np.array([spec.prompt_tokens + iteration - 1])
+            tokens = prompt if iteration == 0 else np.array([self._prompt_tokens + iteration - 1])
             for position, token in _rows(len(requests), tokens, rows_per_piece(len(self.layer_ids), self.top_k)):
                 experts = np.empty((len(position), len(self.layer_ids), self.top_k), np.int16)
                 _generate(
@@ -102,9 +106,9 @@ class SyntheticTraffic:
 def popularity(seed: int, layer_ids: np.ndarray, experts: int, skew: float) -> np.ndarray:
     """float64[layer, expert], rows sum to 1: log-normal weights, the logarithm has standard deviation `skew`."""
     counter = np.arange(experts, dtype=np.uint64) + (layer_ids.astype(np.uint64)[:, None] << np.uint64(32))
-    first = _mix(_mix(np.uint64(seed) + _GOLDEN) ^ counter)
+    first = mix_bits(mix_bits(np.uint64(seed) + _GOLDEN) ^ counter)
     radius, angle = (
-        (_mix(first + step * _GOLDEN) >> np.uint64(11)) * 2.0**-53 for step in np.arange(2, dtype=np.uint64)
+        (mix_bits(first + step * _GOLDEN) >> np.uint64(11)) * 2.0**-53 for step in np.arange(2, dtype=np.uint64)
     )
     normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
     weight = np.exp(skew * normal)
@@ -141,7 +145,7 @@ def _rows(requests: int, tokens: np.ndarray, size: int) -> Iterator[tuple[np.nda
         yield (row // len(tokens)).astype(np.int32), tokens[row % len(tokens)]
 
 
-def _mix(x):
+def mix_bits(x):
     """SplitMix64's finaliser: a bijection of 64-bit numbers that scatters neighbours. Scalars or arrays."""
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * _MIX_1
@@ -150,8 +154,8 @@ def _mix(x):
 
 
 @njit(cache=True)
-def _scatter(x):
-    """`_mix` for compiled code."""
+def scatter(x):
+    """`mix_bits` for compiled code."""
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return x ^ (x >> np.uint64(31))
@@ -167,24 +171,24 @@ def _generate(seed, request, token, position, layer_ids, alias, stick, lenience,
     rows, layers, top_k = out.shape
     taken_by = np.full(alias.shape[1], -1, np.int64)
     for row in range(rows):
-        origin = _scatter(_scatter(seed + _GOLDEN) ^ np.uint64(request[row]))
+        origin = scatter(scatter(seed + _GOLDEN) ^ np.uint64(request[row]))
         keep = stick if token[row] > 0 else np.uint64(0)
         for layer in range(layers):
             owner = row * layers + layer
-            taste = _scatter(origin + np.uint64(layer_ids[layer]) * _GOLDEN)
-            stream = _scatter(taste ^ (np.uint64(token[row]) + _GOLDEN))
+            taste = scatter(origin + np.uint64(layer_ids[layer]) * _GOLDEN)
+            stream = scatter(taste ^ (np.uint64(token[row]) + _GOLDEN))
             chosen = 0
             for rank in range(top_k):
                 stream += _GOLDEN
                 expert = np.uint64(last[position[row], layer, rank])
-                kept = (_scatter(stream) & _BITS_20) < keep
+                kept = (scatter(stream) & _BITS_20) < keep
                 out[row, layer, chosen] = expert
                 taken_by[expert] = owner if kept else -1
                 chosen += kept
             attempts = 0
             while chosen < top_k and attempts < _ATTEMPTS:
                 stream += _GOLDEN
-                number = _scatter(stream)
+                number = scatter(stream)
                 expert = _candidate(number, alias, layer)
                 lenient = ((number >> np.uint64(20)) & _BITS_20) < lenience
                 holder = taken_by[expert]

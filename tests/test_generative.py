@@ -1,0 +1,197 @@
+"""Generated routing with parameters: laws, and statistics, loads and speed-ups like those of recorded routing."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+import archsim.workload.trace as trace_module
+from archsim.engine.event import EventEngine
+from archsim.policies.registry import build_policy
+from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.workload import SyntheticSpec
+from archsim.workload import open_trace, statistics
+from archsim.workload.demand import build_demand
+from archsim.workload.fit import fit_trace, known_tasks, request_lengths, simulate
+from archsim.workload.generative import GenerativeTraffic, collect
+from archsim.workload.traffic_model import read_tables, save_model
+from archsim.workload.traffic_presets import generated_traffic, load_traffic
+
+TRACES = {
+    "llama-4-maverick": "llama4-maverick/mmlu_abstract_algebra_anatomy.npz",
+    "deepseek-v2-lite": "deepseek-v2-lite/esft_vanilla_lite_4tasks.npz",
+    "gpt-oss-20b": "gpt-oss-20b/mmlu_decode.npz",
+}
+
+
+@lru_cache
+def fitted(path, name):
+    """(model fitted on one half, that half, the other half, traffic generated like the other half)."""
+    one, other = statistics.halves(open_trace(path, load_model(name)))
+    model = fit_trace(one, name, "test")
+    names, task = known_tasks(other)
+    generated = simulate(model, request_lengths(other), [model.task_names.index(names[each]) for each in task], seed=99)
+    return model, one, other, generated
+
+
+def deepseek(**parameters):
+    spec = SyntheticSpec(**{"like": "deepseek-v3", "seed": 7, "requests": 40} | parameters)
+    return generated_traffic(load_model("deepseek-v3"), spec, 40)
+
+
+def routing(source, requests, decode_steps):
+    """{request: int16[token, layer, k]} of a batch."""
+    tokens = {position: [] for position in range(len(requests))}
+    for piece in source.steps(np.array(requests, np.int64), decode_steps):
+        for position, experts in zip(piece.request, piece.experts, strict=True):
+            tokens[int(position)].append(experts)
+    return [np.array(tokens[position]) for position in range(len(requests))]
+
+
+def test_tokens_have_distinct_experts_of_few_groups():
+    experts = collect(deepseek(prompt_tokens=3, decode_steps=4)).experts
+    assert experts.shape == (40 * 7, 58, 8) and experts.min() >= 0 and experts.max() < 256
+    ordered = np.sort(experts, axis=2)
+    assert (np.diff(ordered, axis=2) > 0).all()
+    groups = ordered // 32
+    assert (1 + (np.diff(groups, axis=2) > 0).sum(axis=2)).max() == 4
+
+
+def test_routing_of_a_request_does_not_depend_on_the_batch_or_the_pieces(monkeypatch):
+    source = deepseek(prompt_tokens=3)
+    batch = routing(source, range(12), 5)
+    for one, same in zip(routing(source, [7, 2, 7], 5), (batch[7], batch[2], batch[7]), strict=True):
+        assert (one == same).all()
+    monkeypatch.setattr(trace_module, "CHUNK_BYTES", 2 * 58 * 8 * 5)
+    assert all((one == same).all() for one, same in zip(routing(source, range(12), 5), batch, strict=True))
+
+
+def test_seeds_and_mixes_differ_and_are_named():
+    sources = [deepseek(), deepseek(seed=8), deepseek(mix={"mmlu": 0.5, "mmlu_zh": 0.5}), deepseek(requests=41)]
+    assert len({source.digest for source in sources}) == len(sources)
+    assert deepseek().digest == deepseek().digest
+    assert len({source.label for source in sources[:3]}) == 3
+
+
+def test_languages_and_tasks_have_experts_of_their_own():
+    mix = {"mmlu": 1, "mmlu_zh": 1, "law_zh": 1}
+    traffic = load_traffic("deepseek-v3", load_model("deepseek-v3"))
+    weights = np.array([[0.1, 0.8, 0, 0, 0.1]]).repeat(58, axis=0)
+    source = GenerativeTraffic(traffic.changed(weights=weights), 300, 1, mix, np.tile([[4, 8]], (300, 1)))
+    counts = statistics.subject_loads(collect(source)).reshape(3, -1).astype(float)
+    alike = np.corrcoef(counts)
+    assert alike[1, 2] > alike[0, 2] + 0.05 and alike[0, 1] > alike[0, 2] + 0.05
+
+
+def test_tasks_are_mixed_as_asked():
+    source = deepseek(requests=4000, mix={"mmlu": 3, "mmlu_zh": 1})
+    assert (source.request_task == 0).mean() == pytest.approx(0.75, abs=0.03)
+
+
+def test_a_model_survives_its_files(tmp_path, shared):
+    model = fitted(shared / "data/traces" / TRACES["gpt-oss-20b"], "gpt-oss-20b")[0]
+    save_model(model, tmp_path / "mine.yaml")
+    spec = SyntheticSpec(like=str(tmp_path / "mine.yaml"), requests=8)
+    source = generated_traffic(load_model("gpt-oss-20b"), spec, 8)
+    assert (tmp_path / "mine.npz").stat().st_size < 300_000
+    for key, array in model.arrays.items():
+        kept = source.model.arrays[key]
+        assert kept.shape == array.shape and np.abs(kept - array).max() <= 0.01 * max(1, array.max())
+
+
+def test_damaged_files_are_named(tmp_path):
+    from archsim.specs.errors import TraceError
+
+    (tmp_path / "bad.npz").write_bytes(b"PK nonsense")
+    with pytest.raises(TraceError, match="bad.yaml: not a readable traffic model"):
+        head = {
+            "name": "x",
+            "source": "x",
+            "top_k": 1,
+            "groups": 1,
+            "top_groups": 1,
+            "tasks": ["a"],
+            "tables": "bad.npz",
+        }
+        read_tables(head, tmp_path / "bad.yaml")
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_fitted_traffic_has_the_statistics_of_the_other_half(name, shared):
+    """Each statistic, mean over layers: within the larger of 10 % and twice the spread of the halves."""
+    _, *traces = fitted(shared / "data/traces" / TRACES[name], name)
+    one, other, generated = (statistics.layer_statistics(trace) for trace in traces)
+    for key in other:
+        values = [float(np.nanmean(found[key])) for found in (one, other, generated)]
+        allowed = max(0.1 * values[1], 2 * abs(values[0] - values[1]))
+        assert abs(values[2] - values[1]) <= allowed, (key, values)
+
+
+def test_fitted_traffic_collapses_where_the_trace_does(shared):
+    """Layer 7: one draw of traffic scatters by 8 % there, because requests have tastes; the mean of eight is tested."""
+    model, _, other, generated = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
+    layer = {int(number): index for index, number in enumerate(other.layer_ids)}
+    counts = statistics.loads(generated)
+    assert counts[layer[45]].argmax() == 40 and counts[layer[45], 40] / counts[layer[45]].sum() > 0.99
+    task = [model.task_names.index(known_tasks(other)[0][each]) for each in known_tasks(other)[1]]
+    draws = [simulate(model, request_lengths(other), task, seed) for seed in range(8)]
+    made = np.mean([statistics.max_over_mean(statistics.loads(draw))[layer[7]] for draw in draws])
+    assert made == pytest.approx(statistics.max_over_mean(statistics.loads(other))[layer[7]], rel=0.1)
+    strong = [
+        (statistics.layer_statistics(trace)["prefill_decode_spearman"] >= statistics.STRONG).mean()
+        for trace in (other, generated)
+    ]
+    assert strong[1] == pytest.approx(strong[0], abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("deepseek-v3", "deepseek-v3-r1/sglang_logical_count.npz"),
+        ("qwen3-235b-a22b", "qwen3-235b-a22b/sglang_logical_count_26layers.npz"),
+    ],
+)
+def test_traffic_of_load_matrices_is_as_skewed(name, file, shared):
+    """Largest over mean load, Gini coefficient and share of the top 20 % of experts, in every layer within 10 %."""
+    with np.load(shared / "data/traces" / file) as recorded:
+        counts, layer_ids = recorded["counts"], recorded["layer_ids"]
+        counts = [counts[recorded["phase"] == phase] for phase in (0, 1)] if counts.ndim == 3 else [counts[None]] * 2
+    measured = [(each / each.sum(axis=2, keepdims=True)).mean(axis=0) for each in counts]
+    traffic = load_traffic(name, load_model(name))
+    rows = np.searchsorted(traffic.layer_ids, layer_ids)
+    generated = simulate(traffic, np.tile([[30, 30]], (700, 1)), np.zeros(700), seed=5)
+    for phase, rows_of in enumerate((generated.iteration == 0, generated.iteration > 0)):
+        loads = statistics.loads(generated, rows_of)[rows]
+        for statistic in (statistics.max_over_mean, statistics.gini, statistics.coverage):
+            assert statistic(loads) == pytest.approx(statistic(measured[phase]), rel=0.1), statistic.__name__
+
+
+STEPS = 3
+STRATEGIES = ("base", "ep", "allo", "pred", "allo+pred")
+
+
+def speed_ups(source, assumptions):
+    """{strategy: decode time of base over its own}."""
+    model, system = load_model("llama-4-maverick"), load_system("dojo")
+    times = {}
+    for name in STRATEGIES:
+        policy = PolicySpec(name=name, **PRESETS[name])
+        requests, predictor = source.requests, build_policy(policy).predictor
+        demand = build_demand(source, requests, STEPS, 0, origin_dies=system.dies, predictor=predictor)
+        stream = source.steps(np.arange(requests), STEPS)
+        times[name] = EventEngine(system, model, policy, load_assumptions(assumptions), demand, stream).run().decode_ns
+    return {name: times["base"] / time for name, time in times.items()}
+
+
+@pytest.mark.parametrize("assumptions", ["physical", "published"])
+def test_strategies_rank_the_same_on_fitted_traffic(assumptions, shared):
+    """Speed-ups of the real requests and of those generated like them agree within 10 %, and so does the order."""
+    _, _, other, generated = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
+    real, made = speed_ups(other, assumptions), speed_ups(generated, assumptions)
+    for name in STRATEGIES:
+        assert made[name] == pytest.approx(real[name], rel=0.1), name
+    for one in STRATEGIES:
+        for other_one in STRATEGIES:
+            if real[one] > 1.02 * real[other_one]:
+                assert made[one] > made[other_one], (one, other_one)

@@ -1,0 +1,62 @@
+"""The profile of a trace as a page, a table and commands."""
+
+import csv
+from html import unescape
+
+import numpy as np
+import pytest
+
+from archsim.cli import main
+from archsim.specs.library import load_model
+from archsim.workload import open_trace
+from archsim.workload.profile import DEFINITIONS, insights, profile
+
+LLAMA = "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
+
+
+@pytest.fixture(scope="module")
+def llama(shared):
+    trace = open_trace(shared / LLAMA, load_model("llama-4-maverick"))
+    return profile(trace)
+
+
+def test_insights_have_measured_support(llama):
+    found = insights(llama)
+    assert [each.number for each in found] == [1, 2, 3, 4, 5, 6]
+    assert [each.verdict for each in found] == ["supported"] * 4 + ["not measurable", "supported"]
+    assert f"{llama.mean('max_over_mean'):.1f}" in found[3].measured
+
+
+def test_popularity_predicts_less_than_the_heatmap_at_its_best(llama):
+    assert (llama.layers["predictable_load"] <= llama.layers["predictable_ceiling"] + 1e-12).all()
+    assert (llama.layers["predictable_unseen"] <= 1).all() and llama.mean("predictable_unseen") > 0.3
+
+
+def test_the_command_writes_a_page_and_a_table(shared, tmp_path, capsys):
+    source = str(shared / "data/traces/gpt-oss-20b/mmlu_decode.npz")
+    assert main(["trace", "profile", source, "--model", "gpt-oss-20b", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "coactivation_top20       0.75" in printed and "insight 1: not measurable" in printed
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    with (tmp_path / "profile.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    means = {row["statistic"]: float(row["value"]) for row in rows if row["of"] == "mean of layers"}
+    for name in means:
+        assert DEFINITIONS[name] in unescape(page)
+    assert page.count("<svg") > 10 and page.count("<img") > 8 and "http" not in page.replace("http://www.w3.org", "")
+    layers = [float(row["value"]) for row in rows if row["statistic"] == "gini" and row["of"] == "layer"]
+    assert np.mean(layers) == pytest.approx(means["gini"], rel=1e-4) and len(layers) == 24
+
+
+def test_synth_writes_a_trace_that_opens(tmp_path, capsys):
+    out = tmp_path / "made.npz"
+    arguments = ["--model", "olmoe-1b-7b", "--requests", "5", "--seed", "3", "--out", str(out)]
+    assert main(["trace", "synth", "olmoe-1b-7b", *arguments]) == 0
+    assert "5 requests" in capsys.readouterr().out
+    assert open_trace(out, load_model("olmoe-1b-7b")).requests == 5
+
+
+def test_unknown_presets_are_named(tmp_path, capsys):
+    arguments = ["--model", "olmoe-1b-7b", "--out", str(tmp_path / "x.npz")]
+    assert main(["trace", "synth", "olmo-1b-7b", *arguments]) == 2
+    assert "no traffic preset 'olmo-1b-7b'; did you mean 'olmoe-1b-7b'?" in capsys.readouterr().err

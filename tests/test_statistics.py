@@ -1,0 +1,151 @@
+"""Statistics of routing: on traces small enough to count by hand, laws, and figures of the recorded Llama-4 trace."""
+
+import numpy as np
+import pytest
+
+from archsim.specs.library import load_model
+from archsim.workload import Trace, open_trace, statistics
+
+LLAMA = "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
+
+
+def trace_of(requests, num_experts=4, prompt=1):
+    """A trace from [request][token][layer][rank]; the first `prompt` tokens of each are prefill."""
+    experts = np.array([token for request in requests for token in request], np.int16)
+    lengths = [len(request) for request in requests]
+    iteration = np.concatenate([np.maximum(np.arange(length) - prompt + 1, 0) for length in lengths])
+    return Trace(
+        experts=experts,
+        request_offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        iteration=iteration.astype(np.int16),
+        layer_ids=np.arange(experts.shape[1], dtype=np.int32),
+        num_experts=num_experts,
+        top_k=experts.shape[2],
+        model="",
+        source="",
+        request_subject=np.zeros(len(requests), np.int16),
+        subject_names=("all",),
+    )
+
+
+@pytest.fixture
+def small():
+    return trace_of([[[[0, 1], [2, 3]], [[0, 2], [2, 1]], [[3, 0], [1, 0]]], [[[1, 2], [0, 3]], [[1, 2], [3, 0]]]])
+
+
+@pytest.fixture(scope="module")
+def random():
+    generator = np.random.default_rng(5)
+    return trace_of(
+        [[[generator.choice(16, 3, replace=False) for _ in range(4)] for _ in range(n)] for n in (40, 70, 9)], 16
+    )
+
+
+@pytest.fixture(scope="module")
+def llama(shared):
+    return open_trace(shared / LLAMA, load_model("llama-4-maverick"))
+
+
+def test_loads_and_pairs_by_hand(small):
+    assert statistics.loads(small).tolist() == [[3, 3, 3, 1], [3, 2, 2, 3]]
+    assert statistics.loads(small, small.iteration == 0).tolist() == [[1, 2, 1, 0], [1, 0, 1, 2]]
+    assert statistics.cross_layer(small)[0, 0].tolist() == [1, 2, 2, 1]
+    assert statistics.cross_token(small)[0].tolist() == [[2, 0, 1, 1], [1, 1, 2, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
+    assert statistics.cross_token(small, 2)[0].sum() == 4
+    assert statistics.coactivation(small)[0].tolist() == [[0, 1, 1, 1], [1, 0, 2, 0], [1, 2, 0, 0], [1, 0, 0, 0]]
+
+
+def test_shared_experts_and_reuse_by_hand(small):
+    assert statistics.same_expert(small) == pytest.approx([4 / 6, 4 / 6])
+    assert statistics.reuse_distances(small, 3).tolist() == [12, 8, 0, 0]
+
+
+def test_pairs_are_conserved(random):
+    tokens, k = len(random.experts), random.top_k
+    assert (statistics.loads(random).sum(axis=1) == tokens * k).all()
+    assert (statistics.cross_layer(random).sum(axis=(1, 2)) == tokens * k * k).all()
+    assert (statistics.cross_token(random).sum(axis=(1, 2)) == (tokens - random.requests) * k * k).all()
+    assert (statistics.cross_layer(random).sum(axis=2) == k * statistics.loads(random)[:-1]).all()
+
+
+def test_coactivation_is_symmetric(random):
+    pairs = statistics.coactivation(random)
+    assert (pairs == pairs.transpose(0, 2, 1)).all()
+    assert (pairs.sum(axis=2) == (random.top_k - 1) * statistics.loads(random)).all()
+
+
+def test_coverage_and_skew_of_extremes():
+    flat, one = np.full((1, 50), 7), np.eye(50, dtype=int)[:1]
+    assert statistics.coverage(flat) == pytest.approx(0.2) and statistics.coverage(one) == 1
+    assert statistics.max_over_mean(flat) == 1 and statistics.max_over_mean(one) == 50
+    assert statistics.gini(flat) == pytest.approx(0) and statistics.gini(one) == pytest.approx(1 - 1 / 50)
+    assert np.isnan(statistics.coverage(flat * 0)).all()
+
+
+def test_cumulative_coverage_rises_to_one(random):
+    found = statistics.cumulative_coverage(statistics.cross_token(random), np.linspace(0.05, 1, 20))
+    assert (np.diff(found, axis=1) >= 0).all() and found[:, -1] == pytest.approx(1)
+
+
+def test_spearman_is_that_of_scipy():
+    from scipy.stats import spearmanr
+
+    one, other = np.random.default_rng(0).integers(9, size=(2, 3, 40))
+    expected = [spearmanr(one[layer], other[layer])[0] for layer in range(3)]
+    assert statistics.spearman(one, other) == pytest.approx(expected)
+    assert np.isnan(statistics.spearman(one * 0, other)).all()
+
+
+def test_halves_are_all_requests_once(random):
+    one, other = statistics.halves(random)
+    assert one.requests + other.requests == random.requests
+    assert (statistics.loads(one) + statistics.loads(other) == statistics.loads(random)).all()
+
+
+def test_independent_routing_has_the_coverage_of_its_null_model(random):
+    pairs = statistics.cross_layer(random)
+    counts = statistics.loads(random)
+    null = statistics.null_pairs(counts[:-1], counts[1:], pairs.sum(axis=(1, 2)))
+    assert statistics.coverage(pairs).mean() == pytest.approx(statistics.coverage(null).mean(), rel=0.1)
+
+
+def test_a_heatmap_is_best_at_what_it_was_counted_from(random):
+    heat = statistics.cross_token(random)
+    other = statistics.cross_token(random, 2)
+    assert (statistics.predictable(heat, heat) >= statistics.predictable(other, heat)).all()
+    assert statistics.predictable(heat, heat, 1.0) == pytest.approx(1)
+
+
+def test_working_set_grows_with_the_batch(random):
+    found = statistics.working_set(random, (1, 4, 64))
+    assert found[0] == pytest.approx(3) and (np.diff(found, axis=0) > 0).all() and (found <= 16).all()
+
+
+def test_drift_of_what_does_not_change_is_zero():
+    same = trace_of([[[[0, 1]]] * 9, [[[2, 3]]] * 9])
+    assert statistics.drift(same) == pytest.approx(0)
+    moving = trace_of([[[[0, 1]]] * 5 + [[[2, 3]]] * 4], prompt=1)
+    assert statistics.drift(moving)[-1] == pytest.approx(1)
+
+
+def test_llama4_has_the_measured_patterns(llama):
+    """Expected values were measured on three subjects; the trace here has two of them, so is a little less spread."""
+    found = statistics.layer_statistics(llama)
+    layer = {int(number): index for index, number in enumerate(llama.layer_ids)}
+    assert found["cross_layer_top20"].mean() == pytest.approx(0.95, abs=0.04)
+    assert found["cross_token_top20"].mean() == pytest.approx(0.93, abs=0.04)
+    assert found["prefill_decode_spearman"].mean() == pytest.approx(0.80, abs=0.04)
+    assert (found["prefill_decode_spearman"] >= statistics.STRONG).mean() == pytest.approx(0.92, abs=0.09)
+    assert found["max_over_mean"][layer[7]] == pytest.approx(21, rel=0.05)
+    counts = statistics.loads(llama)[layer[45]]
+    assert counts.argmax() == 40 and counts.max() / counts.sum() > 0.998
+
+
+def test_llama4_spreads_with_every_subject(llama):
+    """Coverage falls, and agreement of the phases rises, from one subject to two: the way to the values of three."""
+    both = statistics.layer_statistics(llama)
+    for subject in range(2):
+        one = statistics.layer_statistics(statistics.subset(llama, np.flatnonzero(llama.request_subject == subject)))
+        for key in ("cross_layer_top20", "cross_token_top20"):
+            assert one[key].mean() > both[key].mean()
+        assert one["prefill_decode_spearman"].mean() < both["prefill_decode_spearman"].mean()
