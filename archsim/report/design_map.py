@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from archsim.report.data import Place, Report, Run
 from archsim.report.deciders import Family, added_mm2, words
 from archsim.report.figures import Panel, policy_class
-from archsim.report.svg import Axis, element, linear_axis, log_axis, number, picture, text, title
+from archsim.report.svg import Axis, element, linear_axis, number, picture, text, title
 from archsim.report.units import factor, plain, plain_factor, significant
 
 WIDTH, HEIGHT = 460.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 40.0, 16.0, 14.0, 36.0
 SIZE = 4.2  # half of a mark, px
-LEAST_MM2 = 1e-2
+MARGIN = 1.15  # of the area axis beyond the points
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,27 @@ def front(points: list[Point]) -> list[Point]:
 
 
 def draw(points: list[Point], best: list[Point], policies: list[str], spoken: str) -> str:
-    """An SVG: area on a logarithmic axis, speed-up from 0, the front as steps."""
-    across = log_axis(LEAST_MM2, max(point.mm2 for point in points), plain)
-    up = linear_axis(1.08 * max(point.speedup for point in points), plain_factor)
-    frame = _Frame(across, up)
+    """An SVG: area on a logarithmic axis, speed-up on a linear one, both as far as there are points; the front as steps."""
+    areas, speedups = [point.mm2 for point in points if point.mm2], [point.speedup for point in points]
+    frame = _Frame(_area_axis(min(areas) / MARGIN, max(areas) * MARGIN), _speedup_axis(min(speedups), max(speedups)))
     parts = [*frame.grid(), _steps(frame, best)]
     parts += [_mark(frame, point, policy_class(point.run.policy, policies), point in best) for point in points]
     return picture(WIDTH, HEIGHT, spoken, parts)
+
+
+def _area_axis(low: float, high: float) -> Axis:
+    """Ticks at 1, 2 and 5 of every decade."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [digit * 10.0**power for power in decades for digit in (1, 2, 5)]
+    return Axis(low, high, tuple(tick for tick in ticks if low <= tick <= high), plain, log=True)
+
+
+def _speedup_axis(low: float, high: float) -> Axis:
+    margin = max(high - low, 0.02 * high) / 10
+    low, high = low - margin, high + margin
+    step = linear_axis(high - low, plain_factor).ticks[1]
+    ticks = tuple(step * i for i in range(math.ceil(low / step), math.floor(high / step) + 1))
+    return Axis(low, high, ticks, plain_factor)
 
 
 @dataclass(frozen=True)
