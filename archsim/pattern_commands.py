@@ -19,7 +19,9 @@ def add_pattern_commands(commands: argparse._SubParsersAction) -> None:
     profile.set_defaults(command=_profile)
 
     fit = commands.add_parser("fit", help="estimate the parameters of generated routing from recorded routing")
-    fit.add_argument("source", metavar="SRC", help="store, .npz or directory of JSON requests")
+    fit.add_argument(
+        "source", metavar="SRC", help="store, .npz or directory of JSON requests; or .npz of loads (counts, layer_ids)"
+    )
     fit.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
     fit.add_argument("--out", required=True, metavar="FILE", help=".yaml to write; its tables go beside it as .npz")
     fit.add_argument("--seed", type=natural, default=0, metavar="N")
@@ -56,9 +58,14 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
+    from archsim.specs.library import load_model
     from archsim.workload.fit import fit_trace
+    from archsim.workload.load_preset import is_load_matrix, write_load_preset
     from archsim.workload.traffic_model import save_model
 
+    if is_load_matrix(arguments.source):
+        print(write_load_preset(Path(arguments.source), load_model(arguments.model), Path(arguments.out)))
+        return OK
     trace, out = _open(arguments), Path(arguments.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     source = f"archsim trace fit of {trace.requests} requests, {len(trace.experts)} tokens, digest {trace.digest[:12]}"

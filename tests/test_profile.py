@@ -9,7 +9,10 @@ import pytest
 from archsim.cli import main
 from archsim.specs.library import load_model
 from archsim.workload import open_trace
+from archsim.workload.fit import simulate
 from archsim.workload.profile import DEFINITIONS, insights, profile
+from archsim.workload.statistics import gini, loads
+from archsim.workload.traffic_presets import load_traffic
 
 LLAMA = "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
 
@@ -60,3 +63,15 @@ def test_unknown_presets_are_named(tmp_path, capsys):
     arguments = ["--model", "olmoe-1b-7b", "--out", str(tmp_path / "x.npz")]
     assert main(["trace", "synth", "olmo-1b-7b", *arguments]) == 2
     assert "no traffic preset 'olmo-1b-7b'; did you mean 'olmoe-1b-7b'?" in capsys.readouterr().err
+
+
+def test_fit_makes_a_preset_of_loads(tmp_path, capsys):
+    model = load_model("mixtral-8x7b")
+    counts = np.random.default_rng(1).integers(50, 400, size=(32, 8))
+    np.savez(tmp_path / "loads.npz", counts=counts, layer_ids=np.arange(32))
+    out = tmp_path / "mine.yaml"
+    assert main(["trace", "fit", str(tmp_path / "loads.npz"), "--model", "mixtral-8x7b", "--out", str(out)]) == 0
+    traffic = load_traffic(str(out), model)
+    assert traffic.popularity[1] == pytest.approx(counts / counts.sum(axis=1, keepdims=True), rel=0.01)
+    made = loads(simulate(traffic, np.tile([[30, 30]], (300, 1)), np.zeros(300), seed=1))
+    assert gini(made) == pytest.approx(gini(counts), rel=0.15)

@@ -76,6 +76,10 @@ def preset_digest(like: str) -> str:
     return digest.hexdigest()
 
 
+def shape_of(model) -> _Shape:
+    return _Shape(np.array(model.moe_layer_ids, np.int32), model.experts, model.top_k)
+
+
 def load_traffic(like: str, model) -> TrafficModel:
     """The parameters of a preset for the layers of a ModelSpec. Raises TraceError if they are of another shape."""
     file = traffic_file(like)
@@ -85,7 +89,7 @@ def load_traffic(like: str, model) -> TrafficModel:
         raise TraceError(f"{file}: not a readable traffic model ({error})") from error
     if not isinstance(head, dict):
         raise TraceError(f"{file}: not a traffic model; expected keys such as name, source")
-    shape = _Shape(np.array(model.moe_layer_ids, np.int32), model.experts, model.top_k)
+    shape = shape_of(model)
     found = read_tables(head, file) if "tables" in head else from_statistics(head, file, shape)
     if (found.experts, found.top_k) != (model.experts, model.top_k):
         raise TraceError(
