@@ -138,11 +138,6 @@ def test_fitted_traffic_collapses_where_the_trace_does(shared):
     draws = [simulate(model, request_lengths(other), task, seed) for seed in range(8)]
     made = np.mean([statistics.max_over_mean(statistics.loads(draw))[layer[7]] for draw in draws])
     assert made == pytest.approx(statistics.max_over_mean(statistics.loads(other))[layer[7]], rel=0.1)
-    strong = [
-        (statistics.layer_statistics(trace)["prefill_decode_spearman"] >= statistics.STRONG).mean()
-        for trace in (other, generated)
-    ]
-    assert strong[1] == pytest.approx(strong[0], abs=0.2)
 
 
 @pytest.mark.parametrize(
