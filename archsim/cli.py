@@ -53,6 +53,19 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, to be opened with Perfetto")
     run.set_defaults(command=_run)
 
+    area = commands.add_parser("area", help="area and power of the tables and cores that decide, beside the published")
+    _add_experiment(area, "experiment")
+    area.add_argument(
+        "--design",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="what the tables are built for, such as experts=1024 or ports=2; may be repeated",
+    )
+    area.add_argument("--technology", choices=("n5", "scaled"), default="n5", help="coefficients (default: n5)")
+    area.add_argument("--sources", action="store_true", help="print every coefficient and where it comes from")
+    area.set_defaults(command=_area)
+
     check = commands.add_parser("check", help="check an experiment, system, model or assumption file")
     _add_experiment(check, "file to check")
     check.set_defaults(command=_check)
@@ -111,6 +124,14 @@ def _run(arguments: argparse.Namespace) -> int:
         layer=arguments.layer,
         timeline=arguments.timeline,
     )
+
+
+def _area(arguments: argparse.Namespace) -> int:
+    from archsim.area_command import area_command
+    from archsim.specs.library import load_experiment
+
+    experiment = load_experiment(arguments.file, arguments.overrides)
+    return area_command(experiment, arguments.design, arguments.technology, arguments.sources)
 
 
 def _check(arguments: argparse.Namespace) -> int:

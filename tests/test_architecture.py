@@ -23,6 +23,7 @@ ROOMS = [
         "archsim.block_commands",
         "archsim.trace_commands",
         "archsim.model_commands",
+        "archsim.area_command",
     ),
 ]
 RANK = {prefix: rank for rank, room in enumerate(ROOMS) for prefix in room}
