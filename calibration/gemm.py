@@ -91,7 +91,8 @@ def significant(value: float, digits: int = 5) -> float:
 
 def quantiles(residuals: np.ndarray) -> Quantiles:
     """5, 50 and 95 % of measured / predicted - 1."""
-    if not len(residuals.ravel()):
+    residuals = np.asarray(residuals)
+    if not residuals.size:
         return Quantiles(p05=0.0, p50=0.0, p95=0.0, points=0)
     p05, p50, p95 = (significant(value, 4) for value in np.quantile(residuals, (0.05, 0.5, 0.95)))
     return Quantiles(p05=p05, p50=p50, p95=p95, points=residuals.size)

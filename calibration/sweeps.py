@@ -45,20 +45,13 @@ def pools(rows: pd.DataFrame, point: list[str], value: str) -> list[tuple[str, p
     found = []
     for name, mine in rows.groupby(rows["library_version"].map(release), sort=True):
         left = table_of_sweeps(mine, point, value)
+        apart = []
         while left.shape[1]:
-            newest = left[left.columns[0]]
-            alike = [column for column in left if _agree(newest, left[column])]
-            version = (
-                name if len(alike) == left.shape[1] and not found_version(found, name) else alike[0].partition("/")[0]
-            )
-            found.append((version, left[alike].dropna(how="all")))
+            alike = [column for column in left if _agree(left[left.columns[0]], left[column])]
+            apart.append(left[alike].dropna(how="all"))
             left = left.drop(columns=alike)
+        found += [(name if len(apart) == 1 else sweeps.columns[0].partition("/")[0], sweeps) for sweeps in apart]
     return found
-
-
-def found_version(found: list[tuple[str, pd.DataFrame]], name: str) -> bool:
-    """Whether a pool has this version already."""
-    return any(version == name for version, _ in found)
 
 
 def _agree(a: pd.Series, b: pd.Series) -> bool:

@@ -113,13 +113,17 @@ class GemmTable(Fitted):
 
 
 class MoeLaw(Spec):
-    """t = launch + ns_per_token tokens + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order), of one rank."""
+    """t = launch + ns_per_token tokens + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order), of one rank.
+
+    The rank that is waited for has tokens top_k / ep^spread token-expert pairs: spread is 1 where routing is balanced.
+    """
 
     launch_ns: NotNegative
     ns_per_token: NotNegative
     flop_per_s: Positive
     bytes_per_s: Positive
     order: Annotated[float, Field(ge=1, le=20)]
+    spread: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 class MoeTable(Fitted):

@@ -1,0 +1,57 @@
+"""From measurements to the parameters of one GPU."""
+
+from __future__ import annotations
+
+from archsim.specs.calibration import CalibrationSpec
+from calibration.comm import fit_transfers
+from calibration.datasheets import DATASHEETS, UNKNOWN_SMS, reference_of
+from calibration.gemm import fit_gemm
+from calibration.launch import fit_launch
+from calibration.memory import fit_memory
+from calibration.moe import fit_moe
+from calibration.reading import CalibrationError, Measurements
+from calibration.schema import TABLES
+
+UNKNOWN_BANDWIDTH = 1e12  # of a GPU without a datasheet or a GEMM table
+
+
+def sms_of(gpu: str) -> int:
+    """SMs of a GPU; only how full waves of tiles are depends on it."""
+    return DATASHEETS[gpu].sms if gpu in DATASHEETS else UNKNOWN_SMS
+
+
+def fit_measurements(measurements: Measurements, gpu: str) -> CalibrationSpec:
+    """All sections that the measurements of a GPU allow. Raises CalibrationError where there are none of it."""
+    if gpu not in measurements.gpus():
+        known = ", ".join(measurements.gpus()) or "none"
+        raise CalibrationError(f"no measurements of {gpu!r}; there are some of: {known}")
+    gemm = fit_gemm(measurements.table("gemm", gpu), sms_of(gpu))
+    plain = {table.dtype: table for table in gemm if table.groups == 1}
+    rates = {dtype: table.law.flop_per_s for dtype, table in plain.items()}
+    bandwidth = max((table.law.bytes_per_s for table in plain.values()), default=UNKNOWN_BANDWIDTH)
+    return CalibrationSpec(
+        gpu=gpu,
+        reference=reference_of(gpu, rates, bandwidth),
+        gemm=gemm,
+        moe=fit_moe(measurements.table("moe", gpu)),
+        p2p=fit_transfers(measurements.table("p2p", gpu), "p2p"),
+        collectives=fit_transfers(measurements.table("collective", gpu), "collective"),
+        pcie=fit_transfers(measurements.table("hostpath", gpu), "hostpath"),
+        hbm=fit_memory(
+            measurements.table("memory", gpu), DATASHEETS[gpu].hbm_bytes_per_s if gpu in DATASHEETS else None
+        ),
+        launch=fit_launch(measurements, gpu),
+    )
+
+
+def choose_gpu(measurements: Measurements, wanted: str | None, name: str) -> str:
+    """The GPU to fit: as asked for, or the one that the output is named after, or the only one there is.
+
+    Raises CalibrationError where that leaves a choice.
+    """
+    known = measurements.gpus(tuple(TABLES))
+    if wanted is not None:
+        return wanted
+    if name in known or len(known) == 1:
+        return name if name in known else known[0]
+    raise CalibrationError(f"measurements of several GPUs ({', '.join(known)}); choose one with --gpu")
