@@ -5,14 +5,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from reference.interpreter import MOVE_STATES, SLICES, Reserved, Shared, ring_order
+from reference.interpreter import MOVE_STATES, SLICES, Reserved, Shared, ring_order, walk
 from test_physical_laws import demand_of, policy, small_model, small_system
 
 from archsim.engine.event import EventEngine
 from archsim.engine.transfers import FLOWS, WAITING
 from archsim.specs.library import load_assumptions
 from archsim.specs.model import MoeLayers
-from microarch import blocks, local_cp
+from microarch import blocks, global_cp, local_cp
 from microarch.request import Event, State
 
 MODEL = small_model(experts=6, top_k=2, hidden=512, expert_ffn=384, shared_ffn=384, moe_layers=MoeLayers(first=0, last=1))
@@ -52,7 +52,7 @@ class Both:
 
     def __init__(self, engine, assumptions):
         self.kernel, self.machine, self.assumptions = engine._kernel, engine.machine, assumptions
-        self.steps, self.stages, self.seen = 0, 0, Counter()
+        self.stages, self.seen = 0, Counter()
 
     def step(self, work, memory, tally, begin_ns):
         reserved = self.assumptions.contention == "reserved"
@@ -75,7 +75,7 @@ class Both:
         self.compare_local_cps(interpreter, work, told, ends)
         compare_memory(interpreter.memory, memory)
         check_drained(self.kernel, work, reserved)
-        self.steps, self.stages = self.steps + 1, self.stages + len(told)
+        self.stages += len(told)
         self.seen += Counter((t.table, t.state, t.event) for t in interpreter.transitions)
         return end
 
@@ -94,6 +94,40 @@ class Both:
                 last = [end for (state, item, *_), end in zip(told, ends, strict=True) if state == State.COMPUTE
                         and entries[item // SLICES]["routed"] and entries[item // SLICES]["die"] == t.item]
             assert t.time == pytest.approx(max(last), rel=1e-9)
+
+
+class WalkedDecision:
+    """The engine's cost model of decisions; what it says is compared with a walk through the Global CP's table."""
+
+    def __init__(self, decision):
+        self.decision, self.seen = decision, Counter()
+        self.totals, self.decide = decision.totals, decision.decide
+
+    def before_step(self, plan, rows):
+        ready_ns = self.decision.before_step(plan, rows)
+        ends = self.walk(self.states_ns(plan, rows, 0))
+        late_ns = ends[global_cp.State.WRITE] - ends[global_cp.State.DISPATCH]
+        assert ready_ns == pytest.approx(max(0.0, late_ns) if rows else 0.0, rel=1e-9)
+        return ready_ns
+
+    def after_step(self, plan, rows, copies, before_ns, step_ns):
+        exposed_ns = self.decision.after_step(plan, rows, copies, before_ns, step_ns)
+        states_ns = self.states_ns(plan, rows, copies)
+        for state, hidden_ns in ((global_cp.State.READ, before_ns), (global_cp.State.UPDATE, step_ns)):
+            states_ns[state] = max(0.0, states_ns[state] - hidden_ns)
+        assert exposed_ns == pytest.approx(self.walk(states_ns)[global_cp.State.UPDATE], rel=1e-9)
+        return exposed_ns
+
+    def states_ns(self, plan, rows, copies):
+        return self.decision._states_ns(self.decision._counts(plan, rows, copies))
+
+    def walk(self, states_ns):
+        """When each state ends."""
+        start = global_cp.State.IDLE
+        transitions = walk(global_cp.TABLE, start, lambda state: (global_cp.Event(int(state != start)), states_ns[state]))
+        assert len({t.state for t in transitions}) == len(transitions) == len(global_cp.TABLE.steps)
+        self.seen += Counter((t.table, t.state, t.event) for t in transitions)
+        return {t.state: t.time for t in transitions}
 
 
 def compare_memory(mine, memory):
@@ -143,28 +177,32 @@ RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SET
 
 
 def run_both(name, changes, hardware):
-    """(the pair of kernel and interpreter, outcome of the run)."""
+    """(transitions taken, stages compared, outcome of the run)."""
     system = small_system(2, 2, **hardware)
-    assumptions = load_assumptions("physical", heatmap_update="free", **changes)
+    assumptions = load_assumptions("physical", decision_cost="charged", heatmap_update="free", **changes)
     spec = POLICIES[name]
     engine = EventEngine(system, MODEL, spec, assumptions, demand_of(MODEL, system, spec, decode_steps=3, batch=12))
     engine._kernel = both = Both(engine, assumptions)
-    return both, engine.run()
+    engine.decision = WalkedDecision(engine.decision)
+    outcome = engine.run()
+    return both.seen + engine.decision.seen, both.stages, outcome
 
 
 def test_kernels_and_interpreter_agree_event_for_event_on_every_transition(capsys):
     seen, stages = Counter(), 0
     for run in RUNS:
-        both, outcome = run_both(*run)
-        assert both.steps
+        taken, more, outcome = run_both(*run)
+        assert more
         if run[2]:
             assert outcome.memory.copies.room["evictions"].sum() > 0
             assert outcome.memory.atu.misses.sum() > outcome.memory.atu.used.sum()
-        seen, stages = seen + both.seen, stages + both.stages
-    every = [("request", *key) for key in blocks.REQUEST.steps] + [("local_cp", *key) for key in local_cp.TABLE.steps]
+        seen, stages = seen + taken, stages + more
+    every = [(table.name, *key) for table in (blocks.REQUEST, local_cp.TABLE, global_cp.TABLE) for key in table.steps]
+    assert {key for table in blocks.TABLES.values() for key in table.steps} <= {key[1:] for key in every}
     with capsys.disabled():
-        print(f"\n{len(RUNS)} runs, {stages} stages; transitions taken: {len(seen)} of {len(every)}")
+        percent = 100 * len(seen) / len(every)
+        print(f"\n{len(RUNS)} runs, {stages} stages; transitions taken: {len(seen)} of {len(every)}, {percent:.0f} %")
         for table, state, event in every:
-            print(f"  {table:8}  {state.name:10}  {event.name:9}  {seen[table, state, event]:6}")
+            print(f"  {table:9}  {state.name:10}  {event.name:9}  {seen[table, state, event]:6}")
     assert len(RUNS) >= 20
     assert set(seen) == set(every)

@@ -41,6 +41,20 @@ class Transition(NamedTuple):
     item: int
 
 
+def walk(table: Table, state, choose, now: float = 0.0) -> list[Transition]:
+    """Follow a table from ``state`` until nothing is under way. ``choose(state)``: the event that ends it, and after how long."""
+    transitions, under_way = [], [(now, state)]
+    while under_way:
+        now, state = under_way.pop(0)
+        if state == table.final:
+            continue
+        event, ns = choose(state)
+        step = table.steps[state, event]
+        transitions.append(Transition(now + ns, table.name, state, event, step.next, 0))
+        under_way += [(now + ns, following) for following in (step.spawn, step.next) if following is not None]
+    return transitions
+
+
 @dataclass(eq=False)
 class Stage:
     """One activity: an item in a state, from ``start`` (before: the earliest) to ``end``."""

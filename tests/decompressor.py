@@ -1,0 +1,51 @@
+"""Decompressor of a die's D2D controller, a block from outside the package: slices travel compressed and are expanded here.
+
+State layout: none.
+
+Transitions::
+
+    state   event   next     spawns  action            latency
+    ------  ------  -------  ------  ----------------  ---------
+    EXPAND  SERVED  COMPUTE          expand the slice  expand_ns
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from microarch import blocks
+from microarch.fsm import Step, Table
+from microarch.parameters import parameter
+from microarch.request import Event
+from microarch.request import State as RequestState
+
+State = IntEnum("State", [*RequestState.__members__, "EXPAND"], start=0)  # the states of a request, and one more
+STEPS = {(State.EXPAND, Event.SERVED): Step(State.COMPUTE, None, "expand the slice", "expand_ns")}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Speed of the decompressor."""
+
+    expand_ns: float = parameter(500.0, "none: an example", "made up")
+
+
+TABLE = Table("decompressor", State, Event, (State.EXPAND,), State.DONE, STEPS)
+
+
+def expanding(step: Step) -> Step:
+    """What led to COMPUTE from the links leads to EXPAND now."""
+    return step._replace(next=State.EXPAND)
+
+
+REQUEST = Table(
+    name="request",
+    states=State,
+    events=Event,
+    initial=blocks.REQUEST.initial,
+    final=State.DONE,
+    steps={
+        **blocks.REQUEST.steps,
+        **{key: expanding(step) for key, step in blocks.REQUEST.steps.items() if key[0] == State.DATA},
+        **STEPS,
+    },
+)
