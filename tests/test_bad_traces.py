@@ -319,7 +319,7 @@ def test_npz_that_holds_python_objects_is_not_unpickled(tmp_path):
         (
             "gpt-oss-20b/mmlu_decode.npz",
             "mixtral-8x7b",
-            "the trace has experts = 32, but model mixtral-8x7b has experts = 8",
+            "the trace is of gpt-oss-20b ('openai/gpt-oss-20b'), the model is mixtral-8x7b",
         ),
         ("deepseek-v3-r1/sglang_logical_count.npz", "deepseek-v3", "member 'experts' is missing"),
     ],

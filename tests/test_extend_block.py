@@ -6,6 +6,7 @@ import decompressor
 import pytest
 from contract import check_arrays, check_block, check_walks
 from decompressor import State
+from reference.interpreter import Reserved, walk
 from test_physical_laws import demand_of, policy, small_model, small_system
 
 from archsim.engine.event import EventEngine
@@ -13,7 +14,6 @@ from archsim.report.state_diagram import state_diagram
 from archsim.specs.library import load_assumptions
 from microarch import blocks
 from microarch.request import Event
-from reference.interpreter import Reserved, walk
 
 EXPAND_NS = decompressor.Parameters().expand_ns
 
