@@ -1,8 +1,10 @@
 """Fits GEMM measurements: a smooth law, corrections at the measured points, and what is left over.
 
 The law's six parameters are found by least squares on log ratios with a soft-L1 loss (robust to outliers), with weak
-priors so that a handful of points suffices. Corrections are the medians over sweeps of ln(measured / law). A point that
-is far from its neighbours in m and also from what the other shapes say of it is an outlier; it is replaced by the latter.
+priors so that a handful of points suffices. Corrections are the medians over sweeps of ln(measured / law), drawn towards
+what the other shapes say of them in proportion to the variances of both: of a sweep's repeatability and of kriging (the
+more shapes, the more; a tenth to a fifth on the grid). A point that is far from its neighbours in m and also from what
+the other shapes say of it is an outlier; it is replaced by the latter.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ START = np.log([3e3, 0.1, 1e-4, 5e14, 2.5e12, 1.5])
 PRIOR = 0.003  # weight of one prior relative to one point, per unit of log
 ROBUST = 0.05  # log residuals beyond this count linearly
 OUTLIER = 0.5  # of ln(measured / law), against both neighbours and other shapes
+NOISE = 0.02  # standard deviation of ln t, where there is one sweep; pairs of public sweeps have 0.015 to 0.02
 LEAST_SHAPES_TO_KRIGE = 8
 WINDOW = 5  # points in m that are neighbours
 
@@ -43,11 +46,13 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
     n, k, m = (logs.index.get_level_values(name).to_numpy(float) for name in POINT)
     law = fit_law(logs.to_numpy(), m, n, k, dtype, groups)
     sizes, axis, corrections = _filled(logs - np.log(law_ns(law, m, n, k, dtype, groups)))
-    unseen = (
-        left_out(sizes, corrections, axis, sms) if len(sizes) >= LEAST_SHAPES_TO_KRIGE else np.zeros_like(corrections)
-    )
+    others = np.zeros_like(corrections)
     if len(sizes) >= LEAST_SHAPES_TO_KRIGE:
-        corrections = _without_outliers(corrections, unseen)
+        others = left_out(sizes, corrections, axis, sms)
+    unseen = quantiles(np.expm1(corrections - others))
+    if len(sizes) >= LEAST_SHAPES_TO_KRIGE:
+        corrections = _without_outliers(corrections, others)
+        corrections = _drawn_to(corrections, others, _noise(sweeps) ** 2 / sweeps.shape[1])
     names = [f"{int(n)}x{int(k)}" for n, k in sizes]
     rounded = np.rint(corrections / UNIT)
     return GemmTable(
@@ -60,7 +65,7 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
         m=tuple(axis),
         shapes={name: tuple(row) for name, row in zip(names, rounded, strict=True)},
         seen=_repeatability(sweeps),
-        unseen=quantiles(np.expm1(corrections - unseen)),
+        unseen=unseen,
     )
 
 
@@ -118,6 +123,19 @@ def _filled(corrections: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]
         known = np.isfinite(values)
         filled[row] = np.interp(np.log(axis), np.log(axis[known]), values[known])
     return np.array(table.index.tolist(), float), axis, filled
+
+
+def _noise(sweeps: pd.DataFrame) -> float:
+    """Standard deviation of ln t of one sweep, from the mean absolute difference of pairs; NOISE with one sweep."""
+    newest = sweeps[sweeps.columns[0]]
+    differences = sweeps.drop(columns=sweeps.columns[0]).sub(newest, axis=0).abs().stack()
+    return float(differences.mean() * np.sqrt(np.pi) / 2) if len(differences) else NOISE
+
+
+def _drawn_to(corrections: np.ndarray, others: np.ndarray, variance: float) -> np.ndarray:
+    """Corrections of some variance, averaged with kriged ones, each weighed by the inverse of its variance."""
+    kriged = np.mean(np.abs(corrections - others)) ** 2 * np.pi / 2
+    return corrections + variance / (variance + kriged) * (others - corrections)
 
 
 def _without_outliers(corrections: np.ndarray, unseen: np.ndarray) -> np.ndarray:

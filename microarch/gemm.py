@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.kernels import inner
+from archsim.kernels import inner, kernel
 from archsim.specs.calibration import CalibrationSpec, GemmLaw, GemmTable, newest_first
 from archsim.specs.errors import SpecError
 
@@ -142,6 +142,31 @@ def gemm_ns(m_points, ns_points, m):
 def _corrections(table: GemmTable) -> np.ndarray:
     """float64[shape, point]"""
     return np.array(tuple(table.shapes.values())) * UNIT
+
+
+@kernel
+def gemm_times(m_points, ns_points, curve, m, out):
+    """Fills out float64[row] with the times of m int64[row] rows by the curves ns_points[curve[row]]."""
+    for row in range(len(m)):
+        out[row] = gemm_ns(m_points, ns_points[curve[row]], m[row])
+
+
+def table_times(table: GemmTable, n, k, m, sms: int) -> np.ndarray:
+    """Times of many products on the GPU that was measured, float64[row]; n, k, m: int64[row]."""
+    shapes, curve = np.unique(np.stack([n, k], axis=1), axis=0, return_inverse=True)
+    sizes = np.array(table.sizes)
+    known = {tuple(size): row for row, size in enumerate(sizes.tolist())}
+    corrections, axis = _corrections(table), np.array(table.m)
+    found = np.empty((len(shapes), len(axis)))
+    unseen = np.array([tuple(shape) not in known for shape in shapes.tolist()])
+    for row in np.flatnonzero(~unseen):
+        found[row] = corrections[known[tuple(shapes[row].tolist())]]
+    if unseen.any():
+        found[unseen] = krige(sizes.astype(float), corrections, shapes[unseen].astype(float), axis, sms)
+    law = law_ns(table.law, axis[None], shapes[:, :1], shapes[:, 1:], table.dtype, table.groups)
+    times = np.empty(len(m))
+    gemm_times(axis.astype(np.int64), law * np.exp(found), curve.ravel().astype(np.int64), m.astype(np.int64), times)
+    return times
 
 
 def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:

@@ -1,0 +1,258 @@
+"""Errors of a calibration: with a file, and on what a fit has not seen (sweeps, shapes, EP sizes), beside repeatability.
+
+A case is one measured point. ``error`` = predicted / measured - 1. ``floor``: |measured / median of the other sweeps of
+the same library and release at the same point - 1|: what no model can be expected to be better than.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from archsim.specs.calibration import CalibrationSpec, GemmTable, MoeTable, newest_first
+from archsim.specs.errors import SpecError
+from calibration.fit import sms_of
+from calibration.gemm import NS_PER_US, POINT, fit_table
+from calibration.moe import POINT as RANK_POINT
+from calibration.moe import left_out_errors, moe_ns
+from calibration.reading import Measurements
+from calibration.sweeps import pools, release, table_of_sweeps
+from microarch.gemm import choose_table, table_times
+
+UNDER = 0.05
+SEEN, SWEEP_OUT, SHAPE_OUT, RANK_OUT = "calibration file", "sweep left out", "shape left out", "EP size left out"
+GEMM_KEYS = ["library", "dtype", "quant_included", "groups"]
+MOE_KEYS = ["model", "library", "dtype", "distribution", "hidden", "ffn", "experts", "top_k"]
+# Expert shapes of the paper's validation and of the models that its DGX measurements name.
+EXPERTS = ("DeepSeek-V3", "Qwen3-235B-A22B", "Qwen3-30B-A3B")
+SHAPES_OF_EXPERTS = {
+    **dict.fromkeys(((4096, 7168), (2048, 7168), (7168, 2048)), EXPERTS[0]),
+    **dict.fromkeys(((3072, 4096), (1536, 4096), (4096, 1536)), EXPERTS[1]),
+    **dict.fromkeys(((1536, 2048), (768, 2048), (2048, 768)), EXPERTS[2]),
+}
+POWERS_OF_TWO = tuple(2**exponent for exponent in range(13))  # M = 1 ... 4096
+SHAPE_FOLDS = 16  # shapes are left out every sixteenth at a time
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of some cases: mean, p95 and max of |error|, cases under 5 %, and the mean of the floor (nan: unknown)."""
+
+    cases: int
+    mean: float
+    p95: float
+    max: float
+    under: int
+    floor: float
+
+
+def summary(cases: pd.DataFrame) -> Summary:
+    """Raises ValueError for no cases."""
+    errors = cases["error"].abs().to_numpy(float)
+    if not len(errors):
+        raise ValueError("no cases")
+    floor = float(cases["floor"].mean())
+    return Summary(
+        len(errors),
+        errors.mean(),
+        float(np.quantile(errors, 0.95)),
+        errors.max(),
+        int((errors < UNDER).sum()),
+        floor,
+    )
+
+
+def summaries(cases: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """One row per group: the columns of Summary."""
+    rows = [dict(zip(by, key, strict=True)) | vars(summary(group)) for key, group in cases.groupby(by, sort=True)]
+    return pd.DataFrame(rows)
+
+
+def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
+    """Every GEMM row of the calibration's GPU by the calibration file, with the table that was used."""
+    rows = measurements.table("gemm", calibration.gpu)
+    found = []
+    for key, mine in rows.groupby([*GEMM_KEYS, "library_version"], sort=True):
+        table = _table_for(calibration, *key)
+        if table is not None:
+            n, k, m = (mine[name].to_numpy(np.int64) for name in POINT)
+            predicted = table_times(table, n, k, m, sms_of(calibration.gpu)) / NS_PER_US
+            used = f"{table.library} {table.version}"
+            found.append(_cases(SEEN, mine, predicted).assign(table=used, floor=_floors(mine, rows, key)))
+    return _joined(found)
+
+
+def _table_for(calibration, library, dtype, included, groups, version) -> GemmTable | None:
+    """The table of the same version, else the newest of the library, else the default of the dtype."""
+    quantisation = "included" if included == "1" else "apart"
+    same = [
+        table
+        for table in calibration.gemm
+        if (table.library, table.dtype, table.quantisation, table.groups) == (library, dtype, quantisation, groups)
+    ]
+    for wanted in (version, release(version)):
+        exact = [table for table in same if table.version == wanted]
+        if exact:
+            return exact[0]
+    if same:
+        return max(same, key=lambda table: newest_first(table.version))
+    try:
+        return choose_table(calibration, dtype) if groups == 1 else None
+    except SpecError:
+        return None
+
+
+def _floors(mine: pd.DataFrame, rows: pd.DataFrame, key: tuple) -> np.ndarray:
+    """Of each row: how far it is from the median of the other sweeps of its release; nan where there is none."""
+    library, dtype, included, groups, version = key
+    alike = rows[(rows["library"] == library) & (rows["dtype"] == dtype) & (rows["quant_included"] == included)]
+    alike = alike[(alike["groups"] == groups) & (alike["library_version"].map(release) == release(version))]
+    sweeps = table_of_sweeps(alike, POINT, "latency_us_median")
+    logs = np.log(mine["latency_us_median"].to_numpy(float))
+    at = sweeps.loc[pd.MultiIndex.from_frame(mine[POINT])].to_numpy()
+    at[np.isclose(at, logs[:, None], rtol=0, atol=1e-12)] = np.nan
+    known = ~np.isnan(at).all(axis=1)
+    floors = np.full(len(mine), np.nan)
+    floors[known] = np.abs(np.expm1(logs[known] - np.nanmedian(at[known], axis=1)))
+    return floors
+
+
+def _gemm_pools(measurements: Measurements, gpu: str) -> Iterator[tuple[dict, pd.DataFrame]]:
+    for key, mine in measurements.table("gemm", gpu).groupby(GEMM_KEYS, sort=True):
+        library, dtype, included, groups = key
+        for version, sweeps in pools(mine, POINT, "latency_us_median"):
+            quantisation = "included" if included == "1" else "apart"
+            yield (
+                {
+                    "dtype": dtype,
+                    "quantisation": quantisation,
+                    "groups": int(groups),
+                    "sms": sms_of(gpu),
+                    "who": {"library": library, "version": version, "source": "cross-validation"},
+                },
+                sweeps,
+            )
+
+
+def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
+    """Each sweep of a release by a table fitted to the other sweeps only, at shapes that those have."""
+    found = []
+    for how, sweeps in _gemm_pools(measurements, gpu):
+        for name in sweeps.columns if sweeps.shape[1] > 1 else ():
+            rest = sweeps.drop(columns=name).dropna(how="all")
+            shapes = set(zip(*_sizes(rest)[:2], strict=True))
+            judged = sweeps[name].dropna()
+            judged = judged[[(n, k) in shapes for n, k, _ in judged.index]]
+            if len(judged):
+                floor = np.abs(np.expm1(judged - rest.reindex(judged.index).median(axis=1)))
+                found.append(_predicted(SWEEP_OUT, fit_table(rest, **how), judged, how, name, floor))
+    return _joined(found)
+
+
+def shape_out_cases(measurements: Measurements, gpu: str, least_shapes: int = 2 * SHAPE_FOLDS) -> pd.DataFrame:
+    """Shapes of a grid by a table fitted without them; libraries with fewer shapes are left out."""
+    found = []
+    for how, sweeps in _gemm_pools(measurements, gpu):
+        shapes = sorted(set(zip(*_sizes(sweeps)[:2], strict=True)))
+        fold_of = {shape: at % SHAPE_FOLDS for at, shape in enumerate(shapes)}
+        folds = np.array([fold_of[n, k] for n, k, _ in sweeps.index])
+        for fold in range(SHAPE_FOLDS) if len(shapes) >= least_shapes else ():
+            table = fit_table(sweeps[folds != fold], **how)
+            judged = sweeps[folds == fold].median(axis=1).dropna()
+            spread = np.expm1(sweeps[folds == fold].std(axis=1).reindex(judged.index))
+            found.append(_predicted(SHAPE_OUT, table, judged, how, "all", spread))
+    return _joined(found)
+
+
+def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, floor) -> pd.DataFrame:
+    n, k, m = _sizes(judged)
+    measured = np.exp(judged.to_numpy())
+    predicted = table_times(table, n, k, m, how["sms"]) / NS_PER_US
+    return pd.DataFrame(
+        {
+            "kind": kind,
+            "library": table.library,
+            "version": table.version,
+            "dtype": table.dtype,
+            "sweep": sweep,
+            "groups": table.groups,
+            "n": n,
+            "k": k,
+            "m": m,
+            "measured_us": measured,
+            "predicted_us": predicted,
+            "error": predicted / measured - 1,
+            "floor": np.asarray(floor, float),
+            "table": f"{table.library} {table.version}",
+        }
+    )
+
+
+def _cases(kind: str, rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
+    measured = rows["latency_us_median"].to_numpy(float)
+    names = {"library": "library", "library_version": "version", "dtype": "dtype", "run_id": "sweep"}
+    cases = rows[list(names)].rename(columns=names).assign(kind=kind)
+    cases = cases.assign(**{name: rows[name].astype(np.int64) for name in ("groups", *POINT)})
+    return cases.assign(measured_us=measured, predicted_us=predicted, error=predicted / measured - 1)
+
+
+def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
+    """Every MoE row by the calibration file's table of the same model, library, release, dtype and distribution."""
+    rows = measurements.table("moe", calibration.gpu)
+    found = []
+    for key, mine in rows.groupby(["model", "library", "dtype", "distribution", "library_version"], sort=True):
+        tables = [t for t in calibration.moe if (t.model, t.library, t.dtype, t.distribution) == key[:4]]
+        exact = [table for table in tables if table.version in (key[4], release(key[4]))] or tables
+        if exact:
+            table = max(exact, key=lambda table: (table.version == key[4], newest_first(table.version)))
+            found.append(_moe_predicted(table, mine))
+    return _joined(found)
+
+
+def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
+    predicted = moe_ns(table, *(rows[name].to_numpy(float) for name in RANK_POINT)) / NS_PER_US
+    measured = rows["latency_us_median"].to_numpy(float)
+    names = {"library": "library", "library_version": "version", "run_id": "sweep"}
+    cases = rows[[*names, "model", "dtype", "distribution", *RANK_POINT]].rename(columns=names)
+    return cases.assign(
+        kind=SEEN, measured_us=measured, predicted_us=predicted, error=predicted / measured - 1, floor=np.nan
+    )
+
+
+def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
+    """Fused MoE layers of each EP size by a table fitted without that size."""
+    found = []
+    for values, mine in measurements.table("moe", gpu).groupby(MOE_KEYS, sort=True):
+        named = dict(zip(MOE_KEYS, values, strict=True))
+        for version, sweeps in pools(mine, RANK_POINT, "latency_us_median"):
+            errors = left_out_errors(sweeps, {**named, "version": version, "source": "cross-validation"})
+            if len(errors):
+                measured = np.exp(sweeps.median(axis=1).reindex(errors.index))
+                spread = np.expm1(sweeps.std(axis=1)).reindex(errors.index) if sweeps.shape[1] > 1 else np.nan
+                cases = errors.rename("error").to_frame().assign(measured_us=measured, floor=spread).reset_index()
+                who = {name: named[name] for name in ("model", "library", "dtype", "distribution")}
+                found.append(cases.assign(kind=RANK_OUT, version=version, sweep="all", **who))
+    cases = _joined(found)
+    return cases.assign(predicted_us=(1 + cases["error"]) * cases["measured_us"]) if len(cases) else cases
+
+
+def _sizes(indexed) -> tuple[np.ndarray, ...]:
+    return tuple(indexed.index.get_level_values(name).to_numpy(np.int64) for name in POINT)
+
+
+def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    if not frames:
+        return pd.DataFrame(
+            columns=["kind", "library", "version", "dtype", "error", "floor", "measured_us", "predicted_us"]
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def expert_cases(cases: pd.DataFrame) -> pd.DataFrame:
+    """Cases of the nine expert shapes at M = 1, 2 ... 4096, with a column ``model``."""
+    model = [SHAPES_OF_EXPERTS.get(shape) for shape in zip(cases["n"], cases["k"], strict=True)] if len(cases) else []
+    cases = cases.assign(model=pd.Series(model, index=cases.index, dtype=object))
+    return cases[cases["model"].notna() & cases["m"].isin(POWERS_OF_TWO)] if len(cases) else cases
