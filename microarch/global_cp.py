@@ -121,6 +121,7 @@ TABLE = Table(
 CRITICAL = (
     State.RECEIVE, State.ORDER, State.GENERATE, State.EVALUATE, State.MERGE, State.DISPATCH, State.COLLECT,
 )
+EXPOSABLE = (State.READ, State.UPDATE, *CRITICAL)  # the rest runs beside the step
 PREDICTING = (State.ROWS, State.SELECT, State.WRITE)
 
 

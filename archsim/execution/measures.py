@@ -11,6 +11,7 @@ from archsim.engine.setup import NS_PER_S
 from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS, UNITS
 from archsim.execution.runs import Run, trace_label
 from archsim.workload.demand import Demand
+from microarch.global_cp import EXPOSABLE
 from microarch.request import State
 
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
@@ -84,6 +85,7 @@ def _decision_columns(outcome: Outcome) -> dict[str, Any]:
         "decision_overhead_percent": overhead.mean() if len(overhead) else None,
         "decision_overhead_percent_p50": p50,
         "decision_overhead_percent_p99": p99,
+        **{f"exposed_{state.name.lower()}_ns": outcome.decision.exposed_ns[state] for state in EXPOSABLE},
         "heatmap_dropped": outcome.heatmap_dropped,
         "atu_misses": outcome.memory.atu.misses.sum(),
     }
