@@ -9,6 +9,7 @@ from archsim.arguments import natural, positive
 from archsim.model_commands import add_model_commands
 from archsim.specs.errors import ArchsimError
 from archsim.trace_commands import add_trace_commands
+from calibration.commands import add_calibration_commands
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
     trace = commands.add_parser("trace", help="recorded routing: import it into a store, look at it, cut it")
     add_trace_commands(trace.add_subparsers(required=True, metavar="ACTION"))
+    add_calibration_commands(commands)
     return parser
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 from archsim.specs.calibration import newest_first
 
 MOST_DISAGREEMENT = 0.05  # median |log ratio| of two release candidates that still count as one version
+SAME = " = "  # between the names of sweeps that are copies
 LEAST_COMMON = 20  # points, before two sweeps are compared
 
 
@@ -19,7 +20,7 @@ def release(version: str) -> str:
 def table_of_sweeps(rows: pd.DataFrame, point: list[str], value: str) -> pd.DataFrame:
     """ln of the measured times: one column per sweep ('version/run'), one row per point; NaN where not measured.
 
-    A sweep that copies another on all their common points is merged into it.
+    A sweep that copies another on all their common points is merged into it; the column is called 'one = other'.
     """
     names = rows["library_version"] + "/" + rows["run_id"]
     logs = np.log(rows[value].astype(float)).groupby([*(rows[name] for name in point), names.rename("sweep")]).median()
@@ -30,6 +31,7 @@ def table_of_sweeps(rows: pd.DataFrame, point: list[str], value: str) -> pd.Data
         same = [kept for kept in merged if _is_copy(merged[kept], sweeps[name])]
         if same:
             merged[same[0]] = merged[same[0]].fillna(sweeps[name])
+            merged = merged.rename(columns={same[0]: f"{same[0]}{SAME}{name}"})
         else:
             merged[name] = sweeps[name]
     return merged

@@ -19,11 +19,12 @@ from calibration.gemm import NS_PER_US, POINT, fit_table
 from calibration.moe import POINT as RANK_POINT
 from calibration.moe import left_out_errors, moe_ns
 from calibration.reading import Measurements
-from calibration.sweeps import pools, release, table_of_sweeps
+from calibration.sweeps import SAME, pools, release, table_of_sweeps
 from microarch.gemm import choose_table, table_times
 
 UNDER = 0.05
 SEEN, SWEEP_OUT, SHAPE_OUT, RANK_OUT = "calibration file", "sweep left out", "shape left out", "EP size left out"
+GEMM, MOE = "GEMM", "fused MoE"
 GEMM_KEYS = ["library", "dtype", "quant_included", "groups"]
 MOE_KEYS = ["model", "library", "dtype", "distribution", "hidden", "ffn", "experts", "top_k"]
 # Expert shapes of the paper's validation and of the models that its DGX measurements name.
@@ -80,8 +81,10 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
         if table is not None:
             n, k, m = (mine[name].to_numpy(np.int64) for name in POINT)
             predicted = table_times(table, n, k, m, sms_of(calibration.gpu)) / NS_PER_US
-            used = f"{table.library} {table.version}"
-            found.append(_cases(SEEN, mine, predicted).assign(table=used, floor=_floors(mine, rows, key)))
+            fitted = {name for sweep in table.sweeps for name in sweep.split(SAME)}
+            names = mine["library_version"] + "/" + mine["run_id"]
+            cases = _cases(SEEN, mine, predicted).assign(table=f"{table.library} {table.version}")
+            found.append(cases.assign(floor=_floors(mine, rows, key), in_fit=names.isin(fitted)))
     return _joined(found)
 
 
@@ -112,7 +115,7 @@ def _floors(mine: pd.DataFrame, rows: pd.DataFrame, key: tuple) -> np.ndarray:
     alike = alike[(alike["groups"] == groups) & (alike["library_version"].map(release) == release(version))]
     sweeps = table_of_sweeps(alike, POINT, "latency_us_median")
     logs = np.log(mine["latency_us_median"].to_numpy(float))
-    at = sweeps.loc[pd.MultiIndex.from_frame(mine[POINT])].to_numpy()
+    at = sweeps.loc[pd.MultiIndex.from_frame(mine[POINT])].to_numpy(copy=True)
     at[np.isclose(at, logs[:, None], rtol=0, atol=1e-12)] = np.nan
     known = ~np.isnan(at).all(axis=1)
     floors = np.full(len(mine), np.nan)
@@ -174,6 +177,7 @@ def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str,
     return pd.DataFrame(
         {
             "kind": kind,
+            "what": GEMM,
             "library": table.library,
             "version": table.version,
             "dtype": table.dtype,
@@ -194,7 +198,7 @@ def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str,
 def _cases(kind: str, rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
     measured = rows["latency_us_median"].to_numpy(float)
     names = {"library": "library", "library_version": "version", "dtype": "dtype", "run_id": "sweep"}
-    cases = rows[list(names)].rename(columns=names).assign(kind=kind)
+    cases = rows[list(names)].rename(columns=names).assign(kind=kind, what=GEMM)
     cases = cases.assign(**{name: rows[name].astype(np.int64) for name in ("groups", *POINT)})
     return cases.assign(measured_us=measured, predicted_us=predicted, error=predicted / measured - 1)
 
@@ -218,7 +222,7 @@ def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
     names = {"library": "library", "library_version": "version", "run_id": "sweep"}
     cases = rows[[*names, "model", "dtype", "distribution", *RANK_POINT]].rename(columns=names)
     return cases.assign(
-        kind=SEEN, measured_us=measured, predicted_us=predicted, error=predicted / measured - 1, floor=np.nan
+        kind=SEEN, what=MOE, measured_us=measured, predicted_us=predicted, error=predicted / measured - 1, floor=np.nan
     )
 
 
@@ -234,7 +238,7 @@ def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
                 spread = np.expm1(sweeps.std(axis=1)).reindex(errors.index) if sweeps.shape[1] > 1 else np.nan
                 cases = errors.rename("error").to_frame().assign(measured_us=measured, floor=spread).reset_index()
                 who = {name: named[name] for name in ("model", "library", "dtype", "distribution")}
-                found.append(cases.assign(kind=RANK_OUT, version=version, sweep="all", **who))
+                found.append(cases.assign(kind=RANK_OUT, what=MOE, version=version, sweep="all", **who))
     cases = _joined(found)
     return cases.assign(predicted_us=(1 + cases["error"]) * cases["measured_us"]) if len(cases) else cases
 
@@ -246,7 +250,7 @@ def _sizes(indexed) -> tuple[np.ndarray, ...]:
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame(
-            columns=["kind", "library", "version", "dtype", "error", "floor", "measured_us", "predicted_us"]
+            columns=["kind", "what", "library", "version", "dtype", "error", "floor", "measured_us", "predicted_us"]
         )
     return pd.concat(frames, ignore_index=True)
 

@@ -1,0 +1,53 @@
+"""What calibrations cost: fitting all measurements of a folder, and one GEMM time within compiled code.
+
+Run as ``python benchmarks/calibration.py [DIR]``; without a folder only the GEMM times are timed.
+"""
+
+import os
+import sys
+import time
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+from archsim.specs.calibration import load_calibration
+from microarch.gemm import expert_gemm_table, gemm_times
+
+CALLS = 2_000_000
+MOST_M = 4096
+
+
+def gemm_time_ns() -> float:
+    """Of one evaluation, in ns."""
+    start = time.perf_counter()
+    calibration = load_calibration("h100")
+    loaded = time.perf_counter()
+    gate, _, _ = expert_gemm_table(calibration, hidden=7168, ffn=2048, dtype="fp8")
+    expert_gemm_table(calibration, hidden=5000, ffn=1800, dtype="fp8")
+    built = time.perf_counter()
+    print(f"load h100: {loaded - start:.2f} s; curves of a measured and of an unseen expert: {built - loaded:.2f} s")
+    m = np.random.default_rng(0).integers(1, MOST_M, CALLS)
+    out, curve = np.empty(CALLS), np.zeros(CALLS, np.int64)
+    gemm_times(gate.m, gate.ns[None], curve[:1], m[:1], out[:1])
+    start = time.perf_counter()
+    gemm_times(gate.m, gate.ns[None], curve, m, out)
+    return (time.perf_counter() - start) / CALLS * 1e9
+
+
+def fit_s(folder: str) -> float:
+    """Reading and fitting all GPUs of a folder, in s."""
+    from calibration.fit import fit_measurements
+    from calibration.reading import read_measurements
+
+    start = time.perf_counter()
+    measurements = read_measurements(folder)
+    for gpu in measurements.gpus():
+        fit_measurements(measurements, gpu)
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    print(f"one GEMM time: {gemm_time_ns():.0f} ns (limit 200)")
+    if len(sys.argv) > 1:
+        print(f"fit of {sys.argv[1]}: {fit_s(sys.argv[1]):.1f} s (limit 120)")
