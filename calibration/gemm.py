@@ -48,11 +48,11 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
     sizes, axis, corrections = _filled(logs - np.log(law_ns(law, m, n, k, dtype, groups)))
     others = np.zeros_like(corrections)
     if len(sizes) >= LEAST_SHAPES_TO_KRIGE:
-        others = left_out(sizes, corrections, axis, sms)
+        others, variance = left_out(sizes, corrections, axis, sms)
     unseen = quantiles(np.expm1(corrections - others))
     if len(sizes) >= LEAST_SHAPES_TO_KRIGE:
         corrections = _without_outliers(corrections, others)
-        corrections = _drawn_to(corrections, others, _noise(sweeps) ** 2 / sweeps.shape[1])
+        corrections = _drawn_to(corrections, others, variance, _noise(sweeps) ** 2 / sweeps.shape[1])
     names = [f"{int(n)}x{int(k)}" for n, k in sizes]
     rounded = np.rint(corrections / UNIT)
     return GemmTable(
@@ -132,10 +132,15 @@ def _noise(sweeps: pd.DataFrame) -> float:
     return float(differences.mean() * np.sqrt(np.pi) / 2) if len(differences) else NOISE
 
 
-def _drawn_to(corrections: np.ndarray, others: np.ndarray, variance: float) -> np.ndarray:
-    """Corrections of some variance, averaged with kriged ones, each weighed by the inverse of its variance."""
-    kriged = np.mean(np.abs(corrections - others)) ** 2 * np.pi / 2
-    return corrections + variance / (variance + kriged) * (others - corrections)
+def _drawn_to(corrections: np.ndarray, others: np.ndarray, relative: np.ndarray, noise: float) -> np.ndarray:
+    """Corrections of variance ``noise``, averaged with kriged ones, each weighed by the inverse of its variance.
+
+    ``relative``: variances of the kriged ones but for a factor, which the mean absolute difference gives. No correction
+    moves by more than the standard deviation of its noise.
+    """
+    factor = np.mean(np.abs(corrections - others) / np.sqrt(relative)) ** 2 * np.pi / 2
+    moves = noise / (noise + factor * relative) * (others - corrections)
+    return corrections + np.clip(moves, -np.sqrt(noise), np.sqrt(noise))
 
 
 def _without_outliers(corrections: np.ndarray, unseen: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ def table_of_sweeps(rows: pd.DataFrame, point: list[str], value: str) -> pd.Data
     names = rows["library_version"] + "/" + rows["run_id"]
     logs = np.log(rows[value].astype(float)).groupby([*(rows[name] for name in point), names.rename("sweep")]).median()
     sweeps = logs.unstack("sweep")
-    order = sorted(sweeps.columns, key=lambda name: newest_first(name.partition("/")[0]) + (name,), reverse=True)
+    order = sorted(sorted(sweeps.columns), key=lambda name: newest_first(name.partition("/")[0]), reverse=True)
     merged = pd.DataFrame(index=sweeps.index)
     for name in order:
         same = [kept for kept in merged if _is_copy(merged[kept], sweeps[name])]

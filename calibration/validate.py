@@ -36,6 +36,7 @@ SHAPES_OF_EXPERTS = {
 }
 POWERS_OF_TWO = tuple(2**exponent for exponent in range(13))  # M = 1 ... 4096
 SHAPE_FOLDS = 16  # shapes are left out every sixteenth at a time
+LEAST_SHAPES = 32
 
 
 @dataclass(frozen=True)
@@ -155,17 +156,20 @@ def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
     return _joined(found)
 
 
-def shape_out_cases(measurements: Measurements, gpu: str, least_shapes: int = 2 * SHAPE_FOLDS) -> pd.DataFrame:
-    """Shapes of a grid by a table fitted without them; libraries with fewer shapes are left out."""
+def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOLDS) -> pd.DataFrame:
+    """Shapes of a grid by a table fitted without them, one of ``folds`` parts of the shapes at a time.
+
+    Libraries with fewer than LEAST_SHAPES shapes are left out: that is no grid.
+    """
     found = []
     for how, sweeps in _gemm_pools(measurements, gpu):
         shapes = sorted(set(zip(*_sizes(sweeps)[:2], strict=True)))
-        fold_of = {shape: at % SHAPE_FOLDS for at, shape in enumerate(shapes)}
-        folds = np.array([fold_of[n, k] for n, k, _ in sweeps.index])
-        for fold in range(SHAPE_FOLDS) if len(shapes) >= least_shapes else ():
-            table = fit_table(sweeps[folds != fold], **how)
-            judged = sweeps[folds == fold].median(axis=1).dropna()
-            spread = np.expm1(sweeps[folds == fold].std(axis=1).reindex(judged.index))
+        fold_of = {shape: at % folds for at, shape in enumerate(shapes)}
+        part = np.array([fold_of[n, k] for n, k, _ in sweeps.index])
+        for fold in range(folds) if len(shapes) >= LEAST_SHAPES else ():
+            table = fit_table(sweeps[part != fold], **how)
+            judged = sweeps[part == fold].median(axis=1).dropna()
+            spread = np.expm1(sweeps[part == fold].std(axis=1).reindex(judged.index))
             found.append(_predicted(SHAPE_OUT, table, judged, how, "all", spread))
     return _joined(found)
 

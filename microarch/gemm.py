@@ -180,14 +180,18 @@ def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:
     return found
 
 
-def left_out(sizes, corrections, m, sms: int) -> np.ndarray:
-    """What kriging says of each shape from all the others, float64[shape, point] (closed form: Dubrule, 1983)."""
-    found = np.empty_like(corrections)
+def left_out(sizes, corrections, m, sms: int) -> tuple[np.ndarray, np.ndarray]:
+    """What kriging says of each shape from all the others, and its variance relative to that of the corrections.
+
+    Both float64[shape, point]; closed form of Dubrule (1983): residuals are those of K^-1 y over the diagonal of K^-1.
+    """
+    found, variance = np.empty_like(corrections), np.empty_like(corrections)
     for point, rows in enumerate(m):
         known = _features(sizes, rows, sms)
         inverse = np.linalg.inv(_covariance(known, known) + NOISE * np.eye(len(sizes)))
-        found[:, point] = corrections[:, point] - inverse @ corrections[:, point] / np.diag(inverse)
-    return found
+        variance[:, point] = 1 / np.diag(inverse)
+        found[:, point] = corrections[:, point] - inverse @ corrections[:, point] * variance[:, point]
+    return found, variance
 
 
 def _features(sizes: np.ndarray, m: float, sms: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """What calibrations cost: fitting all measurements of a folder, and one GEMM time within compiled code.
 
-Run as ``python benchmarks/calibration.py [DIR]``; without a folder only the GEMM times are timed.
+Run as ``python benchmarks/calibrations.py [DIR]``; without a folder only the GEMM times are timed.
 """
 
 import os

@@ -1,0 +1,65 @@
+"""The errors that a calibration is allowed, on public sweeps, shapes and EP sizes that its fit has not seen."""
+
+import pytest
+
+from calibration import validate
+from calibration.reading import Measurements, read_measurements
+
+DTYPES = ["bf16", "fp8"]
+FOLDS = 5  # of shapes; the command takes 16, which is a little easier
+CASES = {"fp8": 112 / 117, "bf16": 105 / 117}
+MEAN_OF_ALL_M = {"fp8": 0.025, "bf16": 0.04}
+
+
+@pytest.fixture(scope="module")
+def measurements(shared) -> Measurements:
+    found = read_measurements(shared / "data" / "calibration")
+    gemm = found.table("gemm", "h100")
+    gemm = gemm[(gemm["library"] == "trtllm") & gemm["dtype"].isin(DTYPES)]
+    layers = found.table("moe", "h100")
+    layers = layers[(layers["library"] == "trtllm") & (layers["dtype"] == "fp8_block")]
+    return Measurements({"gemm": gemm, "moe": layers})
+
+
+@pytest.fixture(scope="module")
+def sweeps(measurements):
+    return validate.sweep_out_cases(measurements, "h100")
+
+
+@pytest.fixture(scope="module")
+def shapes(measurements):
+    return validate.shape_out_cases(measurements, "h100", FOLDS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_experts_on_sweeps_left_out(sweeps, dtype):
+    """Not all nine shapes were measured in two sweeps; the limits are shares of 117."""
+    cases = validate.expert_cases(sweeps[sweeps["dtype"] == dtype])
+    found = validate.summary(cases)
+    assert found.cases >= 100 and found.under >= CASES[dtype] * found.cases
+    assert cases["floor"].notna().all()
+
+
+def test_fp8_experts_of_deepseek_and_qwen_all(sweeps):
+    cases = validate.expert_cases(sweeps[sweeps["dtype"] == "fp8"])
+    assert cases["error"].abs().max() < validate.UNDER
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_m_on_sweeps_left_out(sweeps, dtype):
+    assert validate.summary(sweeps[sweeps["dtype"] == dtype]).mean <= MEAN_OF_ALL_M[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shapes_left_out(shapes, dtype):
+    found = validate.summary(shapes[shapes["dtype"] == dtype])
+    assert found.cases > 10_000
+    assert found.mean <= 0.04 and found.p95 <= 0.10
+
+
+def test_ep_sizes_left_out(measurements):
+    cases = validate.rank_out_cases(measurements, "h100")
+    means = validate.summaries(cases, ["model"]).set_index("model")["mean"]
+    assert len(means) == 7
+    assert means["DeepSeek-V3"] <= 0.04
+    assert (means <= 0.06).all()

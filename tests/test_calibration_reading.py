@@ -1,0 +1,163 @@
+"""Measurements: the schema, the public layouts, and bad rows and files that are told with file and line."""
+
+import pytest
+
+from archsim.cli import main
+from calibration.reading import CalibrationError, read_measurements
+from calibration.schema import GEMM, TABLES, describe, gpu_key
+
+HEAD = "run_id,gpu_name,library,library_version,dtype,quant_included,groups,m,n,k,latency_us_median"
+ROWS = [
+    f"1,H100,torch,2.8,bf16,0,1,{m},{n},4096,{5 + m / 50:.3f}" for n in (512, 1024, 2048) for m in (1, 2, 4, 8, 16, 32)
+]
+
+
+def written(folder, *lines, name="gemm.csv", end="\n"):
+    (folder / name).write_text("\n".join(lines) + end, encoding="utf-8")
+    return folder
+
+
+def changed(line: int, old: str, new: str) -> list[str]:
+    """The good file with one line changed; line 1 is the header."""
+    lines = [HEAD, *ROWS]
+    assert old in lines[line - 1]
+    lines[line - 1] = lines[line - 1].replace(old, new)
+    return lines
+
+
+def test_good_file_has_all_rows_and_no_problem(tmp_path):
+    found = read_measurements(written(tmp_path, HEAD, *ROWS))
+    assert found.problems == [] and found.skipped == []
+    rows = found.table("gemm", "h100")
+    assert list(rows["line"]) == list(range(2, 2 + len(ROWS)))
+    assert set(rows["file"]) == {"gemm.csv"} and rows["m"].sum() == 3 * 63
+
+
+BAD_ROWS = {
+    "negative time": (5, "5.160", "-5.160", "out of range"),
+    "no time": (5, "5.160", "0", "out of range"),
+    "unit in a cell": (5, "5.160", "5.160 us", "not a plain number"),
+    "milliseconds among microseconds": (5, "5.160", "0.00516", "another unit"),
+    "nanoseconds among microseconds": (5, "5.160", "5160", "another unit"),
+    "not a number": (5, "5.160", "nan", "not a plain number"),
+    "infinite": (5, "5.160", "inf", "not a plain number"),
+    "no rows": (5, ",8,512", ",0,512", "out of range"),
+    "part of a row": (5, ",8,512", ",8.5,512", "out of range"),
+    "unknown dtype": (5, "bf16", "bf17", "out of range"),
+    "cell too few": (5, ",4096", "", "10 of 11 cells"),
+    "cell too many": (5, ",4096", ",4096,7", "12 of 11 cells"),
+}
+
+
+@pytest.mark.parametrize(("line", "old", "new", "reason"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_bad_row_is_quarantined(tmp_path, line, old, new, reason):
+    found = read_measurements(written(tmp_path, *changed(line, old, new)))
+    assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
+        ("gemm.csv", line, "quarantined")
+    ]
+    assert reason in found.problems[0].reason
+    assert sorted(set(range(2, 2 + len(ROWS))) - set(found.table("gemm")["line"])) == [line]
+
+
+def test_copies_that_disagree_are_all_quarantined(tmp_path):
+    found = read_measurements(written(tmp_path, HEAD, *ROWS, ROWS[3].replace("5.160", "9.5")))
+    assert [problem.line for problem in found.problems] == [5, 2 + len(ROWS)]
+    assert all("disagrees" in problem.reason for problem in found.problems)
+    assert not set(found.table("gemm")["line"]) & {5, 2 + len(ROWS)}
+
+
+def test_copies_that_agree_count_once(tmp_path):
+    found = read_measurements(written(tmp_path, HEAD, *ROWS, ROWS[3]))
+    assert found.problems == [] and len(found.table("gemm")) == len(ROWS)
+
+
+@pytest.mark.parametrize("last", [ROWS[-1][:-3], ROWS[-1][:20]], ids=["in the last cell", "in the middle"])
+def test_file_cut_off_in_a_line(tmp_path, last):
+    found = read_measurements(written(tmp_path, HEAD, *ROWS[:-1], last, end=""))
+    assert [problem.line for problem in found.problems] == [1 + len(ROWS)]
+    assert "cut off" in found.problems[0].reason
+    assert len(found.table("gemm")) == len(ROWS) - 1
+
+
+def test_sweep_cut_off_at_a_line_end(tmp_path):
+    found = read_measurements(written(tmp_path, HEAD, *ROWS[:-4]))
+    assert [(problem.line, problem.kind) for problem in found.problems] == [(1 + len(ROWS) - 4, "warning")]
+    assert "cut off" in found.problems[0].reason
+
+
+BAD_FILES = {
+    "missing column": (
+        [HEAD.replace(",groups", ""), *(row.replace(",0,1,", ",0,") for row in ROWS)],
+        1,
+        "groups is missing",
+    ),
+    "other unit in the header": ([HEAD.replace("_us_", "_ms_"), *ROWS], 1, "it has latency_ms_median"),
+    "two GPUs": (changed(7, "H100", "A100"), 7, "two GPUs"),
+    "column twice": ([HEAD.replace("n,k", "n,n"), *ROWS], 1, "twice"),
+}
+
+
+@pytest.mark.parametrize(("lines", "line", "reason"), BAD_FILES.values(), ids=BAD_FILES)
+def test_bad_file_is_refused(tmp_path, lines, line, reason):
+    found = read_measurements(written(tmp_path, *lines))
+    assert [(problem.line, problem.kind) for problem in found.problems] == [(line, "refused")]
+    assert reason in found.problems[0].reason
+    assert not found.tables
+
+
+def test_bad_file_leaves_the_others(tmp_path):
+    written(tmp_path, *BAD_FILES["two GPUs"][0], name="bad.csv")
+    found = read_measurements(written(tmp_path, HEAD, *ROWS))
+    assert set(found.table("gemm")["file"]) == {"gemm.csv"}
+
+
+def test_command_tells_file_and_line_and_ends_with_2(tmp_path, capsys):
+    written(tmp_path, *BAD_FILES["two GPUs"][0])
+    assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "h100.yaml")]) == 2
+    assert "gemm.csv:7: refused: two GPUs in one file: 'H100' and 'A100'" in capsys.readouterr().err
+    assert not (tmp_path / "h100.yaml").exists()
+
+
+def test_unknown_layout_is_skipped_and_nothing_at_all_is_an_error(tmp_path):
+    found = read_measurements(written(tmp_path, "a,b", "1,2", name="other.csv"))
+    assert found.skipped == ["other.csv"] and not found.tables
+    with pytest.raises(CalibrationError, match="no such file"):
+        read_measurements(tmp_path / "nowhere")
+
+
+def test_public_layout_in_other_folders_and_names(tmp_path):
+    head = "gpu,dtype,framework,framework_version,kernel_source,m,n,k,latency_us"
+    lines = [f"H200-SXM,{dtype},trtllm,1.4.0,x,{m},2048,7168,9" for dtype in ("bfloat16", "fp8") for m in (0, 1, 2)]
+    (tmp_path / "deep").mkdir()
+    rows = read_measurements(written(tmp_path, head, *lines, name="deep/any.csv")).table("gemm", "h200")
+    assert list(rows["dtype"]) == ["bf16", "bf16", "fp8", "fp8"]
+    assert list(rows["quant_included"]) == ["0", "0", "1", "1"]
+    assert list(rows["line"]) == [3, 4, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("H100-PCIe", "h100-pcie"),
+        ("sm_90 (H100)", "h100"),
+        ("A100 DGX", "a100"),
+        ("MI300X", "mi300x"),
+        ("NVIDIA GB200", "gb200"),
+        ("My card 7", "my-card-7"),
+    ],
+)
+def test_short_names_of_gpus(name, key):
+    assert gpu_key(name) == key
+
+
+def test_schema_describes_every_column():
+    text = describe()
+    assert all(f"`{column.name}`" in text for table in TABLES.values() for column in table.columns)
+    assert {"m", "n", "k", "latency_us_median"} <= set(GEMM.required)
+
+
+def test_shared_measurements_are_read_without_a_problem(shared):
+    found = read_measurements(shared / "data" / "calibration")
+    assert found.problems == []
+    assert {"gemm", "moe", "p2p", "collective"} <= set(found.tables)
