@@ -12,7 +12,7 @@ import pandas as pd
 from archsim.files import write_text
 from archsim.report.page import TEMPLATES
 from archsim.report.svg import Axis, element, log_axis, number, picture, text, title
-from archsim.specs.calibration import CalibrationSpec
+from archsim.specs.calibration import CalibrationSpec, newest_first
 from calibration.comm_errors import SetErrors
 from calibration.validate import GEMM, UNDER, expert_cases, summaries
 
@@ -35,7 +35,8 @@ def write_page(
     body = [
         f'<p class="kicker">calibration {escape(calibration.gpu)}</p><h1>Predicted and measured</h1>',
         "<p>Error: predicted / measured − 1. Floor: how far the measurement is from other sweeps of the same release at "
-        "the same point; no model can be expected to be better than that. <i>Left out</i>: the fit has not seen it.</p>",
+        "the same point; no model can be expected to be better than that. <i>Left out</i>, <i>not in its fit</i>: the fit has "
+        "not seen it.</p>",
         '<p class="files"><a href="cases.csv">cases.csv</a> <a href="summary.csv">summary.csv</a></p>',
         "<h2>Errors</h2>",
         _summary_table(by, BY),
@@ -66,6 +67,7 @@ def _expert_section(cases: pd.DataFrame) -> list[str]:
         return []
     kinds = ["kind", "library", "version", "dtype", "model"]
     newest = judged[judged["library"] == judged["library"].mode()[0]]
+    newest = newest[newest["version"] == max(newest["version"], key=newest_first)]
     curves = [
         _curve(f"{model} {int(n)} × {int(k)}, {dtype}, {version}", shown)
         for (model, n, k, dtype, version), shown in newest.groupby(["model", *SHAPE, "dtype", "version"], sort=True)

@@ -23,7 +23,9 @@ from calibration.sweeps import SAME, pools, release, table_of_sweeps
 from microarch.gemm import choose_table, table_times
 
 UNDER = 0.05
-SEEN, SWEEP_OUT, SHAPE_OUT, RANK_OUT = "calibration file", "sweep left out", "shape left out", "EP size left out"
+# Kinds of cases: by the calibration file, of sweeps that were and were not in its fit; and by fits without something.
+FITTED, NEW = "file: in its fit", "file: not in its fit"
+SWEEP_OUT, SHAPE_OUT, RANK_OUT = "sweep left out", "shape left out", "EP size left out"
 GEMM, MOE = "GEMM", "fused MoE"
 GEMM_KEYS = ["library", "dtype", "quant_included", "groups"]
 MOE_KEYS = ["model", "library", "dtype", "distribution", "hidden", "ffn", "experts", "top_k"]
@@ -82,11 +84,15 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
         if table is not None:
             n, k, m = (mine[name].to_numpy(np.int64) for name in POINT)
             predicted = table_times(table, n, k, m, sms_of(calibration.gpu)) / NS_PER_US
-            fitted = {name for sweep in table.sweeps for name in sweep.split(SAME)}
-            names = mine["library_version"] + "/" + mine["run_id"]
-            cases = _cases(SEEN, mine, predicted).assign(table=f"{table.library} {table.version}")
-            found.append(cases.assign(floor=_floors(mine, rows, key), in_fit=names.isin(fitted)))
+            cases = _cases(mine, predicted).assign(table=f"{table.library} {table.version}")
+            found.append(cases.assign(floor=_floors(mine, rows, key), kind=_kinds(mine, table)))
     return _joined(found)
+
+
+def _kinds(rows: pd.DataFrame, table: GemmTable | MoeTable) -> np.ndarray:
+    fitted = {name for sweep in table.sweeps for name in sweep.split(SAME)}
+    names = rows["library_version"] + "/" + rows["run_id"]
+    return np.where((rows["library"] == table.library) & names.isin(fitted), FITTED, NEW)
 
 
 def _table_for(calibration, library, dtype, included, groups, version) -> GemmTable | None:
@@ -199,10 +205,10 @@ def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str,
     )
 
 
-def _cases(kind: str, rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
+def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
     measured = rows["latency_us_median"].to_numpy(float)
     names = {"library": "library", "library_version": "version", "dtype": "dtype", "run_id": "sweep"}
-    cases = rows[list(names)].rename(columns=names).assign(kind=kind, what=GEMM)
+    cases = rows[list(names)].rename(columns=names).assign(what=GEMM)
     cases = cases.assign(**{name: rows[name].astype(np.int64) for name in ("groups", *POINT)})
     return cases.assign(measured_us=measured, predicted_us=predicted, error=predicted / measured - 1)
 
@@ -226,7 +232,12 @@ def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
     names = {"library": "library", "library_version": "version", "run_id": "sweep"}
     cases = rows[[*names, "model", "dtype", "distribution", *RANK_POINT]].rename(columns=names)
     return cases.assign(
-        kind=SEEN, what=MOE, measured_us=measured, predicted_us=predicted, error=predicted / measured - 1, floor=np.nan
+        kind=_kinds(rows, table),
+        what=MOE,
+        measured_us=measured,
+        predicted_us=predicted,
+        error=predicted / measured - 1,
+        floor=np.nan,
     )
 
 
