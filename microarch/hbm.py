@@ -32,12 +32,12 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.kernels import inner
+from archsim.specs.model import SLICES
 from microarch import lru
 from microarch.fsm import Step
 from microarch.parameters import PAPER, SIMULATOR, parameter
 from microarch.request import Event, State, Unit
 
-SLICES = 3  # gate, up and down matrix of an expert
 UNBOUNDED_BYTES = 2**62
 SERVES = {state: Unit.HBM for state in (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY, State.ACT_READ, State.ACT_WRITE)}
 MOVED = "latency_ns + bytes / bytes_per_ns"

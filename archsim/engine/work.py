@@ -31,7 +31,7 @@ class WorkBuilder:
         self._dispatched = assumptions.activations == "dispatched"
         self._carried_bytes = 0 if self._dispatched else (model.hidden + model.expert_ffn) * dtype_bytes
         self._local_first = assumptions.order == "local_first"
-        self.needs_origins = self._dispatched or self._shared_experts > 0
+        self.needs_origins = assumptions.needs_origins(model)
         self._no_bits = np.zeros((machine.dies, self._ids), np.uint8)
 
     def build(self, layer: int, plan: Plan, origins: np.ndarray | None, top_k: int, cp_en: np.ndarray | None,

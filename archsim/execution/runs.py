@@ -118,15 +118,10 @@ def trace_label(workload: WorkloadSpec) -> str:
     return "/".join(Path(workload.trace).absolute().resolve().parts[-2:])
 
 
-def needs_origins(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:
-    """Whether a run asks on which die each token lives."""
-    return assumptions.activations == "dispatched" or (assumptions.weights == "all" and model.shared_experts > 0)
-
-
 def _shared_demand(experiment, system, model, batch, assumptions, policy) -> DemandSpec:
     """The demand of a run: with what it needs; where it needs nothing, with what the first other run needs."""
-    origin_dies = system.dies if needs_origins(model, assumptions) else None
-    if origin_dies is None and any(needs_origins(model, each) for each in experiment.assumptions):
+    origin_dies = system.dies if assumptions.needs_origins(model) else None
+    if origin_dies is None and any(each.needs_origins(model) for each in experiment.assumptions):
         origin_dies = experiment.systems[0].dies
     free = any(each.heatmap_update == "free" for each in experiment.assumptions)
     predicting = [each for each in experiment.policies if free and each.prediction.name != "none"]

@@ -23,8 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.kernels import inner, kernel
-
-SLICES = 3  # gate, up and down matrix of an expert
+from archsim.specs.model import SLICES
 
 
 class Costs(NamedTuple):

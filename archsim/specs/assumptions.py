@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from archsim.specs.base import Name, Spec, count
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.hardware import Efficiency
+from archsim.specs.model import ModelSpec
 from archsim.specs.nearest import did_you_mean
 from archsim.specs.quantities import describe
 from archsim.specs.validation import validate
@@ -145,6 +146,10 @@ class AssumptionsSpec(Spec):
         if not isinstance(value, str):
             raise ValueError(f"expected one of its values, not {describe(value)}; {listed}")
         raise ValueError(f"unknown value {value!r}{did_you_mean(value, valid)} ({listed})")
+
+    def needs_origins(self, model: ModelSpec) -> bool:
+        """Whether a step asks on which die each token lives: to send its hidden vector, or to run shared experts there."""
+        return self.activations == "dispatched" or (self.weights == "all" and model.shared_experts > 0)
 
     @property
     def label(self) -> str:

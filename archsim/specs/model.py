@@ -4,6 +4,8 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from archsim.specs.base import Name, Spec, count
 
+SLICES = 3  # of an expert's weights: gate, up and down matrix
+
 
 class MoeLayers(Spec):
     """Which layers are MoE: ``first``, ``first + every``, … up to ``last``; layer ids begin at 0."""
