@@ -67,6 +67,18 @@ def _parser() -> argparse.ArgumentParser:
     area.add_argument("--sources", action="store_true", help="print every coefficient and where it comes from")
     area.set_defaults(command=_area)
 
+    cost = commands.add_parser("cost", help="area of a die, price of a machine, and the coefficients of energy, with ranges")
+    _add_experiment(cost, "experiment")
+    cost.add_argument(
+        "--coefficient",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another value, such as wafer_usd=20000; may be repeated",
+    )
+    cost.add_argument("--sources", action="store_true", help="print every coefficient, its range and where it comes from")
+    cost.set_defaults(command=_cost)
+
     check = commands.add_parser("check", help="check an experiment, system, model or assumption file")
     _add_experiment(check, "file to check")
     check.set_defaults(command=_check)
@@ -134,6 +146,14 @@ def _area(arguments: argparse.Namespace) -> int:
 
     experiment = load_experiment(arguments.file, arguments.overrides)
     return area_command(experiment, arguments.design, arguments.technology, arguments.sources)
+
+
+def _cost(arguments: argparse.Namespace) -> int:
+    from archsim.cost_command import cost_command
+    from archsim.specs.library import load_experiment
+
+    experiment = load_experiment(arguments.file, arguments.overrides)
+    return cost_command(experiment, arguments.coefficient, arguments.sources)
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -64,6 +64,11 @@ RUN_COLUMNS = MappingProxyType(
         "exposed_collect_ns": REAL,
         "heatmap_dropped": INTEGER,
         "atu_misses": INTEGER,
+        "energy_per_token_j": REAL,  # of the whole run; see ``archsim.economics`` for this and the four below
+        "power_w": REAL,  # mean
+        "die_mm2": REAL,  # estimated area of one die
+        "silicon_mm2": REAL,  # of all dies, without HBM
+        "cost_usd": REAL,  # to make one
         "run": TEXT,  # key of the run: names everything it is made of
     }
 )

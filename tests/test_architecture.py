@@ -13,7 +13,7 @@ ROOMS = [
     ("archsim.policies",),
     ("microarch",),
     ("archsim.engine",),
-    ("archsim.tables", "archsim.results", "archsim.execution", "archsim.runner"),
+    ("archsim.economics", "archsim.tables", "archsim.results", "archsim.execution", "archsim.runner"),
     ("archsim.report", "archsim.progress"),
     (
         "archsim.cli",
@@ -24,6 +24,7 @@ ROOMS = [
         "archsim.trace_commands",
         "archsim.model_commands",
         "archsim.area_command",
+        "archsim.cost_command",
     ),
 ]
 RANK = {prefix: rank for rank, room in enumerate(ROOMS) for prefix in room}

@@ -1,0 +1,45 @@
+"""Numbers that are known in a range only: a value to compute with, its bounds, its unit, and who gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+Group = TypeVar("Group", bound="Estimates")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """``low`` to ``high`` is what the sources leave open; ``value`` is what is computed with."""
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    source: str  # "assumed: …" where no source gives it
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a value outside its range."""
+        if not 0 <= self.low <= self.value <= self.high:
+            raise ValueError(f"{self.value} {self.unit} is not from {self.low} to {self.high}")
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """A group of estimates, one a field."""
+
+    def named(self) -> dict[str, Estimate]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def changed(self: Group, changes: Mapping[str, float]) -> Group:
+        """The group with other values. A user's value has no range. Raises ValueError for a negative one, KeyError for an unknown name."""
+        known = self.named()
+        return replace(
+            self, **{name: Estimate(value, value, value, known[name].unit, "set by the user") for name, value in changes.items()}
+        )
+
+    def at(self: Group, bound: str) -> Group:
+        """The group with every value at its ``low`` or ``high`` bound."""
+        ends = {name: replace(each, value=getattr(each, bound)) for name, each in self.named().items()}
+        return replace(self, **ends)
