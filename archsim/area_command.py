@@ -1,4 +1,4 @@
-"""What ``archsim area`` prints: tables and cores of every system of an experiment, table II beside them, what fits."""
+"""What ``archsim area`` prints: what decides in every system of an experiment, table II beside its own design, what fits."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import get_type_hints
 
+from archsim.report.deciders import words
+from archsim.specs.decision import DecisionSpec
 from archsim.specs.errors import SpecError
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.hardware import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.nearest import did_you_mean
 from microarch.area_power import WAFER_MM2, Cost, Part, parts_of, total
+from microarch.datapath_area import COMPARATOR, LANE, TOKENS
+from microarch.decision_area import ON_DIES, decision_parts, design_of, global_clock_hz
 from microarch.published_area import deviation, explanation, published_row, total_note
 from microarch.tables import Shortfall, Storage, Table, TableDesign, shortfalls
 from microarch.technology import A72, A76, CLOCK, TECHNOLOGIES, Coefficient, Technology
 
 OK = 0
 _LOG_WIDTH = 170  # of tables that do not go to a terminal
-_FROM_SYSTEM = ("dies", "hbm_capacity_bytes")
+_FROM_SYSTEM = ("dies", "hbm_capacity_bytes", "atu_entries")
 _KIB, _MIB, _PPM = 2**10, 2**20, 1e6
 
 
@@ -28,14 +32,8 @@ def area_command(experiment: ExperimentSpec, design: Sequence[str], technology: 
     chosen, changes = TECHNOLOGIES[technology], parse_design(design)
     console = _console()
     for system in experiment.systems:
-        built = design_of(system, changes)
-        parts = parts_of(built, chosen)
-        console.print(_parts_table(system, built, parts, chosen))
-        for line in _notes(parts, built, chosen):
-            console.print(line, soft_wrap=True)
-        console.print(_models_table(experiment.models, built, chosen))
-        for line in misfits(experiment.models, built):
-            console.print(line, soft_wrap=True)
+        _print_configured(console, system, experiment.models, design_of(system, changes), chosen)
+        _print_published(console, system, published_design(system, changes), chosen)
     if sources:
         console.print(_sources_table(chosen))
     return OK
@@ -62,47 +60,86 @@ def parse_design(texts: Iterable[str]) -> dict[str, float]:
     return changes
 
 
-def design_of(system: SystemSpec, changes: dict[str, float]) -> TableDesign:
-    """The tables of a system: as in table II, for its dies and its HBM."""
+def published_design(system: SystemSpec, changes: dict[str, float]) -> TableDesign:
+    """The tables of table II, for the dies and the HBM of a system; what decides in it is not asked."""
     return TableDesign(**changes, dies=system.dies, hbm_capacity_bytes=system.hbm.capacity_bytes)
 
 
 def needed_by(model: ModelSpec, built: TableDesign) -> TableDesign:
     """Tables that are just large enough for a model."""
-    return replace(built, experts=model.experts, layers=len(model.moe_layer_ids))
+    return replace(built, experts=model.experts, layers=len(model.moe_layer_ids), atu_entries=None)
 
 
-def misfits(models: Iterable[ModelSpec], built: TableDesign) -> Iterator[str]:
-    """A line for every model and table that do not fit: which entries, how many bits more."""
+def misfits(models: Iterable[ModelSpec], built: TableDesign, executor: str = "fsm") -> Iterator[str]:
+    """A line for every model and table on the wafer that do not fit: which entries, how many bits more."""
     for model in models:
         for short in shortfalls(built, needed_by(model, built)):
-            yield f"{model.name} does not fit the {short.table.name}: {_shortfall(short, model, built)}"
+            if short.table.name in ON_DIES or executor != "host":
+                yield f"{model.name} does not fit the {short.table.name}: {_shortfall(short, model)}"
 
 
-def _shortfall(short: Shortfall, model: ModelSpec, built: TableDesign) -> str:
+def _shortfall(short: Shortfall, model: ModelSpec) -> str:
     table, needed = short.table, short.needed
     more = f"{short.entries:,} entries × {needed.bits_per_entry} bit = {short.bits:,} bits more"
     where = f" on each of {table.copies} dies" if table.copies > 1 else " in DRAM" if table.storage is Storage.DRAM else ""
-    if table.entries == built.experts:
-        return f"{more}{where}, for experts {built.experts} to {model.experts - 1}"
+    if needed.entries == model.experts:
+        return f"{more}{where}, for experts {table.entries} to {model.experts - 1}"
     counters = f"{model.experts} × {model.experts} counters, {'a layer' if table.storage is Storage.SRAM else 'all layers'}"
     return f"{more}{where}, for {counters}"
 
 
-def _parts_table(system: SystemSpec, built: TableDesign, parts: Sequence[Part], technology: Technology):
-    title = f"{system.name}: tables for {built.experts} experts, {built.layers} layers, {built.dies} dies; {technology.title}, {built.clock_hz / 1e9:g} GHz"
+def _print_configured(console, system: SystemSpec, models: Sequence[ModelSpec], built: TableDesign, technology: Technology) -> None:
+    """What the system's ``decision`` asks for."""
+    decision = system.decision
+    parts = decision_parts(decision, built, technology)
+    clocks = f"{_ghz(built.clock_hz)} on the dies"
+    if decision.executor != "host":
+        clocks += f", {_ghz(global_clock_hz(decision, built))} in the Global CP"
+    console.print(_parts_table(f"{system.name}, decided by {words(decision)}: {_built_for(built)}; {technology.title}, {clocks}", parts))
+    if decision.executor == "host":
+        console.print("The host keeps the expert distribution table and the heatmaps in its own memory; there is no Global CP on the wafer.")
+    for part in parts:
+        if part.table is not None:
+            layout = " + ".join(f"{name} {bits}" for name, bits in part.table.fields)
+            console.print(f"Bits of an entry, {part.name}: {layout}.", soft_wrap=True)
+    console.print(_models_table(models, built, decision, technology))
+    for line in misfits(models, built, decision.executor):
+        console.print(line, soft_wrap=True)
+
+
+def _print_published(console, system: SystemSpec, built: TableDesign, technology: Technology) -> None:
+    """Table II row by row, beside the same model on the published parameters."""
+    parts = parts_of(built, technology)
+    title = f"{system.name}, table II: cores as there, {_built_for(built)}; {technology.title}, {_ghz(built.clock_hz)}"
+    console.print(_parts_table(title, parts, built))
+    for line in _notes(parts, built, technology):
+        console.print(line, soft_wrap=True)
+
+
+def _built_for(built: TableDesign) -> str:
+    return f"tables for {built.experts} experts, {built.layers} layers, {built.dies} dies"
+
+
+def _ghz(clock_hz: float) -> str:
+    return f"{clock_hz / 1e9:g} GHz"
+
+
+def _parts_table(title: str, parts: Sequence[Part], published: TableDesign | None = None):
+    """``published``: the design that the parts are of, where table II is to stand beside them."""
     grid = _table(title, "part", "kept in")
     grid.columns[0].no_wrap = True
-    for name in ("entries", "bits", "size", "port", "copies", "mm²", "mW", "of wafer", "table II mm²", "Δ", "table II mW", "Δ"):
+    beside = ("table II mm²", "Δ", "table II mW", "Δ") if published else ()
+    for name in ("entries", "bits", "size", "port", "copies", "mm²", "mW", "of wafer", *beside):
         grid.add_column(name, justify="right")
-    for part in parts:
-        row = published_row(part, built)
-        grid.add_row(part.name, *_size_cells(part.table), str(part.copies), *_cost_cells(part.cost), *_beside(part.cost, row))
+    rows = [published_row(part, published) if published else None for part in parts]
+    for part, row in zip(parts, rows, strict=True):
+        cells = *_size_cells(part.table), str(part.copies), *_cost_cells(part.cost)
+        grid.add_row(part.name, *cells, *(_beside(part.cost, row) if published else ()))
     sum_of = total(part.cost for part in parts)
-    rows = [published_row(part, built) for part in parts if part.name != "heatmap"]
-    published = None if None in rows else total(rows)
+    known = [row for part, row in zip(parts, rows, strict=True) if part.name != "heatmap"]
     grid.add_section()
-    grid.add_row("sum of rows", *[""] * 6, *_cost_cells(sum_of), *_beside(sum_of, published))
+    ends = _beside(sum_of, None if None in known else total(known)) if published else ()
+    grid.add_row("sum of rows", *[""] * 6, *_cost_cells(sum_of), *ends)
     return grid
 
 
@@ -132,31 +169,28 @@ def _notes(parts: Sequence[Part], built: TableDesign, technology: Technology) ->
     others = [part.name for part in parts if part.name != "heatmap" and published_row(part, built) is None]
     if others:
         yield f"Not of the size or clock of table II, so not compared: {', '.join(others)}."
-    for part in parts:
-        if part.table is not None:
-            layout = " + ".join(f"{name} {bits}" for name, bits in part.table.fields)
-            yield f"Bits of an entry, {part.name}: {layout}."
 
 
-def _models_table(models: Iterable[ModelSpec], built: TableDesign, technology: Technology):
+def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: DecisionSpec, technology: Technology):
     grid = _table("the same tables, just large enough for a model", "model")
     for name in ("experts", "MoE layers", "fits", "mm² of tables", "mW of tables", "heatmap in DRAM"):
         grid.add_column(name, justify="right")
     for model in models:
         needed = needed_by(model, built)
-        parts = [part for part in parts_of(needed, technology) if part.table is not None]
+        parts = [part for part in decision_parts(decision, needed, technology) if part.table is not None]
         cost = total(part.cost for part in parts)
-        dram = next(part.table for part in parts if part.table.storage is Storage.DRAM)
-        fits = "no" if shortfalls(built, needed) else "yes"
-        sizes = (f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", _size(dram.size_bytes))
+        dram = next((_size(part.table.size_bytes) for part in parts if part.table.storage is Storage.DRAM), "–")
+        fits = "no" if any(misfits([model], built, decision.executor)) else "yes"
+        sizes = (f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", dram)
         grid.add_row(model.name, str(model.experts), str(needed.layers), fits, *sizes)
     return grid
 
 
 def _sources_table(technology: Technology):
-    grid = _table("coefficients", "coefficient", "value", "unit", "source")
+    grid = _table("coefficients", "coefficient", "value", "may be", "unit", "source")
     for name, coefficient in named_coefficients(technology):
-        grid.add_row(name, f"{coefficient.value:g}", coefficient.unit, coefficient.source)
+        between = " to ".join(f"{value:g}" for value in coefficient.between or ())
+        grid.add_row(name, f"{coefficient.value:g}", between, coefficient.unit, coefficient.source)
     return grid
 
 
@@ -164,7 +198,7 @@ def named_coefficients(technology: Technology) -> Iterator[tuple[str, Coefficien
     yield from technology.coefficients().items()
     for core in (A72, A76):
         yield from core.coefficients().items()
-    yield "clock", CLOCK
+    yield from (("clock", CLOCK), ("lane", LANE), ("comparator", COMPARATOR), ("merge buffer", TOKENS))
 
 
 def _size(size_bytes: float) -> str:

@@ -66,7 +66,8 @@ def _area_sentence(part: Part, row: Cost) -> str:
         cell, cell_um2 = "the bit cell", N5.bitcell.value
         how = f"CACTI's cell of 146 F² with F = 5 nm and {SCALED.periphery.value - 1:.0%} periphery"
     return (
-        f"the published area is {published_um2:.4f} um² a bit, less than {cell} of TSMC N5 alone ({cell_um2:g} um²); {how} gives "
+        f"the published area is {published_um2:.4f} um² a bit; {cell} of TSMC N5 alone takes {cell_um2:g} um², {cell_um2 / published_um2:.1f} "
+        f"times as much, so that no periphery brings the two together; {how} gives "
         f"{scaled_mm2:.4f} mm² ({deviation(scaled_mm2, row.area_mm2):+.0%}), as if it had been scaled by the node's name."
     )
 

@@ -39,14 +39,16 @@ class TableDesign:
     granule_bytes: int = 64  # unit of address translation: a line, or a page
     presence_word_bits: int = 64  # presence bits come in whole words
     ports: int = 1  # read/write ports of every table
+    table_port_bits: int = 72  # of the expert distribution table
     heatmap_port_bits: int = 512
     prediction_port_bits: int = 16
     clock_hz: float = 2.5e9  # of tables and cores; fitted, see ``microarch.technology``
+    atu_entries: int | None = None  # of the ATU of a die; None: one for every expert
 
     def __post_init__(self) -> None:
         """Raises ValueError for sizes that no table has."""
         for name, value in vars(self).items():
-            if value <= 0:
+            if value is not None and value <= 0:
                 raise ValueError(f"{name} must be above 0, not {value}")
 
     @property
@@ -114,8 +116,7 @@ def expert_distribution_table(design: TableDesign) -> Table:
         ("first die", BYTE_BITS * ceil(design.die_id_bits / BYTE_BITS)),
         ("held by die", words * design.presence_word_bits),
     )
-    port_bits = sum(bits for _, bits in fields)
-    return Table("expert distribution table", Storage.SRAM, design.experts, fields, port_bits, design.ports)
+    return Table("expert distribution table", Storage.SRAM, design.experts, fields, design.table_port_bits, design.ports)
 
 
 def heatmap_cache(design: TableDesign) -> Table:
@@ -145,7 +146,7 @@ def address_translation_unit(design: TableDesign) -> Table:
         ("valid", 1),
     )
     port_bits = sum(bits for _, bits in fields)
-    return Table("ATU", Storage.SRAM, design.experts, fields, port_bits, design.ports, design.dies)
+    return Table("ATU", Storage.SRAM, design.atu_entries or design.experts, fields, port_bits, design.ports, design.dies)
 
 
 def tables_of(design: TableDesign) -> tuple[Table, ...]:

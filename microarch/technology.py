@@ -1,5 +1,7 @@
 """What a bit, an access and a core take in silicon: coefficients, each with where it comes from.
 
+"not looked up" marks what is cited from memory, because its text was not to be had; it has a range, as what is assumed has.
+
 Two technologies. ``n5`` is TSMC's 5 nm process as it is known from public sources. ``scaled`` takes the name of the node for a
 length, F = 5 nm, and shrinks older cells by its square, which no process has ever done; it gives the areas of table II of
 Yu et al. (ISCA 2026, arXiv 2510.05497v4), and is here to say why they are so small.
@@ -14,8 +16,9 @@ from types import MappingProxyType
 KIB_BITS = 8 * 1024
 PJ_PER_FJ = 1e-3
 _ACCESS = "pJ per 64-bit access in 7 nm"
-_JOUPPI = "Jouppi et al., Ten Lessons From Three Generations Shaped Google's TPUv4i, ISCA 2021, table 2"
-_N5_POWER = "TSMC, 5nm Technology: about 30 % less power than N7"
+_JOUPPI = "Jouppi et al., Ten Lessons From Three Generations Shaped Google's TPUv4i, ISCA 2021, table 2 (not looked up)"
+_N5_POWER = "TSMC, 5nm Technology (tsmc.com): about 30 % less power than N7"
+_N5_POWER_BETWEEN = (0.6, 0.79)  # AnandTech, Neoverse V1 and N2, 2021: Arm expects 40 % less; first chips in N5 were 26 % more efficient
 _N5_DENSITY = "Linley Group, Die Photos Show Cortex-A78 Shortfall, 2021: Cortex-A55 22 to 29 % denser in 5 nm than in 7 nm"
 
 
@@ -24,6 +27,7 @@ class Coefficient:
     value: float
     unit: str
     source: str  # "assumed: …" and "fitted: …" where no source gives it
+    between: tuple[float, float] | None = None  # where it may lie, of what is assumed or could not be looked up
 
 
 @dataclass(frozen=True)
@@ -99,29 +103,39 @@ class Core:
 
 
 _ENERGY = {
-    "access_8k": Coefficient(7.5, _ACCESS, _JOUPPI),
-    "access_32k": Coefficient(8.5, _ACCESS, _JOUPPI),
-    "access_1m": Coefficient(14.0, _ACCESS, _JOUPPI),
-    "energy_scale": Coefficient(0.7, "5 nm over 7 nm", _N5_POWER),
-    "sram_leakage": Coefficient(0.75, "nW a bit", "assumed: 1 nA a cell at 0.75 V and 85 °C; under 2 % of any table's power"),
+    "access_8k": Coefficient(7.5, _ACCESS, _JOUPPI, (5.0, 10.0)),
+    "access_32k": Coefficient(8.5, _ACCESS, _JOUPPI, (6.0, 12.0)),
+    "access_1m": Coefficient(14.0, _ACCESS, _JOUPPI, (10.0, 20.0)),
+    "energy_scale": Coefficient(0.7, "5 nm over 7 nm", _N5_POWER, _N5_POWER_BETWEEN),
+    "sram_leakage": Coefficient(
+        0.75, "nW a bit", "assumed: 1 nA a cell at 0.75 V and 85 °C; under 2 % of any table's power", (0.075, 2.25)
+    ),
     "flop_cycle": Coefficient(0.87, "fJ a bit and cycle", "fitted: power of the prediction tables in table II; no clock gating"),
 }
 N5 = Technology(
     name="n5",
     title="TSMC N5",
     bitcell=Coefficient(0.021, "um2", "WikiChip, TSMC 5-Nanometer Update, 2019: high-density 6T cell (IEDM 2019)"),
-    port_pitch=Coefficient(0.030, "um", "WikiChip, TSMC Details 5 nm, 2020: metal pitch"),
-    periphery=Coefficient(1.30, "times the cells", "WikiChip, TSMC 5-Nanometer Update, 2019: about 30 % in large arrays"),
-    periphery_edge=Coefficient(127.0, "times the cells, over the root of the bits", "assumed: a macro of 4 KB is half cells"),
-    flop=Coefficient(0.233, "um2", f"ASAP7, DFFHQNx1: 0.2916 um2 in 7 nm; 1.25 times denser ({_N5_DENSITY})"),
-    flop_port=Coefficient(0.41, "times the flip-flop, every port", "Nangate 45 nm library: MUX2_X1 1.862 um2 / DFF_X1 4.522 um2"),
-    placement=Coefficient(0.70, "of the area is cells", "assumed: usual utilisation of placed logic"),
+    port_pitch=Coefficient(0.030, "um", "WikiChip, TSMC Details 5 nm, 2020: its estimate of the metal pitch"),
+    periphery=Coefficient(
+        1.43, "times the cells", "WikiChip, TSMC 5-Nanometer Update, 2019: about 30 % of a large array, 32 Mib/mm2 (not 45 of cells alone)"
+    ),
+    periphery_edge=Coefficient(
+        103.0, "times the cells, over the root of the bits", "assumed: a macro of 4 KB is half cells (0.4 to 0.6)", (43.0, 194.0)
+    ),
+    flop=Coefficient(
+        0.233, "um2", f"ASAP7, DFFHQNx1: 0.2916 um2 in its predicted 7 nm (not looked up); 1.25 times denser ({_N5_DENSITY})", (0.19, 0.27)
+    ),
+    flop_port=Coefficient(
+        0.41, "times the flip-flop, every port", "Nangate 45 nm library: MUX2_X1 7, DFF_X1 17 sites of 0.266 um2", (0.3, 0.6)
+    ),
+    placement=Coefficient(0.70, "of the area is cells", "assumed: usual utilisation of placed logic", (0.6, 0.85)),
     **_ENERGY,
 )
 SCALED = Technology(
     name="scaled",
     title="older cells shrunk as if the node's name were a length of 5 nm",
-    bitcell=Coefficient(0.00365, "um2", "CACTI 7, tech_params: 146 F² with F = 5 nm"),
+    bitcell=Coefficient(0.00365, "um2", "CACTI 6.5, technology.cc: 146 F² with F = 5 nm"),
     port_pitch=Coefficient(0.0125, "um", "CACTI 7, tech_params: 2.5 F"),
     periphery=Coefficient(1.65, "times the cells", "fitted: area of ATUs, distribution table and heatmap cache in table II"),
     periphery_edge=Coefficient(0.0, "times the cells, over the root of the bits", "fitted: as periphery"),
@@ -135,7 +149,10 @@ TECHNOLOGIES = MappingProxyType({technology.name: technology for technology in (
 A72 = Core(
     name="Cortex-A72",
     area_mm2=Coefficient(
-        1.20, "mm2 in 16FF+", "Arm at the launch of the Cortex-A73, 2016: 0.65 mm2 in 10 nm, 46 % less than a Cortex-A72 in 16 nm"
+        1.20,
+        "mm2 in 16FF+",
+        "Arm at the launch of the Cortex-A73, 2016: 0.65 mm2 in 10 nm; 46 % less than a Cortex-A72 in 16 nm (not looked up)",
+        (0.9, 1.5),
     ),
     power_mw=Coefficient(1085.0, "mW in 16FF+", "AnandTech, HiSilicon Kirin 960, 2017: Kirin 955, mean of +1100, +1185, +970 mW a core"),
     clock_hz=Coefficient(2.516e9, "Hz", "same"),
@@ -147,8 +164,8 @@ A76 = Core(
     area_mm2=Coefficient(1.4, "mm2 in 7 nm", "Arm, in AnandTech, Neoverse V1 and N2, 2021: Neoverse N1 (a Cortex-A76) with 1 MB L2"),
     power_mw=Coefficient(1800.0, "mW in 7 nm", "same"),
     clock_hz=Coefficient(3.1e9, "Hz", "same"),
-    area_scale=Coefficient(0.8, "5 nm over 7 nm", _N5_DENSITY),
-    power_scale=Coefficient(0.7, "5 nm over 7 nm", _N5_POWER),
+    area_scale=Coefficient(0.8, "5 nm over 7 nm", _N5_DENSITY, (0.775, 0.82)),
+    power_scale=Coefficient(0.7, "5 nm over 7 nm", _N5_POWER, _N5_POWER_BETWEEN),
 )
 # The one number that sets the power of all SRAM tables; cores run at it too. It is the default of ``TableDesign.clock_hz``.
 CLOCK = Coefficient(2.5e9, "Hz, one access a cycle and port", "fitted: power of distribution table, heatmap cache and ATUs in table II")

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import archsim, tiny, tiny_file
 
-from archsim.area_command import area_command, design_of, misfits, named_coefficients, needed_by, parse_design
+from archsim.area_command import area_command, misfits, named_coefficients, needed_by, parse_design, published_design
+from archsim.specs.decision import DecisionSpec
 from archsim.specs.errors import SpecError
 from archsim.specs.library import load_experiment, load_model, load_system
 from microarch.area_power import Cost, core_cost, parts_of, table_cost, total
+from microarch.decision_area import added_parts, decision_parts, design_of
 from microarch.published_area import PUBLISHED, PUBLISHED_TOTAL, TOLERANCE, deviation, explanation, published_row
 from microarch.tables import (
     Storage,
@@ -142,8 +144,8 @@ def test_power_follows_the_clock_but_for_leakage():
 @pytest.mark.parametrize(
     "name, storage, share",
     [
-        ("periphery_edge", Storage.SRAM, lambda bits: 127 / math.sqrt(bits) / (1.3 + 127 / math.sqrt(bits))),
-        ("periphery", Storage.SRAM, lambda bits: 1.3 / (1.3 + 127 / math.sqrt(bits))),
+        ("periphery_edge", Storage.SRAM, lambda bits: 103 / math.sqrt(bits) / (1.43 + 103 / math.sqrt(bits))),
+        ("periphery", Storage.SRAM, lambda bits: 1.43 / (1.43 + 103 / math.sqrt(bits))),
         ("bitcell", Storage.SRAM, lambda bits: 1.0),
         ("flop", Storage.REGISTERS, lambda bits: 1.0),
         ("flop_port", Storage.REGISTERS, lambda bits: 0.41 / 1.41),
@@ -230,6 +232,81 @@ def test_clock_of_the_tables_is_the_fitted_one():
     assert core_cost(A72, CLOCK.value).area_mm2 < core_cost(A76, CLOCK.value).area_mm2
 
 
+# What a system's decision asks for
+
+
+def deciding(**decision):
+    return load_system("dojo").model_copy(update={"decision": DecisionSpec.model_validate(decision)})
+
+
+def cost_of(system):
+    return total(part.cost for part in decision_parts(system.decision, design_of(system)))
+
+
+@pytest.mark.parametrize(
+    "less, more",
+    [
+        ({"fsm": {"lanes": 8}}, {"fsm": {"lanes": 16}}),
+        ({"fsm": {"comparators": 32}}, {"fsm": {"comparators": 64}}),
+        ({"fsm": {"sorter": "bitonic"}}, {"fsm": {"sorter": "merge"}}),
+        ({"atu_entries": 512}, {"atu_entries": 1024}),
+        ({"atu_entries": 64}, {"atu_entries": 512}),
+        ({"executor": "host"}, {"executor": "fsm"}),
+        ({"executor": "fsm"}, {"executor": "firmware"}),
+        ({"executor": "firmware", "firmware": {"core": "a72"}}, {"executor": "firmware", "firmware": {"core": "a76"}}),
+    ],
+)
+def test_more_of_what_decides_takes_more_area_and_power(less, more):
+    small, large = cost_of(deciding(**less)), cost_of(deciding(**more))
+    assert small.area_mm2 < large.area_mm2 and small.power_mw < large.power_mw
+
+
+@pytest.mark.parametrize(
+    "field, few, many", [("table_port_bits", 36, 72), ("heatmap_port_bits", 64, 512), ("prediction_port_bits", 8, 16)]
+)
+def test_a_wider_port_takes_no_area_and_no_less_power(field, few, many):
+    narrow, wide = (cost_of(deciding(fsm={field: bits})) for bits in (few, many))
+    assert narrow.area_mm2 == wide.area_mm2
+    assert narrow.power_mw < wide.power_mw if field != "prediction_port_bits" else narrow == wide
+
+
+def test_a_quicker_clock_takes_power_and_no_area():
+    slow, fast = (cost_of(deciding(fsm={"clock": clock})) for clock in ("1 GHz", "2 GHz"))
+    assert slow.area_mm2 == fast.area_mm2
+    assert 1.9 * slow.power_mw < fast.power_mw < 2 * slow.power_mw  # leakage stays
+    slow, fast = (cost_of(deciding(executor="firmware", firmware={"clock": clock})) for clock in ("1 GHz", "2 GHz"))
+    assert slow.area_mm2 == fast.area_mm2 and slow.power_mw < fast.power_mw
+
+
+def test_each_of_the_deciders_has_its_own_silicon():
+    names = {
+        executor: {part.name for part in decision_parts(system.decision, design_of(system))}
+        for executor in ("fsm", "firmware", "host")
+        for system in [deciding(executor=executor)]
+    }
+    on_dies = {"prediction table", "ATU", "Local CP (Cortex-A72)"}
+    tables = on_dies | {"expert distribution table", "heatmap cache", "heatmap"}
+    assert names["host"] == on_dies
+    assert names["firmware"] == tables | {"Global CP (Cortex-A76)"}
+    assert names["fsm"] == tables | {"Global CP: lanes", "Global CP: comparators", "Global CP: merge buffer"}
+
+
+def test_a_strategy_adds_what_it_needs_and_no_more():
+    system = deciding()
+    added = {(a, p): {part.name for part in added_parts(system, a, p)} for a in (False, True) for p in (False, True)}
+    assert added[False, False] == set()
+    assert added[True, True] - added[True, False] == {"prediction table", "heatmap cache"}
+    assert added[True, True] - added[False, True] == {"expert distribution table"}
+    assert "ATU" in added[True, False] & added[False, True]
+
+
+def test_table_ii_is_compared_on_its_own_parameters_whatever_decides():
+    plain, other = deciding(), deciding(executor="firmware", firmware={"core": "a72"}, atu_entries=64, fsm={"clock": "1 GHz"})
+    assert published_design(plain, {}) == published_design(other, {}) == TableDesign()
+    assert design_of(plain).clock_hz == 2e9 and replace(design_of(plain), clock_hz=2.5e9, atu_entries=None) == TableDesign()
+    assert design_of(plain, {"clock_hz": 1e9}).clock_hz == 1e9
+
+
 # What fits
 
 
@@ -298,17 +375,33 @@ def test_command_prints_tables_deviations_and_sentences(tmp_path):
 def test_command_prints_sums_of_its_rows(capsys):
     experiment = load_experiment(ROOT / "configs" / "dojo.yaml")
     area_command(experiment, [], "n5", sources=False)
-    sums = next(line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("sum of rows")).split()
-    expected = total(part.cost for part in parts_of(design_of(experiment.systems[0], {})))
-    assert sums[3:5] == [f"{expected.area_mm2:.4f}", f"{expected.power_mw:.2f}"]
+    configured, published = (
+        line.split()[3:5] for line in capsys.readouterr().out.splitlines() if line.strip().startswith("sum of rows")
+    )
+    (system,) = experiment.systems
+    for sums, parts in ((configured, decision_parts(system.decision, design_of(system))), (published, parts_of(TableDesign()))):
+        expected = total(part.cost for part in parts)
+        assert sums == [f"{expected.area_mm2:.4f}", f"{expected.power_mw:.2f}"]
 
 
 def test_command_has_a_table_for_every_system_and_follows_overrides(tmp_path, capsys):
     area_command(tiny(tmp_path, "systems.0.mesh.x=5", "models.0.experts=900"), [], "n5", sources=True)
     out = capsys.readouterr().out
-    assert "small: tables for 512 experts, 100 layers, 10 dies" in out and "square: tables for" in out
+    assert "small, decided by state machine, 8 lanes at 2 GHz: tables for 512 experts, 100 layers, 10 dies" in out
+    assert "small, table II: cores as there" in out and "square, decided by" in out
     assert out.count("toy does not fit the ATU: 388 entries") == 2
     assert "WikiChip" in out
+
+
+def test_command_reads_the_decision(tmp_path, capsys):
+    tiny_area = lambda *changes: area_command(tiny(tmp_path, *changes), [], "n5", sources=False)  # noqa: E731
+    tiny_area("systems.0.decision={executor: firmware, firmware: {core: a72, clock: 1 GHz}, atu_entries: 4}")
+    out = capsys.readouterr().out
+    assert "small, decided by firmware on Cortex-A72 at 1 GHz" in out and "Global CP (Cortex-A72)" in out
+    assert "toy does not fit the ATU: 12 entries × 56 bit = 672 bits more on each of 6 dies, for experts 4 to 15" in out
+    tiny_area("systems.0.decision.executor=host")
+    out = capsys.readouterr().out
+    assert "there is no Global CP on the wafer" in out
 
 
 def test_user_errors_end_with_two(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,18 +11,9 @@ from archsim.report.data import Report
 from archsim.report.units import TIME_UNITS, plain, scaled
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.hardware import SystemSpec
-from microarch.area_power import core_cost, table_cost, total
-from microarch.datapath_area import datapath_mm2
-from microarch.tables import (
-    TableDesign,
-    address_translation_unit,
-    expert_distribution_table,
-    heatmap_cache,
-    prediction_table,
-)
-from microarch.technology import A72, A76
+from microarch.area_power import total
+from microarch.decision_area import CORES, added_parts
 
-CORES = {"a72": A72, "a76": A76}
 NEED_NO_ALLOCATOR = ("first_seen", "home")
 GHZ = 1e9
 
@@ -81,26 +72,7 @@ def added_mm2(system: SystemSpec, policy: Mapping[str, Any]) -> float:
     """
     allocates = policy["allocation"]["name"] not in NEED_NO_ALLOCATOR
     predicts = policy["prediction"]["name"] != "none"
-    if not allocates and not predicts:
-        return 0.0
-    decision = system.decision
-    design = TableDesign(dies=system.dies, hbm_capacity_bytes=system.hbm.capacity_bytes)
-    tables = [address_translation_unit(replace(design, experts=decision.atu_entries))]
-    if predicts:
-        tables.append(prediction_table(design))
-    if decision.executor != "host":
-        tables += [expert_distribution_table(design)] if allocates else []
-        tables += [heatmap_cache(design)] if predicts else []
-    costs = total(table_cost(table, design.clock_hz).times(table.copies) for table in tables)
-    return costs.area_mm2 + _decider_mm2(decision)
-
-
-def _decider_mm2(decision: DecisionSpec) -> float:
-    if decision.executor == "fsm":
-        return datapath_mm2(decision.fsm.lanes, decision.fsm.comparators)
-    if decision.executor == "firmware":
-        return core_cost(CORES[decision.firmware.core], decision.firmware.clock_hz).area_mm2
-    return 0.0
+    return total(part.cost for part in added_parts(system, allocates, predicts)).area_mm2
 
 
 def _flat(decision: DecisionSpec) -> dict[str, Any]:
