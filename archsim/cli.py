@@ -42,6 +42,14 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
     sweep.set_defaults(command=_sweep)
 
+    ablate = commands.add_parser("ablate", help="what each assumption is worth: from one set to another, one at a time and in a chain")
+    _add_experiment(ablate, "experiment")
+    ablate.add_argument("--from", dest="start", default="published", metavar="SET", help="first set (default: published)")
+    ablate.add_argument("--to", dest="end", default="physical", metavar="SET", help="last set (default: physical)")
+    ablate.add_argument("--out", metavar="DIR", help="folder of the report (default: reports/NAME-ablation)")
+    ablate.add_argument("--jobs", type=positive, metavar="N", help="runs side by side (default: number of cores)")
+    ablate.set_defaults(command=_ablate)
+
     run = commands.add_parser("run", help="run one combination of an experiment; with a timeline of one step")
     _add_experiment(run, "experiment")
     run.add_argument("--policy", metavar="NAME", help="one of the experiment's policies (default: its first)")
@@ -138,6 +146,14 @@ def _run(arguments: argparse.Namespace) -> int:
         layer=arguments.layer,
         timeline=arguments.timeline,
     )
+
+
+def _ablate(arguments: argparse.Namespace) -> int:
+    from archsim.ablate_command import ablate_command
+    from archsim.specs.library import load_experiment
+
+    experiment = load_experiment(arguments.file, arguments.overrides)
+    return ablate_command(experiment, arguments.start, arguments.end, arguments.out, arguments.jobs)
 
 
 def _area(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ ROOMS = [
     ("archsim.policies",),
     ("microarch",),
     ("archsim.engine",),
-    ("archsim.economics", "archsim.tables", "archsim.results", "archsim.execution", "archsim.runner"),
+    ("archsim.economics", "archsim.tables", "archsim.results", "archsim.execution", "archsim.runner", "archsim.ablation"),
     ("archsim.report", "archsim.progress"),
     (
         "archsim.cli",
@@ -24,6 +24,7 @@ ROOMS = [
         "archsim.trace_commands",
         "archsim.model_commands",
         "archsim.area_command",
+        "archsim.ablate_command",
         "archsim.cost_command",
     ),
 ]

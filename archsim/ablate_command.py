@@ -1,0 +1,52 @@
+"""What ``archsim ablate`` does: run every link between two sets of assumptions, print what each is worth, write the page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from archsim.cores import available_cores
+from archsim.specs.assumptions import AssumptionsSpec, shipped_sets
+from archsim.specs.errors import ArchsimError
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.nearest import did_you_mean
+
+OK, INTERRUPTED = 0, 130
+
+
+def ablate_command(experiment: ExperimentSpec, start: str, end: str, out: str | None, jobs: int | None) -> int:
+    """Raises ArchsimError for a set that neither the experiment nor archsim has."""
+    from archsim.ablation import ablate, ablated
+    from archsim.progress import watcher
+    from archsim.report.ablation_page import write_ablation
+    from archsim.report.units import factor
+
+    first, last = set_of(experiment, start), set_of(experiment, end)
+    folder = Path("reports") / f"{experiment.name}-ablation" if out is None else Path(out)
+    jobs = jobs or available_cores()
+    print(f"{experiment.name}: {start} → {end}, {ablated(experiment, first, last).runs} runs, {jobs} jobs → {folder}", flush=True)
+    try:
+        with watcher() as watching:
+            found = ablate(experiment, first, last, folder, jobs, watching)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; the runs that have ended are kept in {folder}: the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    for fall in found.waterfalls:
+        steps = ", ".join(f"{each.link.field} {factor(each.factor)}" for each in fall.effects if abs(each.factor - 1) > 5e-3)
+        print(f"{fall.system} {fall.model} batch {fall.batch} {fall.policy}: {factor(fall.start)} → {factor(fall.end)} ({steps})")
+    print("the chain closes, to the bit" if found.closes else "THE CHAIN DOES NOT CLOSE: this is a defect")
+    print(f"report: {write_ablation(found, experiment.name, folder)}")
+    return OK
+
+
+def set_of(experiment: ExperimentSpec, name: str) -> AssumptionsSpec:
+    """A set by its label: one of the experiment's, or one that comes with archsim."""
+    own = {each.label: each for each in experiment.assumptions}
+    shipped = {
+        label: AssumptionsSpec(**{field: getattr(each, field) for field in AssumptionsSpec.model_fields})
+        for label, each in shipped_sets().items()
+    }
+    known = shipped | own
+    if name not in known:
+        raise ArchsimError(f"unknown assumption set {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
+    return known[name]

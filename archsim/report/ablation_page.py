@@ -1,0 +1,121 @@
+"""The page of an ablation: a waterfall for every policy, what each assumption is worth, and a table of everything."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from archsim.ablation import Ablation, Effect, Waterfall
+from archsim.files import write_text
+from archsim.report.units import factor
+from archsim.report.waterfall import Change, waterfall
+from archsim.specs.assumptions import ASSUMPTIONS
+
+TEMPLATES = Path(__file__).parent / "templates"
+# The four that the paper's gains hang on, as a sentence says them.
+SAID = {
+    "contention": "links are full duplex and shared",
+    "capacity": "copies need room",
+    "activations": "tokens travel",
+    "decision_cost": "decisions take time",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """All waterfalls of a system, model and batch."""
+
+    heading: str
+    sentence: str
+    panels: tuple[tuple[str, str], ...]  # policy, SVG
+
+
+def write_ablation(found: Ablation, name: str, folder: Path) -> Path:
+    """Write ``index.html`` and ``ablation.csv``; returns the path of the page. Equal results, equal bytes."""
+    write_text(folder / "ablation.csv", csv_of(found))
+    write_text(folder / "index.html", render(found, name))
+    return folder / "index.html"
+
+
+def csv_of(found: Ablation) -> str:
+    """One row for every policy, system, model, batch and assumption."""
+    stream = io.StringIO()
+    rows = csv.writer(stream, lineterminator="\n")
+    rows.writerow(
+        ["system", "model", "batch", "policy", "place", "assumption", "from", "to"]
+        + ["speedup_before", "speedup_after", "factor", "speedup_alone", "throughput_after_tokens_per_s"]
+    )
+    for fall in found.waterfalls:
+        for place, effect in enumerate(fall.effects, 1):
+            numbers = (effect.speedup_before, effect.speedup_after, effect.factor, effect.speedup_alone, effect.throughput_after)
+            link = effect.link
+            row = [fall.system, fall.model, fall.batch, fall.policy, place, link.field, link.before, link.after]
+            rows.writerow(row + [f"{each:.6g}" for each in numbers])
+    return stream.getvalue()
+
+
+def render(found: Ablation, name: str) -> str:
+    """The page as text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["svg"] = Markup
+    environment.filters["factor"] = factor
+    context = {
+        "name": name,
+        "found": found,
+        "start": found.start.label,
+        "end": found.end.label,
+        "groups": list(groups_of(found)),
+        "worth": list(worth_of(found)),
+        "meanings": [(link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after]) for link in found.links],
+    }
+    return environment.get_template("ablation.html.j2").render(context)
+
+
+def groups_of(found: Ablation) -> Iterator[Group]:
+    places = dict.fromkeys((fall.system, fall.model, fall.batch) for fall in found.waterfalls)
+    for system, model, batch in places:
+        falls = [fall for fall in found.waterfalls if (fall.system, fall.model, fall.batch) == (system, model, batch)]
+        panels = tuple((fall.policy, drawing(fall, found)) for fall in falls)
+        yield Group(f"{model} on {system}, batch {batch:,}", sentence(max(falls, key=lambda fall: fall.start), found), panels)
+
+
+def drawing(fall: Waterfall, found: Ablation) -> str:
+    changes = [
+        Change(effect.link.field, effect.speedup_before, effect.speedup_after, _tip(effect)) for effect in fall.effects
+    ]
+    spoken = f"{fall.policy} on {fall.system}, {fall.model}: {factor(fall.start)} to {factor(fall.end)}"
+    return waterfall((found.start.label, fall.start), changes, (found.end.label, fall.end), spoken)
+
+
+def sentence(fall: Waterfall, found: Ablation) -> str:
+    """What becomes of the policy that gains most under the first set."""
+    losses = sorted((effect for effect in fall.effects if effect.link.field in SAID), key=lambda effect: effect.factor)
+    parts = [f"{factor(effect.factor)} when {SAID[effect.link.field]}" for effect in losses]
+    told = f"; in the chain, {', '.join(parts)}" if parts else ""
+    return f"{fall.policy}: {factor(fall.start)} over base under {found.start.label}, {factor(fall.end)} under {found.end.label}{told}."
+
+
+def worth_of(found: Ablation) -> Iterator[tuple[str, str, str, str, str]]:
+    """(assumption, least, median, largest factor in the chain, median factor alone) over all waterfalls."""
+    for place, link in enumerate(found.links):
+        effects = [fall.effects[place] for fall in found.waterfalls]
+        chained = sorted(effect.factor for effect in effects)
+        alone = sorted(effect.speedup_alone / fall.start for effect, fall in zip(effects, found.waterfalls, strict=True))
+        middle = len(chained) // 2
+        yield link.field, factor(chained[0]), factor(chained[middle]), factor(chained[-1]), factor(alone[middle])
+
+
+def _tip(effect: Effect) -> str:
+    link = effect.link
+    return (
+        f"{link.field}: {link.before} → {link.after}: {factor(effect.speedup_before)} → {factor(effect.speedup_after)}; "
+        f"changed alone: {factor(effect.speedup_alone)}"
+    )

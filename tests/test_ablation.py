@@ -1,0 +1,83 @@
+"""Ablations: the chain leads from one set to the other, its ends are the sets' own results, and nothing else changes."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+from tiny import tiny, tiny_file
+
+from archsim.ablation import ORDER, ablate, ablated, links_between
+from archsim.cli import main
+from archsim.report.ablation_page import render, write_ablation
+from archsim.runner import simulate
+from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
+from archsim.specs.errors import ArchsimError
+
+PLAIN = {label: AssumptionsSpec(**{name: getattr(each, name) for name in AssumptionsSpec.model_fields}) for label, each in shipped_sets().items()}
+START, END = PLAIN["published"], PLAIN["physical"]
+
+
+def values(spec) -> dict[str, str]:
+    return {field: getattr(spec, field) for field in ASSUMPTIONS}
+
+
+def test_every_assumption_has_a_place_in_the_chain():
+    assert sorted(ORDER) == sorted(ASSUMPTIONS)
+
+
+def test_links_change_one_field_each_and_lead_from_start_to_end():
+    before = values(START)
+    for link in links_between(START, END):
+        assert values(link.alone) == values(START) | {link.field: link.after}
+        assert values(link.chain) == before | {link.field: link.after}
+        before = values(link.chain)
+    assert before == values(END)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ablation")
+    experiment = tiny(folder, "policies=[base, allo, allo+pred]")
+    return experiment, folder, ablate(experiment, START, END, folder / "out", jobs=1)
+
+
+def test_the_chain_closes_and_its_ends_are_the_sets_own_results(made):
+    experiment, _, found = made
+    assert found.closes
+    for end, name in ((START, "start"), (END, "end")):
+        for fall in found.waterfalls:
+            alone = experiment.model_copy(update={"assumptions": (end,)})
+            place = {"system": fall.system, "batch": fall.batch}
+            own, base = (simulate(alone, policy=each, **place).runs.rows[0]["throughput_tokens_per_s"] for each in (fall.policy, "base"))
+            assert getattr(fall, name) == own / base
+
+
+def test_steps_multiply_to_the_whole(made):
+    for fall in made[2].waterfalls:
+        product = fall.start
+        for effect in fall.effects:
+            product *= effect.factor
+        assert product == pytest.approx(fall.end, rel=1e-12)
+        assert fall.effects[0].speedup_alone == fall.effects[0].speedup_after
+
+
+def test_page_and_table_tell_all_of_it(made):
+    _, folder, found = made
+    page = write_ablation(found, "tiny", folder / "out").read_text(encoding="utf-8")
+    assert page.count("<figure>") == len(found.waterfalls) and "The chain closes" in page
+    rows = list(csv.DictReader((folder / "out" / "ablation.csv").open(encoding="utf-8")))
+    assert len(rows) == len(found.waterfalls) * len(found.links)
+    assert all(f"<code>{link.field}</code>" in page for link in found.links)
+
+
+def test_a_chain_that_does_not_close_is_said_to(made):
+    assert "does not close" in render(replace(made[2], closes=False), "tiny")
+
+
+def test_what_cannot_be_ablated_is_refused(tmp_path, capsys):
+    with pytest.raises(ArchsimError, match="nothing to ablate: published and published"):
+        links_between(START, START)
+    with pytest.raises(ArchsimError, match="'base': it and another must be"):
+        ablated(tiny(tmp_path, "policies=[ep, allo]"), START, END)
+    assert main(["ablate", str(tiny_file(tmp_path)), "--from", "publisht"]) == 2
+    assert "unknown assumption set 'publisht'; did you mean 'published'?" in capsys.readouterr().err
