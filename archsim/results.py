@@ -28,7 +28,7 @@ RUN_COLUMNS = MappingProxyType(
         "decode_ns": REAL,
         "throughput_tokens_per_s": REAL,  # of decode
         "speedup_vs_base": REAL,  # of decode throughput, over policy base and all else equal
-        "hop_messages": INTEGER,  # messages times Manhattan distance, of the kinds that the assumption ``hops`` counts
+        "hop_messages": INTEGER,  # messages times hops (dies entered), of the kinds that the assumption ``hops`` counts
         "hop_bytes": INTEGER,
         "local_hbm_read_bytes": INTEGER,
         "remote_hbm_read_bytes": INTEGER,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from archsim.cores import available_cores
-from archsim.execution.capacity import refuse_misfits
+from archsim.execution.capacity import refuse_misfits, refuse_misroutes
 from archsim.execution.crew import simulate_all
 from archsim.execution.runs import Run, expand, generated_digest, trace_label
 from archsim.execution.store import RunStore
@@ -83,6 +83,7 @@ def sweep(
     watcher = watcher or Unwatched()
     prepared = prepare(experiment)
     refuse_misfits(prepared.runs)
+    refuse_misroutes(prepared.runs)
     with sole_writer(report_folder(experiment, out)):
         store = RunStore(report_folder(experiment, out))
         store.write_manifest(experiment, prepared.runs, prepared.digests)

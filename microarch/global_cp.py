@@ -143,13 +143,12 @@ class Counts(NamedTuple):
 class Fabric(NamedTuple):
     """What messages to and from the Global CP cost. It sits on the die nearest to the middle of the mesh."""
 
-    farthest_hops: int
-    hop_ns: float
+    farthest_ns: float  # latency of the links to the die that is reached last
     bytes_per_ns: float  # of all links of its die together
 
 
 def _travel_ns(fabric: Fabric, n_bytes: float) -> float:
-    return fabric.farthest_hops * fabric.hop_ns + n_bytes / fabric.bytes_per_ns
+    return fabric.farthest_ns + n_bytes / fabric.bytes_per_ns
 
 
 def message_ns(counts: Counts, fabric: Fabric) -> np.ndarray:

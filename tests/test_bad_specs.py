@@ -146,8 +146,8 @@ CHANGED = {
     "part of a die": ("x: 2", "x: 2.5", "5: systems.0.mesh.x: expected an integer, not the number 2.5"),
     "mesh as text": (
         "mesh: {x: 2, y: 3}",
-        "mesh: 2x3",
-        "5: systems.0.mesh: expected a mapping with the keys x, y, not the text '2x3'",
+        "mesh: 2 by 3",
+        "5: systems.0.mesh: expected a mapping with the keys x, y, not the text '2 by 3'",
     ),
     "unknown dtype": (
         "dtype: fp8",

@@ -31,11 +31,13 @@ class DecisionTotals:
 
 
 def fabric_of(machine: Machine, mesh: Mesh) -> Fabric:
-    """The Global CP sits on the die whose farthest die is nearest (the lowest number of several)."""
+    """The Global CP sits on the die from which the fewest hops lead to the farthest (the lowest number of several)."""
     farthest = mesh.hops.max(axis=1)
     die = int(farthest.argmin())
-    links = max(1, len(mesh.neighbours(die)))
-    return Fabric(int(farthest[die]), machine.hop_ns, machine.link_bytes_per_ns * links)
+    own = machine.link_rates[mesh.link_src == die]
+    # Equal rates are multiplied, not added up, so that no digit is lost.
+    bytes_per_ns = sum(rate * count for rate, count in zip(*np.unique(own, return_counts=True), strict=True))
+    return Fabric(float(machine.route_ns[die].max()), float(bytes_per_ns) or machine.link_bytes_per_ns)
 
 
 class FreeDecision:

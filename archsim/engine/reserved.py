@@ -181,7 +181,7 @@ def _cross(s, what, src, dst, n_bytes):
     hops = s.machine.hops[src, dst]
     s.tally.hops[what, 0] += hops
     s.tally.hops[what, 1] += hops * n_bytes
-    return _duration(s, hops * s.machine.hop_ns, n_bytes, s.machine.link_bytes_per_ns)
+    return _duration(s, s.machine.route_ns[src, dst], n_bytes, s.machine.route_bytes_per_ns[src, dst])
 
 
 @inner
@@ -269,12 +269,15 @@ def _priority_of(s, chain):
 
 
 @inner
-def _early_ns(s, kind):
+def _early_ns(s, kind, chain):
     """How long before a slice's last byte its first segment is there (0 where slices are not segmented)."""
     rest = s.machine.slice_bytes - s.machine.first_bytes
     if kind == LOCAL_HBM:
         return rest / s.machine.hbm_bytes_per_ns
-    return rest / s.machine.link_bytes_per_ns if kind == DATA else 0.0
+    if kind != DATA:
+        return 0.0
+    entry = s.work.entries[chain // SLICES]
+    return rest / s.machine.route_bytes_per_ns[entry.home, entry.die]
 
 
 @inner
@@ -287,7 +290,7 @@ def _follow(s, stage, event, end):
         _create(s, spawned, row.item, group, end, 0.0, stage, row.priority)
     earliest, floor = end, 0.0
     if following == COMPUTE:
-        earliest, floor = end - _early_ns(s, row.kind), end
+        earliest, floor = end - _early_ns(s, row.kind, row.item), end
         entry = s.work.entries[row.item // SLICES]
         if entry.routed and awaits_tokens(s.work, entry.die):
             s.work.held[row.item].floor = floor

@@ -12,7 +12,8 @@ from archsim.specs.errors import CapacityError
 from archsim.specs.utilisation import Utilisation, published_utilisation
 from microarch import atu, llc
 from microarch.hbm import UNBOUNDED_BYTES, no_copies
-from microarch.mesh import Mesh, build_mesh
+from microarch.mesh import Mesh
+from microarch.topology import Edge, build_topology, narrowest, per_route
 
 NS_PER_S = 1e9
 NO_WINDOW = 2**31 - 1
@@ -32,10 +33,11 @@ def slice_bytes(system, model) -> int:
 
 def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
     """The run's machine and its mesh; see ``archsim.engine.state.Machine``."""
-    mesh = build_mesh(system.mesh.x, system.mesh.y, assumptions.numbering)
+    mesh = build_fabric(system, assumptions.numbering)
+    link_bytes_per_ns, link_ns = link_properties(system, mesh)
     shared = assumptions.contention == "shared"
     group_ptr, group_resources = _groups(mesh, full_duplex=shared)
-    weights = slice_bytes(system, model)
+    weights, plain_link = slice_bytes(system, model), plain_link_bytes_per_ns(system)
     segmented = assumptions.llc == "segments"
     machine = Machine(
         dies=mesh.dies,
@@ -44,9 +46,12 @@ def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
         group_resources=group_resources,
         link_resources=mesh.links if shared else mesh.edges,
         hbm_bytes_per_ns=system.hbm.bandwidth_bytes_per_s / NS_PER_S * effective_utilisation(system, model, assumptions).hbm,
-        link_bytes_per_ns=system.d2d.bandwidth_bytes_per_s / NS_PER_S * system.d2d.efficiency,
+        link_bytes_per_ns=plain_link,
         hbm_latency_ns=system.hbm.latency_ns,
         hop_ns=system.d2d.hop_latency_ns,
+        link_rates=link_bytes_per_ns,
+        route_bytes_per_ns=narrowest(mesh, link_bytes_per_ns, here=plain_link),
+        route_ns=per_route(mesh, link_ns),
         request_bytes=system.d2d.request_bytes,
         llc_hit_ns=system.llc.hit_ns,
         llc_miss_ns=system.llc.miss_ns,
@@ -57,6 +62,28 @@ def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
         whole_ns=not shared,
     )
     return machine, mesh
+
+
+def build_fabric(system, numbering: str) -> Mesh:
+    """Dies, links and routes of a system's topology."""
+    plain_ns = system.d2d.hop_latency_ns
+    edges = tuple(Edge(*edge.dies, plain_ns if edge.hop_latency_ns is None else edge.hop_latency_ns) for edge in system.topology.edges)
+    return build_topology(system.topology.name, system.mesh.x, system.mesh.y, numbering, edges)
+
+
+def plain_link_bytes_per_ns(system) -> float:
+    """Effective rate of a link to which the topology gives no bandwidth of its own."""
+    return system.d2d.bandwidth_bytes_per_s / NS_PER_S * system.d2d.efficiency
+
+
+def link_properties(system, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
+    """(effective bytes/ns, latency in ns), float64[link] each: the system's ``d2d``, or what the link's class has of its own."""
+    rates, latencies = [], []
+    for own in system.topology.classes:
+        given, latency = own.bandwidth_bytes_per_s, own.hop_latency_ns
+        rates.append(plain_link_bytes_per_ns(system) if given is None else given / NS_PER_S * system.d2d.efficiency)
+        latencies.append(system.d2d.hop_latency_ns if latency is None else latency)
+    return np.array(rates, np.float64)[mesh.link_class], np.array(latencies, np.float64)[mesh.link_class]
 
 
 def _groups(mesh: Mesh, full_duplex: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +108,7 @@ def policy_costs(system, model) -> Costs:
         flop_per_token=float(6 * model.hidden * model.expert_ffn),
         flop_per_ns=system.compute.peak_flop_per_s / NS_PER_S * system.compute.efficiency,
         hbm_bytes_per_ns=system.hbm.bandwidth_bytes_per_s / NS_PER_S * system.hbm.efficiency,
-        link_bytes_per_ns=system.d2d.bandwidth_bytes_per_s / NS_PER_S * system.d2d.efficiency,
+        link_bytes_per_ns=plain_link_bytes_per_ns(system),
         hbm_latency_ns=system.hbm.latency_ns,
         hop_ns=system.d2d.hop_latency_ns,
     )

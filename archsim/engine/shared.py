@@ -67,6 +67,7 @@ from archsim.engine.transfers import (
     new_pool,
     next_flow_time,
     next_timer_time,
+    port_ranks,
     reset,
     send,
     set_timer,
@@ -127,7 +128,7 @@ def _request(machine, tally, entry):
     route = UNITS * machine.dies + entry.die * machine.dies + entry.home
     for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
         tally.resources[machine.group_resources[i]].bytes += n_bytes
-    return distance * machine.hop_ns + n_bytes / machine.link_bytes_per_ns
+    return machine.route_ns[entry.die, entry.home] + n_bytes / machine.route_bytes_per_ns[entry.die, entry.home]
 
 
 @outer
@@ -143,7 +144,7 @@ def _begin_move(s, kind, item, parent, now):
         s.tally.dies[move.dst].activation_bytes += move.bytes
         row.source = move.src
         group = machine.dies + 2 * machine.dies * machine.dies + move.src * machine.dies + move.dst
-        _describe_flow(row, group, move.bytes, move.bytes, distance * machine.hop_ns)
+        _describe_flow(row, group, move.bytes, move.bytes, machine.route_ns[move.src, move.dst])
         send(s.traffic, stage, now)
         return
     s.tally.dies[move.src].activation_bytes += move.bytes
@@ -178,7 +179,7 @@ def _begin_slice(s, kind, item, parent, now):
         from_llc = pool.stages[parent].kind == REMOTE_LLC
         group = machine.dies + pair + (machine.dies * machine.dies if from_llc else 0)
         row.source = entry.home
-        _describe_flow(row, group, machine.slice_bytes, machine.first_bytes, distance * machine.hop_ns)
+        _describe_flow(row, group, machine.slice_bytes, machine.first_bytes, machine.route_ns[entry.home, entry.die])
         send(s.traffic, stage, now)
         return
     if kind == LOOKUP:
@@ -456,9 +457,9 @@ class SharedKernel:
     def __init__(self, machine: Machine, mesh: Mesh, assumptions):
         self._machine = machine
         self._queued = assumptions.source == "queued"
-        self._net, rank = flow_network(machine, mesh)
+        self._net = flow_network(machine, mesh)
         if assumptions.arbitration == "round_robin":
-            self._run_step, self._ports = run_round_robin, build_ports(self._net, rank)
+            self._run_step, self._ports = run_round_robin, build_ports(self._net, port_ranks(mesh))
         else:
             self._run_step, self._ports = run_fair, ()
         self._metered = np.zeros(machine.dies + machine.link_resources)

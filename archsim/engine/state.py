@@ -84,9 +84,12 @@ class Machine(NamedTuple):
     group_resources: np.ndarray  # int64[...]
     link_resources: int  # how many resources are links
     hbm_bytes_per_ns: float
-    link_bytes_per_ns: float
+    link_bytes_per_ns: float  # of a link without a bandwidth of its own
     hbm_latency_ns: float
-    hop_ns: float
+    hop_ns: float  # of a link without a latency of its own
+    link_rates: np.ndarray  # float64[link]: bytes per ns
+    route_bytes_per_ns: np.ndarray  # float64[die, die]: of the narrowest link of a route
+    route_ns: np.ndarray  # float64[die, die]: latency of the links of a route together
     request_bytes: int
     llc_hit_ns: float
     llc_miss_ns: float

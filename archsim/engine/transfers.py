@@ -15,10 +15,12 @@ import numpy as np
 from archsim.engine.flows import SPENT
 from archsim.engine.heaps import calendar_pop, calendar_push
 from archsim.engine.network import FlowNetwork, build_network, enter, leave
-from archsim.engine.round_robin import xy_rank
+from archsim.engine.round_robin import UNCOUPLED, xy_rank
 from archsim.engine.state import UNITS, Machine
 from archsim.kernels import inner, outer
+from archsim.specs.errors import ArchsimError
 from microarch.mesh import Mesh
+from microarch.topology import link_rank
 
 NOBODY = np.int64(-1)
 STAGES, TIMERS, WAITING, FLOWS = np.arange(4)  # counters: rows used, timers created, timers waiting, flows under way
@@ -104,8 +106,8 @@ class Traffic(NamedTuple):
     queued: bool  # source: queued
 
 
-def flow_network(machine: Machine, mesh: Mesh) -> tuple[FlowNetwork, np.ndarray]:
-    """The network of HBMs (first) and links with all groups of flows, and the XY rank of its resources.
+def flow_network(machine: Machine, mesh: Mesh) -> FlowNetwork:
+    """The network of HBMs (first) and links with all groups of flows.
 
     Groups: HBM of a die; then by pair (source · dies + target) slices from an HBM, slices from an LLC, hidden vectors
     (from HBM to HBM).
@@ -121,9 +123,24 @@ def flow_network(machine: Machine, mesh: Mesh) -> tuple[FlowNetwork, np.ndarray]
             hidden.append([src] if src == dst else np.concatenate([[src], links, [dst]]))
     routes = [*own, *from_hbm, *from_llc, *hidden]
     route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
-    capacity = np.repeat([machine.hbm_bytes_per_ns, machine.link_bytes_per_ns], [dies, mesh.links])
-    rank = np.concatenate([np.full(dies, -1), xy_rank(mesh)]).astype(np.int32)
-    return build_network(capacity, route_ptr, np.concatenate(routes)), rank
+    capacity = np.concatenate([np.full(dies, machine.hbm_bytes_per_ns), machine.link_rates])
+    return build_network(capacity, route_ptr, np.concatenate(routes))
+
+
+def port_ranks(mesh: Mesh) -> np.ndarray:
+    """int32[resource] for ``archsim.engine.round_robin``: HBMs are uncoupled, links rise along every route.
+
+    Raises ArchsimError for a topology whose routes wait for each other in a circle: what routers that serve ports in turn do
+    there depends on their buffers, which are not modelled.
+    """
+    try:
+        links = xy_rank(mesh) if mesh.topology == "mesh" else link_rank(mesh)
+    except ValueError:
+        raise ArchsimError(
+            f"arbitration: round_robin has no steady state on topology {mesh.topology} of {mesh.x} × {mesh.y} dies, whose routes "
+            "wait for each other in a circle; use arbitration: fair"
+        ) from None
+    return np.concatenate([np.full(mesh.dies, UNCOUPLED), links]).astype(np.int32)
 
 
 def new_pool(machine: Machine, chains: int, moves: int) -> Pool:

@@ -1,4 +1,4 @@
-"""Whether the weights of the models fit into the memory of the systems, before anything runs."""
+"""Whether the models fit into the systems, and the systems to the assumptions, before anything runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.engine.setup import Fit, memory_fit, refuse_misfit
+from archsim.engine.setup import Fit, build_fabric, memory_fit, refuse_misfit
+from archsim.engine.transfers import port_ranks
 from archsim.execution.runs import Run
 from archsim.policies.registry import build_policy
-from archsim.specs.errors import CapacityError
+from archsim.specs.errors import ArchsimError, CapacityError
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,16 @@ def refuse_misfits(runs: Iterable[Run]) -> None:
     problems = dict.fromkeys(room.problem for room in rooms(runs) if room.problem)
     if problems:
         raise CapacityError("\n".join(problems))
+
+
+def refuse_misroutes(runs: Iterable[Run]) -> None:
+    """Raises ArchsimError with a line for every topology that the assumption ``arbitration`` of its runs does not know to share."""
+    problems = {}
+    for run in runs:
+        if run.assumptions.contention == "shared" and run.assumptions.arbitration == "round_robin":
+            try:
+                port_ranks(build_fabric(run.system, run.assumptions.numbering))
+            except ArchsimError as error:
+                problems[f"{run.system.name}: {error}"] = None
+    if problems:
+        raise ArchsimError("\n".join(problems))

@@ -120,7 +120,7 @@ def measure_dies(outcome: Outcome) -> dict[str, list]:
 
 
 def measure_links(outcome: Outcome) -> dict[str, list]:
-    """Columns over the links of a run, list[link] each: one way each, or mesh edges that are held both ways at once."""
+    """Columns over the links of a run, list[link] each: one way each, or edges that are held both ways at once."""
     mesh, total_ns = outcome.mesh, outcome.prefill_ns + outcome.decode_ns
     counted = outcome.tally.resources[UNITS * mesh.dies :]
     one_way = len(counted) == mesh.links
@@ -131,10 +131,10 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
         "link": np.arange(len(counted)),
         "src": src,
         "dst": dst,
-        "src_x": mesh.x_of[src],
-        "src_y": mesh.y_of[src],
-        "dst_x": mesh.x_of[dst],
-        "dst_y": mesh.y_of[dst],
+        "src_x": mesh.node_x[src],
+        "src_y": mesh.node_y[src],
+        "dst_x": mesh.node_x[dst],
+        "dst_y": mesh.node_y[dst],
         "bytes": counted["bytes"],
         "busy_ns": counted["busy_ns"],
         "wait_ns": counted["wait_ns"],
@@ -178,6 +178,6 @@ def _of_time(busy_ns: np.ndarray, total_ns: float) -> np.ndarray:
 
 
 def _first_link_of_edges(mesh) -> np.ndarray:
-    """int64[edge]: the link of each mesh edge that leaves the lower die."""
+    """int64[edge]: the link of each edge that leaves the lower node."""
     lower = np.flatnonzero(mesh.link_src < mesh.link_dst)
     return lower[np.argsort(mesh.link_edge[lower])]

@@ -1,4 +1,11 @@
-"""Maps of a mesh: how busy every die and every link was over a run."""
+"""Maps of a machine: how busy every die and every link was over a run, whatever its topology.
+
+Links between neighbours are straight. Others bow aside, so that the two directions, and the dies in between, can be told
+apart; a node that is no die, such as the middle of a switch, is a ring. Where there are too many to be told apart, links
+that are not between neighbours are left out, and the map says so.
+"""
+
+from collections.abc import Callable, Iterable
 
 from archsim.report.data import Die, Link
 from archsim.report.svg import element, number, picture, text
@@ -8,6 +15,8 @@ PITCH, SIDE = 54.0, 38.0  # distance of dies and size of one, px
 LANE = 5.0  # distance of the two directions of a mesh edge from its middle
 MOST_LABELLED = 12  # dies along a side up to which numbers are written
 WIDEST = 640.0
+BOW = 0.25  # of the length of a link between dies that are no neighbours: how far it bows aside
+MOST_BOWED = 1200
 
 _LIGHT = ((238, 241, 245), (254, 222, 150), (251, 160, 88), (222, 76, 48), (140, 8, 40))
 _DARK = ((40, 45, 53), (92, 42, 92), (178, 56, 78), (240, 122, 44), (252, 226, 128))
@@ -16,13 +25,20 @@ _IDLE_LINK = (150, 158, 168)  # seen on either page
 
 def mesh_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str) -> str:
     """An SVG. Upper half of a die: HBM; lower half: compute array; both in percent of the run. Links by colour and width."""
-    columns = 1 + max(die.x for die in dies)
-    rows = 1 + max(die.y for die in dies)
-    parts = [_links(links), _halves(dies)]
+    places = [(die.x, die.y) for die in dies]
+    middle = sorted({end for link in links for end in (link.src_at, link.dst_at)} - set(places))
+    columns, rows = (1 + max(at[axis] for at in (*places, *middle)) for axis in (0, 1))
+    bowed = [link for link in links if not _neighbours(link)]
+    shown = bowed if len(bowed) <= MOST_BOWED else []
+    straight = [link for link in links if _neighbours(link)]
+    parts = [_links(shown, _bow, fill="none"), _links(straight, _line), _halves(dies), *map(_ring, middle)]
     if max(columns, rows) <= MOST_LABELLED:
         parts += [_numbers(die) for die in dies]
     gap = PITCH - SIDE
     width, height = columns * PITCH - gap + 4, rows * PITCH - gap + 4
+    if len(shown) < len(bowed):
+        height += 16
+        parts.append(text(2, height - 4, f"{len(bowed):,} links between dies that are no neighbours are not drawn", "m"))
     picture_of_true_size = picture(width, height, spoken, parts)
     if width <= WIDEST:
         return picture_of_true_size
@@ -82,12 +98,28 @@ def _corner(place: int) -> float:
     return 2 + PITCH * place
 
 
-def _links(links: tuple[Link, ...]) -> str:
+def _neighbours(link: Link) -> bool:
+    return sum(abs(a - b) for a, b in zip(link.src_at, link.dst_at, strict=True)) == 1
+
+
+def _links(links: Iterable[Link], draw: Callable[[Link], str], **style: str) -> str:
     """One path a level: a mesh of thousands of links stays small."""
     lines: dict[int, list[str]] = {}
     for link in links:
-        lines.setdefault(level(link.utilisation), []).append(_line(link))
-    return "".join(element("path", class_=f"l{step}", d="".join(lines[step])) for step in sorted(lines))
+        lines.setdefault(level(link.utilisation), []).append(draw(link))
+    return "".join(element("path", class_=f"l{step}", d="".join(lines[step]), **style) for step in sorted(lines))
+
+
+def _bow(link: Link) -> str:
+    """From middle to middle, under the dies, bowed to one side of its direction."""
+    (x, y), (to_x, to_y) = ((_corner(at[0]) + SIDE / 2, _corner(at[1]) + SIDE / 2) for at in (link.src_at, link.dst_at))
+    by_x, by_y = (x + to_x) / 2 - (to_y - y) * BOW, (y + to_y) / 2 + (to_x - x) * BOW
+    return f"M{number(x)} {number(y)}Q{number(by_x)} {number(by_y)} {number(to_x)} {number(to_y)}"
+
+
+def _ring(at: tuple[int, int]) -> str:
+    x, y = (_corner(place) + SIDE / 2 for place in at)
+    return element("circle", class_="u0 l0", cx=x, cy=y, r=SIDE / 3)
 
 
 def _line(link: Link) -> str:

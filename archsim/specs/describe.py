@@ -50,7 +50,7 @@ def _systems() -> str:
         rows.append(
             (
                 name,
-                f"{system.mesh.x} × {system.mesh.y}",
+                f"{system.mesh.x} × {system.mesh.y}{'' if system.topology.name == 'mesh' else f' {system.topology.name}'}",
                 format_quantity(system.hbm.bandwidth_bytes_per_s, BANDWIDTH),
                 format_quantity(system.hbm.capacity_bytes, SIZE),
                 format_quantity(system.d2d.bandwidth_bytes_per_s, BANDWIDTH),

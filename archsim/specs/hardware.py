@@ -1,18 +1,18 @@
-"""The machine: a mesh of equal dies, each with HBM, an LLC, a compute array, and a D2D link to every neighbour.
+"""The machine: equal dies, each with HBM, an LLC and a compute array, and the D2D links between them.
 
 Default values are those that all configurations of the wafer-scale paper share (Yu et al., ISCA 2026, arXiv 2510.05497v4).
 """
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from archsim.specs.base import Name, Spec, count
 from archsim.specs.decision import DecisionSpec
-from archsim.specs.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, fraction, quantity
+from archsim.specs.quantities import COMPUTE, SIZE, fraction, quantity
+from archsim.specs.topology import Bandwidth, Latency, TopologySpec
 
-Bandwidth = quantity(BANDWIDTH, "1 GB/s", "1 PB/s")
-Latency = quantity(TIME, "1e-6 ns", "1 ms", zero=True)
 Efficiency = fraction(zero=False)
 DTYPE_BYTES = {"fp8": 1, "fp16": 2, "bf16": 2}
 
@@ -22,6 +22,13 @@ class MeshSpec(Spec):
 
     x: count(1, 64)
     y: count(1, 64)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        """``5x8`` for ``{x: 5, y: 8}``."""
+        sides = re.fullmatch(r"(\d+)\s*[x×]\s*(\d+)", given) if isinstance(given, str) else None
+        return {"x": int(sides[1]), "y": int(sides[2])} if sides else given
 
 
 class HbmSpec(Spec):
@@ -37,7 +44,7 @@ class HbmSpec(Spec):
 
 
 class D2DSpec(Spec):
-    """The die-to-die link to each neighbour; bandwidth is per direction."""
+    """The die-to-die link; bandwidth is per direction. The topology may give links their own bandwidth and latency."""
 
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
     hop_latency_ns: Latency = Field(200.0, alias="hop_latency")
@@ -82,6 +89,7 @@ class SystemSpec(Spec):
     name: Name
     source: str = Field(min_length=1)
     mesh: MeshSpec
+    topology: TopologySpec = TopologySpec()
     hbm: HbmSpec
     d2d: D2DSpec
     llc: LlcSpec = LlcSpec()
@@ -91,3 +99,8 @@ class SystemSpec(Spec):
     @property
     def dies(self) -> int:
         return self.mesh.x * self.mesh.y
+
+    @model_validator(mode="after")
+    def _connected(self) -> "SystemSpec":
+        self.topology.refuse_unconnected(self.dies)
+        return self
