@@ -53,6 +53,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.kernels import kernel
 from microarch.fsm import Step, Table
 from microarch.parameters import CHOICE, PAPER, parameter
 
@@ -121,6 +122,7 @@ TABLE = Table(
 CRITICAL = (
     State.RECEIVE, State.ORDER, State.GENERATE, State.EVALUATE, State.MERGE, State.DISPATCH, State.COLLECT,
 )
+ON_THE_PATH = np.array(CRITICAL)
 EXPOSABLE = (State.READ, State.UPDATE, *CRITICAL)  # the rest runs beside the step
 PREDICTING = (State.ROWS, State.SELECT, State.WRITE)
 
@@ -179,9 +181,7 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
     cycles[State.READ] = counts.table_entries * ceil(72 / fsm.table_port_bits)
     cycles[State.ORDER] = ceil(comparisons(counts.sorted_experts, fsm.sorter) / fsm.comparators)
     cycles[State.GENERATE] = counts.candidates.sum()
-    rounds = -(-counts.candidates // fsm.lanes)
-    tree = np.ceil(np.log2(np.maximum(np.minimum(counts.candidates, fsm.lanes), 1)))
-    cycles[State.EVALUATE] = (counts.blocks * (rounds + tree)).sum()
+    cycles[State.EVALUATE] = _evaluation_cycles(counts.candidates, counts.blocks, fsm.lanes)
     cycles[State.MERGE] = counts.plan_entries if len(counts.blocks) else 0
     if counts.rows:
         cycles[State.ROWS] = counts.rows * ceil(counts.experts * COUNTER_BITS / fsm.heatmap_port_bits)
@@ -189,6 +189,18 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
         cycles[State.WRITE] = ceil(counts.experts / fsm.prediction_port_bits)
     cycles[State.UPDATE] = counts.copies
     return cycles * (NS_PER_S / fsm.clock_hz)
+
+
+@kernel
+def _evaluation_cycles(candidates, blocks, lanes):
+    """Every block: its candidates ``lanes`` at a time, and a tree of comparisons over those side by side, int64."""
+    cycles = np.int64(0)
+    for expert in range(len(blocks)):
+        levels = np.int64(0)
+        while (np.int64(1) << levels) < min(candidates[expert], lanes):
+            levels += 1
+        cycles += blocks[expert] * (-(-candidates[expert] // lanes) + levels)
+    return cycles
 
 
 def firmware_ns(counts: Counts, firmware) -> np.ndarray:
@@ -229,7 +241,7 @@ def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
 def exposed_ns(states_ns: np.ndarray, before_ns: float, step_ns: float) -> np.ndarray:
     """float64[State]: what of each state is on the critical path. ``before_ns``, ``step_ns``: the step before, and this one."""
     exposed = np.zeros(len(State))
-    exposed[list(CRITICAL)] = states_ns[list(CRITICAL)]
+    exposed[ON_THE_PATH] = states_ns[ON_THE_PATH]
     exposed[State.READ] = max(0.0, states_ns[State.READ] - before_ns)
     exposed[State.UPDATE] = max(0.0, states_ns[State.UPDATE] - step_ns)
     return exposed

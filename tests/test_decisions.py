@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.ported_heatmap import SlowHeatmap
+from test_physical_laws import BATCH, demand_of, engine_of, policy, small_model, small_system, traffic
 
 from archsim.engine.decision import ChargedDecision
 from archsim.engine.event import EventEngine
@@ -18,7 +20,6 @@ from archsim.workload.heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_tr
 from archsim.workload.trace import StepTokens
 from microarch import atu, global_cp
 from microarch.global_cp import Counts, State
-from test_physical_laws import BATCH, demand_of, engine_of, policy, small_model, small_system, traffic
 
 EXECUTORS = ("fsm", "firmware", "host")
 EXPERTS, DIES = 40, 6
@@ -148,22 +149,31 @@ def test_more_atu_entries_miss_less(entries):
     assert misses(entries) >= misses(2 * entries) > 0
 
 
-def routed(pairs):
-    """One request whose decode tokens choose these experts, one after the other (top-1, one layer)."""
-    return iter([StepTokens(t + 1, np.zeros(1, np.int32), np.array([[[e]]], np.int16)) for t, e in enumerate(pairs)])
+def prompt(experts):
+    """One request whose prompt tokens choose these experts, int[token, rank], in one layer; then one decode token."""
+    tokens = np.array(experts, np.int16)[:, None, :]
+    yield StepTokens(0, np.zeros(len(tokens), np.int32), tokens)
+    yield StepTokens(1, np.zeros(1, np.int32), tokens[:1])
 
 
-def keep_none(heat, changed, out):
-    out[:] = 0
-
-
-def test_heatmap_counts_saturate_by_halving_their_row():
-    heatmap = PortedHeatmap(routed([0, 1, 0, 1]), 1, 1, 8, 1, keep_none)
-    heatmap._heat[0, 0] = np.array([8, COUNTER_LIMIT, 0, 0, 0, 0, 0, 5], np.uint32)
-    for t in range(1, 3):
-        heatmap.begin(t)
-        assert heatmap.take_in(0, 10) == 0
-    assert heatmap._heat[0, 0].tolist() == [4, COUNTER_LIMIT // 2 + 1, 0, 0, 0, 0, 0, 2]
+@pytest.mark.parametrize(("top_k", "tokens", "limit"), [(1, 150_000, 150_000), (2, 90_000, 80_000), (3, 500, 90), (2, 0, 5)])
+def test_heatmap_counts_as_the_slow_one_does_also_where_counters_are_full(top_k, tokens, limit):
+    """A full counter halves its row; experts that follow themselves, and one that stands twice in a token, count each time."""
+    rng = np.random.default_rng(tokens)
+    experts = np.minimum(rng.geometric(0.8, (tokens + 1, top_k)) - 1, 4)
+    seen = []
+    heatmap = PortedHeatmap(prompt(experts), 1, 1, 5, top_k, lambda heat, changed, out: seen.append(heat[0].tolist()))
+    slow = SlowHeatmap(prompt(experts), 1, 5, None)
+    heatmap.begin(0)
+    slow.begin(0)
+    assert heatmap.take_in(0, limit) == slow.take_in(0, limit)
+    heatmap.begin(1)
+    heatmap.hot(0)
+    assert seen == [[slow.counts[0, before] for before in range(5)]]
+    largest = max(map(max, seen[0]))
+    assert largest <= COUNTER_LIMIT
+    if tokens > 10**5:
+        assert 0 < sum(seen[0][0]) < 0.7 * (experts[:-1] == 0).sum()  # its row was halved
 
 
 def test_heatmap_drops_what_its_port_has_no_time_for_and_counts_it():

@@ -15,7 +15,7 @@ import numpy as np
 from archsim.engine.state import Machine
 from archsim.policies.allocation import Plan
 from microarch import global_cp
-from microarch.global_cp import PREDICTING, Counts, Fabric, State
+from microarch.global_cp import Counts, Fabric, State
 from microarch.mesh import Mesh
 
 REPEATS = 3  # of a policy function that is timed on this host
@@ -102,7 +102,7 @@ class ChargedDecision(FreeDecision):
         if not rows or self._spec.executor == "host":  # a host sends bits and plan together
             return 0.0
         states_ns = self._states_ns(self._counts(plan, rows, 0))
-        return max(0.0, float(states_ns[list(PREDICTING)].sum() - states_ns[State.DISPATCH]))
+        return max(0.0, float(states_ns[State.ROWS] + states_ns[State.SELECT] + states_ns[State.WRITE] - states_ns[State.DISPATCH]))
 
     def after_step(self, plan, rows, copies, before_ns, step_ns):
         states_ns = self._states_ns(self._counts(plan, rows, copies))

@@ -67,7 +67,7 @@ def _kth_largest(counts, k):
 
     Bisects x: every probe is one pass without branches, so a few probes cost less than one partial sort.
     """
-    low, high = np.uint32(0), counts.max()
+    low, high = np.uint32(0), _largest(counts)
     while low < high:
         middle = high - (high - low) // np.uint32(2)
         if _reaching(counts, middle) >= k:
@@ -78,11 +78,20 @@ def _kth_largest(counts, k):
 
 
 @njit(cache=True)
+def _largest(counts):
+    """The largest of counts uint32[n] (a plain loop: that is compiled to vector instructions, ``max`` of an array is not)."""
+    largest = np.uint32(0)
+    for i in range(counts.size):
+        largest = max(largest, counts[i])
+    return largest
+
+
+@njit(cache=True)
 def _reaching(counts, threshold):
-    """How many of counts uint32[n] are at least `threshold`."""
+    """How many of counts uint32[n] are at least `threshold`; a plain loop like `_largest`."""
     number = np.uint32(0)
-    for count in counts:
-        number += np.uint32(count >= threshold)
+    for i in range(counts.size):
+        number += np.uint32(1) if counts[i] >= threshold else np.uint32(0)
     return number
 
 
@@ -90,14 +99,18 @@ def _reaching(counts, threshold):
 def _mark(counts, threshold, keep, larger_id_wins, bits):
     """Set in bits uint8[ceil(E/8)] the entries above the threshold and, up to `keep` in all, those equal to it."""
     experts = counts.size
-    ties = keep - _reaching(counts, threshold + np.uint32(1))
-    bits[:] = 0
-    for step in range(experts):
-        expert = experts - 1 - step if larger_id_wins else step
+    for byte in range(len(bits)):
+        above = np.uint8(0)
+        for bit in range(min(8, experts - 8 * byte)):
+            above |= np.uint8(counts[8 * byte + bit] > threshold) << np.uint8(bit)
+        bits[byte] = above
+    ties = np.int64(keep) - np.int64(_reaching(counts, threshold + np.uint32(1)))
+    expert, step = (experts - 1, -1) if larger_id_wins else (0, 1)
+    while ties > 0 and 0 <= expert < experts:
         tied = counts[expert] == threshold
-        marked = (counts[expert] > threshold) | (tied & (ties > 0))
-        bits[expert >> 3] |= np.uint8(marked << (expert & 7))
+        bits[expert >> 3] |= np.uint8(tied) << np.uint8(expert & 7)
         ties -= tied
+        expert += step
 
 
 @njit(cache=True)

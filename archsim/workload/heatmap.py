@@ -12,10 +12,10 @@ from itertools import groupby
 
 import numpy as np
 
-from archsim.kernels import kernel
+from archsim.kernels import kernel, outer
 from archsim.workload.trace import StepTokens
 
-COUNTER_LIMIT = np.uint32(2**16 - 1)
+COUNTER_LIMIT = np.int64(2**16 - 1)
 ACCESSES_PER_UPDATE = 2  # a word is read and written
 
 
@@ -40,33 +40,38 @@ class PortedHeatmap:
         self._iterations = groupby(routing, key=lambda piece: piece.iteration)
         self._next = next(self._iterations, None)
         self._predictor = predictor
-        self._heat = np.zeros((layers, experts, experts), np.uint32)
-        self._changed = np.ones((layers, experts), np.bool_)
+        self._heat = np.zeros((layers, experts, experts), np.uint16)
+        self._bound = np.zeros((layers, experts), np.int64)
+        self._row_changed = np.ones((layers, experts), np.bool_)
+        self._seen = np.zeros((1, experts, experts), np.uint32)  # one layer, as predictors take it
         self._hot = np.zeros((layers, experts, (experts + 7) // 8), np.uint8)
-        self._last = np.zeros((batch, layers, top_k), np.int16)
+        self._last = np.zeros((layers, batch, top_k), np.int16)
         self._last_iteration = np.full(batch, -1, np.int64)
-        self._begin_rows(np.zeros(0, np.int64), np.zeros((0, layers, top_k), np.int16), 0)
+        self._begin_rows([], 0)
 
     def begin(self, iteration: int) -> None:
         """Move on to an iteration; its rows become those that ``take_in`` takes in."""
-        ends = np.concatenate([self._request[1:] != self._request[:-1], np.ones(min(1, len(self._request)), bool)])
-        self._last[self._request[ends]] = self._experts[ends]
-        self._last_iteration[self._request[ends]] = self._iteration
+        _remember(self._experts, self._request, self._last)
+        self._last_iteration[self._request] = self._iteration
         pieces = []
         if self._next is not None and self._next[0] == iteration:
             pieces = list(self._next[1])
             self._next = next(self._iterations, None)
-        if pieces:
-            rows = np.concatenate([p.request for p in pieces]), np.concatenate([p.experts for p in pieces])
-        else:
-            rows = np.zeros(0, np.int64), self._experts[:0]
-        self._begin_rows(*rows, iteration)
+        self._begin_rows(pieces, iteration)
 
-    def _begin_rows(self, request, experts, iteration):
-        self._request, self._experts, self._iteration = request.astype(np.int64), experts, iteration
-        same = np.concatenate([np.zeros(min(1, len(request)), bool), request[1:] == request[:-1]])
+    def _begin_rows(self, pieces, iteration):
+        self._iteration = iteration
+        self._request = request = np.concatenate([np.zeros(0, np.int64), *(piece.request for piece in pieces)])
+        layers, _, top_k = self._last.shape
+        self._experts = np.empty((layers, len(request), top_k), np.int16)  # layers outermost: one is read at a time
+        at = 0
+        for piece in pieces:
+            _by_layer(piece.experts, self._experts[:, at : at + len(piece.request)])
+            at += len(piece.request)
+        same = np.zeros(len(request), np.bool_)
+        same[1:] = request[1:] == request[:-1]
         wanted = iteration - 1 if iteration else -2
-        follows = same | (self._last_iteration[self._request] == wanted)
+        follows = same | (self._last_iteration[request] == wanted)
         # As in the published simulator: the pair (last prefill token, first decode step) is left out.
         self._pairs = np.flatnonzero(follows) if iteration != 1 else np.zeros(0, np.int64)
         self._same = same
@@ -75,8 +80,9 @@ class PortedHeatmap:
         """uint8[expert, ceil(E/8)]: what follows each expert by the pairs taken in so far; nothing in iteration 0."""
         one = slice(layer, layer + 1)
         if self._iteration:
-            self._predictor(self._heat[one], self._changed[one], self._hot[one])
-            self._changed[one] = False
+            self._seen[0] = self._heat[layer]
+            self._predictor(self._seen, self._row_changed[one], self._hot[one])
+            self._row_changed[one] = False
         return self._hot[layer]
 
     def take_in(self, layer: int, transitions: int) -> int:
@@ -86,17 +92,42 @@ class PortedHeatmap:
             self._pairs[:taken],
             self._same,
             self._request,
-            self._experts[:, layer],
-            self._last[:, layer],
+            self._experts[layer],
+            self._last[layer],
             self._heat[layer],
-            self._changed[layer],
+            self._bound[layer],
+            self._row_changed[layer],
         )
         return len(self._pairs) - taken
 
 
 @kernel
-def _take_in(pairs, same, request, experts, last, heat, changed):
-    """Add the pairs of rows ``pairs: int64[n]``; ``experts``, ``last``: int16[row or request, k] of one layer."""
+def _by_layer(experts, out):
+    """Copy ``experts: int16[n, layer, k]`` to ``out: int16[layer, n, k]``."""
+    rows, layers, top_k = experts.shape
+    for row in range(rows):
+        for layer in range(layers):
+            for rank in range(top_k):
+                out[layer, row, rank] = experts[row, layer, rank]
+
+
+@kernel
+def _remember(experts, request, last):
+    """Keep the last row of every request: ``experts: int16[layer, n, k]``, ``last: int16[layer, batch, k]``."""
+    layers, rows, top_k = experts.shape
+    for layer in range(layers):
+        for row in range(rows):
+            for rank in range(top_k):
+                last[layer, request[row], rank] = experts[layer, row, rank]
+
+
+@kernel
+def _take_in(pairs, same, request, experts, last, heat, bound, changed):
+    """Add the pairs of rows ``pairs: int64[n]``; ``experts``, ``last``: int16[row or request, k] of one layer.
+
+    ``heat``: uint16[E, E]; ``bound``: int64[E], no counter of a row is above it. So a row is looked through only every
+    few thousand pairs, and its counters are compared with their limit only where one of them may reach it.
+    """
     top_k = experts.shape[1]
     for at in range(len(pairs)):
         row = pairs[at]
@@ -106,9 +137,31 @@ def _take_in(pairs, same, request, experts, last, heat, changed):
             prior = np.uint64(before[rank])
             changed[prior] = True
             counts = heat[prior]
+            if bound[prior] + top_k > COUNTER_LIMIT:
+                bound[prior] = _largest(counts)
+            if bound[prior] + top_k > COUNTER_LIMIT:
+                _add_or_halve(counts, now)
+                bound[prior] = COUNTER_LIMIT
+                continue
+            bound[prior] += top_k
             for following in range(top_k):
-                expert = np.uint64(now[following])
-                if counts[expert] == COUNTER_LIMIT:
-                    for other in range(counts.size):
-                        counts[other] >>= np.uint32(1)
-                counts[expert] += np.uint32(1)
+                counts[np.uint64(now[following])] += np.uint16(1)
+
+
+@outer
+def _add_or_halve(counts, now):
+    """Count the experts ``now``; a full counter halves its row first."""
+    for following in range(len(now)):
+        expert = np.uint64(now[following])
+        if counts[expert] == COUNTER_LIMIT:
+            for other in range(counts.size):
+                counts[other] >>= np.uint16(1)
+        counts[expert] += np.uint16(1)
+
+
+@outer
+def _largest(counts):
+    largest = np.uint16(0)
+    for i in range(counts.size):
+        largest = max(largest, counts[i])
+    return np.int64(largest)
