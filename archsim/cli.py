@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_experiment(sweep, "experiment, or manifest.yaml of a report")
     sweep.add_argument("--out", metavar="DIR", help="folder of the report (default: reports/NAME)")
     sweep.add_argument("--jobs", type=positive, metavar="N", help="runs side by side (default: number of cores)")
+    sweep.add_argument("--scheduler", metavar="ADDRESS", help="a Dask cluster that does the runs, such as tcp://host:8786")
     sweep.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
     sweep.set_defaults(command=_sweep)
 
@@ -127,7 +128,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from archsim.specs.library import load_experiment
 
     experiment = load_experiment(arguments.file, arguments.overrides)
-    return sweep_command(experiment, out=arguments.out, jobs=arguments.jobs, dry_run=arguments.dry_run)
+    return sweep_command(experiment, arguments.out, arguments.jobs, arguments.dry_run, arguments.scheduler)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,9 @@ _GB = 1e9
 _LOG_WIDTH = 160  # of tables that do not go to a terminal
 
 
-def sweep_command(experiment: ExperimentSpec, out: str | None, jobs: int | None, dry_run: bool) -> int:
+def sweep_command(
+    experiment: ExperimentSpec, out: str | None, jobs: int | None, dry_run: bool, scheduler: str | None = None
+) -> int:
     """Run what is missing, write the report, print the speed-ups."""
     head = f"{experiment.name}: {_counted(experiment.runs, 'run')}"
     if dry_run:
@@ -29,13 +31,14 @@ def sweep_command(experiment: ExperimentSpec, out: str | None, jobs: int | None,
     folder = Path("reports") / experiment.name if out is None else Path(out)
     jobs = jobs or available_cores()
     # Before anything heavy is imported: something is on the screen at once.
-    print(f"{head}, {_counted(jobs, 'job')} → {folder}", flush=True)
+    doers = _counted(jobs, "job") if scheduler is None else scheduler
+    print(f"{head}, {doers} → {folder}", flush=True)
     from archsim.progress import watcher
     from archsim.runner import sweep
 
     try:
         with watcher() as watching:
-            results = sweep(experiment, folder, jobs, watching)
+            results = sweep(experiment, folder, jobs, watching, scheduler)
     except KeyboardInterrupt:
         print(
             f"\ninterrupted; the runs that have ended are kept in {folder}: the same command goes on", file=sys.stderr

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from archsim.cores import available_cores
 from archsim.execution.capacity import refuse_misfits, refuse_misroutes
+from archsim.execution.cluster import simulate_on_cluster
 from archsim.execution.crew import simulate_all
 from archsim.execution.runs import Run, expand, generated_digest, trace_label
 from archsim.execution.store import RunStore
@@ -73,10 +74,11 @@ def sweep(
     out: str | Path | None = None,
     jobs: int | None = None,
     watcher: Watcher | None = None,
+    scheduler: str | None = None,
 ) -> Results:
     """Simulate every run of an experiment that is not kept in ``out`` (default: ``reports/<name>``).
 
-    jobs: runs side by side (default: available cores). The tables in ``out`` do not depend on
+    jobs: runs side by side (default: available cores); scheduler: address of a Dask cluster that does them instead. The tables in ``out`` do not depend on
     ``jobs``, on the order in which runs finish, or on what was kept. Raises CapacityError and TraceError before
     anything runs; ArchsimError at the end if runs have failed: the others are kept.
     """
@@ -92,7 +94,11 @@ def sweep(
         watcher.begin(len(prepared.runs), len(records))
         if waiting:
             store.remove_outdated()
-        _simulate_missing(prepared, waiting, jobs or available_cores(), store, records, watcher)
+        if scheduler is None:
+            replies = simulate_all(waiting, jobs or available_cores(), prepared.traces)
+        else:
+            replies = simulate_on_cluster(waiting, scheduler)
+        _keep(replies, prepared, store, records, watcher)
         results = collect([records[run.key] for run in prepared.runs])
         results.write(store.folder)
     return results
@@ -145,12 +151,16 @@ def report_folder(experiment: ExperimentSpec, out: str | Path | None) -> Path:
     return Path("reports") / experiment.name if out is None else Path(out)
 
 
-def _simulate_missing(
-    prepared: Prepared, waiting: list[Run], jobs: int, store: RunStore, records: dict[str, Record], watcher: Watcher
+def _keep(
+    replies: Iterable[tuple[Run, Record | Failure]],
+    prepared: Prepared,
+    store: RunStore,
+    records: dict[str, Record],
+    watcher: Watcher,
 ) -> None:
-    """Add the records of the runs that wait, keeping each and rewriting results.csv as they finish."""
+    """Add the records of runs as they finish, keeping each and rewriting results.csv."""
     failures = []
-    for run, reply in simulate_all(waiting, jobs, prepared.traces):
+    for run, reply in replies:
         if isinstance(reply, Failure):
             failures.append(f"{run.name}: {reply.message}")
             watcher.failed(run, reply)
