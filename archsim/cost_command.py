@@ -9,7 +9,6 @@ from archsim.economics import Coefficients, Machine, build_costs
 from archsim.specs.errors import SpecError
 from archsim.specs.experiment import ExperimentSpec
 from microarch.cost import CARRIER_MM2, tiles_of
-from microarch.mesh import build_mesh
 
 OK = 0
 _LOG_WIDTH = 170  # of tables that do not go to a terminal
@@ -20,8 +19,7 @@ def cost_command(experiment: ExperimentSpec, changes: Sequence[str], sources: bo
     coefficients = Coefficients().changed(parse_changes(changes))
     console = _console()
     for system in experiment.systems:
-        links = build_mesh(system.mesh.x, system.mesh.y).links
-        value, low, high = (build_costs(system, links, each) for each in (coefficients, coefficients.at("low"), coefficients.at("high")))
+        value, low, high = (build_costs(system, each) for each in (coefficients, coefficients.at("low"), coefficients.at("high")))
         console.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2, "{:,.1f}"))
         console.print(_carrier(value), soft_wrap=True)
         console.print(_table(f"{system.name}: {system.dies} dies on a carrier, USD", value.usd, low.usd, high.usd, "{:,.0f}"))

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
+from archsim.engine.setup import NS_PER_S, build_fabric, link_properties
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.errors import SpecError
 from archsim.specs.hardware import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.nearest import did_you_mean
-from microarch.area_power import Cost, parts_of, total
+from microarch.area_power import Cost, total
 from microarch.cost import CARRIER_MM2, HBM_STACK_MM2, CostEstimates, hbm_stacks, machine_cost
+from microarch.decision_area import decision_parts, design_of
 from microarch.die_area import AreaEstimates, die_area
 from microarch.energy import Activity, EnergyEstimates, run_energy
 from microarch.estimates import Estimate, Estimates
-from microarch.tables import TableDesign
+from microarch.mesh import ROW_MAJOR
 
-NS_PER_S = 1e9
 MW_PER_W = 1e3
 MATRICES = 3  # gate, up and down of an expert
 FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
@@ -90,12 +92,13 @@ class Machine:
         return ceil(self.carrier_mm2 / CARRIER_MM2)
 
 
-def build_costs(system: SystemSpec, links: int, coefficients: Coefficients | None = None) -> Machine:
-    """The machine of a system with ``links`` one-way links."""
-    coefficients = coefficients or Coefficients()
-    design = TableDesign(dies=system.dies, hbm_capacity_bytes=system.hbm.capacity_bytes)
-    decision = total(part.cost for part in parts_of(design))
-    area = die_area(system, links / system.dies, decision.area_mm2, coefficients.area)
+@lru_cache(maxsize=256)
+def build_costs(system: SystemSpec, coefficients: Coefficients = Coefficients()) -> Machine:
+    """The machine of a system."""
+    decision = total(part.cost for part in decision_parts(system.decision, design_of(system)))
+    rates, _ = link_properties(system, build_fabric(system, ROW_MAJOR))
+    leaving_bytes_per_s = rates.sum() / system.d2d.efficiency * NS_PER_S / system.dies
+    area = die_area(system, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
     stacks = hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
     usd = machine_cost(
         die_mm2=sum(area.values()),

@@ -60,15 +60,14 @@ class AreaEstimates(Estimates):
     )
 
 
-def die_area(system, ports: float, decision_mm2: float, estimates: AreaEstimates | None = None) -> Mapping[str, float]:
-    """Block → mm² of one die. ``ports``: links that leave it, mean over dies; ``decision_mm2``: of the whole machine."""
+def die_area(system, leaving_bytes_per_s: float, decision_mm2: float, estimates: AreaEstimates | None = None) -> Mapping[str, float]:
+    """Block → mm² of one die. ``leaving_bytes_per_s``: of its links, one way, mean over dies; ``decision_mm2``: of the whole machine."""
     estimates = estimates or AreaEstimates()
     rate = system.compute.peak_flop_per_s / TERA * system.compute.dtype_bytes / SIXTEEN_BIT
-    d2d_bytes_per_s = 2 * ports * system.d2d.bandwidth_bytes_per_s
     return {
         "compute": rate * estimates.compute_mm2_per_tflop_per_s.value,
         "llc": sram_mm2(system.llc.capacity_bytes),
         "hbm": system.hbm.bandwidth_bytes_per_s / TERA * estimates.hbm_mm2_per_tb_per_s.value,
-        "d2d": d2d_bytes_per_s / TERA * estimates.d2d_mm2_per_tb_per_s.value,
+        "d2d": 2 * leaving_bytes_per_s / TERA * estimates.d2d_mm2_per_tb_per_s.value,
         "decision": decision_mm2 / system.dies,
     }

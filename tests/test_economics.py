@@ -21,7 +21,7 @@ DOJO = load_experiment("configs/dojo.yaml").systems[0]
 
 
 def machine_of(system, coefficients=None):
-    return build_costs(system, build_mesh(system.mesh.x, system.mesh.y).links, coefficients)
+    return build_costs(system, coefficients or Coefficients())
 
 
 @pytest.mark.parametrize("name", Coefficients().named())

@@ -38,7 +38,7 @@ class Simulator:
             "dies": measure_dies(outcome),
             "links": measure_links(outcome),
         }
-        machine = build_costs(run.system, outcome.mesh.links)
+        machine = build_costs(run.system)
         measured["row"] |= economics(activity_of(run.model, run.assumptions, measured), machine)
         return measured | {
             "run": run.key,
