@@ -53,6 +53,11 @@ RUN_COLUMNS = MappingProxyType(
         "decision_overhead_percent": REAL,
         "decision_overhead_percent_p50": REAL,
         "decision_overhead_percent_p99": REAL,
+        "host_p10_ns": REAL,  # of the calls of a policy function that was timed on this machine; empty where none was
+        "host_p50_ns": REAL,
+        "host_p90_ns": REAL,
+        "host_p99_ns": REAL,
+        "host_calls": INTEGER,
         "exposed_read_ns": REAL,
         "exposed_update_ns": REAL,
         "exposed_receive_ns": REAL,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+from archsim.report.data import HOST_TIMES
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.hardware import SystemSpec
@@ -140,6 +141,8 @@ def _result(
         "decision_overhead_percent": 0.0,
         "decision_overhead_percent_p50": 0.0,
         "decision_overhead_percent_p99": 0.0,
+        "exposed_evaluate_ns": 0.0,
+        **dict.fromkeys(HOST_TIMES, ""),
         "heatmap_dropped": 0,
         "atu_misses": 0,
         "run": hashlib.sha256(repr(key).encode()).hexdigest()[:12],

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from reference.ported_heatmap import SlowHeatmap
 from test_physical_laws import BATCH, demand_of, engine_of, policy, small_model, small_system, traffic
 
-from archsim.engine.decision import ChargedDecision
+from archsim.engine.decision import REPEATS, ChargedDecision
 from archsim.engine.event import EventEngine
 from archsim.engine.setup import build_machine, policy_costs
 from archsim.engine.state import ENTRY
@@ -85,6 +85,47 @@ def test_a_charged_run_takes_the_exposed_time_longer(name, executor, contention)
     assert charged.decode_ns == pytest.approx(free.decode_ns + exposed[prefill:].sum(), rel=1e-14)
     assert exposed.min() > 0
     assert charged.decision.exposed_ns.sum() == pytest.approx(exposed.sum(), rel=1e-12)
+
+
+def test_a_host_that_is_timed_keeps_what_every_call_took():
+    engine = engine_of(system_deciding("host"), small_model(), policy("allo"), load_assumptions("physical", decision_cost="charged"))
+    decision = engine.run().decision
+    assert len(decision.called_ns) == REPEATS * len(decision.by_step) > 0
+    medians = np.median(np.reshape(decision.called_ns, (-1, REPEATS)), axis=1)
+    assert decision.states_ns[State.EVALUATE] == pytest.approx(medians.sum(), rel=1e-12)
+
+
+def test_a_host_whose_time_is_given_does_the_same_every_time():
+    def run():
+        system = system_deciding("host", time_ns=20_000.0)
+        return engine_of(system, small_model(), policy("allo"), load_assumptions("physical", decision_cost="charged")).run()
+
+    first, second = run(), run()
+    assert first.decision.called_ns == [] and first.decision.by_step == second.decision.by_step
+
+
+def test_only_an_allocation_takes_the_time_that_is_given_for_it():
+    for name, times in (("base", 0), ("ep", 0), ("allo", 1)):
+        engine = engine_of(
+            system_deciding("host", time_ns=20_000.0), small_model(), policy(name), load_assumptions("physical", decision_cost="charged")
+        )
+        decision = engine.run().decision
+        assert decision.states_ns[State.EVALUATE] == 20_000.0 * times * len(decision.by_step)
+
+
+def test_what_a_calibration_gives_of_the_path_is_what_a_step_pays():
+    """The same plan over another path: every step differs by the difference of latencies, launch and noticing alone."""
+    cited = {"time_ns": 20e3, "pcie_bandwidth_bytes_per_s": 50e9}
+    fitted = HostSpec(calibration="h100", pcie_latency_ns=5000.0, **cited)
+    assert (fitted.launch_ns, fitted.sync_ns) == (2534.0, 2534.0) and fitted.source.startswith("calibration h100: ")
+    steps = []
+    for host in (HostSpec(**cited), fitted):
+        system = small_system().model_copy(update={"decision": DecisionSpec(executor="host", host=host)})
+        run = engine_of(system, small_model(), policy("allo"), load_assumptions("physical", decision_cost="charged")).run()
+        steps.append(np.array(run.decision.by_step))
+    plain = HostSpec()
+    more_ns = 2 * (5000 - plain.pcie_latency_ns) + (2534 - plain.launch_ns) + (2534 - plain.sync_ns)
+    assert steps[1] - steps[0] == pytest.approx(np.full(len(steps[0]), more_ns), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["pred", "allo+pred"])

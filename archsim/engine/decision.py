@@ -23,11 +23,13 @@ REPEATS = 3  # of a policy function that is timed on this host
 
 @dataclass
 class DecisionTotals:
-    """Over a run. ``states_ns``, ``exposed_ns``: float64[State]; ``by_step``: exposed ns of every step in order."""
+    """Over a run. ``states_ns``, ``exposed_ns``: float64[State]; ``by_step``: exposed ns of every step in order;
+    ``called_ns``: every call of a policy function that was timed on this machine, REPEATS a step."""
 
     states_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
     exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
     by_step: list[float] = field(default_factory=list)
+    called_ns: list[int] = field(default_factory=list)
 
 
 def fabric_of(machine: Machine, mesh: Mesh) -> Fabric:
@@ -69,16 +71,22 @@ class ChargedDecision(FreeDecision):
         self._decided_ns = 0.0
 
     def decide(self, allocate, view):
-        """The plan; if the host decides and its time is not given, the function is timed (median of repeats)."""
+        """The plan; if the host decides and its time is not given, the function is timed (median of repeats).
+
+        A time that is given is that of an allocation: a policy that does not allocate does not take it.
+        """
         if self._spec.executor != "host" or self._spec.host.time_ns is not None:
-            self._decided_ns = self._spec.host.time_ns or 0.0
-            return allocate(view)
+            plan = allocate(view)
+            allocates = plan.effort.sorted_experts or len(plan.effort.candidates)
+            self._decided_ns = (self._spec.host.time_ns or 0.0) if allocates else 0.0
+            return plan
         taken = []
         for _ in range(REPEATS):
             begin = time.perf_counter_ns()
             plan = allocate(view)
             taken.append(time.perf_counter_ns() - begin)
         self._decided_ns = float(median(taken))
+        self.totals.called_ns += taken
         return plan
 
     def _counts(self, plan: Plan, rows: int, copies: int) -> Counts:

@@ -15,6 +15,7 @@ from microarch.global_cp import EXPOSABLE
 from microarch.request import State
 
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
+HOST_PERCENTILES = (10, 50, 90, 99)
 
 # What a state of a request is waiting for, as far as the step as a whole is concerned.
 BOUND_BY = {
@@ -85,10 +86,18 @@ def _decision_columns(outcome: Outcome) -> dict[str, Any]:
         "decision_overhead_percent": overhead.mean() if len(overhead) else None,
         "decision_overhead_percent_p50": p50,
         "decision_overhead_percent_p99": p99,
+        **_host_columns(outcome.decision.called_ns),
         **{f"exposed_{state.name.lower()}_ns": outcome.decision.exposed_ns[state] for state in EXPOSABLE},
         "heatmap_dropped": outcome.heatmap_dropped,
         "atu_misses": outcome.memory.atu.misses.sum(),
     }
+
+
+def _host_columns(called_ns: list[int]) -> dict[str, Any]:
+    """How long a policy function took whenever it was timed; None where its time was given, or no host decided."""
+    quantiles = np.percentile(called_ns, HOST_PERCENTILES) if called_ns else [None] * len(HOST_PERCENTILES)
+    columns = {f"host_p{percent}_ns": value for percent, value in zip(HOST_PERCENTILES, quantiles, strict=True)}
+    return columns | {"host_calls": len(called_ns)}
 
 
 def measure_dies(outcome: Outcome) -> dict[str, list]:

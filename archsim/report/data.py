@@ -16,7 +16,8 @@ KEYS = ("system", "model", "batch", "policy", "assumptions")
 TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")
 BOUNDS = ("bound_llc", "bound_hbm", "bound_link", "bound_compute", "bound_activations", "bound_decision")
 OVERHEADS = ("decision_overhead_percent", "decision_overhead_percent_p50", "decision_overhead_percent_p99")
-DECISIONS = ("decision_exposed_ns", *OVERHEADS, "heatmap_dropped", "atu_misses")
+HOST_TIMES = ("host_p10_ns", "host_p50_ns", "host_p90_ns", "host_p99_ns")
+DECISIONS = ("decision_exposed_ns", "exposed_evaluate_ns", *OVERHEADS, *HOST_TIMES, "heatmap_dropped", "atu_misses")
 MANY_SYSTEMS = 4  # with more, figures show one of those that differ in who decides alone
 RESULT_COLUMNS = (
     *("run", *KEYS, "mesh_x", "mesh_y", "trace", "engine", "decode_steps", "prefill_ns", "decode_ns"),
@@ -25,7 +26,7 @@ RESULT_COLUMNS = (
     *("replicas_max_bytes_per_die", "events", *BOUNDS, *DECISIONS),
 )
 # Empty where there is nothing to measure: no base run, or no decode.
-OPTIONAL = ("throughput_tokens_per_s", "speedup_vs_base", "load_max_over_mean", *BOUNDS, *OVERHEADS)
+OPTIONAL = ("throughput_tokens_per_s", "speedup_vs_base", "load_max_over_mean", *BOUNDS, *OVERHEADS, *HOST_TIMES)
 NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
 DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
 LINK_COLUMNS = ("run", "src", "dst", "src_x", "src_y", "dst_x", "dst_y", "direction", "utilisation")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from archsim.report import published_overhead
-from archsim.report.data import Place, Report, Run
+from archsim.report.data import HOST_TIMES, Place, Report, Run
 from archsim.report.deciders import Family, clock, families, words
 from archsim.report.design_map import map_of
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, scaled, significant
@@ -46,6 +46,7 @@ def section(report: Report) -> dict[str, Any] | None:
     compared = [(row["run"].batch, row["claim"]) for row in hosts if row["claim"]]
     parts = {
         "hosts": hosts,
+        "host_misses": _host_misses(hosts),
         "host_times": published_overhead.common_host_times(compared),
         "pcie": [row for family in groups for row in _pcie_rows(family)],
         "datapaths": [each for family in groups for each in _datapaths(report, family)],
@@ -84,8 +85,27 @@ def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
                 "run": run,
                 "overhead": [_percent(run.get(column)) for column in (OVERHEAD, P50, P99)],
                 "exposed": scaled(step_exposed_ns(report, run), TIME_UNITS),
+                "decided": _decided(run, system),
                 "claim": published_overhead.compare_run(report, run, system),
             }
+
+
+def _decided(run: Run, system: SystemSpec) -> str:
+    """The time that was given, or the distribution of those that were taken on the machine that ran archsim."""
+    if system.decision.host.time_ns is not None:
+        return scaled(system.decision.host.time_ns, TIME_UNITS)
+    if run.get("host_p50_ns") is None:
+        return NO_TIME
+    return ", ".join(scaled(run[name], TIME_UNITS) for name in HOST_TIMES)
+
+
+def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(system, by how much its runs miss what was published), where there is something to compare."""
+    by_system: dict[str, list[published_overhead.Comparison]] = {}
+    for row in hosts:
+        if row["claim"]:
+            by_system.setdefault(row["run"].place.system, []).append(row["claim"])
+    return [(name, published_overhead.misses(compared)) for name, compared in by_system.items()]
 
 
 def _pcie_rows(family: Family) -> Iterator[dict[str, str]]:

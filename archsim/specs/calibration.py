@@ -200,12 +200,19 @@ def newest_first(version: str) -> tuple:
     return numbers, int(candidate) if candidate.isdecimal() else 10**9, version
 
 
-def load_calibration(name: str | Path) -> CalibrationSpec:
-    """A calibration by name ('h100') or path. Raises SpecError."""
+def find_calibration(name: str | Path) -> Path:
+    """The file of a calibration by name ('h100') or path. Raises SpecError for a name that is not known."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         known = named_files(KIND)
         if str(name) not in known:
-            raise SpecError(f"no calibration is called {str(name)!r}{did_you_mean(str(name), known)}")
+            listed = f" (known: {', '.join(known)}; or the path of a YAML file)"
+            raise SpecError(f"no calibration is called {str(name)!r}{did_you_mean(str(name), known)}{listed}")
         path = known[str(name)]
+    return path
+
+
+def load_calibration(name: str | Path) -> CalibrationSpec:
+    """A calibration by name ('h100') or path. Raises SpecError."""
+    path = find_calibration(name)
     return validate(CalibrationSpec, read_yaml(path, display(path)))

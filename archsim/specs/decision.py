@@ -7,12 +7,14 @@ The decision itself (which die runs what, what is copied) is the same for all th
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from archsim.specs.base import Spec, count, number
-from archsim.specs.quantities import BANDWIDTH, CLOCK, TIME, quantity
+from archsim.specs.base import KeyProblem, Spec, count, number
+from archsim.specs.errors import SpecError
+from archsim.specs.host_path import calibrated_path
+from archsim.specs.quantities import BANDWIDTH, CLOCK, TIME, Dimension, format_quantity, quantity
 
 Clock = quantity(CLOCK, "1 MHz", "20 GHz")
 Latency = quantity(TIME, "1e-3 ns", "1 s", zero=True)
@@ -63,20 +65,66 @@ class FirmwareSpec(Spec):
         return CORES[given.get("core", "a76")] | given
 
 
+# YAML key → attribute and dimension, of what a calibration can give.
+_PATH = MappingProxyType(
+    {
+        "pcie_bandwidth": ("pcie_bandwidth_bytes_per_s", BANDWIDTH),
+        "pcie_latency": ("pcie_latency_ns", TIME),
+        "launch": ("launch_ns", TIME),
+        "sync": ("sync_ns", TIME),
+    }
+)
+
+
+def _fitted(value: float, dimension: Dimension) -> str:
+    """To four digits; no fit of transfers is better than that."""
+    return format_quantity(float(f"{value:.4g}"), dimension)
+
+
 class HostSpec(Spec):
-    """The same decision on a host CPU, once per MoE layer: read back, decide, send, launch."""
+    """The same decision on a host CPU, once per MoE layer: read back, decide, send, launch.
+
+    ``calibration`` (of ``configs/calibrations``, or a file) gives what is not given here of PCIe, launch and sync, and nothing
+    falls back to the defaults: where the calibration does not have it, that is an error. The numbers are kept, and ``source``
+    says where they are from, so that a manifest does not depend on the calibration.
+    """
 
     # null: the policy function is timed on the machine that runs archsim (median of repeats); results then differ from
     # machine to machine and from run to run.
     time_ns: quantity(TIME, "1 ns", "10 s") | None = Field(None, alias="time")
-    # PCIe Gen5 x16, host to device and back, as measured (NVIDIA nvbandwidth issue 24: 55.3 GB/s).
+    calibration: Annotated[str, Field(min_length=1)] | None = None
+    source: str = "cited defaults, and what is given"
+    # PCIe Gen5 x16, copy engine, pinned: 55.2 to 55.4 GB/s on an H100 node (nvbandwidth 0.10; who measured is not known).
     pcie_bandwidth_bytes_per_s: quantity(BANDWIDTH, "1 MB/s", "10 TB/s") = Field(55.3e9, alias="pcie_bandwidth")
-    # Of one small copy-engine transfer (measured 2.3 to 3.4 us on H100; middle of the range).
+    # One small copy by a copy engine. No public figure of the host's path was found: 2.3 to 3.4 us to a peer on an H100 node
+    # (p2pBandwidthLatencyTest; who measured is not known), 2.3 us a call on H20 (FlexKV pull request 193); middle of the range.
     pcie_latency_ns: Latency = Field(2800.0, alias="pcie_latency")
     # Kernel launch on a stream, back to back (te42kyfo/gpu-benches, H200: 2.46 us).
     launch_ns: Latency = Field(2460.0, alias="launch")
     # The host notices that the device is done: about one more launch-size round trip (same source).
     sync_ns: Latency = Field(2460.0, alias="sync")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calibrated(cls, given: Any) -> Any:
+        name = given.get("calibration") if isinstance(given, dict) else None
+        if not isinstance(name, str) or not name:
+            return given
+        wanted = [key for key, (field, _) in _PATH.items() if key not in given and field not in given]
+        if not wanted:
+            raise KeyProblem(("calibration",), f"{', '.join(_PATH)} are all given; leave out what the calibration is to give")
+        try:
+            path = calibrated_path(name)
+        except SpecError as error:
+            raise KeyProblem(("calibration",), str(error)) from None
+        lacking = {key: path.missing[key] for key in wanted if key in path.missing}
+        if lacking:
+            whys = "; ".join(dict.fromkeys(lacking.values()))
+            raise KeyProblem(("calibration",), f"{name!r} has {whys}; give {' and '.join(lacking)} here, or calibrate again")
+        rest = {key: value for key, value in given.items() if key != "calibration"}
+        fitted = {key: _fitted(getattr(path, field), dimension) for key, (field, dimension) in _PATH.items() if key in wanted}
+        own = [key for key in _PATH if key not in wanted]
+        return {"source": path.source + (f"; given: {', '.join(own)}" if own else "")} | rest | fitted
 
 
 class DecisionSpec(Spec):
