@@ -97,7 +97,7 @@ def build_costs(system: SystemSpec, coefficients: Coefficients = Coefficients())
     """The machine of a system."""
     decision = total(part.cost for part in decision_parts(system.decision, design_of(system)))
     rates, _ = link_properties(system, build_fabric(system, ROW_MAJOR))
-    leaving_bytes_per_s = rates.sum() / system.d2d.efficiency * NS_PER_S / system.dies
+    leaving_bytes_per_s = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.dies
     area = die_area(system, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
     stacks = hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
     usd = machine_cost(
