@@ -5,13 +5,18 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from reference.interpreter import MOVE_STATES, SLICES, Reserved, Shared, ring_order, walk
-from test_physical_laws import demand_of, policy, small_model, small_system
+from reference.deciding import SlowGlobalCP
+from reference.interpreter import Reserved, Shared, ring_order
+from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
+from test_physical_laws import demand_of, policy, small_model, small_system, traffic
 
 from archsim.engine.event import EventEngine
 from archsim.engine.transfers import FLOWS, WAITING
+from archsim.engine.transitions import Block
+from archsim.specs.decision import FsmSpec, HostSpec
 from archsim.specs.library import load_assumptions
 from archsim.specs.model import MoeLayers
+from archsim.workload.trace import draw_requests
 from microarch import blocks, global_cp, local_cp
 from microarch.request import Event, State
 
@@ -48,19 +53,69 @@ def by_item(told, starts, ends):
 
 
 class Both:
-    """A kernel that runs every step also in the interpreter, and compares."""
+    """A kernel that runs every step also in the interpreter, on clocks of its own, and compares.
 
-    def __init__(self, engine, assumptions):
-        self.kernel, self.machine, self.assumptions = engine._kernel, engine.machine, assumptions
-        self.stages, self.seen = 0, Counter()
+    The interpreter takes from the engine what is no time: the plan of the one policy function, and the chains and moves.
+    """
+
+    def __init__(self, engine, system, assumptions, routing):
+        self.engine, self.kernel, self.machine, self.assumptions = engine, engine._kernel, engine.machine, assumptions
+        self.stages, self.seen, self.log = 0, Counter(), []
+        self.now = self.wall = self.before_ns = 0.0
+        self.dropped = 0
+        demand = engine.demand
+        self.steps = iter(np.argwhere(demand.tokens.any(axis=2)).tolist())
+        self.global_cp = SlowGlobalCP(system, MODEL, engine.mesh.hops.tolist(), assumptions.decision_cost == "charged")
+        self.fsm, self.heatmap = system.decision.fsm, None
+        if engine.policy.predictor and assumptions.heatmap_update == "limited":
+            self.heatmap = SlowHeatmap(routing, demand.layers, MODEL.experts, top_of(engine.policy.predictor))
+        self.began = -1
+        decide = engine.decision.decide
+        engine.decision.decide = lambda allocate, view: self.remember(decide(allocate, view))
+
+    def remember(self, plan):
+        self.plan = plan
+        return plan
 
     def step(self, work, memory, tally, begin_ns):
-        reserved = self.assumptions.contention == "reserved"
-        strategy, switch = (Reserved, self.assumptions.ties == "sequence") if reserved else (
-            Shared, self.assumptions.source == "queued")
-        interpreter = strategy(self.machine, work, memory, switch)
-        expected = interpreter.run(begin_ns)
+        step, layer = next(self.steps)
+        bits, rows = self.predict(step, layer, memory)
+        assert (work.cp_en == bits).all()
+        ready_ns = self.global_cp.bits_ready(self.plan, rows)
+        interpreter = self.interpreter(work._replace(cp_en=bits, cp_ready_ns=ready_ns), memory)
+        expected = interpreter.run(self.now)
         end = self.kernel.step(work, memory, tally, begin_ns)
+        self.compare(interpreter, work, memory, end, expected)
+        self.note(step, layer, interpreter, rows, expected)
+        return end
+
+    def predict(self, step, layer, memory):
+        """(cp_en bits, heatmap rows read)."""
+        bits = np.zeros((self.machine.dies, MODEL.experts + MODEL.shared_experts), np.uint8)
+        if self.heatmap:
+            if step > self.began:
+                self.heatmap.begin(step)
+                self.began = step
+            hot = self.heatmap.predicted(layer)
+        elif self.engine.policy.predictor:
+            marks = np.unpackbits(self.engine.demand.hot[step, layer], axis=1, bitorder="little")
+            hot = [set(np.flatnonzero(row).tolist()) for row in marks]
+        else:
+            hot = []
+        if not any(hot):
+            return bits, 0
+        for expert, die in zip(self.plan.expert.tolist(), self.plan.die.tolist(), strict=True):
+            for following in hot[expert]:
+                bits[die, following] = memory.copies.room[die]["limit_bytes"] >= self.machine.slice_bytes
+        return bits, len(set(self.plan.expert.tolist()))
+
+    def interpreter(self, work, memory):
+        if self.assumptions.contention == "reserved":
+            return Reserved(self.machine, work, memory, self.assumptions.ties == "sequence")
+        return Shared(self.machine, work, memory, self.assumptions.source == "queued")
+
+    def compare(self, interpreter, work, memory, end, expected):
+        reserved = self.assumptions.contention == "reserved"
         told, starts, ends = ran(self.kernel)
         told_here, starts_here, ends_here = interpreted(interpreter)
         if reserved:
@@ -72,62 +127,42 @@ class Both:
             assert what == what_here
             assert np.array([*when.values()]) == pytest.approx(np.array([*when_here.values()]), rel=1e-9)
             assert end == pytest.approx(expected, rel=1e-9)
-        self.compare_local_cps(interpreter, work, told, ends)
+        assert [local.state for local in interpreter.local] == work.local["state"].tolist()
         compare_memory(interpreter.memory, memory)
         check_drained(self.kernel, work, reserved)
         self.stages += len(told)
-        self.seen += Counter((t.table, t.state, t.event) for t in interpreter.transitions)
-        return end
 
-    def compare_local_cps(self, interpreter, work, told, ends):
-        """States at the end, and when the Local CPs changed: with the last bundle, and the last routed slice."""
-        assert [local.state for local in interpreter.local] == work.local["state"].tolist()
-        for t in interpreter.transitions:
-            if t.table != "local_cp":
-                continue
-            if t.event == local_cp.Event.TOKENS:
-                last = [end for (state, item, _, following, _), end in zip(told, ends, strict=True)
-                        if state in MOVE_STATES and following in (State.DONE, State.ACT_WRITE)
-                        and item < work.moves.shape[1] and work.moves[0, item]["dst"] == t.item]
-            else:
-                entries = work.entries
-                last = [end for (state, item, *_), end in zip(told, ends, strict=True) if state == State.COMPUTE
-                        and entries[item // SLICES]["routed"] and entries[item // SLICES]["die"] == t.item]
-            assert t.time == pytest.approx(max(last), rel=1e-9)
+    def note(self, step, layer, interpreter, rows, end):
+        """The interpreter's log of the step, on its own clock with decisions; what the heatmap takes in meanwhile."""
+        step_ns = end - self.now
+        copies = sum(stage.state == State.COPY for stage in interpreter.log)
+        decided = self.global_cp.decide(self.plan, rows, copies, self.wall, self.before_ns, step_ns)
+        ends = {t.state: t.time for t in decided}
+        told_ns = ends[global_cp.State.DISPATCH] - (self.now if self.assumptions.contention == "reserved" else 0.0)
+        local = [t for t in interpreter.transitions if t.table == "local_cp"]
+        self.log += [(step, layer, Block.GLOBAL_CP, self.global_cp.die, t.state, t.event, t.next, t.time) for t in decided]
+        self.log += [(step, layer, Block.LOCAL_CP, t.item, t.state, t.event, t.next, told_ns + t.time) for t in local]
+        self.seen += Counter((t.table, t.state, t.event) for t in interpreter.transitions + decided)
+        if self.heatmap:
+            port = MODEL.experts, MODEL.top_k, self.fsm.heatmap_port_bits, self.fsm.clock_hz
+            self.dropped += self.heatmap.take_in(layer, port_transitions(step_ns, *port))
+        self.now, self.wall, self.before_ns = end, ends[global_cp.State.UPDATE], step_ns
 
 
-class WalkedDecision:
-    """The engine's cost model of decisions; what it says is compared with a walk through the Global CP's table."""
-
-    def __init__(self, decision):
-        self.decision, self.seen = decision, Counter()
-        self.totals, self.decide = decision.totals, decision.decide
-
-    def before_step(self, plan, rows):
-        ready_ns = self.decision.before_step(plan, rows)
-        ends = self.walk(self.states_ns(plan, rows, 0))
-        late_ns = ends[global_cp.State.WRITE] - ends[global_cp.State.DISPATCH]
-        assert ready_ns == pytest.approx(max(0.0, late_ns) if rows else 0.0, rel=1e-9)
-        return ready_ns
-
-    def after_step(self, plan, rows, copies, before_ns, step_ns):
-        exposed_ns = self.decision.after_step(plan, rows, copies, before_ns, step_ns)
-        states_ns = self.states_ns(plan, rows, copies)
-        for state, hidden_ns in ((global_cp.State.READ, before_ns), (global_cp.State.UPDATE, step_ns)):
-            states_ns[state] = max(0.0, states_ns[state] - hidden_ns)
-        assert exposed_ns == pytest.approx(self.walk(states_ns)[global_cp.State.UPDATE], rel=1e-9)
-        return exposed_ns
-
-    def states_ns(self, plan, rows, copies):
-        return self.decision._states_ns(self.decision._counts(plan, rows, copies))
-
-    def walk(self, states_ns):
-        """When each state ends."""
-        start = global_cp.State.IDLE
-        transitions = walk(global_cp.TABLE, start, lambda state: (global_cp.Event(int(state != start)), states_ns[state]))
-        assert len({t.state for t in transitions}) == len(transitions) == len(global_cp.TABLE.steps)
-        self.seen += Counter((t.table, t.state, t.event) for t in transitions)
-        return {t.state: t.time for t in transitions}
+def compare_logs(columns, expected, outcome):
+    """Every transition of every command processor, once, with the same event, next state and time; in order of time."""
+    names = "step", "layer", "block", "die", "state", "event", "next"
+    told = list(zip(*(columns[name].tolist() for name in names), strict=True))
+    here = [tuple(int(value) for value in row[:7]) for row in expected]
+    assert len(set(told)) == len(told) > 0
+    assert sorted(told) == sorted(here)
+    times = dict(zip(told, columns["time_ns"].tolist(), strict=True))
+    times_here = dict(zip(here, (row[7] for row in expected), strict=True))
+    assert [times[row] for row in told] == pytest.approx([times_here[row] for row in told], rel=1e-9)
+    for step in {row[:2] for row in told}:
+        assert (np.diff([times[row] for row in told if row[:2] == step]) >= 0).all()
+    ends = [times[row] for row in told if row[2] == Block.GLOBAL_CP and row[4] == global_cp.State.UPDATE]
+    assert max(ends) == pytest.approx(outcome.prefill_ns + outcome.decode_ns, rel=1e-9)
 
 
 def compare_memory(mine, memory):
@@ -170,22 +205,50 @@ SETS = (
 )
 POLICIES = {name: policy(name) for name in ("base", "ep", "allo", "pred", "allo+pred")}
 SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}  # copies and translations are evicted
+LIMITED = {"heatmap_update": "limited"}
+LATE = {"decision": {"fsm": FsmSpec(clock_hz=1e7, heatmap_port_bits=16, sorter="bitonic")}}  # late bits, pairs are dropped
+FIRMWARE = {"decision": {"executor": "firmware"}}
+HOST = {"decision": {"executor": "host", "host": HostSpec(time_ns=3000.0)}}
 RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SETS)] + [
     ("pred", {"contention": "reserved"}, SMALL_TABLES),
     ("pred", {}, SMALL_TABLES),
+    ("pred", LIMITED, {}),
+    ("allo+pred", LIMITED | {"contention": "reserved"}, {}),
+    ("pred", LIMITED, LATE),
+    ("pred", LIMITED | {"contention": "reserved"}, LATE),
+    ("allo+pred", LIMITED, FIRMWARE),
+    ("allo+pred", {}, HOST),
+    ("ep", {"contention": "reserved"}, HOST),
+    ("allo+pred", LIMITED | {"decision_cost": "free"}, {}),
 ]
 
 
 def run_both(name, changes, hardware):
     """(transitions taken, stages compared, outcome of the run)."""
     system = small_system(2, 2, **hardware)
-    assumptions = load_assumptions("physical", decision_cost="charged", heatmap_update="free", **changes)
+    given = {"decision_cost": "charged", "heatmap_update": "free"} | changes
+    assumptions = load_assumptions("physical", **given)
     spec = POLICIES[name]
-    engine = EventEngine(system, MODEL, spec, assumptions, demand_of(MODEL, system, spec, decode_steps=3, batch=12))
-    engine._kernel = both = Both(engine, assumptions)
-    engine.decision = WalkedDecision(engine.decision)
+    routing = list(traffic(MODEL, 1, 3, 12).steps(draw_requests(12, 12, 0), 3))
+    demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
+    engine = EventEngine(system, MODEL, spec, assumptions, demand, iter(routing), keep_transitions=True)
+    engine._kernel = both = Both(engine, system, assumptions, routing)
     outcome = engine.run()
-    return both.seen + engine.decision.seen, both.stages, outcome
+    compare_logs(engine.transitions(), both.log, outcome)
+    assert outcome.heatmap_dropped == both.dropped
+    assert (both.dropped > 0) == (hardware == LATE)
+    return both.seen, both.stages, outcome
+
+
+def test_a_run_without_a_log_is_the_same_and_has_none():
+    system, spec, assumptions = small_system(2, 2), POLICIES["pred"], load_assumptions("physical", heatmap_update="free")
+    demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
+    runs = [EventEngine(system, MODEL, spec, assumptions, demand, keep_transitions=kept) for kept in (False, True)]
+    quiet, kept = (engine.run() for engine in runs)
+    assert (quiet.step_ns == kept.step_ns).all() and quiet.tally.resources.tobytes() == kept.tally.resources.tobytes()
+    assert quiet.decision.by_step == kept.decision.by_step
+    with pytest.raises(ValueError, match="keep_transitions"):
+        runs[0].transitions()
 
 
 def test_kernels_and_interpreter_agree_event_for_event_on_every_transition(capsys):
@@ -193,7 +256,7 @@ def test_kernels_and_interpreter_agree_event_for_event_on_every_transition(capsy
     for run in RUNS:
         taken, more, outcome = run_both(*run)
         assert more
-        if run[2]:
+        if run[2] == SMALL_TABLES:
             assert outcome.memory.copies.room["evictions"].sum() > 0
             assert outcome.memory.atu.misses.sum() > outcome.memory.atu.used.sum()
         seen, stages = seen + taken, stages + more

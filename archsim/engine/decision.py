@@ -32,10 +32,14 @@ class DecisionTotals:
     called_ns: list[int] = field(default_factory=list)
 
 
-def fabric_of(machine: Machine, mesh: Mesh) -> Fabric:
+def global_die(mesh: Mesh) -> int:
     """The Global CP sits on the die from which the fewest hops lead to the farthest (the lowest number of several)."""
-    farthest = mesh.hops.max(axis=1)
-    die = int(farthest.argmin())
+    return int(mesh.hops.max(axis=1).argmin())
+
+
+def fabric_of(machine: Machine, mesh: Mesh) -> Fabric:
+    """What messages to and from the Global CP's die cost."""
+    die = global_die(mesh)
     own = machine.link_rates[mesh.link_src == die]
     # Equal rates are multiplied, not added up, so that no digit is lost.
     bytes_per_ns = sum(rate * count for rate, count in zip(*np.unique(own, return_counts=True), strict=True))
@@ -60,6 +64,12 @@ class FreeDecision:
         self.totals.by_step.append(0.0)
         return 0.0
 
+    def lasts_ns(self, before_ns: float, step_ns: float) -> np.ndarray:
+        """float64[State]: how long each state of the last decision lasted beside what it overlaps with, COLLECT with the step."""
+        lasts_ns = np.zeros(len(State))
+        lasts_ns[State.COLLECT] = step_ns
+        return lasts_ns
+
 
 class ChargedDecision(FreeDecision):
     """``decision_cost: charged``, by the executor of the system's ``decision``."""
@@ -69,6 +79,7 @@ class ChargedDecision(FreeDecision):
         self._spec, self._experts, self._dies = spec, experts, machine.dies
         self._fabric = fabric_of(machine, mesh)
         self._decided_ns = 0.0
+        self._last_ns = np.zeros(len(State))
 
     def decide(self, allocate, view):
         """The plan; if the host decides and its time is not given, the function is timed (median of repeats).
@@ -115,10 +126,20 @@ class ChargedDecision(FreeDecision):
     def after_step(self, plan, rows, copies, before_ns, step_ns):
         states_ns = self._states_ns(self._counts(plan, rows, copies))
         exposed_ns = global_cp.exposed_ns(states_ns, before_ns, step_ns)
+        self._last_ns = states_ns
         self.totals.states_ns += states_ns
         self.totals.exposed_ns += exposed_ns
         self.totals.by_step.append(float(exposed_ns.sum()))
         return self.totals.by_step[-1]
+
+    def lasts_ns(self, before_ns, step_ns):
+        lasts_ns = self._last_ns.copy()
+        lasts_ns[State.READ] = max(0.0, lasts_ns[State.READ] - before_ns)
+        lasts_ns[State.UPDATE] = max(0.0, lasts_ns[State.UPDATE] - step_ns)
+        lasts_ns[State.COLLECT] += step_ns
+        if self._spec.executor == "host":  # its bits leave with the plan
+            lasts_ns[State.WRITE] = lasts_ns[State.DISPATCH]
+        return lasts_ns
 
 
 def build_decision(system, model, assumptions, machine: Machine, mesh: Mesh) -> FreeDecision:

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.engine.decision import DecisionTotals, build_decision
+from archsim.engine.decision import DecisionTotals, build_decision, global_die
 from archsim.engine.reserved import ReservedKernel
 from archsim.engine.setup import NS_PER_S, Fit, build_machine, build_memory, policy_costs, refuse_misfit
 from archsim.engine.shared import SharedKernel
 from archsim.engine.state import Machine, Memory, Tally, Work, new_tally
+from archsim.engine.transitions import NoLog, TransitionLog
 from archsim.engine.work import WorkBuilder
 from archsim.policies.allocation import Plan, StepView
 from archsim.policies.prediction import copy_bits
@@ -104,10 +105,11 @@ class EventEngine:
     """One run: a system serving a batch of a model under a policy and a set of assumptions.
 
     ``routing``: the batch's ``StepTokens`` in order of iteration; needed where a policy predicts and the heatmap's updates
-    are limited (ValueError if it is missing).
+    are limited (ValueError if it is missing). ``keep_transitions``: keep what the command processors do
+    (``archsim.engine.transitions``), for ``transitions``.
     """
 
-    def __init__(self, system, model, policy_spec, assumptions, demand, routing=None):
+    def __init__(self, system, model, policy_spec, assumptions, demand, routing=None, keep_transitions=False):
         self.policy = build_policy(policy_spec)
         self.demand = demand
         self.home = np.asarray(self.policy.place(model.experts, system.dies), np.int32)
@@ -122,6 +124,7 @@ class EventEngine:
         self._heatmap = self._build_heatmap(system, assumptions, routing)
         copies = self._heatmap is not None
         self._builder = WorkBuilder(system, model, assumptions, self.machine, self.mesh, self.home, copies)
+        self._log = TransitionLog(system.dies, global_die(self.mesh)) if keep_transitions else NoLog()
         self._kernel = KERNELS[assumptions.contention](self.machine, self.mesh, assumptions)
 
     def _build_heatmap(self, system, assumptions, routing):
@@ -173,13 +176,25 @@ class EventEngine:
         bits = self._copy_bits(layer, plan)
         rows = 0 if bits is None else int(np.count_nonzero(np.diff(plan.expert))) + 1  # entries are in order of expert
         written = self.tally.dies["write_bytes"].sum()
-        work = self._work(step, layer, plan, bits)._replace(cp_ready_ns=self.decision.before_step(plan, rows))
+        self._log.begin()
+        ready_ns = self.decision.before_step(plan, rows)
+        work = self._work(step, layer, plan, bits)._replace(cp_ready_ns=ready_ns, notes=self._log.notes)
         end = self._kernel.step(work, self.memory, self.tally, now)
         copies = int(self.tally.dies["write_bytes"].sum() - written) // self.machine.slice_bytes
         if self._heatmap:
             self._heatmap.update(layer, end - now)
         exposed_ns = self.decision.after_step(plan, rows, copies, before_ns, end - now)
+        self._log.add(step, layer, self.decision, before_ns, end - now)
         return StepResult(step, layer, now, end, exposed_ns, plan)
+
+    def transitions(self) -> dict[str, np.ndarray]:
+        """What the command processors did in the steps that were run: the table of ``archsim.engine.transitions``.
+
+        Raises ValueError if the engine was not asked to keep it.
+        """
+        if not isinstance(self._log, TransitionLog):
+            raise ValueError("the engine was not built with keep_transitions")
+        return self._log.columns()
 
     def trace_step(self, step: int, layer: int) -> dict[str, np.ndarray]:
         """Run up to a step and return its log (``archsim.engine.steplog``). ``layer`` counts the demand's MoE layers.

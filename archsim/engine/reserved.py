@@ -337,11 +337,11 @@ def _finish(s, stage):
     if kind == COMPUTE:
         entry = s.work.entries[item // SLICES]
         _start_chain(s, entry.die, now, stage)
-        if entry.routed and count_computed(s.work, entry.die):
+        if entry.routed and count_computed(s.work, entry.die, now):
             _start_moves(s, COMBINE, entry.die, now, stage)
     elif kind >= ACT_READ and item < s.work.moves.shape[1]:
         die = s.work.moves[DISPATCH, item].dst
-        if count_arrived(s.work, die):
+        if count_arrived(s.work, die, now):
             _release_held(s, die, now, stage)
 
 
@@ -432,7 +432,9 @@ class ReservedKernel:
                 WAITS_PER_CHAIN * room[0] + room[1],
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
-        return run_step(Run(self._machine, work, memory, tally, self.pool, self._total_order), begin_ns)
+        end_ns = run_step(Run(self._machine, work, memory, tally, self.pool, self._total_order), begin_ns)
+        work.notes["time_ns"] -= begin_ns
+        return end_ns
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """What happened in the step that was run last, which began at ``begin_ns``."""

@@ -291,7 +291,7 @@ def _computed(s, stage, now):
     pool.dies[entry.die].running = NOBODY
     _start_array(pool, s.work.entries, resources, entry.die, now)
     _start_chain(s, entry.die, stage, now)
-    if entry.routed and count_computed(s.work, entry.die):
+    if entry.routed and count_computed(s.work, entry.die, now):
         _start_moves(s, COMBINE, entry.die, stage, now)
 
 
@@ -299,7 +299,7 @@ def _computed(s, stage, now):
 def _move_done(s, item, stage, now):
     if item < s.work.moves.shape[1]:
         die = s.work.moves[DISPATCH, item].dst
-        if count_arrived(s.work, die):
+        if count_arrived(s.work, die, now):
             _release_held(s, die, stage, now)
 
 

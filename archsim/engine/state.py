@@ -56,6 +56,8 @@ LOCAL_CP = np.dtype(
     align=True,
 )
 HELD = np.dtype([("floor", "f8"), ("next", "i8")], align=True)
+NOTE = np.dtype([("time_ns", "f8"), ("die", "i8"), ("state", "i8"), ("event", "i8"), ("next", "i8")], align=True)
+NO_NOTES = np.zeros(0, NOTE)
 RESOURCE = np.dtype(
     [
         ("busy_ns", "f8"),
@@ -115,6 +117,7 @@ class Work(NamedTuple):
     chains: np.ndarray  # int64[chain] in issue order, by die
     local: np.ndarray  # LOCAL_CP[die]
     held: np.ndarray  # HELD[chain]
+    notes: np.ndarray  # NOTE[n]: transitions of the Local CPs; ``next`` of the last row counts them; no rows where nothing is kept
 
 
 class Memory(NamedTuple):
@@ -151,24 +154,36 @@ def awaits_tokens(work, die):
 
 
 @inner
-def count_arrived(work, die):
+def _tell(work, die, event, now):
+    """The Local CP answers an event as its table says; it is noted where there are rows for it."""
+    local, last = work.local[die], len(work.notes) - 1
+    before = local.state
+    local.state = LOCAL_NEXT[before, event]
+    if last >= 0:
+        note = work.notes[work.notes[last].next]
+        work.notes[last].next += 1
+        note.time_ns, note.die, note.state, note.event, note.next = now, die, before, event, local.state
+
+
+@inner
+def count_arrived(work, die, now):
     """A dispatched bundle has arrived; True if it was the die's last one."""
     local = work.local[die]
     local.moves_left -= 1
     if local.moves_left > 0:
         return False
-    local.state = LOCAL_NEXT[local.state, TOKENS]
+    _tell(work, die, TOKENS, now)
     return True
 
 
 @inner
-def count_computed(work, die):
+def count_computed(work, die, now):
     """A routed slice has been computed; True if it was the die's last one."""
     local = work.local[die]
     local.routed_left -= 1
     if local.routed_left > 0:
         return False
-    local.state = LOCAL_NEXT[local.state, LAST_DONE]
+    _tell(work, die, LAST_DONE, now)
     return True
 
 
@@ -198,6 +213,6 @@ def new_tally(machine: Machine, states: int) -> Tally:
 
 
 __all__ = [
-    "COMBINE", "DATA_MESSAGES", "DISPATCH", "EXECUTE", "FETCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP", "MOVE", "Machine", "Memory", "REQUESTS",
+    "COMBINE", "DATA_MESSAGES", "DISPATCH", "EXECUTE", "FETCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP", "MOVE", "Machine", "Memory", "NOTE", "NO_NOTES", "REQUESTS",
     "SLICES", "Tally", "UNITS", "Work", "awaits_tokens", "count_arrived", "count_computed", "hold", "inner", "kernel", "move_of", "new_tally", "outer",
 ]

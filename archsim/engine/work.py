@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from archsim.engine.setup import NS_PER_S, effective_utilisation
-from archsim.engine.state import COMBINE, DISPATCH, ENTRY, EXECUTE, FETCH, HELD, LOCAL_CP, MOVE, SLICES, Machine, Memory, Work
+from archsim.engine.state import COMBINE, DISPATCH, ENTRY, EXECUTE, FETCH, HELD, LOCAL_CP, MOVE, NO_NOTES, SLICES, Machine, Memory, Work
 from archsim.policies.allocation import Plan
 from microarch.mesh import Mesh
 
@@ -63,6 +63,7 @@ class WorkBuilder:
             chains=chains,
             local=self._local(entries, moves, first),
             held=np.zeros(len(chains), HELD),
+            notes=NO_NOTES,
         )
 
     def _shared(self, origins, top_k):

@@ -1,0 +1,133 @@
+"""What the command processors did, transition by transition: the log of a run.
+
+=============  ======================  ==========================================================================
+column         dtype[transition]       meaning
+=============  ======================  ==========================================================================
+``step``       int64                   iteration
+``layer``      int64                   MoE layer of the demand
+``time_ns``    float64                 since the begin of the run, decisions included
+``block``      int64                   ``Block``
+``die``        int64                   where the command processor sits
+``state``      int64                   that was left (``microarch.global_cp.State`` or ``microarch.local_cp.State``)
+``event``      int64                   that the block's table answered
+``next``       int64                   state that follows
+=============  ======================  ==========================================================================
+
+The Global CP's table is walked by the times of its states; Local CPs note their transitions while the kernel of a step
+runs, in rows that ``Work`` carries. Without a log there are no such rows, and nothing is walked.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from archsim.engine.state import NO_NOTES, NOTE
+from archsim.kernels import inner, kernel
+from microarch.fsm import NOTHING, Table, codes
+from microarch.global_cp import TABLE as GLOBAL_TABLE
+from microarch.global_cp import State
+from microarch.local_cp import TABLE as LOCAL_TABLE
+
+COLUMNS = ("step", "layer", "time_ns", "block", "die", "state", "event", "next")
+
+
+class Block(IntEnum):
+    GLOBAL_CP = 0
+    LOCAL_CP = 1
+
+
+def _ending(table: Table) -> np.ndarray:
+    """int64[state]: the one event that ends each state; -1 for the final one."""
+    ends = np.full(len(table.states), NOTHING, np.int64)
+    for state, event in table.steps:
+        assert ends[state] == NOTHING, f"{table.name}: {state.name} may end in two ways"
+        ends[state] = event
+    return ends
+
+
+GLOBAL_NEXT, GLOBAL_SPAWN = GLOBAL_TABLE.arrays()
+GLOBAL_ENDS = _ending(GLOBAL_TABLE)
+IDLE, *_ = codes(State)
+
+
+@inner
+def _follow(following, ends_with, lasts_ns, state, now, notes, count):
+    """Note the transitions from ``state``, begun at ``now``, to the final state; returns how many notes there are."""
+    while ends_with[state] >= 0:
+        now += lasts_ns[state]
+        note = notes[count]
+        note.time_ns, note.state, note.event = now, state, ends_with[state]
+        note.next = following[state, ends_with[state]]
+        state = note.next
+        count += 1
+    return count
+
+
+@kernel
+def walk(following, spawned, ends_with, lasts_ns, start, begin_ns, notes):
+    """Walk a table from ``start``, with ``lasts_ns: float64[state]``; returns how many ``notes: NOTE[n]`` it takes.
+
+    What is spawned is followed after what spawned it, from the time at which it was.
+    """
+    count = _follow(following, ends_with, lasts_ns, start, begin_ns, notes, np.int64(0))
+    noted = np.int64(0)
+    while noted < count:
+        branch = spawned[notes[noted].state, notes[noted].event]
+        if branch >= 0:
+            count = _follow(following, ends_with, lasts_ns, branch, notes[noted].time_ns, notes, count)
+        noted += 1
+    return count
+
+
+class NoLog:
+    """Keeps nothing."""
+
+    notes = NO_NOTES
+
+    def begin(self) -> None:
+        pass
+
+    def add(self, step: int, layer: int, decision, before_ns: float, step_ns: float) -> None:
+        pass
+
+
+class TransitionLog(NoLog):
+    """Keeps every transition of a run's command processors. ``dies``: Local CPs; ``global_die``: where the Global CP sits."""
+
+    def __init__(self, dies: int, global_die: int):
+        self.notes = np.zeros(len(LOCAL_TABLE.steps) * dies + 1, NOTE)
+        self._of_global = np.zeros(len(GLOBAL_TABLE.steps), NOTE)
+        self._global_die = global_die
+        self._now = 0.0
+        self._steps: list[tuple[int, int, np.ndarray, np.ndarray]] = []
+
+    def begin(self) -> None:
+        """A step begins: nothing is noted yet (the last row's ``next`` counts)."""
+        self.notes[-1]["next"] = 0
+
+    def add(self, step, layer, decision, before_ns, step_ns):
+        """A step has ended that took ``step_ns``, behind one of ``before_ns``; Local CPs have noted theirs from its begin."""
+        lasts_ns = decision.lasts_ns(before_ns, step_ns)
+        made = walk(GLOBAL_NEXT, GLOBAL_SPAWN, GLOBAL_ENDS, lasts_ns, IDLE, self._now, self._of_global)
+        ours = self._of_global[:made].copy()
+        ours["die"] = self._global_die
+        theirs = self.notes[: self.notes[-1]["next"]].copy()
+        theirs["time_ns"] += ours["time_ns"][ours["state"] == State.DISPATCH][0]
+        self._now = float(ours["time_ns"][ours["state"] == State.UPDATE][0])
+        blocks = np.repeat([Block.GLOBAL_CP, Block.LOCAL_CP], [len(ours), len(theirs)])
+        rows = np.concatenate([ours, theirs])
+        order = np.argsort(rows["time_ns"], kind="stable")
+        self._steps.append((step, layer, blocks[order], rows[order]))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The module's table; steps in order, and the transitions of a step by time."""
+        rows = np.concatenate([np.zeros(0, NOTE), *(rows for *_, rows in self._steps)])
+        lengths = [len(rows) for *_, rows in self._steps]
+        made = {
+            "step": np.repeat(np.array([step for step, *_ in self._steps], np.int64), lengths),
+            "layer": np.repeat(np.array([layer for _, layer, *_ in self._steps], np.int64), lengths),
+            "block": np.concatenate([np.zeros(0, np.int64), *(blocks for _, _, blocks, _ in self._steps)]),
+        } | {name: rows[name] for name in NOTE.names}
+        return {name: made[name] for name in COLUMNS}
