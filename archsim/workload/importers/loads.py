@@ -18,10 +18,10 @@ import numpy as np
 from archsim.specs.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
+from archsim.workload.importers.pt import MOST_BYTES, read_pt
 from archsim.workload.npz_members import load_members
 
 MEMBERS = {"counts", "layer_ids", "workload", "phase", "model"}
-MOST_BYTES = 512 << 20
 UNKNOWN_PHASE = -1
 
 
@@ -71,20 +71,7 @@ def _read_json(path: Path, model: ModelSpec) -> Loads:
 
 
 def _read_pt(path: Path, model: ModelSpec) -> Loads:
-    try:
-        import torch
-    except ImportError:
-        raise TraceError(
-            f"{path}: .pt files are read by torch alone, which is not installed; install it, or write the counts as "
-            'JSON: {"logical_count": counts.tolist()}'
-        ) from None
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises what it likes; nothing of the file has been executed
-        raise TraceError(f"{path}: not a .pt file that can be loaded safely ({error})") from error
-    if isinstance(data, dict) and hasattr(data.get("logical_count"), "tolist"):
-        data = {"logical_count": data["logical_count"].tolist()}
-    return _from_dump(path, data, model)
+    return _from_dump(path, read_pt(path), model)
 
 
 def _from_dump(path: Path, data, model: ModelSpec) -> Loads:
