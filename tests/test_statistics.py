@@ -82,6 +82,22 @@ def test_coverage_and_skew_of_extremes():
     assert np.isnan(statistics.coverage(flat * 0)).all()
 
 
+def test_ranking_by_conditional_probability_by_hand_and_never_covers_more(random):
+    table = np.zeros((1, 5, 5), int)
+    table[0, 0], table[0, 1, 2:] = [20, 19, 18, 17, 16], [1, 0, 0]
+    assert statistics.coverage(table) == pytest.approx(90 / 91)  # the five pairs of expert 0
+    assert statistics.conditional_coverage(table) == pytest.approx(75 / 91)  # the one pair of expert 1, four of 0
+    for pairs in (statistics.cross_layer(random), statistics.cross_token(random)):
+        assert (statistics.conditional_coverage(pairs) <= statistics.coverage(pairs)).all()
+
+
+def test_rows_of_parts_are_all_rows(random):
+    rows = random.iteration % 3 == 0
+    parts = [statistics.rows_of(random, each) for each in (rows, ~rows)]
+    assert sum(statistics.loads(part) for part in parts).tolist() == statistics.loads(random).tolist()
+    assert all((np.diff(part.request_offsets) >= 0).all() and part.request_offsets[-1] == len(part.experts) for part in parts)
+
+
 def test_cumulative_coverage_rises_to_one(random):
     found = statistics.cumulative_coverage(statistics.cross_token(random), np.linspace(0.05, 1, 20))
     assert (np.diff(found, axis=1) >= 0).all() and found[:, -1] == pytest.approx(1)
@@ -139,6 +155,12 @@ def test_llama4_has_the_measured_patterns(llama):
     assert found["max_over_mean"][layer[7]] == pytest.approx(21, rel=0.05)
     counts = statistics.loads(llama)[layer[45]]
     assert counts.argmax() == 40 and counts.max() / counts.sum() > 0.998
+
+
+def test_llama4_pairs_ranked_by_conditional_probability(llama):
+    """The other reading of figures 4 and 5, for comparison: two subjects are already at or below the values of three."""
+    assert statistics.conditional_coverage(statistics.cross_layer(llama)).mean() == pytest.approx(0.965, abs=0.001)
+    assert statistics.conditional_coverage(statistics.cross_token(llama)).mean() == pytest.approx(0.926, abs=0.001)
 
 
 def test_llama4_spreads_with_every_subject(llama):

@@ -16,7 +16,14 @@ DEFINITIONS = {
     "cross_layer_top20": "Tokens are counted by the pair (expert at a MoE layer, expert at the next one). Part of all "
     "selections in the most frequent 20 % of the E² pairs, ranked on the same data.",
     "cross_token_top20": "The same for (expert of a token, expert of the next token of the request) at one layer.",
-    "prefill_decode_spearman": "Spearman rank correlation, over experts, of their loads in prefill and in decode.",
+    "cross_layer_conditional": "As cross_layer_top20, but pairs are ranked by the conditional probability of the second "
+    "expert given the first, as the heatmaps show it. The paper counts the most frequent pairs: that is the figure above.",
+    "cross_token_conditional": "As cross_token_top20, pairs ranked by conditional probability.",
+    "prefill_decode_spearman": "Spearman rank correlation, over all experts of a layer (ties share their mean rank), of "
+    "their loads in prefill and in decode.",
+    "cross_layer_agreement": "Spearman rank correlation, over all pairs of experts, of the heatmaps across layers of "
+    "prefill and of decode (figure 6). Most pairs are rare, so it is low unless a trace is long.",
+    "cross_token_agreement": "The same of the heatmaps across tokens.",
     "max_over_mean": "Load of the most loaded expert over the mean load.",
     "gini": "Gini coefficient of the loads: 0 for equal loads, 1 − 1/E where one expert has all.",
     "load_top20": "Part of all selections that the most loaded 20 % of the experts get.",
@@ -78,6 +85,9 @@ def profile(trace: Trace) -> Profile:
         tables["coactivation"] = statistics.coactivation(trace)
     subjects = statistics.subject_loads(trace)
     layers = statistics.layer_statistics(trace) | {
+        "cross_layer_conditional": statistics.conditional_coverage(across),
+        "cross_token_conditional": statistics.conditional_coverage(following),
+        **_heatmap_agreement(trace),
         "cross_layer_null": _null(counts[:-1], counts[1:], across),
         "cross_token_null": _null(counts, counts, following),
         "predictable_ceiling": statistics.predictable(following, following),
@@ -174,6 +184,19 @@ def _verdict(supported: bool) -> str:
 
 def _null(first: np.ndarray, second: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     return statistics.coverage(statistics.null_pairs(first, second, pairs.sum(axis=(1, 2), dtype=np.int64)))
+
+
+def _heatmap_agreement(trace: Trace) -> dict[str, np.ndarray]:
+    prefill = trace.iteration == 0
+    if prefill.all() or not prefill.any():
+        return {}
+    phases = [statistics.rows_of(trace, rows) for rows in (prefill, ~prefill)]
+    tables = {"cross_layer_agreement": statistics.cross_layer, "cross_token_agreement": statistics.cross_token}
+    return {name: statistics.spearman(*(_flat(count(phase)) for phase in phases)) for name, count in tables.items()}
+
+
+def _flat(counts: np.ndarray) -> np.ndarray:
+    return counts.reshape(len(counts), counts.shape[1] * counts.shape[2])
 
 
 def _mean_distance(subjects: np.ndarray) -> np.ndarray:

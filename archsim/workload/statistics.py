@@ -61,6 +61,19 @@ def coverage(counts: np.ndarray, top: float = TOP) -> np.ndarray:
     return _ratio(largest.sum(axis=1, dtype=np.float64), flat.sum(axis=1, dtype=np.float64))
 
 
+def conditional_coverage(counts: np.ndarray, top: float = TOP) -> np.ndarray:
+    """float64[layer]: as `coverage` of pairs [layer, i, j], but pairs are ranked by how probable j is after i.
+
+    Pairs of a rare i then come before frequent pairs of a popular one, so it is never above `coverage`.
+    """
+    flat = counts.reshape(len(counts), -1)
+    given = _ratio(counts.astype(np.float64), counts.sum(axis=2, keepdims=True, dtype=np.float64)).reshape(flat.shape)
+    keep = max(1, round(top * flat.shape[1]))
+    largest = np.argsort(-np.nan_to_num(given), axis=1, kind="stable")[:, :keep]
+    covered = np.take_along_axis(flat, largest, axis=1).sum(axis=1, dtype=np.float64)
+    return _ratio(covered, flat.sum(axis=1, dtype=np.float64))
+
+
 def cumulative_coverage(counts: np.ndarray, points: np.ndarray) -> np.ndarray:
     """float64[layer, point]: `coverage` at every share in `points`."""
     flat = -np.sort(-counts.reshape(len(counts), -1).astype(np.float64), axis=1)
@@ -139,6 +152,17 @@ def subset(trace: Trace, requests: np.ndarray) -> Trace:
         request_offsets=offsets,
         iteration=trace.iteration[row],
         request_subject=trace.request_subject[requests],
+    )
+
+
+def rows_of(trace: Trace, rows: np.ndarray) -> Trace:
+    """The trace of the tokens where bool[token] `rows`; a request may be left with none."""
+    before = np.concatenate([[0], np.cumsum(rows)])
+    return replace(
+        trace,
+        experts=trace.experts[rows],
+        iteration=trace.iteration[rows],
+        request_offsets=before[trace.request_offsets],
     )
 
 
