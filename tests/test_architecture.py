@@ -13,7 +13,7 @@ ROOMS = [
     ("archsim.policies",),
     ("microarch",),
     ("archsim.engine",),
-    ("archsim.economics", "archsim.tables", "archsim.results", "archsim.execution", "archsim.runner", "archsim.ablation"),
+    ("archsim.economics", "archsim.tables", "archsim.results", "archsim.execution", "archsim.runner", "archsim.ablation", "archsim.exploration"),
     ("archsim.report", "archsim.progress"),
     (
         "archsim.cli",
