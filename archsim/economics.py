@@ -110,22 +110,30 @@ def build_costs(system: SystemSpec, coefficients: Coefficients = Coefficients())
     return Machine(system, area, decision, stacks, usd)
 
 
-def activity_of(model: ModelSpec, assumptions: AssumptionsSpec, record: Mapping[str, Any]) -> Activity:
-    """What a run did, from its record (``row``, ``dies``, ``links``)."""
-    row, dies, links = record["row"], record["dies"], record["links"]
+def work_of(model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, list], links: Mapping[str, list]) -> dict[str, float]:
+    """Columns of a run that energy follows from, prefill included; ``dies`` and ``links`` as in its record."""
     routed = sum(dies["tokens"])
-    moved = row["local_hbm_read_bytes"] + row["remote_hbm_read_bytes"]
-    flop = routed * model.expert_ffn
+    weights = model.expert_ffn
     if assumptions.weights == "all":
-        flop += routed / model.top_k * model.shared_experts * model.shared_ffn
+        weights += model.shared_experts * model.shared_ffn / model.top_k
+    return {
+        "expert_tokens": routed,
+        "hbm_bytes": sum(dies["hbm_bytes"]),
+        "link_bytes": sum(links["bytes"]),
+        "flop": float(FLOP_PER_WEIGHT * MATRICES * model.hidden * weights * routed),
+    }
+
+
+def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
+    """What a run did, from its row of the results."""
     return Activity(
         time_s=(row["prefill_ns"] + row["decode_ns"]) / NS_PER_S,
-        hbm_bytes=sum(dies["hbm_bytes"]),
-        d2d_byte_hops=sum(links["bytes"]),
-        llc_bytes=2 * moved,
-        flop=FLOP_PER_WEIGHT * MATRICES * model.hidden * flop,
+        hbm_bytes=row["hbm_bytes"],
+        d2d_byte_hops=row["link_bytes"],
+        llc_bytes=2 * (row["local_hbm_read_bytes"] + row["remote_hbm_read_bytes"]),
+        flop=row["flop"],
         decision_s=row["decision_ns"] / NS_PER_S,
-        tokens=routed / model.top_k / len(model.moe_layer_ids),
+        tokens=row["expert_tokens"] / model.top_k / len(model.moe_layer_ids),
     )
 
 

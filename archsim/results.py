@@ -69,6 +69,10 @@ RUN_COLUMNS = MappingProxyType(
         "exposed_collect_ns": REAL,
         "heatmap_dropped": INTEGER,
         "atu_misses": INTEGER,
+        "expert_tokens": INTEGER,  # pairs of token and routed expert that ran, over all layers, prefill included
+        "hbm_bytes": INTEGER,  # read and written, hidden vectors included
+        "link_bytes": INTEGER,  # bytes times the links that they crossed
+        "flop": REAL,  # of expert GEMMs
         "energy_per_token_j": REAL,  # of the whole run; see ``archsim.economics`` for this and the four below
         "power_w": REAL,  # mean
         "die_mm2": REAL,  # estimated area of one die

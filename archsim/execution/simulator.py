@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from archsim.economics import activity_of, build_costs, economics
+from archsim.economics import activity_of, build_costs, economics, work_of
 from archsim.engine.event import EventEngine
 from archsim.execution.measures import measure_dies, measure_links, measure_run
 from archsim.execution.runs import DemandSpec, Run, generated_digest
@@ -33,15 +33,15 @@ class Simulator:
         begin = time.perf_counter()
         outcome = engine.run()
         wall_s = time.perf_counter() - begin
-        measured = {
-            "row": measure_run(run, engine.demand, self._source(run.demand).label, outcome),
-            "dies": measure_dies(outcome),
-            "links": measure_links(outcome),
-        }
-        machine = build_costs(run.system)
-        measured["row"] |= economics(activity_of(run.model, run.assumptions, measured), machine)
-        return measured | {
+        dies, links = measure_dies(outcome), measure_links(outcome)
+        row = measure_run(run, engine.demand, self._source(run.demand).label, outcome)
+        row |= work_of(run.model, run.assumptions, dies, links)
+        row |= economics(activity_of(run.model, row), build_costs(run.system))
+        return {
             "run": run.key,
+            "row": row,
+            "dies": dies,
+            "links": links,
             "host": {
                 "wall_s": round(wall_s, 6),
                 "host": platform.node(),
