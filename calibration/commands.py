@@ -104,6 +104,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _print_errors(cases, by: list[str]) -> None:
+    from calibration.groups import GROUP, layer_groups
     from calibration.validate import GEMM, expert_cases, summaries
 
     _print_table(summaries(cases, by), by)
@@ -112,6 +113,15 @@ def _print_errors(cases, by: list[str]) -> None:
         by = [*by, "sweep"]
         print("\nexperts' GEMMs, M = 1, 2 ... 4096:")
         _print_table(summaries(judged, by), by)
+    layers = layer_groups(cases)
+    if len(layers):
+        met = Counter(layers["met"])
+        print(
+            f"\nfused MoE layers, each EP size left out: {met['yes']} of {len(layers)} groups within their aim, "
+            f"{met['floor']} others within what repetitions or draws of the routing differ; where it is wrong:"
+        )
+        missed = layers[layers["met"] != "yes"].sort_values("mean", ascending=False, kind="stable")
+        _print_table(missed.assign(aim=missed["aim"].map("{:.0%}".format)), [*GROUP, "aim", "met"])
 
 
 def _print_table(found, by: list[str]) -> None:

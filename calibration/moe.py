@@ -1,161 +1,156 @@
-"""Fits fused MoE layers: a law of one rank's pairs and active experts, corrections, and kriging between EP sizes.
+"""Fits fused MoE layers: a law of one rank's pairs and active experts, and corrections at what was measured.
 
-Token-expert pairs of the rank that is waited for: tokens top_k / ep^spread. Its active experts: of ``experts / ep``, those
-that get a pair; balanced routing fills them one by one, others as by chance. An expert is three slices of
-hidden x ffn / tp. Corrections are interpolated by kriging over log2 ep, log2 tp and log2 tokens, with an
-exponential covariance (kernels are chosen by size, so the corrections are rough).
+At measured EP and TP sizes corrections are interpolated along ln tokens; at others they come from ``moe_between``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 
-from archsim.specs.calibration import MoeLaw, MoeTable, shape_of
-from calibration.gemm import NS_PER_US, PRIOR, ROBUST, quantiles, significant
+from archsim.specs.calibration import MoeTable, shape_of
+from calibration.gemm import NS_PER_US, quantiles
+from calibration.moe_between import LEAST_RANKS_TO_LEAVE_OUT, carried, choose
+from calibration.moe_law import POINT, axes, fit_law, law_ns, time_of_load
+from calibration.routing import BALANCED, load_draws, routing_of
 from calibration.sweeps import consensus, pools
-from microarch.gemm import NS_PER_S, OPERAND_BYTES, UNIT
+from microarch.gemm import UNIT
 
-POINT = ["ep", "tp", "tokens_total"]
-BALANCED = "balanced"
-SLICES = 3
-# Logs of typical values: launch ns, ns per token, flop/s, bytes/s; order - 1; spread.
-START = np.log([3e4, 10.0, 5e14, 2.5e12, 1.5, 0.9])
-LOOSENESS = np.log([1e3, 1e4, 30, 30, 10, 3])
-LEAST_RANKS_TO_LEAVE_OUT = 3
-# Octaves of ep, tp and tokens; and the noise of a point relative to the variance.
-SCALES = np.array([4.0, 4.0, 2.0])
-NOISE = 0.02
+KEYS = ["model", "library", "kernel", "dtype", "distribution", "hidden", "ffn", "experts", "top_k"]
+NUMBERS = ("hidden", "ffn", "experts", "top_k")
+
+
+def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
+    """(what a table is of, its sweeps: ln us, index ep, tp, tokens_total) of one GPU's MoE rows, in a fixed order.
+
+    Sweeps of one release are apart where their collectors routed tokens in different ways.
+    """
+    rows = rows.assign(kernel=rows["kernel"].fillna("").astype(str))
+    for values, mine in rows.groupby(KEYS, sort=True):
+        named = dict(zip(KEYS, values, strict=True))
+        named |= {key: int(named[key]) for key in NUMBERS} | {"source": ", ".join(sorted(set(mine["file"])))}
+        for version, sweeps in pools(mine, POINT, "latency_us_median"):
+            for name, alike in _by_routing(sweeps, version, named):
+                yield {**named, "version": name}, alike
+
+
+def _by_routing(sweeps: pd.DataFrame, version: str, named: dict) -> list[tuple[str, pd.DataFrame]]:
+    if named["distribution"] == BALANCED or sweeps.shape[1] == 1:
+        return [(version, sweeps)]
+    routings = {name: fit_law(_logs(sweeps[[name]]), named)[1] for name in sweeps}
+    found = []
+    for routing in dict.fromkeys(routings.values()):
+        names = [name for name in sweeps if routings[name] == routing]
+        found.append((names[0].partition("/")[0], sweeps[names].dropna(how="all")))
+    return found if len(found) > 1 else [(version, sweeps)]
+
+
+def _logs(sweeps: pd.DataFrame) -> pd.Series:
+    return consensus(sweeps) + np.log(NS_PER_US)
 
 
 def fit_moe(rows: pd.DataFrame) -> tuple[MoeTable, ...]:
-    """Tables of one GPU's MoE rows (of the schema), sorted by model, library, version, dtype, distribution."""
-    keys = ["model", "library", "dtype", "distribution", "hidden", "ffn", "experts", "top_k"]
-    tables = []
-    for values, mine in rows.groupby(keys, sort=True):
-        named = dict(zip(keys, values, strict=True))
-        named |= {key: int(named[key]) for key in ("hidden", "ffn", "experts", "top_k")}
-        for version, sweeps in pools(mine, POINT, "latency_us_median"):
-            source = ", ".join(sorted(set(mine["file"])))
-            tables.append(fit_table(sweeps, {**named, "version": version, "source": source}))
-    return tuple(sorted(tables, key=lambda t: (t.model, t.library, t.version, t.dtype, t.distribution)))
+    """Tables of one GPU's MoE rows (of the schema), sorted."""
+    tables = [fit_table(sweeps, named) for named, sweeps in moe_pools(rows)]
+    return tuple(sorted(tables, key=lambda t: (t.model, t.library, t.version, t.kernel, t.dtype, t.distribution)))
 
 
 def fit_table(sweeps: pd.DataFrame, named: dict) -> MoeTable:
     """The table of one pool of sweeps (ln us; index ep, tp, tokens_total)."""
-    logs = consensus(sweeps) + np.log(NS_PER_US)
-    law = fit_law(logs, named)
-    errors = _errors_with_law(logs, law, named)
-    return _table(
-        logs, law, {**named, "sweeps": tuple(sorted(sweeps.columns)), "unseen": quantiles(-errors / (1 + errors))}
-    )
+    return _table(_logs(sweeps), {**named, "sweeps": tuple(sorted(sweeps.columns))})
 
 
-def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.Series:
-    """predicted / measured - 1 of every EP size (at tp = 1) by a table fitted to the others; index ep, tp, tokens_total."""
-    logs = consensus(sweeps) + np.log(NS_PER_US)
-    unknown = {**named, "unseen": quantiles([])}
-    found = [pd.Series(dtype=float)]
+def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:
+    """``error`` = predicted / measured - 1 of every EP size (at tp = 1) by a table fitted without it, and ``floor``.
+
+    Law, routing and kriging are all found without that size. ``floor``: how far sweeps are apart; with one sweep of drawn
+    routing, how far its draws are apart (by the law); else nan. Index ep, tp, tokens_total.
+    """
+    logs = _logs(sweeps)
+    spread = np.expm1(sweeps.std(axis=1)).reindex(logs.index)
+    found = [pd.DataFrame(columns=["error", "floor"], dtype=float)]
     for out in _sizes_to_leave_out(logs):
-        table = _table(logs[~out], fit_law(logs[~out], named), unknown)
-        found.append(moe_ns(table, *_axes(logs[out])) / np.exp(logs[out]) - 1)
+        table = _table(logs[~out], named)
+        error = moe_ns(table, *axes(logs[out])) / np.exp(logs[out]) - 1
+        floor = spread[out].fillna(pd.Series(draw_noise(table, *axes(logs[out])), index=error.index))
+        found.append(pd.DataFrame({"error": error, "floor": floor}))
     return pd.concat(found[1:] or found)
 
 
-def _errors_with_law(logs: pd.Series, law: MoeLaw, named: dict) -> np.ndarray:
-    """The same with the law kept as it is: a closed form, quick enough for every fit."""
-    axes = _axes(logs)
-    corrections = logs.to_numpy() - np.log(law_ns(law, named, *axes))
-    points = _features(*axes)
-    inverse = np.linalg.inv(_covariance(points, points) + NOISE * np.eye(len(points)))
-    weights = inverse @ corrections
-    found = [np.linalg.solve(inverse[np.ix_(out, out)], weights[out]) for out in _sizes_to_leave_out(logs)]
-    return np.expm1(-np.concatenate(found)) if found else np.zeros(0)
+def draw_noise(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    """Mean distance of one draw of the routing from the median draw, by the law, float64[point]; nan: nothing is drawn."""
+    named, found = _named(table), np.full(len(ep), np.nan)
+    for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
+        draws = load_draws(named, routing_of(table), e, t)
+        if draws is not None:
+            times = time_of_load(table.law, named, *draws, e, p, t)
+            found[at] = np.abs(times / np.median(times) - 1).mean()
+    return found
 
 
 def _sizes_to_leave_out(logs: pd.Series) -> list[np.ndarray]:
     """A mask of points for every EP size at tp = 1; none where there are too few sizes."""
-    ep, tp, _ = _axes(logs)
+    ep, tp, _ = axes(logs)
     sizes = np.unique(ep[tp == 1])
     return [(ep == size) & (tp == 1) for size in sizes] if len(sizes) >= LEAST_RANKS_TO_LEAVE_OUT else []
 
 
-def _table(logs: pd.Series, law: MoeLaw, named: dict) -> MoeTable:
-    corrections = (logs - np.log(law_ns(law, named, *_axes(logs)))).unstack("tokens_total").sort_index()
-    axis = np.sort(corrections.columns.to_numpy(float))
+def _table(logs: pd.Series, named: dict) -> MoeTable:
+    law, routing = fit_law(logs, named)
+    corrections = logs - np.log(law_ns(law, named, routing, *axes(logs)))
+    kriging, errors = choose(axes(logs), corrections.to_numpy())
+    tokens, ranks = _filled(corrections)
+    return MoeTable(
+        **named,
+        law=law,
+        routing=routing,
+        tokens=tokens,
+        ranks=ranks,
+        kriging=kriging,
+        unseen=quantiles(np.expm1(-errors)),
+    )
+
+
+def _filled(corrections: pd.Series) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
+    """Token counts, and per rank the corrections at all of them; gaps are filled along ln tokens."""
+    table = corrections.unstack("tokens_total").sort_index()
+    axis = np.sort(table.columns.to_numpy(float))
     ranks = {}
-    for (ep, tp), row in corrections[axis].iterrows():
+    for (ep, tp), row in table[axis].iterrows():
         known = np.isfinite(row.to_numpy())
         filled = np.interp(np.log(axis), np.log(axis[known]), row.to_numpy()[known])
         ranks[f"{int(ep)}x{int(tp)}"] = tuple(np.rint(filled / UNIT))
-    return MoeTable(**named, law=law, tokens=tuple(axis), ranks=ranks)
+    return tuple(axis), ranks
 
 
 def moe_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
     """Time of fused layers, float64[point]; ep, tp, tokens: float64[point] (tokens of the whole EP group)."""
-    named = table.model_dump(include={"hidden", "ffn", "experts", "top_k", "dtype", "distribution"})
-    known = [(*shape_of(name), size) for name in table.ranks for size in table.tokens]
-    corrections = np.array([value for row in table.ranks.values() for value in row]) * UNIT
-    points = _features(*np.array(known, float).T)
-    wanted = _features(ep, tp, tokens)
-    weights = np.linalg.solve(_covariance(points, points) + NOISE * np.eye(len(points)), corrections)
-    return law_ns(table.law, named, ep, tp, tokens) * np.exp(_covariance(wanted, points) @ weights)
+    ep, tp, tokens = (np.asarray(values, float) for values in (ep, tp, tokens))
+    return table_law_ns(table, ep, tp, tokens) * np.exp(_corrections(table, ep, tp, tokens))
 
 
-def law_ns(law: MoeLaw, named: dict, ep, tp, tokens) -> np.ndarray:
-    """The law without corrections, float64[point]; ``named``: a table's model, dtype and distribution."""
-    slice_weights = named["hidden"] * named["ffn"] / tp
-    pairs = tokens * named["top_k"] / ep**law.spread
-    local = named["experts"] / ep
-    if named["distribution"] == BALANCED:
-        active = np.minimum(local, np.maximum(pairs, 1.0))
-    else:
-        active = np.maximum(local * -np.expm1(-pairs / local), np.minimum(local, 1.0))
-    flop_ns = 2 * SLICES * pairs * slice_weights / law.flop_per_s * NS_PER_S
-    bytes_ns = active * SLICES * slice_weights * OPERAND_BYTES[named["dtype"]] / law.bytes_per_s * NS_PER_S
-    largest = np.maximum(flop_ns, bytes_ns)
-    both = largest * ((flop_ns / largest) ** law.order + (bytes_ns / largest) ** law.order) ** (1 / law.order)
-    return law.launch_ns + law.ns_per_token * tokens + both
+def table_law_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    """The same by the law alone."""
+    return law_ns(table.law, _named(table), routing_of(table), ep, tp, tokens)
 
 
-def fit_law(logs: pd.Series, named: dict) -> MoeLaw:
-    """The law nearest to ln ns of the layers, in the robust sense (index ep, tp, tokens_total)."""
-    from scipy.optimize import least_squares
-
-    axes = _axes(logs)
-
-    def residuals(values: np.ndarray) -> np.ndarray:
-        fit = np.log(law_ns(_law(values, named), named, *axes)) - logs.to_numpy()
-        return np.concatenate([fit, PRIOR * np.sqrt(len(logs)) * (values - START)])
-
-    high = START + LOOSENESS
-    high[-1] = 0.0
-    found = least_squares(
-        residuals, START, bounds=(START - LOOSENESS, high), loss="soft_l1", f_scale=ROBUST, max_nfev=100
-    )
-    return MoeLaw(**{key: significant(value) for key, value in dict(_law(found.x, named)).items()})
+def _corrections(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    axis = np.log(table.tokens)
+    found, seen = np.zeros(len(ep)), np.zeros(len(ep), bool)
+    for name, row in table.ranks.items():
+        e, p = shape_of(name)
+        here = (ep == e) & (tp == p)
+        found[here] = np.interp(np.log(tokens[here]), axis, row) * UNIT
+        seen |= here
+    if not seen.all():
+        known = [(*shape_of(name), size) for name in table.ranks for size in table.tokens]
+        corrections = np.array([value for row in table.ranks.values() for value in row]) * UNIT
+        points = tuple(np.array(known, float).T)
+        found[~seen] = carried(table.kriging, points, corrections, (ep[~seen], tp[~seen], tokens[~seen]))
+    return found
 
 
-def _law(values: np.ndarray, named: dict) -> MoeLaw:
-    launch, per_token, flop, byte, order, spread = np.exp(values)
-    return MoeLaw.model_construct(
-        launch_ns=launch,
-        ns_per_token=per_token,
-        flop_per_s=flop,
-        bytes_per_s=byte,
-        order=1 + order,
-        spread=1.0 if named["distribution"] == BALANCED else spread,
-    )
-
-
-def _axes(logs: pd.Series) -> tuple[np.ndarray, ...]:
-    return tuple(logs.index.get_level_values(name).to_numpy(float) for name in POINT)
-
-
-def _features(ep, tp, tokens) -> np.ndarray:
-    return np.log2(np.stack([ep, tp, tokens], axis=1)) / SCALES
-
-
-def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Exponential in the distance, plus one: an unknown mean of the same variance."""
-    return np.exp(-np.sqrt(((a[:, None] - b[None]) ** 2).sum(axis=2))) + 1.0
+def _named(table: MoeTable) -> dict:
+    return table.model_dump(include={"model", "distribution", "dtype", *NUMBERS})

@@ -14,6 +14,7 @@ from archsim.report.page import TEMPLATES
 from archsim.report.svg import Axis, element, log_axis, number, picture, text, title
 from archsim.specs.calibration import CalibrationSpec, newest_first
 from calibration.comm_errors import SetErrors
+from calibration.groups import GROUP, layer_groups
 from calibration.validate import GEMM, UNDER, expert_cases, summaries
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 320.0, 220.0, 42.0, 34.0, 8.0
@@ -27,17 +28,25 @@ CSS = "main { overflow-x: auto; } .wrong { color: var(--bad); } .curve { stroke:
 def write_page(
     calibration: CalibrationSpec, cases: pd.DataFrame, transfers: dict[str, list[SetErrors]], folder: Path
 ) -> Path:
-    """Write ``index.html``, ``cases.csv`` and ``summary.csv`` into the folder; returns the page. Equal inputs, equal bytes."""
+    """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal inputs, equal bytes.
+
+    ``cases.parquet``: every case. ``cases.csv``: those that are 5 % off or more, and all of the experts' GEMMs.
+    ``summary.csv``, ``moe_groups.csv``: errors of groups.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "cases.csv", cases.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
-    by = summaries(cases, BY) if len(cases) else pd.DataFrame()
-    write_text(folder / "summary.csv", by.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+    cases.to_parquet(folder / "cases.parquet", index=False, compression="zstd")
+    _write_table(folder / "cases.csv", cases[_worth_listing(cases)] if len(cases) else cases)
+    by, layers = summaries(cases, BY) if len(cases) else pd.DataFrame(), layer_groups(cases)
+    _write_table(folder / "summary.csv", by)
+    _write_table(folder / "moe_groups.csv", layers)
     body = [
         f'<p class="kicker">calibration {escape(calibration.gpu)}</p><h1>Predicted and measured</h1>',
         "<p>Error: predicted / measured − 1. Floor: how far the measurement is from other sweeps of the same release at "
         "the same point; no model can be expected to be better than that. <i>Left out</i>, <i>not in its fit</i>: the fit has "
         "not seen it.</p>",
-        '<p class="files"><a href="cases.csv">cases.csv</a> <a href="summary.csv">summary.csv</a></p>',
+        '<p class="files"><a href="cases.csv">cases.csv</a> (5 % off or more, and experts) '
+        '<a href="cases.parquet">cases.parquet</a> (all) <a href="summary.csv">summary.csv</a> '
+        '<a href="moe_groups.csv">moe_groups.csv</a></p>',
         "<h2>Errors</h2>",
         _summary_table(by, BY),
         *_expert_section(cases),
@@ -45,6 +54,7 @@ def write_page(
         f'<div class="panels">{"".join(_scatters(cases))}</div>',
         *_transfer_section(transfers),
         "<h2>Where it is wrong</h2>",
+        *_layer_section(layers),
         *_wrong_section(cases),
     ]
     css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + CSS
@@ -57,6 +67,28 @@ def write_page(
     )
     write_text(folder / "index.html", page)
     return folder / "index.html"
+
+
+def _write_table(path: Path, table: pd.DataFrame) -> None:
+    write_text(path, table.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+
+
+def _worth_listing(cases: pd.DataFrame) -> pd.Series:
+    experts = expert_cases(cases[cases["what"] == GEMM]).index
+    return (cases["error"].abs() >= UNDER) | cases.index.isin(experts)
+
+
+def _layer_section(layers: pd.DataFrame) -> list[str]:
+    """Groups of fused MoE layers, the worst first."""
+    if not len(layers):
+        return []
+    worst = layers.sort_values("mean", ascending=False, kind="stable")
+    worst = worst.assign(aim=worst["aim"].map(_percent))
+    return [
+        f"<h3>Fused MoE layers, each EP size left out: {(layers['met'] == 'yes').sum()} of {len(layers)} groups meet their aim</h3>",
+        "<p><i>floor</i>: missed by less than repetitions, or draws of the routing, differ.</p>",
+        _summary_table(worst, [*GROUP, "aim", "met"]),
+    ]
 
 
 def _expert_section(cases: pd.DataFrame) -> list[str]:

@@ -16,8 +16,8 @@ from archsim.specs.calibration import CalibrationSpec, GemmTable, MoeTable, newe
 from archsim.specs.errors import SpecError
 from calibration.fit import sms_of
 from calibration.gemm import NS_PER_US, POINT, fit_table
-from calibration.moe import POINT as RANK_POINT
-from calibration.moe import left_out_errors, moe_ns
+from calibration.moe import left_out_errors, moe_ns, moe_pools
+from calibration.moe_law import POINT as RANK_POINT
 from calibration.reading import Measurements
 from calibration.sweeps import SAME, pools, release, table_of_sweeps
 from microarch.gemm import choose_table, table_times
@@ -28,7 +28,7 @@ FITTED, NEW = "file: in its fit", "file: not in its fit"
 SWEEP_OUT, SHAPE_OUT, RANK_OUT = "sweep left out", "shape left out", "EP size left out"
 GEMM, MOE = "GEMM", "fused MoE"
 GEMM_KEYS = ["library", "dtype", "quant_included", "groups"]
-MOE_KEYS = ["model", "library", "dtype", "distribution", "hidden", "ffn", "experts", "top_k"]
+MOE_NAMES = ["model", "library", "kernel", "dtype", "distribution", "version"]
 # Expert shapes of the paper's validation and of the models that its DGX measurements name.
 EXPERTS = ("DeepSeek-V3", "Qwen3-235B-A22B", "Qwen3-30B-A3B")
 SHAPES_OF_EXPERTS = {
@@ -217,13 +217,27 @@ def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.Da
     """Every MoE row by the calibration file's table of the same model, library, release, dtype and distribution."""
     rows = measurements.table("moe", calibration.gpu)
     found = []
-    for key, mine in rows.groupby(["model", "library", "dtype", "distribution", "library_version"], sort=True):
-        tables = [t for t in calibration.moe if (t.model, t.library, t.dtype, t.distribution) == key[:4]]
-        exact = [table for table in tables if table.version in (key[4], release(key[4]))] or tables
-        if exact:
-            table = max(exact, key=lambda table: (table.version == key[4], newest_first(table.version)))
+    rows = rows.assign(kernel=rows["kernel"].fillna("").astype(str), version=rows["library_version"])
+    for key, mine in rows.groupby(MOE_NAMES, sort=True):
+        table = _moe_table_for(calibration, *key)
+        if table is not None:
             found.append(_moe_predicted(table, mine))
     return _joined(found)
+
+
+def _moe_table_for(calibration, model, library, kernel, dtype, distribution, version) -> MoeTable | None:
+    """Of the same kernel before others, then of the same version or release, then the newest."""
+    tables = [
+        t
+        for t in calibration.moe
+        if (t.model, t.library, t.dtype, t.distribution) == (model, library, dtype, distribution)
+    ]
+
+    def nearness(table: MoeTable) -> tuple:
+        of_release = table.version == release(version)
+        return table.kernel == kernel, table.version == version, of_release, newest_first(table.version)
+
+    return max(tables, key=nearness, default=None)
 
 
 def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
@@ -244,16 +258,13 @@ def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
 def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
     """Fused MoE layers of each EP size by a table fitted without that size."""
     found = []
-    for values, mine in measurements.table("moe", gpu).groupby(MOE_KEYS, sort=True):
-        named = dict(zip(MOE_KEYS, values, strict=True))
-        for version, sweeps in pools(mine, RANK_POINT, "latency_us_median"):
-            errors = left_out_errors(sweeps, {**named, "version": version, "source": "cross-validation"})
-            if len(errors):
-                measured = np.exp(sweeps.median(axis=1).reindex(errors.index))
-                spread = np.expm1(sweeps.std(axis=1)).reindex(errors.index) if sweeps.shape[1] > 1 else np.nan
-                cases = errors.rename("error").to_frame().assign(measured_us=measured, floor=spread).reset_index()
-                who = {name: named[name] for name in ("model", "library", "dtype", "distribution")}
-                found.append(cases.assign(kind=RANK_OUT, what=MOE, version=version, sweep="all", **who))
+    for named, sweeps in moe_pools(measurements.table("moe", gpu)):
+        errors = left_out_errors(sweeps, named)
+        if len(errors):
+            measured = np.exp(sweeps.median(axis=1).reindex(errors.index))
+            cases = errors.assign(measured_us=measured).reset_index()
+            who = {name: named[name] for name in MOE_NAMES}
+            found.append(cases.assign(kind=RANK_OUT, what=MOE, sweep="all", **who))
     cases = _joined(found)
     return cases.assign(predicted_us=(1 + cases["error"]) * cases["measured_us"]) if len(cases) else cases
 

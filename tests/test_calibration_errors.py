@@ -3,11 +3,22 @@
 import pytest
 
 from calibration import validate
+from calibration.groups import AIM, AIM_OF, layer_groups
 from calibration.reading import Measurements, read_measurements
 
 DTYPES = ["bf16", "fp8"]
 FOLDS = 5  # of shapes; the command takes 16, which is a little easier
 CASES = {"fp8": 112 / 117, "bf16": 105 / 117}
+GROUPED = ["DeepSeek-V3"]  # of the other library too: its router keeps to groups of experts
+MODELS = {
+    "DeepSeek-V3",
+    "Kimi-K2",
+    "Llama4-Maverick",
+    "Mixtral-8x22B",
+    "Mixtral-8x7B",
+    "Qwen3-235B-A22B",
+    "Qwen3-30B-A3B",
+}
 MEAN_OF_ALL_M = {"fp8": 0.025, "bf16": 0.04}
 
 
@@ -17,7 +28,9 @@ def measurements(shared) -> Measurements:
     gemm = found.table("gemm", "h100")
     gemm = gemm[(gemm["library"] == "trtllm") & gemm["dtype"].isin(DTYPES)]
     layers = found.table("moe", "h100")
-    layers = layers[(layers["library"] == "trtllm") & (layers["dtype"] == "fp8_block")]
+    layers = layers[
+        (layers["dtype"] == "fp8_block") & ((layers["library"] == "trtllm") | layers["model"].isin(GROUPED))
+    ]
     return Measurements({"gemm": gemm, "moe": layers})
 
 
@@ -57,9 +70,19 @@ def test_shapes_left_out(shapes, dtype):
     assert found.mean <= 0.04 and found.p95 <= 0.10
 
 
-def test_ep_sizes_left_out(measurements):
-    cases = validate.rank_out_cases(measurements, "h100")
-    means = validate.summaries(cases, ["model"]).set_index("model")["mean"]
-    assert len(means) == 7
-    assert means["DeepSeek-V3"] <= 0.04
-    assert (means <= 0.06).all()
+@pytest.fixture(scope="module")
+def groups(measurements):
+    return layer_groups(validate.rank_out_cases(measurements, "h100"))
+
+
+def test_ep_sizes_left_out_of_every_group(groups):
+    """Per model, routing and version, not only on average; skewed routing is drawn anew for every point."""
+    assert set(groups["model"]) == MODELS and set(groups["distribution"]) == {"balanced", "power_law_1.2"}
+    assert (groups["mean"] <= AIM).all()
+    assert (groups["met"] != "no").all()
+
+
+def test_ep_sizes_left_out_of_deepseek(groups):
+    mine = groups[groups["model"] == "DeepSeek-V3"]
+    assert (mine.loc[mine["distribution"] == "balanced", "mean"] <= AIM_OF["DeepSeek-V3"]).all()
+    assert mine.groupby(["library", "version"])["mean"].mean().max() <= AIM_OF["DeepSeek-V3"]

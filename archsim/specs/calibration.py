@@ -47,7 +47,14 @@ def _increasing(values: tuple[float, ...]) -> tuple[float, ...]:
     return values
 
 
+def _three_positive(values: tuple[float, ...]) -> tuple[float, ...]:
+    if len(values) != 3 or min(values) <= 0:
+        raise ValueError("expected three numbers above 0")
+    return values
+
+
 Axis = Annotated[Numbers, AfterValidator(_increasing)]
+Reach = Annotated[Numbers, AfterValidator(_three_positive)]
 
 
 class Quantiles(Spec):
@@ -113,28 +120,48 @@ class GemmTable(Fitted):
 
 
 class MoeLaw(Spec):
-    """t = launch + ns_per_token tokens + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order), of one rank.
+    """Time of the rank that is waited for, from its token-expert pairs and those of its experts that get any ("active").
 
-    The rank that is waited for has tokens top_k / ep^spread token-expert pairs: spread is 1 where routing is balanced.
+    t = launch + ns_per_token tokens + ns_per_pair pairs + ns_per_expert experts / ep
+    + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order); flop = 6 pairs hidden ffn / tp; bytes = 3 slices of each
+    active expert. ``spread``: of routing by chance, where pairs = tokens top_k / ep^spread.
     """
 
     launch_ns: NotNegative
     ns_per_token: NotNegative
+    ns_per_pair: NotNegative = 0.0
+    ns_per_expert: NotNegative = 0.0
     flop_per_s: Positive
     bytes_per_s: Positive
     order: Annotated[float, Field(ge=1, le=20)]
     spread: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
-class MoeTable(Fitted):
-    """Fused MoE layers of one model, library, version, dtype and distribution of the routing.
+class Kriging(Spec):
+    """How corrections are carried to EP and TP sizes that were not measured; chosen by leaving sizes out of the fit.
 
-    ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group).
+    ``reach``: octaves of ep, tp and tokens over which they fade; ``noise``: variance of a point relative to that of
+    corrections; ``outlier``: ln by which a rank may differ from what the others say of it before it counts less (None: all
+    count the same).
+    """
+
+    reach: Reach
+    noise: Positive
+    outlier: Positive | None = None
+
+
+class MoeTable(Fitted):
+    """Fused MoE layers of one model, library, version, kernel, dtype and distribution of the routing.
+
+    ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: which of the
+    routings that the distribution may stand for (``calibration.routing``). ``kriging``: None where the law alone tells more.
     """
 
     model: str
     dtype: str
     distribution: str
+    kernel: str = ""
+    routing: str = ""
     hidden: int = Field(gt=0)
     ffn: int = Field(gt=0)
     experts: int = Field(gt=0)
@@ -142,6 +169,7 @@ class MoeTable(Fitted):
     law: MoeLaw
     tokens: Axis
     ranks: dict[str, Numbers]
+    kriging: Kriging | None = None
     unseen: Quantiles
 
 

@@ -1,0 +1,156 @@
+"""Laws of fused MoE layers: loads of ranks are conserved, what layers were made of is found again, outliers stay alone."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archsim.specs.calibration import CalibrationSpec, MoeLaw, Reference
+from calibration import groups, moe_between, routing, validate
+from calibration.fit import fit_measurements
+from calibration.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools
+from calibration.moe_law import POINT, law_ns
+from calibration.parameters import text_of
+from calibration.reading import Measurements
+
+MODEL = {"model": "deepseek-v3", "hidden": 4096, "ffn": 1536, "experts": 128, "top_k": 8, "dtype": "bf16"}
+LAW = MoeLaw(launch_ns=40000, ns_per_token=8, flop_per_s=5e14, bytes_per_s=2.5e12, order=3)
+RANKS = [(1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (1, 2), (1, 4)]
+SKEWED = "power_law_1.2"
+ROUTINGS = [("balanced", name) for name in (routing.BALANCED, routing.GROUPED)] + [
+    (SKEWED, name) for name in (routing.RANK_BY_RANK, routing.SMALLEST_FIRST, routing.GROUPED_DRAWS)
+]
+
+
+def layers(distribution="balanced", how=routing.BALANCED, version="1.0", powers=14) -> pd.DataFrame:
+    points = np.array([(ep, tp, 2.0**power) for ep, tp in RANKS for power in range(powers)])
+    named = {**MODEL, "distribution": distribution}
+    return pd.DataFrame(points, columns=POINT).assign(
+        **{key: float(value) if isinstance(value, int) else value for key, value in named.items()},
+        latency_us_median=law_ns(LAW, named, how, *points.T) / 1e3,
+        run_id="1",
+        gpu_name="H100",
+        library="lib",
+        library_version=version,
+        kernel="",
+        file="moe.csv",
+        gpu="h100",
+    )
+
+
+def loads(how, ep, tokens, distribution=SKEWED):
+    return routing.rank_loads({**MODEL, "distribution": distribution}, how, LAW, np.array([ep]), np.array([tokens]))
+
+
+class TestLoads:
+    @settings(max_examples=25, deadline=None)
+    @given(st.sampled_from(ROUTINGS), st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128]), st.integers(1, 3000))
+    def test_a_rank_has_at_least_its_share_and_at_most_all(self, of, ep, tokens):
+        distribution, how = of
+        (pairs,), (active,) = loads(how, ep, tokens, distribution)
+        total = tokens * MODEL["top_k"]
+        assert total / ep * 0.99 - 1 <= pairs <= total * 1.01 + 1
+        assert 1 <= active <= 128 / ep
+        assert active <= max(pairs, 1) + 1e-9
+
+    @pytest.mark.parametrize("distribution, how", ROUTINGS)
+    def test_one_rank_computes_all(self, distribution, how):
+        assert loads(how, 1, 512, distribution)[0] == pytest.approx(512 * 8, rel=0.01)
+
+    @pytest.mark.parametrize("how", [routing.RANK_BY_RANK, routing.SMALLEST_FIRST])
+    def test_more_ranks_have_less_each(self, how):
+        pairs = [loads(how, ep, 512)[0][0] for ep in (1, 2, 4, 8, 16, 32, 64, 128)]
+        assert all(b < a for a, b in zip(pairs, pairs[1:], strict=False))
+
+    def test_few_tokens_smallest_first_are_on_one_rank_and_rank_by_rank_on_all(self):
+        assert loads(routing.SMALLEST_FIRST, 16, 1)[1] > 0.9 * 8
+        assert loads(routing.RANK_BY_RANK, 8, 1)[1] < 2
+
+    def test_groups_send_half_of_each_token_to_the_first_experts(self):
+        pairs, active = loads(routing.GROUPED, 32, 1600, "balanced")
+        assert active == 4 and pairs[0] == pytest.approx(1600 * (4 + 4 * 4 / 64), rel=0.1)
+
+    def test_what_a_distribution_may_stand_for(self):
+        assert routing.candidates("qwen", "balanced") == (routing.BALANCED,)
+        assert routing.candidates("qwen", "measured") == (routing.BY_CHANCE,)
+        assert routing.GROUPED_DRAWS in routing.candidates("DeepSeek-V3", "power_law_0.6")
+
+
+class TestFit:
+    @pytest.mark.parametrize("distribution, how", ROUTINGS)
+    def test_routing_is_found_and_layers_again(self, distribution, how):
+        rows = layers(distribution, how)
+        (table,) = fit_moe(rows)
+        assert table.routing == how
+        times = moe_ns(table, *(rows[name].to_numpy() for name in POINT))
+        assert times == pytest.approx(rows["latency_us_median"] * 1e3, rel=0.001)
+
+    def test_ranks_left_out(self):
+        ((named, sweeps),) = moe_pools(layers())
+        errors = left_out_errors(sweeps, named)
+        assert len(errors) == 5 * 14 and errors["error"].abs().mean() < 0.03
+        assert errors["floor"].isna().all()
+
+    def test_a_rank_with_another_kernel_says_little_about_its_neighbours(self):
+        rows = layers()
+        rows.loc[(rows["ep"] == 8), "latency_us_median"] *= 3
+        ((named, sweeps),) = moe_pools(rows)
+        errors = left_out_errors(sweeps, named)["error"].abs().groupby("ep").mean()
+        assert errors[[1, 2, 4]].max() < 0.01 and errors[16] < 0.25 and errors[8] > 0.5
+
+    def test_releases_that_route_differently_are_apart(self):
+        rows = pd.concat(
+            [layers(SKEWED, routing.SMALLEST_FIRST, "1.0rc1"), layers(SKEWED, routing.RANK_BY_RANK, "1.0rc2")]
+        )
+        assert {(t.version, t.routing) for t in fit_moe(rows)} == {
+            ("1.0rc1", routing.SMALLEST_FIRST),
+            ("1.0rc2", routing.RANK_BY_RANK),
+        }
+
+    def test_kernels_are_apart(self):
+        rows = pd.concat([layers().assign(kernel="a"), layers().assign(kernel="b")])
+        rows.loc[rows["kernel"] == "b", "latency_us_median"] *= 2
+        slow, fast = (moe_ns(table, [4.0], [1.0], [64.0])[0] for table in reversed(fit_moe(rows)))
+        assert slow == pytest.approx(2 * fast, rel=0.01)
+
+    def test_draws_scatter_only_where_something_is_drawn(self):
+        (drawn,), (balanced,) = fit_moe(layers(SKEWED, routing.RANK_BY_RANK)), fit_moe(layers())
+        at = np.array([16.0]), np.array([1.0]), np.array([4096.0])
+        assert 0.02 < draw_noise(drawn, *at)[0] < 0.5
+        assert np.isnan(draw_noise(balanced, *at)[0])
+
+    def test_equal_measurements_equal_bytes(self):
+        rows = layers(SKEWED, routing.RANK_BY_RANK, powers=8)
+        first = text_of(fit_measurements(Measurements({"moe": rows}), "h100"))
+        routing._rank_draws.cache_clear()
+        routing._counts.cache_clear()
+        assert text_of(fit_measurements(Measurements({"moe": rows.iloc[::-1]}), "h100")) == first
+
+
+def test_of_noise_between_ranks_none_is_carried():
+    """Corrections drawn anew at every rank: what is carried to others must not be wilder than the law alone."""
+    generator = np.random.default_rng(3)
+    points = tuple(np.array([(ep, 1, 2.0**p) for ep in (1, 2, 4, 8, 16, 32) for p in range(10)], float).T)
+    corrections = np.repeat(generator.standard_normal(6) * 0.3, 10)
+    _, errors = moe_between.choose(points, corrections)
+    assert np.abs(np.expm1(errors)).mean() <= np.abs(np.expm1(-corrections)).mean() + 1e-9
+
+
+def test_rows_are_judged_by_the_table_of_their_kernel():
+    rows = pd.concat([layers().assign(kernel="a"), layers().assign(kernel="b")], ignore_index=True)
+    rows.loc[rows["kernel"] == "b", "latency_us_median"] *= 2
+    reference = Reference(peak_flop_per_s={"bf16": 1e15}, hbm_bytes_per_s=3e12, sms=132)
+    calibration = CalibrationSpec(gpu="h100", reference=reference, moe=fit_moe(rows))
+    cases = validate.moe_cases(calibration, Measurements({"moe": rows}))
+    assert len(cases) == len(rows) and cases["error"].abs().max() < 0.01
+
+
+def test_groups_say_what_is_met():
+    cases = validate.rank_out_cases(Measurements({"moe": layers()}), "h100")
+    (group,) = groups.layer_groups(cases).to_dict("records")
+    assert (group["met"], group["aim"], group["cases"]) == ("yes", groups.AIM, 70)
+    far = groups.layer_groups(cases.assign(error=0.5)).to_dict("records")[0]
+    near = groups.layer_groups(cases.assign(error=0.07, floor=0.08)).to_dict("records")[0]
+    assert (far["met"], near["met"]) == ("no", "floor")
+    assert not len(groups.layer_groups(cases.iloc[:0]))
