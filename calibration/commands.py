@@ -57,14 +57,19 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         gpus = [choose_gpu(measurements, arguments.gpu, out.stem if is_file else "")]
     else:
         gpus = measurements.gpus()
+    written = 0
     for gpu in gpus:
         calibration = fit_measurements(measurements, gpu)
+        if not any(getattr(calibration, kind) for kind in SECTIONS):
+            print(f"{gpu}: these measurements alone say nothing that a calibration holds", file=sys.stderr)
+            continue
+        written += 1
         path = write_calibration(calibration, out if is_file else out / f"{gpu}.yaml")
         counts = {kind: len(getattr(calibration, kind)) for kind in SECTIONS}
         print(f"{path}: {gpu}, tables: " + ", ".join(f"{kind} {count}" for kind, count in counts.items() if count))
-    if not gpus:
-        print("nothing that can be used", file=sys.stderr)
-    return 0 if gpus else 2
+    if not written:
+        print(f"{arguments.measurements}: nothing that can be used", file=sys.stderr)
+    return 0 if written else 2
 
 
 def _validate(arguments: argparse.Namespace) -> int:
@@ -145,4 +150,4 @@ def _tell(measurements) -> None:
         if count > MOST_TOLD:
             print(f"{file}: and {count - MOST_TOLD} more", file=sys.stderr)
     for file in measurements.skipped:
-        print(f"{file}: skipped: no known layout", file=sys.stderr)
+        print(f"{file}:1: skipped: no known layout has these columns", file=sys.stderr)

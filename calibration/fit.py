@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from archsim.specs.calibration import CalibrationSpec
 from calibration.comm import fit_transfers
 from calibration.datasheets import DATASHEETS, UNKNOWN_SMS, reference_of
@@ -9,6 +11,7 @@ from calibration.gemm import fit_gemm
 from calibration.launch import fit_launch
 from calibration.memory import fit_memory
 from calibration.moe import fit_moe
+from calibration.quantisation import without_quantisation
 from calibration.reading import CalibrationError, Measurements
 from calibration.schema import TABLES
 
@@ -25,7 +28,7 @@ def fit_measurements(measurements: Measurements, gpu: str) -> CalibrationSpec:
     if gpu not in measurements.gpus():
         known = ", ".join(measurements.gpus()) or "none"
         raise CalibrationError(f"no measurements of {gpu!r}; there are some of: {known}")
-    gemm = fit_gemm(measurements.table("gemm", gpu), sms_of(gpu))
+    gemm = fit_gemm(_products(measurements, gpu), sms_of(gpu))
     plain = {table.dtype: table for table in gemm if table.groups == 1}
     rates = {dtype: table.law.flop_per_s for dtype, table in plain.items()}
     bandwidth = max((table.law.bytes_per_s for table in plain.values()), default=UNKNOWN_BANDWIDTH)
@@ -42,6 +45,12 @@ def fit_measurements(measurements: Measurements, gpu: str) -> CalibrationSpec:
         ),
         launch=fit_launch(measurements, gpu),
     )
+
+
+def _products(measurements: Measurements, gpu: str) -> pd.DataFrame:
+    """Measured rows, and those that follow from them where the quantisation of activations was measured, too."""
+    rows, overhead = measurements.table("gemm", gpu), measurements.table("quantisation", gpu)
+    return pd.concat([rows, without_quantisation(rows, overhead)], ignore_index=True) if len(overhead) else rows
 
 
 def choose_gpu(measurements: Measurements, wanted: str | None, name: str) -> str:

@@ -16,6 +16,7 @@ class Layout:
 
     ``figures``: columns that must hold numbers > 0 (of ``required``, or left out of it if the file may lack them);
     ``may_be_empty``: those of the figures whose cells may be empty (they arrive as NaN).
+    ``leaves_out``: what rows ``convert`` does not use, to be told where there are such rows.
     ``convert`` gets the rows that passed (all columns as text, figures as float64; the index is the line number) and
     returns schema rows of the table ``kind``, with the index kept (lines may repeat, where one line holds two points).
     """
@@ -26,3 +27,4 @@ class Layout:
     figures: tuple[str, ...]
     convert: Callable[[DataFrame], DataFrame]
     may_be_empty: tuple[str, ...] = ()
+    leaves_out: str = ""

@@ -214,11 +214,25 @@ def _transfer_section(transfers: dict[str, list[SetErrors]]) -> list[str]:
     for heading, errors in transfers.items():
         rows = [
             [row.name, str(row.points), str(row.under_5_percent)]
-            + [_percent(value) for value in (row.mean, row.p95, row.max, row.binned_mean, row.binned_max)]
+            + [
+                _percent(value)
+                for value in (row.mean, row.p95, row.max, row.binned_mean, row.binned_max, row.binned_max_unrounded)
+            ]
             + [_percent(math.nan if row.floor is None else row.floor)]
             for row in errors
         ]
-        names = ["set", "points", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max", "floor"]
+        names = [
+            "set",
+            "points",
+            "under 5 %",
+            "mean",
+            "p95",
+            "max",
+            "half octaves: mean",
+            "max",
+            "max beyond rounding",
+            "floor",
+        ]
         parts += [f"<h2>Transfers and memory: {escape(heading)}</h2>", _table(names, rows, 1)] if rows else []
     return parts
 

@@ -14,7 +14,14 @@ from calibration.adapters import LAYOUTS
 from calibration.layouts import Layout
 from calibration.schema import TABLES, Table, gpu_key
 
-SIZES = {"gemm": "m", "moe": "tokens_total", "p2p": "bytes", "collective": "bytes", "hostpath": "bytes"}
+SIZES = {
+    "gemm": "m",
+    "moe": "tokens_total",
+    "p2p": "bytes",
+    "collective": "bytes",
+    "hostpath": "bytes",
+    "quantisation": "m",
+}
 MOST_SPREAD_OF_COPIES = 1.2  # two rows for one point of one run may differ by this factor
 UNIT_SLIP = 100.0  # a time this many times off its neighbours in size is in another unit
 CUT_OFF = 0.5  # a last series with less than this share of the usual sizes was cut off
@@ -82,7 +89,12 @@ def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, p
     layouts = _layouts_of(raw, label, problems, found) if raw is not None else []
     read = []
     for layout in layouts:
-        rows = layout.convert(_figures(raw, layout, label, problems))
+        figures = _figures(raw, layout, label, problems)
+        rows = layout.convert(figures)
+        unused = figures.index.difference(rows.index)
+        if layout.leaves_out and len(unused):
+            reason = f"{len(unused)} rows from here on are not used: {layout.leaves_out}"
+            problems.append(Problem(label, int(unused[0]), reason, "warning"))
         rows = _checked(rows, TABLES[layout.kind], label, problems, own=layout.name in TABLES)
         if len(rows):
             read.append((layout.kind, rows))
@@ -127,6 +139,10 @@ def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: M
     if fitting:
         most = max(len(layout.required) for layout in fitting)
         return [layout for layout in fitting if len(layout.required) == most]
+    odd = _odd_header(raw, known)
+    if odd:
+        problems.append(Problem(label, 1, odd, "refused"))
+        return []
     nearest = max(known, key=lambda layout: len(header & set(layout.required)) / len(layout.required))
     missing = [name for name in nearest.required if name not in header]
     if len(missing) <= max(1, len(nearest.required) // 4):
@@ -138,6 +154,18 @@ def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: M
     else:
         found.skipped.append(label)
     return []
+
+
+def _odd_header(raw: pd.DataFrame, known: list[Layout]) -> str:
+    """What is wrong with a header that would fit a layout if it were written in another way; '' if it would not."""
+    if len(raw.columns) == 1 and any(mark in raw.columns[0] for mark in ";\t|"):
+        return f"columns are not separated by commas: {raw.columns[0][:60]!r}"
+    written = {name.strip().lower(): name for name in raw.columns}
+    for layout in known:
+        if set(layout.required) <= set(written):
+            name = next(name for name in layout.required if written[name] != name)
+            return f"layout {layout.name}: expected the column {name!r}, not {written[name]!r}"
+    return ""
 
 
 def _figures(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Problem]) -> pd.DataFrame:
@@ -170,7 +198,7 @@ def _checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Proble
         if column.name not in rows:
             rows = rows.assign(**{column.name: np.nan if column.is_figure else ""})
         wrong = _outside(rows[column.name], column)
-        quarantine(wrong, lambda row, name=column.name: f"{name}: {row[name]!r} is out of range")
+        quarantine(wrong, lambda row, name=column.name: f"{name}: {_shown(row[name])} is out of range")
     rows, bad = rows[~bad], bad[~bad]
     if own:
         _refuse_second_gpu(rows, label, problems)
@@ -185,6 +213,10 @@ def _checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Proble
     gpu = rows["gpu_name"].map({name: gpu_key(name) for name in rows["gpu_name"].unique()})
     names = [column.name for column in table.columns]
     return rows[names].assign(gpu=gpu, file=label, line=rows.index).reset_index(drop=True)
+
+
+def _shown(cell) -> str:
+    return f"{cell:g}" if isinstance(cell, float) else repr(cell)
 
 
 def _slip(name: str, row: pd.Series) -> str:

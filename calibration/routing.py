@@ -164,8 +164,10 @@ def _grouped_draws(ranks: np.ndarray, experts: int, top_k: int, tokens: int, gro
     local, size, found = ranks.shape[2], experts // groups[0], []
     sample = np.linspace(0, tokens - 1, min(tokens, TOKENS_OF_DRAW)).astype(int)
     for counts in ranks[:DRAWS_WITH_GROUPS].reshape(DRAWS_WITH_GROUPS, -1)[:, :experts]:
-        dealt = np.repeat(np.argsort(-counts, kind="stable"), np.sort(counts)[::-1])[: tokens * top_k]
-        chosen = np.resize(dealt, tokens * top_k).reshape(top_k, tokens).T[sample]
+        order = np.argsort(-counts, kind="stable")
+        until = np.cumsum(counts[order])
+        place = sample[:, None] + tokens * np.arange(top_k)
+        chosen = order[np.minimum(np.searchsorted(until, place, side="right"), experts - 1)]
         kept = _kept(chosen, experts, *groups)
         mine = kept & (chosen < local)
         lowest = np.where(kept, chosen // size, groups[0]).min(axis=1) * size

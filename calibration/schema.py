@@ -179,7 +179,18 @@ MEMORY = _table(
     "level op working_set_bytes quantity",
     timed=False,
 )
-TABLES = {table.kind: table for table in (GEMM, MOE, P2P, COLLECTIVE, HOSTPATH, LAUNCH, MEMORY)}
+QUANTISATION = _table(
+    "quantisation",
+    "dynamic quantisation of m x k activations, which some GEMM times hold",
+    (
+        _DTYPE,
+        Column("op", ("compute_scale", "scale_matrix"), "finding the scale, or scaling and writing the activation"),
+        Column("m", "size", "rows (tokens)"),
+        Column("k", "size", "features"),
+    ),
+    "dtype op m k",
+)
+TABLES = {table.kind: table for table in (GEMM, MOE, P2P, COLLECTIVE, HOSTPATH, LAUNCH, MEMORY, QUANTISATION)}
 
 
 def gpu_key(gpu_name: str) -> str:

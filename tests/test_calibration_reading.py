@@ -3,6 +3,7 @@
 import pytest
 
 from archsim.cli import main
+from calibration.quantisation import without_quantisation
 from calibration.reading import CalibrationError, read_measurements
 from calibration.schema import GEMM, TABLES, describe, gpu_key
 
@@ -125,6 +126,71 @@ def test_unknown_layout_is_skipped_and_nothing_at_all_is_an_error(tmp_path):
         read_measurements(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (HEAD.replace(",", ";"), "columns are not separated by commas"),
+        (HEAD.upper(), "expected the column 'run_id', not 'RUN_ID'"),
+        (HEAD.replace(",m,", ", m,"), "expected the column 'm', not ' m'"),
+    ],
+)
+def test_headers_written_in_another_way_are_refused(tmp_path, capsys, head, why):
+    written(tmp_path, head, *ROWS)
+    assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert "gemm.csv:1: refused: " in told and why in told and "nothing that can be used" in told
+
+
+MOE_HEAD = "gpu,model,phase,dtype,kernel_source,distribution,ep,num_tokens,latency_us"
+
+
+def test_grouped_products_after_dispatch_and_models_of_unknown_size(tmp_path):
+    lines = [f"H200,{model},generation,fp8_block,deepepmoe,uniform,8,64,90" for model in ("DeepSeek-V3", "Mine")]
+    found = read_measurements(written(tmp_path, MOE_HEAD, *lines, name="any.csv"))
+    (row,) = found.table("moe", "h200").to_dict("records")
+    assert (row["kernel"], row["distribution"], row["ep"], row["tp"]) == ("deepepmoe-generation", "balanced", 8, 1)
+    (problem,) = found.problems
+    assert (problem.line, problem.kind) == (3, "warning") and "models whose sizes" in problem.reason
+
+
+def test_batched_products_are_grouped_and_fp8_of_that_source_is_left_out(tmp_path):
+    head = "gpu,dtype,batch,m,n,k,flop_per_s,latency_us_derived"
+    lines = [f"H100,{dtype},{batch},256,512,1024,1e12,9" for dtype in ("bfloat16", "fp8_e4m3") for batch in (1, 2, 4)]
+    rows = read_measurements(written(tmp_path, head, *lines, name="any.csv")).table("gemm", "h100")
+    assert list(rows["groups"]) == [2, 4] and set(rows["dtype"]) == {"bf16"}
+
+
+class TestQuantisation:
+    GEMM = "gpu,dtype,framework,framework_version,kernel_source,m,n,k,latency_us"
+    OVERHEAD = "gpu,op,framework,framework_version,m,k,latency_us"
+
+    def rows(self, folder):
+        times = [f"H100,fp8,lib,1.0rc2,x,{m},512,{k},{t}" for m, k, t in ((1, 1024, 10), (2, 3072, 12), (64, 1024, 40))]
+        took = [
+            f"H100,{op},lib,1.0rc{version},{m},{k},{us * m}"
+            for op, us in (("compute_scale", 2), ("scale_matrix", 1))
+            for version in (1, 2)
+            for m in (1, 4)
+            for k in (1024, 4096)
+        ]
+        written(folder, self.GEMM, *times, name="times.csv")
+        found = read_measurements(written(folder, self.OVERHEAD, *took, name="took.csv"))
+        assert found.problems == []
+        return without_quantisation(found.table("gemm", "h100"), found.table("quantisation", "h100"))
+
+    def test_is_subtracted_between_measured_sizes_and_not_beyond(self, tmp_path):
+        rows = self.rows(tmp_path)
+        assert list(rows["m"]) == [1, 2] and set(rows["quant_included"]) == {"0"}
+        assert list(rows["latency_us_median"]) == pytest.approx([10 - 3, 12 - 6])
+        assert set(rows["file"]) == {"times.csv less took.csv"}
+
+    def test_alone_it_calibrates_nothing(self, tmp_path, capsys):
+        took = "H100,compute_scale,lib,1.0,1,1024,2"
+        written(tmp_path, self.OVERHEAD, took, name="took.csv")
+        assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+        assert "alone say nothing" in capsys.readouterr().err
+
+
 def test_public_layout_in_other_folders_and_names(tmp_path):
     head = "gpu,dtype,framework,framework_version,kernel_source,m,n,k,latency_us"
     lines = [f"H200-SXM,{dtype},trtllm,1.4.0,x,{m},2048,7168,9" for dtype in ("bfloat16", "fp8") for m in (0, 1, 2)]
@@ -159,5 +225,8 @@ def test_schema_describes_every_column():
 
 def test_shared_measurements_are_read_without_a_problem(shared):
     found = read_measurements(shared / "data" / "calibration")
-    assert found.problems == []
-    assert {"gemm", "moe", "p2p", "collective"} <= set(found.tables)
+    assert {(problem.file, problem.kind) for problem in found.problems} == {
+        ("gemm/xla_matmul.csv", "warning"),
+        ("micro_gpl3/gpu_benches_stream_vs_occupancy.csv", "warning"),
+    }
+    assert {"gemm", "moe", "p2p", "collective", "quantisation"} <= set(found.tables)

@@ -1,4 +1,4 @@
-"""GEMM and fused MoE sweeps of ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV.
+"""GEMM, fused MoE and quantisation sweeps of ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV.
 
 Times are means of replays of a CUDA graph, weights rotated past the L2. FP8 rows hold the dynamic quantisation of the
 activation, BF16 rows the GEMM alone. A version of a framework is one sweep.
@@ -21,6 +21,7 @@ MODELS = {
     "Mixtral-8x7B": (4096, 14336, 8, 2),
     "Mixtral-8x22B": (6144, 16384, 8, 2),
 }
+UNKNOWN_MODELS = f"models whose sizes this layout does not tell (known: {', '.join(MODELS)}); use the schema's moe.csv"
 GRID_GPU = "H100-SXM5-80GB"  # the grid of the layout without a GPU column
 
 
@@ -64,15 +65,49 @@ def _grid(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _layers(rows: pd.DataFrame) -> pd.DataFrame:
     """Fused MoE layers of models whose sizes are known here; rows of others are left out."""
-    rows = rows[rows["model"].isin(MODELS)]
-    sizes = pd.DataFrame([MODELS[model] for model in rows["model"]], index=rows.index).astype(float)
-    hidden, ffn, experts, top_k = (sizes[column] for column in range(4)) if len(rows) else [rows["ep"]] * 4
+    return _layers_of(rows, rows["framework"], rows["framework_version"], rows["kernel_source"])
+
+
+def _after_dispatch(rows: pd.DataFrame) -> pd.DataFrame:
+    """One rank's experts after DeepEP's dispatch, masked (generation) or contiguous (context) grouped GEMM, in sglang.
+
+    The version is that of the source (README of the tidy set); uniform routing fills experts as balanced does.
+    """
+    version = pd.Series("0.5.10", index=rows.index)
+    library = pd.Series("sglang-deepep", index=rows.index)
+    rows = rows.assign(tp=1.0, distribution=rows["distribution"].replace("uniform", "balanced"))
+    return _layers_of(rows, library, version, rows["kernel_source"] + "-" + rows["phase"])
+
+
+def _quantisations(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per-tensor scales of FP8 activations."""
     return pd.DataFrame(
         {
             "run_id": rows["framework_version"],
             "gpu_name": rows["gpu"],
             "library": rows["framework"],
             "library_version": rows["framework_version"],
+            "dtype": "fp8",
+            "op": rows["op"],
+            "m": rows["m"],
+            "k": rows["k"],
+            "latency_us_median": rows["latency_us"],
+        },
+        index=rows.index,
+    )
+
+
+def _layers_of(rows: pd.DataFrame, library: pd.Series, version: pd.Series, kernel: pd.Series) -> pd.DataFrame:
+    rows = rows[rows["model"].isin(MODELS)]
+    library, version, kernel = (names.loc[rows.index] for names in (library, version, kernel))
+    sizes = pd.DataFrame([MODELS[model] for model in rows["model"]], index=rows.index).astype(float)
+    hidden, ffn, experts, top_k = (sizes[column] for column in range(4)) if len(rows) else [rows["ep"]] * 4
+    return pd.DataFrame(
+        {
+            "run_id": version,
+            "gpu_name": rows["gpu"],
+            "library": library,
+            "library_version": version,
             "model": rows["model"],
             "dtype": rows["dtype"].map(DTYPES).fillna(rows["dtype"]),
             "hidden": hidden,
@@ -83,7 +118,7 @@ def _layers(rows: pd.DataFrame) -> pd.DataFrame:
             "tp": rows["tp"],
             "distribution": rows["distribution"],
             "tokens_total": rows["num_tokens"],
-            "kernel": rows["kernel_source"],
+            "kernel": kernel,
             "latency_us_median": rows["latency_us"],
         },
         index=rows.index,
@@ -108,5 +143,21 @@ LAYOUTS = (
         (*_SWEEP, "model", "distribution", "tp", "ep", "num_tokens", "latency_us"),
         ("tp", "ep", "num_tokens", "latency_us"),
         _layers,
+        leaves_out=UNKNOWN_MODELS,
+    ),
+    Layout(
+        "aiconfigurator grouped GEMM after DeepEP",
+        "moe",
+        ("gpu", "model", "phase", "dtype", "kernel_source", "distribution", "ep", "num_tokens", "latency_us"),
+        ("ep", "num_tokens", "latency_us"),
+        _after_dispatch,
+        leaves_out=UNKNOWN_MODELS,
+    ),
+    Layout(
+        "aiconfigurator quantisation",
+        "quantisation",
+        ("gpu", "op", "framework", "framework_version", "m", "k", "latency_us"),
+        ("m", "k", "latency_us"),
+        _quantisations,
     ),
 )

@@ -156,6 +156,7 @@ LAYOUTS = (
         ("gpu", "block_size", "occupancy_pct", "read_gbytes_per_s"),
         ("block_size", "occupancy_pct", "read_gbytes_per_s"),
         _nothing,
+        leaves_out="bandwidth over occupancy has no table",
     ),
     Layout("mt4g", "memory", ("gpu", "level", "quantity", "value", "unit"), ("value",), _mt4g),
 )
