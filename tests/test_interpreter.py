@@ -8,6 +8,7 @@ import pytest
 from reference.deciding import SlowGlobalCP
 from reference.interpreter import Reserved, Shared, ring_order
 from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
+from reference.round_robin import SharedInTurns
 from test_physical_laws import demand_of, policy, small_model, small_system, traffic
 
 from archsim.engine.event import EventEngine
@@ -112,7 +113,8 @@ class Both:
     def interpreter(self, work, memory):
         if self.assumptions.contention == "reserved":
             return Reserved(self.machine, work, memory, self.assumptions.ties == "sequence")
-        return Shared(self.machine, work, memory, self.assumptions.source == "queued")
+        strategy = SharedInTurns if self.assumptions.arbitration == "round_robin" else Shared
+        return strategy(self.machine, work, memory, self.assumptions.source == "queued")
 
     def compare(self, interpreter, work, memory, end, expected):
         reserved = self.assumptions.contention == "reserved"
@@ -202,6 +204,7 @@ SETS = (
     {},
     {"source": "queued"},
     {"llc": "slices", "activations": "ignored"},
+    {"arbitration": "round_robin"},
 )
 POLICIES = {name: policy(name) for name in ("base", "ep", "allo", "pred", "allo+pred")}
 SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}  # copies and translations are evicted
@@ -238,6 +241,23 @@ def run_both(name, changes, hardware):
     assert outcome.heatmap_dropped == both.dropped
     assert (both.dropped > 0) == (hardware == LATE)
     return both.seen, both.stages, outcome
+
+
+@pytest.mark.parametrize("changes", SETS, ids=str)
+def test_reset_blocks_that_have_run_are_as_good_as_new(changes):
+    """A kernel that was left after a few steps, in the middle of a run, runs another as a new kernel does, to the bit."""
+    system, spec = small_system(2, 2), POLICIES["allo+pred"]
+    assumptions = load_assumptions("physical", heatmap_update="free", **changes)
+    demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
+    left, new, again = (EventEngine(system, MODEL, spec, assumptions, demand, keep_transitions=True) for _ in range(3))
+    for _ in itertools.islice(left.steps(), 5):
+        pass
+    again._kernel = left._kernel
+    runs = [engine.run() for engine in (new, again)]
+    assert runs[0].step_ns.tobytes() == runs[1].step_ns.tobytes()
+    assert runs[0].tally.resources.tobytes() == runs[1].tally.resources.tobytes()
+    told = [engine.transitions() for engine in (new, again)]
+    assert len(told[0]["step"]) > 0 and all((told[0][name] == told[1][name]).all() for name in told[0])
 
 
 def test_a_run_without_a_log_is_the_same_and_has_none():

@@ -399,7 +399,8 @@ def run_step(s, begin_ns):
     for i in range(len(s.pool.count)):
         s.pool.count[i] = 0
     for r in range(len(s.pool.claims)):
-        s.pool.claims[r].queued, s.pool.claims[r].last_user = 0, -1
+        claim = s.pool.claims[r]
+        claim.queued, claim.claimed, claim.last_user, claim.free_at = 0, 0, -1, begin_ns
     _start_all(s, begin_ns)
     end, last = begin_ns, NOBODY
     while s.pool.count[BOOKED] > 0:

@@ -485,7 +485,7 @@ class Shared(Interpreter):
         self.timers: list[tuple] = []
         self.timers_set = 0
         self.flows: list[Flow] = []
-        self.changed = False  # flows have come or gone since rates were found
+        self.changed: list[tuple] = []  # routes of the flows that have come or gone since rates were found
         self.queues = [[] for _ in range(machine.dies)]  # of compute arrays
         self.running = [None] * machine.dies
         self.sending = [False] * machine.dies
@@ -651,7 +651,8 @@ class Shared(Interpreter):
         return {State.DATA: lambda: self.entry(item).home, State.ACT_MOVE: lambda: self.move(item).src}[state]()
 
     def start_flow(self, flow, now):
-        flow.start, self.changed = now, True
+        flow.start = now
+        self.changed.append(flow.route)
         self.flows.append(flow)
 
     def work_flows(self, now):
@@ -666,7 +667,7 @@ class Shared(Interpreter):
             else:
                 self.at(told, flow.stage, self.served)
                 self.flows.remove(flow)
-                self.changed = True
+                self.changed.append(flow.route)
                 if flow.stage.state in (State.DATA, State.ACT_MOVE):
                     self.next_out(self.source(flow), now)
 
@@ -676,13 +677,17 @@ class Shared(Interpreter):
             self.start_flow(self.outgoing[die].pop(0), now)
 
     def share(self, now):
-        """Find all rates anew; a flow whose rate has changed is counted anew."""
-        self.changed = False
+        """Find rates anew; a flow whose rate has changed is counted anew."""
         capacity = {name: self.machine.hbm_bytes_per_ns if name[0] == "hbm" else self.machine.link_bytes_per_ns
                     for flow in self.flows for name in flow.route}
-        for flow, rate in zip(self.flows, fair_rates([flow.route for flow in self.flows], capacity), strict=True):
+        rates = self.rates([flow.route for flow in self.flows], capacity)
+        self.changed = []
+        for flow, rate in zip(self.flows, rates, strict=True):
             if rate != flow.rate:
                 elapsed = now - flow.start
                 flow.left = max(0.0, flow.left - flow.rate * (elapsed - flow.since))
                 flow.since, flow.rate = elapsed, rate
                 flow.takes = flow.since + max(0.0, flow.left - flow.goal) / rate
+
+    def rates(self, routes, capacity):
+        return fair_rates(routes, capacity)
