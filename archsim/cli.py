@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--jobs", type=positive, metavar="N", help="runs side by side (default: number of cores)")
     sweep.add_argument("--scheduler", metavar="ADDRESS", help="a Dask cluster that does the runs, such as tcp://host:8786")
     sweep.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
+    sweep.add_argument("--point", type=natural, metavar="N", help="print point N of a `sweep:` as an experiment of its own")
     sweep.set_defaults(command=_sweep)
 
     ablate = commands.add_parser("ablate", help="what each assumption is worth: from one set to another, one at a time and in a chain")
@@ -125,8 +126,13 @@ def _add_experiment(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from archsim.commands import sweep_command
-    from archsim.specs.library import load_experiment
+    from archsim.specs.library import load_experiment, load_sweep
+    from archsim.sweep_command import refuse_point, sweep_points_command
 
+    plan = load_sweep(arguments.file, arguments.overrides)
+    if plan is not None:
+        return sweep_points_command(plan, arguments.out, arguments.jobs, arguments.dry_run, arguments.point, arguments.scheduler)
+    refuse_point(arguments.point)
     experiment = load_experiment(arguments.file, arguments.overrides)
     return sweep_command(experiment, arguments.out, arguments.jobs, arguments.dry_run, arguments.scheduler)
 
@@ -174,10 +180,14 @@ def _cost(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from archsim.specs.describe import summary
-    from archsim.specs.library import check_file
+    from archsim.specs.describe import summary, summary_of_sweep
+    from archsim.specs.library import check_file, load_sweep
+    from archsim.specs.yaml_loader import read_yaml
 
-    print(f"{arguments.file}: {summary(check_file(arguments.file, arguments.overrides))}")
+    if "sweep" in read_yaml(arguments.file).data:
+        print(f"{arguments.file}: {summary_of_sweep(load_sweep(arguments.file, arguments.overrides))}")
+    else:
+        print(f"{arguments.file}: {summary(check_file(arguments.file, arguments.overrides))}")
     return 0
 
 

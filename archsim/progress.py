@@ -29,6 +29,9 @@ class Lines(AbstractContextManager):
         if kept:
             self._print(f"{kept} of {runs} runs are there from before")
 
+    def kept(self, runs: int) -> None:
+        self._done += runs
+
     def finished(self, run: Run, record: Record) -> None:
         self._done += 1
         milliseconds, wall_s = record["row"]["decode_ns"] / 1e6, record["host"]["wall_s"]
@@ -69,6 +72,9 @@ class Bar(AbstractContextManager):
 
     def begin(self, runs: int, kept: int) -> None:
         self._progress.update(self._task, total=runs, completed=kept)
+
+    def kept(self, runs: int) -> None:
+        self._progress.update(self._task, advance=runs)
 
     def finished(self, run: Run, record: Record) -> None:
         self._progress.update(self._task, advance=1, description=run.name)

@@ -154,12 +154,18 @@ def collect(records: Sequence[Record]) -> Results:
 
 def run_table(records: Sequence[Record]) -> Table:
     """One row a run; speed-ups where the base run is among them."""
-    base = {_compared(record["row"]): record["row"] for record in records if record["row"]["policy"] == BASE_POLICY}
-    rows = []
-    for record in records:
-        row = record["row"]
-        rows.append({**row, "speedup_vs_base": _speedup(row, base.get(_compared(row))), "run": record["run"]})
-    return Table(RUN_COLUMNS, tuple(rows))
+    base = base_of(record["row"] for record in records)
+    return Table(RUN_COLUMNS, tuple(with_speedup({**record["row"], "run": record["run"]}, base) for record in records))
+
+
+def base_of(rows: Iterable[Mapping[str, Any]]) -> dict[tuple, Mapping[str, Any]]:
+    """What runs are compared by → the row of policy base."""
+    return {_compared(row): row for row in rows if row["policy"] == BASE_POLICY}
+
+
+def with_speedup(row: Mapping[str, Any], base: Mapping[tuple, Mapping[str, Any]]) -> dict[str, Any]:
+    """The row with its speed-up over ``base`` (see `base_of`), None where that was not run."""
+    return {**row, "speedup_vs_base": _speedup(row, base.get(_compared(row)))}
 
 
 def _compared(row: Mapping[str, Any]) -> tuple:

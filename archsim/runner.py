@@ -27,6 +27,8 @@ class Watcher(Protocol):
 
     def begin(self, runs: int, kept: int) -> None: ...
 
+    def kept(self, runs: int) -> None: ...
+
     def finished(self, run: Run, record: Record) -> None: ...
 
     def failed(self, run: Run, failure: Failure) -> None: ...
@@ -36,6 +38,9 @@ class Unwatched:
     """Watches nothing."""
 
     def begin(self, runs: int, kept: int) -> None:
+        pass
+
+    def kept(self, runs: int) -> None:
         pass
 
     def finished(self, run: Run, record: Record) -> None:
@@ -49,11 +54,11 @@ class Unwatched:
 class Prepared:
     """The runs of an experiment in the order of the results, and its open traces.
 
-    traces, digests (names of the routing): by model.
+    traces: by path and model name; digests (names of the routing): by model name.
     """
 
     runs: tuple[Run, ...]
-    traces: dict[str, Trace]
+    traces: dict[tuple[str, str], Trace]
     digests: dict[str, str]
 
 
@@ -61,9 +66,9 @@ def prepare(experiment: ExperimentSpec) -> Prepared:
     """Expand an experiment and open its trace. Raises TraceError if that is malformed, or of another model."""
     workload, traces = experiment.workload, {}
     if isinstance(workload.trace, str):
-        traces = {model.name: open_trace(workload.trace, model) for model in experiment.models}
+        traces = {(workload.trace, model.name): open_trace(workload.trace, model) for model in experiment.models}
         label = trace_label(workload)
-        digests = {name: f"{label} {trace.digest}" for name, trace in traces.items()}
+        digests = {name: f"{label} {trace.digest}" for (_, name), trace in traces.items()}
     else:
         digests = {model.name: generated_digest(workload) for model in experiment.models}
     return Prepared(expand(experiment, digests), traces, digests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from archsim.files import drafted, write_text
 
 if TYPE_CHECKING:
     import pandas
+    import pyarrow
 
 TEXT, INTEGER, REAL = "text", "integer", "real"
 
@@ -39,15 +40,18 @@ class Table:
     def write_csv(self, path: Path) -> None:
         write_text(path, self.to_csv())
 
-    def write_parquet(self, path: Path) -> None:
-        import pyarrow
+    def write_parquet(self, path: Path, facts: Mapping[str, str] | None = None) -> None:
+        """``facts``: kept in the file's metadata; see `parquet_facts`."""
         from pyarrow import parquet
 
-        kinds = {TEXT: pyarrow.string(), INTEGER: pyarrow.int64(), REAL: pyarrow.float64()}
-        schema = pyarrow.schema([(name, kinds[kind]) for name, kind in self.columns.items()])
-        arrays = [pyarrow.array([row[field.name] for row in self.rows], field.type) for field in schema]
         with drafted(path) as draft:
-            parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=schema), draft)
+            parquet.write_table(self._arrow(_schema(self.columns, facts)), draft)
+
+    def _arrow(self, schema: pyarrow.Schema) -> pyarrow.Table:
+        import pyarrow
+
+        arrays = [pyarrow.array([row[field.name] for row in self.rows], field.type) for field in schema]
+        return pyarrow.Table.from_arrays(arrays, schema=schema)
 
     def to_pandas(self) -> pandas.DataFrame:
         import pandas
@@ -67,6 +71,42 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Table:
     with path.open(encoding="utf-8", newline="") as stream:
         rows = [{name: parse[kind](row[name]) for name, kind in columns.items()} for row in csv.DictReader(stream)]
     return Table(columns, tuple(rows))
+
+
+def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterable[Table]) -> None:
+    """One file of many tables with the same columns, a row group each; one is in memory at a time."""
+    from pyarrow import parquet
+
+    schema = _schema(columns, None)
+    with drafted(path) as draft, parquet.ParquetWriter(draft, schema) as writer:
+        for table in tables:
+            writer.write_table(table._arrow(schema))
+
+
+def read_parquet(path: Path, columns: Mapping[str, str]) -> Table:
+    """A table written by :meth:`Table.write_parquet`."""
+    from pyarrow import parquet
+
+    return Table(columns, tuple(parquet.read_table(path, columns=list(columns)).to_pylist()))
+
+
+def parquet_facts(path: Path) -> dict[str, str]:
+    """The facts that a file was written with; none for a file that is not there or not whole."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        kept = parquet.read_schema(path).metadata or {}
+    except (OSError, pyarrow.ArrowInvalid):
+        return {}
+    return {key.decode(): value.decode() for key, value in kept.items()}
+
+
+def _schema(columns: Mapping[str, str], facts: Mapping[str, str] | None) -> pyarrow.Schema:
+    import pyarrow
+
+    kinds = {TEXT: pyarrow.string(), INTEGER: pyarrow.int64(), REAL: pyarrow.float64()}
+    return pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()], metadata=dict(facts) if facts else None)
 
 
 def _cell(name: str, value: Any) -> str:

@@ -24,6 +24,7 @@ ROOMS = [
         "archsim.trace_commands",
         "archsim.model_commands",
         "archsim.area_command",
+        "archsim.sweep_command",
         "archsim.ablate_command",
         "archsim.cost_command",
     ),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import TINY, tiny
 
 from archsim.engine.setup import build_fabric, build_machine, link_properties
 from archsim.engine.state import HIDDEN, UNITS
@@ -15,7 +16,6 @@ from archsim.specs.errors import ArchsimError, SpecError
 from archsim.specs.library import load_experiment
 from microarch.mesh import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
 from microarch.topology import BUILDERS, Edge, build_topology, link_rank, narrowest, per_route
-from tiny import TINY, tiny
 
 SIDES = st.tuples(st.integers(1, 5), st.integers(1, 5))
 NUMBERINGS = st.sampled_from(["row_major", "column_major"])

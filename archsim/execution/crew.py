@@ -18,13 +18,15 @@ from archsim.results import Record
 from archsim.workload import Trace
 
 
-def simulate_all(runs: Sequence[Run], jobs: int, traces: dict[str, Trace]) -> Iterator[tuple[Run, Record | Failure]]:
+def simulate_all(runs: Sequence[Run], jobs: int, traces: dict[tuple[str, str], Trace]) -> Iterator[tuple[Run, Record | Failure]]:
     """Every run with its record or failure, in the order in which they finish.
 
-    traces: model name → trace, where it is open already. At most ``jobs`` run at a time.
+    traces: (path, model name) → trace, where it is open already. At most ``jobs`` run at a time.
     Worker processes end with the iterator, whatever ends it.
     """
     jobs = min(jobs, len(runs))
+    if not runs:
+        return
     if jobs > 1:
         yield from _simulate_beside(runs, jobs)
         return

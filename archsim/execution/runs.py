@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.metadata import version
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from archsim._cache import source_digest
 from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.base import Spec
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.hardware import SystemSpec
@@ -39,10 +40,12 @@ class DemandSpec:
     origin_dies: int | None
     predicting: PolicySpec | None
 
-    @property
-    def key(self) -> tuple[str, int, int | None, str | None]:
-        """Equal for equal demands of one experiment."""
-        return self.model.name, self.batch, self.origin_dies, self.predicting and _prediction(self.predicting)
+    @cached_property
+    def key(self) -> tuple[str, str, int, int | None, str | None]:
+        """Equal for equal demands of one experiment or sweep."""
+        workload = json.dumps({**_plain(self.workload), "batch": None}, sort_keys=True)
+        predicting = self.predicting and _prediction(self.predicting)
+        return self.model.name, workload, self.batch, self.origin_dies, predicting
 
 
 @dataclass(frozen=True)
@@ -62,18 +65,7 @@ class Run:
     @cached_property
     def key(self) -> str:
         """12 hex digits of everything that the run is made of, names included."""
-        content = {
-            "system": _plain(self.system),
-            "model": _plain(self.model),
-            "policy": _plain(self.policy),
-            "assumptions": _plain(self.assumptions),
-            "engine": self.engine,
-            "batch": self.batch,
-            "decode_steps": self.workload.decode_steps,
-            "seed": self.workload.seed,
-            "trace": self.trace,
-        }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
+        return key_of(self, plain_text)
 
     @property
     def code(self) -> str:
@@ -104,6 +96,18 @@ def expand(experiment: ExperimentSpec, digests: Mapping[str, str]) -> tuple[Run,
                 Run(system, model, workload, batch, policy, assumptions, experiment.engine, demand, digests[model.name])
             )
     return tuple(runs)
+
+
+def key_of(run: Run, text: Callable[[Spec], str]) -> str:
+    """The run's key. text: of a part; `plain_text`, or a function that remembers what that has returned."""
+    parts = [text(part) for part in (run.system, run.model, run.policy, run.assumptions)]
+    others = [run.engine, run.batch, run.workload.decode_steps, run.workload.seed, run.trace]
+    return hashlib.sha256(json.dumps([*parts, *others]).encode()).hexdigest()[:KEY_DIGITS]
+
+
+def plain_text(part: Spec) -> str:
+    """Everything that a part of a run says, as text."""
+    return json.dumps(_plain(part), sort_keys=True)
 
 
 def generated_digest(workload: WorkloadSpec) -> str:

@@ -20,9 +20,9 @@ from archsim.workload.traffic_presets import generated_traffic
 
 
 class Simulator:
-    """Keeps the demand of the latest run, and open traces. traces: model name → trace, opened already."""
+    """Keeps the demand of the latest run, and open traces. traces: (path, model name) → trace, opened already."""
 
-    def __init__(self, traces: dict[str, Trace] | None = None) -> None:
+    def __init__(self, traces: dict[tuple[str, str], Trace] | None = None) -> None:
         self._traces = dict(traces or {})
         self._demand: tuple[Any, Demand] | None = None
 
@@ -88,9 +88,10 @@ class Simulator:
     def _source(self, spec: DemandSpec) -> TokenSource:
         if not isinstance(spec.workload.trace, str):
             return generated_traffic(spec.model, spec.workload.trace.synthetic, spec.batch)
-        if spec.model.name not in self._traces:
-            self._traces[spec.model.name] = open_trace(spec.workload.trace, spec.model)
-        return self._traces[spec.model.name]
+        key = spec.workload.trace, spec.model.name
+        if key not in self._traces:
+            self._traces[key] = open_trace(spec.workload.trace, spec.model)
+        return self._traces[key]
 
 
 def _predictor(spec: DemandSpec) -> Predictor | None:

@@ -45,6 +45,10 @@ class RunStore:
         text = json.dumps({"name": run.name, "code": run.code, "record": record}, allow_nan=False)
         write_text(self._file(run), text, durable=True)
 
+    def forget(self, run: Run) -> None:
+        """Remove a record that is kept elsewhere now."""
+        self._file(run).unlink(missing_ok=True)
+
     def remove_outdated(self) -> None:
         """Remove what was made of all runs, before one of them is missing or another."""
         for name in _MADE_LAST:

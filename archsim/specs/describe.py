@@ -9,6 +9,7 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.hardware import SystemSpec
 from archsim.specs.library import load_model, load_system
 from archsim.specs.model import ModelSpec
+from archsim.specs.points import SweepPlan
 from archsim.specs.policies import PARTS, PRESETS, RULES, Parameter
 from archsim.specs.quantities import BANDWIDTH, COMPUTE, SIZE, format_quantity
 
@@ -36,6 +37,14 @@ def summary(spec: Spec) -> str:
     for each in counts.values():
         runs *= each
     return f"ok, {' × '.join(_counted(number, noun) for noun, number in counts.items())} = {_counted(runs, 'run')}"
+
+
+def summary_of_sweep(plan: SweepPlan) -> str:
+    """What a valid sweep holds, in one line."""
+    constraints = len(plan.sweep.where)
+    where = f", before {_counted(constraints, 'constraint')}" if constraints else ""
+    axes = len(plan.sweep.axes)
+    return f"ok, a sweep over {axes} {'axis' if axes == 1 else 'axes'}: {plan.combinations:,} points{where}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -9,7 +9,10 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.hardware import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.overrides import apply_overrides
+from archsim.specs.parts import PLURAL
+from archsim.specs.points import SweepPlan
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, References
+from archsim.specs.sweep import SWEEP_KEY, Axis, SweepSpec, read_sweep
 from archsim.specs.validation import keys_of, validate
 from archsim.specs.yaml_loader import Place, Tree, read_yaml
 
@@ -22,12 +25,41 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
 
     Raises SpecError; its message has one line for every problem.
     """
+    tree, _ = _experiment_tree(path, overrides)
+    return validate(ExperimentSpec, tree)
+
+
+def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepPlan | None:
+    """The experiment in a file with its ``sweep:``, or None if it has none. Raises SpecError."""
+    tree, sweep = _experiment_tree(path, overrides)
+    if sweep is None:
+        return None
+    return SweepPlan(tree, sweep, validate(ExperimentSpec, tree), Path(path).parent)
+
+
+def _experiment_tree(path: str | Path, overrides: Sequence[str]) -> tuple[Tree, SweepSpec | None]:
+    """The tree of an experiment without its sweep, references expanded, and the sweep.
+
+    What an axis gives as a whole (systems, models, policies, batches), the experiment need not; it has the first value then.
+    """
     tree = read_yaml(path)
     tree.data.pop(MANIFEST_KEY, None)
     references = References(tree, Path(path).parent)
     apply_overrides(tree, overrides, references.expand)
+    sweep = read_sweep(tree) if SWEEP_KEY in tree.data else None
+    tree.data.pop(SWEEP_KEY, None)
+    for axis in sweep.axes if sweep else ():
+        _stand_in(tree, axis)
     references.expand_all()
-    return validate(ExperimentSpec, tree)
+    return tree, sweep
+
+
+def _stand_in(tree: Tree, axis: Axis) -> None:
+    if axis.path == ("workload", "batch") and isinstance(tree.find(("workload",)), dict):
+        tree.data["workload"].setdefault("batch", axis.values[0])
+    elif len(axis.path) == 1 and axis.path[0] in PLURAL:
+        if tree.data.setdefault(PLURAL[axis.path[0]], [axis.values[0]]) == [axis.values[0]]:
+            tree.places.setdefault((PLURAL[axis.path[0]], 0), axis.places[0])
 
 
 def load_system(name: str) -> SystemSpec:

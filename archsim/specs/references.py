@@ -9,6 +9,7 @@ name the file and line where a value was given.
 
 import os
 from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -19,11 +20,29 @@ from archsim.specs.errors import SpecError
 from archsim.specs.nearest import did_you_mean
 from archsim.specs.policies import PARTS, PRESETS
 from archsim.specs.quantities import describe
-from archsim.specs.yaml_loader import Keys, Tree, read_yaml
+from archsim.specs.yaml_loader import Keys, Place, Tree, read_yaml
 
 DEFAULT_ASSUMPTIONS = "physical"
 # A manifest lies two folders below the one from which its trace was given: reports/<name>/manifest.yaml.
 _PARENTS_SEARCHED = 2
+
+
+def resolve(kind: str, value: Any, place: Place, folder: Path | None) -> Tree:
+    """What one reference stands for, at ``(kind, 0)`` of a tree of its own. kind: systems, models, policies or assumptions.
+
+    Raises SpecError; its messages, and those of later validation, name ``place`` for what is not in a file.
+    """
+    keys = (kind, 0)
+    tree = Tree({kind: [deepcopy(value)]}, {(): place, (kind,): place, keys: place})
+    References(tree, folder).complete(keys)
+    return tree
+
+
+def found_trace(path: str, place: Place, folder: Path | None) -> str:
+    """A trace's path as it is from the current directory. Raises SpecError if there is none."""
+    tree = Tree({"workload": {"trace": path}}, {(): place, ("workload",): place, ("workload", "trace"): place})
+    References(tree, folder).find_trace()
+    return tree.data["workload"]["trace"]
 
 
 class References:
@@ -57,22 +76,26 @@ class References:
         for keys in (("assumptions",), ("workload", "batch")):
             if not isinstance(self._tree.find(keys), list | NoneType):
                 self._tree.wrap(keys)
-        complete = {"policies": self._complete_policy, "assumptions": self._complete_assumptions}
         problems = []
         for kind in ("systems", "models", "policies", "assumptions"):
             for keys in [(kind, index) for index in _indices(self._tree.find((kind,)))]:
                 try:
-                    self.expand(keys)
-                    if kind in complete and isinstance(self._tree.get(keys), dict):
-                        complete[kind](keys)
+                    self.complete(keys)
                 except SpecError as error:
                     problems.append(str(error))
         try:
-            self._find_trace()
+            self.find_trace()
         except SpecError as error:
             problems.append(str(error))
         if problems:
             raise SpecError("\n".join(problems))
+
+    def complete(self, keys: Keys) -> None:
+        """Expand a reference and fill in what a preset or a set implies. Raises SpecError."""
+        self.expand(keys)
+        complete = {"policies": self._complete_policy, "assumptions": self._complete_assumptions}.get(str(keys[0]))
+        if complete is not None and isinstance(self._tree.get(keys), dict):
+            complete(keys)
 
     def _graft_file(self, keys: Keys, file: Path) -> None:
         tree = read_yaml(file, display(file))
@@ -150,7 +173,7 @@ class References:
         for field in ASSUMPTIONS:
             given.setdefault(field, getattr(shipped_sets()[name], field))
 
-    def _find_trace(self) -> None:
+    def find_trace(self) -> None:
         """A trace path as it is from the current directory; else it is looked for around the experiment file."""
         path = self._tree.find(("workload", "trace"))
         if not isinstance(path, str) or not path or os.path.exists(path):

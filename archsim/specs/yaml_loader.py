@@ -6,6 +6,7 @@ second of two equal keys wins silently. Only its parser is used here. Plain scal
 everything else is text. Duplicate keys, tags, keys that are not text, and several documents in a file are errors.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,8 +164,10 @@ def resolve_scalar(text: str) -> None | bool | int | float | str:
     return text
 
 
-def dump_yaml(data: Any) -> str:
-    """YAML text that :func:`parse_yaml` reads back to equal data; keys keep their order."""
+def dump_yaml(data: Any, *, flow: bool = False) -> str:
+    """YAML text that :func:`parse_yaml` reads back to equal data; keys keep their order. flow: on one line, in brackets."""
+    if flow:
+        return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True).strip()
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 

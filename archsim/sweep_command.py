@@ -1,0 +1,109 @@
+"""What ``archsim sweep`` does with a file that has a ``sweep:``: count, show one point, or run all and tell the best."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from archsim.cores import available_cores
+from archsim.specs.errors import SpecError
+from archsim.specs.points import SweepPlan
+from archsim.specs.yaml_loader import dump_yaml
+
+OK, INTERRUPTED = 0, 130
+_LISTED, _BEST = 20, 10
+_LOG_WIDTH = 200  # of tables that do not go to a terminal
+
+
+def sweep_points_command(
+    plan: SweepPlan, out: str | None, jobs: int | None, dry_run: bool, point: int | None, scheduler: str | None = None
+) -> int:
+    """Run the points that the constraints keep; or only list them, or print one as an experiment of its own."""
+    if point is not None:
+        sys.stdout.write(dump_yaml(plan.resolved(plan.point(point))))
+        return OK
+    folder = Path("reports") / plan.experiment.name if out is None else Path(out)
+    print(f"{plan.experiment.name}: {_axes(plan)}, {plan.combinations:,} points{'' if dry_run else f' → {folder}'}", flush=True)
+    from archsim.execution.sweeping import select
+
+    if dry_run:
+        return _print_points(plan, select(plan))
+    from archsim.execution.sweeping import sweep_points
+    from archsim.progress import watcher
+
+    try:
+        with watcher() as watching:
+            results, selection = sweep_points(plan, folder, jobs or available_cores(), watching, scheduler)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; the runs that have ended are kept in {folder}: the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    _print_dropped(plan, selection)
+    _print_best(plan, results)
+    print(f"results: {results}")
+    return OK
+
+
+def refuse_point(point: int | None) -> None:
+    """Raises SpecError if a point is asked of an experiment that has none."""
+    if point is not None:
+        raise SpecError(f"--point {point}: the experiment has no sweep")
+
+
+def _axes(plan: SweepPlan) -> str:
+    count = len(plan.sweep.axes)
+    return f"{count} {'axis' if count == 1 else 'axes'}"
+
+
+def _print_points(plan: SweepPlan, selection) -> int:
+    _print_dropped(plan, selection)
+    table = _table("point", *(axis.name for axis in plan.sweep.axes), "system", "model", "batch", "policy", "assumptions")
+    shown = selection.kept[:_LISTED]
+    for number in shown:
+        point = plan.point(number)
+        cells = plan.shown(point).values()
+        parts = (point.parts["system"].name, point.parts["model"].name, str(point.batch), point.parts["policy"].name, point.assumptions.label)
+        table.add_row(str(number), *cells, *parts)
+    _console().print(table)
+    if len(shown) < len(selection.kept):
+        print(f"and {len(selection.kept) - len(shown):,} more; `--point N` prints one as an experiment")
+    return OK
+
+
+def _print_dropped(plan: SweepPlan, selection) -> None:
+    """How many points run, and which constraint dropped how many."""
+    parts = [f"{count:,} dropped by `{text}`" for text, count in selection.dropped.by_constraint.items()]
+    if selection.dropped.repeats:
+        parts.append(f"{selection.dropped.repeats:,} repeat another")
+    print("; ".join([f"{len(selection.kept):,} of {plan.combinations:,} points run", *parts]))
+
+
+def _print_best(plan: SweepPlan, results: Path) -> None:
+    """The points of highest decode throughput."""
+    from pyarrow import parquet
+
+    names = ["point", "model", "batch", "policy", "throughput_tokens_per_s", "die_utilisation"]
+    table = parquet.read_table(results, columns=names).sort_by([("throughput_tokens_per_s", "descending"), ("point", "ascending")])
+    grid = _table("point", *(axis.name for axis in plan.sweep.axes), "model", "batch", "policy", "tokens/s", "die use")
+    for row in table.slice(0, _BEST).to_pylist():
+        point = plan.point(row["point"])
+        throughput = row["throughput_tokens_per_s"]
+        told = ("–" if throughput is None else f"{throughput:,.0f}", f"{row['die_utilisation']:.0%}")
+        grid.add_row(str(point.index), *plan.shown(point).values(), point.parts["model"].name, str(point.batch), point.parts["policy"].name, *told)
+    print("highest decode throughput:")
+    _console().print(grid)
+
+
+def _table(*columns: str):
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _console():
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
