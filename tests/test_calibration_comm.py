@@ -126,7 +126,9 @@ def public(shared):
 class TestPublicSets:
     def test_every_file_is_read_without_a_problem(self, public):
         told = [problem for found in public.values() for problem in found.problems]
-        assert [(problem.file, problem.kind) for problem in told] == [("gpu_benches_stream_vs_occupancy.csv", "warning")]
+        assert [(problem.file, problem.kind) for problem in told] == [
+            ("gpu_benches_stream_vs_occupancy.csv", "warning")
+        ]
         assert [file for found in public.values() for file in found.skipped] == ["deepep_readme_h800.csv"]
 
     def test_send_recv_of_an_h100_node(self, public):
@@ -134,6 +136,7 @@ class TestPublicSets:
         rows = rows[(rows["library_version"] == "vidur") & (rows["placement"] == "intra_node")]
         [errors] = transfer_errors(Measurements({"p2p": rows}), "h100")
         assert errors.binned_mean <= 0.02
+        assert errors.binned_max_unrounded <= 0.07  # 10.6 % as it is: one point of 7 us at a resolution of 1 us
         # All but the bin of 18 KiB, whose one point lies alone between 5 us and 7 us at a resolution of 1 us.
         [series] = series_of(rows, "p2p")
         binned = np.sort(binned_errors(series.size_bytes, held_out_ratios(series.size_bytes, series.time_ns, 5)))

@@ -29,7 +29,8 @@ def measurements(shared) -> Measurements:
     gemm = gemm[(gemm["library"] == "trtllm") & gemm["dtype"].isin(DTYPES)]
     layers = found.table("moe", "h100")
     layers = layers[
-        (layers["dtype"] == "fp8_block") & ((layers["library"] == "trtllm") | layers["model"].isin(GROUPED))
+        (layers["dtype"] == "fp8_block")
+        & ((layers["library"] == "trtllm") | (layers["library"] == "vllm") & layers["model"].isin(GROUPED))
     ]
     return Measurements({"gemm": gemm, "moe": layers})
 
