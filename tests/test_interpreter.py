@@ -17,6 +17,7 @@ from archsim.engine.transitions import Block
 from archsim.specs.decision import FsmSpec, HostSpec
 from archsim.specs.library import load_assumptions
 from archsim.specs.model import MoeLayers
+from archsim.specs.topology import EdgeSpec
 from archsim.workload.trace import draw_requests
 from microarch import blocks, global_cp, local_cp
 from microarch.request import Event, State
@@ -66,7 +67,7 @@ class Both:
         self.dropped = 0
         demand = engine.demand
         self.steps = iter(np.argwhere(demand.tokens.any(axis=2)).tolist())
-        self.global_cp = SlowGlobalCP(system, MODEL, engine.mesh.hops.tolist(), assumptions.decision_cost == "charged")
+        self.global_cp = SlowGlobalCP(system, MODEL, engine.mesh, assumptions.decision_cost == "charged")
         self.fsm, self.heatmap = system.decision.fsm, None
         if engine.policy.predictor and assumptions.heatmap_update == "limited":
             self.heatmap = SlowHeatmap(routing, demand.layers, MODEL.experts, top_of(engine.policy.predictor))
@@ -212,6 +213,10 @@ LIMITED = {"heatmap_update": "limited"}
 LATE = {"decision": {"fsm": FsmSpec(clock_hz=1e7, heatmap_port_bits=16, sorter="bitonic")}}  # late bits, pairs are dropped
 FIRMWARE = {"decision": {"executor": "firmware"}}
 HOST = {"decision": {"executor": "host", "host": HostSpec(time_ns=3000.0)}}
+SWITCH = {"topology": {"name": "switch"}}
+UNEQUAL = {"topology": {"name": "edges", "edges": (
+    EdgeSpec(dies=(0, 1), bandwidth_bytes_per_s=0.2e12), EdgeSpec(dies=(1, 2), hop_latency_ns=900.0), EdgeSpec(dies=(2, 3)), EdgeSpec(dies=(0, 3)),
+)}}
 RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SETS)] + [
     ("pred", {"contention": "reserved"}, SMALL_TABLES),
     ("pred", {}, SMALL_TABLES),
@@ -223,6 +228,8 @@ RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SET
     ("allo+pred", {}, HOST),
     ("ep", {"contention": "reserved"}, HOST),
     ("allo+pred", LIMITED | {"decision_cost": "free"}, {}),
+    *(("allo+pred", changes, links) for changes, links in itertools.product(({}, {"contention": "reserved"}), (SWITCH, UNEQUAL))),
+    ("base", {"arbitration": "round_robin"}, SWITCH),
 ]
 
 

@@ -292,6 +292,7 @@ def test_results_do_not_depend_on_what_was_kept_or_on_the_parts(swept, tmp_path,
     out = tmp_path / "out"
     monkeypatch.setattr(sweeping, "PART_RUNS", 7)
     monkeypatch.setattr(run_cache, "WORTH_S", np.inf)
+    monkeypatch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     killed = iter(range(10))
 
@@ -343,6 +344,7 @@ def test_a_run_that_another_sweep_has_made_is_not_made_again(tmp_path, monkeypat
 
 
 def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
     (tmp_path / "failing.py").write_text("def fail(step, **params):\n    raise ValueError('on purpose')\n")
     monkeypatch.chdir(tmp_path)
     plan = one_of_everything(tmp_path, "  grid: {policy: [base, {name: bad, allocation: 'failing:fail'}]}\n")

@@ -23,6 +23,8 @@ from archsim.specs.errors import ArchsimError, CapacityError
 from archsim.specs.points import Dropped, Point, SweepPlan
 
 Simulate = Callable[[Sequence[Run]], Iterable[tuple[Run, Record | Failure]]]
+# Runs that take less are kept with their part only: to write one to the disk takes as long.
+KEPT_ALONE_S = 0.01
 _MOST_SHOWN = 20  # failures that are told one by one
 
 
@@ -113,7 +115,8 @@ def _part(runs: Sequence[Run], simulate: Simulate, store: PointStore, watcher, f
             failures.append(f"{run.name}: {reply.message}")
             watcher.failed(run, reply)
             continue
-        store.runs.save(run, {**reply, "dies": {}, "links": {}})
+        if reply["host"]["wall_s"] >= KEPT_ALONE_S:
+            store.runs.save(run, {**reply, "dies": {}, "links": {}})
         run_cache.keep(run, reply)
         records[run.key] = reply
         watcher.finished(run, reply)

@@ -15,16 +15,20 @@ NS = 1e9
 
 
 class SlowGlobalCP:
-    """Global CP of a system that runs a model. ``hops[die][die]``: of its mesh."""
+    """Global CP of a system that runs a model. ``mesh``: its links and routes."""
 
-    def __init__(self, system, model, hops, charged):
+    def __init__(self, system, model, mesh, charged):
+        hops = mesh.hops.tolist()
         self.spec, self.d2d, self.charged = system.decision, system.d2d, charged
         self.dies, self.experts = len(hops), model.experts
         farthest = [max(row) for row in hops]
         self.die = farthest.index(min(farthest))
-        self.farthest_ns = min(farthest) * system.d2d.hop_latency_ns
-        links = sum(distance == 1 for distance in hops[self.die])
-        self.bytes_per_ns = links * system.d2d.bandwidth_bytes_per_s * system.d2d.efficiency / NS
+        links = [system.topology.classes[number] for number in mesh.link_class]
+        ns = [system.d2d.hop_latency_ns if link.hop_latency_ns is None else link.hop_latency_ns for link in links]
+        self.farthest_ns = max(sum(ns[link] for link in mesh.route(self.die, die)) for die in range(self.dies))
+        rates = [link.bandwidth_bytes_per_s or system.d2d.bandwidth_bytes_per_s for link in links]
+        leaving = sum(rate for rate, src in zip(rates, mesh.link_src, strict=True) if src == self.die)
+        self.bytes_per_ns = leaving * system.d2d.efficiency / NS
 
     def lasts(self, plan, rows, copies):
         """{state: ns}: what each state takes by itself."""

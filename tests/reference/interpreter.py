@@ -420,17 +420,17 @@ class Reserved(Interpreter):
         if state in MOVE_STATES:
             move = self.move(stage.item)
             if state == State.ACT_MOVE:
-                return self.transfer(self.hops(move.src, move.dst) * m.hop_ns, move.bytes, m.link_bytes_per_ns)
+                return self.transfer(m.route_ns[move.src, move.dst], move.bytes, m.route_bytes_per_ns[move.src, move.dst])
             return self.transfer(m.hbm_latency_ns, move.bytes, m.hbm_bytes_per_ns)
         entry = self.entry(stage.item)
-        distance = self.hops(entry.die, entry.home)
+        there, back = (entry.die, entry.home), (entry.home, entry.die)
         return {
             State.LOOKUP: lambda: look_up_ns(m, event, stage.walks),
             State.LOCAL_HBM: lambda: self.transfer(m.hbm_latency_ns, entry.read_bytes, m.hbm_bytes_per_ns),
-            State.REQUEST: lambda: self.transfer(distance * m.hop_ns, m.request_bytes, m.link_bytes_per_ns),
+            State.REQUEST: lambda: self.transfer(m.route_ns[there], m.request_bytes, m.route_bytes_per_ns[there]),
             State.REMOTE_LLC: lambda: m.llc_hit_ns,
             State.REMOTE_HBM: lambda: self.transfer(m.hbm_latency_ns, m.slice_bytes, m.hbm_bytes_per_ns),
-            State.DATA: lambda: self.transfer(distance * m.hop_ns, m.slice_bytes, m.link_bytes_per_ns),
+            State.DATA: lambda: self.transfer(m.route_ns[back], m.slice_bytes, m.route_bytes_per_ns[back]),
             State.COMPUTE: lambda: max(entry.compute_ns, stage.floor - stage.start),
             State.LLC_FILL: lambda: m.llc_write_ns,
             State.COPY: lambda: self.transfer(m.hbm_latency_ns, m.slice_bytes, m.hbm_bytes_per_ns),
@@ -445,7 +445,10 @@ class Reserved(Interpreter):
         rest = self.machine.slice_bytes - self.machine.first_bytes
         if stage.state == State.LOCAL_HBM:
             return rest / self.machine.hbm_bytes_per_ns
-        return rest / self.machine.link_bytes_per_ns if stage.state == State.DATA else 0.0
+        if stage.state != State.DATA:
+            return 0.0
+        entry = self.entry(stage.item)
+        return rest / self.machine.route_bytes_per_ns[entry.home, entry.die]
 
 
 def route(machine, src, dst):
@@ -551,7 +554,7 @@ class Shared(Interpreter):
             hbm = (("hbm", move.src),)
             if state == State.ACT_MOVE:
                 way = (*hbm, *route(m, move.src, move.dst), ("hbm", move.dst))
-                return Flow(stage, way, move.bytes, 0.0, self.hops(move.src, move.dst) * m.hop_ns, now, move.bytes)
+                return Flow(stage, way, move.bytes, 0.0, m.route_ns[move.src, move.dst], now, move.bytes)
             return Flow(stage, hbm, move.bytes, 0.0, m.hbm_latency_ns, now, move.bytes) if move.src == move.dst else None
         entry, whole = self.entry(stage.item), m.first_bytes == m.slice_bytes
         own = (("hbm", entry.die),)
@@ -563,7 +566,7 @@ class Shared(Interpreter):
         if state == State.DATA:
             source = () if stage.parent.state == State.REMOTE_LLC else (("hbm", entry.home),)
             way = source + route(m, entry.home, entry.die)
-            latency = self.hops(entry.home, entry.die) * m.hop_ns
+            latency = m.route_ns[entry.home, entry.die]
             return Flow(stage, way, m.slice_bytes, m.slice_bytes - m.first_bytes, latency, now, m.slice_bytes)
         return None
 
@@ -573,7 +576,7 @@ class Shared(Interpreter):
             return look_up_ns(m, stage.event, stage.walks)
         if state == State.REQUEST:
             entry = self.entry(stage.item)
-            return self.hops(entry.die, entry.home) * m.hop_ns + m.request_bytes / m.link_bytes_per_ns
+            return m.route_ns[entry.die, entry.home] + m.request_bytes / m.route_bytes_per_ns[entry.die, entry.home]
         if state == State.REMOTE_LLC:
             return m.llc_hit_ns
         if state == State.LLC_FILL:
@@ -678,7 +681,8 @@ class Shared(Interpreter):
 
     def share(self, now):
         """Find rates anew; a flow whose rate has changed is counted anew."""
-        capacity = {name: self.machine.hbm_bytes_per_ns if name[0] == "hbm" else self.machine.link_bytes_per_ns
+        m = self.machine
+        capacity = {name: m.hbm_bytes_per_ns if name[0] == "hbm" else m.link_rates[name[1] - 3 * m.dies]
                     for flow in self.flows for name in flow.route}
         rates = self.rates([flow.route for flow in self.flows], capacity)
         self.changed = []
