@@ -29,7 +29,7 @@ RECEIVE    demand travels to it: tokens per expert of every die (16 bits each), 
 READ       the expert distribution table, one entry a cycle
 ORDER      experts are sorted by tokens
 GENERATE   candidates of every expert are ranked
-EVALUATE   every block of tokens goes to the cheapest candidate, ``lanes`` candidates side by side
+EVALUATE   every block of tokens goes to the cheapest candidate, ``lanes`` candidates side by side; a solver's multiply-adds
 MERGE      blocks of an expert on a die become one sub-kernel
 DISPATCH   sub-kernels (16 bytes each) travel to the Local CPs
 ROWS       heatmap rows of the experts that run are read
@@ -140,6 +140,7 @@ class Counts(NamedTuple):
     plan_entries: int
     rows: int  # of the heatmap that were read; 0 without prediction
     copies: int  # reported by the dies
+    operations: int = 0  # multiply-adds of a solver
 
 
 class Fabric(NamedTuple):
@@ -181,7 +182,8 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
     cycles[State.READ] = counts.table_entries * ceil(72 / fsm.table_port_bits)
     cycles[State.ORDER] = ceil(comparisons(counts.sorted_experts, fsm.sorter) / fsm.comparators)
     cycles[State.GENERATE] = counts.candidates.sum()
-    cycles[State.EVALUATE] = _evaluation_cycles(counts.candidates, counts.blocks, fsm.lanes)
+    # A lane that evaluates a candidate a cycle does a multiply-add a cycle: kind to a solver, which no such datapath has.
+    cycles[State.EVALUATE] = _evaluation_cycles(counts.candidates, counts.blocks, fsm.lanes) + ceil(counts.operations / fsm.lanes)
     cycles[State.MERGE] = counts.plan_entries if len(counts.blocks) else 0
     if counts.rows:
         cycles[State.ROWS] = counts.rows * ceil(counts.experts * COUNTER_BITS / fsm.heatmap_port_bits)
@@ -212,6 +214,7 @@ def firmware_ns(counts: Counts, firmware) -> np.ndarray:
     work[State.ORDER] = comparisons(counts.sorted_experts, "merge") * firmware.per_comparison
     work[State.GENERATE] = counts.candidates.sum() * firmware.per_candidate
     work[State.EVALUATE] = (counts.blocks * counts.candidates).sum() * firmware.per_evaluation
+    work[State.EVALUATE] += counts.operations * firmware.per_operation
     work[State.MERGE] = counts.plan_entries * firmware.per_plan_entry if len(counts.blocks) else 0
     work[State.ROWS] = counts.rows * counts.experts * firmware.per_heatmap_entry
     work[State.SELECT] = counts.rows * counts.experts * firmware.per_heatmap_entry

@@ -48,7 +48,7 @@ engine: event
 KNOWN_SYSTEMS = (
     "(known: dojo, dojo_enhanced, isca26_dojo, isca26_tsmc_sow, tsmc_sow; or the path of a YAML file, or a mapping)"
 )
-KNOWN_PRESETS = "(known: base, ep, allo, allo-paper, pred, allo+pred; or a mapping)"
+KNOWN_PRESETS = "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred; or a mapping)"
 
 # (what is replaced in GOOD, by what, the message after "bad.yaml:")
 CHANGED = {
@@ -241,7 +241,7 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: allo, allocation: isca}]",
         "27: policies.0.allocation.name: unknown allocation 'isca'; did you mean 'isca26'? "
-        "(known: first_seen, home, isca26, paper; or your own as package.module:function)",
+        "(known: first_seen, home, isca26, paper, lp; or your own as package.module:function)",
     ),
     "both ways to say how many": (
         "[base, allo]",
@@ -252,7 +252,7 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: al}]",
         "27: policies.0.preset: unknown preset 'al'; did you mean 'allo'? "
-        "(known: base, ep, allo, allo-paper, pred, allo+pred; or no preset)",
+        "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred; or no preset)",
     ),
     "like an unknown system": (
         "- name: small\n",

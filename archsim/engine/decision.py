@@ -106,7 +106,7 @@ class ChargedDecision(FreeDecision):
         return Counts(
             dies=self._dies, experts=self._experts, demand_received=effort.global_demand, table_entries=placed,
             sorted_experts=effort.sorted_experts, candidates=effort.candidates, blocks=effort.blocks,
-            plan_entries=len(plan.expert), rows=rows, copies=copies,
+            plan_entries=len(plan.expert), rows=rows, copies=copies, operations=effort.operations,
         )
 
     def _states_ns(self, counts: Counts) -> np.ndarray:

@@ -148,7 +148,7 @@ def _plain(spec) -> dict:
 @lru_cache(maxsize=64)
 def _digest_of_code(functions: Iterable[str]) -> str:
     """12 hex digits of archsim's own code, its tables, numeric libraries, and the files of users' functions."""
-    digest = hashlib.sha256(f"{source_digest()} numpy {version('numpy')} numba {version('numba')}".encode())
+    digest = hashlib.sha256(f"{source_digest()} numpy {version('numpy')} numba {version('numba')} scipy {version('scipy')}".encode())
     for file in sorted((shipped_configs() / "assumptions").glob("*.yaml")):
         digest.update(file.read_bytes())
     for name in functions:

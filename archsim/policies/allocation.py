@@ -13,6 +13,8 @@ name            rule
                 (published simulator; Yu et al., ISCA 2026, algorithm 1)
 ``paper``       blocks of tokens to the candidate of lowest cost, hosts and dies within a distance of a host
                 (Yu et al., arXiv 2510.05497 algorithm 1 as the paper states it)
+``lp``          shares of experts that keep the fullest resource lowest, by linear programming, rounded
+                (``archsim.policies.linear_programme``)
 =============== ===========================================================================================
 """
 
@@ -56,6 +58,7 @@ class Effort(NamedTuple):
     sorted_experts: int
     candidates: np.ndarray  # int64[active expert] ranked for it
     blocks: np.ndarray  # int64[active expert] given out one by one
+    operations: int = 0  # multiply-adds of a solver
 
 
 NO_EFFORT = Effort(False, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -92,7 +95,7 @@ def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
     effort = _effort(order)
-    _place_isca26(step, order, block_tokens, candidates, np.zeros(len(step.hops), LOAD), *plan, *effort[2:])
+    _place_isca26(step, order, block_tokens, candidates, np.zeros(len(step.hops), LOAD), *plan, effort.candidates, effort.blocks)
     return _in_expert_order(*plan, effort)
 
 
@@ -104,7 +107,7 @@ def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
     effort, dies = _effort(order), len(step.hops)
-    _place_paper(step, order, block_tokens, distance, np.zeros(dies), np.zeros(dies), *plan, *effort[2:])
+    _place_paper(step, order, block_tokens, distance, np.zeros(dies), np.zeros(dies), *plan, effort.candidates, effort.blocks)
     return _in_expert_order(*plan, effort)
 
 

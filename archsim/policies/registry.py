@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from archsim.policies import allocation, placement, prediction
+from archsim.policies import allocation, linear_programme, placement, prediction
 from archsim.policies.users_own import own_allocation, own_placement, own_predictor
 
 PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced}
@@ -17,6 +17,7 @@ ALLOCATIONS = {
     "home": allocation.home,
     "isca26": allocation.isca26,
     "paper": allocation.paper,
+    "lp": linear_programme.lp,
 }
 
 

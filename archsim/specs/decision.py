@@ -56,6 +56,8 @@ class FirmwareSpec(Spec):
     per_evaluation: number(0, 1e6) = 30
     per_plan_entry: number(0, 1e6) = 12
     per_heatmap_entry: number(0, 1e6) = 1.5
+    # A multiply-add of a solver: two loads, the operation, a store (hand-counted like those above).
+    per_operation: number(0, 1e6) = 4
 
     @model_validator(mode="before")
     @classmethod

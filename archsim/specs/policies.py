@@ -1,7 +1,7 @@
 """Policies: placement × allocation × prediction, each a named rule with parameters.
 
 A rule is one of the names below, or a user's own function ``package.module:function``, to which the parameters are passed as
-they are. :data:`PRESETS` names the five strategies of the published simulator and the paper's own text of allocation.
+they are. :data:`PRESETS` names the five strategies of the published simulator, the paper's own text of allocation, and a linear programme.
 """
 
 import importlib
@@ -95,6 +95,7 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                         }
                     ),
                 ),
+                "lp": Rule("shares of experts by linear programming, rounded: what is left to gain, and what it costs to find"),
             }
         ),
         "prediction": MappingProxyType(
@@ -126,6 +127,7 @@ PRESETS: MappingProxyType[str, MappingProxyType[str, Any]] = MappingProxyType(
             ("ep", "home", "none"),
             ("allo", "isca26", "none"),
             ("allo-paper", "paper", "none"),
+            ("allo-lp", "lp", "none"),
             ("pred", "first_seen", "heatmap"),
             ("allo+pred", "isca26", "heatmap"),
         )
