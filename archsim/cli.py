@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     ablate.add_argument("--jobs", type=positive, metavar="N", help="runs side by side (default: number of cores)")
     ablate.set_defaults(command=_ablate)
 
+    _add_optimum(commands)
     run = commands.add_parser("run", help="run one combination of an experiment; with a timeline of one step")
     _add_experiment(run, "experiment")
     run.add_argument("--policy", metavar="NAME", help="one of the experiment's policies (default: its first)")
@@ -112,6 +113,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_optimum(commands: argparse._SubParsersAction) -> None:
+    optimum = commands.add_parser("optimum", help="how far every policy's steps are from a bound that no allocation could beat")
+    _add_experiment(optimum, "experiment")
+    optimum.add_argument("--out", metavar="DIR", help="folder of the page (default: reports/NAME-optimum)")
+    optimum.add_argument("--steps", type=positive, default=200, metavar="N", help="steps of each run that are bounded, evenly spread (default: 200)")
+    optimum.set_defaults(command=_optimum)
+
+
 def _add_experiment(parser: argparse.ArgumentParser, meaning: str) -> None:
     parser.add_argument("file", metavar="FILE", help=meaning)
     parser.add_argument(
@@ -135,6 +144,13 @@ def _sweep(arguments: argparse.Namespace) -> int:
     refuse_point(arguments.point)
     experiment = load_experiment(arguments.file, arguments.overrides)
     return sweep_command(experiment, arguments.out, arguments.jobs, arguments.dry_run, arguments.scheduler)
+
+
+def _optimum(arguments: argparse.Namespace) -> int:
+    from archsim.optimum_command import optimum_command
+    from archsim.specs.library import load_experiment
+
+    return optimum_command(load_experiment(arguments.file, arguments.overrides), arguments.out, arguments.steps)
 
 
 def _run(arguments: argparse.Namespace) -> int:

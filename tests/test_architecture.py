@@ -13,6 +13,7 @@ ROOMS = [
     ("archsim.policies",),
     ("microarch",),
     ("archsim.engine",),
+    ("archsim.optimum",),
     ("archsim.economics", "archsim.tables", "archsim.results", "archsim.execution", "archsim.runner", "archsim.ablation", "archsim.exploration"),
     ("archsim.report", "archsim.progress"),
     (
@@ -26,6 +27,7 @@ ROOMS = [
         "archsim.area_command",
         "archsim.sweep_command",
         "archsim.ablate_command",
+        "archsim.optimum_command",
         "archsim.cost_command",
     ),
 ]

@@ -1,0 +1,123 @@
+"""The page of ``archsim optimum``: distances of every policy from the bound, and its worst steps beside the relaxation's plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from archsim.files import write_text
+from archsim.optimum.distances import KINDS, StepDistance
+from archsim.report.data import Die, Link
+from archsim.report.mesh_map import colour_bar, mesh_map, scale_css
+from archsim.report.units import TIME_UNITS, percent, scaled
+from archsim.tables import INTEGER, REAL, TEXT, Table
+
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_SHOWN = 24  # worst steps with pictures
+COLUMNS = {
+    **dict.fromkeys(("system", "model"), TEXT), "batch": INTEGER, "assumptions": TEXT, "policy": TEXT, "iteration": INTEGER,
+    "layer": INTEGER, **dict.fromkeys(("bound_ns", "plan_ns", "step_ns", "exposed_ns", "distance"), REAL),
+    **dict.fromkeys(("bound_by", "plan_by"), TEXT),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The bounded steps of one run. ``run``: ``archsim.execution.runs.Run``; ``layer_ids``: the model's numbers of MoE layers."""
+
+    run: object
+    layer_ids: np.ndarray
+    mesh: object
+    steps: tuple[StepDistance, ...]
+
+    def summary(self) -> tuple[float, float, float]:
+        """Distance of the mean, the 95th percentile and the worst step."""
+        far = [each.distance for each in self.steps]
+        return float(np.mean(far)), float(np.percentile(far, 95)), float(max(far))
+
+    @property
+    def worst(self) -> StepDistance:
+        return max(self.steps, key=lambda each: each.distance)
+
+    def name_of(self, step: StepDistance) -> str:
+        return f"iteration {step.step}, layer {int(self.layer_ids[step.layer])}"
+
+
+def write_optimum(found: list[Measured], name: str, folder: Path) -> Path:
+    """Write ``index.html`` and ``optimum.csv``; returns the path of the page. Equal results, equal bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table_of(found).write_csv(folder / "optimum.csv")
+    write_text(folder / "index.html", render(found, name))
+    return folder / "index.html"
+
+
+def table_of(found: list[Measured]) -> Table:
+    """One row a bounded step; ``distance`` of step and decision above the bound, 0.1 is 10 %."""
+    rows = []
+    for each in found:
+        run = each.run
+        for step in each.steps:
+            values = (run.system.name, run.model.name, run.batch, run.assumptions.label, run.policy.name, step.step,
+                      int(each.layer_ids[step.layer]), step.bound.ns, step.plan_ns, float(step.step_ns), float(step.exposed_ns),
+                      float(step.distance), step.bound_by, step.plan_by)
+            rows.append(dict(zip(COLUMNS, values, strict=True)))
+    return Table(COLUMNS, tuple(rows))
+
+
+def render(found: list[Measured], name: str) -> str:
+    """The page as text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["svg"] = Markup
+    worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
+    return environment.get_template("optimum.html.j2").render(
+        name=name, rows=[_row(each) for each in found], worst=[_picture(each) for each in worst],
+        colour_bar=colour_bar(), light=scale_css(dark=False), dark=scale_css(dark=True),
+    )
+
+
+def _row(each: Measured) -> dict:
+    run, steps = each.run, each.steps
+    by = Counter(step.bound_by for step in steps)
+    plan = float(np.mean([step.plan_ns / step.bound.ns - 1 for step in steps]))
+    bare = float(np.mean([step.step_ns / step.bound.ns - 1 for step in steps]))
+    return {
+        "place": (run.system.name, run.model.name, str(run.batch), run.assumptions.label, run.policy.name),
+        "numbers": [percent(value, 1) for value in (*each.summary(), bare, plan)],
+        "worst": each.name_of(each.worst), "steps": len(steps),
+        "by": ", ".join(f"{kind} {percent(by[kind] / len(steps))}" for kind in KINDS if by[kind]),
+    }
+
+
+def _picture(each: Measured) -> dict:
+    worst = each.worst
+    bound, plan, step, decision = (scaled(ns, TIME_UNITS) for ns in (worst.bound.ns, worst.plan_ns, worst.step_ns, worst.exposed_ns))
+    return {
+        "heading": f"{each.run.name}: {each.name_of(worst)}, {percent(worst.distance, 1)} above the bound",
+        "times": f"Bound {bound} (by {worst.bound_by}); fullest resource of the plan {plan} ({worst.plan_by}); step {step}; decision exposed {decision}.",
+        "maps": [
+            ("the policy's plan", _map(each.mesh, worst, worst.loads_ns)),
+            ("the relaxation's plan", _map(each.mesh, worst, worst.bound.loads_ns)),
+        ],
+    }
+
+
+def _map(mesh, step: StepDistance, loads_ns: np.ndarray) -> str:
+    """Loads as parts of the bound."""
+    use, dies = loads_ns / step.bound.ns, mesh.dies
+    x, y = mesh.x_of.tolist(), mesh.y_of.tolist()
+    both_ways = len(use) - 2 * dies < mesh.links
+    names = np.unique(mesh.link_edge, return_index=True)[1] if both_ways else np.arange(mesh.links)
+    links = tuple(
+        Link(src, dst, (x[src], y[src]), (x[dst], y[dst]), both_ways, float(part))
+        for src, dst, part in zip(mesh.link_src[names].tolist(), mesh.link_dst[names].tolist(), use[2 * dies :], strict=True)
+    )
+    return mesh_map(
+        tuple(Die(die, x[die], y[die], float(use[die]), float(use[dies + die]), 0.0) for die in range(dies)), links,
+        "Load of every die's HBM and compute array and of every link, in percent of the bound",
+    )

@@ -1,0 +1,57 @@
+"""How long the bound of a step and a plan of allocation ``lp`` take at DeepSeek-V3's size: 256 experts on 25 dies, 80 links.
+
+    python benchmarks/optimum.py
+"""
+
+import statistics
+import time
+
+import numpy as np
+
+from archsim.engine.setup import build_memory, policy_costs, refuse_misfit
+from archsim.optimum.bound import lower_bound
+from archsim.optimum.problem import ProblemBuilder
+from archsim.policies.allocation import StepView
+from archsim.policies.linear_programme import lp
+from archsim.policies.placement import linear
+from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.workload import SyntheticSpec
+from archsim.workload.demand import build_demand
+from archsim.workload.synthetic import SyntheticTraffic
+from microarch.mesh import build_mesh
+
+STEPS = 20
+
+
+def main() -> None:
+    model, system = load_model("deepseek-v3"), load_system("dojo")
+    home = linear(model.experts, system.dies)
+    for batch in (512, 4096, 16384):
+        source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=0, decode_steps=1), batch)
+        demand = build_demand(source, batch, 1, 0, origin_dies=system.dies, predictor=None)
+        step = int(np.flatnonzero(demand.tokens.any(axis=(1, 2)))[-1])
+        for name in ("physical", "published"):
+            assumptions = load_assumptions(name)
+            memory = build_memory(system, model, assumptions, demand.layers, refuse_misfit(system, model, assumptions, home))
+            builder = ProblemBuilder(system, model, assumptions, home, False, int(demand.tokens.max()))
+            taken = timed(lambda layer: lower_bound(builder.build(demand.tokens[step, layer], demand.origins[step, layer], demand.top_k, layer, memory)))  # noqa: B023
+            print(f"batch {batch:>5} {name:<10} bound of a step: median {statistics.median(taken):.0f} ms, slowest {max(taken):.0f} ms")
+        nothing = np.zeros((model.experts, system.dies), np.int8)
+        hops, costs = build_mesh(system.mesh.x, system.mesh.y).hops, policy_costs(system, model)
+        taken = timed(lambda layer: lp(StepView(demand.tokens[step, layer], demand.first_seen[step, layer], home, nothing, hops, costs)))  # noqa: B023
+        print(f"batch {batch:>5} {'':<10} plan of allocation lp: median {statistics.median(taken):.0f} ms, slowest {max(taken):.0f} ms")
+
+
+def timed(function) -> list[float]:
+    """ms of each of the first layers, the first call left out."""
+    function(0)
+    taken = []
+    for layer in range(STEPS):
+        begin = time.perf_counter()
+        function(layer)
+        taken.append((time.perf_counter() - begin) * 1e3)
+    return taken
+
+
+if __name__ == "__main__":
+    main()
