@@ -28,8 +28,12 @@ def add_pattern_commands(commands: argparse._SubParsersAction) -> None:
     fit.set_defaults(command=_fit)
 
     synth = commands.add_parser("synth", help="generate routing like that of a model; a token-level .npz")
-    synth.add_argument("like", metavar="PRESET", help="name of configs/traffic, or a .yaml of archsim trace fit")
-    synth.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
+    preset = synth.add_mutually_exclusive_group(required=True)
+    preset.add_argument(
+        "preset", nargs="?", metavar="PRESET", help="name of configs/traffic, or a .yaml of archsim trace fit"
+    )
+    preset.add_argument("--like", metavar="PRESET", help="the same")
+    synth.add_argument("--model", metavar="NAME", help="model by name or file (default: the one that the preset is of)")
     synth.add_argument("--requests", type=positive, default=64, metavar="N", help="(default: 64)")
     synth.add_argument("--seed", type=natural, default=0, metavar="N")
     synth.add_argument("--out", required=True, metavar="FILE", help=".npz to write")
@@ -66,10 +70,10 @@ def _fit(arguments: argparse.Namespace) -> int:
     if is_load_matrix(arguments.source):
         print(write_load_preset(Path(arguments.source), load_model(arguments.model), Path(arguments.out)))
         return OK
-    trace, out = _open(arguments), Path(arguments.out)
+    trace, out, model = _open(arguments), Path(arguments.out), load_model(arguments.model)
     out.parent.mkdir(parents=True, exist_ok=True)
     source = f"archsim trace fit of {trace.requests} requests, {len(trace.experts)} tokens, digest {trace.digest[:12]}"
-    save_model(fit_trace(trace, out.stem, source, seed=arguments.seed), out)
+    save_model(fit_trace(trace, out.stem, source, seed=arguments.seed), out, of=model.name)
     print(out)
     return OK
 
@@ -79,10 +83,11 @@ def _synth(arguments: argparse.Namespace) -> int:
 
     from archsim.specs.library import load_model
     from archsim.workload.generative import GenerativeTraffic, collect
-    from archsim.workload.traffic_presets import load_traffic
+    from archsim.workload.traffic_presets import load_traffic, model_of
 
-    model = load_model(arguments.model)
-    trace = collect(GenerativeTraffic(load_traffic(arguments.like, model), arguments.requests, arguments.seed))
+    like = arguments.preset or arguments.like
+    model = load_model(arguments.model or model_of(like))
+    trace = collect(GenerativeTraffic(load_traffic(like, model), arguments.requests, arguments.seed))
     np.savez_compressed(
         arguments.out, experts=trace.experts, request_offsets=trace.request_offsets, iteration=trace.iteration,
         layer_ids=trace.layer_ids, num_experts=model.experts, top_k=model.top_k, num_layers_total=model.layers,

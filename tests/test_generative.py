@@ -117,27 +117,53 @@ def test_damaged_files_are_named(tmp_path):
         read_tables(head, tmp_path / "bad.yaml")
 
 
+def means(trace):
+    """{statistic: mean over layers}, and the share of layers whose phases agree strongly."""
+    found = statistics.layer_statistics(trace)
+    values = {key: float(np.nanmean(value)) for key, value in found.items()}
+    if "prefill_decode_spearman" in found:
+        values["strong"] = float((found["prefill_decode_spearman"] >= statistics.STRONG).mean())
+    return values
+
+
 @pytest.mark.parametrize("name", TRACES)
 def test_fitted_traffic_has_the_statistics_of_the_other_half(name, shared):
-    """Each statistic, mean over layers: within the larger of 10 % and twice the spread of the halves."""
+    """Each statistic of one draw: within the larger of 10 % and twice the spread of the halves."""
     _, *traces = fitted(shared / "data/traces" / TRACES[name], name)
-    one, other, generated = (statistics.layer_statistics(trace) for trace in traces)
+    one, other, generated = (means(trace) for trace in traces)
+    assert ("strong" in other) == (name == "llama-4-maverick")
     for key in other:
-        values = [float(np.nanmean(found[key])) for found in (one, other, generated)]
-        allowed = max(0.1 * values[1], 2 * abs(values[0] - values[1]))
-        assert abs(values[2] - values[1]) <= allowed, (key, values)
+        allowed = max(0.1 * other[key], 2 * abs(one[key] - other[key]))
+        assert abs(generated[key] - other[key]) <= allowed + 1e-9, (key, one[key], other[key], generated[key])
 
 
 def test_fitted_traffic_collapses_where_the_trace_does(shared):
-    """Layer 7: one draw of traffic scatters by 8 % there, because requests have tastes; the mean of eight is tested."""
+    """Layers 7 and 45, in each of several draws of traffic."""
     model, _, other, generated = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
     layer = {int(number): index for index, number in enumerate(other.layer_ids)}
-    counts = statistics.loads(generated)
-    assert counts[layer[45]].argmax() == 40 and counts[layer[45], 40] / counts[layer[45]].sum() > 0.99
-    task = [model.task_names.index(known_tasks(other)[0][each]) for each in known_tasks(other)[1]]
-    draws = [simulate(model, request_lengths(other), task, seed) for seed in range(8)]
-    made = np.mean([statistics.max_over_mean(statistics.loads(draw))[layer[7]] for draw in draws])
-    assert made == pytest.approx(statistics.max_over_mean(statistics.loads(other))[layer[7]], rel=0.1)
+    expected = statistics.max_over_mean(statistics.loads(other))[layer[7]]
+    lengths, task = request_lengths(other), other.request_subject
+    for draw in (generated, *(simulate(model, lengths, task, seed) for seed in range(4))):
+        counts = statistics.loads(draw)
+        assert statistics.max_over_mean(counts)[layer[7]] == pytest.approx(expected, rel=0.1)
+        assert counts[layer[45]].argmax() == 40 and counts[layer[45], 40] / counts[layer[45]].sum() > 0.99
+
+
+def test_tastes_are_spread_evenly_over_requests_and_independent_between_layers():
+    """Experts that requests prefer come as often as their shares say, but for one at either end of an interval, with no pairs among layers."""
+    model = load_traffic("llama-4-maverick", load_model("llama-4-maverick"))
+    model = model.changed(taste_size=np.full(24, 1.0))
+    source = GenerativeTraffic(model, 300, 5, request_task=np.arange(300) % 2)
+    found = source._tastes(np.arange(300))[0]
+    for task, share in enumerate(model.task_popularity):
+        counts = statistics.loads_of(found[task::2, :, None], 128)
+        assert np.abs(counts - 150 * share).max() < 2
+    early = GenerativeTraffic(model, 520, 5, request_task=np.arange(520) % 2)._tastes(np.arange(512))[0]
+    assert (early == GenerativeTraffic(model, 512, 5, request_task=np.arange(512) % 2)._tastes(np.arange(512))[0]).all()
+    pairs = np.array([[(found[:, one] == found[:, other]).mean() for one in range(24)] for other in range(24)])
+    expected = np.einsum("tle,tme->tlm", model.task_popularity, model.task_popularity).mean(axis=0)
+    off = ~np.eye(24, dtype=bool)
+    assert np.abs(pairs - expected)[off].max() < 0.12 and np.abs((pairs - expected)[off].mean()) < 0.01
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from archsim.cli import main
+from archsim.specs.config_files import named_files
 from archsim.specs.library import load_model
 from archsim.workload import open_trace
 from archsim.workload.fit import simulate
 from archsim.workload.profile import DEFINITIONS, insights, profile
 from archsim.workload.statistics import gini, loads
-from archsim.workload.traffic_presets import load_traffic
+from archsim.workload.traffic_presets import load_traffic, model_of
 
 LLAMA = "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
 
@@ -59,6 +60,17 @@ def test_synth_writes_a_trace_that_opens(tmp_path, capsys):
     assert open_trace(out, load_model("olmoe-1b-7b")).requests == 5
 
 
+def test_presets_know_their_model(tmp_path, capsys):
+    out = str(tmp_path / "made.npz")
+    for name in named_files("traffic"):
+        assert model_of(name) == name
+    assert main(["trace", "synth", "--like", "deepseek-v3", "--requests", "2", "--out", out]) == 0
+    assert open_trace(out, load_model("deepseek-v3")).requests == 2
+    (tmp_path / "mine.yaml").write_text("name: mine\nsource: x\n")
+    assert main(["trace", "synth", str(tmp_path / "mine.yaml"), "--out", out]) == 2
+    assert "mine.yaml: does not tell of which model it is; give --model" in capsys.readouterr().err
+
+
 def test_unknown_presets_are_named(tmp_path, capsys):
     arguments = ["--model", "olmoe-1b-7b", "--out", str(tmp_path / "x.npz")]
     assert main(["trace", "synth", "olmo-1b-7b", *arguments]) == 2
@@ -72,6 +84,7 @@ def test_fit_makes_a_preset_of_loads(tmp_path, capsys):
     out = tmp_path / "mine.yaml"
     assert main(["trace", "fit", str(tmp_path / "loads.npz"), "--model", "mixtral-8x7b", "--out", str(out)]) == 0
     traffic = load_traffic(str(out), model)
+    assert model_of(str(out)) == "mixtral-8x7b"
     assert traffic.popularity[1] == pytest.approx(counts / counts.sum(axis=1, keepdims=True), rel=0.01)
     made = loads(simulate(traffic, np.tile([[30, 30]], (300, 1)), np.zeros(300), seed=1))
     assert gini(made) == pytest.approx(gini(counts), rel=0.15)

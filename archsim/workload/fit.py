@@ -6,7 +6,8 @@
    Shares are counted from the *other* requests (taste: from the other tokens of the request), so that a component is
    credited only for what it says about routing it was not made of. The same for the sequence of kinds.
 3. Simulation: traffic with the lengths of the recorded requests is generated and measured like the trace, and the
-   parameter that governs each figure is moved until they agree: acceptance (loads of either phase), keep (experts that
+   parameter that governs each figure is moved until they agree: acceptance (loads of either phase, and how far they
+   agree in a layer), keep (experts that
    neighbours share), taste (those of distant tokens), and how sharp the kinds are (coverage of pairs of experts).
 """
 
@@ -32,7 +33,16 @@ KINDS, KIND_ROUNDS = 64, 12
 LARGEST_TABLE = 400_000
 """Entries of the table of kinds; large models get fewer kinds."""
 
-EM_ROUNDS, SIMULATED_ROUNDS = 25, 14
+EM_ROUNDS, SIMULATED_ROUNDS = 25, 18
+ROUNDS_OF_PHASES, SETTLED, TILT_STEP = 30, 5, 1.8
+"""With two phases: rounds, the first that looks at their agreement, and by how much it then moves for each 1 of excess."""
+
+CHANCE = 0.045
+"""Twice the standard deviation of a layer's Spearman coefficient of the phases over draws of 117 requests (0.01–0.035)."""
+
+COPIES = 4
+"""Times the recorded requests are generated in a round: chance in the loads is halved."""
+
 _POPULARITY, _TASK, _TASTE, _KEEP, _KIND = range(len(COMPONENTS))
 
 
@@ -151,30 +161,83 @@ def request_lengths(trace: Trace) -> np.ndarray:
 
 def simulate(model: TrafficModel, lengths: np.ndarray, task: np.ndarray, seed: int) -> Trace:
     """Generated routing with the lengths int64[request, 2] and tasks int64[request] (of the model) of given requests."""
-    traffic = GenerativeTraffic(model, len(task), seed, lengths=lengths)
-    traffic.request_task = np.asarray(task, np.int64)
-    return collect(traffic)
+    return collect(GenerativeTraffic(model, len(task), seed, lengths=lengths, request_task=task))
 
 
-def adjust(model: TrafficModel, trace: Trace, seed: int = 0, rounds: int = SIMULATED_ROUNDS) -> TrafficModel:
+def adjust(model: TrafficModel, trace: Trace, seed: int = 0) -> TrafficModel:
     """Move acceptance, keep, taste and the sharpness of kinds until generated traffic measures like the trace."""
-    lengths, task = request_lengths(trace), trace.request_subject
-    starts = model.phase_starts
-    target, wanted = phase_shares(trace, starts), _moments(trace)
+    agreed = _decided(phase_agreement(trace))
+    rounds, copies = (SIMULATED_ROUNDS, 1) if agreed is None else (ROUNDS_OF_PHASES, COPIES)
+    requests, starts = trace.requests, model.phase_starts
+    lengths, task = np.tile(request_lengths(trace), (copies, 1)), np.tile(trace.request_subject, copies)
+    recorded, wanted = _without_chance(trace, phase_shares(trace, starts)), _moments(trace)
     kind_experts, sharpness, late = model.kind_experts, np.ones(len(model.layer_ids)), []
+    tilt, least = np.zeros(len(model.layer_ids)), 1 / max(int(lengths[:requests, 0].sum()), 1)
     for step in range(rounds):
         simulated = simulate(model, lengths, task, seed + step)
-        model = model.changed(acceptance=_moved(model.acceptance, target, phase_shares(simulated, starts), step))
+        target, got = _tilted(recorded, tilt, least), phase_shares(simulated, starts)
+        model = model.changed(acceptance=_moved(model.acceptance, target, got, step))
         late = [*late[-5:], model.acceptance]  # averaged in the end: a single draw of traffic has chance in it
+        parts = [statistics.subset(simulated, np.arange(requests) + requests * copy) for copy in range(copies)]
+        if agreed is not None and step >= SETTLED:
+            excess = np.mean([phase_agreement(part) for part in parts], axis=0) - agreed
+            tilt = np.clip(tilt + TILT_STEP * excess / (1 + step / 20), -0.5, 1)
         if step < rounds - 2:
-            near, far, pairs = wanted - _moments(simulated)
+            near, far, pairs = wanted - _moments(parts[0])
             sharpness = np.clip(sharpness + 3 * pairs, 0.7, 3)
-            powered = kind_experts ** sharpness[:, None]
             model = model.changed(
                 weights=_moved_weights(model.weights, near - far, far),
-                kind_experts=powered / powered.sum(axis=2, keepdims=True),
+                kind_experts=_sharpened(model.kind_popularity[-1], kind_experts, sharpness),
             )
     return model.changed(acceptance=np.mean(late, axis=0))
+
+
+def phase_agreement(trace: Trace) -> np.ndarray | None:
+    """float64[layer]: Spearman coefficient of the loads in prefill and in decode; None if a phase is missing."""
+    prefill = trace.iteration == 0
+    if prefill.all() or not prefill.any():
+        return None
+    return np.nan_to_num(statistics.spearman(statistics.loads(trace, prefill), statistics.loads(trace, ~prefill)), nan=1)
+
+
+def _without_chance(trace: Trace, shares: np.ndarray) -> np.ndarray:
+    """Shares [phase, layer, expert] that spread as those of endless traffic would: generated ones get chance of their own.
+
+    Square roots of loads (where chance is alike for all experts) vary by what experts differ in, which two halves of the
+    requests have in common, and by chance. Deviations from their mean are scaled so that the former alone is left.
+    """
+    one, other = (np.sqrt(_shares_of(statistics.loads(half))) for half in statistics.halves(trace))
+    common = ((one - one.mean(axis=1, keepdims=True)) * (other - other.mean(axis=1, keepdims=True))).mean(axis=1)
+    whole = np.sqrt(_shares_of(statistics.loads(trace)))
+    real = np.sqrt(np.clip(common / np.maximum(whole.var(axis=1), 1e-12), 0, 1))[:, None]
+    mean = whole.mean(axis=1, keepdims=True)
+    ratio = ((mean + real * (whole - mean)) / np.maximum(whole, 1e-3)) ** 2
+    changed = shares * np.clip(ratio, 0.25, 4)
+    return changed / changed.sum(axis=2, keepdims=True)
+
+
+def _shares_of(counts: np.ndarray) -> np.ndarray:
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+
+
+def _decided(agreed: np.ndarray | None) -> np.ndarray | None:
+    """Agreement of the phases, moved by at most CHANCE away from STRONG where it is nearer than that.
+
+    A layer whose coefficient is STRONG but for chance would else be above it in half of all generated traffic,
+    and the share of strong layers would depend on the seed.
+    """
+    if agreed is None:
+        return None
+    side = np.where(agreed >= statistics.STRONG, CHANCE, -CHANCE)
+    return np.where(np.abs(agreed - statistics.STRONG) < CHANCE, statistics.STRONG + side, agreed)
+
+
+def _tilted(shares: np.ndarray, tilt: np.ndarray, least: float) -> np.ndarray:
+    """Shares whose prefill differs more (tilt > 0) or less (< 0) from the late decode steps, layer by layer."""
+    if len(shares) == 1:
+        return shares
+    prefill = shares[0] * ((shares[0] + least) / (shares[-1] + least)) ** tilt[:, None]
+    return np.concatenate([prefill[None] / prefill.sum(axis=1, keepdims=True), shares[1:]])
 
 
 def _moments(trace: Trace) -> np.ndarray:
@@ -195,7 +258,7 @@ def _moved(acceptance: np.ndarray, wanted: np.ndarray, got: np.ndarray, step: in
     ratio = (wanted + 1e-6) / (got + 1e-6)
     moved = acceptance * np.clip(ratio, 0.5, 2) ** (0.9 if step < 3 else 0.5)
     popular = np.where(wanted * wanted.shape[-1] >= 1, moved, 0)
-    return np.clip(moved / popular.max(axis=-1, keepdims=True), 0.02, 1)
+    return np.clip(moved / popular.max(axis=-1, keepdims=True), 0.001, 1)
 
 
 def _moved_weights(weights: np.ndarray, keep: np.ndarray, taste: np.ndarray) -> np.ndarray:
@@ -209,6 +272,18 @@ def _moved_weights(weights: np.ndarray, keep: np.ndarray, taste: np.ndarray) -> 
     rest = np.maximum(moved[:, others].sum(axis=1), 1e-9)
     moved[:, others] *= (1 - np.minimum(fixed, 0.95))[:, None] / rest[:, None]
     return moved
+
+
+def _sharpened(share: np.ndarray, kind_experts: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
+    """kind_experts to the power of sharpness [layer]; an expert's mean over the kinds, weighted by share, about as before.
+
+    Otherwise rare experts would become rarer than acceptance, at most 1, can make up for.
+    """
+    powered = kind_experts ** sharpness[:, None]
+    powered /= powered.sum(axis=2, keepdims=True)
+    before, after = (np.tensordot(share, table, 1) for table in (kind_experts, powered))
+    powered *= before / np.maximum(after, 1e-12)
+    return powered / powered.sum(axis=2, keepdims=True)
 
 
 def _taste_size(trace: Trace, weights: np.ndarray) -> np.ndarray:

@@ -13,9 +13,10 @@ keep        an expert of the previous token: experts stay, with a probability th
 kind        by its share in tokens of this kind.
 
 The kind of a token is drawn by the same components; there, *kind* means by what follows the previous token's kind.
+Tastes are dealt out by Latin hypercube sampling over BLOCK requests of a task, so that loads depend little on the seed.
 Acceptance, of each phase its own, settles how far the loads of the phases agree, and corrects what distinct
 experts of a token change of the shares. Numbers are counter-based, as in `archsim.workload.synthetic`: the routing of a
-request depends on the seed and its number alone.
+request depends on the seed, its number, and, in the last block of a task, on how many requests that block has.
 """
 
 import hashlib
@@ -30,6 +31,12 @@ from archsim.workload.traffic_model import COMPONENTS, TrafficModel
 
 TASK_SIZE = 64
 """Experts, drawn with repeats, that make up the shares of a task or language the model does not know."""
+
+BLOCK = 256
+"""Requests of a task over which tastes are spread evenly."""
+
+MOST_TASTES = 64
+"""Experts of a request's taste at a layer, at most: what is kept for every request of a batch."""
 
 _ATTEMPTS = np.int64(256)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -51,14 +58,17 @@ class GenerativeTraffic:
         seed: int,
         mix: Mapping[str, float] | None = None,
         lengths: np.ndarray | None = None,
+        request_task: np.ndarray | None = None,
     ):
         self.model, self.requests, self.seed = model, requests, seed
         self.layer_ids, self.num_experts, self.top_k = model.layer_ids, model.experts, model.top_k
         share = dict(mix) if mix else dict(zip(model.task_names, model.task_share.tolist(), strict=True))
         self.tasks = tuple(share)
         self.lengths = model_lengths(model, requests, seed) if lengths is None else np.asarray(lengths, np.int64)
-        self.request_task = _pick(np.array(list(share.values())), _uniform(seed, 1, requests))
-        self._tables = _tables(model, self.tasks)
+        drawn = _pick(np.array(list(share.values())), _uniform(seed, 1, requests)) if request_task is None else request_task
+        self.request_task = np.asarray(drawn, np.int64)
+        self._strata = _strata(self.request_task)
+        self._tables, self._taste_ends = _tables(model, self.tasks)
 
     @property
     def label(self) -> str:
@@ -78,15 +88,28 @@ class GenerativeTraffic:
         kind = np.zeros(len(requests), np.int64)
         group = np.arange(self.num_experts) * self.model.groups // self.num_experts
         most = np.int64(self.model.top_groups if self.model.groups > 1 else 2)
+        tastes = self._tastes(requests)
         for iteration, position, token in self._rows(requests, decode_steps):
             experts = np.empty((len(position), layers, self.top_k), np.int16)
             request = requests[position]
             phase = np.searchsorted(self.model.phase_starts, iteration, side="right") - 1
             _generate(
                 np.uint64(self.seed), np.int64(phase), group, most, request, token, position,
-                self.request_task[request], self.layer_ids, *self._tables, kind, last, experts,
+                self.request_task[request], self.layer_ids, *tastes, *self._tables, kind, last, experts,
             )  # fmt: skip
             yield StepTokens(iteration, position, experts)
+
+    def _tastes(self, requests: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What requests prefer: experts int16[request, item], where in a row each layer begins, and kinds."""
+        task = self.request_task[requests]
+        starts = np.concatenate([[0], np.cumsum(_sizes(self.model.taste_size))])
+        experts = np.empty((len(requests), starts[-1]), np.int16)
+        kinds = np.empty((len(requests), int(_sizes(self.model.kind_taste_size)[0])), np.int16)
+        of_experts, of_kinds = self._taste_ends
+        key, strata = np.uint64(self.seed), self._strata[requests]
+        _fill_tastes(key, strata, task, self.layer_ids + 1, starts, of_experts, experts)
+        _fill_tastes(key, strata, task, np.zeros(1, np.int32), np.array([0, kinds.shape[1]]), of_kinds, kinds)
+        return experts, starts, kinds
 
     def _rows(self, requests: np.ndarray, decode_steps: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """(iteration, position int32[n], token int64[n] within its request) of every piece."""
@@ -166,27 +189,27 @@ def _pick(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     return np.minimum(np.searchsorted(ends, uniform * ends[-1], side="right"), len(weights) - 1)
 
 
-def _tables(model: TrafficModel, tasks: tuple[str, ...]) -> tuple[np.ndarray, ...]:
-    """What the kernel draws from, kinds first; see its parameters."""
+def _tables(model: TrafficModel, tasks: tuple[str, ...]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """What `_generate` draws from, kinds first, and what tastes are made of: `_ends` of experts and of kinds."""
     mean = model.popularity.mean(axis=0)
     task = np.stack([shares_of_task(model.task_popularity, model.task_names, mean, name) for name in tasks])
     kinds = [
         shares_of_task(model.task_kinds[:, None], model.task_names, model.kind_popularity.mean(axis=0)[None], name)[0]
         for name in tasks
     ]
-    return (
+    kinds = np.stack(kinds)
+    drawn = (
         _thresholds(model.kind_weights[None], [_KEEP, _KIND])[0],
-        np.uint64(max(round(float(model.kind_taste_size[0])), 1)),
         _compact(model.kind_popularity),
-        _compact(np.stack(kinds)),
+        _compact(kinds),
         _compact(model.kind_following),
         _thresholds(model.weights, [_KEEP]),
-        np.maximum(np.round(model.taste_size), 1).astype(np.uint64),
         _compact(model.popularity),
         _compact(task),
         _compact(model.kind_experts),
         np.round(model.acceptance * 65536).astype(np.uint32),
     )
+    return drawn, (_ends(task), _ends(kinds[:, None]))
 
 
 def _thresholds(weights: np.ndarray, needs_previous: list[int]) -> np.ndarray:
@@ -207,11 +230,30 @@ def _compact(shares: np.ndarray) -> np.ndarray:
     return (np.minimum(limit, _BITS_16) << np.uint64(16) | other).astype(np.uint32).reshape(shares.shape)
 
 
+def _ends(shares: np.ndarray) -> np.ndarray:
+    """uint32[..., item]: cumulative shares times 2**32, less 1."""
+    ends = np.cumsum(shares, axis=-1)
+    return np.maximum(np.round(ends / ends[..., -1:] * 2.0**32) - 1, 0).astype(np.uint32)
+
+
+def _strata(task: np.ndarray) -> np.ndarray:
+    """int64[request, 3]: block, place in the block and size of the block of every request.
+
+    A block is BLOCK consecutive requests of one task; the last one is what is left.
+    """
+    found = np.empty((len(task), 3), np.int64)
+    for each in np.unique(task):
+        rows = np.flatnonzero(task == each)
+        place = np.arange(len(rows))
+        first = place // BLOCK * BLOCK
+        found[rows] = np.stack([place // BLOCK, place - first, np.minimum(len(rows) - first, BLOCK)], axis=1)
+    return found
+
+
 @njit(cache=True)
 def _generate(
-    seed, phase, group, most_groups, request, token, position, task, layer_ids,
-    kind_limits, kind_taste, kind_popular, kind_tasked, kind_next,
-    limits, taste_size, popular, tasked, by_kind, acceptance, last_kind, last, out,
+    seed, phase, group, most_groups, request, token, position, task, layer_ids, tastes, taste_starts, kind_tastes,
+    kind_limits, kind_popular, kind_tasked, kind_next, limits, popular, tasked, by_kind, acceptance, last_kind, last, out,
 ):  # fmt: skip
     """Fill out int16[n, layer, k]; leave each request's latest token in last int16[batch, layer, k] and last_kind.
 
@@ -227,8 +269,8 @@ def _generate(
         origin = scatter(scatter(seed + _GOLDEN) ^ np.uint64(request[row]))
         before = last[position[row]]
         kind = _kind_of(
-            origin, token[row], kind_limits[first], kind_taste, kind_popular[phase], kind_tasked[task[row]], kind_next,
-            last_kind[position[row]],
+            origin, token[row], kind_limits[first], kind_tastes[position[row]], kind_popular[phase],
+            kind_tasked[task[row]], kind_next, last_kind[position[row]],
         )  # fmt: skip
         last_kind[position[row]] = kind
         for layer in range(layers):
@@ -244,12 +286,10 @@ def _generate(
                 if component == _KIND:
                     expert = _column(draw, by_kind[kind, layer])
                 elif component == _KEEP:
-                    expert = np.int64(
-                        before[layer, np.int64((draw >> np.uint64(40)) * np.uint64(top_k) >> np.uint64(24))]
-                    )
+                    expert = np.int64(_item(draw, before[layer]))
                 elif component == _TASTE:
-                    item = ((draw >> np.uint64(32)) * taste_size[layer]) >> np.uint64(32)
-                    expert = _column(scatter(own + item), tasked[task[row], layer])
+                    of_layer = tastes[position[row], taste_starts[layer] : taste_starts[layer + 1]]
+                    expert = np.int64(_item(draw, of_layer))
                 elif component == _TASK:
                     expert = _column(draw, tasked[task[row], layer])
                 else:
@@ -273,7 +313,7 @@ def _generate(
 
 
 @njit(cache=True)
-def _kind_of(origin, token, limits, taste_size, popular, tasked, following, before):
+def _kind_of(origin, token, limits, tastes, popular, tasked, following, before):
     """The kind of a token; see `_generate`. before: that of the previous one."""
     pick = scatter(scatter(origin) ^ (np.uint64(token) + _GOLDEN))
     draw = scatter(pick)
@@ -283,9 +323,7 @@ def _kind_of(origin, token, limits, taste_size, popular, tasked, following, befo
     if component == _KIND:
         return _column(draw, following[before])
     if component == _TASTE:
-        return _column(
-            scatter(origin ^ (((draw >> np.uint64(32)) * taste_size >> np.uint64(32)) + np.uint64(1))), tasked
-        )
+        return np.int64(_item(draw, tastes))
     return _column(draw, tasked if component == _TASK else popular)
 
 
@@ -296,6 +334,68 @@ def _component(number, limits):
     while (number & _BITS_16) >= limits[component]:
         component += 1
     return component
+
+
+def _sizes(taste_size: np.ndarray) -> np.ndarray:
+    return np.clip(np.round(taste_size), 1, MOST_TASTES).astype(np.int64)
+
+
+@njit(cache=True)
+def _fill_tastes(seed, strata, task, layer_ids, starts, ends, out):
+    """Fill out int16[request, item]: columns starts[layer] to starts[layer + 1] are of a layer.
+
+    strata: see `_strata`. task: int64[request]. ends: `_ends` of [task, layer, expert].
+    """
+    for row in range(len(out)):
+        for layer in range(len(layer_ids)):
+            key = scatter(scatter(seed - _GOLDEN) + np.uint64(layer_ids[layer]) * _GOLDEN) + np.uint64(task[row] << 32)
+            for column in range(starts[layer], starts[layer + 1]):
+                number = _stratified(key + np.uint64(column - starts[layer]), strata[row])
+                out[row, column] = _at(number, ends[task[row], layer])
+
+
+@njit(cache=True)
+def _stratified(key, stratum):
+    """A random number of 32 bits, uniform for each request, evenly spread over the requests of a block.
+
+    The block is cut into as many equal intervals as it has requests, dealt out by a permutation of its own for every
+    key (Latin hypercube sampling, McKay et al., Technometrics 21, 1979).
+    """
+    block, place, size = stratum
+    bits = 1
+    while (1 << bits) < size:
+        bits += 1
+    mask, half = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
+    key = scatter(key ^ scatter(np.uint64(block) + _GOLDEN))
+    item = np.uint64(place)
+    while True:  # a bijection of `bits` bits, until it falls below the size: a permutation of the places
+        for step in range(4):
+            turn = key >> np.uint64(13 * step)
+            item = ((item ^ (turn & mask)) * ((turn >> np.uint64(1)) | np.uint64(1))) & mask
+            item ^= item >> half
+        if item < np.uint64(size):
+            break
+    within = scatter(key + np.uint64(place)) >> np.uint64(32)
+    return ((item << np.uint64(32)) + within) // np.uint64(size)
+
+
+@njit(cache=True)
+def _at(number, ends):
+    """The item of `_ends` whose interval a number of 32 bits falls into."""
+    low, high = 0, len(ends) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if number <= np.uint64(ends[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return np.int64(low)
+
+
+@njit(cache=True)
+def _item(number, items):
+    """One of some items, by the upper 24 bits of a random number."""
+    return items[np.int64((number >> np.uint64(40)) * np.uint64(len(items)) >> np.uint64(24))]
 
 
 @njit(cache=True)

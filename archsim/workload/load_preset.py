@@ -57,7 +57,7 @@ def write_load_preset(source: Path, model, out: Path) -> Path:
     mean = np.stack([each.mean(axis=0) for each in of_phase])
     codes = np.round(mean / mean.max(axis=2, keepdims=True) * 65535).astype(np.uint16)
     tables = out.with_suffix(".npz")
-    head = {"name": out.stem, "source": f"loads: {source.name}; the rest assumed", "loads": tables.name, **ASSUMED}
+    head = {"name": out.stem, "model": model.name, "source": f"loads: {source.name}; the rest assumed", "loads": tables.name, **ASSUMED}
 
     def write(acceptance: np.ndarray) -> None:
         code = np.round(acceptance * 255).astype(np.uint8)

@@ -209,7 +209,7 @@ def working_set(trace: Trace, batches: tuple[int, ...], draws: int = 32, seed: i
     for index, batch in enumerate(batches):
         for _ in range(draws):
             chosen = trace.experts[rows[generator.integers(len(rows), size=batch)]]
-            found[index] += (_loads_of(chosen, trace.num_experts) > 0).sum(axis=1) / draws
+            found[index] += (loads_of(chosen, trace.num_experts) > 0).sum(axis=1) / draws
     return found
 
 
@@ -264,7 +264,7 @@ def _mean_ranks(table: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def _loads_of(experts: np.ndarray, num_experts: int) -> np.ndarray:
+def loads_of(experts: np.ndarray, num_experts: int) -> np.ndarray:
     counts = np.zeros((experts.shape[1], num_experts), np.int64)
     _count_loads(experts, np.ones(len(experts), np.bool_), counts)
     return counts

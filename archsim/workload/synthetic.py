@@ -121,21 +121,35 @@ def alias_table(shares: np.ndarray) -> np.ndarray:
     Returns uint64[layer, expert], limit << 16 | other: a column, drawn uniformly, stands for its own expert if another
     uniform number of 20 bits is below its limit, for the expert `other` else.
     """
+    table = np.empty(shares.shape, np.uint64)
+    _fill_alias(np.ascontiguousarray(shares, np.float64), table)
+    return table
+
+
+@njit(cache=True)
+def _fill_alias(shares, table):
     layers, experts = shares.shape
-    limit = np.full((layers, experts), 1 << 20, np.uint64)
-    other = np.zeros((layers, experts), np.uint64)
+    poor, rich = np.empty(experts, np.int64), np.empty(experts, np.int64)
     for layer in range(layers):
-        rest = (shares[layer] * experts).tolist()
-        poor = [expert for expert in range(experts) if rest[expert] < 1]
-        rich = [expert for expert in range(experts) if rest[expert] >= 1]
-        while poor and rich:
-            column, donor = poor.pop(), rich[-1]
-            limit[layer, column] = round(rest[column] * (1 << 20))
-            other[layer, column] = donor
+        rest = shares[layer] * experts
+        poors, riches = 0, 0
+        for expert in range(experts):
+            if rest[expert] < 1:
+                poor[poors] = expert
+                poors += 1
+            else:
+                rich[riches] = expert
+                riches += 1
+            table[layer, expert] = np.uint64(1 << 36)
+        while poors and riches:
+            poors -= 1
+            column, donor = poor[poors], rich[riches - 1]
+            limit = np.uint64(np.rint(rest[column] * (1 << 20)))
+            table[layer, column] = limit << np.uint64(16) | np.uint64(donor)
             rest[donor] -= 1 - rest[column]
             if rest[donor] < 1:
-                poor.append(rich.pop())
-    return limit << np.uint64(16) | other
+                poor[poors] = donor
+                poors, riches = poors + 1, riches - 1
 
 
 def _rows(requests: int, tokens: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

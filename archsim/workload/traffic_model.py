@@ -83,12 +83,13 @@ class TrafficModel:
         return replace(self, **changes)
 
 
-def save_model(model: TrafficModel, path: Path) -> None:
-    """Write `path` (.yaml) and the arrays beside it (.npz), shares rounded to 8 or 16 bits."""
+def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
+    """Write `path` (.yaml) and the arrays beside it (.npz), shares rounded to 8 or 16 bits. of: whose routing it is."""
     tables = path.with_suffix(".npz")
     np.savez_compressed(tables, **{name: _coded(name, array) for name, array in model.arrays.items()})
     head = {
         "name": model.name,
+        **({"model": of} if of else {}),
         "source": model.source,
         "top_k": int(model.top_k),
         "groups": model.groups,

@@ -20,6 +20,7 @@ from archsim.workload.traffic_model import COMPONENTS, QUANTILES, TrafficModel, 
 
 STATISTICS = {
     "name": "of the model",
+    "model": "whose traffic it is, by name; without it, that of the same name as the preset",
     "source": "where each number comes from",
     "groups": "equal groups that the experts lie in; 1: none",
     "top_groups": "groups that the experts of a token may lie in",
@@ -35,7 +36,7 @@ STATISTICS = {
     "prompt_tokens": "shortest, median and longest prompt",
     "decode_steps": "fewest, median and most decode steps",
 }
-_OPTIONAL = {"loads", "popularity_skew", "phase_agreement"}
+_OPTIONAL = {"model", "loads", "popularity_skew", "phase_agreement"}
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,7 @@ def shape_of(model) -> _Shape:
 def load_traffic(like: str, model) -> TrafficModel:
     """The parameters of a preset for the layers of a ModelSpec. Raises TraceError if they are of another shape."""
     file = traffic_file(like)
-    try:
-        head = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TraceError(f"{file}: not a readable traffic model ({error})") from error
-    if not isinstance(head, dict):
-        raise TraceError(f"{file}: not a traffic model; expected keys such as name, source")
+    head = _head(file)
     shape = shape_of(model)
     found = read_tables(head, file) if "tables" in head else from_statistics(head, file, shape)
     if (found.experts, found.top_k) != (model.experts, model.top_k):
@@ -97,6 +93,26 @@ def load_traffic(like: str, model) -> TrafficModel:
             f"top-{model.top_k}"
         )
     return _of_layers(found, shape.layer_ids, file)
+
+
+def model_of(like: str) -> str:
+    """The name of the model that a preset is of. Raises TraceError if it does not tell."""
+    file = traffic_file(like)
+    head = _head(file)
+    name = head.get("model", head.get("name"))
+    if "model" not in head and name not in named_files("models"):
+        raise TraceError(f"{file}: does not tell of which model it is; give --model")
+    return str(name)
+
+
+def _head(file: Path) -> dict:
+    try:
+        head = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TraceError(f"{file}: not a readable traffic model ({error})") from error
+    if not isinstance(head, dict):
+        raise TraceError(f"{file}: not a traffic model; expected keys such as name, source")
+    return head
 
 
 def from_statistics(head: dict, file: Path, shape: _Shape) -> TrafficModel:
