@@ -56,7 +56,7 @@ def _axes(plan: SweepPlan) -> str:
 
 def _print_points(plan: SweepPlan, selection) -> int:
     _print_dropped(plan, selection)
-    table = _table("point", *(axis.name for axis in plan.sweep.axes), "system", "model", "batch", "policy", "assumptions")
+    table = _table("point", *_heads(plan), "system", "model", "batch", "policy", "assumptions")
     shown = selection.kept[:_LISTED]
     for number in shown:
         point = plan.point(number)
@@ -83,7 +83,7 @@ def _print_best(plan: SweepPlan, results: Path) -> None:
 
     names = ["point", "model", "batch", "policy", "throughput_tokens_per_s", "die_utilisation"]
     table = parquet.read_table(results, columns=names).sort_by([("throughput_tokens_per_s", "descending"), ("point", "ascending")])
-    grid = _table("point", *(axis.name for axis in plan.sweep.axes), "model", "batch", "policy", "tokens/s", "die use")
+    grid = _table("point", *_heads(plan), "model", "batch", "policy", "tokens/s", "die use")
     for row in table.slice(0, _BEST).to_pylist():
         point = plan.point(row["point"])
         throughput = row["throughput_tokens_per_s"]
@@ -91,6 +91,11 @@ def _print_best(plan: SweepPlan, results: Path) -> None:
         grid.add_row(str(point.index), *plan.shown(point).values(), point.parts["model"].name, str(point.batch), point.parts["policy"].name, *told)
     print("highest decode throughput:")
     _console().print(grid)
+
+
+def _heads(plan: SweepPlan) -> list[str]:
+    """The axes without their roots: narrow, and still telling."""
+    return [".".join(axis.path[1:]) or axis.name for axis in plan.sweep.axes]
 
 
 def _table(*columns: str):

@@ -11,6 +11,7 @@ from archsim.engine.state import HIDDEN, UNITS
 from archsim.execution.simulator import Simulator
 from archsim.report.data import Die, Link
 from archsim.report.mesh_map import MOST_BOWED, mesh_map
+from archsim.report.page import write_report
 from archsim.runner import prepare, sweep
 from archsim.specs.errors import ArchsimError, SpecError
 from archsim.specs.library import load_experiment
@@ -236,3 +237,13 @@ def test_a_map_says_what_it_leaves_out():
     long = mesh.links - build_mesh(7, 6).links
     assert long > MOST_BOWED and f"{long:,} links between dies that are no neighbours are not drawn" in drawn
     assert "Q" not in drawn
+
+
+def test_a_report_names_topologies_and_draws_them(tmp_path):
+    switch = "systems.1.topology=switch"
+    classes = "systems.0.topology={name: mesh, vertical: {bandwidth: 300 GB/s}}"
+    experiment = tiny(tmp_path, classes, switch, "workload.batch=12", "policies=[base]", "assumptions=physical")
+    sweep(experiment, tmp_path / "out", jobs=1)
+    page = write_report(tmp_path / "out").read_text(encoding="utf-8")
+    assert "<td>2 × 2, switch</td>" in page and "<td>3 × 2, mesh</td>" in page
+    assert page.count("<circle class=\"u0 l0\"") == 1

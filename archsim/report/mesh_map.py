@@ -6,6 +6,7 @@ that are not between neighbours are left out, and the map says so.
 """
 
 from collections.abc import Callable, Iterable
+from math import hypot
 
 from archsim.report.data import Die, Link
 from archsim.report.svg import element, number, picture, text
@@ -36,6 +37,10 @@ def mesh_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str) -> str
         parts += [_numbers(die) for die in dies]
     gap = PITCH - SIDE
     width, height = columns * PITCH - gap + 4, rows * PITCH - gap + 4
+    pad = max((BOW / 2 * PITCH * hypot(link.dst_at[0] - link.src_at[0], link.dst_at[1] - link.src_at[1]) for link in shown), default=0.0)
+    if pad:  # links bow out of the rows and columns
+        parts = [element("g", "".join(parts), transform=f"translate({number(pad)} {number(pad)})")]
+        width, height = width + 2 * pad, height + 2 * pad
     if len(shown) < len(bowed):
         height += 16
         parts.append(text(2, height - 4, f"{len(bowed):,} links between dies that are no neighbours are not drawn", "m"))
