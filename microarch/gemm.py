@@ -49,7 +49,8 @@ def choose_table(
 ) -> GemmTable:
     """The plain-GEMM table of a dtype: of the library with most shapes unless named, and its newest version.
 
-    fp16 is as fast as bf16. Raises SpecError where there is none.
+    Tables without the quantisation of the activation go first. fp16 is as fast as bf16. Raises SpecError where there is
+    none, naming those there are.
     """
     wanted = "bf16" if dtype == "fp16" else dtype
     tables = [table for table in calibration.gemm if table.groups == 1 and table.dtype == wanted]
@@ -57,9 +58,12 @@ def choose_table(
         table for table in tables if library in (None, table.library) and (version is None or version == table.version)
     ]
     if not tables:
-        raise SpecError(f"calibration {calibration.gpu} has no GEMM table for {library or ''} {version or ''} {dtype}")
-    best = max(tables, key=lambda table: (len(table.shapes), table.library)).library
-    return max((table for table in tables if table.library == best), key=lambda table: newest_first(table.version))
+        asked = " ".join(part for part in (library, version, dtype) if part)
+        others = sorted({f"{table.library} {table.dtype}" for table in calibration.gemm if table.groups == 1})
+        raise SpecError(f"calibration {calibration.gpu} has no GEMM table for {asked} (it has: {', '.join(others) or 'none'})")
+    best = max(tables, key=lambda table: (table.quantisation == "apart", len(table.shapes), table.library))
+    alike = [each for each in tables if (each.library, each.quantisation) == (best.library, best.quantisation)]
+    return max(alike, key=lambda table: newest_first(table.version))
 
 
 def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 1.0, memory: float = 1.0) -> np.ndarray:
@@ -175,9 +179,34 @@ def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:
     for point, rows in enumerate(m):
         known = _features(sizes, rows, sms)
         covariance = _covariance(known, known) + NOISE * np.eye(len(sizes))
-        weights = np.linalg.solve(covariance, corrections[:, point])
+        weights = corrections[:, point].copy()
+        solve_definite(covariance, weights)
         found[:, point] = _covariance(_features(wanted, rows, sms), known) @ weights
     return found
+
+
+@kernel
+def solve_definite(matrix, right):
+    """Puts the solution of matrix x = right in place of ``right`` float64[n], by Cholesky; ``matrix`` float64[n, n],
+    symmetric and positive definite, is overwritten.
+
+    As linear algebra libraries do it, but for their threads, which on a loaded machine cost a hundred times the work.
+    """
+    n = len(right)
+    for j in range(n):
+        for i in range(j, n):
+            total = matrix[i, j]
+            for p in range(j):
+                total -= matrix[i, p] * matrix[j, p]
+            matrix[i, j] = np.sqrt(total) if i == j else total / matrix[j, j]
+    for i in range(n):
+        for p in range(i):
+            right[i] -= matrix[i, p] * right[p]
+        right[i] /= matrix[i, i]
+    for i in range(n - 1, -1, -1):
+        for p in range(i + 1, n):
+            right[i] -= matrix[p, i] * right[p]
+        right[i] /= matrix[i, i]
 
 
 def left_out(sizes, corrections, m, sms: int) -> tuple[np.ndarray, np.ndarray]:

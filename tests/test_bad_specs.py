@@ -306,10 +306,10 @@ CHANGED = {
         "assumptions: [published, {set: physical, contention: none}]",
         "28: assumptions.1.contention: unknown value 'none' (valid: shared, reserved)",
     ),
-    "assumption of a later version": (
+    "unknown value of gemm": (
         "assumptions: physical",
-        "assumptions: {gemm: calibrated}",
-        "28: assumptions.gemm: 'calibrated' is not available yet in this version; valid: tables, roofline",
+        "assumptions: {gemm: calibrate}",
+        "28: assumptions.gemm: unknown value 'calibrate'; did you mean 'calibrated'? (valid: tables, roofline, calibrated)",
     ),
     "own set that leaves fields open": (
         "assumptions: physical",

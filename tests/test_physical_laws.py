@@ -141,8 +141,9 @@ def test_rates_times_c_and_latencies_over_c_divide_times_by_c(name, arbitration)
     )
     # isca26 rounds the compute time of a block up to whole ns (published rule), which has a unit of its own.
     spec = policy(name, allocation={"name": "paper", "block_tokens": 50, "distance": 1}) if "allo" in name else policy(name)
-    slow = simulate(spec=spec, system=system, arbitration=arbitration)[1]
-    fast = simulate(spec=spec, system=quick, arbitration=arbitration)[1]
+    # What a measured GEMM spends on its launch has no rate.
+    slow = simulate(spec=spec, system=system, arbitration=arbitration, gemm="roofline")[1]
+    fast = simulate(spec=spec, system=quick, arbitration=arbitration, gemm="roofline")[1]
     assert (fast.step_ns * c == slow.step_ns).all()
 
 
@@ -180,8 +181,11 @@ def test_twice_the_bandwidth_slows_no_run(name, what):
     better = small_system(**{what: {field: 2 * getattr(getattr(system, what), field)}})
     # The plan of the slower machine: what is tested is the engine, not whether a plan suits a machine.
     spec = policy(name, allocation="first_seen") if "allo" in name else policy(name)
-    before, after = simulate(spec=spec, system=system)[1], simulate(spec=spec, system=better)[1]
+    before, after = (simulate(spec=spec, system=each, gemm="roofline")[1] for each in (system, better))
     assert after.decode_ns <= before.decode_ns * (1 + 1e-9)
+    # Where arrays are the bottleneck, as with measured launches here, their order alone moves a run.
+    before, after = (simulate(spec=spec, system=each)[1] for each in (system, better))
+    assert after.decode_ns <= before.decode_ns * (1 + SCHEDULING_ANOMALY)
 
 
 SCHEDULING_ANOMALY = 0.005  # of a run of few steps: list scheduling on a faster machine may order work less luckily
@@ -237,7 +241,8 @@ def test_one_expert_on_one_die_takes_what_the_formula_says(tokens, window):
     slice_bytes = model.hidden * model.expert_ffn
     system = small_system(1, 1, llc={"capacity_bytes": window * slice_bytes, "segment_bytes": slice_bytes})
     demand = demand_of(model, system, policy("ep"), batch=tokens, decode_steps=1)
-    engine = EventEngine(system, model, policy("ep"), load_assumptions("physical", activations="ignored", decision_cost="free"), demand)
+    assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", gemm="roofline")
+    engine = EventEngine(system, model, policy("ep"), assumptions, demand)
     outcome = engine.run()
     n = int(demand.tokens[1, 0, 0])
     compute_ns = 2 * model.hidden * model.expert_ffn * n / (1e6 * 0.7)

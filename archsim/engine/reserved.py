@@ -58,7 +58,7 @@ STAGE = np.dtype(
     [
         ("time", "f8"),  # earliest time; from admission on the start
         ("end", "f8"),  # start + duration, set when processed
-        ("floor", "f8"),  # a compute stage cannot end before: its last segment arrives then
+        ("floor", "f8"),  # a compute stage cannot end before: its last segment has arrived then, and is worked on
         ("item", "i8"),  # chain, or move for the ACT_ states
         ("group", "i8"),  # its resources: group_resources[group_ptr[g]:group_ptr[g + 1]]
         ("parent", "i8"),  # stage that created it, -1 at the start of a step
@@ -290,8 +290,8 @@ def _follow(s, stage, event, end):
         _create(s, spawned, row.item, group, end, 0.0, stage, row.priority)
     earliest, floor = end, 0.0
     if following == COMPUTE:
-        earliest, floor = end - _early_ns(s, row.kind, row.item), end
         entry = s.work.entries[row.item // SLICES]
+        earliest, floor = end - _early_ns(s, row.kind, row.item), end + entry.drain_ns
         if entry.routed and awaits_tokens(s.work, entry.die):
             s.work.held[row.item].floor = floor
             hold(s.work, entry.die, row.item)
@@ -367,12 +367,15 @@ def _process(s, stage):
 
 @inner
 def _trace_back(s, stage, begin):
-    """Add the critical path that ends with ``stage`` to ``bound_ns``, by what was being done."""
+    """Add the critical path that ends with ``stage`` to ``bound_ns``, by what was being done, and its residuals."""
     until = s.pool.stages[stage].end
     while stage >= 0 and until > begin:
         row = s.pool.stages[stage]
         since = max(min(row.time, until), begin)
         s.tally.bound_ns[row.kind] += until - since
+        if row.kind == COMPUTE:
+            s.tally.residual_ns[0] += s.work.entries[row.item // SLICES].low_ns
+            s.tally.residual_ns[1] += s.work.entries[row.item // SLICES].high_ns
         until = since
         stage = row.cause
 

@@ -11,7 +11,7 @@ REMOTE_LLC   the home's LLC answers after its hit latency
 REMOTE_HBM   the home's HBM answers after its latency; the read itself is part of DATA
 DATA         one flow through the home's HBM (not after REMOTE_LLC) and all links of the route; hop latency at its end
 COMPUTE      the array takes slices in the order in which their first segment is there, one at a time; it may start then
-             and cannot end before the last segment is there
+             and cannot end before the last segment is there, nor sooner after that than ``drain_ns``
 LLC_FILL     the write latency, after the slice has left a remote HBM at full rate
 COPY         a flow through the die's HBM
 ACT_READ     HBM latency of the source; a flow through its HBM if the vectors stay on the die
@@ -324,17 +324,26 @@ def _outcome(s, row):
 
 @inner
 def _arrive(s, chain, stage, now):
-    """The whole slice is there. If the array has been waiting for it, it is done."""
-    pool = s.traffic.pool
+    """The whole slice is there. If the array has been waiting for it, it is done, but for what is left to drain."""
+    pool, drain_ns = s.traffic.pool, s.work.entries[chain // SLICES].drain_ns
     row, last = pool.chains[chain], pool.stages[stage]
     # What was in the LLC, or is not longer than its first segment, has not been told of before.
     if last.kind == LOOKUP or last.first_bytes >= last.bytes:
         _operand_ready(s, chain, stage, now)
-    row.arrived = 1
+    row.arrived, row.last, row.ends_from = 1, stage, now + drain_ns
     if row.computed:
-        compute = pool.stages[row.stage]
-        compute.cause, compute.bound_from = stage, now
-        _computed(s, row.stage, now)
+        _drain(s, row, drain_ns, now)
+
+
+@outer
+def _drain(s, chain, drain_ns, now):
+    """The array would be done but for the last segment, which came late: the GEMM ends ``drain_ns`` after it."""
+    compute = s.traffic.pool.stages[chain.stage]
+    compute.cause, compute.bound_from = chain.last, chain.ends_from - drain_ns
+    if chain.ends_from <= now:
+        _computed(s, chain.stage, now)
+    else:
+        set_timer(s.traffic.pool, chain.stage, chain.ends_from, IS_COMPUTED)
 
 
 @inner
@@ -366,10 +375,13 @@ def _tell(s, timer, now):
     elif row.tells == HAS_SEGMENT:
         _operand_ready(s, s.traffic.pool.stages[row.stage].item, row.stage, now)
     else:
-        chain = s.traffic.pool.chains[s.traffic.pool.stages[row.stage].item]
+        item = s.traffic.pool.stages[row.stage].item
+        chain = s.traffic.pool.chains[item]
         chain.computed = 1
-        if chain.arrived:
+        if chain.arrived and chain.ends_from <= now:
             _computed(s, row.stage, now)
+        elif chain.arrived:
+            _drain(s, chain, s.work.entries[item // SLICES].drain_ns, now)
 
 
 @outer
@@ -384,8 +396,8 @@ def _start(s):
 
 
 @outer
-def _trace_back(stages, bound_ns, stage):
-    """Add the critical path that ends with ``stage`` to ``bound_ns``, by what was being done.
+def _trace_back(stages, entries, tally, stage):
+    """Add the critical path that ends with ``stage`` to ``bound_ns``, by what was being done, and its residuals.
 
     The part of a transfer in which an HBM was its bottleneck counts as a read.
     """
@@ -395,9 +407,12 @@ def _trace_back(stages, bound_ns, stage):
         since = max(min(row.bound_from, until), 0.0)
         length = until - since
         reading = min(length, row.hbm_ns) if row.kind == DATA or row.kind == ACT_MOVE else 0.0
-        bound_ns[row.kind] += length - reading
+        tally.bound_ns[row.kind] += length - reading
         if reading > 0.0:
-            bound_ns[REMOTE_HBM if row.kind == DATA else ACT_READ] += reading
+            tally.bound_ns[REMOTE_HBM if row.kind == DATA else ACT_READ] += reading
+        if row.kind == COMPUTE:
+            tally.residual_ns[0] += entries[row.item // SLICES].low_ns
+            tally.residual_ns[1] += entries[row.item // SLICES].high_ns
         until = since
         stage = row.cause
 
@@ -435,7 +450,7 @@ def _run(s, ports, solve):
     if pool.count[STAGES] == 0:
         return 0.0
     last = _last_to_end(pool.stages, pool.count[STAGES])
-    _trace_back(pool.stages, s.tally.bound_ns, last)
+    _trace_back(pool.stages, s.work.entries, s.tally, last)
     return pool.stages[last].end
 
 

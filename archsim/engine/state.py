@@ -30,7 +30,10 @@ TOKENS, LAST_DONE = codes(Event)
 
 ENTRY = np.dtype(
     [
-        ("compute_ns", "f8"),  # duration of one slice's GEMM
+        ("compute_ns", "f8"),  # of the array for one slice's GEMM, its weights being there
+        ("drain_ns", "f8"),  # that the GEMM goes on at least after the last byte of the slice has come
+        ("low_ns", "f8"),  # less than that the GEMM takes at the 5 % residual of its calibration
+        ("high_ns", "f8"),  # more, at the 95 % residual
         ("read_bytes", "i8"),  # of a local HBM read of one slice
         ("expert", "i8"),
         ("die", "i8"),  # that executes
@@ -137,6 +140,7 @@ class Tally(NamedTuple):
     llc_hits: np.ndarray  # int64[2] local, remote
     moved_bytes: np.ndarray  # int64[1] hidden vectors sent from die to die
     bound_ns: np.ndarray  # float64[state] time on the critical path of steps, by what was being done
+    residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
 
 
@@ -208,6 +212,7 @@ def new_tally(machine: Machine, states: int) -> Tally:
         llc_hits=np.zeros(2, np.int64),
         moved_bytes=np.zeros(1, np.int64),
         bound_ns=np.zeros(states),
+        residual_ns=np.zeros(2),
         events=np.zeros(1, np.int64),
     )
 

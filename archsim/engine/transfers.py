@@ -66,6 +66,8 @@ CHAIN = np.dtype(
     [
         ("stage", "i8"),  # its compute stage
         ("next", "i8"),  # behind it in the array's queue
+        ("ends_from", "f8"),  # when its GEMM may end, as the whole slice is there
+        ("last", "i8"),  # stage that brought the whole slice
         ("arrived", "i8"),  # whether the whole slice is there
         ("computed", "i8"),  # whether its GEMM has run for as long as it takes
     ]

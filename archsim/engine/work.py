@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from archsim.engine.setup import NS_PER_S, effective_utilisation
+from archsim.engine.gemm import gemm_model
 from archsim.engine.state import COMBINE, DISPATCH, ENTRY, EXECUTE, FETCH, HELD, LOCAL_CP, MOVE, NO_NOTES, SLICES, Machine, Memory, Work
 from archsim.policies.allocation import Plan
 from microarch.mesh import Mesh
@@ -20,13 +20,10 @@ class WorkBuilder:
     def __init__(self, system, model, assumptions, machine: Machine, mesh: Mesh, home: np.ndarray, copies: bool):
         self._machine, self._mesh, self._home, self._copies = machine, mesh, home, copies
         dtype_bytes = system.compute.dtype_bytes
-        use = effective_utilisation(system, model, assumptions)
-        self._bounds, self._share = np.array(use.bounds, np.int64), np.array(use.values)
-        self._peak_flop_per_ns = system.compute.peak_flop_per_s / NS_PER_S
+        self.gemm = gemm_model(system, model, assumptions, machine)
         self._experts, self._ids = model.experts, model.experts + model.shared_experts
         self._hidden_bytes = model.hidden * dtype_bytes
         self._shared_experts = model.shared_experts if assumptions.weights == "all" else 0
-        self._flop_per_token = 2.0 * model.hidden * model.expert_ffn, 2.0 * model.hidden * model.shared_ffn
         self._slice_bytes = machine.slice_bytes, model.hidden * model.shared_ffn * dtype_bytes
         self._dispatched = assumptions.activations == "dispatched"
         self._carried_bytes = 0 if self._dispatched else (model.hidden + model.expert_ffn) * dtype_bytes
@@ -46,10 +43,10 @@ class WorkBuilder:
         entries["home"][:routed], entries["home"][routed:] = self._home[plan.expert], shared_die
         entries["routed"][:routed] = 1
         tokens = entries["tokens"]
-        flop_per_ns = self._peak_flop_per_ns * self._share[np.searchsorted(self._bounds, tokens)]
-        compute_ns = tokens * np.where(entries["routed"], *self._flop_per_token) / flop_per_ns
-        entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
         entries["read_bytes"] = np.where(entries["routed"], *self._slice_bytes) + tokens.astype(np.int64) * self._carried_bytes
+        times = self.gemm.of(tokens, entries["routed"], entries["read_bytes"])
+        entries["compute_ns"] = np.ceil(times.compute_ns) if self._machine.whole_ns else times.compute_ns
+        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns, times.low_ns, times.high_ns
         entries["key"] = (layer * self._ids + entries["expert"]) * SLICES
         entries["look_here"] = self._copies | (entries["die"] == entries["home"])
         moves = self._moves(plan, origins)

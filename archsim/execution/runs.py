@@ -15,6 +15,7 @@ from pathlib import Path
 from archsim._cache import source_digest
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.base import Spec
+from archsim.specs.calibration import calibration_digest
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.hardware import SystemSpec
@@ -102,6 +103,8 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     """The run's key. text: of a part; `plain_text`, or a function that remembers what that has returned."""
     parts = [text(part) for part in (run.system, run.model, run.policy, run.assumptions)]
     others = [run.engine, run.batch, run.workload.decode_steps, run.workload.seed, run.trace]
+    if run.assumptions.gemm == "calibrated":
+        others.append(calibration_digest(run.system.compute.calibration))
     return hashlib.sha256(json.dumps([*parts, *others]).encode()).hexdigest()[:KEY_DIGITS]
 
 

@@ -7,7 +7,9 @@ names its source, library and version. Times are ns, sizes bytes, rates per seco
 
 from __future__ import annotations
 
+import hashlib
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +23,9 @@ from archsim.specs.validation import validate
 from archsim.specs.yaml_loader import read_yaml
 
 KIND = "calibrations"
+# Of a die that names none: the GPU whose measured GEMMs cover most shapes and dtypes, and on which Yu et al., ISCA 2026
+# (arXiv 2510.05497v4) validate.
+DEFAULT_CALIBRATION = "h100"
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -238,6 +243,18 @@ def find_calibration(name: str | Path) -> Path:
             raise SpecError(f"no calibration is called {str(name)!r}{did_you_mean(str(name), known)}{listed}")
         path = known[str(name)]
     return path
+
+
+@lru_cache(maxsize=8)
+def calibration_named(name: str | None) -> CalibrationSpec:
+    """As ``load_calibration``, read once; the default where none is named."""
+    return load_calibration(name or DEFAULT_CALIBRATION)
+
+
+@lru_cache(maxsize=8)
+def calibration_digest(name: str | None) -> str:
+    """sha256 of the file, of the default where none is named; raises SpecError where there is no such calibration."""
+    return hashlib.sha256(find_calibration(name or DEFAULT_CALIBRATION).read_bytes()).hexdigest()
 
 
 def load_calibration(name: str | Path) -> CalibrationSpec:

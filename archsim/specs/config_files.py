@@ -3,6 +3,8 @@
 from functools import lru_cache
 from pathlib import Path
 
+from archsim.specs.nearest import did_you_mean
+
 
 @lru_cache
 def shipped_configs() -> Path:
@@ -27,6 +29,20 @@ def named_files(kind: str, beside: Path | None = None) -> dict[str, Path]:
         for file in folder.glob("*.yaml"):
             files.setdefault(file.stem, file)
     return dict(sorted(files.items()))
+
+
+def known_calibration(name: str | None) -> str | None:
+    """A calibration's name or path, as it is; raises ValueError where there is none of that name, or no such file."""
+    if name is None or Path(name).is_file():
+        return name
+    known = named_files("calibrations")
+    if Path(name).suffix in (".yaml", ".yml"):
+        raise ValueError(f"no such file: {name!r} (looked from the current directory)")
+    if name not in known:
+        raise ValueError(
+            f"unknown calibration {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}; or the path of a YAML file)"
+        )
+    return name
 
 
 def display(path: Path) -> str:

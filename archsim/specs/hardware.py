@@ -4,16 +4,18 @@ Default values are those that all configurations of the wafer-scale paper share 
 """
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from archsim.specs.base import Name, Spec, count
+from archsim.specs.config_files import known_calibration
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.quantities import COMPUTE, SIZE, fraction, quantity
 from archsim.specs.topology import Bandwidth, Latency, TopologySpec
 
 Efficiency = fraction(zero=False)
+Calibration = Annotated[str | None, AfterValidator(known_calibration)]
 DTYPE_BYTES = {"fp8": 1, "fp16": 2, "bf16": 2}
 
 
@@ -76,6 +78,11 @@ class ComputeSpec(Spec):
     # Share of the peak that expert GEMMs reach under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
     # published simulator).
     efficiency: Efficiency = 0.7
+    # GPU whose measured GEMMs this die's follow under ``gemm: calibrated``, scaled by the quotients of peaks and of HBM
+    # bandwidths; the name of a file of configs/calibrations, or a path. None: archsim.specs.calibration.DEFAULT_CALIBRATION.
+    calibration: Calibration = None
+    # Whose GEMMs of it; the one with most measured shapes if left out.
+    library: str | None = None
 
     @property
     def dtype_bytes(self) -> int:

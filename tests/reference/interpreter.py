@@ -367,9 +367,9 @@ class Reserved(Interpreter):
         if step.next != State.COMPUTE:
             self.begin(step.next, stage.item, stage.end, stage)
         elif self.must_hold(stage.item):
-            self.local[self.entry(stage.item).die].held.append((stage.item, stage.end))
+            self.local[self.entry(stage.item).die].held.append((stage.item, stage.end + self.entry(stage.item).drain_ns))
         else:
-            self.compute(stage.item, stage.end - self.early(stage), stage.end, stage)
+            self.compute(stage.item, stage.end - self.early(stage), stage.end + self.entry(stage.item).drain_ns, stage)
         for resource in stage.resources:
             resource.claimed, resource.free_at = False, stage.end
         self.offer(stage.resources)
@@ -493,7 +493,7 @@ class Shared(Interpreter):
         self.running = [None] * machine.dies
         self.sending = [False] * machine.dies
         self.outgoing = [[] for _ in range(machine.dies)]
-        self.arrived, self.computed = set(), set()
+        self.ends_from, self.computed = {}, set()  # chain: when its GEMM may end, as the whole slice is there
         self.compute_stage: dict[int, Stage] = {}
 
     def run(self, begin: float) -> float:
@@ -600,12 +600,12 @@ class Shared(Interpreter):
 
     # the compute array
     def arrive(self, stage, now):
-        """The whole slice is there. If the array has been waiting for it, it is done."""
+        """The whole slice is there. If the array has been waiting for it, it is done, but for what is left to drain."""
         if self.machine.first_bytes == self.machine.slice_bytes or stage.state == State.LOOKUP:
             self.operand_ready(stage, now)
-        self.arrived.add(stage.item)
+        self.ends_from[stage.item] = now + self.entry(stage.item).drain_ns
         if stage.item in self.computed:
-            self.array_done(stage.item, now)
+            self.gemm_done(self.compute_stage[stage.item], now)
 
     def operand_ready(self, stage, now):
         """The first segment is there."""
@@ -628,8 +628,11 @@ class Shared(Interpreter):
 
     def gemm_done(self, stage, now):
         self.computed.add(stage.item)
-        if stage.item in self.arrived:
+        ends_from = self.ends_from.get(stage.item, inf)
+        if ends_from <= now:
             self.array_done(stage.item, now)
+        elif ends_from < inf:
+            self.at(ends_from, stage, self.gemm_done)
 
     def array_done(self, chain, now):
         stage, die = self.compute_stage[chain], self.entry(chain).die

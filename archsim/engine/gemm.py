@@ -1,0 +1,165 @@
+"""How long the GEMM of a weight slice keeps the array of a die: the strategies of the assumption ``gemm``.
+
+A measured GEMM reads its weights from HBM, and the engine streams weights itself. So that nothing is counted twice, a
+measured time T is taken apart by what the engine does when the slice comes from the die's own HBM and nobody else asks
+(docs/engine.md):
+
+======== ====================================================================================================
+lead     LLC miss, HBM latency, first segment: before the array may start
+stream   the rest of the slice at the HBM's rate, while the array works
+multiply FLOP over the rate of the fitted law (never above the die's peak), hidden by the stream or hiding it
+drain    what is left of T behind the stream, where the stream takes longer than to multiply: launch, filling and
+         emptying of pipelines. Where it takes less, as much as if multiplying took no longer than the stream
+======== ====================================================================================================
+
+The array takes T less lead, and less what the stream takes longer than to multiply, for a slice that is there. With one
+that is not, it ends ``drain`` after the last byte at the earliest. Alone, a slice takes T; behind others, that for which
+the array waited in the measurement is gone.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.engine.setup import NS_PER_S, effective_utilisation
+from archsim.engine.state import Machine
+from archsim.specs.calibration import calibration_named
+from microarch.gemm import choose_table, expert_gemm_table, gemm_times, law_ns
+
+
+class GemmTimes(NamedTuple):
+    """Of the entries of a step, float64[entry] each, ns for one slice; see ``archsim.engine.state.ENTRY``.
+
+    ``low_ns`` and ``high_ns``: how much less and more the GEMM would take at its 5 % and 95 % residual.
+    """
+
+    compute_ns: np.ndarray
+    drain_ns: np.ndarray | float
+    low_ns: np.ndarray | float
+    high_ns: np.ndarray | float
+
+
+class ShareOfPeak:
+    """``gemm: tables`` and ``roofline``: a share of peak by the number of tokens."""
+
+    calibrated_ns = extrapolated_ns = 0.0
+
+    def __init__(self, system, model, assumptions):
+        use = effective_utilisation(system, model, assumptions)
+        self._bounds, self._share = np.array(use.bounds, np.int64), np.array(use.values)
+        self._peak_flop_per_ns = system.compute.peak_flop_per_s / NS_PER_S
+        self._flop_per_token = 2.0 * model.hidden * model.expert_ffn, 2.0 * model.hidden * model.shared_ffn
+
+    def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray) -> GemmTimes:
+        """tokens, routed (0 for shared experts), read_bytes (of a slice from the die's HBM): int64[entry]."""
+        flop_per_ns = self._peak_flop_per_ns * self._share[np.searchsorted(self._bounds, tokens)]
+        return GemmTimes(tokens * np.where(routed, *self._flop_per_token) / flop_per_ns, 0.0, 0.0, 0.0)
+
+
+class Calibrated:
+    """``gemm: calibrated``: times that were fitted to measurements, scaled to the peak and the HBM of the die.
+
+    ``calibrated_ns``: GEMM time that was asked for; ``extrapolated_ns``: of it, outside the measured sizes.
+    Raises SpecError where the calibration has no table for the die's dtype.
+    """
+
+    def __init__(self, system, model, machine: Machine):
+        self.calibrated_ns = self.extrapolated_ns = 0.0
+        self._machine = machine
+        widths = (model.expert_ffn, model.shared_ffn) if model.shared_experts else (model.expert_ffn,)
+        self._experts = [_Expert(system, model.hidden, ffn) for ffn in widths]
+        peak = system.compute.peak_flop_per_s / NS_PER_S
+        self._least_ns_per_token = np.array([2.0 * model.hidden * ffn / peak for ffn in widths])
+
+    def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray) -> GemmTimes:
+        """As ``ShareOfPeak.of``."""
+        fitted_ns, low, high = np.empty(len(tokens)), np.empty(len(tokens)), np.empty(len(tokens))
+        multiply_ns, balanced_ns = np.empty(len(tokens)), np.empty(len(tokens))
+        lead_ns, stream_ns = self._read_ns(read_bytes)
+        kind = 1 - routed
+        for which, expert in enumerate(self._experts):
+            rows = np.flatnonzero(kind == which)
+            fitted_ns[rows] = expert.times(tokens[rows])
+            low[rows], high[rows], multiply_ns[rows] = expert.low, expert.high, tokens[rows] * expert.ns_per_token
+            balanced_ns[rows] = fitted_ns[rows] * expert.share_if_streamed(tokens[rows], stream_ns[rows])
+            self.calibrated_ns += fitted_ns[rows].sum()
+            self.extrapolated_ns += fitted_ns[rows][expert.extrapolates(tokens[rows])].sum()
+        left_ns = fitted_ns - lead_ns
+        multiply_ns = np.maximum(np.minimum(multiply_ns, left_ns), tokens * self._least_ns_per_token[kind])
+        compute_ns = np.maximum(left_ns - np.maximum(stream_ns - multiply_ns, 0.0), multiply_ns)
+        drain_ns = np.clip(balanced_ns - lead_ns - stream_ns, 0.0, compute_ns)
+        return GemmTimes(compute_ns, drain_ns, fitted_ns * low, fitted_ns * high)
+
+    def _read_ns(self, read_bytes):
+        """What the engine takes for a slice from the die's own HBM, by itself: (until compute may start, the rest)."""
+        machine = self._machine
+        if machine.first_bytes == machine.slice_bytes:
+            first_bytes = read_bytes
+        elif machine.whole_ns:  # reserved: what a read carries along comes before the segments of the slice
+            first_bytes = np.maximum(read_bytes - (machine.slice_bytes - machine.first_bytes), 0)
+        else:
+            first_bytes = np.minimum(read_bytes, machine.first_bytes)
+        lead_ns = machine.llc_miss_ns + machine.hbm_latency_ns + first_bytes / machine.hbm_bytes_per_ns
+        return lead_ns, (read_bytes - first_bytes) / machine.hbm_bytes_per_ns
+
+
+class _Expert:
+    """Fitted times of the experts of one width. ``low``, ``high``: share of a time that it may be less or more."""
+
+    def __init__(self, system, hidden: int, ffn: int):
+        compute, hbm = system.compute, system.hbm
+        calibration = calibration_named(compute.calibration)
+        table = choose_table(calibration, compute.dtype, compute.library)
+        rates = compute.peak_flop_per_s, hbm.bandwidth_bytes_per_s
+        curves = _curves(compute.calibration, hidden, ffn, compute.dtype, *rates, compute.library)
+        self._table, self._shapes = table, ((ffn, hidden), (ffn, hidden), (hidden, ffn))
+        self._m = curves[0].m
+        self._ns = np.stack([curve.ns for curve in curves])
+        self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in curves]))
+        self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in curves]))
+        self._compute = compute.peak_flop_per_s / calibration.reference.peak_flop_per_s[table.dtype]
+        self._memory = hbm.bandwidth_bytes_per_s / calibration.reference.hbm_bytes_per_s
+        self.ns_per_token = 2.0 * hidden * ffn / (table.law.flop_per_s * self._compute) * NS_PER_S
+        self._outside = any(curve.extrapolates for curve in curves)
+
+    def times(self, tokens: np.ndarray) -> np.ndarray:
+        """Mean over gate, up and down, float64[entry] ns."""
+        total, curve, out = np.zeros(len(tokens)), np.zeros(len(tokens), np.int64), np.empty(len(tokens))
+        for _ in self._ns:
+            gemm_times(self._m, self._ns, curve, tokens, out)
+            total += out
+            curve += 1
+        return total / len(self._ns)
+
+    def share_if_streamed(self, tokens: np.ndarray, stream_ns: np.ndarray) -> np.ndarray:
+        """What is left of a time, as a share, if to multiply took no longer than the stream, float64[entry]."""
+        share, multiply_ns = np.ones(len(tokens)), tokens * self.ns_per_token
+        rows = np.flatnonzero((multiply_ns > stream_ns) & (stream_ns > 0.0))
+        if len(rows):
+            faster = self._compute * multiply_ns[rows] / stream_ns[rows]
+            share[rows] = self._law_ns(tokens[rows], faster) / self._law_ns(tokens[rows], self._compute)
+        return share
+
+    def _law_ns(self, tokens, compute):
+        table = self._table
+        return sum(law_ns(table.law, tokens, n, k, table.dtype, 1, compute, self._memory) for n, k in self._shapes)
+
+    def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
+        """bool[entry]: the weights' shape or the number of tokens lies outside what was measured."""
+        return self._outside | (tokens < self._m[0]) | (tokens > self._m[-1])
+
+
+@lru_cache(maxsize=64)
+def _curves(name, hidden, ffn, dtype, peak_flop_per_s, hbm_bytes_per_s, library):
+    """Kriging for a shape that was not measured takes some tenths of a second."""
+    return expert_gemm_table(calibration_named(name), hidden, ffn, dtype, peak_flop_per_s, hbm_bytes_per_s, library)
+
+
+def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Calibrated:
+    """The strategy of a run."""
+    if assumptions.gemm == "calibrated":
+        return Calibrated(system, model, machine)
+    return ShareOfPeak(system, model, assumptions)

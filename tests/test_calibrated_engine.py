@@ -1,0 +1,110 @@
+"""``gemm: calibrated`` in the event engine: it takes what the fitted law says, counts nothing twice, and says where it guesses."""
+
+import numpy as np
+import pytest
+
+from archsim.engine.event import EventEngine
+from archsim.engine.gemm import gemm_model
+from archsim.engine.setup import build_machine
+from archsim.specs.calibration import calibration_named
+from archsim.specs.errors import SpecError
+from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.workload import SyntheticSpec
+from archsim.workload.demand import build_demand
+from archsim.workload.synthetic import SyntheticTraffic
+from microarch.gemm import expert_gemm_table, gemm_times
+
+EP = PolicySpec(name="ep", **PRESETS["ep"])
+TOKENS = (1, 5, 48, 129, 512, 3000)
+CASES = [
+    ("h100", "bf16", None, 989e12, "deepseek-v3"),
+    ("h100", "fp8", "vllm", 1979e12, "qwen3-235b-a22b"),
+    ("a100", "bf16", None, 312e12, "qwen3-235b-a22b"),
+    ("b200", "fp8", None, 9000e12, "deepseek-v3"),  # a die that does not exist
+]
+
+
+def one_expert(name, **changes):
+    return load_model(name).model_copy(update={"experts": 1, "top_k": 1, "shared_experts": 0, "layers": 4} | changes)
+
+
+def one_die(calibration="h100", dtype="bf16", library=None, peak=989e12, hbm=3.35e12, llc_bytes=2**20):
+    """A die that holds at most one slice in flight, and keeps none in its LLC."""
+    system = load_system("isca26_dojo")
+    compute = {"calibration": calibration, "dtype": dtype, "library": library, "peak_flop_per_s": peak}
+    return system.model_copy(update={
+        "mesh": system.mesh.model_copy(update={"x": 1, "y": 1}),
+        "hbm": system.hbm.model_copy(update={"bandwidth_bytes_per_s": hbm}),
+        "llc": system.llc.model_copy(update={"capacity_bytes": llc_bytes}),
+        "compute": system.compute.model_copy(update=compute),
+    })
+
+
+def fitted_ns(system, model, tokens):
+    """Gate, up and down product by the law, ns."""
+    compute, out, total = system.compute, np.empty(1), 0.0
+    curves = expert_gemm_table(
+        calibration_named(compute.calibration), model.hidden, model.expert_ffn, compute.dtype, compute.peak_flop_per_s,
+        system.hbm.bandwidth_bytes_per_s, compute.library,
+    )
+    for curve in curves:
+        gemm_times(curve.m, curve.ns[None], np.zeros(1, np.int64), np.array([tokens]), out)
+        total += out[0]
+    return total
+
+
+def run_one(system, model, tokens, **changes):
+    source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=1, decode_steps=1), tokens)
+    demand = build_demand(source, tokens, 1, 0, origin_dies=1, predictor=None)
+    assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", **changes)
+    return EventEngine(system, model, EP, assumptions, demand).run()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize("changes", [{}, {"contention": "reserved"}], ids=str)
+def test_one_expert_on_one_die_takes_what_the_law_says(case, changes):
+    """Weights that come one slice after the other: the measured time holds their reading, the engine adds none."""
+    calibration, dtype, library, peak, name = case
+    model, system = one_expert(name), one_die(calibration, dtype, library, peak, 8e12 if calibration == "b200" else 2e12)
+    for tokens in TOKENS:
+        step_ns = run_one(system, model, tokens, **changes).step_ns[1, 0]
+        assert step_ns == pytest.approx(fitted_ns(system, model, tokens), rel=0.005)
+
+
+def times_of(system, model, tokens):
+    assumptions = load_assumptions("physical")
+    machine, _ = build_machine(system, model, assumptions)
+    read = np.full(len(tokens), machine.slice_bytes)
+    return gemm_model(system, model, assumptions, machine).of(tokens, np.ones(len(tokens), np.int64), read)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_a_faster_die_is_not_slower_and_none_is_faster_than_its_peak(case):
+    calibration, dtype, library, peak, name = case
+    model, tokens = load_model(name), np.unique(np.geomspace(1, 8192, 40).astype(np.int64))
+    # Where kernels have corrections of their own, what drains after late weights may move by a hundredth of the time.
+    by_peak = [times_of(one_die(calibration, dtype, library, peak * p), model, tokens) for p in (0.25, 0.5, 1, 2, 4)]
+    for slow, fast in zip(by_peak, by_peak[1:], strict=False):
+        assert (fast.compute_ns <= slow.compute_ns * (1 + 1e-9)).all()
+        assert (fast.drain_ns <= slow.drain_ns + 0.01 * slow.compute_ns).all()
+    for share, times in zip((0.25, 0.5, 1, 2, 4), by_peak, strict=True):
+        assert (times.compute_ns >= 2 * model.hidden * model.expert_ffn * tokens / (peak * share) * 1e9 * (1 - 1e-9)).all()
+        assert (times.drain_ns <= times.compute_ns).all()
+    by_hbm = [fitted_ns(one_die(calibration, dtype, library, peak, hbm * 1e12), model, 64) for hbm in (1, 2, 4, 8)]
+    assert by_hbm == sorted(by_hbm, reverse=True)
+
+
+def test_a_dtype_that_was_not_measured_is_refused_by_name():
+    with pytest.raises(SpecError, match=r"calibration a100 has no GEMM table for fp8 \(it has: sglang bf16\)"):
+        times_of(one_die("a100", "fp8"), load_model("deepseek-v3"), np.array([1]))
+
+
+def test_sizes_outside_the_measured_ones_are_counted():
+    model, assumptions = one_expert("deepseek-v3"), load_assumptions("physical")
+    for tokens, hidden, share in ((64, 7168, 0.0), (40_000, 7168, 1.0), (64, 64, 1.0)):
+        shape = model.model_copy(update={"hidden": hidden})
+        machine, _ = build_machine(one_die(), shape, assumptions)
+        gemm = gemm_model(one_die(), shape, assumptions, machine)
+        gemm.of(np.array([tokens]), np.array([1]), np.array([machine.slice_bytes]))
+        assert gemm.extrapolated_ns == share * gemm.calibrated_ns > -1
