@@ -45,6 +45,7 @@ def sweep_command(
         )
         return INTERRUPTED
     _print_speedups(results, [policy.name for policy in experiment.policies])
+    _print_calibration_notes(results.runs.rows, experiment.systems)
     _print_page(folder)
     return OK
 
@@ -82,6 +83,7 @@ def run_command(
     width = max(map(len, row))
     for name, value in row.items():
         print(f"{name:<{width}}  {'' if value is None else value}")
+    _print_calibration_notes([row], chosen.systems)
     if timeline is not None:
         print(f"timeline: {timeline} (open it with https://ui.perfetto.dev)")
     return OK
@@ -152,6 +154,13 @@ def _print_speedups(results: Results, policies: Iterable[str]) -> None:
     for combination, shown in cells.items():
         table.add_row(*combination, *shown.values())
     _console().print(table)
+
+
+def _print_calibration_notes(rows, systems) -> None:
+    from archsim.execution.calibration_notes import calibration_notes
+
+    for note in calibration_notes(rows, {system.name: system.compute.calibration for system in systems}):
+        print(f"note: {note}", file=sys.stderr)
 
 
 def _print_page(folder: Path) -> None:

@@ -73,6 +73,9 @@ RUN_COLUMNS = MappingProxyType(
         "hbm_bytes": INTEGER,  # read and written, hidden vectors included
         "link_bytes": INTEGER,  # bytes times the links that they crossed
         "flop": REAL,  # of expert GEMMs
+        "decode_ns_low": REAL,  # with GEMMs at the 5 % and 95 % residual of their calibration; empty without one
+        "decode_ns_high": REAL,
+        "gemm_extrapolated": REAL,  # share of the GEMMs' time at sizes outside the measured ones
         "energy_per_token_j": REAL,  # of the whole run; see ``archsim.economics`` for this and the four below
         "power_w": REAL,  # mean
         "die_mm2": REAL,  # estimated area of one die

@@ -6,6 +6,7 @@ import pytest
 from archsim.engine.event import EventEngine
 from archsim.engine.gemm import gemm_model
 from archsim.engine.setup import build_machine
+from archsim.execution.calibration_notes import calibration_notes
 from archsim.specs.calibration import calibration_named
 from archsim.specs.errors import SpecError
 from archsim.specs.library import load_assumptions, load_model, load_system
@@ -108,3 +109,40 @@ def test_sizes_outside_the_measured_ones_are_counted():
         gemm = gemm_model(one_die(), shape, assumptions, machine)
         gemm.of(np.array([tokens]), np.array([1]), np.array([machine.slice_bytes]))
         assert gemm.extrapolated_ns == share * gemm.calibrated_ns > -1
+
+
+def small_runs(scale=None, monkeypatch=None):
+    """A few steps of four layers on a 2 x 2 mesh; ``scale``: factor on the fitted times."""
+    model = load_model("qwen3-235b-a22b").model_copy(update={"layers": 4, "experts": 16, "top_k": 4, "shared_experts": 0})
+    system = one_die("h100", "bf16", llc_bytes=64 * 2**20)
+    system = system.model_copy(update={"mesh": system.mesh.model_copy(update={"x": 2, "y": 2})})
+    source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=2, decode_steps=3), 200)
+    demand = build_demand(source, 200, 3, 0, origin_dies=4, predictor=None)
+    engine = EventEngine(system, model, EP, load_assumptions("physical"), demand)
+    if scale:
+        times = engine._builder.gemm._experts[0].times
+        monkeypatch.setattr(engine._builder.gemm._experts[0], "times", lambda tokens: times(tokens) * scale)
+    return engine, engine.run()
+
+
+def test_the_interval_of_residuals_is_what_runs_with_other_times_take(monkeypatch):
+    """The critical path of the run stands for those of the runs with shorter and longer GEMMs."""
+    engine, outcome = small_runs()
+    expert = engine._builder.gemm._experts[0]
+    less_ns, more_ns = outcome.decode_residual_ns
+    assert 0 < less_ns < outcome.decode_ns and more_ns > 0 and outcome.gemm_extrapolated == 0
+    shorter = small_runs(1 - expert.low, monkeypatch)[1].decode_ns
+    longer = small_runs(1 + expert.high, monkeypatch)[1].decode_ns
+    assert outcome.decode_ns - shorter == pytest.approx(less_ns, rel=0.25)
+    assert longer - outcome.decode_ns == pytest.approx(more_ns, rel=0.25)
+
+
+def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
+    rows = [{"system": "mine", "gemm_extrapolated": share} for share in (0.0, 0.25)] + [{"system": "old", "gemm_extrapolated": None}]
+    notes = calibration_notes(rows, {"mine": None, "old": None})
+    assert notes == [
+        "compute.calibration is not given (mine): GEMMs take the times of h100, scaled to the die's peak and HBM",
+        "1 of 2 runs use a GEMM calibration outside of the sizes that were measured, for up to 25.0% of their GEMM time "
+        "(column gemm_extrapolated)",
+    ]
+    assert calibration_notes(rows[:1], {"mine": "h100"}) == []

@@ -37,7 +37,9 @@ class Outcome:
     """What a run did.
 
     ``step_ns``: float64[step, layer], decisions included; ``load``: int64[step, layer, die] tokens given to each die;
-    ``decision``: time of decisions by state; ``heatmap_dropped``: token transitions that the heatmap did not take in.
+    ``decision``: time of decisions by state; ``heatmap_dropped``: token transitions that the heatmap did not take in;
+    ``decode_residual_ns``: how much less and more the GEMMs on the critical path of decode would take at the 5 % and 95 %
+    residuals of their calibration; ``gemm_extrapolated``: share of GEMM time at sizes outside it. None without one.
     """
 
     machine: Machine
@@ -51,6 +53,8 @@ class Outcome:
     decode_ns: float
     decision: DecisionTotals
     heatmap_dropped: int
+    decode_residual_ns: tuple[float, float] | None
+    gemm_extrapolated: float | None
 
 
 class StepResult(NamedTuple):
@@ -142,6 +146,7 @@ class EventEngine:
         step_ns = np.zeros((demand.steps, demand.layers))
         load = np.zeros((demand.steps, demand.layers, self.machine.dies), np.int64)
         end_ns = prefill_ns = exposed_ns = prefill_exposed_ns = 0.0
+        prefill_residual_ns = np.zeros(2)
         for result in self.steps():
             at = result.step, result.layer
             step_ns[at] = result.end_ns - result.begin_ns + result.exposed_ns
@@ -149,12 +154,17 @@ class EventEngine:
             end_ns, exposed_ns = result.end_ns, exposed_ns + result.exposed_ns
             if result.step == 0 and demand.has_prefill:
                 prefill_ns, prefill_exposed_ns = end_ns, exposed_ns
+                prefill_residual_ns = self.tally.residual_ns.copy()
+        gemm = self._builder.gemm
+        residual_ns = self.tally.residual_ns - prefill_residual_ns
         return Outcome(
             self.machine, self.mesh, self.fit, self.memory, self.tally, step_ns, load,
             prefill_ns=prefill_ns + prefill_exposed_ns,
             decode_ns=end_ns - prefill_ns + (exposed_ns - prefill_exposed_ns),
             decision=self.decision.totals,
             heatmap_dropped=self._heatmap.dropped if self._heatmap else 0,
+            decode_residual_ns=(float(residual_ns[0]), float(residual_ns[1])) if gemm.calibrated_ns else None,
+            gemm_extrapolated=gemm.extrapolated_ns / gemm.calibrated_ns if gemm.calibrated_ns else None,
         )
 
     def steps(self) -> Iterator[StepResult]:

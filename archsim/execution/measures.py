@@ -71,6 +71,7 @@ def measure_run(run: Run, demand: Demand, label: str, outcome: Outcome) -> dict[
     every = sum(bound_ns.values())
     row |= {f"bound_{name}": each / every if every else None for name, each in bound_ns.items()}
     row |= _decision_columns(outcome)
+    row |= _calibration_columns(outcome)
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
 
 
@@ -98,6 +99,18 @@ def _host_columns(called_ns: list[int]) -> dict[str, Any]:
     quantiles = np.percentile(called_ns, HOST_PERCENTILES) if called_ns else [None] * len(HOST_PERCENTILES)
     columns = {f"host_p{percent}_ns": value for percent, value in zip(HOST_PERCENTILES, quantiles, strict=True)}
     return columns | {"host_calls": len(called_ns)}
+
+
+def _calibration_columns(outcome: Outcome) -> dict[str, float | None]:
+    """Decode with GEMMs at the ends of their residuals, the critical path staying what it is; and what was extrapolated."""
+    if outcome.decode_residual_ns is None:
+        return dict.fromkeys(("decode_ns_low", "decode_ns_high", "gemm_extrapolated"))
+    less_ns, more_ns = outcome.decode_residual_ns
+    return {
+        "decode_ns_low": max(outcome.decode_ns - less_ns, 0.0),
+        "decode_ns_high": outcome.decode_ns + more_ns,
+        "gemm_extrapolated": outcome.gemm_extrapolated,
+    }
 
 
 def measure_dies(outcome: Outcome) -> dict[str, list]:

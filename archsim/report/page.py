@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from archsim.execution.calibration_notes import calibration_notes
 from archsim.files import write_text
 from archsim.report import decisions, figures, tables
 from archsim.report.data import Report, read_report
@@ -58,6 +59,7 @@ def _context(report: Report) -> dict[str, Any]:
         "places": places,
         "planned": _planned(report),
         "overview": tables.overview(report),
+        "calibration_notes": calibration_notes(_rows(report), _calibrations(report)),
         "assumptions": tables.assumptions(report),
         "origins": tables.origins(report),
         "comparisons": list(comparisons.items()),
@@ -86,6 +88,14 @@ def _context(report: Report) -> dict[str, Any]:
         "headers": headers,
         "rows": rows,
     }
+
+
+def _rows(report: Report) -> list[dict[str, Any]]:
+    return [{"system": run.place.system, "gemm_extrapolated": run.get("gemm_extrapolated")} for run in report.runs]
+
+
+def _calibrations(report: Report) -> dict[str, str | None]:
+    return {name: system["compute"].get("calibration") for name, system in report.systems.items()}
 
 
 def _written(value: Any) -> str:
