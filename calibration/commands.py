@@ -79,6 +79,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     from archsim.specs.calibration import load_calibration
     from calibration import validate
     from calibration.comm_errors import errors_with, transfer_errors
+    from calibration.engine_cases import engine_cases
     from calibration.page import BY, write_page
     from calibration.reading import CalibrationError, read_measurements
 
@@ -103,8 +104,10 @@ def _validate(arguments: argparse.Namespace) -> int:
     cases = pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
     if len(cases):
         _print_errors(cases, BY)
+    through_engine = engine_cases(calibration, str(arguments.calibration), measurements)
+    _print_engine(through_engine)
     folder = Path(arguments.out or f"reports/calibration-{calibration.gpu}")
-    print(write_page(calibration, cases, transfers, folder))
+    print(write_page(calibration, cases, transfers, through_engine, folder))
     return 0
 
 
@@ -127,6 +130,16 @@ def _print_errors(cases, by: list[str]) -> None:
         )
         missed = layers[layers["met"] != "yes"].sort_values("mean", ascending=False, kind="stable")
         _print_table(missed.assign(aim=missed["aim"].map("{:.0%}".format)), [*GROUP, "aim", "met"])
+
+
+def _print_engine(cases) -> None:
+    from calibration.engine_cases import engine_table
+
+    if len(cases):
+        print("\nexperts on one die by the event engine:")
+        names, rows = engine_table(cases)
+        for row in [names, *rows]:
+            print("  ".join(cell.ljust(max(18, len(name))) for cell, name in zip(row, names, strict=True)).rstrip())
 
 
 def _print_table(found, by: list[str]) -> None:

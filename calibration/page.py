@@ -14,6 +14,7 @@ from archsim.report.page import TEMPLATES
 from archsim.report.svg import Axis, element, log_axis, number, picture, text, title
 from archsim.specs.calibration import CalibrationSpec, newest_first
 from calibration.comm_errors import SetErrors
+from calibration.engine_cases import engine_table
 from calibration.groups import GROUP, layer_groups
 from calibration.validate import GEMM, UNDER, expert_cases, summaries
 
@@ -26,12 +27,16 @@ CSS = "main { overflow-x: auto; } .wrong { color: var(--bad); } .curve { stroke:
 
 
 def write_page(
-    calibration: CalibrationSpec, cases: pd.DataFrame, transfers: dict[str, list[SetErrors]], folder: Path
+    calibration: CalibrationSpec,
+    cases: pd.DataFrame,
+    transfers: dict[str, list[SetErrors]],
+    through_engine: pd.DataFrame,
+    folder: Path,
 ) -> Path:
     """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal inputs, equal bytes.
 
     ``cases.parquet``: every case. ``cases.csv``: those that are 5 % off or more, and all of the experts' GEMMs.
-    ``summary.csv``, ``moe_groups.csv``: errors of groups.
+    ``summary.csv``, ``moe_groups.csv``: errors of groups. ``engine.csv``: ``through_engine``, of ``calibration.engine_cases``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     cases.to_parquet(folder / "cases.parquet", index=False, compression="zstd")
@@ -39,6 +44,7 @@ def write_page(
     by, layers = summaries(cases, BY) if len(cases) else pd.DataFrame(), layer_groups(cases)
     _write_table(folder / "summary.csv", by)
     _write_table(folder / "moe_groups.csv", layers)
+    _write_table(folder / "engine.csv", through_engine)
     body = [
         f'<p class="kicker">calibration {escape(calibration.gpu)}</p><h1>Predicted and measured</h1>',
         "<p>Error: predicted / measured − 1. Floor: how far the measurement is from other sweeps of the same release at "
@@ -46,12 +52,13 @@ def write_page(
         "not seen it.</p>",
         '<p class="files"><a href="cases.csv">cases.csv</a> (5 % off or more, and experts) '
         '<a href="cases.parquet">cases.parquet</a> (all) <a href="summary.csv">summary.csv</a> '
-        '<a href="moe_groups.csv">moe_groups.csv</a></p>',
+        '<a href="moe_groups.csv">moe_groups.csv</a> <a href="engine.csv">engine.csv</a></p>',
         "<h2>Errors</h2>",
         _summary_table(by, BY),
         *_expert_section(cases),
         "<h2>Predicted against measured</h2>",
         f'<div class="panels">{"".join(_scatters(cases))}</div>',
+        *_engine_section(through_engine),
         *_transfer_section(transfers),
         "<h2>Where it is wrong</h2>",
         *_layer_section(layers),
@@ -207,6 +214,17 @@ def _table(names: list[str], rows: list[list[str]], texts: int) -> str:
         "<tr>" + "".join(f"<td{kind[at]}>{escape(cell)}</td>" for at, cell in enumerate(row)) + "</tr>" for row in rows
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _engine_section(cases: pd.DataFrame) -> list[str]:
+    if not len(cases):
+        return []
+    told = (
+        "<p>One expert on one die that fetches a matrix when the one before is multiplied, by the event engine under "
+        "<code>gemm: calibrated</code>; measured: the sum of gate, up and down product.</p>"
+    )
+    names, rows = engine_table(cases)
+    return ["<h2>Through the event engine</h2>", told, _table(names, rows, 3)]
 
 
 def _transfer_section(transfers: dict[str, list[SetErrors]]) -> list[str]:

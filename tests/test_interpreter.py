@@ -210,6 +210,7 @@ SETS = (
 POLICIES = {name: policy(name) for name in ("base", "ep", "allo", "pred", "allo+pred")}
 SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}  # copies and translations are evicted
 LIMITED = {"heatmap_update": "limited"}
+ROOFLINE = {"gemm": "roofline"}  # steps so short that a slow port does drop pairs
 LATE = {"decision": {"fsm": FsmSpec(clock_hz=1e7, heatmap_port_bits=16, sorter="bitonic")}}  # late bits, pairs are dropped
 FIRMWARE = {"decision": {"executor": "firmware"}}
 HOST = {"decision": {"executor": "host", "host": HostSpec(time_ns=3000.0)}}
@@ -222,8 +223,8 @@ RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SET
     ("pred", {}, SMALL_TABLES),
     ("pred", LIMITED, {}),
     ("allo+pred", LIMITED | {"contention": "reserved"}, {}),
-    ("pred", LIMITED, LATE),
-    ("pred", LIMITED | {"contention": "reserved"}, LATE),
+    ("pred", LIMITED | ROOFLINE, LATE),
+    ("pred", LIMITED | ROOFLINE | {"contention": "reserved"}, LATE),
     ("allo+pred", LIMITED, FIRMWARE),
     ("allo+pred", {}, HOST),
     ("ep", {"contention": "reserved"}, HOST),

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from archsim.specs.base import Name, Spec, count
 from archsim.specs.config_files import known_calibration
 from archsim.specs.decision import DecisionSpec
+from archsim.specs.memory_path import from_calibration, hbm_fitted, link_fitted
 from archsim.specs.quantities import COMPUTE, SIZE, fraction, quantity
 from archsim.specs.topology import Bandwidth, Latency, TopologySpec
 
@@ -43,6 +44,14 @@ class HbmSpec(Spec):
     latency_ns: Latency = Field(300.0, alias="latency")
     # Share of the bandwidth that transfers reach; 0.9 in the published simulator.
     efficiency: Efficiency = 0.9
+    # A name or path: latency and efficiency are what was measured of that GPU, whatever else is given, and are kept as numbers.
+    calibration: str | None = Field(None, exclude=True)
+    source: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calibrated(cls, given: Any) -> Any:
+        return from_calibration(given, hbm_fitted, "HBM")
 
 
 class D2DSpec(Spec):
@@ -54,6 +63,14 @@ class D2DSpec(Spec):
     request_bytes: quantity(SIZE, "1 B", "1 kB", int, zero=True) = Field(16, alias="request")
     # Share of the bandwidth that transfers reach; 0.9 in the published simulator.
     efficiency: Efficiency = 0.9
+    # A name or path: latency and efficiency are what was measured of that GPU, whatever else is given, and are kept as numbers.
+    calibration: str | None = Field(None, exclude=True)
+    source: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calibrated(cls, given: Any) -> Any:
+        return from_calibration(given, link_fitted, "copies between GPUs from 1 MiB to 64 MiB")
 
 
 class LlcSpec(Spec):
