@@ -343,6 +343,22 @@ def test_a_run_that_another_sweep_has_made_is_not_made_again(tmp_path, monkeypat
         assert {k: v for k, v in row.items() if k != "point"} == {k: v for k, v in shared[row["run"]].items() if k != "point"}
 
 
+def test_a_cluster_gives_the_same_rows(tmp_path, monkeypatch):
+    pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
+    from test_cluster import Cluster
+
+    plan = one_of_everything(tmp_path, "  grid: {mesh: [3x2, 2x2], topology: [mesh, switch]}\n")
+    for out in ("here", "there"):
+        monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / f"cache of {out}"))
+        cluster = Cluster(tmp_path, workers=1) if out == "there" else None
+        try:
+            sweep_points(plan, tmp_path / out, 1, Unwatched(), cluster and cluster.address)
+        finally:
+            if cluster:
+                cluster.end()
+    assert (tmp_path / "here" / "results.parquet").read_bytes() == (tmp_path / "there" / "results.parquet").read_bytes()
+
+
 def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
     (tmp_path / "failing.py").write_text("def fail(step, **params):\n    raise ValueError('on purpose')\n")
