@@ -48,6 +48,8 @@ RUN_COLUMNS = MappingProxyType(
         "bound_compute": REAL,
         "bound_activations": REAL,
         "bound_decision": REAL,
+        "bounded_by": TEXT,  # the largest of these shares, by name
+        "bounded_by_margin": REAL,  # by how much it is larger than the next
         "decision_ns": REAL,
         "decision_exposed_ns": REAL,
         "decision_overhead_percent": REAL,

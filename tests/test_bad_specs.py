@@ -326,7 +326,7 @@ CHANGED = {
     "unknown engine": (
         "engine: event",
         "engine: evnt",
-        "29: engine: unknown value 'evnt'; did you mean 'event'? (valid: event)",
+        "29: engine: unknown value 'evnt'; did you mean 'event'? (valid: event, analytical)",
     ),
     "unclosed bracket": (
         "x: 2, y: 3}",

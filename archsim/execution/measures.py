@@ -70,9 +70,18 @@ def measure_run(run: Run, demand: Demand, label: str, outcome: Outcome) -> dict[
     bound_ns["decision"] = outcome.decision.exposed_ns.sum()
     every = sum(bound_ns.values())
     row |= {f"bound_{name}": each / every if every else None for name, each in bound_ns.items()}
+    row |= _largest({name: each / every for name, each in bound_ns.items()} if every else {})
     row |= _decision_columns(outcome)
     row |= _calibration_columns(outcome)
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
+
+
+def _largest(shares: dict[str, float]) -> dict[str, Any]:
+    """Which bound has the largest share, and how far the next one is behind."""
+    if not shares:
+        return {"bounded_by": None, "bounded_by_margin": None}
+    first, second = sorted(shares, key=shares.get, reverse=True)[:2]
+    return {"bounded_by": first, "bounded_by_margin": shares[first] - shares[second]}
 
 
 def _decision_columns(outcome: Outcome) -> dict[str, Any]:
@@ -138,7 +147,7 @@ def measure_dies(outcome: Outcome) -> dict[str, list]:
         "activation_bytes": dies["activation_bytes"],
         "replica_peak_bytes": outcome.memory.copies.room["peak_bytes"],
     }
-    return {name: column.tolist() for name, column in columns.items()}
+    return {name: _as_list(column) for name, column in columns.items()}
 
 
 def measure_links(outcome: Outcome) -> dict[str, list]:
@@ -163,7 +172,12 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
         "utilisation": _of_time(counted["busy_ns"], total_ns),
     }
     direction = ["one way" if one_way else "both ways"] * len(counted)
-    return {name: column.tolist() for name, column in columns.items()} | {"direction": direction}
+    return {name: _as_list(column) for name, column in columns.items()} | {"direction": direction}
+
+
+def _as_list(column: np.ndarray) -> list:
+    """Plain values; None where an engine does not know (NaN)."""
+    return [None if value != value else value for value in column.tolist()]
 
 
 def decode_iterations(demand: Demand) -> np.ndarray:

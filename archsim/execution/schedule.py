@@ -19,7 +19,7 @@ class Task(NamedTuple):
 class Schedule:
     """Runs that wait, by the demand that they share. May be asked from several threads.
 
-    A kernel (one for each kind of contention) is compiled by the first worker that needs it, while the others do runs
+    A kernel (one for each engine and kind of contention) is compiled by the first worker that needs it, while the others do runs
     of other kinds. A worker stays with its demand; then it takes one that nobody has begun, the largest first; then it
     helps with the one that has most runs left.
     """
@@ -29,8 +29,8 @@ class Schedule:
         for run in sorted(runs, key=_size, reverse=True):
             self._waiting.setdefault(run.demand.key, []).append(run)
         self._begun: set[tuple] = set()
-        self._compiling: set[str] = set()
-        self._compiled: set[str] = set()
+        self._compiling: set[tuple[str, str]] = set()
+        self._compiled: set[tuple[str, str]] = set()
         self._last: dict[int, tuple] = {}
         self._changed = threading.Condition()
 
@@ -50,12 +50,12 @@ class Schedule:
     def compiled(self, run: Run) -> None:
         """The kernel of a run is compiled: every worker may use it."""
         with self._changed:
-            self._compiling.discard(run.assumptions.contention)
-            self._compiled.add(run.assumptions.contention)
+            self._compiling.discard(_kernel(run))
+            self._compiled.add(_kernel(run))
             self._changed.notify_all()
 
     def _ready(self, demand: tuple) -> list[Run]:
-        return [run for run in self._waiting[demand] if run.assumptions.contention not in self._compiling]
+        return [run for run in self._waiting[demand] if _kernel(run) not in self._compiling]
 
     def _choose(self, worker: int, possible: dict[tuple, list[Run]]) -> tuple[tuple, Run]:
         demand = self._last.get(worker)
@@ -70,11 +70,15 @@ class Schedule:
             del self._waiting[demand]
         self._begun.add(demand)
         self._last[worker] = demand
-        cold = run.assumptions.contention not in self._compiled
+        cold = _kernel(run) not in self._compiled
         if cold:
-            self._compiling.add(run.assumptions.contention)
+            self._compiling.add(_kernel(run))
         self._changed.notify_all()
         return Task(run, cold)
+
+
+def _kernel(run: Run) -> tuple[str, str]:
+    return run.engine, run.assumptions.contention
 
 
 def _size(run: Run) -> int:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from archsim.economics import activity_of, build_costs, economics, work_of
+from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.event import EventEngine
 from archsim.execution.measures import measure_dies, measure_links, measure_run
 from archsim.execution.runs import DemandSpec, Run, generated_digest
@@ -17,6 +18,8 @@ from archsim.workload import TokenSource, Trace, draw_requests, open_trace
 from archsim.workload.demand import Demand, Predictor, build_demand
 from archsim.workload.demand_cache import cached_demand
 from archsim.workload.traffic_presets import generated_traffic
+
+ENGINES = {"event": EventEngine, "analytical": AnalyticalEngine}
 
 
 class Simulator:
@@ -54,7 +57,7 @@ class Simulator:
         source, spec = self._source(run.demand), run.demand
         demand = build_demand(source, 1, 1, 0, origin_dies=spec.origin_dies, predictor=_predictor(spec))
         routing = source.steps(draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
-        EventEngine(run.system, run.model, run.policy, run.assumptions, demand, routing).run()
+        ENGINES[run.engine](run.system, run.model, run.policy, run.assumptions, demand, routing).run()
 
     def engine(self, run: Run) -> EventEngine:
         """The engine of a run, at its beginning."""
@@ -63,7 +66,7 @@ class Simulator:
             source = self._source(run.demand)
             requests = draw_requests(source.requests, run.batch, run.workload.seed)
             routing = source.steps(requests, run.workload.decode_steps)
-        return EventEngine(run.system, run.model, run.policy, run.assumptions, demand, routing)
+        return ENGINES[run.engine](run.system, run.model, run.policy, run.assumptions, demand, routing)
 
     def _demand_of(self, spec: DemandSpec) -> Demand:
         if self._demand is None or self._demand[0] != spec.key:

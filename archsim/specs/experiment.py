@@ -22,7 +22,7 @@ class ExperimentSpec(Spec):
     workload: WorkloadSpec
     policies: tuple[PolicySpec, ...] = Field(min_length=1)
     assumptions: tuple[AssumptionsSpec, ...] = Field(min_length=1)
-    engine: Literal["event"] = "event"
+    engine: Literal["event", "analytical"] = "event"
 
     @field_validator("systems", "models", "policies")
     @classmethod

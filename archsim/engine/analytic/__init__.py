@@ -1,0 +1,1 @@
+"""The analytical engine: the same plans, caches and copies as the event engine, and time from bookings and bounds."""

@@ -1,0 +1,66 @@
+"""The analytical engine: the event engine with another kernel.
+
+Plans, cp_en bits, work, copies and decisions are those of ``archsim.engine.event``, from the same functions; a step takes as long as
+its walk (``archsim.engine.analytic.walk``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from archsim.engine.analytic.count import count_step
+from archsim.engine.analytic.slices import ARRAYS, HBMS
+from archsim.engine.analytic.walk import Walked, walk_step
+from archsim.engine.event import EventEngine
+from archsim.engine.state import COMBINE, UNITS, Machine, Memory, Tally, Work
+from archsim.specs.errors import ArchsimError
+from microarch.request import State
+
+PHASES = 3  # rows of the loads, see archsim.engine.analytic.count
+
+
+class WalkKernel:
+    """Runs steps by walking them. ``watch(work, walked, loads)``, if there is one, sees each of them."""
+
+    def __init__(self, machine: Machine, contention: str, watch: Callable[[Work, Walked, np.ndarray], None] | None = None):
+        self._machine, self._contention, self._watch = machine, contention, watch
+        self._loads = np.zeros((PHASES, machine.resources))
+
+    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+        """Walk one step; returns its end in ns."""
+        walked = walk_step(self._machine, work, memory, self._contention)
+        count_step(self._machine, work, walked.fetches, tally, self._loads, self._contention == "reserved")
+        self._explain(work, walked, tally)
+        if self._watch:
+            self._watch(work, walked, self._loads)
+        return begin_ns + walked.ns
+
+    def _explain(self, work: Work, walked: Walked, tally: Tally) -> None:
+        """What the die whose array is done last was doing: computing, waiting for tokens, or for slices; then results travel.
+
+        Waiting for slices is the links' where the most loaded link has more to do than the most loaded HBM, else the HBMs'.
+        """
+        dies, bound_ns = self._machine.dies, tally.bound_ns
+        last = walked.dies[int(walked.dies["array"].argmax())]
+        every = self._loads.sum(axis=0)
+        hbm_ns, link_ns = every[HBMS * dies : ARRAYS * dies].max(), every[UNITS * dies :].max(initial=0.0)
+        bound_ns[State.COMPUTE] += last["busy"]
+        bound_ns[State.ACT_MOVE] += last["held"]
+        bound_ns[State.DATA if link_ns > hbm_ns else State.LOCAL_HBM] += last["array"] - last["busy"] - last["held"]
+        returning = work.moves[COMBINE].size > 0
+        bound_ns[State.ACT_MOVE if returning else State.LLC_FILL] += walked.ns - last["array"]
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        """There is none. Raises ArchsimError."""
+        raise ArchsimError("the analytical engine keeps no log of a step; a timeline needs engine: event")
+
+
+class AnalyticalEngine(EventEngine):
+    """One run, as ``EventEngine``; ``watch`` as in ``WalkKernel``."""
+
+    def __init__(self, system, model, policy_spec, assumptions, demand, routing=None, watch=None):
+        super().__init__(system, model, policy_spec, assumptions, demand, routing)
+        self.tally.resources["wait_ns"] = np.nan  # a booking does not tell who waited
+        self._kernel = WalkKernel(self.machine, assumptions.contention, watch)

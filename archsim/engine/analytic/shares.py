@@ -1,0 +1,197 @@
+"""Bookings under ``contention: shared``: a transfer books its bytes on every resource of its way.
+
+A resource passes what is booked on it in the order of booking; a transfer ends when the last of its resources has passed
+it. Bytes are conserved and no resource is idle while something waits for it, as with max-min fair rates; who of several
+waits longest may differ. Transfers that begin with the step share it equally: a transfer of size b has passed a resource after
+the sum of min(b, size) of all of them (processor sharing; Kleinrock, Queueing Systems II, 1976, section 4.4).
+"""
+
+from __future__ import annotations
+
+from archsim.engine.analytic.slices import (
+    ARRAYS,
+    FROM_HBM,
+    FROM_HOME_HBM,
+    FROM_HOME_LLC,
+    FROM_LLC,
+    HBMS,
+    arrive,
+    ask_home,
+    bytes_of,
+    look_up,
+    rate,
+    route_group,
+)
+from archsim.engine.state import COMBINE, DISPATCH, SLICES
+from archsim.kernels import inner, outer
+
+
+@inner
+def _book_one(s, resource, asked, n_bytes):
+    row = s.booked[resource]
+    row.free = max(row.free, asked) + n_bytes / rate(s.machine, resource)
+    return row.free
+
+
+@outer
+def _book(s, asked, src, dst, from_hbm, to_hbm, n_bytes):
+    """When bytes that may flow from a time on have passed the HBM of the source, the route, and the target's HBM."""
+    machine, end, route = s.machine, asked, route_group(s.machine, src, dst)
+    if from_hbm:
+        end = max(end, _book_one(s, HBMS * machine.dies + src, asked, n_bytes))
+    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
+        end = max(end, _book_one(s, machine.group_resources[i], asked, n_bytes))
+    if to_hbm and dst != src:
+        end = max(end, _book_one(s, HBMS * machine.dies + dst, asked, n_bytes))
+    return end
+
+
+@outer
+def _find(s, chain, now):
+    """Look a slice up, and send a request to its home if it is not here."""
+    look_up(s, chain, now)
+    machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
+    if fetch.way == FROM_HOME_HBM:
+        fetch.time += machine.route_ns[entry.die, entry.home]
+        fetch.time += machine.request_bytes / machine.route_bytes_per_ns[entry.die, entry.home]
+        ask_home(s, chain)
+        if fetch.way == FROM_HOME_HBM:
+            fetch.time += machine.hbm_latency_ns
+
+
+@outer
+def _receive(s, chain, end):
+    """Its bytes have passed by ``end``; the first segment does when its part of them has."""
+    machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
+    latency, part = 0.0, 1.0
+    if fetch.way == FROM_HBM:
+        latency = machine.hbm_latency_ns
+    elif fetch.way >= FROM_HOME_LLC:
+        latency = machine.route_ns[entry.home, entry.die]
+    if machine.first_bytes < machine.slice_bytes:
+        part = min(1.0, machine.first_bytes / bytes_of(s, chain))
+    arrive(s, chain, fetch.time + (end - fetch.time) * part + latency, end + latency)
+
+
+@outer
+def fetch_shared(s, chain, now):
+    """Look a slice up at a time, and book its way."""
+    _find(s, chain, now)
+    entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
+    end = fetch.time
+    if fetch.way != FROM_LLC:
+        src = entry.die if fetch.way == FROM_HBM else entry.home
+        end = _book(s, fetch.time, src, entry.die, fetch.way != FROM_HOME_LLC, False, bytes_of(s, chain))
+    _receive(s, chain, end)
+
+
+@inner
+def stored_shared(s, chain):
+    """When the slice has entered the LLC that it enters, and the HBM that keeps it."""
+    machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
+    end = fetch.last
+    if fetch.way == FROM_HBM:
+        end = fetch.last + machine.llc_write_ns
+    elif fetch.way == FROM_HOME_HBM:
+        end = max(end, fetch.time + machine.slice_bytes / machine.hbm_bytes_per_ns + machine.llc_write_ns)
+    if fetch.kept:
+        written = _book(s, fetch.last, entry.die, entry.die, True, False, machine.slice_bytes)
+        end = max(end, written + machine.hbm_latency_ns)
+    return end
+
+
+@outer
+def combine_shared(s, die, now):
+    """Results leave a die. When the last of them has arrived."""
+    machine, end = s.machine, now
+    for column in range(s.work.move_ptr[COMBINE, die], s.work.move_ptr[COMBINE, die + 1]):
+        move = s.work.moves[COMBINE, column]
+        stays = move.src == move.dst
+        passed = _book(s, now if stays else now + machine.hbm_latency_ns, move.src, move.dst, True, True, move.bytes)
+        latency = machine.hbm_latency_ns if stays else machine.route_ns[move.src, move.dst]
+        end = max(end, passed + latency)
+    return end
+
+
+@inner
+def _count_one(row, n_bytes, is_slice):
+    if is_slice:
+        row.weights += n_bytes
+        row.slices += 1.0
+    else:
+        row.moves += n_bytes
+
+
+@outer
+def _count(s, src, dst, from_hbm, is_slice, n_bytes):
+    """A transfer begins with the step. Hidden vectors also pass the target's HBM."""
+    machine, route = s.machine, route_group(s.machine, src, dst)
+    if from_hbm:
+        _count_one(s.booked[HBMS * machine.dies + src], n_bytes, is_slice)
+    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
+        _count_one(s.booked[machine.group_resources[i]], n_bytes, is_slice)
+    if not is_slice and dst != src:
+        _count_one(s.booked[HBMS * machine.dies + dst], n_bytes, is_slice)
+
+
+@inner
+def _passed_one(s, resource, size):
+    row = s.booked[resource]
+    return (row.moves + min(row.slices * size, row.weights)) / rate(s.machine, resource)
+
+
+@outer
+def _passed(s, src, dst, from_hbm, is_slice, size):
+    """How long a transfer that begins with the step takes beside all others that do."""
+    machine, ns, route = s.machine, 0.0, route_group(s.machine, src, dst)
+    if from_hbm:
+        ns = max(ns, _passed_one(s, HBMS * machine.dies + src, size))
+    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
+        ns = max(ns, _passed_one(s, machine.group_resources[i], size))
+    if not is_slice and dst != src:
+        ns = max(ns, _passed_one(s, HBMS * machine.dies + dst, size))
+    return ns
+
+
+@outer
+def _begin_slices(s):
+    """Look up the first slices of every die."""
+    machine, local = s.machine, s.work.local
+    for die in range(machine.dies):
+        for place in range(min(machine.window, local[die].end_chain - local[die].next_chain)):
+            chain = s.work.chains[local[die].next_chain + place]
+            s.flying[die, place] = chain
+            s.dies[die].flying += 1
+            _find(s, chain, 0.0)
+            way = s.fetches[chain].way
+            if way != FROM_LLC:
+                src = die if way == FROM_HBM else s.work.entries[chain // SLICES].home
+                _count(s, src, die, way != FROM_HOME_LLC, True, float(bytes_of(s, chain)))
+        local[die].next_chain += s.dies[die].flying
+
+
+@outer
+def begin_shared(s):
+    """All that begins with the step, at equal shares: hidden vectors, and the first slices of every die."""
+    machine = s.machine
+    moves = s.work.moves[DISPATCH]
+    for move in moves:
+        _count(s, move.src, move.dst, True, False, float(move.bytes))
+    _begin_slices(s)
+    for move in moves:
+        ns = _passed(s, move.src, move.dst, True, False, float(move.bytes)) + machine.hbm_latency_ns
+        row = s.dies[move.dst]
+        row.tokens = max(row.tokens, ns + machine.route_ns[move.src, move.dst])
+    for die in range(machine.dies):
+        for place in range(s.dies[die].flying):
+            chain = s.flying[die, place]
+            way, ns = s.fetches[chain].way, 0.0
+            if way != FROM_LLC:
+                src = die if way == FROM_HBM else s.work.entries[chain // SLICES].home
+                ns = _passed(s, src, die, way != FROM_HOME_LLC, True, float(bytes_of(s, chain)))
+            _receive(s, chain, s.fetches[chain].time + ns)
+    for resource in range(HBMS * machine.dies, len(s.booked)):
+        row = s.booked[resource]
+        if (resource < ARRAYS * machine.dies or resource >= (ARRAYS + 1) * machine.dies) and row.moves + row.weights > 0.0:
+            begun = machine.llc_miss_ns if row.slices > 0.0 else machine.hbm_latency_ns
+            row.free = begun + (row.moves + row.weights) / rate(machine, resource)

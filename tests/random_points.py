@@ -1,0 +1,133 @@
+"""Random small experiments: machines, models, batches, policies and assumptions that an event run takes milliseconds for.
+
+Point ``i`` is a function of ``i`` alone. Those below ``HELD_OUT`` are for choosing coefficients of the analytical engine,
+those from ``HELD_OUT`` on were not looked at for that and are what its errors are stated on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from archsim.engine.event import EventEngine
+from archsim.engine.setup import memory_fit
+from archsim.policies.registry import build_policy
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.hardware import SystemSpec
+from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.model import ModelSpec
+from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.workload import SyntheticSpec
+from archsim.workload.demand import Demand, build_demand
+from archsim.workload.synthetic import SyntheticTraffic
+
+HELD_OUT = 100_000
+POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
+MESHES = ((1, 1), (2, 1), (2, 2), (3, 2), (4, 1), (3, 3), (4, 3), (4, 4), (5, 5), (3, 8))
+STEPS = 3  # decode steps
+# What differs from the two named sets, each as often as it stands here; empty: a named set itself.
+VARIANTS = {
+    "shared": ({}, {}, {}, {}, {"activations": "ignored"}, {"weights": "routed"}, {"order": "as_created"}, {"gemm": "tables"},
+               {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"}),
+    "reserved": ({}, {}, {}, {"llc": "segments"}, {"activations": "dispatched", "weights": "all"}),
+}  # fmt: skip
+
+
+class Point(NamedTuple):
+    """One run: everything that an engine takes."""
+
+    number: int
+    system: SystemSpec
+    model: ModelSpec
+    policy: PolicySpec
+    assumptions: AssumptionsSpec
+    demand: Demand
+    traffic: SyntheticTraffic
+
+    def run(self, engine: type = EventEngine):
+        """The outcome of the run on an engine."""
+        routing = self.traffic.steps(np.arange(self.demand.batch), STEPS)
+        return engine(self.system, self.model, self.policy, self.assumptions, self.demand, routing).run()
+
+    @property
+    def name(self) -> str:
+        mesh = self.system.mesh
+        return (f"#{self.number} {mesh.x}x{mesh.y} {self.model.experts}/{self.model.top_k} experts batch {self.demand.batch} "
+                f"{self.policy.name} {self.assumptions.label}")
+
+
+def random_point(number: int, contention: str) -> Point:
+    """Point ``number`` under ``contention: shared`` (from ``physical``) or ``reserved`` (from ``published``)."""
+    rng = np.random.default_rng([number, len(contention)])
+    model = _model(rng)
+    batch = int(_log_uniform(rng, 4, 4096))
+    variants = VARIANTS[contention]
+    named = "physical" if contention == "shared" else "published"
+    assumptions = load_assumptions(named, **variants[rng.integers(len(variants))])
+    name = POLICIES[rng.integers(len(POLICIES))]
+    policy = PolicySpec(name=name, **PRESETS[name])
+    system = _system(rng, model, assumptions, policy)
+    spec = SyntheticSpec(
+        prompt_tokens=int(rng.integers(0, 3)), decode_steps=STEPS, seed=number, popularity_skew=float(rng.uniform(0, 1.2))
+    )
+    traffic = SyntheticTraffic(model, spec, batch)
+    predictor = build_policy(policy).predictor
+    demand = build_demand(traffic, batch, STEPS, 0, origin_dies=system.dies, predictor=predictor, threads=1)
+    return Point(number, system, model, policy, assumptions, demand, traffic)
+
+
+def _log_uniform(rng, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def _model(rng) -> ModelSpec:
+    experts = int(rng.choice([8, 16, 32, 48, 64, 128]))
+    shape: dict[str, Any] = {
+        "experts": experts,
+        "top_k": int(rng.integers(1, min(9, experts))),
+        "hidden": int(rng.choice([512, 1024, 2048, 4096, 7168])),
+        "expert_ffn": int(rng.choice([256, 512, 1024, 2048, 4096])),
+        "shared_experts": int(rng.integers(0, 3)),
+    }
+    layers = 3 + int(rng.integers(1, 4))  # the first three are dense
+    deepseek = load_model("deepseek-v3")
+    shape |= {"layers": layers, "moe_layers": deepseek.moe_layers.model_copy(update={"last": layers - 1})}
+    shape["shared_ffn"] = shape["expert_ffn"] * int(rng.integers(1, 3))
+    return deepseek.model_copy(update=shape)
+
+
+def _system(rng, model, assumptions, policy) -> SystemSpec:
+    """A system on which the model fits, with room for some copies."""
+    system = load_system("dojo")
+    x, y = MESHES[rng.integers(len(MESHES))]
+    changes = {
+        "mesh": {"x": x, "y": y},
+        "hbm": {"bandwidth_bytes_per_s": _log_uniform(rng, 0.5e12, 8e12), "latency_ns": _log_uniform(rng, 100, 600)},
+        "d2d": {"bandwidth_bytes_per_s": _log_uniform(rng, 0.1e12, 4e12), "hop_latency_ns": _log_uniform(rng, 20, 400)},
+        "llc": {"capacity_bytes": 2 ** int(rng.integers(22, 28))},
+        "compute": {"peak_flop_per_s": _log_uniform(rng, 1e14, 5e15), "dtype": str(rng.choice(["fp8", "fp16"]))},
+    }
+    system = _changed(system, changes)
+    home = np.asarray(build_policy(policy).place(model.experts, system.dies))
+    needed = int(memory_fit(system, model, assumptions, home).demand_bytes.max())
+    capacity = int(max(needed, 10**6) / (1 - system.hbm.reserved_fraction) * rng.uniform(1.01, 3))
+    return _changed(system, {"hbm": {"capacity_bytes": capacity}})
+
+
+def _changed(system: SystemSpec, changes: dict[str, dict[str, Any]]) -> SystemSpec:
+    return system.model_copy(update={block: getattr(system, block).model_copy(update=of) for block, of in changes.items()})
+
+
+def with_rates(point: Point, factors: dict[str, float]) -> Point:
+    """The point on a machine whose rates and latencies are these factors times its own (archsim.engine.analytic.law.POINT)."""
+    system, f = point.system, factors
+    llc = {name: getattr(system.llc, name) * f["llc_latency"] for name in ("hit_ns", "miss_ns", "write_ns")}
+    hbm, d2d = system.hbm, system.d2d
+    changes = {
+        "compute": {"peak_flop_per_s": system.compute.peak_flop_per_s * f["compute"]},
+        "hbm": {"bandwidth_bytes_per_s": hbm.bandwidth_bytes_per_s * f["hbm"], "latency_ns": hbm.latency_ns * f["hbm_latency"]},
+        "d2d": {"bandwidth_bytes_per_s": d2d.bandwidth_bytes_per_s * f["link"], "hop_latency_ns": d2d.hop_latency_ns * f["hop_latency"]},
+        "llc": llc,
+    }
+    return point._replace(system=_changed(system, changes))
