@@ -90,13 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     cost.add_argument("--sources", action="store_true", help="print every coefficient, its range and where it comes from")
     cost.set_defaults(command=_cost)
 
-    check = commands.add_parser("check", help="check an experiment, system, model or assumption file")
-    _add_experiment(check, "file to check")
-    check.set_defaults(command=_check)
-
-    listing = commands.add_parser("list", help="list what an experiment may name")
-    listing.add_argument("what", choices=("systems", "models", "policies", "assumptions"))
-    listing.set_defaults(command=_list)
+    _add_compare(commands)
+    _add_check_and_list(commands)
 
     blocks = commands.add_parser("blocks", help="hardware blocks as state machines: tables, parameters, diagrams")
     blocks.add_argument("block", nargs="?", metavar="BLOCK", help="one block, such as pdu (default: all)")
@@ -119,6 +114,24 @@ def _add_optimum(commands: argparse._SubParsersAction) -> None:
     optimum.add_argument("--out", metavar="DIR", help="folder of the page (default: reports/NAME-optimum)")
     optimum.add_argument("--steps", type=positive, default=200, metavar="N", help="steps of each run that are bounded, evenly spread (default: 200)")
     optimum.set_defaults(command=_optimum)
+
+
+def _add_check_and_list(commands: argparse._SubParsersAction) -> None:
+    check = commands.add_parser("check", help="check an experiment, system, model or assumption file")
+    _add_experiment(check, "file to check")
+    check.set_defaults(command=_check)
+
+    listing = commands.add_parser("list", help="list what an experiment may name")
+    listing.add_argument("what", choices=("systems", "models", "policies", "assumptions"))
+    listing.set_defaults(command=_list)
+
+
+def _add_compare(commands: argparse._SubParsersAction) -> None:
+    compare = commands.add_parser("compare", help="run a sample of an experiment on both engines and print how they differ")
+    _add_experiment(compare, "experiment")
+    compare.add_argument("--sample", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")
+    compare.add_argument("--steps", type=positive, metavar="N", default=3, help="decode steps of each, at most (default: 3)")
+    compare.set_defaults(command=_compare)
 
 
 def _add_experiment(parser: argparse.ArgumentParser, meaning: str) -> None:
@@ -193,6 +206,13 @@ def _cost(arguments: argparse.Namespace) -> int:
 
     experiment = load_experiment(arguments.file, arguments.overrides)
     return cost_command(experiment, arguments.coefficient, arguments.sources)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from archsim.compare_command import compare_command
+    from archsim.specs.library import load_experiment
+
+    return compare_command(load_experiment(arguments.file, arguments.overrides), arguments.sample, arguments.steps)
 
 
 def _check(arguments: argparse.Namespace) -> int:

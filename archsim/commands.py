@@ -46,6 +46,10 @@ def sweep_command(
         return INTERRUPTED
     _print_speedups(results, [policy.name for policy in experiment.policies])
     _print_calibration_notes(results.runs.rows, experiment.systems)
+    if experiment.engine == "analytical":
+        from archsim.compare_command import write_sample
+
+        write_sample(experiment, folder)
     _print_page(folder)
     return OK
 

@@ -29,6 +29,7 @@ ROOMS = [
         "archsim.ablate_command",
         "archsim.optimum_command",
         "archsim.cost_command",
+        "archsim.compare_command",
     ),
 ]
 RANK = {prefix: rank for rank, room in enumerate(ROOMS) for prefix in room}

@@ -18,7 +18,7 @@ from archsim.specs.yaml_loader import dump_yaml
 MANIFEST = "manifest.yaml"
 PAGE = "index.html"
 # Made of all runs, once the last has finished; they go when that is no longer so.
-_MADE_LAST = ("results.parquet", "dies.csv", "links.csv", "timings.csv", PAGE)
+_MADE_LAST = ("results.parquet", "dies.csv", "links.csv", "timings.csv", "comparison.json", PAGE)
 
 
 class RunStore:

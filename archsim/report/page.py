@@ -5,7 +5,7 @@ from typing import Any
 
 from archsim.execution.calibration_notes import calibration_notes
 from archsim.files import write_text
-from archsim.report import decisions, figures, tables
+from archsim.report import decisions, engines, figures, tables
 from archsim.report.data import Report, read_report
 from archsim.report.deciders import deciders
 from archsim.report.mesh_map import colour_bar, scale_css
@@ -67,6 +67,7 @@ def _context(report: Report) -> dict[str, Any]:
         "close": tables.CLOSE,
         "ties": tables.ties(report),
         "decisions": decisions.section(report),
+        "engines": engines.section(report.folder),
         "hidden_percent": decisions.HIDDEN_PERCENT,
         "deciders": deciders(report),
         "policies": [(name, figures.policy_class(name, report.policies)) for name in report.policies],

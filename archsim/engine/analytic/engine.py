@@ -14,7 +14,7 @@ from archsim.engine.analytic.count import count_step
 from archsim.engine.analytic.slices import ARRAYS, HBMS
 from archsim.engine.analytic.walk import Walked, walk_step
 from archsim.engine.event import EventEngine
-from archsim.engine.state import COMBINE, UNITS, Machine, Memory, Tally, Work
+from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, Tally, Work
 from archsim.specs.errors import ArchsimError
 from microarch.request import State
 
@@ -43,12 +43,17 @@ class WalkKernel:
         Waiting for slices is the links' where the most loaded link has more to do than the most loaded HBM, else the HBMs'.
         """
         dies, bound_ns = self._machine.dies, tally.bound_ns
-        last = walked.dies[int(walked.dies["array"].argmax())]
+        die = int(walked.dies["array"].argmax())
+        last = walked.dies[die]
         every = self._loads.sum(axis=0)
         hbm_ns, link_ns = every[HBMS * dies : ARRAYS * dies].max(), every[UNITS * dies :].max(initial=0.0)
         bound_ns[State.COMPUTE] += last["busy"]
         bound_ns[State.ACT_MOVE] += last["held"]
         bound_ns[State.DATA if link_ns > hbm_ns else State.LOCAL_HBM] += last["array"] - last["busy"] - last["held"]
+        own = work.entries[work.entries["die"] == die]
+        computing = last["busy"] / last["array"] if last["array"] else 0.0
+        for i, residual_ns in enumerate((own["low_ns"].sum(), own["high_ns"].sum())):
+            tally.residual_ns[i] += SLICES * residual_ns * computing  # as far as its GEMMs are what the step waits for
         returning = work.moves[COMBINE].size > 0
         bound_ns[State.ACT_MOVE if returning else State.LLC_FILL] += walked.ns - last["array"]
 

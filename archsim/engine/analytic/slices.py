@@ -146,4 +146,5 @@ def take_next(s, die):
     if best >= 0:
         chain = s.flying[die, best]
         row.held += max(0.0, ready - max(row.array, ready_first))
-        row.done = max(max(row.array, ready) + s.work.entries[chain // SLICES].compute_ns, s.fetches[chain].last)
+        entry = s.work.entries[chain // SLICES]
+        row.done = max(max(row.array, ready) + entry.compute_ns, s.fetches[chain].last + entry.drain_ns)

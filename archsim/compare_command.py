@@ -1,0 +1,50 @@
+"""What ``archsim compare`` does, and the sample that the report of an analytical sweep carries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from archsim.specs.experiment import ExperimentSpec
+
+SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small: the event engine takes its time for each
+
+
+def compare_command(experiment: ExperimentSpec, size: int, decode_steps: int) -> int:
+    """Run a sample on both engines; print the errors by assumption set, and the runs outside with the reason."""
+    compared, of = _compare(experiment, size, decode_steps)
+    print(f"{experiment.name}: {len(compared)} of {of} runs on both engines, at most {decode_steps} decode steps")
+    print_errors(compared)
+    return 0
+
+
+def write_sample(experiment: ExperimentSpec, folder: Path) -> None:
+    """Compare the engines on a few runs of an analytical sweep, for its report; prints the errors."""
+    from archsim.execution.comparison import write_comparison
+
+    compared, of = _compare(experiment, SAMPLE_OF_REPORT, STEPS_OF_REPORT)
+    write_comparison(folder, compared, STEPS_OF_REPORT, of)
+    print(f"{len(compared)} of {of} runs also on the event engine, {STEPS_OF_REPORT} decode step each:")
+    print_errors(compared)
+
+
+def print_errors(compared) -> None:
+    """A line for every assumption set, then those outside."""
+    from archsim.execution.comparison import OUTSIDE, errors
+
+    for each in errors(compared):
+        rank = "–" if each.rank is None else f"{each.rank:.3f}"
+        print(f"  {each.assumptions}: {each.runs} runs, error of decode time: median {each.median:.1%}, p95 {each.p95:.1%}, "
+              f"max {each.largest:.1%}, signed median {each.signed_median:+.1%}; rank correlation {rank}")
+    outside = sorted((each for each in compared if abs(each.error) > OUTSIDE), key=lambda each: -abs(each.error))
+    for each in outside:
+        print(f"  outside {OUTSIDE:.0%}: {each.run}: {each.error:+.1%}; {each.reason}")
+
+
+def _compare(experiment, size, decode_steps):
+    from archsim.execution.comparison import compare_engines, sample, shortened
+    from archsim.execution.simulator import Simulator
+    from archsim.runner import prepare
+
+    prepared = prepare(experiment)
+    drawn = [shortened(run, decode_steps) for run in sample(prepared.runs, size)]
+    return list(compare_engines(drawn, Simulator(prepared.traces))), len(prepared.runs)
