@@ -29,7 +29,7 @@ from archsim.specs.sweep import SWEEP_KEY
 from archsim.specs.yaml_loader import dump_yaml
 from archsim.tables import INTEGER, Table, parquet_facts, read_parquet, write_parquet_stream
 
-PART_RUNS = 1000
+PART_RUNS = 5000
 RESULTS = "results.parquet"
 _HOLDS = "archsim.runs"
 
