@@ -209,9 +209,12 @@ def _cost(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from archsim.compare_command import compare_command
-    from archsim.specs.library import load_experiment
+    from archsim.compare_command import compare_command, compare_points_command
+    from archsim.specs.library import load_experiment, load_sweep
 
+    plan = load_sweep(arguments.file, arguments.overrides)
+    if plan is not None:
+        return compare_points_command(plan, arguments.sample, arguments.steps)
     return compare_command(load_experiment(arguments.file, arguments.overrides), arguments.sample, arguments.steps)
 
 

@@ -27,6 +27,39 @@ def write_sample(experiment: ExperimentSpec, folder: Path) -> None:
     print_errors(compared)
 
 
+def compare_points(plan, numbers, size: int, decode_steps: int):
+    """Of the points of a sweep (by number), a sample on both engines: (compared, how many it was drawn from)."""
+    from archsim.execution.comparison import compare_engines, sample, shortened
+    from archsim.execution.point_runs import PointRuns
+    from archsim.execution.simulator import Simulator
+
+    makers = PointRuns()
+    drawn = [shortened(makers.run(plan.point(number)), decode_steps) for number in sample(numbers, size)]
+    return list(compare_engines(drawn, Simulator(makers.traces))), len(numbers)
+
+
+def write_sample_of_points(plan, numbers, folder: Path) -> None:
+    """As ``write_sample``, for the analytical points of a sweep; nothing where there are none."""
+    from archsim.execution.comparison import write_comparison
+
+    analytical = [number for number in numbers if plan.point(number).engine == "analytical"]
+    if analytical:
+        compared, of = compare_points(plan, analytical, SAMPLE_OF_REPORT, STEPS_OF_REPORT)
+        write_comparison(folder, compared, STEPS_OF_REPORT, of)
+        print(f"{len(compared)} of {of:,} points also on the event engine, {STEPS_OF_REPORT} decode step each:")
+        print_errors(compared)
+
+
+def compare_points_command(plan, size: int, decode_steps: int) -> int:
+    """Run a sample of a sweep's points on both engines; print as ``compare_command``."""
+    from archsim.execution.sweeping import select
+
+    compared, of = compare_points(plan, select(plan).kept, size, decode_steps)
+    print(f"{plan.experiment.name}: {len(compared)} of {of:,} points on both engines, at most {decode_steps} decode steps")
+    print_errors(compared)
+    return 0
+
+
 def print_errors(compared) -> None:
     """A line for every assumption set, then those outside."""
     from archsim.execution.comparison import OUTSIDE, errors

@@ -28,6 +28,7 @@ def sweep_points_command(
 
     if dry_run:
         return _print_points(plan, select(plan))
+    from archsim.compare_command import write_sample_of_points
     from archsim.execution.sweeping import sweep_points
     from archsim.progress import watcher
 
@@ -39,6 +40,7 @@ def sweep_points_command(
         return INTERRUPTED
     _print_dropped(plan, selection)
     _print_best(plan, results)
+    write_sample_of_points(plan, selection.kept, folder)
     print(f"results: {results}")
     return OK
 

@@ -60,8 +60,8 @@ class Errors:
     rank: float | None  # None for fewer than three runs, or equal times
 
 
-def sample(runs: Sequence[Run], size: int) -> list[Run]:
-    """At most ``size`` runs drawn at random (always the same ones), in the order of the experiment."""
+def sample(runs: Sequence[Any], size: int) -> list[Any]:
+    """At most ``size`` runs (or numbers of points) drawn at random (always the same ones), in the order of the experiment."""
     drawn = np.random.default_rng(SEED).permutation(len(runs))[:size]
     return [runs[index] for index in sorted(drawn)]
 
