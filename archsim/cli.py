@@ -44,15 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--point", type=natural, metavar="N", help="print point N of a `sweep:` as an experiment of its own")
     sweep.set_defaults(command=_sweep)
 
-    ablate = commands.add_parser("ablate", help="what each assumption is worth: from one set to another, one at a time and in a chain")
-    _add_experiment(ablate, "experiment")
-    ablate.add_argument("--from", dest="start", default="published", metavar="SET", help="first set (default: published)")
-    ablate.add_argument("--to", dest="end", default="physical", metavar="SET", help="last set (default: physical)")
-    ablate.add_argument("--out", metavar="DIR", help="folder of the report (default: reports/NAME-ablation)")
-    ablate.add_argument("--jobs", type=positive, metavar="N", help="runs side by side (default: number of cores)")
-    ablate.set_defaults(command=_ablate)
-
-    _add_optimum(commands)
+    _add_studies(commands)
     run = commands.add_parser("run", help="run one combination of an experiment; with a timeline of one step")
     _add_experiment(run, "experiment")
     run.add_argument("--policy", metavar="NAME", help="one of the experiment's policies (default: its first)")
@@ -65,6 +57,54 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, to be opened with Perfetto")
     run.set_defaults(command=_run)
 
+    _add_hardware(commands)
+    _add_check_and_list(commands)
+    blocks = commands.add_parser("blocks", help="hardware blocks as state machines: tables, parameters, diagrams")
+    blocks.add_argument("block", nargs="?", metavar="BLOCK", help="one block, such as pdu (default: all)")
+    blocks.add_argument("--diagram", metavar="FILE", help="write the block's state diagram, as SVG")
+    blocks.add_argument("--diagram-dir", metavar="DIR", help="write the diagrams of all blocks, or of this one")
+    blocks.set_defaults(command=_blocks)
+
+    model = commands.add_parser("model", help="models from exported graphs")
+    add_model_commands(model.add_subparsers(required=True, metavar="ACTION"))
+
+    trace = commands.add_parser("trace", help="recorded routing: import it into a store, look at it, cut it")
+    add_trace_commands(trace.add_subparsers(required=True, metavar="ACTION"))
+    add_calibration_commands(commands)
+    return parser
+
+
+def _add_studies(commands) -> None:
+    """Commands that make many runs and one answer."""
+    ablate = commands.add_parser("ablate", help="what each assumption is worth: from one set to another, one at a time and in a chain")
+    _add_experiment(ablate, "experiment")
+    ablate.add_argument("--from", dest="start", default="published", metavar="SET", help="first set (default: published)")
+    ablate.add_argument("--to", dest="end", default="physical", metavar="SET", help="last set (default: physical)")
+    ablate.add_argument("--out", metavar="DIR", help="folder of the report (default: reports/NAME-ablation)")
+    ablate.add_argument("--jobs", type=positive, metavar="N", help="runs side by side (default: number of cores)")
+    ablate.set_defaults(command=_ablate)
+
+    explore = commands.add_parser("explore", help="search the points of a `sweep:` for those that no other beats")
+    _add_experiment(explore, "experiment with `sweep:` and `explore:`")
+    explore.add_argument("--out", metavar="DIR", help="folder of the report (default: reports/NAME)")
+    explore.add_argument("--jobs", type=positive, metavar="N", help="runs side by side (default: number of cores)")
+    explore.set_defaults(command=_explore)
+
+    compare = commands.add_parser("compare", help="run a sample of an experiment on both engines and print how they differ")
+    _add_experiment(compare, "experiment")
+    compare.add_argument("--sample", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")
+    compare.add_argument("--steps", type=positive, metavar="N", default=3, help="decode steps of each, at most (default: 3)")
+    compare.set_defaults(command=_compare)
+
+    optimum = commands.add_parser("optimum", help="how far every policy's steps are from a bound that no allocation could beat")
+    _add_experiment(optimum, "experiment")
+    optimum.add_argument("--out", metavar="DIR", help="folder of the page (default: reports/NAME-optimum)")
+    optimum.add_argument("--steps", type=positive, default=200, metavar="N", help="steps of each run that are bounded, evenly spread (default: 200)")
+    optimum.set_defaults(command=_optimum)
+
+
+def _add_hardware(commands) -> None:
+    """Commands that price a machine without running it."""
     area = commands.add_parser("area", help="area and power of the tables and cores that decide, beside the published")
     _add_experiment(area, "experiment")
     area.add_argument(
@@ -90,33 +130,9 @@ def _parser() -> argparse.ArgumentParser:
     cost.add_argument("--sources", action="store_true", help="print every coefficient, its range and where it comes from")
     cost.set_defaults(command=_cost)
 
-    _add_compare(commands)
-    _add_check_and_list(commands)
 
-    blocks = commands.add_parser("blocks", help="hardware blocks as state machines: tables, parameters, diagrams")
-    blocks.add_argument("block", nargs="?", metavar="BLOCK", help="one block, such as pdu (default: all)")
-    blocks.add_argument("--diagram", metavar="FILE", help="write the block's state diagram, as SVG")
-    blocks.add_argument("--diagram-dir", metavar="DIR", help="write the diagrams of all blocks, or of this one")
-    blocks.set_defaults(command=_blocks)
-
-    model = commands.add_parser("model", help="models from exported graphs")
-    add_model_commands(model.add_subparsers(required=True, metavar="ACTION"))
-
-    trace = commands.add_parser("trace", help="recorded routing: import it into a store, look at it, cut it")
-    add_trace_commands(trace.add_subparsers(required=True, metavar="ACTION"))
-    add_calibration_commands(commands)
-    return parser
-
-
-def _add_optimum(commands: argparse._SubParsersAction) -> None:
-    optimum = commands.add_parser("optimum", help="how far every policy's steps are from a bound that no allocation could beat")
-    _add_experiment(optimum, "experiment")
-    optimum.add_argument("--out", metavar="DIR", help="folder of the page (default: reports/NAME-optimum)")
-    optimum.add_argument("--steps", type=positive, default=200, metavar="N", help="steps of each run that are bounded, evenly spread (default: 200)")
-    optimum.set_defaults(command=_optimum)
-
-
-def _add_check_and_list(commands: argparse._SubParsersAction) -> None:
+def _add_check_and_list(commands) -> None:
+    """Commands that look at files."""
     check = commands.add_parser("check", help="check an experiment, system, model or assumption file")
     _add_experiment(check, "file to check")
     check.set_defaults(command=_check)
@@ -124,14 +140,6 @@ def _add_check_and_list(commands: argparse._SubParsersAction) -> None:
     listing = commands.add_parser("list", help="list what an experiment may name")
     listing.add_argument("what", choices=("systems", "models", "policies", "assumptions"))
     listing.set_defaults(command=_list)
-
-
-def _add_compare(commands: argparse._SubParsersAction) -> None:
-    compare = commands.add_parser("compare", help="run a sample of an experiment on both engines and print how they differ")
-    _add_experiment(compare, "experiment")
-    compare.add_argument("--sample", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")
-    compare.add_argument("--steps", type=positive, metavar="N", default=3, help="decode steps of each, at most (default: 3)")
-    compare.set_defaults(command=_compare)
 
 
 def _add_experiment(parser: argparse.ArgumentParser, meaning: str) -> None:
@@ -190,6 +198,14 @@ def _ablate(arguments: argparse.Namespace) -> int:
 
     experiment = load_experiment(arguments.file, arguments.overrides)
     return ablate_command(experiment, arguments.start, arguments.end, arguments.out, arguments.jobs)
+
+
+def _explore(arguments: argparse.Namespace) -> int:
+    from archsim.explore_command import explore_command
+    from archsim.specs.library import load_exploration
+
+    plan, spec = load_exploration(arguments.file, [*arguments.overrides, "engine=analytical"])
+    return explore_command(plan, spec, arguments.out, arguments.jobs)
 
 
 def _area(arguments: argparse.Namespace) -> int:

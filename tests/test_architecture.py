@@ -30,6 +30,7 @@ ROOMS = [
         "archsim.optimum_command",
         "archsim.cost_command",
         "archsim.compare_command",
+        "archsim.explore_command",
     ),
 ]
 RANK = {prefix: rank for rank, room in enumerate(ROOMS) for prefix in room}

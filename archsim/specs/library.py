@@ -5,7 +5,9 @@ from pathlib import Path
 
 from archsim.specs.assumptions import AssumptionsSpec, NamedSet
 from archsim.specs.base import Spec
+from archsim.specs.errors import SpecError
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
 from archsim.specs.hardware import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.overrides import apply_overrides
@@ -25,20 +27,29 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
 
     Raises SpecError; its message has one line for every problem.
     """
-    tree, _ = _experiment_tree(path, overrides)
+    tree, _, _ = _experiment_tree(path, overrides)
     return validate(ExperimentSpec, tree)
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepPlan | None:
     """The experiment in a file with its ``sweep:``, or None if it has none. Raises SpecError."""
-    tree, sweep = _experiment_tree(path, overrides)
+    tree, sweep, _ = _experiment_tree(path, overrides)
     if sweep is None:
         return None
     return SweepPlan(tree, sweep, validate(ExperimentSpec, tree), Path(path).parent)
 
 
-def _experiment_tree(path: str | Path, overrides: Sequence[str]) -> tuple[Tree, SweepSpec | None]:
-    """The tree of an experiment without its sweep, references expanded, and the sweep.
+def load_exploration(path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepPlan, ExploreSpec]:
+    """The experiment in a file with its ``sweep:`` and its ``explore:``. Raises SpecError, also if it lacks one of them."""
+    tree, sweep, explore = _experiment_tree(path, overrides)
+    if sweep is None or explore is None:
+        missing = f"{SWEEP_KEY}:, which says what may vary" if sweep is None else f"{EXPLORE_KEY}: {{objectives: [throughput, cost]}}, or others"
+        raise SpecError(f"{path}: an exploration needs {missing}")
+    return SweepPlan(tree, sweep, validate(ExperimentSpec, tree), Path(path).parent), explore
+
+
+def _experiment_tree(path: str | Path, overrides: Sequence[str]) -> tuple[Tree, SweepSpec | None, ExploreSpec | None]:
+    """The tree of an experiment without its sweep and exploration, references expanded, and those two.
 
     What an axis gives as a whole (systems, models, policies, batches), the experiment need not; it has the first value then.
     """
@@ -47,11 +58,13 @@ def _experiment_tree(path: str | Path, overrides: Sequence[str]) -> tuple[Tree, 
     references = References(tree, Path(path).parent)
     apply_overrides(tree, overrides, references.expand)
     sweep = read_sweep(tree) if SWEEP_KEY in tree.data else None
+    explore = validate(ExploreSpec, tree, (EXPLORE_KEY,)) if EXPLORE_KEY in tree.data else None
     tree.data.pop(SWEEP_KEY, None)
+    tree.data.pop(EXPLORE_KEY, None)
     for axis in sweep.axes if sweep else ():
         _stand_in(tree, axis)
     references.expand_all()
-    return tree, sweep
+    return tree, sweep, explore
 
 
 def _stand_in(tree: Tree, axis: Axis) -> None:

@@ -121,6 +121,22 @@ class SweepPlan:
             total *= size
         return total
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What a point's number is made of: values of every group of axes, then of the experiment's own lists; the last varies fastest."""
+        return tuple(self._sizes)
+
+    def index_of(self, chosen: tuple[int, ...]) -> int:
+        """The number of the point with the ``chosen`` value of each of ``sizes``."""
+        index = 0
+        for at, size in zip(chosen, self._sizes, strict=True):
+            index = index * size + at
+        return index
+
+    def keeps(self, point: Point, measures: Mapping[str, Callable[[Point], Any]]) -> bool:
+        """Whether all constraints hold. Raises SpecError as :meth:`points` does."""
+        return all(each.holds(point, measures) for each in self._constraints)
+
     def points(self, measures: Mapping[str, Callable[[Point], Any]], dropped: Dropped | None = None) -> Iterator[Point]:
         """The points that all constraints keep, in order, each once. measures: a function for every name in MEASURES.
 

@@ -1,0 +1,44 @@
+"""Points run by one engine, once each, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from archsim.execution import run_cache
+from archsim.execution.crew import simulate_all
+from archsim.execution.point_runs import PointRuns
+from archsim.execution.store import RunStore
+from archsim.execution.worker import Failure
+from archsim.specs.points import Point
+
+Row = Mapping[str, Any]
+
+
+class EngineRuns:
+    """``known``: index of a point → its row; ``failures``: why others have none; ``watcher`` hears of all."""
+
+    def __init__(self, engine: str, folder: Path, jobs: int, watcher: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._engine, self._jobs, self._watcher = engine, jobs, watcher
+        self._makers, self._store = PointRuns(), RunStore(folder)
+        self.known: dict[int, Row] = {}
+        self.failures: list[str] = []
+
+    def run(self, points: Sequence[Point]) -> None:
+        """Add the rows of points to ``known``, but for those that fail."""
+        runs = {point.index: self._makers.run(point._replace(engine=self._engine)) for point in points if point.index not in self.known}
+        unique = {run.key: run for run in runs.values()}
+        records = {key: record for key, run in unique.items() if (record := self._store.load(run) or run_cache.find(run))}
+        self._watcher.kept(len(records))
+        for run, reply in simulate_all([run for key, run in unique.items() if key not in records], self._jobs, self._makers.traces):
+            if isinstance(reply, Failure):
+                self.failures.append(f"{run.name}: {reply.message}")
+                self._watcher.failed(run, reply)
+                continue
+            self._store.save(run, {**reply, "dies": {}, "links": {}})
+            run_cache.keep(run, reply)
+            records[run.key] = reply
+            self._watcher.finished(run, reply)
+        self.known |= {index: {**records[run.key]["row"], "run": run.key} for index, run in runs.items() if run.key in records}

@@ -1,0 +1,107 @@
+"""The page of an exploration: one HTML file that needs nothing else, the front as CSV, and the YAML of every best design."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim.exploration.outcome import Candidate, Exploration
+from archsim.files import write_text
+from archsim.report.explore_figures import scatter, strips, tornado, value
+from archsim.specs.explore import OBJECTIVES
+from archsim.specs.yaml_loader import dump_yaml
+
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_STRIPS = 12
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best design of an objective within a budget. ``page``: of its run, relative, or empty."""
+
+    heading: str
+    point: Candidate
+    values: str
+    yaml: str
+    file: str
+    page: str
+
+
+def write_exploration(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str], folder: Path) -> Path:
+    """Write ``index.html``, ``front.csv`` and ``designs/*.yaml``; returns the path of the page.
+
+    designs: point → experiment, resolved, for :func:`wanted`; pages: point → path of its report, relative to ``folder``.
+    """
+    (folder / "designs").mkdir(parents=True, exist_ok=True)
+    for index, tree in designs.items():
+        write_text(folder / "designs" / f"point-{index}.yaml", dump_yaml(tree))
+    write_text(folder / "front.csv", csv_of(found))
+    write_text(folder / "index.html", render(found, designs, pages))
+    return folder / "index.html"
+
+
+def wanted(found: Exploration) -> dict[str, Candidate]:
+    """Heading → design: the best of every objective, and of the first within each budget."""
+    first = found.spec.objectives[0]
+    named = {f"best {name}": found.best(None, name) for name in found.spec.objectives}
+    named |= {f"best {first} with {text}": found.best(text, first) for text in found.spec.budgets}
+    return {heading: point for heading, point in named.items() if point is not None}
+
+
+def csv_of(found: Exploration) -> str:
+    """One row for every point that the event engine ran: its axes, objectives by both engines, and what limits it."""
+    stream = io.StringIO()
+    rows = csv.writer(stream, lineterminator="\n")
+    units = [f"{name} ({OBJECTIVES[name][2]})" for name in OBJECTIVES]
+    rows.writerow(["point", "front", *found.axes, *units, *(f"{name}, analytical" for name in OBJECTIVES), "limit", "share", "run"])
+    for point in found.known:
+        numbers = [f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in OBJECTIVES)]
+        rows.writerow([point.index, int(point.front), *point.axes.values(), *numbers, point.limit[0], f"{point.limit[1]:.4f}", point.run])
+    return stream.getvalue()
+
+
+def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]) -> str:
+    """The page as text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["svg"] = Markup
+    environment.filters["shown"] = value
+    names = found.spec.objectives
+    pairs = [(names[0], other) for other in names[1:]] or [(names[0], "cost")]
+    context = {
+        "found": found,
+        "objectives": OBJECTIVES,
+        "scatters": [(up, across, scatter(found, across, up)) for up, across in pairs],
+        "tornados": [(name, tornado(found.points, name)) for name in names],
+        "strips": [(axis, strips(found.points, axis, names[0])) for axis in found.axes[:MOST_STRIPS]],
+        "best": list(_best(found, designs, pages)),
+        "rows": [*found.front, *(point for point in found.known if not point.front)],
+        "errors": [_error(found, name) for name in names],
+    }
+    return environment.get_template("explore.html.j2").render(context)
+
+
+def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]):
+    for heading, point in wanted(found).items():
+        values = ", ".join(f"{name} {value(name, point.values[name])}" for name in found.spec.objectives)
+        yaml = dump_yaml(designs[point.index]) if point.index in designs else ""
+        yield Best(heading, point, values, yaml, f"designs/point-{point.index}.yaml", pages.get(point.index, ""))
+
+
+def _error(found: Exploration, objective: str) -> tuple[str, int, str, str]:
+    """(objective, points, median, from the 5th to the 95th percentile) of event over analytical, less one."""
+    errors = found.errors(objective)
+    if not len(errors):
+        return objective, 0, "–", "–"
+    low, middle, high = np.percentile(errors, [5, 50, 95])
+    return objective, len(errors), f"{middle:+.1%}", f"{low:+.1%} to {high:+.1%}"
