@@ -6,7 +6,7 @@ Prints
   (tests/random_points.py), and those outside with the bound that was misjudged;
 * errors of the law on design points that share a plan with a reference, every rate and latency drawn within a factor of four;
 * design points a second on one core. *Sharing plans*: a point is Dojo's 5 × 5 dies with its own rates and latencies, DeepSeek-V3,
-  batch 4096, policy ``ep``, one decode step, all 58 MoE layers, evaluated by the law from one pass over the plans.
+  batch 4096, policy ``ep``, one decode step, all 58 MoE layers, by the law from one pass over the plans.
   *Own plans*: a point is a whole analytical run of its own, of ``LAYERS`` of the MoE layers and one decode step, policy ``isca26``.
   Beside both, the law in plain Python.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -81,12 +82,12 @@ def families(contention):
           f"p95 {np.percentile(np.abs(error), 95):.1%}")
 
 
-def dojo(policy, layers):
+def dojo(policy, layers, gemm="calibrated"):
     """Arguments of an engine."""
     system, model = load_system("dojo"), load_model("deepseek-v3")
     if layers:
         model = model.model_copy(update={"layers": 3 + layers, "moe_layers": model.moe_layers.model_copy(update={"last": 2 + layers})})
-    assumptions = load_assumptions("physical", capacity="unbounded")
+    assumptions = load_assumptions("physical", capacity="unbounded", gemm=gemm)
     traffic = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=0, decode_steps=1), BATCH)
     demand = build_demand(traffic, BATCH, 1, 0, origin_dies=system.dies)
     return system, model, PolicySpec(name=policy, **PRESETS[policy]), assumptions, demand
@@ -129,9 +130,10 @@ def speed():
     python = PYTHON_POINTS / (time.process_time() - begin)
     assert np.allclose(found[:PYTHON_POINTS], slow, rtol=1e-9)
     print(f"sharing plans, all {len(features.walked_ns)} layers: {shared:,.0f} points/s; in plain Python {python:.1f}: × {shared / python:,.0f}")
-    for policy in ("ep", "allo"):
-        arguments = dojo(policy, LAYERS)
-        AnalyticalEngine(*arguments).run()
+    for policy, gemm in product(("ep", "allo"), ("calibrated", "roofline")):
+        arguments = dojo(policy, LAYERS, gemm)
+        for engine in (AnalyticalEngine, EventEngine):  # compile
+            engine(*arguments).run()
         begin = time.process_time()
         for _ in range(OWN_POINTS):
             AnalyticalEngine(*arguments).run()
@@ -139,7 +141,7 @@ def speed():
         begin = time.process_time()
         EventEngine(*arguments).run()
         event = 1 / (time.process_time() - begin)
-        print(f"own plans, {policy}, {LAYERS} layers: {own:,.0f} points/s ({own * LAYERS:,.0f} steps/s); the event engine {event:,.1f} points/s")
+        print(f"own plans, {policy}, gemm {gemm}, {LAYERS} layers: {own:,.0f} points/s ({own * LAYERS:,.0f} steps/s); the event engine {event:,.1f} points/s")
 
 
 if __name__ == "__main__":

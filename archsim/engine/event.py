@@ -129,7 +129,10 @@ class EventEngine:
         copies = self._heatmap is not None
         self._builder = WorkBuilder(system, model, assumptions, self.machine, self.mesh, self.home, copies)
         self._log = TransitionLog(system.dies, global_die(self.mesh)) if keep_transitions else NoLog()
-        self._kernel = KERNELS[assumptions.contention](self.machine, self.mesh, assumptions)
+        self._kernel = self._build_kernel(assumptions)
+
+    def _build_kernel(self, assumptions):
+        return KERNELS[assumptions.contention](self.machine, self.mesh, assumptions)
 
     def _build_heatmap(self, system, assumptions, routing):
         if self.policy.predictor is None:

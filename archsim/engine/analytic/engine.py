@@ -66,6 +66,9 @@ class AnalyticalEngine(EventEngine):
     """One run, as ``EventEngine``; ``watch`` as in ``WalkKernel``."""
 
     def __init__(self, system, model, policy_spec, assumptions, demand, routing=None, watch=None):
+        self._watch = watch
         super().__init__(system, model, policy_spec, assumptions, demand, routing)
         self.tally.resources["wait_ns"] = np.nan  # a booking does not tell who waited
-        self._kernel = WalkKernel(self.machine, assumptions.contention, watch)
+
+    def _build_kernel(self, assumptions) -> WalkKernel:
+        return WalkKernel(self.machine, assumptions.contention, self._watch)
