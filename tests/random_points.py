@@ -18,6 +18,7 @@ from archsim.specs.hardware import SystemSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.topology import TopologySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import Demand, build_demand
 from archsim.workload.synthetic import SyntheticTraffic
@@ -25,6 +26,7 @@ from archsim.workload.synthetic import SyntheticTraffic
 HELD_OUT = 100_000
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 MESHES = ((1, 1), (2, 1), (2, 2), (3, 2), (4, 1), (3, 3), (4, 3), (4, 4), (5, 5), (3, 8))
+TOPOLOGIES = ("mesh", "mesh", "mesh", "torus", "ring", "fully_connected", "switch")
 STEPS = 3  # decode steps
 # What differs from the two named sets, each as often as it stands here; empty: a named set itself.
 VARIANTS = {
@@ -53,7 +55,7 @@ class Point(NamedTuple):
     @property
     def name(self) -> str:
         mesh = self.system.mesh
-        return (f"#{self.number} {mesh.x}x{mesh.y} {self.model.experts}/{self.model.top_k} experts batch {self.demand.batch} "
+        return (f"#{self.number} {mesh.x}x{mesh.y} {self.system.topology.name} {self.model.experts}/{self.model.top_k} experts batch {self.demand.batch} "
                 f"{self.policy.name} {self.assumptions.label}")
 
 
@@ -68,6 +70,9 @@ def random_point(number: int, contention: str) -> Point:
     name = POLICIES[rng.integers(len(POLICIES))]
     policy = PolicySpec(name=name, **PRESETS[name])
     system = _system(rng, model, assumptions, policy)
+    # Drawn apart, so that points are otherwise what they were before there were topologies.
+    topology = TOPOLOGIES[np.random.default_rng([number, len(contention), 1]).integers(len(TOPOLOGIES))]
+    system = system.model_copy(update={"topology": TopologySpec(name=topology)})
     spec = SyntheticSpec(
         prompt_tokens=int(rng.integers(0, 3)), decode_steps=STEPS, seed=number, popularity_skew=float(rng.uniform(0, 1.2))
     )
