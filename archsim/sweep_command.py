@@ -41,7 +41,10 @@ def sweep_points_command(
     _print_dropped(plan, selection)
     _print_best(plan, results)
     write_sample_of_points(plan, selection.kept, folder)
+    from archsim.report.points_page import write_points_page
+
     print(f"results: {results}")
+    print(f"report: {write_points_page(plan, results, selection.dropped.by_constraint, folder)}")
     return OK
 
 

@@ -11,12 +11,15 @@ from archsim.cli import main
 from archsim.exploration.explore import explore
 from archsim.exploration.front import as_costs, pareto
 from archsim.exploration.outcome import sensitivities
+from archsim.exploration.sweep_view import SHOWN, view_of
 from archsim.report.explore_page import csv_of, render, wanted, write_exploration
+from archsim.results import RUN_COLUMNS
 from archsim.runner import Unwatched, sweep
 from archsim.specs.errors import SpecError
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import OBJECTIVES
 from archsim.specs.library import load_exploration
+from archsim.tables import INTEGER, read_parquet
 
 SWEPT = TINY + """\
 sweep:
@@ -169,3 +172,18 @@ def test_an_exploration_needs_a_sweep_and_objectives(tmp_path, capsys):
     file.write_text(SWEPT, encoding="utf-8")
     assert main(["explore", str(file)]) == 2
     assert "an exploration needs explore: {objectives:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["event", "analytical"])
+def test_page_of_a_sweep_over_points(file, capsys, engine):
+    """Every number of the page's table is in the results, and the front is that of all points."""
+    assert main(["sweep", str(file), "--set", "policies=[base, ep]", "--set", f"engine={engine}", "--out", str(file.parent / "swept"), "--jobs", "1"]) == 0
+    assert f"report: {file.parent / 'swept' / 'index.html'}" in capsys.readouterr().out
+    plan, _ = load_exploration(file, ["policies=[base, ep]"])
+    rows = read_parquet(file.parent / "swept" / "results.parquet", {"point": INTEGER} | RUN_COLUMNS).rows
+    view = view_of(plan, rows, {})
+    costs = as_costs(np.array([[row[OBJECTIVES[name][0]] for name in SHOWN.objectives] for row in rows], float), SHOWN.senses)
+    assert [point.front for point in view.points] == pareto(costs).tolist()
+    page = (file.parent / "swept" / "index.html").read_text(encoding="utf-8")
+    assert page.count("<td>front</td>") == len(view.front) and f"by the {engine} engine" in page
+    assert ("Analytical and event engine" in page) == (engine == "analytical")

@@ -15,9 +15,10 @@ from archsim.execution.point_measures import Measures
 from archsim.execution.sweeping import sweep_points
 from archsim.exploration.engine_runs import EngineRuns, Row
 from archsim.exploration.front import as_costs
-from archsim.exploration.outcome import Candidate, Exploration, band_of, limit_of
+from archsim.exploration.outcome import Candidate, Exploration, without_constants
 from archsim.exploration.sampling import sample_points
 from archsim.exploration.search import search
+from archsim.exploration.sweep_view import candidate_of
 from archsim.results import RUN_COLUMNS
 from archsim.specs.explore import OBJECTIVES, ExploreSpec
 from archsim.specs.points import Point, SweepPlan
@@ -126,24 +127,9 @@ def _candidates(
     for at, point in enumerate(points):
         row = known.get(point.index, cheap[point.index])
         values = judge.values(point, row)
-        shown = {kind: point.parts[kind].name for kind in ("model", "system", "policy")}
-        shown |= {"batch": f"{point.batch}", "assumptions": point.assumptions.label}
         candidates.append(
-            Candidate(
-                index=point.index, axes=shown | plan.shown(point), values=values, cheap=cheap_values[at],
-                engine=EVENT if point.index in known else ANALYTICAL, front=bool(front[at]), allowed=judge.allows(values),
-                limit=limit_of(row), band=band_of(row), run=row["run"],
+            replace(
+                candidate_of(plan, point, row), values=values, cheap=cheap_values[at], front=bool(front[at]), allowed=judge.allows(values)
             )
-        )  # fmt: skip
-    return tuple(_without_constants(candidates))
-
-
-def _without_constants(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Axes that have one value everywhere tell nothing, nor do those that another repeats."""
-    columns: dict[tuple[str, ...], str] = {}
-    for axis in candidates[0].axes:
-        values = tuple(each.axes[axis] for each in candidates)
-        if len(set(values)) > 1:
-            columns.setdefault(values, axis)
-    kept = list(columns.values())
-    return [replace(each, axes={axis: each.axes[axis] for axis in kept}) for each in candidates]
+        )
+    return tuple(without_constants(candidates))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -78,6 +78,17 @@ class Exploration:
         """Event over analytical, less one, of every point that both engines ran: float64[point]."""
         ratios = [point.values[objective] / point.cheap[objective] - 1 for point in self.known if point.cheap[objective]]
         return np.array([ratio for ratio in ratios if np.isfinite(ratio)])
+
+
+def without_constants(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Axes that have one value everywhere tell nothing, nor do those that another repeats."""
+    columns: dict[tuple[str, ...], str] = {}
+    for axis in candidates[0].axes if candidates else ():
+        values = tuple(each.axes[axis] for each in candidates)
+        if len(set(values)) > 1:
+            columns.setdefault(values, axis)
+    kept = list(columns.values())
+    return [replace(each, axes={axis: each.axes[axis] for axis in kept}) for each in candidates]
 
 
 def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:

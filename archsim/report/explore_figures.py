@@ -13,7 +13,8 @@ from archsim.report.units import PREFIXES, plain, significant, unit_of
 from archsim.specs.explore import OBJECTIVES
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 460.0, 300.0, 52.0, 12.0, 12.0, 40.0
-MOST_DOTS = 3000  # of the cloud behind the known points
+MOST_DOTS = 3000  # of the cloud behind the marks
+MOST_MARKS = 600  # of points that are not on the front
 MOST_LEVELS = 12  # of an axis in a small multiple
 FEWEST_TICKS, MOST_TICKS = 4, 7
 SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"))
@@ -48,7 +49,7 @@ def _tick(number_: float) -> str:
 
 
 def scatter(found: Exploration, across: str, up: str) -> str:
-    """All points by two objectives: estimates as dots, event runs as marks, the front joined."""
+    """All points by two objectives: the front, and up to ``MOST_MARKS`` event runs, as marks that tell what they are; the others as dots."""
     shown = [point for point in found.points if point.allowed and all(0 < point.values[name] < math.inf for name in (across, up))]
     if not shown:
         return picture(WIDTH, 30, "no points", [text(8, 18, "no point is allowed")])
@@ -59,19 +60,20 @@ def scatter(found: Exploration, across: str, up: str) -> str:
         return x, TOP + (HEIGHT - TOP - BOTTOM) * (1 - ys.share(point.values[up]))
 
     parts = _frame(xs, ys, across, up)
-    cloud = [point for point in shown if point.engine != "event"]
+    events = [point for point in shown if point.engine == "event" and not point.front]
+    marks = events if len(events) <= MOST_MARKS else []
+    cloud = [point for point in shown if not point.front and (point.engine != "event" or not marks)]
     cloud = cloud[:: max(1, math.ceil(len(cloud) / MOST_DOTS))]
     dots = "".join(f"M{number(x)} {number(y)}h0" for x, y in map(at, cloud))
     if dots:
         parts.append(element("path", class_="cloud", d=dots))
-    for point in shown:
-        if point.engine == "event":
-            x, y = at(point)
-            if point.front and point.band and up == "throughput":
-                ends = [TOP + (HEIGHT - TOP - BOTTOM) * (1 - ys.share(end)) for end in point.band]
-                parts.append(element("path", class_="band", d=f"M{number(x)} {number(ends[0])}V{number(ends[1])}"))
-            kind = "p4 front" if point.front else "p0"
-            parts.append(element("circle", title(tip(found, point)), class_=kind, cx=x, cy=y, r=4.5 if point.front else 3.0))
+    for point in [*marks, *(point for point in shown if point.front)]:
+        x, y = at(point)
+        if point.front and point.band and up == "throughput":
+            ends = [TOP + (HEIGHT - TOP - BOTTOM) * (1 - ys.share(end)) for end in point.band]
+            parts.append(element("path", class_="band", d=f"M{number(x)} {number(ends[0])}V{number(ends[1])}"))
+        kind = "p4 front" if point.front else "p0"
+        parts.append(element("circle", title(tip(found, point)), class_=kind, cx=x, cy=y, r=4.5 if point.front else 3.0))
     return picture(WIDTH, HEIGHT, f"{up} over {across}: {len(shown)} designs, {len(found.front)} on the front", parts)
 
 

@@ -68,27 +68,39 @@ def csv_of(found: Exploration) -> str:
 
 def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]) -> str:
     """The page as text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
+    context = figures_of(found) | {
+        "best": list(_best(found, designs, pages)),
+        "rows": [*found.front, *(point for point in found.known if not point.front)],
+        "errors": [_error(found, name) for name in found.spec.objectives],
+    }
+    return environment().get_template("explore.html.j2").render(context)
 
-    environment = Environment(
+
+def environment():
+    """Jinja, with what pages of designs use."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    made = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["svg"] = Markup
-    environment.filters["shown"] = value
+    made.filters["svg"] = Markup
+    made.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
+    made.filters["shown"] = value
+    return made
+
+
+def figures_of(found: Exploration) -> dict[str, Any]:
+    """The figures that pages of designs have in common, by their names in the templates."""
     names = found.spec.objectives
     pairs = [(names[0], other) for other in names[1:]] or [(names[0], "cost")]
-    context = {
+    return {
         "found": found,
         "objectives": OBJECTIVES,
         "scatters": [(up, across, scatter(found, across, up)) for up, across in pairs],
         "tornados": [(name, tornado(found.points, name)) for name in names],
         "strips": [(axis, strips(found.points, axis, names[0])) for axis in found.axes[:MOST_STRIPS]],
-        "best": list(_best(found, designs, pages)),
-        "rows": [*found.front, *(point for point in found.known if not point.front)],
-        "errors": [_error(found, name) for name in names],
     }
-    return environment.get_template("explore.html.j2").render(context)
 
 
 def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]):

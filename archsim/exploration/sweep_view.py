@@ -1,0 +1,59 @@
+"""The points of a sweep that was run by one engine, seen as an exploration: its front, by that engine's word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from archsim.exploration.front import as_costs, pareto
+from archsim.exploration.outcome import Candidate, Exploration, band_of, limit_of, without_constants
+from archsim.specs.explore import OBJECTIVES, ExploreSpec
+from archsim.specs.points import Point, SweepPlan
+
+SHOWN = ExploreSpec(objectives=("throughput", "energy", "cost"))
+
+
+def view_of(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], spec: ExploreSpec = SHOWN) -> Exploration:
+    """``rows``: of results.parquet, with ``point``."""
+    seen = [candidate_of(plan, plan.point(row["point"]), row) for row in rows]
+    values = np.array([[each.values[name] for name in spec.objectives] for each in seen]).reshape(len(seen), len(spec.objectives))
+    front = pareto(as_costs(values, spec.senses))
+    points = without_constants([replace(each, front=bool(on)) for each, on in zip(seen, front, strict=True)])
+    return Exploration(
+        name=plan.experiment.name,
+        spec=spec,
+        points=tuple(points),
+        combinations=plan.combinations,
+        dropped=dropped,
+        budget=0,
+        stable=True,
+        failures=(),
+        assumptions=tuple(each.label for each in plan.experiment.assumptions),
+    )
+
+
+def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candidate:
+    """A point with the values of its row, by the engine that it names; not on a front yet."""
+    values = {name: np.nan if row[column] is None else float(row[column]) for name, (column, _, _) in OBJECTIVES.items()}
+    return Candidate(
+        index=point.index,
+        axes=levels_of(plan, point),
+        values=values,
+        cheap=values,
+        engine=row["engine"],
+        front=False,
+        allowed=True,
+        limit=limit_of(row),
+        band=band_of(row),
+        run=row["run"],
+    )
+
+
+def levels_of(plan: SweepPlan, point: Point) -> dict[str, str]:
+    """What distinguishes a point: the experiment's own lists, then the axes, as written."""
+    shown = {kind: point.parts[kind].name for kind in ("model", "system", "policy")}
+    shown |= {"batch": f"{point.batch}", "assumptions": point.assumptions.label}
+    return shown | plan.shown(point)
