@@ -6,7 +6,8 @@ import decompressor
 import pytest
 from contract import check_arrays, check_block, check_walks
 from decompressor import State
-from reference.interpreter import Reserved, walk
+from reference.interpreter import walk
+from reference.reserved import Reserved
 from test_physical_laws import demand_of, policy, small_model, small_system
 
 from archsim.engine.event import EventEngine

@@ -6,9 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 from reference.deciding import SlowGlobalCP
-from reference.interpreter import Reserved, Shared, ring_order
+from reference.die_memory import ring_order
 from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
+from reference.reserved import Reserved
 from reference.round_robin import SharedInTurns
+from reference.shared import Shared
 from test_physical_laws import demand_of, policy, small_model, small_system, traffic
 
 from archsim.engine.event import EventEngine

@@ -11,7 +11,8 @@ from graphlib import TopologicalSorter
 from math import inf
 
 from microarch.request import State
-from reference.interpreter import Shared, route
+from reference.interpreter import route
+from reference.shared import Shared
 
 KEPT, SETTLED, MAX_SWEEPS = 0.6, 1e-4, 200
 

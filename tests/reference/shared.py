@@ -1,0 +1,249 @@
+"""``contention: shared``, slow and obvious: transfers as flows whose rates come from the max–min oracle."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from math import inf
+
+from archsim.engine.flows import SPENT
+from microarch.request import Event, State
+from reference.flows_oracle import fair_rates
+from reference.interpreter import DISPATCH, MOVE_STATES, Interpreter, Stage, look_up_ns, route
+
+
+@dataclass(eq=False)
+class Flow:
+    """Bytes of a stage on their way: at ``rate`` since ``since`` (from its ``start``), with ``left`` to go then."""
+
+    stage: Stage
+    route: tuple
+    size: float
+    goal: float  # bytes left at the next thing to tell
+    latency: float
+    start: float
+    left: float
+    rate: float = 0.0
+    since: float = 0.0
+    takes: float = inf
+
+
+class Shared(Interpreter):
+    """``contention: shared``, ``arbitration: fair``: transfers share links and HBM max–min."""
+
+    def __init__(self, machine, work, memory, queued, **tables):
+        super().__init__(machine, work, memory, **tables)
+        self.queued = queued  # source: queued
+        self.timers: list[tuple] = []
+        self.timers_set = 0
+        self.flows: list[Flow] = []
+        self.changed: list[tuple] = []  # routes of the flows that have come or gone since rates were found
+        self.queues = [[] for _ in range(machine.dies)]  # of compute arrays
+        self.running = [None] * machine.dies
+        self.sending = [False] * machine.dies
+        self.outgoing = [[] for _ in range(machine.dies)]
+        self.ends_from, self.computed = {}, set()  # chain: when its GEMM may end, as the whole slice is there
+        self.compute_stage: dict[int, Stage] = {}
+
+    def run(self, begin: float) -> float:
+        """Run the step; times count from 0. Returns ``begin`` plus how long it takes."""
+        for die in range(self.machine.dies):
+            self.start_moves(DISPATCH, die, 0.0, None)
+        for die in range(self.machine.dies):
+            for _ in range(min(self.machine.window, len(self.local[die].waiting))):
+                self.start_chain(die, 0.0, None)
+        now, flow_time = 0.0, inf
+        while True:
+            if self.changed:
+                self.share(now)
+                flow_time = self.next_flow_time()
+            now = min(self.next_timer_time(), flow_time)
+            if now == inf:
+                break
+            if flow_time <= now:
+                self.work_flows(now)
+                if not self.changed:
+                    flow_time = self.next_flow_time()
+            while self.next_timer_time() <= now:
+                _, _, _, tells, stage = heapq.heappop(self.timers)
+                tells(stage, now)
+        return begin + max((stage.end for stage in self.log), default=0.0)
+
+    def next_timer_time(self):
+        return self.timers[0][0] if self.timers else inf
+
+    def next_flow_time(self):
+        return min((flow.start + flow.takes for flow in self.flows), default=inf)
+
+    def at(self, time, stage, tells):
+        heapq.heappush(self.timers, (time, stage.number, self.timers_set, tells, stage))
+        self.timers_set += 1
+
+    # stages
+    def begin(self, state, item, now, parent):
+        stage = self.new_stage(state, item, parent, now)
+        if state == State.LLC_FILL:
+            at_home = parent.state == State.REMOTE_HBM
+            stage.reader = self.entry(item).home if at_home else self.entry(item).die
+        if state == State.LOOKUP:
+            stage.event = self.outcome(stage, None)
+        flow = self.flow_of(stage, now)
+        if flow is None:
+            self.at(now + self.latency(stage), stage, self.served)
+        elif state in (State.DATA, State.ACT_MOVE):
+            self.send(flow, now)
+        else:
+            self.start_flow(flow, now)
+
+    def flow_of(self, stage, now):
+        """The bytes that a stage moves where they take part in sharing, else None."""
+        m, state = self.machine, stage.state
+        if state in MOVE_STATES:
+            move = self.move(stage.item)
+            hbm = (("hbm", move.src),)
+            if state == State.ACT_MOVE:
+                way = (*hbm, *route(m, move.src, move.dst), ("hbm", move.dst))
+                return Flow(stage, way, move.bytes, 0.0, m.route_ns[move.src, move.dst], now, move.bytes)
+            return Flow(stage, hbm, move.bytes, 0.0, m.hbm_latency_ns, now, move.bytes) if move.src == move.dst else None
+        entry, whole = self.entry(stage.item), m.first_bytes == m.slice_bytes
+        own = (("hbm", entry.die),)
+        if state == State.LOCAL_HBM:
+            rest = 0.0 if whole else max(0.0, entry.read_bytes - m.first_bytes)
+            return Flow(stage, own, entry.read_bytes, rest, m.hbm_latency_ns, now, entry.read_bytes)
+        if state == State.COPY:
+            return Flow(stage, own, m.slice_bytes, 0.0, m.hbm_latency_ns, now, m.slice_bytes)
+        if state == State.DATA:
+            source = () if stage.parent.state == State.REMOTE_LLC else (("hbm", entry.home),)
+            way = source + route(m, entry.home, entry.die)
+            latency = m.route_ns[entry.home, entry.die]
+            return Flow(stage, way, m.slice_bytes, m.slice_bytes - m.first_bytes, latency, now, m.slice_bytes)
+        return None
+
+    def latency(self, stage):
+        m, state = self.machine, stage.state
+        if state == State.LOOKUP:
+            return look_up_ns(m, stage.event, stage.walks)
+        if state == State.REQUEST:
+            entry = self.entry(stage.item)
+            return m.route_ns[entry.die, entry.home] + m.request_bytes / m.route_bytes_per_ns[entry.die, entry.home]
+        if state == State.REMOTE_LLC:
+            return m.llc_hit_ns
+        if state == State.LLC_FILL:
+            reading = m.slice_bytes / m.hbm_bytes_per_ns if stage.parent.state == State.REMOTE_HBM else 0.0
+            return m.llc_write_ns + reading
+        return m.hbm_latency_ns  # REMOTE_HBM, ACT_READ of vectors that leave
+
+    def served(self, stage, now):
+        """A stage has ended: begin what follows, the spawned one first."""
+        stage.end = now
+        event = stage.event if stage.state == State.LOOKUP else self.outcome(stage, now)
+        step = self.answer(stage, event, now)
+        if step.spawn is not None:
+            self.begin(step.spawn, stage.item, now, stage)
+        if step.next == State.COMPUTE:
+            self.arrive(stage, now)
+        elif step.next == State.ACT_WRITE or (step.next == State.DONE and stage.state in MOVE_STATES):
+            self.move_done(stage.item, now, stage)  # written as it came
+        elif step.next != State.DONE:
+            self.begin(step.next, stage.item, now, stage)
+
+    # the compute array
+    def arrive(self, stage, now):
+        """The whole slice is there. If the array has been waiting for it, it is done, but for what is left to drain."""
+        if self.machine.first_bytes == self.machine.slice_bytes or stage.state == State.LOOKUP:
+            self.operand_ready(stage, now)
+        self.ends_from[stage.item] = now + self.entry(stage.item).drain_ns
+        if stage.item in self.computed:
+            self.gemm_done(self.compute_stage[stage.item], now)
+
+    def operand_ready(self, stage, now):
+        """The first segment is there."""
+        if self.must_hold(stage.item):
+            self.local[self.entry(stage.item).die].held.append((stage.item, 0.0))
+        else:
+            self.compute(stage.item, now, 0.0, stage)
+
+    def compute(self, chain, now, floor, parent):
+        die = self.entry(chain).die
+        self.compute_stage[chain] = self.new_stage(State.COMPUTE, chain, parent, now)
+        self.queues[die].append(chain)
+        self.start_array(die, now)
+
+    def start_array(self, die, now):
+        if self.running[die] is None and self.queues[die]:
+            chain = self.running[die] = self.queues[die].pop(0)
+            self.compute_stage[chain].start = now
+            self.at(now + self.entry(chain).compute_ns, self.compute_stage[chain], self.gemm_done)
+
+    def gemm_done(self, stage, now):
+        self.computed.add(stage.item)
+        ends_from = self.ends_from.get(stage.item, inf)
+        if ends_from <= now:
+            self.array_done(stage.item, now)
+        elif ends_from < inf:
+            self.at(ends_from, stage, self.gemm_done)
+
+    def array_done(self, chain, now):
+        stage, die = self.compute_stage[chain], self.entry(chain).die
+        stage.end = now
+        self.answer(stage, Event.SERVED, now)
+        self.running[die] = None
+        self.start_array(die, now)
+        self.chain_done(chain, now, stage)
+
+    # flows
+    def send(self, flow, now):
+        """An outgoing flow starts at once, or behind the others of its die (``source: queued``)."""
+        die = self.source(flow)
+        if self.queued and self.sending[die]:
+            self.outgoing[die].append(flow)
+            return
+        self.sending[die] = True
+        self.start_flow(flow, now)
+
+    def source(self, flow):
+        state, item = flow.stage.state, flow.stage.item
+        return {State.DATA: lambda: self.entry(item).home, State.ACT_MOVE: lambda: self.move(item).src}[state]()
+
+    def start_flow(self, flow, now):
+        flow.start = now
+        self.changed.append(flow.route)
+        self.flows.append(flow)
+
+    def work_flows(self, now):
+        for flow in list(self.flows):
+            elapsed = now - flow.start
+            if not (flow.start + flow.takes <= now or (flow.takes - elapsed) * flow.rate <= SPENT * flow.size):
+                continue
+            told = flow.start + (flow.takes + flow.latency)
+            if flow.goal > 0.0:
+                self.at(told, flow.stage, self.operand_ready)
+                flow.goal, flow.takes = 0.0, flow.since + flow.left / flow.rate
+            else:
+                self.at(told, flow.stage, self.served)
+                self.flows.remove(flow)
+                self.changed.append(flow.route)
+                if flow.stage.state in (State.DATA, State.ACT_MOVE):
+                    self.next_out(self.source(flow), now)
+
+    def next_out(self, die, now):
+        self.sending[die] = bool(self.outgoing[die])
+        if self.outgoing[die]:
+            self.start_flow(self.outgoing[die].pop(0), now)
+
+    def share(self, now):
+        """Find rates anew; a flow whose rate has changed is counted anew."""
+        m = self.machine
+        capacity = {name: m.hbm_bytes_per_ns if name[0] == "hbm" else m.link_rates[name[1] - 3 * m.dies]
+                    for flow in self.flows for name in flow.route}
+        rates = self.rates([flow.route for flow in self.flows], capacity)
+        self.changed = []
+        for flow, rate in zip(self.flows, rates, strict=True):
+            if rate != flow.rate:
+                elapsed = now - flow.start
+                flow.left = max(0.0, flow.left - flow.rate * (elapsed - flow.since))
+                flow.since, flow.rate = elapsed, rate
+                flow.takes = flow.since + max(0.0, flow.left - flow.goal) / rate
+
+    def rates(self, routes, capacity):
+        return fair_rates(routes, capacity)
