@@ -2,7 +2,11 @@
 
 import dataclasses
 import importlib
+import itertools
 import re
+from collections import Counter
+
+import pytest
 
 from microarch.fsm import ILLEGAL, NOTHING, Table
 
@@ -17,6 +21,7 @@ def check_block(module, table: Table) -> None:
     check_parameters(module.Parameters)
     check_latencies(table, module.Parameters)
     check_arrays(table)
+    check_runs(table)
 
 
 def check_docstring(table: Table, printed: str) -> None:
@@ -53,6 +58,73 @@ def check_arrays(table: Table) -> None:
             assert following[state, event] == (ILLEGAL if step is None else step.next)
             assert spawned[state, event] == (NOTHING if step is None or step.spawn is None else step.spawn)
     assert not any(state == table.final for state, _ in table.steps), "the final state is left"
+
+
+class Running:
+    """A block at work: ``under_way``, the state of each activity in it, led on by the arrays that the kernels read."""
+
+    def __init__(self, table: Table):
+        self.following, self.spawned = table.arrays()
+        self.under_way: list[int] = []
+
+    def enter(self, state) -> None:
+        """An activity begins, or goes elsewhere if the block knows no event in its state."""
+        if (self.following[state] != ILLEGAL).any():
+            self.under_way.append(int(state))
+
+    def tell(self, event) -> tuple[int, int]:
+        """The oldest activity's state and the one that follows ``event``; ValueError, and nothing happens, if it is illegal."""
+        state = self.under_way[0]
+        following, spawned = int(self.following[state, event]), int(self.spawned[state, event])
+        if following == ILLEGAL:
+            raise ValueError(f"event {event} is illegal in state {state}")
+        del self.under_way[0]
+        for entered in (spawned, following):
+            if entered != NOTHING:
+                self.enter(entered)
+        return state, following
+
+    def reset(self) -> None:
+        self.under_way.clear()
+
+
+def told(block: Running, state, choices, most: int, events) -> list[tuple[int, int]]:
+    """Transitions of up to ``most`` events from ``state``, each the next choice among the legal ones; illegal ones come before."""
+    block.enter(state)
+    made = []
+    while block.under_way and len(made) < most:
+        at = block.under_way[0]
+        legal = [event for event in events if block.following[at, event] != ILLEGAL]
+        for event in set(events) - set(legal):
+            before = list(block.under_way)
+            with pytest.raises(ValueError, match="illegal"):
+                block.tell(event)
+            assert block.under_way == before
+        made.append(block.tell(legal[next(choices) % len(legal)]))
+    return made
+
+
+def check_runs(table: Table) -> None:
+    """Legal and illegal events, drain and reset, from every state that the block serves, whatever happens first, second and third.
+
+    A block drains; reset in the middle of anything it has nothing under way and does what a new one does.
+    """
+    most = 4 * len(table.steps)  # a path through every state, and what it spawns
+    ways = Counter(state for state, _ in table.steps)
+    taken = set()
+    for state in ways:
+        for first in itertools.product(range(max(ways.values())), repeat=3):
+            new = Running(table)
+            path = told(new, state, itertools.cycle(first), most, table.events)
+            assert not new.under_way, f"{state.name}: does not drain"
+            taken |= set(path)
+            for cut in range(len(path)):
+                again = Running(table)
+                assert told(again, state, itertools.cycle(first), cut, table.events) == path[:cut] and again.under_way
+                again.reset()
+                assert not again.under_way
+                assert told(again, state, itertools.cycle(first), most, table.events) == path
+    assert taken == {(state, step.next) for (state, _), step in table.steps.items()}
 
 
 def check_walks(table: Table) -> None:

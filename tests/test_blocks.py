@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from contract import check_arrays, check_block, check_walks
+from contract import check_arrays, check_block, check_runs, check_walks
 from tiny import archsim
 
 from archsim.block_commands import DIAGRAMS, diagram_of
@@ -32,6 +32,7 @@ def test_every_block_keeps_the_contract(name):
 @pytest.mark.parametrize("table", WHOLE, ids=lambda table: table.name)
 def test_whole_tables_reach_every_state_and_drain(table):
     check_arrays(table)
+    check_runs(table)
     check_walks(table)
 
 

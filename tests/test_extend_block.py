@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import decompressor
 import pytest
-from contract import check_arrays, check_block, check_walks
+from contract import check_arrays, check_block, check_runs, check_walks
 from decompressor import State
 from reference.interpreter import walk
 from reference.reserved import Reserved
@@ -59,6 +59,7 @@ def inputs():
 def test_the_block_keeps_the_contract_and_the_whole_table_drains():
     check_block(decompressor, decompressor.TABLE)
     check_arrays(decompressor.REQUEST)
+    check_runs(decompressor.REQUEST)
     check_walks(decompressor.REQUEST)
 
 
