@@ -131,6 +131,13 @@ def test_a_published_range_includes_its_ends(report, measured, kind):
     assert published_overhead.compare_run(report, changed, system).kind == kind
 
 
+def test_nothing_was_published_for_another_batch(report):
+    run = next(run for run in report.runs if (run.place.system, run.policy) == ("dojo-host", "allo"))
+    system = families(report)[0].systems["dojo-host"]
+    assert published_overhead.compare_run(report, run, system) is not None
+    assert published_overhead.compare_run(report, replace(run, batch=1024), system) is None
+
+
 def test_where_a_decision_disappears(report, page):
     (allo, _) = section(report)["datapaths"]
     assert allo.title == "allo, deepseek-v3 on dojo, batch 4,096"

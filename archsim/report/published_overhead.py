@@ -24,6 +24,7 @@ PUBLISHED = MappingProxyType(
         ("dojo_enhanced", "qwen3-235b-a22b"): (42.0, 51.6),
     }
 )
+BATCHES = (4096, 8192, 16384)
 POLICIES = ("allo", "allo+pred")  # the published range is of allocation
 
 
@@ -59,9 +60,9 @@ class Comparison:
 
 
 def compare_run(report: Report, run: Run, system: SystemSpec) -> Comparison | None:
-    """None where nothing was published for the wafer, model and strategy."""
+    """None where nothing was published for the wafer, model, batch and strategy."""
     known = _published_as(system)
-    if (known, run.place.model) not in PUBLISHED or run.policy not in POLICIES:
+    if (known, run.place.model) not in PUBLISHED or run.policy not in POLICIES or run.batch not in BATCHES:
         return None
     low, high = PUBLISHED[known, run.place.model]
     measured = run["decision_overhead_percent"]
