@@ -103,7 +103,7 @@ def test_host_beside_the_published_range(report, page):
     assert row[4] == "60.0\u00a0µs" and row[6] == "20.0\u00a0%" and row[9:11] == ["5.2 to 6.4\u00a0%", "not met: 14 points above"]
     # 80 us are exposed, 20 of them not the host's: 5.2 % of 400 us are 20.8 us.
     assert row[11] == "800\u00a0ns to 5.60\u00a0µs on the host, or a step 3.12× to 3.85× as long"
-    assert "800\u00a0ns to 5.60\u00a0µs at batch 4,096" in page.text
+    assert "800\u00a0ns to 5.60\u00a0µs at batch 4,096 on dojo" in page.text
     assert "dojo-host: 0 of 2 in the published range; 2 above it by 14 points." in page.text
 
 

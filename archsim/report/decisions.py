@@ -43,7 +43,7 @@ def section(report: Report) -> dict[str, Any] | None:
         return None
     groups = families(report)
     hosts = [row for family in groups for row in _host_rows(report, family)]
-    compared = [(row["run"].batch, row["claim"]) for row in hosts if row["claim"]]
+    compared = [(row["wafer"], row["run"].batch, row["claim"]) for row in hosts if row["claim"]]
     parts = {
         "hosts": hosts,
         "host_misses": _host_misses(hosts),
@@ -86,6 +86,7 @@ def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
                 "overhead": [_percent(run.get(column)) for column in (OVERHEAD, P50, P99)],
                 "exposed": scaled(step_exposed_ns(report, run), TIME_UNITS),
                 "decided": _decided(run, system),
+                "wafer": published_overhead.published_as(system),
                 "claim": published_overhead.compare_run(report, run, system),
             }
 

@@ -61,7 +61,7 @@ class Comparison:
 
 def compare_run(report: Report, run: Run, system: SystemSpec) -> Comparison | None:
     """None where nothing was published for the wafer, model, batch and strategy."""
-    known = _published_as(system)
+    known = published_as(system)
     if (known, run.place.model) not in PUBLISHED or run.policy not in POLICIES or run.batch not in BATCHES:
         return None
     low, high = PUBLISHED[known, run.place.model]
@@ -72,18 +72,18 @@ def compare_run(report: Report, run: Run, system: SystemSpec) -> Comparison | No
     return Comparison(low, high, measured, _moved_by(low, high, measured, times_ns), times_ns)
 
 
-def common_host_times(compared: Iterable[tuple[int, Comparison]]) -> list[str]:
-    """For every batch, the time on the host that would meet all ranges at once. compared: (batch, comparison)."""
-    by_batch: dict[int, list[tuple[float, float]]] = {}
-    for batch, comparison in compared:
-        by_batch.setdefault(batch, []).append(comparison.host_ns)
+def common_host_times(compared: Iterable[tuple[str, int, Comparison]]) -> list[str]:
+    """For every wafer and batch, the time on the host that would meet all ranges. compared: (wafer, batch, comparison)."""
+    by_place: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for wafer, batch, comparison in compared:
+        by_place.setdefault((wafer, batch), []).append(comparison.host_ns)
     sentences = []
-    for batch, times in sorted(by_batch.items()):
+    for (wafer, batch), times in sorted(by_place.items()):
         least, most = max(low for low, _ in times), min(high for _, high in times)
         if least <= most:
-            sentences.append(f"{scaled(least, TIME_UNITS)} to {scaled(most, TIME_UNITS)} at batch {batch:,}")
+            sentences.append(f"{scaled(least, TIME_UNITS)} to {scaled(most, TIME_UNITS)} at batch {batch:,} on {wafer}")
         else:
-            sentences.append(f"none at batch {batch:,}")
+            sentences.append(f"none at batch {batch:,} on {wafer}")
     return sentences
 
 
@@ -124,7 +124,7 @@ def _moved_by(low: float, high: float, measured: float, times_ns: tuple[float, f
     return f"{scaled(max(least, 0.0), TIME_UNITS)} to {scaled(most, TIME_UNITS)} on the host, or {length}"
 
 
-def _published_as(system: SystemSpec) -> str | None:
+def published_as(system: SystemSpec) -> str | None:
     """The system of configs/systems whose hardware this is."""
     return next((name for name, _ in PUBLISHED if _hardware(load_named(name)) == _hardware(system)), None)
 
