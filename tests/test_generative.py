@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import archsim.workload.trace as trace_module
+from archsim.cli import main
 from archsim.engine.event import EventEngine
 from archsim.policies.registry import build_policy
+from archsim.specs.errors import TraceError
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
@@ -15,6 +17,7 @@ from archsim.workload import open_trace, statistics
 from archsim.workload.demand import build_demand
 from archsim.workload.fit import fit_trace, known_tasks, request_lengths, simulate
 from archsim.workload.generative import GenerativeTraffic, collect
+from archsim.workload.load_preset import write_load_preset
 from archsim.workload.traffic_model import read_tables, save_model
 from archsim.workload.traffic_presets import generated_traffic, load_traffic
 
@@ -101,8 +104,6 @@ def test_a_model_survives_its_files(tmp_path, shared):
 
 
 def test_damaged_files_are_named(tmp_path):
-    from archsim.specs.errors import TraceError
-
     (tmp_path / "bad.npz").write_bytes(b"PK nonsense")
     with pytest.raises(TraceError, match="bad.yaml: not a readable traffic model"):
         head = {
@@ -135,6 +136,17 @@ def test_fitted_traffic_has_the_statistics_of_the_other_half(name, shared):
     for key in other:
         allowed = max(0.1 * other[key], 2 * abs(one[key] - other[key]))
         assert abs(generated[key] - other[key]) <= allowed + 1e-9, (key, one[key], other[key], generated[key])
+
+
+def test_first_decode_steps_use_as_many_experts(shared):
+    """Distinct experts of all requests in each of the first steps, which fill the HBM first: within 12 %, mean of draws."""
+    model, _, other, generated = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
+    draws = [generated, *(simulate(model, request_lengths(other), other.request_subject, seed) for seed in (1, 2))]
+    for step in (1, 2, 3, 4, 8):
+        real, *made = (
+            (statistics.loads(each, each.iteration == step) > 0).sum(axis=1).mean() for each in [other, *draws]
+        )
+        assert np.mean(made) == pytest.approx(real, rel=0.12), step
 
 
 def test_fitted_traffic_collapses_where_the_trace_does(shared):
@@ -186,6 +198,27 @@ def test_traffic_of_load_matrices_is_as_skewed(name, file, shared):
         loads = statistics.loads(generated, rows_of)[rows]
         for statistic in (statistics.max_over_mean, statistics.gini, statistics.coverage):
             assert statistic(loads) == pytest.approx(statistic(measured[phase]), rel=0.1), statistic.__name__
+
+
+def test_loads_of_some_layers_make_traffic_of_all(tmp_path):
+    """Layers without loads get those of the nearest, other experts; a store of loads makes the same preset."""
+    model, source = load_model("gpt-oss-20b"), tmp_path / "some.npz"
+    counts = np.random.default_rng(3).gamma(0.5, 1e4, (2, 5, 32)).astype(np.int64)
+    some = {"counts": counts, "layer_ids": np.arange(5) * 5, "phase": np.array([0, 1])}
+    np.savez(source, **some)
+    traffic = load_traffic(str(write_load_preset(source, model, tmp_path / "mine.yaml")), model)
+    assert "19 layers without loads (1–23)" in traffic.source and tuple(traffic.layer_ids) == model.moe_layer_ids
+    recorded = counts[1] / counts[1].sum(axis=1, keepdims=True)
+    for layer, row in {0: 0, 2: 0, 3: 1, 10: 2, 23: 4}.items():
+        made = traffic.popularity[1, layer]
+        assert np.sort(made) == pytest.approx(np.sort(recorded[row]), abs=1e-4)
+        assert (np.abs(made - recorded[row]).max() < 1e-4) == (layer % 5 == 0)
+    assert main(["trace", "import", str(source), "--model", "gpt-oss-20b", "--out", str(tmp_path / "store")]) == 0
+    again = load_traffic(str(write_load_preset(tmp_path / "store", model, tmp_path / "again.yaml")), model)
+    assert (again.acceptance == traffic.acceptance).all()
+    np.savez(source, **some | {"layer_ids": np.arange(5) * 5 + 20})
+    with pytest.raises(TraceError, match="loads of layer 25; model gpt-oss-20b has no MoE layer of that number"):
+        write_load_preset(source, model, tmp_path / "mine.yaml")
 
 
 STEPS = 3

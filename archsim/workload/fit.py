@@ -27,8 +27,6 @@ LEAST_REQUESTS = 8
 OPENING = (0, 1, 2, 3, 5, 9, 17)
 """First iterations of the phases of a trace with decode steps: answers begin alike, then go apart."""
 
-PRIOR_TOKENS = 4
-
 KINDS, KIND_ROUNDS = 64, 12
 LARGEST_TABLE = 400_000
 """Entries of the table of kinds; large models get fewer kinds."""
@@ -37,8 +35,8 @@ EM_ROUNDS, SIMULATED_ROUNDS = 25, 18
 ROUNDS_OF_PHASES, SETTLED, TILT_STEP = 30, 5, 1.8
 """With two phases: rounds, the first that looks at their agreement, and by how much it then moves for each 1 of excess."""
 
-CHANCE = 0.045
-"""Twice the standard deviation of a layer's Spearman coefficient of the phases over draws of 117 requests (0.01–0.035)."""
+CHANCE = 0.07
+"""Twice the standard deviation of a layer's Spearman coefficient of the phases over draws of 117 requests (0.01–0.037)."""
 
 COPIES = 4
 """Times the recorded requests are generated in a round: chance in the loads is halved."""
@@ -96,9 +94,8 @@ def fit_loads(model: TrafficModel, seed: int = 0, rounds: int = 10) -> TrafficMo
     lengths = np.tile([[32, 32]], (max(256, 4 * model.experts), 1))
     for step in range(rounds):
         simulated = simulate(model, lengths, np.zeros(len(lengths)), seed + step)
-        model = model.changed(
-            acceptance=_moved(model.acceptance, model.popularity, phase_shares(simulated, model.phase_starts), step)
-        )
+        got = phase_loads(simulated, model.phase_starts)
+        model = model.changed(acceptance=_moved(model.acceptance, model.popularity, got, step))
     return model
 
 
@@ -144,12 +141,21 @@ def phase_starts(trace: Trace) -> np.ndarray:
     return np.array(OPENING if (trace.iteration > 0).any() else OPENING[:1], np.int64)
 
 
-def phase_shares(trace: Trace, starts: np.ndarray) -> np.ndarray:
-    """float64[phase, layer, expert], with PRIOR_TOKENS tokens' worth of the shares of all phases together."""
+def phase_loads(trace: Trace, starts: np.ndarray) -> np.ndarray:
+    """int64[phase, layer, expert]: selections of every phase."""
     phase = np.searchsorted(starts, trace.iteration, side="right") - 1
-    counts = np.stack([statistics.loads(trace, phase == each) for each in range(len(starts))]).astype(np.float64)
-    total = counts.sum(axis=0)
-    return _smoothed(counts, total, PRIOR_TOKENS * trace.top_k)
+    return np.stack([statistics.loads(trace, phase == each) for each in range(len(starts))])
+
+
+def phase_shares(trace: Trace, starts: np.ndarray) -> np.ndarray:
+    """float64[phase, layer, expert], with so many selections of all phases together as a layer has experts chosen once.
+
+    The first decode steps have a token a request. By Good and Turing (Good, Biometrika 40, 1953), the probability of
+    what has not been seen is the share of what was seen once.
+    """
+    counts = phase_loads(trace, starts)
+    once = np.maximum((counts == 1).sum(axis=2, keepdims=True), 1)
+    return _smoothed(counts.astype(np.float64), counts.sum(axis=0), once)
 
 
 def request_lengths(trace: Trace) -> np.ndarray:
@@ -175,7 +181,7 @@ def adjust(model: TrafficModel, trace: Trace, seed: int = 0) -> TrafficModel:
     tilt, least = np.zeros(len(model.layer_ids)), 1 / max(int(lengths[:requests, 0].sum()), 1)
     for step in range(rounds):
         simulated = simulate(model, lengths, task, seed + step)
-        target, got = _tilted(recorded, tilt, least), phase_shares(simulated, starts)
+        target, got = _tilted(recorded, tilt, least), phase_loads(simulated, starts)
         model = model.changed(acceptance=_moved(model.acceptance, target, got, step))
         late = [*late[-5:], model.acceptance]  # averaged in the end: a single draw of traffic has chance in it
         parts = [statistics.subset(simulated, np.arange(requests) + requests * copy) for copy in range(copies)]
@@ -197,7 +203,8 @@ def phase_agreement(trace: Trace) -> np.ndarray | None:
     prefill = trace.iteration == 0
     if prefill.all() or not prefill.any():
         return None
-    return np.nan_to_num(statistics.spearman(statistics.loads(trace, prefill), statistics.loads(trace, ~prefill)), nan=1)
+    one, other = statistics.loads(trace, prefill), statistics.loads(trace, ~prefill)
+    return np.nan_to_num(statistics.spearman(one, other), nan=1)
 
 
 def _without_chance(trace: Trace, shares: np.ndarray) -> np.ndarray:
@@ -251,11 +258,12 @@ def _moments(trace: Trace) -> np.ndarray:
 
 
 def _moved(acceptance: np.ndarray, wanted: np.ndarray, got: np.ndarray, step: int) -> np.ndarray:
-    """Acceptance moved from the shares it gave to those wanted, damped; 1 for the one popular expert that needs most.
+    """Acceptance moved from the loads it gave to the shares wanted, damped; 1 for the one popular expert that needs most.
 
+    One selection is added to either, or experts too rare to be seen in a round would grow until they are.
     Seldom chosen experts do not set the scale, or most draws would be in vain.
     """
-    ratio = (wanted + 1e-6) / (got + 1e-6)
+    ratio = (wanted * got.sum(axis=-1, keepdims=True) + 1) / (got + 1)
     moved = acceptance * np.clip(ratio, 0.5, 2) ** (0.9 if step < 3 else 0.5)
     popular = np.where(wanted * wanted.shape[-1] >= 1, moved, 0)
     return np.clip(moved / popular.max(axis=-1, keepdims=True), 0.001, 1)
@@ -311,7 +319,7 @@ def _draw_shares(counts: np.ndarray, top_k: int) -> np.ndarray:
     return rate / rate.sum(axis=2, keepdims=True)
 
 
-def _smoothed(counts: np.ndarray, prior: np.ndarray, selections: float = 1.0) -> np.ndarray:
+def _smoothed(counts: np.ndarray, prior: np.ndarray, selections: float | np.ndarray = 1.0) -> np.ndarray:
     """Shares of the last axis, with so many selections' worth of the prior."""
     blended = counts + selections * prior / prior.sum(axis=-1, keepdims=True)
     return blended / blended.sum(axis=-1, keepdims=True)
@@ -339,12 +347,25 @@ def _kind_weights(kinds: Trace, by_task: np.ndarray, following: np.ndarray) -> n
 
 
 def _expectation_maximisation(density: np.ndarray) -> np.ndarray:
-    density = np.maximum(density, 1e-12)
-    weights = np.full(density.shape[1], 1 / density.shape[1], np.float32)
+    weights = np.full(density.shape[1], 1 / density.shape[1])
     for _ in range(EM_ROUNDS):
-        weights = weights * (density.T @ (1 / (density @ weights))) / len(density)
-        weights = weights / weights.sum()
-    return weights.astype(np.float64)
+        _reweight(density, weights)
+    return weights
+
+
+@njit(cache=True)
+def _reweight(density, weights):
+    """One round of expectation maximisation of weights float64[component], given density float32[selection, component]."""
+    components = len(weights)
+    moved = np.zeros(components)
+    for row in range(len(density)):
+        total = 0.0
+        for each in range(components):
+            total += weights[each] * max(density[row, each], 1e-12)
+        for each in range(components):
+            moved[each] += max(density[row, each], 1e-12) / total
+    weights *= moved
+    weights /= weights.sum()
 
 
 @njit(cache=True)
