@@ -67,7 +67,7 @@ NS_PER_S = 1e9
 class Parameters:
     """Datapath of the state machine; latencies in its table are cycles of ``clock_hz``, messages cross the mesh."""
 
-    clock_hz: float = parameter(2e9, "decision.fsm.clock", "NVIDIA H100 datasheet (1.98 GHz boost)")
+    clock_hz: float = parameter(2e9, "decision.fsm.clock", "H100 SXM: up to 1.98 GHz, as its driver reports")
     lanes: int = parameter(8, "decision.fsm.lanes", CHOICE)
     comparators: int = parameter(32, "decision.fsm.comparators", CHOICE)
     table_port_bits: int = parameter(72, "decision.fsm.table_port_bits", f"{PAPER}, table II")

@@ -87,8 +87,9 @@ def test_a_charged_run_takes_the_exposed_time_longer(name, executor, contention)
     assert charged.decision.exposed_ns.sum() == pytest.approx(exposed.sum(), rel=1e-12)
 
 
-def test_a_host_that_is_timed_keeps_what_every_call_took():
-    engine = engine_of(system_deciding("host"), small_model(), policy("allo"), load_assumptions("physical", decision_cost="charged"))
+@pytest.mark.parametrize("name", ["base", "allo", "allo+pred"])
+def test_a_host_that_is_timed_keeps_what_every_call_took(name):
+    engine = engine_of(system_deciding("host"), small_model(), policy(name), load_assumptions("physical", decision_cost="charged"))
     decision = engine.run().decision
     assert len(decision.called_ns) == REPEATS * len(decision.by_step) > 0
     medians = np.median(np.reshape(decision.called_ns, (-1, REPEATS)), axis=1)

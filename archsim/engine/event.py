@@ -186,7 +186,7 @@ class EventEngine:
     def _step(self, step: int, layer: int, now: float, before_ns: float) -> StepResult:
         """Decide, run, report: one step that begins at ``now``, behind one that took ``before_ns``."""
         plan = self.plan(step, layer)
-        bits = self._copy_bits(layer, plan)
+        bits = self.decision.predict(self._copy_bits, layer, plan)
         rows = 0 if bits is None else int(np.count_nonzero(np.diff(plan.expert))) + 1  # entries are in order of expert
         written = self.tally.dies["write_bytes"].sum()
         self._log.begin()

@@ -23,7 +23,7 @@ Latency = quantity(TIME, "1e-3 ns", "1 s", zero=True)
 class FsmSpec(Spec):
     """Datapath of the Global CP as a state machine."""
 
-    # Of the die's logic; an H100 boosts to 1.98 GHz (NVIDIA H100 datasheet), and control logic follows it.
+    # Of the die's logic; an H100 SXM runs at up to 1.98 GHz (as its driver reports), and control logic follows it.
     clock_hz: Clock = Field(2e9, alias="clock")
     # Candidates evaluated side by side. Five (a home and its neighbours) are there unless copies were made; 8 is the next
     # power of two. A choice of archsim, swept in configs/decision_cost.yaml.
@@ -38,8 +38,9 @@ class FsmSpec(Spec):
     prediction_port_bits: count(1, 65536) = 16
 
 
-# Clock and sustained IPC on integer code of cores that the paper names: Arm Cortex-A76 3.0 GHz (Arm, 2018: 7 nm, 3 GHz; IPC about
-# 2 in SPECint: AnandTech, Kirin 980 review), Cortex-A72 2.5 GHz in 16 nm (Arm, 2015), IPC about 1.3 (same source, A72 columns).
+# Clock of cores that the paper names: Cortex-A76 3 GHz in 7 nm (Arm's projection, AnandTech, Cortex-A76 Unveiled, 2018; the first
+# chip reached 2.6 GHz), Cortex-A72 2.5 GHz in 16 nm (Kirin 955: AnandTech, HiSilicon Kirin 960, 2017). Sustained IPC on integer code
+# is assumed: 2.0 (1.5 to 2.5) and 1.3 (1.0 to 1.6); no source that states it was found.
 CORES = MappingProxyType({"a76": {"clock": "3 GHz", "ipc": 2.0}, "a72": {"clock": "2.5 GHz", "ipc": 1.3}})
 
 
