@@ -81,11 +81,14 @@ def _fit(arguments: argparse.Namespace) -> int:
 def _synth(arguments: argparse.Namespace) -> int:
     import numpy as np
 
+    from archsim.specs.errors import TraceError
     from archsim.specs.library import load_model
     from archsim.workload.generative import GenerativeTraffic, collect
-    from archsim.workload.traffic_presets import load_traffic, model_of
+    from archsim.workload.traffic_presets import load_traffic, model_of, traffic_file
 
     like = arguments.preset or arguments.like
+    if Path(arguments.out).resolve() == traffic_file(like).with_suffix(".npz").resolve():
+        raise TraceError(f"{arguments.out}: holds the tables of {like}; expected another name")
     model = load_model(arguments.model or model_of(like))
     trace = collect(GenerativeTraffic(load_traffic(like, model), arguments.requests, arguments.seed))
     np.savez_compressed(

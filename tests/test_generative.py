@@ -213,6 +213,10 @@ def test_loads_of_some_layers_make_traffic_of_all(tmp_path):
         made = traffic.popularity[1, layer]
         assert np.sort(made) == pytest.approx(np.sort(recorded[row]), abs=1e-4)
         assert (np.abs(made - recorded[row]).max() < 1e-4) == (layer % 5 == 0)
+    tables = (tmp_path / "mine.npz").read_bytes()
+    synth = ["trace", "synth", "--like", str(tmp_path / "mine.yaml"), "--model", "gpt-oss-20b", "--requests", "2"]
+    assert main([*synth, "--out", str(tmp_path / "mine.npz")]) == 2 and (tmp_path / "mine.npz").read_bytes() == tables
+    assert main([*synth, "--out", str(tmp_path / "made.npz")]) == 0
     assert main(["trace", "import", str(source), "--model", "gpt-oss-20b", "--out", str(tmp_path / "store")]) == 0
     again = load_traffic(str(write_load_preset(tmp_path / "store", model, tmp_path / "again.yaml")), model)
     assert (again.acceptance == traffic.acceptance).all()
