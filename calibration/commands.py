@@ -80,6 +80,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     from calibration import validate
     from calibration.comm_errors import errors_with, transfer_errors
     from calibration.engine_cases import engine_cases
+    from calibration.engine_copies import copy_cases
     from calibration.page import BY, write_page
     from calibration.reading import CalibrationError, read_measurements
 
@@ -105,9 +106,10 @@ def _validate(arguments: argparse.Namespace) -> int:
     if len(cases):
         _print_errors(cases, BY)
     through_engine = engine_cases(calibration, str(arguments.calibration), measurements)
-    _print_engine(through_engine)
+    copies = copy_cases(calibration, measurements)
+    _print_engine(through_engine, copies)
     folder = Path(arguments.out or f"reports/calibration-{calibration.gpu}")
-    print(write_page(calibration, cases, transfers, through_engine, folder))
+    print(write_page(calibration, cases, transfers, through_engine, copies, folder))
     return 0
 
 
@@ -132,14 +134,16 @@ def _print_errors(cases, by: list[str]) -> None:
         _print_table(missed.assign(aim=missed["aim"].map("{:.0%}".format)), [*GROUP, "aim", "met"])
 
 
-def _print_engine(cases) -> None:
+def _print_engine(experts, copies) -> None:
     from calibration.engine_cases import engine_table
+    from calibration.engine_copies import copies_table
 
-    if len(cases):
-        print("\nexperts on one die by the event engine:")
-        names, rows = engine_table(cases)
-        for row in [names, *rows]:
-            print("  ".join(cell.ljust(max(18, len(name))) for cell, name in zip(row, names, strict=True)).rstrip())
+    for heading, cases, table in (("experts on one die", experts, engine_table), ("copies between two dies", copies, copies_table)):
+        if len(cases):
+            print(f"\n{heading} by the event engine:")
+            names, rows = table(cases)
+            for row in [names, *rows]:
+                print("  ".join(cell.ljust(max(18, len(name))) for cell, name in zip(row, names, strict=True)).rstrip())
 
 
 def _print_table(found, by: list[str]) -> None:

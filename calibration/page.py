@@ -15,6 +15,7 @@ from archsim.report.svg import Axis, element, log_axis, number, picture, text, t
 from archsim.specs.calibration import CalibrationSpec, newest_first
 from calibration.comm_errors import SetErrors
 from calibration.engine_cases import engine_table
+from calibration.engine_copies import copies_table
 from calibration.groups import GROUP, layer_groups
 from calibration.validate import GEMM, UNDER, expert_cases, summaries
 
@@ -31,12 +32,14 @@ def write_page(
     cases: pd.DataFrame,
     transfers: dict[str, list[SetErrors]],
     through_engine: pd.DataFrame,
+    copies: pd.DataFrame,
     folder: Path,
 ) -> Path:
     """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal inputs, equal bytes.
 
     ``cases.parquet``: every case. ``cases.csv``: those that are 5 % off or more, and all of the experts' GEMMs.
-    ``summary.csv``, ``moe_groups.csv``: errors of groups. ``engine.csv``: ``through_engine``, of ``calibration.engine_cases``.
+    ``summary.csv``, ``moe_groups.csv``: errors of groups. ``engine.csv``: ``through_engine``, of ``calibration.engine_cases``;
+    ``engine_copies.csv``: ``copies``, of ``calibration.engine_copies``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     cases.to_parquet(folder / "cases.parquet", index=False, compression="zstd")
@@ -45,6 +48,7 @@ def write_page(
     _write_table(folder / "summary.csv", by)
     _write_table(folder / "moe_groups.csv", layers)
     _write_table(folder / "engine.csv", through_engine)
+    _write_table(folder / "engine_copies.csv", copies)
     body = [
         f'<p class="kicker">calibration {escape(calibration.gpu)}</p><h1>Predicted and measured</h1>',
         "<p>Error: predicted / measured − 1. Floor: how far the measurement is from other sweeps of the same release at "
@@ -52,13 +56,14 @@ def write_page(
         "not seen it.</p>",
         '<p class="files"><a href="cases.csv">cases.csv</a> (5 % off or more, and experts) '
         '<a href="cases.parquet">cases.parquet</a> (all) <a href="summary.csv">summary.csv</a> '
-        '<a href="moe_groups.csv">moe_groups.csv</a> <a href="engine.csv">engine.csv</a></p>',
+        '<a href="moe_groups.csv">moe_groups.csv</a> <a href="engine.csv">engine.csv</a> '
+        '<a href="engine_copies.csv">engine_copies.csv</a></p>',
         "<h2>Errors</h2>",
         _summary_table(by, BY),
         *_expert_section(cases),
         "<h2>Predicted against measured</h2>",
         f'<div class="panels">{"".join(_scatters(cases))}</div>',
-        *_engine_section(through_engine),
+        *_engine_section(through_engine, copies),
         *_transfer_section(transfers),
         "<h2>Where it is wrong</h2>",
         *_layer_section(layers),
@@ -216,15 +221,44 @@ def _table(names: list[str], rows: list[list[str]], texts: int) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _engine_section(cases: pd.DataFrame) -> list[str]:
-    if not len(cases):
-        return []
-    told = (
-        "<p>One expert on one die that fetches a matrix when the one before is multiplied, by the event engine under "
-        "<code>gemm: calibrated</code>; measured: the sum of gate, up and down product.</p>"
-    )
-    names, rows = engine_table(cases)
-    return ["<h2>Through the event engine</h2>", told, _table(names, rows, 3)]
+def _engine_section(experts: pd.DataFrame, copies: pd.DataFrame) -> list[str]:
+    parts = []
+    if len(experts):
+        names, rows = engine_table(experts)
+        parts += [
+            "<p>One expert on one die that fetches a matrix when the one before is multiplied, by the event engine under "
+            "<code>gemm: calibrated</code>; measured: the sum of gate, up and down product.</p>",
+            _table(names, rows, 3),
+        ]
+    if len(copies):
+        names, rows = copies_table(copies)
+        parts += [
+            "<p>Two dies with <code>d2d: {calibration}</code>: the one reads weights that live on the other, slice by slice.</p>",
+            f'<div class="panels">{_copies_plot(copies)}</div>',
+            _table(names, rows, 2),
+        ]
+    return ["<h2>Through the event engine</h2>", *parts] if parts else []
+
+
+def _copies_plot(cases: pd.DataFrame) -> str:
+    """Time over size; points: measured, line: the event engine."""
+    times = cases[["engine_us", "measured_us"]].to_numpy(float)
+    across = log_axis(cases["bytes"].min(), cases["bytes"].max(), _size)
+    up = log_axis(np.nanmin(times), np.nanmax(times), _plain)
+    frame = _frame(across, up, "bytes")
+    line = [f"{number(_x(across, row.bytes))} {number(_y(up, row.engine_us))}" for row in cases.itertuples()]
+    frame.append(element("path", class_="curve", d="M" + "L".join(line)))
+    for row in cases.dropna(subset="measured_us").itertuples():
+        kind = "p4" if abs(row.error) < UNDER else "p7"
+        tip = title(f"{row.bytes} bytes: measured {row.measured_us:.4g} us, error {_percent(row.error)}")
+        frame.append(element("circle", tip, class_=kind, cx=_x(across, row.bytes), cy=_y(up, row.measured_us), r=1.8))
+    caption = f"copies between two dies, {cases['library'].iloc[0]} {cases['version'].iloc[0]}, us"
+    return _figure(escape(caption), picture(WIDTH, HEIGHT, caption, frame))
+
+
+def _size(value: float) -> str:
+    exponent = round(math.log10(value))
+    return f"10{str(exponent).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
 def _transfer_section(transfers: dict[str, list[SetErrors]]) -> list[str]:

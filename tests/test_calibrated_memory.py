@@ -9,13 +9,17 @@ from archsim.specs.calibration import calibration_named
 from archsim.specs.errors import SpecError
 from archsim.specs.hardware import D2DSpec, HbmSpec
 from archsim.specs.library import load_experiment
-from archsim.specs.memory_path import NVLINK_BYTES_PER_S, link_fitted
+from archsim.specs.memory_path import CopyLaw, copies_of
 from archsim.specs.validation import validate
 from archsim.specs.yaml_loader import Place, Tree
+from archsim.workload.demand import build_demand
+from archsim.workload.synthetic import SyntheticTraffic
+from calibration.comm import law_of
 from calibration.engine_cases import COLUMNS, engine_cases, engine_table
+from calibration.engine_copies import SIZES, copies_table, copy_cases
 from calibration.reading import Measurements, read_measurements
 
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "validate_h100.yaml"
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
 def read(kind, **keys):
@@ -32,11 +36,31 @@ def test_hbm_takes_latency_and_efficiency_of_a_calibration():
     assert again == hbm  # a manifest does not need the calibration
 
 
-def test_a_link_takes_the_share_of_nominal_bandwidth_that_copies_reach():
-    link = read(D2DSpec, bandwidth="450 GB/s", calibration="h100")
-    fitted = link_fitted(calibration_named("h100"))
-    assert link.hop_latency_ns == pytest.approx(fitted["hop_latency"], rel=1e-3)
-    assert 0.5 < link.efficiency < 1 and link.efficiency * NVLINK_BYTES_PER_S["h100"] > 300e9
+@pytest.mark.parametrize("name", ["h100", "a100"])
+def test_a_remote_read_over_calibrated_links_takes_what_a_copy_of_its_size_took(name):
+    link, law = read(D2DSpec, bandwidth="450 GB/s", calibration=name), law_of(copies_of(calibration_named(name)))
+    nominal = link.copies.bandwidth_bytes_per_s
+    for size in np.unique(np.geomspace(4096, 2**32, 200).astype(np.int64)):
+        hop_ns, share = link.copies.link(int(size))
+        assert hop_ns >= 0 and 0 < share <= 1
+        assert 2 * hop_ns + size / (nominal * share) * 1e9 == pytest.approx(float(law.time_ns(size)), rel=1e-9)
+        of_slices = link.of_slices(int(size))
+        assert (of_slices.hop_latency_ns, of_slices.efficiency, of_slices.bandwidth_bytes_per_s) == (hop_ns, share, 450e9)
+    again = read(D2DSpec, **link.model_dump(mode="json", by_alias=True))
+    assert again == link  # a manifest does not need the calibration
+
+
+def test_no_copy_is_faster_than_the_link_and_no_latency_negative():
+    law = CopyLaw(from_bytes=(1.0, 1e6), latency_ns=(-50.0, 10.0), ns_per_byte=(0.5, 0.001), bandwidth_bytes_per_s=100e9)
+    assert law.link(1000) == (0.0, pytest.approx(0.01 / 0.45))  # the rate of the whole copy: 450 ns
+    assert law.link(10**6) == (0.0, 1.0)
+    with pytest.raises(ValueError, match="as many numbers"):
+        CopyLaw(from_bytes=(1.0,), latency_ns=(1.0, 2.0), ns_per_byte=(1.0,), bandwidth_bytes_per_s=100e9)
+
+
+def test_plain_links_do_not_depend_on_slices():
+    plain = read(D2DSpec, bandwidth="450 GB/s")
+    assert plain.of_slices(4096) is plain
 
 
 @pytest.mark.parametrize(("kind", "name", "problem"), [
@@ -51,12 +75,31 @@ def test_what_was_not_measured_is_refused(kind, name, problem):
     assert "calibration" in str(refused.value)
 
 
-def test_the_shipped_validation_experiment_is_one_expert_on_one_die():
-    experiment = load_experiment(CONFIG)
-    assert {system.dies for system in experiment.systems} == {1}
-    assert {model.experts for model in experiment.models} == {1}
-    assert {system.compute.calibration for system in experiment.systems} == {"h100"}
-    assert {each.gemm for each in experiment.assumptions} == {"calibrated"}
+def test_the_shipped_validation_experiments_are_one_expert_on_one_die_and_a_copy_between_two():
+    experts, copies = (load_experiment(CONFIGS / f"{name}.yaml") for name in ("validate_h100", "validate_h100_copies"))
+    assert {system.dies for system in experts.systems} == {1} and {system.dies for system in copies.systems} == {2}
+    assert {system.compute.calibration for system in experts.systems} == {"h100"} and copies.systems[0].d2d.copies is not None
+    assert {each.gemm for each in experts.assumptions} == {"calibrated"}
+    assert {model.slice_weights for model in copies.models} == set(SIZES[::2])
+    for experiment in (experts, copies):
+        model, synthetic = experiment.models[0], experiment.workload.trace.synthetic
+        assert {each.experts for each in experiment.models} == {1}
+        demand = build_demand(SyntheticTraffic(model, synthetic, 2), 2, 1, 0, origin_dies=None, predictor=None)
+        assert demand.has_prefill and demand.tokens[1:].ravel().tolist() == [2]  # decode_ns is one step
+
+
+def test_a_copy_through_the_event_engine_takes_what_the_law_says_of_it(shared):
+    """4 KiB to 4 GiB: one remote read, two dies."""
+    measurements = read_measurements(shared / "data" / "calibration" / "comm" / "vidur_nccl_send_recv.csv")
+    for name in ("h100", "a100"):
+        cases = copy_cases(calibration_named(name), measurements)
+        assert set(SIZES) <= set(cases["bytes"]) and cases["law_error"].abs().max() < 0.005
+        measured = cases.dropna(subset="measured_us")
+        assert len(measured) > 600 and measured["error"].abs().mean() < 0.03
+        assert cases["extrapolated"].sum() == sum(size > 2**26 for size in SIZES)
+        names, rows = copies_table(cases)
+        assert len(rows) == 3 and {len(row) for row in rows} == {len(names)}
+    assert not len(copy_cases(calibration_named("b200"), Measurements()))
 
 
 def test_the_event_engine_takes_what_the_law_says_and_what_was_measured(shared):

@@ -33,6 +33,7 @@ def slice_bytes(system, model) -> int:
 
 def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
     """The run's machine and its mesh; see ``archsim.engine.state.Machine``."""
+    system = with_links_of_slices(system, model)
     mesh = build_fabric(system, assumptions.numbering)
     link_bytes_per_ns, link_ns = link_properties(system, mesh)
     shared = assumptions.contention == "shared"
@@ -62,6 +63,12 @@ def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
         whole_ns=not shared,
     )
     return machine, mesh
+
+
+def with_links_of_slices(system, model):
+    """The system whose links are those of slices of the model's size, where they come from measured copies."""
+    d2d = system.d2d.of_slices(slice_bytes(system, model))
+    return system if d2d is system.d2d else system.model_copy(update={"d2d": d2d})
 
 
 def build_fabric(system, numbering: str) -> Mesh:
@@ -103,6 +110,7 @@ def llc_geometry(system, model, assumptions) -> tuple[int, int]:
 
 def policy_costs(system, model) -> Costs:
     """What allocation assumes of the machine: the system's own efficiencies, whatever the engine's GEMM model."""
+    system = with_links_of_slices(system, model)
     return Costs(
         slice_bytes=slice_bytes(system, model),
         flop_per_token=float(6 * model.hidden * model.expert_ffn),

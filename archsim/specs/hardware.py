@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from archsim.specs.base import Name, Spec, count
 from archsim.specs.config_files import known_calibration
 from archsim.specs.decision import DecisionSpec
-from archsim.specs.memory_path import from_calibration, hbm_fitted, link_fitted
+from archsim.specs.memory_path import CopyLaw, from_calibration, hbm_fitted, link_fitted
 from archsim.specs.quantities import COMPUTE, SIZE, fraction, quantity
 from archsim.specs.topology import Bandwidth, Latency, TopologySpec
 
@@ -63,14 +63,23 @@ class D2DSpec(Spec):
     request_bytes: quantity(SIZE, "1 B", "1 kB", int, zero=True) = Field(16, alias="request")
     # Share of the bandwidth that transfers reach; 0.9 in the published simulator.
     efficiency: Efficiency = 0.9
-    # A name or path: latency and efficiency are what was measured of that GPU, whatever else is given, and are kept as numbers.
+    # A name or path: copies are what was measured of that GPU, and are kept as numbers.
     calibration: str | None = Field(None, exclude=True)
+    # Measured copies: latency and efficiency are those of the size of the model's slices, whatever else is given.
+    copies: CopyLaw | None = None
     source: str | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _calibrated(cls, given: Any) -> Any:
         return from_calibration(given, link_fitted, "copies between GPUs from 1 MiB to 64 MiB")
+
+    def of_slices(self, size_bytes: int) -> "D2DSpec":
+        """With the latency and efficiency for slices of this size."""
+        if self.copies is None:
+            return self
+        hop_latency_ns, efficiency = self.copies.link(size_bytes)
+        return self.model_copy(update={"hop_latency_ns": hop_latency_ns, "efficiency": efficiency, "copies": None})
 
 
 class LlcSpec(Spec):
