@@ -17,6 +17,7 @@ from archsim.specs.library import load_assumptions
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.workload.demand import Demand
+from calibration.fit import products
 from calibration.gemm import NS_PER_US
 from calibration.reading import Measurements
 from calibration.sweeps import release
@@ -34,7 +35,7 @@ def engine_cases(calibration: CalibrationSpec, named: str, measurements: Measure
 
     ``named``: the calibration's name or path, as a system gives it. Measured: medians over sweeps of the table's release.
     """
-    rows = measurements.table("gemm", calibration.gpu)
+    rows = products(measurements, calibration.gpu)
     found = []
     for dtype in DTYPES:
         try:

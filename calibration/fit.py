@@ -28,7 +28,7 @@ def fit_measurements(measurements: Measurements, gpu: str) -> CalibrationSpec:
     if gpu not in measurements.gpus():
         known = ", ".join(measurements.gpus()) or "none"
         raise CalibrationError(f"no measurements of {gpu!r}; there are some of: {known}")
-    gemm = fit_gemm(_products(measurements, gpu), sms_of(gpu))
+    gemm = fit_gemm(products(measurements, gpu), sms_of(gpu))
     plain = {table.dtype: table for table in gemm if table.groups == 1}
     rates = {dtype: table.law.flop_per_s for dtype, table in plain.items()}
     bandwidth = max((table.law.bytes_per_s for table in plain.values()), default=UNKNOWN_BANDWIDTH)
@@ -47,7 +47,7 @@ def fit_measurements(measurements: Measurements, gpu: str) -> CalibrationSpec:
     )
 
 
-def _products(measurements: Measurements, gpu: str) -> pd.DataFrame:
+def products(measurements: Measurements, gpu: str) -> pd.DataFrame:
     """Measured rows, and those that follow from them where the quantisation of activations was measured, too."""
     rows, overhead = measurements.table("gemm", gpu), measurements.table("quantisation", gpu)
     return pd.concat([rows, without_quantisation(rows, overhead)], ignore_index=True) if len(overhead) else rows

@@ -19,7 +19,7 @@ from calibration.engine_copies import copies_table
 from calibration.groups import GROUP, layer_groups
 from calibration.validate import GEMM, UNDER, expert_cases, summaries
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 320.0, 220.0, 42.0, 34.0, 8.0
+WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 320.0, 220.0, 54.0, 22.0, 34.0, 8.0
 MOST_POINTS = 600  # of one scatter: every n-th case, by error, so that the worst are always drawn
 MOST_LISTED = 60
 BY = ["kind", "what", "library", "version", "dtype"]
@@ -177,14 +177,14 @@ def _frame(across: Axis, up: Axis, unit: str) -> list[str]:
         parts.append(text(_x(across, tick), HEIGHT - BOTTOM + 13, across.label(tick), "m", "middle"))
     for tick in up.ticks:
         y = number(_y(up, tick))
-        parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {y}H{number(WIDTH - 8)}"))
+        parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {y}H{number(WIDTH - RIGHT)}"))
         parts.append(text(LEFT - 5, _y(up, tick) + 3.5, up.label(tick), "m", "end"))
     parts.append(text((LEFT + WIDTH) / 2, HEIGHT - 6, unit, "m", "middle"))
     return parts
 
 
 def _x(axis: Axis, value: float) -> float:
-    return LEFT + (WIDTH - 8 - LEFT) * axis.share(value)
+    return LEFT + (WIDTH - RIGHT - LEFT) * axis.share(value)
 
 
 def _y(axis: Axis, value: float) -> float:

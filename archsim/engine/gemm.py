@@ -26,7 +26,7 @@ import numpy as np
 
 from archsim.engine.setup import NS_PER_S, effective_utilisation
 from archsim.engine.state import Machine
-from archsim.specs.calibration import calibration_named
+from archsim.specs.calibration import calibration_digest, calibration_named
 from microarch.gemm import choose_table, expert_gemm_table, gemm_times, law_ns
 
 
@@ -114,7 +114,7 @@ class _Expert:
         calibration = calibration_named(compute.calibration)
         table = choose_table(calibration, compute.dtype, compute.library)
         rates = compute.peak_flop_per_s, hbm.bandwidth_bytes_per_s
-        curves = _curves(compute.calibration, hidden, ffn, compute.dtype, *rates, compute.library)
+        curves = _curves(compute.calibration, calibration_digest(compute.calibration), hidden, ffn, compute.dtype, *rates, compute.library)
         self._table, self._shapes = table, ((ffn, hidden), (ffn, hidden), (hidden, ffn))
         self._m = curves[0].m
         self._ns = np.stack([curve.ns for curve in curves])
@@ -153,8 +153,8 @@ class _Expert:
 
 
 @lru_cache(maxsize=64)
-def _curves(name, hidden, ffn, dtype, peak_flop_per_s, hbm_bytes_per_s, library):
-    """Kriging for a shape that was not measured takes some tenths of a second."""
+def _curves(name, digest, hidden, ffn, dtype, peak_flop_per_s, hbm_bytes_per_s, library):
+    """Kriging for a shape that was not measured takes some tenths of a second; ``digest``: of the calibration's file."""
     return expert_gemm_table(calibration_named(name), hidden, ffn, dtype, peak_flop_per_s, hbm_bytes_per_s, library)
 
 

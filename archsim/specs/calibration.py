@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from archsim.specs.base import Name, Spec
-from archsim.specs.config_files import display, named_files
+from archsim.specs.config_files import display, named_files, search_folders
 from archsim.specs.errors import SpecError
 from archsim.specs.nearest import did_you_mean
 from archsim.specs.validation import validate
@@ -236,25 +236,43 @@ def newest_first(version: str) -> tuple:
 def find_calibration(name: str | Path) -> Path:
     """The file of a calibration by name ('h100') or path. Raises SpecError for a name that is not known."""
     path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        known = named_files(KIND)
-        if str(name) not in known:
-            listed = f" (known: {', '.join(known)}; or the path of a YAML file)"
-            raise SpecError(f"no calibration is called {str(name)!r}{did_you_mean(str(name), known)}{listed}")
-        path = known[str(name)]
-    return path
+    if path.suffix in (".yaml", ".yml"):
+        return path
+    for folder in search_folders(KIND, None) if path.name == str(name) else ():
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    known = named_files(KIND)
+    listed = f" (known: {', '.join(known)}; or the path of a YAML file)"
+    raise SpecError(f"no calibration is called {str(name)!r}{did_you_mean(str(name), known)}{listed}")
 
 
-@lru_cache(maxsize=8)
 def calibration_named(name: str | None) -> CalibrationSpec:
-    """As ``load_calibration``, read once; the default where none is named."""
-    return load_calibration(name or DEFAULT_CALIBRATION)
+    """As ``load_calibration``, read once until the file changes; the default where none is named."""
+    return _read_once(*_version(name))
 
 
-@lru_cache(maxsize=8)
 def calibration_digest(name: str | None) -> str:
     """sha256 of the file, of the default where none is named; raises SpecError where there is no such calibration."""
-    return hashlib.sha256(find_calibration(name or DEFAULT_CALIBRATION).read_bytes()).hexdigest()
+    return _digest_once(*_version(name))
+
+
+def _version(name: str | None) -> tuple[Path, int]:
+    """(file, when it changed)"""
+    path = find_calibration(name or DEFAULT_CALIBRATION).absolute()
+    try:
+        return path, path.stat().st_mtime_ns
+    except OSError:
+        raise SpecError(f"{display(path)}: no such file") from None
+
+
+@lru_cache(maxsize=8)
+def _read_once(path: Path, changed_ns: int) -> CalibrationSpec:
+    return load_calibration(path)
+
+
+@lru_cache(maxsize=8)
+def _digest_once(path: Path, changed_ns: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def load_calibration(name: str | Path) -> CalibrationSpec:

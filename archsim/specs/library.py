@@ -5,6 +5,7 @@ from pathlib import Path
 
 from archsim.specs.assumptions import AssumptionsSpec, NamedSet
 from archsim.specs.base import Spec
+from archsim.specs.calibration_paths import find_calibrations
 from archsim.specs.errors import SpecError
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
@@ -13,7 +14,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.overrides import apply_overrides
 from archsim.specs.parts import PLURAL
 from archsim.specs.points import SweepPlan
-from archsim.specs.references import DEFAULT_ASSUMPTIONS, References
+from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, folders_around
 from archsim.specs.sweep import SWEEP_KEY, Axis, SweepSpec, read_sweep
 from archsim.specs.validation import keys_of, validate
 from archsim.specs.yaml_loader import Place, Tree, read_yaml
@@ -102,6 +103,8 @@ def check_file(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     if kind is ExperimentSpec:
         return load_experiment(path, overrides)
     apply_overrides(tree, overrides, lambda keys: None)
+    if kind is SystemSpec:
+        find_calibrations(tree, (), folders_around(Path(path).parent))
     return validate(kind, tree)
 
 

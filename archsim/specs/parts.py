@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from archsim.specs.calibration_paths import found_calibration
 from archsim.specs.errors import SpecError
 from archsim.specs.nearest import did_you_mean
 from archsim.specs.policies import PARTS, RULES
 from archsim.specs.quantities import describe
-from archsim.specs.references import found_trace, resolve
+from archsim.specs.references import folders_around, found_trace, resolve
 from archsim.specs.sweep import KINDS, Axis
 from archsim.specs.validation import validate
 from archsim.specs.yaml_loader import Place, Tree
@@ -99,6 +100,8 @@ class Maker:
             value = axis.values[at]
             if axis.path == ("workload", "trace") and isinstance(value, str):
                 value = found_trace(value, axis.places[at], self._folder)
+            elif self._kind == "system":
+                value = found_calibration(value, axis.path[1:], axis.places[at], folders_around(self._folder))
             raw = _put(raw, axis.path[1:], value, axis.places[at])
             places |= {axis.path[1 : depth + 1]: axis.places[at] for depth in range(1, len(axis.path))}
             changed = True

@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any
 
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
+from archsim.specs.calibration_paths import find_calibrations
 from archsim.specs.config_files import display, named_files
 from archsim.specs.errors import SpecError
 from archsim.specs.nearest import did_you_mean
@@ -23,7 +24,7 @@ from archsim.specs.quantities import describe
 from archsim.specs.yaml_loader import Keys, Place, Tree, read_yaml
 
 DEFAULT_ASSUMPTIONS = "physical"
-# A manifest lies two folders below the one from which its trace was given: reports/<name>/manifest.yaml.
+# A manifest lies two folders below the one from which its files were given: reports/<name>/manifest.yaml.
 _PARENTS_SEARCHED = 2
 
 
@@ -43,6 +44,14 @@ def found_trace(path: str, place: Place, folder: Path | None) -> str:
     tree = Tree({"workload": {"trace": path}}, {(): place, ("workload",): place, ("workload", "trace"): place})
     References(tree, folder).find_trace()
     return tree.data["workload"]["trace"]
+
+
+def folders_around(folder: Path | None) -> list[Path]:
+    """Where the files that an experiment names are looked for, beside the current directory."""
+    if folder is None:
+        return []
+    folder = folder.absolute()
+    return [folder, *folder.parents[:_PARENTS_SEARCHED]]
 
 
 class References:
@@ -93,13 +102,14 @@ class References:
     def complete(self, keys: Keys) -> None:
         """Expand a reference and fill in what a preset or a set implies. Raises SpecError."""
         self.expand(keys)
-        complete = {"policies": self._complete_policy, "assumptions": self._complete_assumptions}.get(str(keys[0]))
+        complete = {"policies": self._complete_policy, "assumptions": self._complete_assumptions, "systems": self._find_calibrations}.get(str(keys[0]))
         if complete is not None and isinstance(self._tree.get(keys), dict):
             complete(keys)
 
     def _graft_file(self, keys: Keys, file: Path) -> None:
         tree = read_yaml(file, display(file))
         tree.data.setdefault("name", file.stem)
+        find_calibrations(tree, (), [file.parent], all_found=False)
         self._tree.graft(keys, tree)
 
     def _complete_system(self, keys: Keys) -> None:
@@ -111,7 +121,9 @@ class References:
             raise self._tree.error(keys, f"needs a name of its own, as it changes system {given['like']!r}")
         file = self._file("systems", given["like"], like)
         del given["like"]
-        self._tree.underlay(keys, read_yaml(file, display(file)))
+        base = read_yaml(file, display(file))
+        find_calibrations(base, (), [file.parent], all_found=False)
+        self._tree.underlay(keys, base)
 
     def _file(self, kind: str, name: str, keys: Keys) -> Path:
         if _is_path(name):
@@ -173,15 +185,15 @@ class References:
         for field in ASSUMPTIONS:
             given.setdefault(field, getattr(shipped_sets()[name], field))
 
+    def _find_calibrations(self, keys: Keys) -> None:
+        find_calibrations(self._tree, keys, folders_around(self._folder))
+
     def find_trace(self) -> None:
         """A trace path as it is from the current directory; else it is looked for around the experiment file."""
         path = self._tree.find(("workload", "trace"))
         if not isinstance(path, str) or not path or os.path.exists(path):
             return
-        around = []
-        if self._folder is not None:
-            folder = self._folder.absolute()
-            around = [folder, *folder.parents[:_PARENTS_SEARCHED]]
+        around = folders_around(self._folder)
         for folder in around:
             if os.path.exists(folder / path):  # unlike Path.exists, false for names that are too long
                 self._tree.data["workload"]["trace"] = os.path.relpath(folder / path)

@@ -1,0 +1,80 @@
+"""Files of calibrations: found beside the experiment or system that names them, and part of a run's key by what is in them."""
+
+import shutil
+
+import pytest
+
+from archsim.execution.runs import expand
+from archsim.specs.config_files import shipped_configs
+from archsim.specs.errors import SpecError
+from archsim.specs.library import check_file, load_experiment, load_sweep
+
+EXPERIMENT = """
+name: mine
+systems: [{system}]
+models: [qwen3-235b-a22b]
+workload: {{trace: {{synthetic: {{}}}}, batch: 1}}
+policies: [base]
+{more}
+"""
+SYSTEM = "{{like: dojo, name: own, compute: {{peak: 989 TFLOP/s, dtype: bf16, calibration: {compute}}}, d2d: {{bandwidth: 450 GB/s, calibration: {d2d}}}}}"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with calibrations in ``fits``; the current directory is another."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "fits").mkdir(parents=True)
+    here.mkdir()
+    for name in ("h100", "a100"):
+        shutil.copy(shipped_configs() / "calibrations" / f"{name}.yaml", there / "fits" / f"my_{name}.yaml")
+    monkeypatch.chdir(here)
+    return there
+
+
+def experiment(folder, system, more=""):
+    file = folder / "experiment.yaml"
+    file.write_text(EXPERIMENT.format(system=system, more=more))
+    return file
+
+
+def test_a_calibration_lies_beside_the_experiment(folder):
+    file = experiment(folder, SYSTEM.format(compute="fits/my_a100.yaml", d2d="fits/my_h100.yaml"))
+    system = load_experiment(file).systems[0]
+    assert system.compute.calibration == "../there/fits/my_a100.yaml"
+    assert system.d2d.copies.bandwidth_bytes_per_s == 450e9 and system.d2d.source.startswith("calibration ../there")
+
+
+def test_a_calibration_lies_beside_the_system_that_names_it(folder):
+    own = folder / "machines" / "own.yaml"
+    own.parent.mkdir()
+    text = (shipped_configs() / "systems" / "dojo.yaml").read_text().replace("calibration: h100", "calibration: ../fits/my_h100.yaml")
+    own.write_text(text)
+    assert check_file(own).compute.calibration == "../there/fits/my_h100.yaml"
+    for system in ("machines/own.yaml", "{like: machines/own.yaml, name: other}"):
+        assert load_experiment(experiment(folder, system)).systems[0].compute.calibration == "../there/fits/my_h100.yaml"
+
+
+def test_an_axis_may_be_files_beside_the_experiment(folder):
+    more = "sweep: {grid: {compute.calibration: [fits/my_h100.yaml, h100]}}"
+    plan = load_sweep(experiment(folder, SYSTEM.format(compute="h200", d2d="h100"), more))
+    assert [point.system.compute.calibration for point in plan.points({})] == ["../there/fits/my_h100.yaml", "h100"]
+
+
+def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(folder):
+    with pytest.raises(SpecError, match=r"experiment.yaml:3: systems.0.compute.calibration: no such file: 'fits/none.yaml' \(looked in the current directory, "):
+        load_experiment(experiment(folder, SYSTEM.format(compute="fits/none.yaml", d2d="h100")))
+
+
+def test_the_content_of_a_calibration_is_part_of_the_key(folder):
+    file, fit = experiment(folder, SYSTEM.format(compute="fits/my_h100.yaml", d2d="fits/my_h100.yaml")), folder / "fits" / "my_h100.yaml"
+
+    def key():
+        return expand(load_experiment(file), {"qwen3-235b-a22b": "routing"})[0].key
+
+    first, text = key(), fit.read_text()
+    assert key() == first
+    fit.write_text(text.replace("launch_ns: ", "launch_ns: 1", 1))
+    assert key() != first
+    fit.write_text(text)
+    assert key() == first
