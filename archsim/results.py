@@ -84,6 +84,7 @@ RUN_COLUMNS = MappingProxyType(
         "silicon_mm2": REAL,  # of all dies, without HBM
         "cost_usd": REAL,  # to make one
         "run": TEXT,  # key of the run: names everything it is made of
+        "layers": INTEGER,  # MoE layers that ran; times, counts and throughput are those of these, unscaled
     }
 )
 _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")

@@ -20,6 +20,7 @@ from archsim.specs.errors import ArchsimError
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.nearest import did_you_mean
 from archsim.workload import Trace, open_trace
+from archsim.workload.layers import some_layers
 
 
 class Watcher(Protocol):
@@ -67,6 +68,8 @@ def prepare(experiment: ExperimentSpec) -> Prepared:
     workload, traces = experiment.workload, {}
     if isinstance(workload.trace, str):
         traces = {(workload.trace, model.name): open_trace(workload.trace, model) for model in experiment.models}
+        for trace in traces.values():
+            some_layers(trace, workload.layers)  # refuses more than there are
         label = trace_label(workload)
         digests = {name: f"{label} {trace.digest}" for (_, name), trace in traces.items()}
     else:

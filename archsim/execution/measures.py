@@ -48,6 +48,7 @@ def measure_run(run: Run, demand: Demand, label: str, outcome: Outcome) -> dict[
         "engine": run.engine,
         "assumptions": run.assumptions.label,
         "decode_steps": len(decode),
+        "layers": demand.layers,
         "prefill_ns": outcome.prefill_ns,
         "decode_ns": outcome.decode_ns,
         "throughput_tokens_per_s": _throughput(run, demand, decode, outcome.decode_ns),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from archsim.execution.runs import DemandSpec, Run, generated_digest, key_of, plain_text, trace_label
 from archsim.specs.base import Spec
+from archsim.specs.errors import ArchsimError
+from archsim.specs.experiment import layers_problem
 from archsim.specs.points import Point
 from archsim.workload import Trace, open_trace
+from archsim.workload.layers import some_layers
 
 
 class PointRuns:
@@ -45,8 +48,11 @@ class PointRuns:
     def _digest(self, point: Point) -> str:
         workload, key = point.workload, (id(point.model), id(point.workload))
         if key not in self._digests:
+            if (problem := layers_problem(point.model, workload)) is not None:
+                raise ArchsimError(f"point {point.index}: workload.layers: {problem}")
             if isinstance(workload.trace, str):
                 trace = self.traces.setdefault((workload.trace, point.model.name), open_trace(workload.trace, point.model))
+                some_layers(trace, workload.layers)  # refuses more than there are
                 self._digests[key] = f"{trace_label(workload)} {trace.digest}"
             else:
                 self._digests[key] = generated_digest(workload)

@@ -44,7 +44,10 @@ class DemandSpec:
     @cached_property
     def key(self) -> tuple[str, str, int, int | None, str | None]:
         """Equal for equal demands of one experiment or sweep."""
-        workload = json.dumps({**_plain(self.workload), "batch": None}, sort_keys=True)
+        plain = {**_plain(self.workload), "batch": None}
+        if plain["layers"] is None:
+            del plain["layers"]
+        workload = json.dumps(plain, sort_keys=True)
         predicting = self.predicting and _prediction(self.predicting)
         return self.model.name, workload, self.batch, self.origin_dies, predicting
 
@@ -103,6 +106,8 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     """The run's key. text: of a part; `plain_text`, or a function that remembers what that has returned."""
     parts = [text(part) for part in (run.system, run.model, run.policy, run.assumptions)]
     others = [run.engine, run.batch, run.workload.decode_steps, run.workload.seed, run.trace]
+    if run.workload.layers is not None:
+        others.append(f"layers {run.workload.layers}")
     if run.assumptions.gemm == "calibrated":
         others.append(calibration_digest(run.system.compute.calibration))
     return hashlib.sha256(json.dumps([*parts, *others]).encode()).hexdigest()[:KEY_DIGITS]

@@ -83,4 +83,4 @@ def _kernel(run: Run) -> tuple[str, str]:
 
 def _size(run: Run) -> int:
     """Grows with the time that the demand and the run take."""
-    return run.batch * len(run.model.moe_layer_ids)
+    return run.batch * (run.workload.layers or len(run.model.moe_layer_ids))

@@ -17,6 +17,7 @@ from archsim.results import Record
 from archsim.workload import TokenSource, Trace, draw_requests, open_trace
 from archsim.workload.demand import Demand, Predictor, build_demand
 from archsim.workload.demand_cache import cached_demand
+from archsim.workload.layers import some_layers
 from archsim.workload.traffic_presets import generated_traffic
 
 ENGINES = {"event": EventEngine, "analytical": AnalyticalEngine}
@@ -89,12 +90,13 @@ class Simulator:
         return cached_demand(f"{traffic} {workload.decode_steps} {workload.seed} {spec.key}", build)
 
     def _source(self, spec: DemandSpec) -> TokenSource:
+        layers = spec.workload.layers
         if not isinstance(spec.workload.trace, str):
-            return generated_traffic(spec.model, spec.workload.trace.synthetic, spec.batch)
+            return generated_traffic(spec.model, spec.workload.trace.synthetic, spec.batch, layers)
         key = spec.workload.trace, spec.model.name
         if key not in self._traces:
             self._traces[key] = open_trace(spec.workload.trace, spec.model)
-        return self._traces[key]
+        return some_layers(self._traces[key], layers)
 
 
 def _predictor(spec: DemandSpec) -> Predictor | None:

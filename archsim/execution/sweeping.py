@@ -24,7 +24,7 @@ from archsim.specs.points import Dropped, Point, SweepPlan
 
 Simulate = Callable[[Sequence[Run]], Iterable[tuple[Run, Record | Failure]]]
 # Runs that take less are kept with their part only: to write one to the disk takes as long.
-KEPT_ALONE_S = 0.01
+KEPT_ALONE_S = 0.05
 _MOST_SHOWN = 20  # failures that are told one by one
 
 
@@ -47,9 +47,9 @@ def select(plan: SweepPlan) -> Selection:
         kept.append(point.index)
         if point.assumptions.capacity == "finite" and not measures.fits(point):
             misfits.append(point)
-        fabric = (point.system.mesh, str(point.system.topology), point.assumptions.label)
-        if fabric not in asked:
-            asked.add(fabric)
+        alike = (point.system.mesh, str(point.system.topology), point.assumptions.label, point.model.name, point.workload.layers)
+        if alike not in asked:
+            asked.add(alike)
             refuse_misroutes([runs.run(point)])
     if misfits:
         first = misfits[0]

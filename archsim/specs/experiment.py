@@ -3,10 +3,10 @@
 import math
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.base import Name, Spec, refuse_duplicates
+from archsim.specs.base import KeyProblem, Name, Spec, refuse_duplicates
 from archsim.specs.hardware import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
@@ -37,6 +37,13 @@ class ExperimentSpec(Spec):
         refuse_duplicates("assumption set", [spec.label for spec in specs])
         return specs
 
+    @model_validator(mode="after")
+    def _layers_that_all_have(self) -> "ExperimentSpec":
+        for model in self.models:
+            if (problem := layers_problem(model, self.workload)) is not None:
+                raise KeyProblem(("workload", "layers"), problem)
+        return self
+
     @property
     def runs(self) -> int:
         """How many combinations there are."""
@@ -49,3 +56,11 @@ class ExperimentSpec(Spec):
         Written with :func:`archsim.specs.yaml_loader.dump_yaml` and loaded again it gives an equal experiment.
         """
         return self.model_dump(mode="json", by_alias=True)
+
+
+def layers_problem(model: ModelSpec, workload: WorkloadSpec) -> str | None:
+    """Why a workload asks for more layers than a model has, or None."""
+    have = len(model.moe_layer_ids)
+    if workload.layers is None or workload.layers <= have:
+        return None
+    return f"{workload.layers} is out of range; {model.name} has {have} MoE layers"

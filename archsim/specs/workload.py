@@ -92,6 +92,8 @@ class WorkloadSpec(Spec):
     batch: tuple[BatchSize, ...] = Field(min_length=1)
     # At most; requests that end earlier stop contributing. 127 after the prefill, as in the published simulator.
     decode_steps: DecodeSteps = 127
+    # Only so many of the MoE layers run, evenly spread, first and last among them (1: the first); null: all.
+    layers: count(1, 10_000, none=True) = None
     # Of the draw with replacement.
     seed: Seed = 0
 

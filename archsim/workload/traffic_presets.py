@@ -4,7 +4,7 @@ A file of statistics gives what is known of a model without a trace; keys and me
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from archsim.specs.config_files import named_files
 from archsim.specs.errors import TraceError
 from archsim.specs.nearest import did_you_mean
 from archsim.workload.generative import GenerativeTraffic
+from archsim.workload.layers import spread_layers
 from archsim.workload.synthetic import SyntheticTraffic, popularity
 from archsim.workload.trace import TokenSource
 from archsim.workload.traffic_model import COMPONENTS, QUANTILES, TrafficModel, read_tables
@@ -45,12 +46,24 @@ class _Shape:
     experts: int
     top_k: int
 
+    @property
+    def moe_layer_ids(self) -> tuple[int, ...]:
+        return tuple(self.layer_ids.tolist())
 
-def generated_traffic(model, spec, largest_batch: int) -> TokenSource:
-    """The traffic of a SyntheticSpec for a ModelSpec; see `SyntheticTraffic` and `GenerativeTraffic`. Raises TraceError."""
+
+def generated_traffic(model, spec, largest_batch: int, layers: int | None = None) -> TokenSource:
+    """The traffic of a SyntheticSpec for a ModelSpec; see `SyntheticTraffic` and `GenerativeTraffic`. Raises TraceError.
+
+    layers: so many of the model's MoE layers, evenly spread, which have the routing that they have among all; None: all.
+    """
+    shape = shape_of(model)
+    if layers is not None:
+        shape = replace(shape, layer_ids=shape.layer_ids[spread_layers(len(shape.layer_ids), layers)])
     if spec.like is None:
-        return SyntheticTraffic(model, spec, largest_batch)
+        return SyntheticTraffic(shape, spec, largest_batch)
     parameters = load_traffic(spec.like, model)
+    if layers is not None:
+        parameters = _of_layers(parameters, shape.layer_ids, traffic_file(spec.like))
     if spec.prompt_tokens is not None:
         parameters = parameters.changed(prompt_tokens=np.full(QUANTILES, float(spec.prompt_tokens)))
     if spec.decode_steps is not None:

@@ -1,0 +1,64 @@
+"""Some of the layers of routing, evenly spread: runs take less time, and layers are still of every depth."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from archsim.specs.errors import TraceError
+from archsim.workload.trace import StepTokens, TokenSource
+
+
+def spread_layers(available: int, layers: int) -> np.ndarray:
+    """Indices int64[layers] of `layers` out of `available`, evenly spread, first and last among them; of 1, the first."""
+    return np.round(np.linspace(0, available - 1, layers)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class SomeLayers:
+    """A `TokenSource` with some of the layers of another. columns: int64[layer], their indices there."""
+
+    source: TokenSource
+    columns: np.ndarray
+
+    @property
+    def requests(self) -> int:
+        return self.source.requests
+
+    @property
+    def layer_ids(self) -> np.ndarray:
+        return self.source.layer_ids[self.columns]
+
+    @property
+    def num_experts(self) -> int:
+        return self.source.num_experts
+
+    @property
+    def top_k(self) -> int:
+        return self.source.top_k
+
+    @property
+    def label(self) -> str:
+        return self.source.label
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self.source.digest} layers {self.columns.tolist()}".encode()).hexdigest()
+
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+        """See `TokenSource.steps`."""
+        for piece in self.source.steps(requests, decode_steps):
+            yield replace(piece, experts=np.ascontiguousarray(piece.experts[:, self.columns]))
+
+
+def some_layers(source: TokenSource, layers: int | None) -> TokenSource:
+    """The source with `layers` of its layers, evenly spread; None: all. Raises TraceError if it has fewer."""
+    if layers is None:
+        return source
+    available = len(source.layer_ids)
+    if layers > available:
+        raise TraceError(f"{source.label}: workload.layers: {layers} is out of range; the trace has {available} layers")
+    return SomeLayers(source, spread_layers(available, layers))
