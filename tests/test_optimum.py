@@ -82,7 +82,7 @@ def test_no_step_of_any_machine_is_shorter_than_its_bound(name, chosen, mesh, li
 def test_bound_is_tight_where_nothing_can_be_gained():
     """Every expert at home, read by an HBM that does nothing else: only latencies are missing."""
     system = small_system(1, 1, compute={"peak_flop_per_s": 1e18})
-    steps = assert_bounds_hold(run("ep", system, small_model(shared_experts=0), load_assumptions("physical", decision_cost="free")))
+    steps = assert_bounds_hold(run("ep", system, small_model(shared_experts=0), load_assumptions("physical", decision_cost="free", gemm="roofline")))
     assert max(each.distance for each in steps) < 0.02
 
 
@@ -94,7 +94,7 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
         hbm={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10.5, 12.5)}, llc={"segment_bytes": 2**20},
     )
     model = small_model(hidden=256, expert_ffn=16, experts=experts, layers=4, shared_experts=0)
-    assumptions = load_assumptions("physical", activations="dispatched" if dispatched else "ignored")
+    assumptions = load_assumptions("physical", activations="dispatched" if dispatched else "ignored", gemm="roofline")
     dies, home = system.dies, rng.integers(0, system.dies, experts).astype(np.int32)
     origins = np.zeros((dies, experts), np.int32)
     for expert, count in enumerate(tokens):
