@@ -24,11 +24,12 @@ ENGINES = {"event": EventEngine, "analytical": AnalyticalEngine}
 
 
 class Simulator:
-    """Keeps the demand of the latest run, and open traces. traces: (path, model name) → trace, opened already."""
+    """Keeps demand and generated traffic of the latest run, and open traces. traces: (path, model name) → trace, opened already."""
 
     def __init__(self, traces: dict[tuple[str, str], Trace] | None = None) -> None:
         self._traces = dict(traces or {})
         self._demand: tuple[Any, Demand] | None = None
+        self._traffic: tuple[Any, TokenSource] | None = None
 
     def record(self, run: Run) -> Record:
         """Simulate; see ``archsim.results.Record``."""
@@ -92,7 +93,9 @@ class Simulator:
     def _source(self, spec: DemandSpec) -> TokenSource:
         layers = spec.workload.layers
         if not isinstance(spec.workload.trace, str):
-            return generated_traffic(spec.model, spec.workload.trace.synthetic, spec.batch, layers)
+            if self._traffic is None or self._traffic[0] != spec.key:
+                self._traffic = spec.key, generated_traffic(spec.model, spec.workload.trace.synthetic, spec.batch, layers)
+            return self._traffic[1]
         key = spec.workload.trace, spec.model.name
         if key not in self._traces:
             self._traces[key] = open_trace(spec.workload.trace, spec.model)
