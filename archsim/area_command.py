@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import get_type_hints
 
+from archsim.printing import console, grid
 from archsim.report.deciders import words
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.errors import SpecError
@@ -22,7 +22,6 @@ from microarch.tables import Shortfall, Storage, Table, TableDesign, shortfalls
 from microarch.technology import A72, A76, CLOCK, TECHNOLOGIES, Coefficient, Technology
 
 OK = 0
-_LOG_WIDTH = 170  # of tables that do not go to a terminal
 _FROM_SYSTEM = ("dies", "hbm_capacity_bytes", "atu_entries")
 _KIB, _MIB, _PPM = 2**10, 2**20, 1e6
 
@@ -30,12 +29,12 @@ _KIB, _MIB, _PPM = 2**10, 2**20, 1e6
 def area_command(experiment: ExperimentSpec, design: Sequence[str], technology: str, sources: bool) -> int:
     """Print area and power; ``design`` are ``key=value`` texts for :class:`TableDesign`. Raises SpecError for those it does not know."""
     chosen, changes = TECHNOLOGIES[technology], parse_design(design)
-    console = _console()
+    out = console()
     for system in experiment.systems:
-        _print_configured(console, system, experiment.models, design_of(system, changes), chosen)
-        _print_published(console, system, published_design(system, changes), chosen)
+        _print_configured(out, system, experiment.models, design_of(system, changes), chosen)
+        _print_published(out, system, published_design(system, changes), chosen)
     if sources:
-        console.print(_sources_table(chosen))
+        out.print(_sources_table(chosen))
     return OK
 
 
@@ -88,32 +87,32 @@ def _shortfall(short: Shortfall, model: ModelSpec) -> str:
     return f"{more}{where}, for {counters}"
 
 
-def _print_configured(console, system: SystemSpec, models: Sequence[ModelSpec], built: TableDesign, technology: Technology) -> None:
+def _print_configured(out, system: SystemSpec, models: Sequence[ModelSpec], built: TableDesign, technology: Technology) -> None:
     """What the system's ``decision`` asks for."""
     decision = system.decision
     parts = decision_parts(decision, built, technology)
     clocks = f"{_ghz(built.clock_hz)} on the dies"
     if decision.executor != "host":
         clocks += f", {_ghz(global_clock_hz(decision, built))} in the Global CP"
-    console.print(_parts_table(f"{system.name}, decided by {words(decision)}: {_built_for(built)}; {technology.title}, {clocks}", parts))
+    out.print(_parts_table(f"{system.name}, decided by {words(decision)}: {_built_for(built)}; {technology.title}, {clocks}", parts))
     if decision.executor == "host":
-        console.print("The host keeps the expert distribution table and the heatmaps in its own memory; there is no Global CP on the wafer.")
+        out.print("The host keeps the expert distribution table and the heatmaps in its own memory; there is no Global CP on the wafer.")
     for part in parts:
         if part.table is not None:
             layout = " + ".join(f"{name} {bits}" for name, bits in part.table.fields)
-            console.print(f"Bits of an entry, {part.name}: {layout}.", soft_wrap=True)
-    console.print(_models_table(models, built, decision, technology))
+            out.print(f"Bits of an entry, {part.name}: {layout}.", soft_wrap=True)
+    out.print(_models_table(models, built, decision, technology))
     for line in misfits(models, built, decision.executor):
-        console.print(line, soft_wrap=True)
+        out.print(line, soft_wrap=True)
 
 
-def _print_published(console, system: SystemSpec, built: TableDesign, technology: Technology) -> None:
+def _print_published(out, system: SystemSpec, built: TableDesign, technology: Technology) -> None:
     """Table II row by row, beside the same model on the published parameters."""
     parts = parts_of(built, technology)
     title = f"{system.name}, table II: cores as there, {_built_for(built)}; {technology.title}, {_ghz(built.clock_hz)}"
-    console.print(_parts_table(title, parts, built))
+    out.print(_parts_table(title, parts, built))
     for line in _notes(parts, built, technology):
-        console.print(line, soft_wrap=True)
+        out.print(line, soft_wrap=True)
 
 
 def _built_for(built: TableDesign) -> str:
@@ -126,21 +125,21 @@ def _ghz(clock_hz: float) -> str:
 
 def _parts_table(title: str, parts: Sequence[Part], published: TableDesign | None = None):
     """``published``: the design that the parts are of, where table II is to stand beside them."""
-    grid = _table(title, "part", "kept in")
-    grid.columns[0].no_wrap = True
+    made = grid("part", "kept in", title=title)
+    made.columns[0].no_wrap = True
     beside = ("table II mm²", "Δ", "table II mW", "Δ") if published else ()
     for name in ("entries", "bits", "size", "port", "copies", "mm²", "mW", "of wafer", *beside):
-        grid.add_column(name, justify="right")
+        made.add_column(name, justify="right")
     rows = [published_row(part, published) if published else None for part in parts]
     for part, row in zip(parts, rows, strict=True):
         cells = *_size_cells(part.table), str(part.copies), *_cost_cells(part.cost)
-        grid.add_row(part.name, *cells, *(_beside(part.cost, row) if published else ()))
+        made.add_row(part.name, *cells, *(_beside(part.cost, row) if published else ()))
     sum_of = total(part.cost for part in parts)
     known = [row for part, row in zip(parts, rows, strict=True) if part.name != "heatmap"]
-    grid.add_section()
+    made.add_section()
     ends = _beside(sum_of, None if None in known else total(known)) if published else ()
-    grid.add_row("sum of rows", *[""] * 6, *_cost_cells(sum_of), *ends)
-    return grid
+    made.add_row("sum of rows", *[""] * 6, *_cost_cells(sum_of), *ends)
+    return made
 
 
 def _size_cells(table: Table | None) -> tuple[str, ...]:
@@ -172,9 +171,9 @@ def _notes(parts: Sequence[Part], built: TableDesign, technology: Technology) ->
 
 
 def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: DecisionSpec, technology: Technology):
-    grid = _table("the same tables, just large enough for a model", "model")
+    made = grid("model", title="the same tables, just large enough for a model")
     for name in ("experts", "MoE layers", "fits", "mm² of tables", "mW of tables", "heatmap in DRAM"):
-        grid.add_column(name, justify="right")
+        made.add_column(name, justify="right")
     for model in models:
         needed = needed_by(model, built)
         parts = [part for part in decision_parts(decision, needed, technology) if part.table is not None]
@@ -182,16 +181,16 @@ def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: Dec
         dram = next((_size(part.table.size_bytes) for part in parts if part.table.storage is Storage.DRAM), "–")
         fits = "no" if any(misfits([model], built, decision.executor)) else "yes"
         sizes = (f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", dram)
-        grid.add_row(model.name, str(model.experts), str(needed.layers), fits, *sizes)
-    return grid
+        made.add_row(model.name, str(model.experts), str(needed.layers), fits, *sizes)
+    return made
 
 
 def _sources_table(technology: Technology):
-    grid = _table("coefficients", "coefficient", "value", "may be", "unit", "source")
+    made = grid("coefficient", "value", "may be", "unit", "source", title="coefficients")
     for name, coefficient in named_coefficients(technology):
         between = " to ".join(f"{value:g}" for value in coefficient.between or ())
-        grid.add_row(name, f"{coefficient.value:g}", between, coefficient.unit, coefficient.source)
-    return grid
+        made.add_row(name, f"{coefficient.value:g}", between, coefficient.unit, coefficient.source)
+    return made
 
 
 def named_coefficients(technology: Technology) -> Iterator[tuple[str, Coefficient]]:
@@ -206,19 +205,3 @@ def _size(size_bytes: float) -> str:
         if size_bytes >= unit / 2 and size_bytes >= _KIB:
             return f"{size_bytes / unit:.4g} {name}"
     return f"{size_bytes:g} B"
-
-
-def _table(title: str, *columns: str):
-    from rich import box
-    from rich.table import Table as Grid
-
-    grid = Grid(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        grid.add_column(column)
-    return grid
-
-
-def _console():
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)

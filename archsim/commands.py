@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.cores import available_cores
+from archsim.printing import console, grid
 from archsim.specs.errors import ArchsimError
 from archsim.specs.experiment import ExperimentSpec
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 OK, REFUSED, INTERRUPTED = 0, 2, 130
 _GB = 1e9
-_LOG_WIDTH = 160  # of tables that do not go to a terminal
 
 
 def sweep_command(
@@ -118,7 +118,7 @@ def _print_runs(experiment: ExperimentSpec) -> int:
     from archsim.execution.capacity import rooms
     from archsim.runner import prepare
 
-    table = _table("system", "model", "batch", "policy", "assumptions")
+    table = grid("system", "model", "batch", "policy", "assumptions")
     for title in ("fullest die", "weights GB", "bound GB", "left GB", "fits"):
         table.add_column(title, justify="right")
     every = list(rooms(prepare(experiment).runs))
@@ -136,7 +136,7 @@ def _print_runs(experiment: ExperimentSpec) -> int:
             *(f"{size / _GB:.1f}" for size in (room.demand_bytes, bound, bound - room.demand_bytes)),
             "no" if room.problem else "yes" if room.bounded else "not limited",
         )
-    _console().print(table)
+    console().print(table)
     problems = dict.fromkeys(room.problem for room in every if room.problem)
     if problems:
         raise ArchsimError("\n".join(problems))
@@ -145,7 +145,7 @@ def _print_runs(experiment: ExperimentSpec) -> int:
 
 def _print_speedups(results: Results, policies: Iterable[str]) -> None:
     """Decode throughput of every policy over base; in tokens/s where the experiment has no base."""
-    table = _table("system", "model", "batch", "assumptions")
+    table = grid("system", "model", "batch", "assumptions")
     for policy in policies:
         table.add_column(policy, justify="right")
     cells: dict[tuple, dict[str, str]] = {}
@@ -157,7 +157,7 @@ def _print_speedups(results: Results, policies: Iterable[str]) -> None:
         ] = shown
     for combination, shown in cells.items():
         table.add_row(*combination, *shown.values())
-    _console().print(table)
+    console().print(table)
 
 
 def _print_calibration_notes(rows, systems) -> None:
@@ -171,22 +171,6 @@ def _print_page(folder: Path) -> None:
     from archsim.report.page import write_report
 
     print(f"report: {write_report(folder)}")
-
-
-def _table(*columns: str):
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column)
-    return table
-
-
-def _console():
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
 
 
 def _ranges(layers: list[int]) -> str:

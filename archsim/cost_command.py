@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 
 from archsim.economics import Coefficients, Machine, build_costs
+from archsim.printing import console, grid
 from archsim.specs.errors import SpecError
 from archsim.specs.experiment import ExperimentSpec
 from microarch.cost import CARRIER_MM2, tiles_of
 
 OK = 0
-_LOG_WIDTH = 170  # of tables that do not go to a terminal
 
 
 def cost_command(experiment: ExperimentSpec, changes: Sequence[str], sources: bool) -> int:
     """Print area and price of every system; ``changes`` are ``name=value`` texts of coefficients. Raises SpecError."""
     coefficients = Coefficients().changed(parse_changes(changes))
-    console = _console()
+    out = console()
     for system in experiment.systems:
         value, low, high = (build_costs(system, each) for each in (coefficients, coefficients.at("low"), coefficients.at("high")))
-        console.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2, "{:,.1f}"))
-        console.print(_carrier(value), soft_wrap=True)
-        console.print(_table(f"{system.name}: {system.dies} dies on a carrier, USD", value.usd, low.usd, high.usd, "{:,.0f}"))
+        out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2, "{:,.1f}"))
+        out.print(_carrier(value), soft_wrap=True)
+        out.print(_table(f"{system.name}: {system.dies} dies on a carrier, USD", value.usd, low.usd, high.usd, "{:,.0f}"))
     if sources:
-        console.print(_sources(coefficients))
+        out.print(_sources(coefficients))
     return OK
 
 
@@ -50,35 +49,18 @@ def _carrier(machine: Machine) -> str:
 
 
 def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float], form: str):
-    grid = _grid(title, "block", "value", "all coefficients low", "all high")
+    made = grid("block", title=title, numbers=("value", "all coefficients low", "all high"))
     for name, number in value.items():
-        grid.add_row(name, *(form.format(each) for each in (number, low[name], high[name])))
-    grid.add_section()
-    grid.add_row("sum", *(form.format(sum(each.values())) for each in (value, low, high)))
-    return grid
+        made.add_row(name, *(form.format(each) for each in (number, low[name], high[name])))
+    made.add_section()
+    made.add_row("sum", *(form.format(sum(each.values())) for each in (value, low, high)))
+    return made
 
 
 def _sources(coefficients: Coefficients):
-    grid = _grid("coefficients", "coefficient", "value", "low", "high")
-    grid.add_column("unit")
-    grid.add_column("source")
+    made = grid("coefficient", title="coefficients", numbers=("value", "low", "high"))
+    made.add_column("unit")
+    made.add_column("source")
     for name, each in coefficients.named().items():
-        grid.add_row(name, *(f"{number:.4g}" for number in (each.value, each.low, each.high)), each.unit, each.source)
-    return grid
-
-
-def _grid(title: str, first: str, *numbers: str):
-    from rich import box
-    from rich.table import Table
-
-    grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    grid.add_column(first, no_wrap=True)
-    for name in numbers:
-        grid.add_column(name, justify="right")
-    return grid
-
-
-def _console():
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+        made.add_row(name, *(f"{number:.4g}" for number in (each.value, each.low, each.high)), each.unit, each.source)
+    return made

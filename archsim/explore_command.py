@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from archsim.cores import available_cores
+from archsim.printing import console, grid
 from archsim.specs.explore import ExploreSpec
 from archsim.specs.points import SweepPlan
 
 OK, INTERRUPTED = 0, 130
 _SHOWN = 20  # points of the front that are printed
-_LOG_WIDTH = 200
 
 
 def explore_command(plan: SweepPlan, spec: ExploreSpec, out: str | None, jobs: int | None) -> int:
@@ -50,22 +50,15 @@ def _report(tree: dict, index: int, folder: Path, jobs: int) -> str:
 
 
 def _print_front(found) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     from archsim.report.explore_figures import value
 
     state = "stable" if found.stable else f"not stable yet after {found.budget} event runs"
     title = f"{len(found.front)} designs on the front ({state}); {len(found.known)} of {len(found.points):,} ran by the event engine"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("point", justify="right")
-    for name in found.spec.objectives:
-        table.add_column(name, justify="right")
+    table = grid("point", title=title, numbers=found.spec.objectives)
     for column in ("limit", *found.axes):
         table.add_column(column)
     for point in found.front[:_SHOWN]:
         table.add_row(str(point.index), *(value(name, point.values[name]) for name in found.spec.objectives), point.limit[0], *point.axes.values())
-    Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False).print(table)
+    console().print(table)
     if len(found.front) > _SHOWN:
         print(f"and {len(found.front) - _SHOWN} more in front.csv")

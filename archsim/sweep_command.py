@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 from archsim.cores import available_cores
+from archsim.printing import console, grid
 from archsim.specs.errors import SpecError
 from archsim.specs.points import SweepPlan
 from archsim.specs.yaml_loader import dump_yaml
 
 OK, INTERRUPTED = 0, 130
 _LISTED, _BEST = 20, 10
-_LOG_WIDTH = 200  # of tables that do not go to a terminal
 
 
 def sweep_points_command(
@@ -61,14 +61,14 @@ def _axes(plan: SweepPlan) -> str:
 
 def _print_points(plan: SweepPlan, selection) -> int:
     _print_dropped(plan, selection)
-    table = _table("point", *_heads(plan), "system", "model", "batch", "policy", "assumptions")
+    table = grid("point", *_heads(plan), "system", "model", "batch", "policy", "assumptions")
     shown = selection.kept[:_LISTED]
     for number in shown:
         point = plan.point(number)
         cells = plan.shown(point).values()
         parts = (point.parts["system"].name, point.parts["model"].name, str(point.batch), point.parts["policy"].name, point.assumptions.label)
         table.add_row(str(number), *cells, *parts)
-    _console().print(table)
+    console().print(table)
     if len(shown) < len(selection.kept):
         print(f"and {len(selection.kept) - len(shown):,} more; `--point N` prints one as an experiment")
     return OK
@@ -88,32 +88,16 @@ def _print_best(plan: SweepPlan, results: Path) -> None:
 
     names = ["point", "model", "batch", "policy", "throughput_tokens_per_s", "die_utilisation"]
     table = parquet.read_table(results, columns=names).sort_by([("throughput_tokens_per_s", "descending"), ("point", "ascending")])
-    grid = _table("point", *_heads(plan), "model", "batch", "policy", "tokens/s", "die use")
+    best = grid("point", *_heads(plan), "model", "batch", "policy", "tokens/s", "die use")
     for row in table.slice(0, _BEST).to_pylist():
         point = plan.point(row["point"])
         throughput = row["throughput_tokens_per_s"]
         told = ("–" if throughput is None else f"{throughput:,.0f}", f"{row['die_utilisation']:.0%}")
-        grid.add_row(str(point.index), *plan.shown(point).values(), point.parts["model"].name, str(point.batch), point.parts["policy"].name, *told)
+        best.add_row(str(point.index), *plan.shown(point).values(), point.parts["model"].name, str(point.batch), point.parts["policy"].name, *told)
     print("highest decode throughput:")
-    _console().print(grid)
+    console().print(best)
 
 
 def _heads(plan: SweepPlan) -> list[str]:
     """The axes without their roots: narrow, and still telling."""
     return [".".join(axis.path[1:]) or axis.name for axis in plan.sweep.axes]
-
-
-def _table(*columns: str):
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column)
-    return table
-
-
-def _console():
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)

@@ -28,6 +28,7 @@ ROOMS = [
         "archsim.sweep_command",
         "archsim.ablate_command",
         "archsim.optimum_command",
+        "archsim.printing",
         "archsim.cost_command",
         "archsim.compare_command",
         "archsim.explore_command",

@@ -1,0 +1,27 @@
+"""Tables that commands print: as wide as the terminal, or of a width of their own where there is none."""
+
+from __future__ import annotations
+
+import sys
+
+LOG_WIDTH = 200  # of tables that do not go to a terminal
+
+
+def console():
+    """Where tables are printed."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False)
+
+
+def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ()):
+    """A table with columns of text, then of ``numbers``, which are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column)
+    for column in numbers:
+        made.add_column(column, justify="right")
+    return made
