@@ -20,6 +20,7 @@ from microarch.technology import A72, A76, N5, Technology
 CORES = MappingProxyType({"a72": A72, "a76": A76})
 LOCAL_CP = f"Local CP ({A72.name})"
 ON_DIES = ("prediction table", "ATU")  # the other tables are the Global CP's
+IN_SRAM = ("expert distribution table", "heatmap cache")  # unless its state machine reads them from DRAM
 
 
 def design_of(system: SystemSpec, changes: Mapping[str, float] = MappingProxyType({})) -> TableDesign:
@@ -47,6 +48,8 @@ def decision_parts(decision: DecisionSpec, design: TableDesign, technology: Tech
     at_hz = global_clock_hz(decision, design)
     parts = []
     for table in tables_of(design):
+        if table.name in IN_SRAM and decision.executor == "fsm" and decision.fsm.tables == "dram":
+            continue
         if table.name in ON_DIES or decision.executor != "host":
             clock_hz = design.clock_hz if table.name in ON_DIES else at_hz
             parts.append(Part(table.name, table.copies, table_cost(table, clock_hz, technology).times(table.copies), table))

@@ -59,6 +59,7 @@ from microarch.parameters import CHOICE, PAPER, parameter
 
 COUNT_BYTES = 2  # tokens of an expert on a die: 16 bits, as a heatmap counter has (paper, table II)
 COMMAND_BYTES = 16  # command and address of a request on the mesh (paper, table I)
+ENTRY_BITS = 72  # of the expert distribution table (paper, table II: 4.5 KB for 512 experts)
 COUNTER_BITS = 16  # of a heatmap entry (paper, table II: 512 x 512 x 2 B a layer)
 NS_PER_S = 1e9
 
@@ -179,7 +180,7 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
     cycles = np.zeros(len(State))
     if counts.demand_received:
         cycles[State.RECEIVE] = ceil(counts.dies * counts.experts / fsm.lanes)
-    cycles[State.READ] = counts.table_entries * ceil(72 / fsm.table_port_bits)
+    cycles[State.READ] = counts.table_entries * ceil(ENTRY_BITS / fsm.table_port_bits)
     cycles[State.ORDER] = ceil(comparisons(counts.sorted_experts, fsm.sorter) / fsm.comparators)
     cycles[State.GENERATE] = counts.candidates.sum()
     # A lane that evaluates a candidate a cycle does a multiply-add a cycle: kind to a solver, which no such datapath has.
@@ -191,6 +192,20 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
         cycles[State.WRITE] = ceil(counts.experts / fsm.prediction_port_bits)
     cycles[State.UPDATE] = counts.copies
     return cycles * (NS_PER_S / fsm.clock_hz)
+
+
+def dram_ns(counts: Counts, latency_ns: float, bytes_per_ns: float) -> np.ndarray:
+    """float64[State]: reading and writing tables that lie in an HBM, each state as one stream; its traffic slows nobody else."""
+    ns = np.zeros(len(State))
+    row_bytes = counts.experts * COUNTER_BITS / 8
+    for state, n_bytes in (
+        (State.READ, counts.table_entries * ENTRY_BITS / 8),
+        (State.ROWS, counts.rows * row_bytes),
+        (State.UPDATE, counts.copies * ENTRY_BITS / 8),
+    ):
+        if n_bytes:
+            ns[state] = latency_ns + n_bytes / bytes_per_ns
+    return ns
 
 
 @kernel

@@ -19,6 +19,7 @@ from archsim.specs.library import load_assumptions
 from archsim.workload.heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
 from archsim.workload.trace import StepTokens
 from microarch import atu, global_cp
+from microarch.decision_area import decision_parts, design_of
 from microarch.global_cp import Counts, State
 
 EXECUTORS = ("fsm", "firmware", "host")
@@ -255,3 +256,15 @@ def test_routing_is_asked_for_where_the_heatmap_needs_it():
     model, system, spec = small_model(), small_system(), policy("pred")
     with pytest.raises(ValueError, match="needs the routing"):
         EventEngine(system, model, spec, load_assumptions("physical"), demand_of(model, system, spec))
+
+
+def test_tables_in_dram_are_slower_and_spare_their_sram():
+    on_chip = system_deciding("fsm")
+    dram = on_chip.model_copy(update={"decision": DecisionSpec(fsm=FsmSpec(tables="dram"))})
+    assumptions = load_assumptions("physical", decision_cost="charged", heatmap_update="free")
+    near, far = (engine_of(system, small_model(), policy("allo+pred"), assumptions).run().decision.states_ns for system in (on_chip, dram))
+    waits = [State.READ, State.ROWS, State.UPDATE]
+    assert (far[waits] > near[waits]).tolist() == [True, True, bool(near[State.UPDATE])]  # there may be no copies to enter
+    assert np.delete(far, waits) == pytest.approx(np.delete(near, waits))
+    names = [{part.name for part in decision_parts(system.decision, design_of(system))} for system in (on_chip, dram)]
+    assert names[0] - names[1] == {"expert distribution table", "heatmap cache"} and not names[1] - names[0]

@@ -82,6 +82,7 @@ class ChargedDecision(FreeDecision):
         super().__init__()
         self._spec, self._experts, self._dies = spec, experts, machine.dies
         self._fabric = fabric_of(machine, mesh)
+        self._hbm = machine.hbm_latency_ns, machine.hbm_bytes_per_ns
         self._decided_ns = 0.0
         self._last_ns = np.zeros(len(State))
 
@@ -126,10 +127,16 @@ class ChargedDecision(FreeDecision):
     def _states_ns(self, counts: Counts) -> np.ndarray:
         messages = global_cp.message_ns(counts, self._fabric)
         if self._spec.executor == "fsm":
-            return messages + global_cp.fsm_ns(counts, self._spec.fsm)
+            return messages + np.maximum(global_cp.fsm_ns(counts, self._spec.fsm), self._dram_ns(counts))
         if self._spec.executor == "firmware":
             return messages + global_cp.firmware_ns(counts, self._spec.firmware)
         return messages + global_cp.host_ns(counts, self._spec.host, self._decided_ns)
+
+    def _dram_ns(self, counts):
+        """What the Global CP waits for tables that are not its own, float64[State]: the slower of port and HBM counts."""
+        if self._spec.fsm.tables == "on_chip":
+            return 0.0
+        return global_cp.dram_ns(counts, *self._hbm)
 
     def before_step(self, plan, rows):
         if not rows or self._spec.executor == "host":  # a host sends bits and plan together

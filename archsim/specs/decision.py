@@ -36,6 +36,9 @@ class FsmSpec(Spec):
     table_port_bits: count(1, 65536) = 72
     heatmap_port_bits: count(1, 65536) = 512
     prediction_port_bits: count(1, 65536) = 16
+    # Where the expert distribution table and the rows of the heatmap are read: SRAM of the Global CP, as in table II, or the HBM
+    # of its die, which spares the SRAM.
+    tables: Literal["on_chip", "dram"] = "on_chip"
 
 
 # Clock of cores that the paper names: Cortex-A76 3 GHz in 7 nm (Arm's projection, AnandTech, Cortex-A76 Unveiled, 2018; the first
