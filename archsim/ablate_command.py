@@ -9,6 +9,7 @@ from archsim.cores import available_cores
 from archsim.specs.assumptions import AssumptionsSpec, shipped_sets
 from archsim.specs.errors import ArchsimError
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.library import load_assumptions
 from archsim.specs.nearest import did_you_mean
 
 OK, INTERRUPTED = 0, 130
@@ -42,11 +43,9 @@ def ablate_command(experiment: ExperimentSpec, start: str, end: str, out: str | 
 def set_of(experiment: ExperimentSpec, name: str) -> AssumptionsSpec:
     """A set by its label: one of the experiment's, or one that comes with archsim."""
     own = {each.label: each for each in experiment.assumptions}
-    shipped = {
-        label: AssumptionsSpec(**{field: getattr(each, field) for field in AssumptionsSpec.model_fields})
-        for label, each in shipped_sets().items()
-    }
-    known = shipped | own
-    if name not in known:
+    if name in own:
+        return own[name]
+    if name not in shipped_sets():
+        known = [*shipped_sets(), *own]
         raise ArchsimError(f"unknown assumption set {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
-    return known[name]
+    return load_assumptions(name)

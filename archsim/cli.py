@@ -156,15 +156,15 @@ def _add_experiment(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from archsim.commands import sweep_command
-    from archsim.specs.library import load_experiment, load_sweep
+    from archsim.specs.library import load_planned
+    from archsim.specs.points import SweepPlan
     from archsim.sweep_command import refuse_point, sweep_points_command
 
-    plan = load_sweep(arguments.file, arguments.overrides)
-    if plan is not None:
-        return sweep_points_command(plan, arguments.out, arguments.jobs, arguments.dry_run, arguments.point, arguments.scheduler)
+    planned = load_planned(arguments.file, arguments.overrides)
+    if isinstance(planned, SweepPlan):
+        return sweep_points_command(planned, arguments.out, arguments.jobs, arguments.dry_run, arguments.point, arguments.scheduler)
     refuse_point(arguments.point)
-    experiment = load_experiment(arguments.file, arguments.overrides)
-    return sweep_command(experiment, arguments.out, arguments.jobs, arguments.dry_run, arguments.scheduler)
+    return sweep_command(planned, arguments.out, arguments.jobs, arguments.dry_run, arguments.scheduler)
 
 
 def _optimum(arguments: argparse.Namespace) -> int:
@@ -226,12 +226,12 @@ def _cost(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     from archsim.compare_command import compare_command, compare_points_command
-    from archsim.specs.library import load_experiment, load_sweep
+    from archsim.specs.library import load_planned
+    from archsim.specs.points import SweepPlan
 
-    plan = load_sweep(arguments.file, arguments.overrides)
-    if plan is not None:
-        return compare_points_command(plan, arguments.sample, arguments.steps)
-    return compare_command(load_experiment(arguments.file, arguments.overrides), arguments.sample, arguments.steps)
+    planned = load_planned(arguments.file, arguments.overrides)
+    compare = compare_points_command if isinstance(planned, SweepPlan) else compare_command
+    return compare(planned, arguments.sample, arguments.steps)
 
 
 def _check(arguments: argparse.Namespace) -> int:

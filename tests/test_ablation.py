@@ -10,11 +10,11 @@ from archsim.ablation import ORDER, ablate, ablated, links_between
 from archsim.cli import main
 from archsim.report.ablation_page import render, write_ablation
 from archsim.runner import simulate
-from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
+from archsim.specs.assumptions import ASSUMPTIONS
 from archsim.specs.errors import ArchsimError
+from archsim.specs.library import load_assumptions
 
-PLAIN = {label: AssumptionsSpec(**{name: getattr(each, name) for name in AssumptionsSpec.model_fields}) for label, each in shipped_sets().items()}
-START, END = PLAIN["published"], PLAIN["physical"]
+START, END = load_assumptions("published"), load_assumptions("physical")
 
 
 def values(spec) -> dict[str, str]:

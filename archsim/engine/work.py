@@ -6,7 +6,21 @@ import numpy as np
 from numba import njit
 
 from archsim.engine.gemm import gemm_model
-from archsim.engine.state import COMBINE, DISPATCH, ENTRY, EXECUTE, FETCH, HELD, LOCAL_CP, MOVE, NO_NOTES, SLICES, Machine, Memory, Work
+from archsim.engine.state import (
+    COMBINE,
+    DISPATCH,
+    ENTRY,
+    EXECUTE,
+    FETCH,
+    HELD,
+    LOCAL_CP,
+    MOVE,
+    NO_NOTES,
+    SLICES,
+    Machine,
+    Memory,
+    Work,
+)
 from archsim.policies.allocation import Plan
 from microarch.mesh import Mesh
 

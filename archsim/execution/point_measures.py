@@ -11,8 +11,6 @@ from archsim.economics import Machine, build_costs
 from archsim.engine.setup import memory_fit
 from archsim.policies.registry import build_policy
 from archsim.specs.points import Point
-from microarch.area_power import total
-from microarch.decision_area import decision_parts, design_of
 
 
 class Measures:
@@ -25,7 +23,7 @@ class Measures:
         """Name → function of a point: numbers, or for ``hbm_capacity`` whether it fits."""
         return {
             "dies": lambda point: point.system.dies,
-            "area_mm2": lambda point: self._once("area", self._decision_mm2, point.system),
+            "area_mm2": lambda point: self._machine(point).decision.area_mm2,
             "die_mm2": lambda point: self._machine(point).die_mm2,
             "silicon_mm2": lambda point: self._machine(point).silicon_mm2,
             "cost_usd": lambda point: sum(self._machine(point).usd.values()),
@@ -54,10 +52,6 @@ class Measures:
 
     def _machine(self, point: Point) -> Machine:
         return self._once("machine", build_costs, point.system)
-
-    @staticmethod
-    def _decision_mm2(system) -> float:
-        return total(part.cost for part in decision_parts(system.decision, design_of(system))).area_mm2
 
 
 def _homes(policy, model, system) -> np.ndarray:

@@ -16,6 +16,7 @@ from archsim.execution.point_measures import Measures
 from archsim.execution.point_runs import PointRuns
 from archsim.execution.point_store import PART_RUNS, PointStore
 from archsim.execution.runs import Run
+from archsim.execution.store import RunStore
 from archsim.execution.worker import Failure
 from archsim.files import sole_writer
 from archsim.results import Record
@@ -94,7 +95,7 @@ def sweep_points(plan: SweepPlan, folder: Path, jobs: int | None, watcher, sched
                 watcher.kept(len(runs))
                 continue
             store.outdate()
-            records = _part(runs, simulate, store, watcher, failures)
+            records = complete(runs, simulate, store.runs, watcher, failures, kept_from_s=KEPT_ALONE_S)
             if len(records) == len(runs):
                 rows = [_row(plan, point, records[run.key]) for point, run in zip(points, runs, strict=True)]
                 store.write_part(part, runs, rows)
@@ -105,9 +106,14 @@ def sweep_points(plan: SweepPlan, folder: Path, jobs: int | None, watcher, sched
         return store.finish(parts), selection
 
 
-def _part(runs: Sequence[Run], simulate: Simulate, store: PointStore, watcher, failures: list[str]) -> dict[str, Record]:
-    """Records of a part by key: of this folder, of the cache, or simulated now."""
-    records = {run.key: record for run in runs if (record := store.runs.load(run) or run_cache.find(run))}
+def complete(
+    runs: Sequence[Run], simulate: Simulate, store: RunStore, watcher, failures: list[str], kept_from_s: float = 0.0
+) -> dict[str, Record]:
+    """Records by key, without dies and links: of this folder, of the cache, or simulated now. Why others have none is added to ``failures``.
+
+    What took at least ``kept_from_s`` is kept in the folder.
+    """
+    records = {run.key: record for run in runs if (record := store.load(run) or run_cache.find(run))}
     waiting = [run for run in runs if run.key not in records]
     watcher.kept(len(records))
     for run, reply in simulate(waiting):
@@ -116,8 +122,8 @@ def _part(runs: Sequence[Run], simulate: Simulate, store: PointStore, watcher, f
             watcher.failed(run, reply)
             continue
         reply = {**reply, "dies": {}, "links": {}}  # many times the row, and nobody asks for them
-        if reply["host"]["wall_s"] >= KEPT_ALONE_S:
-            store.runs.save(run, reply)
+        if reply["host"]["wall_s"] >= kept_from_s:
+            store.save(run, reply)
         run_cache.keep(run, reply)
         records[run.key] = reply
         watcher.finished(run, reply)

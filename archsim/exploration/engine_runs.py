@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from archsim.execution import run_cache
 from archsim.execution.crew import simulate_all
 from archsim.execution.point_runs import PointRuns
 from archsim.execution.store import RunStore
-from archsim.execution.worker import Failure
+from archsim.execution.sweeping import complete
 from archsim.specs.points import Point
 
 Row = Mapping[str, Any]
@@ -30,15 +30,6 @@ class EngineRuns:
         """Add the rows of points to ``known``, but for those that fail."""
         runs = {point.index: self._makers.run(point._replace(engine=self._engine)) for point in points if point.index not in self.known}
         unique = {run.key: run for run in runs.values()}
-        records = {key: record for key, run in unique.items() if (record := self._store.load(run) or run_cache.find(run))}
-        self._watcher.kept(len(records))
-        for run, reply in simulate_all([run for key, run in unique.items() if key not in records], self._jobs, self._makers.traces):
-            if isinstance(reply, Failure):
-                self.failures.append(f"{run.name}: {reply.message}")
-                self._watcher.failed(run, reply)
-                continue
-            self._store.save(run, {**reply, "dies": {}, "links": {}})
-            run_cache.keep(run, reply)
-            records[run.key] = reply
-            self._watcher.finished(run, reply)
+        simulate = partial(simulate_all, jobs=self._jobs, traces=self._makers.traces)
+        records = complete(list(unique.values()), simulate, self._store, self._watcher, self.failures)
         self.known |= {index: {**records[run.key]["row"], "run": run.key} for index, run in runs.items() if run.key in records}

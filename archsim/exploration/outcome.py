@@ -12,8 +12,6 @@ import numpy as np
 from archsim.specs.constraints import parse_constraint
 from archsim.specs.explore import OBJECTIVES, ExploreSpec
 
-BOUNDS = ("bound_llc", "bound_hbm", "bound_link", "bound_compute", "bound_activations", "bound_decision")
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -93,9 +91,8 @@ def without_constants(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
     """What takes the largest part of a run's critical path, and which part."""
-    shares = {name.removeprefix("bound_"): row.get(name) or 0.0 for name in BOUNDS}
-    name = max(shares, key=lambda each: shares[each])
-    return (name, shares[name]) if shares[name] else ("–", 0.0)
+    name = row["bounded_by"]
+    return (name, row[f"bound_{name}"]) if name else ("–", 0.0)
 
 
 def band_of(row: Mapping[str, Any]) -> tuple[float, float] | None:

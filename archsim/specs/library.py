@@ -34,10 +34,15 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepPlan | None:
     """The experiment in a file with its ``sweep:``, or None if it has none. Raises SpecError."""
+    planned = load_planned(path, overrides)
+    return planned if isinstance(planned, SweepPlan) else None
+
+
+def load_planned(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentSpec | SweepPlan:
+    """The experiment in a file, with its ``sweep:`` if it has one; the file is read once. Raises SpecError."""
     tree, sweep, _ = _experiment_tree(path, overrides)
-    if sweep is None:
-        return None
-    return SweepPlan(tree, sweep, validate(ExperimentSpec, tree), Path(path).parent)
+    experiment = validate(ExperimentSpec, tree)
+    return experiment if sweep is None else SweepPlan(tree, sweep, experiment, Path(path).parent)
 
 
 def load_exploration(path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepPlan, ExploreSpec]:
