@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.cores import available_cores
-from archsim.printing import console, grid
+from archsim.printing import console, grid, print_notes
 from archsim.specs.errors import ArchsimError
 from archsim.specs.experiment import ExperimentSpec
 
@@ -163,8 +163,7 @@ def _print_speedups(results: Results, policies: Iterable[str]) -> None:
 def _print_calibration_notes(rows, systems) -> None:
     from archsim.execution.calibration_notes import calibration_notes
 
-    for note in calibration_notes(rows, {system.name: system.compute.calibration for system in systems}):
-        print(f"note: {note}", file=sys.stderr)
+    print_notes(calibration_notes(rows, {system.name: system.compute.calibration for system in systems}))
 
 
 def _print_page(folder: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from archsim.cores import available_cores
-from archsim.printing import console, grid
+from archsim.printing import console, grid, print_notes
 from archsim.specs.explore import ExploreSpec
 from archsim.specs.points import SweepPlan
 
@@ -34,6 +34,7 @@ def explore_command(plan: SweepPlan, spec: ExploreSpec, out: str | None, jobs: i
         print(f"\ninterrupted; the runs that have ended are kept in {folder}: the same command goes on", file=sys.stderr)
         return INTERRUPTED
     _print_front(found)
+    print_notes(found.notes)
     print(f"report: {page}")
     return OK
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 LOG_WIDTH = 200  # of tables that do not go to a terminal
 
@@ -12,6 +13,12 @@ def console():
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """What a reader of results must know, a line each, on stderr."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ()):

@@ -78,6 +78,7 @@ RUN_COLUMNS = MappingProxyType(
         "decode_ns_low": REAL,  # with GEMMs at the 5 % and 95 % residual of their calibration; empty without one
         "decode_ns_high": REAL,
         "gemm_extrapolated": REAL,  # share of the GEMMs' time at sizes outside the measured ones
+        "copies_extrapolated": REAL,  # 1: slices of a size outside the measured ones of the links' copies; empty: links without
         "energy_per_token_j": REAL,  # of the whole run; see ``archsim.economics`` for this and the four below
         "power_w": REAL,  # mean
         "die_mm2": REAL,  # estimated area of one die

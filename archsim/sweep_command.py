@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from archsim.cores import available_cores
-from archsim.printing import console, grid
+from archsim.printing import console, grid, print_notes
 from archsim.specs.errors import SpecError
 from archsim.specs.points import SweepPlan
 from archsim.specs.yaml_loader import dump_yaml
@@ -44,7 +44,9 @@ def sweep_points_command(
     from archsim.report.points_page import write_points_page
 
     print(f"results: {results}")
-    print(f"report: {write_points_page(plan, results, selection.dropped.by_constraint, folder)}")
+    page, notes = write_points_page(plan, results, selection.dropped.by_constraint, folder)
+    print_notes(notes)
+    print(f"report: {page}")
     return OK
 
 

@@ -146,3 +146,13 @@ def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
         "(column gemm_extrapolated)",
     ]
     assert calibration_notes(rows[:1], {"mine": "h100"}) == []
+    many = [{"system": f"s{number}", "gemm_extrapolated": 0.0} for number in range(11)]
+    assert "s0, s1" in (note := calibration_notes(many, dict.fromkeys(f"s{number}" for number in range(11)))[0]) and "s7 and 3 others)" in note
+
+
+def test_notes_name_runs_whose_slices_are_outside_of_the_measured_copies():
+    rows = [{"system": "mine", "gemm_extrapolated": None, "copies_extrapolated": share} for share in (0.0, 1.0, None)]
+    assert calibration_notes(iter(rows), {"mine": None}) == [
+        "1 of 2 runs read slices of a size at which the copies of the calibration in d2d were not measured (column copies_extrapolated)"
+    ]
+    assert calibration_notes([rows[0], rows[2]], {"mine": None}) == []

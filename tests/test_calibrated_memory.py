@@ -5,6 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import archsim
+from archsim.cli import main
+from archsim.report.page import write_report
 from archsim.specs.calibration import calibration_named
 from archsim.specs.errors import SpecError
 from archsim.specs.hardware import D2DSpec, HbmSpec
@@ -86,6 +89,31 @@ def test_the_shipped_validation_experiments_are_one_expert_on_one_die_and_a_copy
         assert {each.experts for each in experiment.models} == {1}
         demand = build_demand(SyntheticTraffic(model, synthetic, 2), 2, 1, 0, origin_dies=None, predictor=None)
         assert demand.has_prefill and demand.tokens[1:].ravel().tolist() == [2]  # decode_ns is one step
+
+
+def test_runs_whose_slices_are_outside_of_the_measured_copies_say_so(tmp_path, capsys):
+    """In the results, on the page, and on the terminal: for copies of an experiment, and for points of a sweep."""
+    copies = load_experiment(CONFIGS / "validate_h100_copies.yaml")
+    some = copies.model_copy(update={"models": tuple(model for model in copies.models if model.name in ("copy_of_64_MiB", "copy_of_256_MiB"))})
+    rows = archsim.sweep(some, tmp_path).runs.rows
+    assert [(row["model"], row["copies_extrapolated"]) for row in rows] == [("copy_of_64_MiB", 0.0), ("copy_of_256_MiB", 1.0)]
+    said = "1 of 2 runs read slices of a size at which the copies of the calibration in d2d were not measured"
+    assert said in write_report(tmp_path).read_text()
+
+    text = (CONFIGS / "validate_h100_copies.yaml").read_text() + "sweep: {grid: {system.hbm.latency: [0 ns, 1 ns]}}\n"
+    kept = [line for line in text.splitlines() if "{name: copy_of_" not in line or "256_MiB" in line]
+    (tmp_path / "points.yaml").write_text("\n".join(kept))
+    assert main(["sweep", str(tmp_path / "points.yaml"), "--out", str(tmp_path / "points"), "--jobs", "1"]) == 0
+    said = said.replace("1 of 2", "2 of 2")
+    assert said in (tmp_path / "points" / "index.html").read_text()
+    assert f"note: {said}" in capsys.readouterr().err
+
+
+def test_links_of_older_manifests_do_not_say_what_was_measured():
+    law = {"from_bytes": "1024", "latency_ns": "10", "ns_per_byte": "1", "bandwidth": "450 GB/s"}
+    assert read(CopyLaw, **law).extrapolates(4096) is None
+    sizes = read(CopyLaw, **law, first_bytes=2048, last_bytes=4096)
+    assert [sizes.extrapolates(size) for size in (2047, 2048, 4096, 4097)] == [True, False, False, True]
 
 
 def test_a_copy_through_the_event_engine_takes_what_the_law_says_of_it(shared):

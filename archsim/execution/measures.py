@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from archsim.engine.event import Outcome
-from archsim.engine.setup import NS_PER_S
+from archsim.engine.setup import NS_PER_S, slice_bytes
 from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS, UNITS
 from archsim.execution.runs import Run, trace_label
 from archsim.workload.demand import Demand
@@ -73,7 +73,7 @@ def measure_run(run: Run, demand: Demand, label: str, outcome: Outcome) -> dict[
     row |= {f"bound_{name}": each / every if every else None for name, each in bound_ns.items()}
     row |= _largest({name: each / every for name, each in bound_ns.items()} if every else {})
     row |= _decision_columns(outcome)
-    row |= _calibration_columns(outcome)
+    row |= _calibration_columns(outcome) | {"copies_extrapolated": _copies_extrapolated(run)}
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
 
 
@@ -121,6 +121,13 @@ def _calibration_columns(outcome: Outcome) -> dict[str, float | None]:
         "decode_ns_high": outcome.decode_ns + more_ns,
         "gemm_extrapolated": outcome.gemm_extrapolated,
     }
+
+
+def _copies_extrapolated(run: Run) -> float | None:
+    """Share of the run's slices that are of a size outside the measured ones of copies; they all have one size."""
+    law = run.system.d2d.copies
+    outside = None if law is None else law.extrapolates(slice_bytes(run.system, run.model))
+    return None if outside is None else float(outside)
 
 
 def measure_dies(outcome: Outcome) -> dict[str, list]:

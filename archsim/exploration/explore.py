@@ -18,7 +18,7 @@ from archsim.exploration.front import as_costs
 from archsim.exploration.outcome import Candidate, Exploration, without_constants
 from archsim.exploration.sampling import sample_points
 from archsim.exploration.search import search
-from archsim.exploration.sweep_view import candidate_of
+from archsim.exploration.sweep_view import candidate_of, notes_of
 from archsim.results import RUN_COLUMNS
 from archsim.specs.explore import OBJECTIVES, ExploreSpec
 from archsim.specs.points import Point, SweepPlan
@@ -60,6 +60,7 @@ def explore(plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, 
         stable=found.stable,
         failures=tuple(dear.failures),
         assumptions=tuple(each.label for each in plan.experiment.assumptions),
+        notes=notes_of(points, [dear.known.get(point.index, cheap[point.index]) for point in points]),
     )
 
 

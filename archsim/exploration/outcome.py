@@ -35,7 +35,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Exploration:
-    """``points`` in the order of the sweep; ``stable``: no other point could be on the front by what was seen of errors."""
+    """``points`` in the order of the sweep; ``stable``: no other point could be on the front by what was seen of errors.
+
+    ``notes``: what a reader must know of the calibrations behind them.
+    """
 
     name: str
     spec: ExploreSpec
@@ -46,6 +49,7 @@ class Exploration:
     stable: bool
     failures: tuple[str, ...]
     assumptions: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def front(self) -> tuple[Candidate, ...]:

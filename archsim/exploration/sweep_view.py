@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from archsim.execution.calibration_notes import calibration_notes
 from archsim.exploration.front import as_costs, pareto
 from archsim.exploration.outcome import Candidate, Exploration, band_of, limit_of, without_constants
 from archsim.specs.explore import OBJECTIVES, ExploreSpec
@@ -18,7 +19,9 @@ SHOWN = ExploreSpec(objectives=("throughput", "energy", "cost"))
 
 def view_of(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], spec: ExploreSpec = SHOWN) -> Exploration:
     """``rows``: of results.parquet, with ``point``."""
-    seen = [candidate_of(plan, plan.point(row["point"]), row) for row in rows]
+    rows = list(rows)
+    at = [plan.point(row["point"]) for row in rows]
+    seen = [candidate_of(plan, point, row) for point, row in zip(at, rows, strict=True)]
     values = np.array([[each.values[name] for name in spec.objectives] for each in seen]).reshape(len(seen), len(spec.objectives))
     front = pareto(as_costs(values, spec.senses))
     points = without_constants([replace(each, front=bool(on)) for each, on in zip(seen, front, strict=True)])
@@ -32,7 +35,13 @@ def view_of(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping
         stable=True,
         failures=(),
         assumptions=tuple(each.label for each in plan.experiment.assumptions),
+        notes=notes_of(at, rows),
     )
+
+
+def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What to know of the calibrations behind some points, ``rows`` being their results."""
+    return tuple(calibration_notes(rows, {point.system.name: point.system.compute.calibration for point in points}))
 
 
 def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candidate:

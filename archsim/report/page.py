@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from archsim.execution.calibration_notes import calibration_notes
+from archsim.execution.calibration_notes import EXTRAPOLATED, calibration_notes
 from archsim.files import write_text
 from archsim.report import decisions, engines, figures, tables
 from archsim.report.data import Report, read_report
@@ -92,7 +92,7 @@ def _context(report: Report) -> dict[str, Any]:
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:
-    return [{"system": run.place.system, "gemm_extrapolated": run.get("gemm_extrapolated")} for run in report.runs]
+    return [{"system": run.place.system} | {name: run.get(name) for name in EXTRAPOLATED} for run in report.runs]
 
 
 def _calibrations(report: Report) -> dict[str, str | None]:

@@ -17,12 +17,12 @@ from archsim.tables import INTEGER, read_parquet
 MOST_ROWS = 200  # of the table: the front, then the fastest of the others
 
 
-def write_points_page(plan: SweepPlan, results: Path, dropped: Mapping[str, int], folder: Path) -> Path:
-    """Write ``index.html`` beside the results; returns its path. Equal results, equal bytes."""
+def write_points_page(plan: SweepPlan, results: Path, dropped: Mapping[str, int], folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Write ``index.html`` beside the results; returns its path, and what to note. Equal results, equal bytes."""
     rows = read_parquet(results, {"point": INTEGER} | RUN_COLUMNS).rows
     found = view_of(plan, rows, dropped)
     write_text(folder / "index.html", render(found, folder))
-    return folder / "index.html"
+    return folder / "index.html", found.notes
 
 
 def render(found: Exploration, folder: Path) -> str:

@@ -55,6 +55,7 @@ COLUMNS = (
     Column("decode, low", "decode_ns_low", TIME_UNITS, "GEMMs at the 5 % residual of their calibration"),
     Column("decode, high", "decode_ns_high", TIME_UNITS, "GEMMs at the 95 % residual of their calibration"),
     Column("GEMMs extrapolated", "gemm_extrapolated", _PERCENT, "share of GEMM time at sizes that were not measured"),
+    Column("copies extrapolated", "copies_extrapolated", _PERCENT, "share of slices of a size whose copies were not measured"),
     Column("throughput", "throughput_tokens_per_s", RATE_UNITS),
     Column("speed-up over base", "speedup_vs_base", ((1.0, "×"),)),
     Column("hops, messages", "hop_messages", meaning="sum of Manhattan distances", write=prefixed),

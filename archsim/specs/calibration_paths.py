@@ -1,6 +1,7 @@
 """Paths of calibration files in systems: found from the current directory, else around the file in which they are given."""
 
 import os
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,11 @@ def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found:
             raise tree.error((*keys, *path), f"no such file: {name!r} (looked in {looked})")
 
 
-def found_calibration(name: Any, path: tuple[str, ...], place: Place, folders: list[Path]) -> Any:
-    """The value of an axis ``path`` of a system: of a calibration, a path from the current directory. Raises SpecError."""
-    if path not in KEYS:
-        return name
-    data: Any = name
+def with_calibrations_found(value: Any, path: tuple[str, ...], place: Place, folders: list[Path]) -> Any:
+    """The value of an axis ``path`` of a system, with calibrations in it as paths from the current directory. Raises SpecError."""
+    if not any(key[: len(path)] == path for key in KEYS):
+        return value
+    data: Any = deepcopy(value)
     for key in reversed(path):
         data = {key: data}
     tree = Tree(data, {(): place, path: place})

@@ -14,7 +14,15 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from archsim.specs.base import KeyProblem, Spec
-from archsim.specs.calibration import Axis, CalibrationSpec, Numbers, ScalarTable, TransferTable, calibration_named
+from archsim.specs.calibration import (
+    Axis,
+    CalibrationSpec,
+    Numbers,
+    Positive,
+    ScalarTable,
+    TransferTable,
+    calibration_named,
+)
 from archsim.specs.errors import SpecError
 from archsim.specs.quantities import BANDWIDTH, format_quantity
 from archsim.specs.topology import Bandwidth
@@ -29,13 +37,16 @@ NVLINK_BYTES_PER_S = MappingProxyType({"a100": 300e9, "h100": 450e9, "h200": 450
 class CopyLaw(Spec):
     """Measured time of copies between two GPUs: latency_ns[i] + bytes ns_per_byte[i] from from_bytes[i] on, float64[piece].
 
-    ``bandwidth``: the nominal one of the link that was measured.
+    ``bandwidth``: the nominal one of the link that was measured. ``first_bytes``, ``last_bytes``: the measured sizes; None: not
+    known.
     """
 
     from_bytes: Axis
     latency_ns: Numbers
     ns_per_byte: Numbers
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
+    first_bytes: Positive | None = None
+    last_bytes: Positive | None = None
 
     @model_validator(mode="after")
     def _as_long(self) -> CopyLaw:
@@ -57,6 +68,12 @@ class CopyLaw(Spec):
         ns_per_byte = max(nominal_ns, min(self.ns_per_byte[piece], whole_ns / size))
         return max(0.0, whole_ns - size_bytes * ns_per_byte) / 2, nominal_ns / ns_per_byte
 
+    def extrapolates(self, size_bytes: int) -> bool | None:
+        """Whether no copies of this size, or of smaller and larger ones, were measured; None where that is not known."""
+        if self.first_bytes is None or self.last_bytes is None:
+            return None
+        return not self.first_bytes <= size_bytes <= self.last_bytes
+
 
 def hbm_fitted(calibration: CalibrationSpec) -> dict[str, Any]:
     """``latency`` and ``efficiency``, as far as they were measured."""
@@ -76,7 +93,8 @@ def link_fitted(calibration: CalibrationSpec) -> dict[str, Any]:
     if law is None or nominal is None:
         return {}
     pieces = {key: " ".join(f"{value:.12g}" for value in getattr(law, key)) for key in ("from_bytes", "latency_ns", "ns_per_byte")}
-    return {"copies": pieces | {"bandwidth": format_quantity(nominal, BANDWIDTH)}}
+    measured = {"bandwidth": format_quantity(nominal, BANDWIDTH), "first_bytes": law.first_bytes, "last_bytes": law.last_bytes}
+    return {"copies": pieces | measured}
 
 
 def copies_of(calibration: CalibrationSpec) -> TransferTable | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from archsim.specs.calibration_paths import found_calibration
+from archsim.specs.calibration_paths import with_calibrations_found
 from archsim.specs.errors import SpecError
 from archsim.specs.nearest import did_you_mean
 from archsim.specs.policies import PARTS, RULES
@@ -101,7 +101,7 @@ class Maker:
             if axis.path == ("workload", "trace") and isinstance(value, str):
                 value = found_trace(value, axis.places[at], self._folder)
             elif self._kind == "system":
-                value = found_calibration(value, axis.path[1:], axis.places[at], folders_around(self._folder))
+                value = with_calibrations_found(value, axis.path[1:], axis.places[at], folders_around(self._folder))
             raw = _put(raw, axis.path[1:], value, axis.places[at])
             places |= {axis.path[1 : depth + 1]: axis.places[at] for depth in range(1, len(axis.path))}
             changed = True
