@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import math
-from html import escape
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from archsim.files import write_text
 from archsim.report.page import TEMPLATES
-from archsim.report.svg import Axis, element, log_axis, number, picture, text, title
 from archsim.specs.calibration import CalibrationSpec, newest_first
+from calibration.charts import COLOUR_OF, colour_of, percent, scatter, shares_within, times_over_m, times_over_size
 from calibration.comm_errors import SetErrors
 from calibration.engine_cases import engine_table
 from calibration.engine_copies import copies_table
-from calibration.groups import GROUP, layer_groups
-from calibration.validate import GEMM, UNDER, expert_cases, summaries
+from calibration.groups import AIM, AIM_OF, GROUP, layer_groups
+from calibration.validate import FITTED, GEMM, MOE, NEW, RANK_OUT, SHAPE_OUT, SWEEP_OUT, UNDER, expert_cases, summaries
 
-WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 320.0, 220.0, 54.0, 22.0, 34.0, 8.0
-MOST_POINTS = 600  # of one scatter: every n-th case, by error, so that the worst are always drawn
+OWN_TEMPLATES = Path(__file__).parent / "templates"
 MOST_LISTED = 60
 BY = ["kind", "what", "library", "version", "dtype"]
 SHAPE = ["n", "k"]
-CSS = "main { overflow-x: auto; } .wrong { color: var(--bad); } .curve { stroke: var(--p2); stroke-width: 1.4; }"
+UNSEEN = (NEW, SWEEP_OUT, SHAPE_OUT, RANK_OUT)  # kinds that say how good predictions are, in this order
+LEAST_POINTS_TO_TELL = 8  # of a set of copies that is named in short
+FULL_HEAT = 0.2  # mean error at which a cell of the table of EP sizes has its full colour
+
+
+class Table(NamedTuple):
+    """The first ``texts`` columns hold text, the others numbers."""
+
+    names: list[str]
+    rows: list[list[str]]
+    texts: int
+
+
+class Heat(NamedTuple):
+    """Mean errors by model (rows) and EP size; a cell is (text, share of full colour), or None."""
+
+    caption: str
+    ranks: list[int]
+    rows: list[tuple[str, list[tuple[str, float] | None]]]
 
 
 def write_page(
@@ -39,50 +57,58 @@ def write_page(
 
     ``cases.parquet``: every case. ``cases.csv``: those that are 5 % off or more, and all of the experts' GEMMs.
     ``summary.csv``, ``moe_groups.csv``: errors of groups. ``engine.csv``: ``through_engine``, of ``calibration.engine_cases``;
-    ``engine_copies.csv``: ``copies``, of ``calibration.engine_copies``.
+    ``engine_copies.csv``: ``copies``, of ``calibration.engine_copies``. Tables without rows are not written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     cases.to_parquet(folder / "cases.parquet", index=False, compression="zstd")
-    _write_table(folder / "cases.csv", cases[_worth_listing(cases)] if len(cases) else cases)
-    by, layers = summaries(cases, BY) if len(cases) else pd.DataFrame(), layer_groups(cases)
-    _write_table(folder / "summary.csv", by)
-    _write_table(folder / "moe_groups.csv", layers)
-    _write_table(folder / "engine.csv", through_engine)
-    _write_table(folder / "engine_copies.csv", copies)
-    body = [
-        f'<p class="kicker">calibration {escape(calibration.gpu)}</p><h1>Predicted and measured</h1>',
-        "<p>Error: predicted / measured − 1. Floor: how far the measurement is from other sweeps of the same release at "
-        "the same point; no model can be expected to be better than that. <i>Left out</i>, <i>not in its fit</i>: the fit has "
-        "not seen it.</p>",
-        '<p class="files"><a href="cases.csv">cases.csv</a> (5 % off or more, and experts) '
-        '<a href="cases.parquet">cases.parquet</a> (all) <a href="summary.csv">summary.csv</a> '
-        '<a href="moe_groups.csv">moe_groups.csv</a> <a href="engine.csv">engine.csv</a> '
-        '<a href="engine_copies.csv">engine_copies.csv</a></p>',
-        "<h2>Errors</h2>",
-        _summary_table(by, BY),
-        *_expert_section(cases),
-        "<h2>Predicted against measured</h2>",
-        f'<div class="panels">{"".join(_scatters(cases))}</div>',
-        *_engine_section(through_engine, copies),
-        *_transfer_section(transfers),
-        "<h2>Where it is wrong</h2>",
-        *_layer_section(layers),
-        *_wrong_section(cases),
-    ]
-    css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + CSS
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Calibration {escape(calibration.gpu)}</title><style>{css}</style></head>\n<body><main>\n"
-        + "\n".join(body)
-        + "\n</main></body></html>\n"
-    )
-    write_text(folder / "index.html", page)
+    by = summaries(cases, BY) if len(cases) else pd.DataFrame()
+    layers = layer_groups(cases)
+    tables = {
+        "cases.csv": cases[_worth_listing(cases)] if len(cases) else cases,
+        "summary.csv": by,
+        "moe_groups.csv": layers,
+        "engine.csv": through_engine,
+        "engine_copies.csv": copies,
+    }
+    for name, table in tables.items():
+        if len(table):
+            write_text(folder / name, table.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+        else:
+            (folder / name).unlink(missing_ok=True)
+    context = {
+        "gpu": calibration.gpu,
+        "files": ["cases.parquet", *(name for name, table in tables.items() if len(table))],
+        "short": list(_in_short(cases, layers, transfers, through_engine, copies)),
+        "overview": _overview(cases),
+        "shares": _shares(cases),
+        "dtypes": [(dtype, colour_of(dtype)) for dtype in COLOUR_OF if (cases["dtype"] == dtype).any()],
+        "curves": _curves(cases),
+        "experts": _folded(_judged_experts(cases), [*BY[:1], *BY[2:], "model"]),
+        "heats": list(_heats(cases)),
+        "layers": _layer_table(layers),
+        "scatters": _scatters(cases),
+        "engine": _engine(through_engine, copies),
+        "transfers": list(_transfers(transfers)),
+        "wrong": list(_wrong(cases)),
+        "all": _summary_table(by, BY) if len(by) else None,
+    }
+    write_text(folder / "index.html", _rendered(context))
     return folder / "index.html"
 
 
-def _write_table(path: Path, table: pd.DataFrame) -> None:
-    write_text(path, table.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+def _rendered(context: dict[str, Any]) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader([OWN_TEMPLATES, TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["svg"] = Markup
+    return environment.get_template("validation.html.j2").render(context)
 
 
 def _worth_listing(cases: pd.DataFrame) -> pd.Series:
@@ -90,232 +116,162 @@ def _worth_listing(cases: pd.DataFrame) -> pd.Series:
     return (cases["error"].abs() >= UNDER) | cases.index.isin(experts)
 
 
-def _layer_section(layers: pd.DataFrame) -> list[str]:
-    """Groups of fused MoE layers, the worst first."""
-    if not len(layers):
-        return []
-    worst = layers.sort_values("mean", ascending=False, kind="stable")
-    worst = worst.assign(aim=worst["aim"].map(_percent))
-    return [
-        f"<h3>Fused MoE layers, each EP size left out: {(layers['met'] == 'yes').sum()} of {len(layers)} groups meet their aim</h3>",
-        "<p><i>floor</i>: missed by less than repetitions, or draws of the routing, differ.</p>",
-        _summary_table(worst, [*GROUP, "aim", "met"]),
-    ]
+def _judged_experts(cases: pd.DataFrame) -> pd.DataFrame:
+    return expert_cases(cases[cases["what"] == GEMM])
 
 
-def _expert_section(cases: pd.DataFrame) -> list[str]:
-    """The paper's figure 12: time over M of the experts' products, and the cases of powers of two."""
-    gemm = cases[cases["what"] == GEMM]
-    judged = expert_cases(gemm)
+def _kinds_shown(cases: pd.DataFrame) -> list[str]:
+    """What the fit has not seen; where all of it was seen, that."""
+    return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [FITTED]
+
+
+def _in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
+    """Sentences, what counts most first."""
+    experts = _judged_experts(cases)
+    for kind in _kinds_shown(experts) if len(experts) else ():
+        mine = experts[experts["kind"] == kind].groupby("dtype", sort=True)["error"]
+        parts = [f"{dtype} {(errors.abs() < UNDER).sum()} of {len(errors)}" for dtype, errors in mine]
+        yield f"GEMMs of experts at M = 1 … 4096, {kind}: under 5 % are {', '.join(parts)}."
+    if len(layers):
+        met = layers["met"].value_counts()
+        aims = ", ".join(f"{100 * aim:.0f} % for {model}" for model, aim in AIM_OF.items())
+        yield (
+            f"Fused MoE layers, each EP size left out: the mean error of {met.get('yes', 0)} of {len(layers)} groups is "
+            f"within {100 * AIM:.0f} % ({aims}), of {met.get('floor', 0)} others within what repetitions or draws of the routing differ."
+        )
+    for heading, errors in list(transfers.items())[-1:]:
+        for row in errors:
+            if row.name.startswith("p2p") and row.points >= LEAST_POINTS_TO_TELL:
+                far = f"medians of half octaves of sizes are {percent(row.binned_mean)} off on average, {percent(row.binned_max)} at worst"
+                yield f"Copies, {row.name.removeprefix('p2p ')} ({heading}): {far}."
+    for what, found in (("one expert on one die", through_engine), ("copies between two dies", copies)):
+        if len(found):
+            yield f"Event engine, {what}: at most {100 * found['law_error'].abs().max():.2f} % from the law."
+
+
+def _overview(cases: pd.DataFrame) -> Table | None:
+    """Errors of what was not seen, versions of a library together."""
+    by = ["kind", "what", "library", "dtype"]
+    if not len(cases):
+        return None
+    found = [summaries(cases[cases["kind"] == kind], by) for kind in _kinds_shown(cases)]
+    return _summary_table(pd.concat(found, ignore_index=True), by)
+
+
+def _shares(cases: pd.DataFrame) -> list[str]:
+    found = []
+    for kind in _kinds_shown(cases) if len(cases) else ():
+        for what, mine in cases[cases["kind"] == kind].groupby("what", sort=True):
+            errors = {dtype: of.to_numpy(float) for dtype, of in mine.groupby("dtype", sort=True)["error"]}
+            found.append(shares_within(f"{what}, {kind}", errors))
+    return found
+
+
+def _curves(cases: pd.DataFrame) -> list[str]:
+    """The paper's figure 12: times over M of the experts' products, of the library with most of them, newest version."""
+    judged = _judged_experts(cases)
     if not len(judged):
         return []
-    kinds = ["kind", "library", "version", "dtype", "model"]
     newest = judged[judged["library"] == judged["library"].mode()[0]]
-    newest = newest[newest["version"] == max(newest["version"], key=newest_first)]
-    curves = [
-        _curve(f"{model} {int(n)} × {int(k)}, {dtype}, {version}", shown)
-        for (model, n, k, dtype, version), shown in newest.groupby(["model", *SHAPE, "dtype", "version"], sort=True)
-    ]
+    newest = newest[newest["table"] == max(newest["table"], key=lambda table: newest_first(table.rpartition(" ")[2]))]
+    by_file = newest["kind"].isin([FITTED, NEW])
     return [
-        "<h2>Experts’ GEMMs, M = 1 … 4096</h2>",
-        "<p>Times over M; points: measured, line: predicted.</p>",
-        f'<div class="panels">{"".join(curves)}</div>',
-        _summary_table(summaries(judged, kinds), kinds),
+        times_over_m(f"{model} {int(n)} × {int(k)}, {dtype}, {table}", shown)
+        for (model, n, k, dtype, table), shown in newest[by_file].groupby(["model", *SHAPE, "dtype", "table"], sort=True)
     ]
 
 
-def _scatters(cases: pd.DataFrame) -> list[str]:
-    return [
-        _scatter(f"{what}, {kind}: {library} {version}, {dtype}", shown)
-        for (kind, what, library, version, dtype), shown in cases.groupby(BY, sort=True)
-    ]
+def _folded(cases: pd.DataFrame, by: list[str]) -> dict[str, Table]:
+    """'shown': of what was not seen, 'folded': of the rest; only those that there are."""
+    if not len(cases):
+        return {}
+    shown = cases["kind"].isin(_kinds_shown(cases))
+    parts = {"shown": cases[shown], "folded": cases[~shown]}
+    return {name: _summary_table(summaries(part, by), by) for name, part in parts.items() if len(part)}
 
 
-def _scatter(caption: str, cases: pd.DataFrame) -> str:
-    order = np.argsort(-cases["error"].abs().to_numpy(), kind="stable")
-    shown = cases.iloc[order[:: math.ceil(len(order) / MOST_POINTS)]]
-    times = shown[["measured_us", "predicted_us"]].to_numpy(float)
-    axis = log_axis(times.min(), times.max(), _plain)
-    frame = _frame(axis, axis, "measured, us")
-    frame.append(element("path", class_="ref", d=f"M{number(_x(axis, axis.low))} {number(_y(axis, axis.low))}"
-                         f"L{number(_x(axis, axis.high))} {number(_y(axis, axis.high))}"))  # fmt: skip
-    for (measured, predicted), error in zip(times, shown["error"], strict=True):
-        kind = "p2" if abs(error) < UNDER else "p7"
-        frame.append(element("circle", class_=kind, cx=_x(axis, measured), cy=_y(axis, predicted), r=1.8))
-    mean = (
-        f"{len(cases)} cases, mean {_percent(cases['error'].abs().mean())}, max {_percent(cases['error'].abs().max())}"
-    )
-    return _figure(f"{caption}<br><small>{mean}</small>", picture(WIDTH, HEIGHT, caption, frame))
+def _scatters(cases: pd.DataFrame) -> dict[str, list[str]]:
+    """As ``_folded``."""
+    found: dict[str, list[str]] = {}
+    kinds = _kinds_shown(cases) if len(cases) else []
+    for (kind, what, library, version, dtype), shown in cases.groupby(BY, sort=True):
+        drawing = scatter(f"{what}, {kind}: {library} {version}, {dtype}", shown)
+        found.setdefault("shown" if kind in kinds else "folded", []).append(drawing)
+    return found
 
 
-def _curve(caption: str, cases: pd.DataFrame) -> str:
-    cases = cases.sort_values("m", kind="stable")
-    times = cases[["measured_us", "predicted_us"]].to_numpy(float)
-    across, up = log_axis(1, cases["m"].max(), _plain), log_axis(times.min(), times.max(), _plain)
-    frame = _frame(across, up, "M")
-    line = cases.drop_duplicates("m")
-    points = [
-        f"{number(_x(across, m))} {number(_y(up, t))}" for m, t in zip(line["m"], line["predicted_us"], strict=True)
-    ]
-    frame.append(element("path", class_="curve", d="M" + "L".join(points)))
-    for m, (measured, _), error in zip(cases["m"], times, cases["error"], strict=True):
-        kind = "p4" if abs(error) < UNDER else "p7"
-        tip = title(f"M = {m}: measured {measured:.4g} us, error {_percent(error)}")
-        frame.append(element("circle", tip, class_=kind, cx=_x(across, m), cy=_y(up, measured), r=2.4))
-    return _figure(escape(caption), picture(WIDTH, HEIGHT, caption, frame))
+def _heats(cases: pd.DataFrame) -> Iterator[Heat]:
+    """Of fused MoE layers: mean errors at each EP size that was left out."""
+    layers = cases[(cases["what"] == MOE) & (cases["kind"] == RANK_OUT)] if len(cases) else cases
+    if not len(layers):
+        return
+    for (library, dtype, distribution), mine in layers.groupby(["library", "dtype", "distribution"], sort=True):
+        means = mine["error"].abs().groupby([mine["model"], mine["ep"].astype(int)]).mean().unstack("ep").sort_index(axis=1)
+        rows = [(str(model), [_heat_cell(value) for value in row]) for model, row in zip(means.index, means.to_numpy(), strict=True)]
+        yield Heat(f"{library} {dtype}, {distribution}", list(means.columns), rows)
 
 
-def _figure(caption: str, drawing: str) -> str:
-    return f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>"
+def _heat_cell(mean: float) -> tuple[str, float] | None:
+    return None if math.isnan(mean) else (f"{100 * mean:.1f}", round(min(mean / FULL_HEAT, 1.0), 3))
 
 
-def _frame(across: Axis, up: Axis, unit: str) -> list[str]:
-    parts = []
-    for tick in across.ticks:
-        x = number(_x(across, tick))
-        parts.append(element("path", class_="grid", d=f"M{x} {number(TOP)}V{number(HEIGHT - BOTTOM)}"))
-        parts.append(text(_x(across, tick), HEIGHT - BOTTOM + 13, across.label(tick), "m", "middle"))
-    for tick in up.ticks:
-        y = number(_y(up, tick))
-        parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {y}H{number(WIDTH - RIGHT)}"))
-        parts.append(text(LEFT - 5, _y(up, tick) + 3.5, up.label(tick), "m", "end"))
-    parts.append(text((LEFT + WIDTH) / 2, HEIGHT - 6, unit, "m", "middle"))
-    return parts
+def _layer_table(layers: pd.DataFrame) -> Table | None:
+    """Groups of fused MoE layers, the worst first."""
+    if not len(layers):
+        return None
+    worst = layers.sort_values("mean", ascending=False, kind="stable")
+    return _summary_table(worst.assign(aim=worst["aim"].map(percent)), [*GROUP, "aim", "met"])
 
 
-def _x(axis: Axis, value: float) -> float:
-    return LEFT + (WIDTH - RIGHT - LEFT) * axis.share(value)
-
-
-def _y(axis: Axis, value: float) -> float:
-    return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * axis.share(value)
-
-
-def _plain(value: float) -> str:
-    return f"{value:,.10g}"
-
-
-def _percent(share: float) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
-
-
-def _summary_table(found: pd.DataFrame, by: list[str]) -> str:
-    if not len(found):
-        return "<p>No cases.</p>"
-    names = [*by, "cases", "under 5 %", "mean", "p95", "max", "floor (mean)"]
-    rows = [
-        [*(str(row[name]) for name in by), str(row["cases"]), str(row["under"])]
-        + [_percent(row[name]) for name in ("mean", "p95", "max", "floor")]
-        for row in found.to_dict("records")
-    ]
-    return _table(names, rows, len(by))
-
-
-def _table(names: list[str], rows: list[list[str]], texts: int) -> str:
-    """The first ``texts`` columns hold text, the others numbers."""
-    kind = ["" if at < texts else ' class="n"' for at in range(len(names))]
-    head = "".join(f"<th{kind[at]}>{escape(name)}</th>" for at, name in enumerate(names))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind[at]}>{escape(cell)}</td>" for at, cell in enumerate(row)) + "</tr>" for row in rows
-    )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _engine_section(experts: pd.DataFrame, copies: pd.DataFrame) -> list[str]:
-    parts = []
+def _engine(experts: pd.DataFrame, copies: pd.DataFrame) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     if len(experts):
-        names, rows = engine_table(experts)
-        parts += [
-            "<p>One expert on one die that fetches a matrix when the one before is multiplied, by the event engine under "
-            "<code>gemm: calibrated</code>; measured: the sum of gate, up and down product.</p>",
-            _table(names, rows, 3),
-        ]
+        found["experts"] = Table(*engine_table(experts), 3)
     if len(copies):
-        names, rows = copies_table(copies)
-        parts += [
-            "<p>Two dies with <code>d2d: {calibration}</code>: the one reads weights that live on the other, slice by slice.</p>",
-            f'<div class="panels">{_copies_plot(copies)}</div>',
-            _table(names, rows, 2),
-        ]
-    return ["<h2>Through the event engine</h2>", *parts] if parts else []
+        library = f"{copies['library'].iloc[0]} {copies['version'].iloc[0]}"
+        found["copies"] = Table(*copies_table(copies), 2)
+        found["drawing"] = times_over_size(f"copies between two dies, {library}", copies)
+    return found
 
 
-def _copies_plot(cases: pd.DataFrame) -> str:
-    """Time over size; points: measured, line: the event engine."""
-    times = cases[["engine_us", "measured_us"]].to_numpy(float)
-    across = log_axis(cases["bytes"].min(), cases["bytes"].max(), _size)
-    up = log_axis(np.nanmin(times), np.nanmax(times), _plain)
-    frame = _frame(across, up, "bytes")
-    line = [f"{number(_x(across, row.bytes))} {number(_y(up, row.engine_us))}" for row in cases.itertuples()]
-    frame.append(element("path", class_="curve", d="M" + "L".join(line)))
-    for row in cases.dropna(subset="measured_us").itertuples():
-        kind = "p4" if abs(row.error) < UNDER else "p7"
-        tip = title(f"{row.bytes} bytes: measured {row.measured_us:.4g} us, error {_percent(row.error)}")
-        frame.append(element("circle", tip, class_=kind, cx=_x(across, row.bytes), cy=_y(up, row.measured_us), r=1.8))
-    caption = f"copies between two dies, {cases['library'].iloc[0]} {cases['version'].iloc[0]}, us"
-    return _figure(escape(caption), picture(WIDTH, HEIGHT, caption, frame))
-
-
-def _size(value: float) -> str:
-    exponent = round(math.log10(value))
-    return f"10{str(exponent).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
-
-
-def _transfer_section(transfers: dict[str, list[SetErrors]]) -> list[str]:
-    parts = []
+def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Table]]:
+    names = ["set", "points", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max", "max beyond rounding", "floor"]
     for heading, errors in transfers.items():
         rows = [
             [row.name, str(row.points), str(row.under_5_percent)]
-            + [
-                _percent(value)
-                for value in (row.mean, row.p95, row.max, row.binned_mean, row.binned_max, row.binned_max_unrounded)
-            ]
-            + [_percent(math.nan if row.floor is None else row.floor)]
+            + [percent(value) for value in (row.mean, row.p95, row.max, row.binned_mean, row.binned_max, row.binned_max_unrounded)]
+            + [percent(math.nan if row.floor is None else row.floor)]
             for row in errors
         ]
-        names = [
-            "set",
-            "points",
-            "under 5 %",
-            "mean",
-            "p95",
-            "max",
-            "half octaves: mean",
-            "max",
-            "max beyond rounding",
-            "floor",
-        ]
-        parts += [f"<h2>Transfers and memory: {escape(heading)}</h2>", _table(names, rows, 1)] if rows else []
-    return parts
+        if rows:
+            yield heading, Table(names, rows, 1)
 
 
-def _wrong_section(cases: pd.DataFrame) -> list[str]:
-    """Per kind and table: the experts' cases above 5 %, else the worst cases."""
-    gemm = cases[cases["what"] == GEMM]
-    experts = expert_cases(gemm)
-    parts = []
-    for heading, found in (("Experts’ GEMMs at powers of two", experts), ("All cases", cases)):
+def _wrong(cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
+    """The experts' cases above 5 %, and the worst of all cases."""
+    for heading, found in (("GEMMs of experts at powers of two", _judged_experts(cases)), ("All cases", cases)):
         above = found[found["error"].abs() >= UNDER] if len(found) else found
         worst = above.iloc[np.argsort(-above["error"].abs().to_numpy(), kind="stable")[:MOST_LISTED]]
         listed = f"the worst {len(worst)} of them" if len(worst) < len(above) else "all of them"
-        parts.append(f"<h3>{heading}: {len(above)} of {len(found)} are 5 % off or more; {listed}</h3>")
-        names = [
-            name
-            for name in (*BY, "sweep", "model", "distribution", "n", "k", "m", "ep", "tokens_total")
-            if name in worst
-        ]
-        rows = [
-            [_cell(row[name]) for name in names]
-            + [
-                f"{row['measured_us']:.4g}",
-                f"{row['predicted_us']:.4g}",
-                _percent(row["error"]),
-                _percent(row["floor"]),
-            ]
-            for row in worst.to_dict("records")
-        ]
-        parts.append(_table([*names, "measured us", "predicted us", "error", "floor"], rows, len(names)))
-    return parts
+        columns = (*BY, "sweep", "model", "distribution", "n", "k", "m", "ep", "tokens_total")
+        names = [name for name in columns if name in worst]
+        rows = [[_cell(row[name]) for name in names] + _times(row) for row in worst.to_dict("records")]
+        title = f"{heading}: {len(above)} of {len(found)} are 5 % off or more; {listed}"
+        yield title, Table([*names, "measured us", "predicted us", "error", "floor"], rows, len(names))
+
+
+def _times(row: dict) -> list[str]:
+    return [f"{row['measured_us']:.4g}", f"{row['predicted_us']:.4g}", percent(row["error"]), percent(row["floor"])]
+
+
+def _summary_table(found: pd.DataFrame, by: list[str]) -> Table:
+    names = [*by, "cases", "under 5 %", "mean", "p95", "max", "floor (mean)"]
+    rows = [
+        [*(str(row[name]) for name in by), str(row["cases"]), str(row["under"])]
+        + [percent(row[name]) for name in ("mean", "p95", "max", "floor")]
+        for row in found.to_dict("records")
+    ]
+    return Table(names, rows, len(by))
 
 
 def _cell(value) -> str:

@@ -14,6 +14,7 @@ from calibration.gemm import fit_gemm
 from calibration.parameters import text_of
 from calibration.reading import CalibrationError, Measurements
 from calibration.sweeps import SAME, pools
+from calibration.validate import expert_cases
 from microarch.gemm import choose_table, expert_gemm_table, gemm_curve, gemm_times, law_ns, table_times
 
 SMS = 132
@@ -201,6 +202,9 @@ class TestCommands:
         assert (cases["error"].abs() >= 0.05).sum() <= len(listed) < len(cases)
         sweeps = cases[cases["kind"] == "sweep left out"]
         assert len(sweeps) == 2 * 28 * len(M)
+        experts = expert_cases(sweeps)
+        near = (experts["error"].abs() < 0.05).sum()
+        assert f"sweep left out: under 5 % are bf16 {near} of {len(experts)}." in page and len(experts) == 2 * 39
         # Between the noise of the sweep that is judged and that of two (where a table is as noisy as its sweep);
         # the mean of a normal distribution's size is 0.8 of its standard deviation.
         assert 0.8 * 0.02 < sweeps["error"].abs().mean() < 0.8 * 0.02 * np.sqrt(2)
