@@ -383,6 +383,8 @@ FILES = {
     ),
     "unknown alias": (b"name: *a\n", "bad.yaml:1: invalid YAML: found undefined alias 'a'"),
     "nested too deeply": (b"name: " + b"[" * 1500, "bad.yaml: invalid YAML: nested too deeply"),
+    "rows of rows": (b"name: \n" + b"- " * 450 + b"a", "bad.yaml: invalid YAML: nested too deeply"),
+    "nested far too deeply": (b"name: " + b"[" * 100_000, "bad.yaml: invalid YAML: nested too deeply"),
 }
 
 

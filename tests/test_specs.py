@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -219,6 +220,16 @@ def test_written_yaml_reads_back_equal(tree):
 
 
 # --- references and overrides -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["systems", "models", "assumptions", ""])
+def test_libyaml_reads_what_the_parser_in_python_reads(folder, monkeypatch):
+    texts = [path.read_text(encoding="utf-8") for path in sorted((shipped_configs() / folder).glob("*.yaml"))]
+    texts += ["a: 'x'\nb: \"y\"\nc: |\n  z\nd: &e [1, ~]\nf: *e\n", "- " * 200 + "a"]
+    fast = [parse_yaml(text, "file") for text in texts]
+    monkeypatch.setattr(yaml, "__with_libyaml__", False)
+    slow = [parse_yaml(text, "file") for text in texts]
+    assert [(tree.data, tree.places) for tree in fast] == [(tree.data, tree.places) for tree in slow]
 
 
 def test_named_path_and_inline_systems_are_the_same(tmp_path):

@@ -8,6 +8,7 @@ everything else is text. Duplicate keys, tags, keys that are not text, and sever
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ Keys = tuple[Key, ...]
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9]\d*)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:0|[1-9]\d*)?(?:\.\d*)?(?:[eE][-+]?\d+)?", re.ASCII)
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_SAFE_DEPTH = 500  # libyaml's composer calls itself at every level; a stack of 8 MB holds some ten thousand
 _MOST_NODES = 50_000  # aliases of aliases can unfold a small file without end
 
 
@@ -122,7 +124,7 @@ def read_yaml(path: str | Path, label: str | None = None) -> Tree:
 def parse_yaml(text: str, label: str) -> Tree:
     """The tree of one YAML document; places read ``label:line``."""
     try:
-        root = yaml.compose(text, Loader=yaml.BaseLoader)
+        root = _composed(text)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise SpecError(f"{label}:{line}: invalid YAML: character U+{error.character:04X} is not allowed") from None
@@ -135,10 +137,23 @@ def parse_yaml(text: str, label: str) -> Tree:
     builder = _Builder(label)
     if root is None:
         return Tree(None, {(): Place(f"{label}:1")})
-    data = builder.build(root, (), root.start_mark.line + 1)
+    try:
+        data = builder.build(root, (), root.start_mark.line + 1)
+    except RecursionError:
+        raise SpecError(f"{label}: invalid YAML: nested too deeply") from None
     if builder.problems:
         raise SpecError("\n".join(builder.problems))
     return Tree(data, builder.places)
+
+
+def _composed(text: str) -> yaml.Node | None:
+    """By libyaml, where PyYAML has it: eight times faster. The parser in Python says better what is wrong, and survives
+    what is nested too deeply, which libyaml does not: no deeper than there are brackets, or columns in a line."""
+    deepest = text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0)
+    if deepest <= _SAFE_DEPTH and yaml.__with_libyaml__:
+        with suppress(yaml.YAMLError):
+            return yaml.compose(text, Loader=yaml.CBaseLoader)
+    return yaml.compose(text, Loader=yaml.BaseLoader)
 
 
 def parse_value(text: str, head: str) -> Any:
@@ -215,7 +230,7 @@ class _Builder:
 
     def _value(self, node: yaml.Node, keys: Keys) -> Any:
         if isinstance(node, yaml.ScalarNode):
-            return resolve_scalar(node.value) if node.style is None else node.value
+            return node.value if node.style else resolve_scalar(node.value)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*keys, index), item.start_mark.line + 1) for index, item in enumerate(node.value)]
         mapping: dict[str, Any] = {}
