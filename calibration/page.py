@@ -250,7 +250,9 @@ def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Tab
 def _wrong(cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
     """The experts' cases above 5 %, and the worst of all cases."""
     for heading, found in (("GEMMs of experts at powers of two", _judged_experts(cases)), ("All cases", cases)):
-        above = found[found["error"].abs() >= UNDER] if len(found) else found
+        if not len(found):
+            continue
+        above = found[found["error"].abs() >= UNDER]
         worst = above.iloc[np.argsort(-above["error"].abs().to_numpy(), kind="stable")[:MOST_LISTED]]
         listed = f"the worst {len(worst)} of them" if len(worst) < len(above) else "all of them"
         columns = (*BY, "sweep", "model", "distribution", "n", "k", "m", "ep", "tokens_total")

@@ -26,7 +26,7 @@ import numpy as np
 
 from archsim.engine.setup import NS_PER_S, effective_utilisation
 from archsim.engine.state import Machine
-from archsim.specs.calibration import calibration_digest, calibration_named
+from archsim.specs.calibration import CalibrationSpec, calibration_digest, calibration_named
 from microarch.gemm import choose_table, expert_gemm_table, gemm_times, law_ns
 
 
@@ -40,6 +40,15 @@ class GemmTimes(NamedTuple):
     drain_ns: np.ndarray | float
     low_ns: np.ndarray | float
     high_ns: np.ndarray | float
+
+
+class _Die(NamedTuple):
+    """What of a die the fitted times depend on."""
+
+    dtype: str
+    library: str | None
+    peak_flop_per_s: float
+    hbm_bytes_per_s: float
 
 
 class ShareOfPeak:
@@ -70,8 +79,11 @@ class Calibrated:
         self.calibrated_ns = self.extrapolated_ns = 0.0
         self._machine = machine
         widths = (model.expert_ffn, model.shared_ffn) if model.shared_experts else (model.expert_ffn,)
-        self._experts = [_Expert(system, model.hidden, ffn) for ffn in widths]
-        peak = system.compute.peak_flop_per_s / NS_PER_S
+        compute = system.compute
+        die = _Die(compute.dtype, compute.library, compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+        digest = calibration_digest(compute.calibration)
+        self._experts = [_expert(compute.calibration, digest, model.hidden, ffn, die) for ffn in widths]
+        peak = compute.peak_flop_per_s / NS_PER_S
         self._least_ns_per_token = np.array([2.0 * model.hidden * ffn / peak for ffn in widths])
 
     def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray) -> GemmTimes:
@@ -109,30 +121,27 @@ class Calibrated:
 class _Expert:
     """Fitted times of the experts of one width. ``low``, ``high``: share of a time that it may be less or more."""
 
-    def __init__(self, system, hidden: int, ffn: int):
-        compute, hbm = system.compute, system.hbm
-        calibration = calibration_named(compute.calibration)
-        table = choose_table(calibration, compute.dtype, compute.library)
-        rates = compute.peak_flop_per_s, hbm.bandwidth_bytes_per_s
-        curves = _curves(compute.calibration, calibration_digest(compute.calibration), hidden, ffn, compute.dtype, *rates, compute.library)
-        self._table, self._shapes = table, ((ffn, hidden), (ffn, hidden), (hidden, ffn))
-        self._m = curves[0].m
-        self._ns = np.stack([curve.ns for curve in curves])
-        self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in curves]))
-        self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in curves]))
-        self._compute = compute.peak_flop_per_s / calibration.reference.peak_flop_per_s[table.dtype]
-        self._memory = hbm.bandwidth_bytes_per_s / calibration.reference.hbm_bytes_per_s
+    def __init__(self, calibration: CalibrationSpec, hidden: int, ffn: int, die: _Die):
+        table = choose_table(calibration, die.dtype, die.library)
+        gate, _, down = expert_gemm_table(
+            calibration, hidden, ffn, die.dtype, die.peak_flop_per_s, die.hbm_bytes_per_s, die.library
+        )
+        self._table = table
+        self._products = (2, ffn, hidden), (1, hidden, ffn)  # gate and up are alike: (how many, n, k)
+        self._m, self._ns = gate.m, np.stack([gate.ns, down.ns])
+        self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in (gate, gate, down)]))
+        self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in (gate, gate, down)]))
+        self._compute = die.peak_flop_per_s / calibration.reference.peak_flop_per_s[table.dtype]
+        self._memory = die.hbm_bytes_per_s / calibration.reference.hbm_bytes_per_s
         self.ns_per_token = 2.0 * hidden * ffn / (table.law.flop_per_s * self._compute) * NS_PER_S
-        self._outside = any(curve.extrapolates for curve in curves)
+        self._outside = gate.extrapolates or down.extrapolates
 
     def times(self, tokens: np.ndarray) -> np.ndarray:
         """Mean over gate, up and down, float64[entry] ns."""
-        total, curve, out = np.zeros(len(tokens)), np.zeros(len(tokens), np.int64), np.empty(len(tokens))
-        for _ in self._ns:
-            gemm_times(self._m, self._ns, curve, tokens, out)
-            total += out
-            curve += 1
-        return total / len(self._ns)
+        gate_ns, down_ns = np.empty(len(tokens)), np.empty(len(tokens))
+        gemm_times(self._m, self._ns, np.zeros(len(tokens), np.int64), tokens, gate_ns)
+        gemm_times(self._m, self._ns, np.ones(len(tokens), np.int64), tokens, down_ns)
+        return (2 * gate_ns + down_ns) / 3
 
     def share_if_streamed(self, tokens: np.ndarray, stream_ns: np.ndarray) -> np.ndarray:
         """What is left of a time, as a share, if to multiply took no longer than the stream, float64[entry]."""
@@ -145,7 +154,9 @@ class _Expert:
 
     def _law_ns(self, tokens, compute):
         table = self._table
-        return sum(law_ns(table.law, tokens, n, k, table.dtype, 1, compute, self._memory) for n, k in self._shapes)
+        return sum(
+            many * law_ns(table.law, tokens, n, k, table.dtype, 1, compute, self._memory) for many, n, k in self._products
+        )
 
     def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
         """bool[entry]: the weights' shape or the number of tokens lies outside what was measured."""
@@ -153,9 +164,9 @@ class _Expert:
 
 
 @lru_cache(maxsize=64)
-def _curves(name, digest, hidden, ffn, dtype, peak_flop_per_s, hbm_bytes_per_s, library):
+def _expert(name: str | None, digest: str, hidden: int, ffn: int, die: _Die) -> _Expert:
     """Kriging for a shape that was not measured takes some tenths of a second; ``digest``: of the calibration's file."""
-    return expert_gemm_table(calibration_named(name), hidden, ffn, dtype, peak_flop_per_s, hbm_bytes_per_s, library)
+    return _Expert(calibration_named(name), hidden, ffn, die)
 
 
 def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Calibrated:
