@@ -18,7 +18,7 @@ from calibration.measure.__main__ import main
 from calibration.measure.backend import Machine, MeasureError, PointError, Timing
 from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
 from calibration.measure.recording import Recording
-from calibration.measure.session import measure
+from calibration.measure.session import Tally, measure
 from calibration.memory import fit_memory
 from calibration.reading import Measurements, read_measurements
 from calibration.schema import TABLES
@@ -269,6 +269,30 @@ class TestMeasure:
         third = FakeBackend()
         assert measure(third, ["hostpath"], models, tmp_path, "1", console)[0].measured == third.calls == 0
         assert read_measurements(tmp_path).problems == []
+
+    def test_killed_at_any_byte_it_goes_on_to_the_same_file(self, models, console, tmp_path):
+        measure(FakeBackend(), ["launch"], models, tmp_path, "1", console)
+        path = tmp_path / "launch.csv"
+        whole = path.read_bytes()
+        for length in range(0, len(whole), 61):
+            path.write_bytes(whole[:length])
+            measure(FakeBackend(), ["launch"], models, tmp_path, "1", console)
+            assert path.read_bytes() == whole
+
+    def test_two_gpus_are_no_sweep_cut_off(self, models, console, tmp_path):
+        measure(FakeBackend(gpus=2), ["p2p"], models, tmp_path, "1", console)
+        assert read_measurements(tmp_path).problems == []
+
+    def test_reasons_are_summed_up_and_a_broken_manifest_is_told(self, models, console, tmp_path):
+        assert "left out 6 points for other reasons" in str(Tally("gemm", left_out={f"size {i}": i + 1 for i in range(13)}))
+        (tmp_path / "manifest.json").write_text("{")
+        with pytest.raises(MeasureError, match="manifest.json: .*remove it"):
+            measure(FakeBackend(), ["launch"], models, tmp_path, "1", console)
+
+    def test_without_a_terminal_lines_tell_how_long_it_takes(self, models, console, tmp_path, monkeypatch):
+        monkeypatch.setattr("calibration.measure.session.WORD_EVERY_S", 0.0)
+        measure(FakeBackend(), ["launch"], models, tmp_path, "1", console)
+        assert "launch: 11 of 12, about 0 min left" in console.file.getvalue()
 
     def test_another_repetition_measures_all_again(self, models, console, tmp_path):
         for run_id in ("1", "2"):

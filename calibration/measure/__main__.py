@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None, make_backend: Callable[[], Back
     try:
         models = [load_model(name) for name in options.models or named_files("models")]
         measure(make_backend(), kinds, models, options.out, options.run_id, Console(stderr=True))
-    except ArchsimError as error:
+    except (ArchsimError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

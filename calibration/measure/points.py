@@ -65,16 +65,16 @@ def moe_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
 
 
 def p2p_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
-    """Copies between pairs: some pairs at every size one- and two-way, all pairs at three sizes."""
+    """Copies between pairs: all pairs at three sizes, some of them at every size one- and two-way."""
     thorough = [pair for pair in THOROUGH_PAIRS if max(pair) < max(gpus, 2)]
-    for direction in ("uni", "bi"):
-        for src, dst in thorough:
-            for size in _sizes(4 * KIB, 4 * GIB):
-                yield _copy(src, dst, direction, size)
     for src in range(gpus):
         for dst in range(gpus):
             if src != dst and (src, dst) not in thorough:
                 yield from (_copy(src, dst, "uni", size) for size in ALL_PAIRS_BYTES)
+    for direction in ("uni", "bi"):
+        for src, dst in thorough:
+            for size in _sizes(4 * KIB, 4 * GIB):
+                yield _copy(src, dst, direction, size)
 
 
 def _copy(src: int, dst: int, direction: str, size: int) -> Point:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from archsim.files import write_text
 from archsim.specs.model import ModelSpec
-from calibration.measure.backend import Backend, Machine, Point, PointError
+from calibration.measure.backend import Backend, Machine, MeasureError, Point, PointError
 from calibration.measure.points import PLANS
 from calibration.measure.recording import Recording
 
 MANIFEST = "manifest.json"
+MOST_REASONS = 10  # told of a table
+WORD_EVERY_S = 30.0  # where there is no terminal for a bar
 
 
 @dataclass
@@ -30,7 +33,10 @@ class Tally:
 
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.measured} measured, {self.kept} from before"]
-        lines += [f"  left out {count} points: {reason}" for reason, count in self.left_out.items()]
+        reasons = sorted(self.left_out.items(), key=lambda item: -item[1])
+        lines += [f"  left out {count} points: {reason}" for reason, count in reasons[:MOST_REASONS]]
+        if len(reasons) > MOST_REASONS:
+            lines.append(f"  left out {sum(count for _, count in reasons[MOST_REASONS:])} points for other reasons")
         return "\n".join(lines)
 
 
@@ -54,19 +60,37 @@ def measure(
 def _measure_kind(backend: Backend, kind: str, points: list[Point], recording: Recording, console: Console) -> Tally:
     missing = [point for point in points if not recording.has(point)]
     tally = Tally(kind, kept=len(points) - len(missing))
-    columns = (TextColumn(kind), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"))
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        for point in progress.track(missing, description=kind):
-            try:
-                recording.add(point, backend.time(kind, point))
-                tally.measured += 1
-            except PointError as reason:
-                tally.left_out[str(reason)] = tally.left_out.get(str(reason), 0) + 1
+    for point in _watched(kind, missing, console):
+        try:
+            recording.add(point, backend.time(kind, point))
+            tally.measured += 1
+        except PointError as reason:
+            tally.left_out[str(reason)] = tally.left_out.get(str(reason), 0) + 1
     return tally
 
 
+def _watched(kind: str, points: list[Point], console: Console) -> Iterator[Point]:
+    """The points one by one, with a bar on a terminal, else a line now and then; both tell how long it will take."""
+    if console.is_terminal:
+        columns = (TextColumn(kind), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"))
+        with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+            yield from progress.track(points, description=kind)
+        return
+    began = told = time.monotonic()
+    for done, point in enumerate(points):
+        now = time.monotonic()
+        if done and now - told >= WORD_EVERY_S:
+            left_min = (now - began) / done * (len(points) - done) / 60
+            console.print(f"{kind}: {done} of {len(points)}, about {left_min:.0f} min left", highlight=False)
+            told = now
+        yield point
+
+
 def write_manifest(out: Path, run_id: str, machine: Machine) -> None:
-    """``manifest.json``: run_id → machine."""
+    """``manifest.json``: run_id → machine. Raises MeasureError where there is one that cannot be read."""
     path = out / MANIFEST
-    runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise MeasureError(f"{path}: {error}; remove it, or measure into another folder") from error
     write_text(path, json.dumps(runs | {run_id: asdict(machine)}, indent=2, sort_keys=True) + "\n")
