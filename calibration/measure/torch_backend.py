@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import statistics
-import subprocess
-import time
-from collections.abc import Callable
 
 from calibration.measure.backend import Machine, MeasureError, Point, PointError, Timing
+from calibration.measure.driver import BYTES_PER_CELL, Driver
+from calibration.measure.stopwatch import Stopwatch, smi
 
-WARM_UPS, REPEATS = 3, 20
-LEAST_REPLAY_US = 200.0  # a replay is long against the resolution of events (0.5 us)
-MOST_CALLS = 2000  # of one operation in a replay
 MOST_COPIES = 64  # of operands
-MOST_MEMORY_SHARE = 0.8  # of the free memory
-CLOCKS_EVERY_S = 2.0
-QUERY = "clocks.sm,clocks.mem,power.draw"
+MOST_MEMORY_SHARE = 0.8  # of what is free
+UNKNOWN_L2_BYTES = 50 * 2**20  # of a PyTorch that does not tell; H100
+STREAM_LAUNCHES = 1000  # between two events
+GROUPED_ARCHITECTURES = (9, 10)  # elsewhere torch._grouped_mm waits for the host, which no graph can hold
 
 
 class TorchBackend:
@@ -30,39 +27,56 @@ class TorchBackend:
             raise MeasureError("PyTorch finds no CUDA device here: measure on the machine that has the GPUs")
         self._torch = torch
         properties = torch.cuda.get_device_properties(0)
+        uuid = getattr(properties, "uuid", None)
+        gpu = f"GPU-{uuid}" if uuid else "0"  # GPU 0 of this process need not be the driver's
+        self._architecture = properties.major
         self.machine = Machine(
             gpu_name=properties.name,
             gpus=torch.cuda.device_count(),
             library="torch",
             library_version=f"{torch.__version__} cuda {torch.version.cuda}",
-            driver=_smi("driver_version") or "unknown",
-            has_fp8=(properties.major, properties.minor) >= (8, 9) and hasattr(torch, "float8_e4m3fn"),
-            l2_bytes=getattr(properties, "L2_cache_size", 50 * 2**20),
+            driver=smi("driver_version", gpu) or "unknown",
+            has_fp8=(properties.major, properties.minor) >= (8, 9)
+            and hasattr(torch, "float8_e4m3fn")
+            and hasattr(torch, "_scaled_mm"),
+            l2_bytes=getattr(properties, "L2_cache_size", UNKNOWN_L2_BYTES),
             free_bytes=torch.cuda.mem_get_info(0)[0],
         )
-        self._clocks, self._clocks_at = {}, -CLOCKS_EVERY_S
+        self._watch = Stopwatch(torch, gpu)
+        try:
+            self._driver = Driver()
+        except OSError as error:
+            raise MeasureError(f"measuring needs NVIDIA's driver: {error}") from error
 
     def time(self, kind: str, point: Point) -> Timing:
-        """Median and percentiles of REPEATS replays. Raises PointError where the point is not possible here."""
-        torch = self._torch
+        """Median and percentiles of the repeats. Raises PointError where the point is not possible here, MeasureError
+        where nothing is any more: after some errors CUDA refuses all further work of a process."""
+        problem = None
         try:
             times_us, notes = getattr(self, f"_time_{kind}")(point)
-        except torch.cuda.OutOfMemoryError:
-            raise PointError("not enough memory on the GPU") from None
-        except (RuntimeError, NotImplementedError) as error:
-            raise PointError(f"PyTorch refuses: {str(error).splitlines()[0]}") from None
-        finally:
-            torch.cuda.empty_cache()
+        except PointError:
+            raise
+        except self._torch.cuda.OutOfMemoryError:
+            problem = "not enough memory on the GPU"
+        except Exception as error:  # whatever one point meets, the others are measured
+            problem = f"PyTorch or CUDA refuses: {type(error).__name__}: {_first_line(error)}"
+        self._clear(kind, point, problem)
+        if problem:
+            raise PointError(problem)
         tenths = statistics.quantiles(times_us, n=10, method="inclusive")
-        return Timing(statistics.median(times_us), tenths[0], tenths[-1], len(times_us), self._read_clocks() | notes)
+        return Timing(statistics.median(times_us), tenths[0], tenths[-1], len(times_us), self._watch.clocks | notes)
 
-    def _read_clocks(self) -> dict[str, str]:
-        if time.monotonic() - self._clocks_at >= CLOCKS_EVERY_S:
-            cells = [cell.strip() for cell in _smi(QUERY).split(",")]
-            names = ("sm_clock_mhz", "mem_clock_mhz", "power_w")
-            self._clocks = {name: cell for name, cell in zip(names, cells, strict=False) if _is_number(cell)}
-            self._clocks_at = time.monotonic()
-        return self._clocks
+    def _clear(self, kind: str, point: Point, problem: str | None) -> None:
+        """Give memory back, the GPU's and what is page-locked."""
+        torch = self._torch
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            getattr(torch._C, "_host_emptyCache", lambda: None)()
+        except RuntimeError as error:
+            where = " ".join(f"{name}={value}" for name, value in point.items())
+            message = f"{kind} {where}: {problem or _first_line(error)}; this process cannot use the GPU any more"
+            raise MeasureError(f"{message}: call again, or measure the other tables if that point fails again") from None
 
     def _check_memory(self, needed_bytes: int) -> None:
         if needed_bytes > MOST_MEMORY_SHARE * self.machine.free_bytes:
@@ -71,63 +85,6 @@ class TorchBackend:
     def _copies_past_l2(self, operand_bytes: int) -> int:
         """Copies of an operand such that it is out of the L2 again when its turn comes."""
         return min(MOST_COPIES, max(2, -(-2 * self.machine.l2_bytes // operand_bytes) + 1))
-
-    # Timing: ``operation(i)`` does the i-th call.
-
-    def _graph_us(self, operation: Callable[[int], None], cycle: int = 1) -> list[float]:
-        """Time of one call in a CUDA graph of a multiple of `cycle` calls."""
-        torch = self._torch
-        calls = self._calls(operation, cycle)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for i in range(calls):
-                operation(i)
-        return self._events_us(graph.replay, calls)
-
-    def _stream_us(self, operation: Callable[[int], None], cycle: int = 1) -> list[float]:
-        """Time of one call, back to back on a stream."""
-        calls = self._calls(operation, cycle)
-        return self._events_us(lambda: [operation(i) for i in range(calls)], calls)
-
-    def _calls(self, operation: Callable[[int], None], cycle: int) -> int:
-        for i in range(max(WARM_UPS, cycle)):
-            operation(i)
-        self._synchronize()
-        begin = time.perf_counter()
-        for i in range(cycle):
-            operation(i)
-        self._synchronize()
-        one_us = (time.perf_counter() - begin) * 1e6 / cycle
-        return cycle * max(1, min(MOST_CALLS // cycle, round(LEAST_REPLAY_US / one_us / cycle + 0.5)))
-
-    def _events_us(self, replay: Callable[[], object], calls: int) -> list[float]:
-        torch, times = self._torch, []
-        for repeat in range(WARM_UPS + REPEATS):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            replay()
-            end.record()
-            end.synchronize()
-            if repeat >= WARM_UPS:
-                times.append(begin.elapsed_time(end) * 1e3 / calls)
-        return times
-
-    def _clock_us(self, operation: Callable[[int], None]) -> list[float]:
-        """Time of one call by the host's clock, all GPUs waited for at the end of a batch of calls."""
-        calls, times = self._calls(operation, 1), []
-        for repeat in range(WARM_UPS + REPEATS):
-            self._synchronize()
-            begin = time.perf_counter()
-            for i in range(calls):
-                operation(i)
-            self._synchronize()
-            if repeat >= WARM_UPS:
-                times.append((time.perf_counter() - begin) * 1e6 / calls)
-        return times
-
-    def _synchronize(self) -> None:
-        for device in range(self.machine.gpus):
-            self._torch.cuda.synchronize(device)
 
     # One function per table of the schema.
 
@@ -138,7 +95,7 @@ class TorchBackend:
             raise PointError(f"{self.machine.gpu_name} or this PyTorch has no FP8")
         width = 1 if fp8 else 2
         copies = self._copies_past_l2(n * k * width)
-        self._check_memory(copies * n * k * width + m * k * 2 + m * n * 2)
+        self._check_memory(copies * n * k * width + n * k * 2 + m * k * 2 + m * n * 2)
         dtype = torch.float8_e4m3fn if fp8 else torch.bfloat16
         inputs = torch.randn(m, k, device="cuda", dtype=torch.bfloat16).to(dtype)
         weights = [torch.randn(n, k, device="cuda", dtype=torch.bfloat16).to(dtype) for _ in range(copies)]
@@ -146,44 +103,48 @@ class TorchBackend:
             one = torch.ones((), device="cuda")
 
             def multiply(i: int) -> None:
-                torch._scaled_mm(inputs, weights[i % copies].t(), one, one, out_dtype=torch.bfloat16)
+                other = weights[i % copies].t()  # row-major times column-major
+                torch._scaled_mm(inputs, other, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
         else:
             output = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
 
             def multiply(i: int) -> None:
                 torch.mm(inputs, weights[i % copies].t(), out=output)
 
-        return self._graph_us(multiply, copies), {"weight_copies": copies}
+        kernel = "_scaled_mm, fast accumulation" if fp8 else "mm"
+        return self._watch.graph_us(multiply, copies), {"weight_copies": copies, "kernel": kernel}
 
     def _time_moe(self, point: Point):
         """Permute, grouped gate-up product, SwiGLU, grouped down product, weighted sum; experts of rank 0."""
         torch = self._torch
         if not hasattr(torch, "_grouped_mm"):
             raise PointError("this PyTorch has no grouped product (torch._grouped_mm, 2.8 or later)")
+        if self._architecture not in GROUPED_ARCHITECTURES:
+            raise PointError("PyTorch has a grouped product of its own on Hopper and Blackwell (sm_90, sm_100) only")
         hidden, ffn, experts = point["hidden"], point["ffn"], point["experts"] // point["ep"]
-        self._check_memory(experts * 3 * hidden * ffn * 2)
         tokens, rows, ends = _rank_of_balanced(point)
-        if not rows:
-            raise PointError("the first rank has no tokens")
         of_expert = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-        used = {
-            "tokens_rank": tokens,
-            "active_experts_rank": sum(rows_of > 0 for rows_of in of_expert),
-            "max_tokens_per_expert": max(of_expert),
-        }
+        active = sum(rows_of > 0 for rows_of in of_expert)
+        used = {"tokens_rank": tokens, "active_experts_rank": active, "max_tokens_per_expert": max(of_expert)}
+        expert_bytes, row_bytes = 3 * hidden * ffn * 2, (3 * hidden + 5 * ffn) * 2
+        copies = self._copies_past_l2(active * expert_bytes)
+        needed = experts * expert_bytes + len(rows) * row_bytes + 2 * tokens * hidden * 2
+        self._check_memory(needed)
+        if needed + (copies - 1) * experts * expert_bytes > MOST_MEMORY_SHARE * self.machine.free_bytes:
+            copies = 1  # of so large a layer that even the experts in use push each other out of the L2
         kind = {"device": "cuda", "dtype": torch.bfloat16}
         inputs, rows = torch.randn(tokens, hidden, **kind), torch.tensor(rows, device="cuda")
         ends = torch.tensor(ends, device="cuda", dtype=torch.int32)
-        gate_up = torch.randn(experts, 2 * ffn, hidden, **kind).transpose(1, 2)
-        down = torch.randn(experts, hidden, ffn, **kind).transpose(1, 2)
+        gate_up = [torch.randn(experts, 2 * ffn, hidden, **kind).transpose(1, 2) for _ in range(copies)]
+        down = [torch.randn(experts, hidden, ffn, **kind).transpose(1, 2) for _ in range(copies)]
         share, output = torch.rand(len(rows), 1, **kind), torch.zeros(tokens, hidden, **kind)
 
         def layer(i: int) -> None:
-            both = torch._grouped_mm(inputs.index_select(0, rows), gate_up, offs=ends)
+            both = torch._grouped_mm(inputs.index_select(0, rows), gate_up[i % copies], offs=ends)
             inner = torch.nn.functional.silu(both[:, :ffn]) * both[:, ffn:]
-            output.zero_().index_add_(0, rows, torch._grouped_mm(inner, down, offs=ends) * share)
+            output.zero_().index_add_(0, rows, torch._grouped_mm(inner, down[i % copies], offs=ends) * share)
 
-        return self._graph_us(layer), used
+        return self._watch.graph_us(layer, copies), used
 
     def _time_p2p(self, point: Point):
         torch, src, dst, size = self._torch, int(point["src"]), int(point["dst"]), point["bytes"]
@@ -193,57 +154,56 @@ class TorchBackend:
             raise PointError(f"there is no GPU {max(src, dst)}")
         if not torch.cuda.can_device_access_peer(src, dst):
             raise PointError(f"GPU {src} has no peer access to GPU {dst}")
-        self._check_memory(2 * size)
-        here, there = (torch.empty(size, device=f"cuda:{gpu}", dtype=torch.uint8) for gpu in (src, dst))
-        if point["direction"] == "uni":
-            with torch.cuda.device(src):
-                return self._stream_us(lambda i: there.copy_(here, non_blocking=True)), {}
-        back_from, back_to = torch.empty_like(there), torch.empty_like(here)
-        streams = torch.cuda.Stream(src), torch.cuda.Stream(dst)
+        pairs = [(src, dst), (dst, src)] if point["direction"] == "bi" else [(src, dst)]
+        self._check_memory(len(pairs) * size)
+        ways = []
+        for origin_gpu, target_gpu in pairs:
+            origin, target = (torch.zeros(size, device=f"cuda:{gpu}", dtype=torch.uint8) for gpu in (origin_gpu, target_gpu))
+            target.copy_(origin)  # PyTorch gives each GPU access to the other one when it first copies
+            ways.append(self._way(target, origin, torch.cuda.Stream(origin_gpu)))
+        torch.cuda.synchronize(src)
+        torch.cuda.synchronize(dst)
+        return self._watch.streams_us(ways), {}
 
-        def both(i: int) -> None:
-            with torch.cuda.stream(streams[0]):
-                there.copy_(here, non_blocking=True)
-            with torch.cuda.stream(streams[1]):
-                back_to.copy_(back_from, non_blocking=True)
-
-        return self._clock_us(both), {}
+    def _way(self, target, origin, stream):
+        """A stream with the copy on it, which holds both tensors."""
+        start = self._driver.copy(target.data_ptr(), origin.data_ptr(), origin.nbytes, stream.cuda_stream)
+        return stream, lambda i, held=(target, origin): start()
 
     def _time_hostpath(self, point: Point):
-        torch, size, direction = self._torch, point["bytes"], point["direction"]
-        self._check_memory(2 * size)
-        pinned = point["pinned"] == "1"
-        host = [torch.empty(size, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
-        device = [torch.empty(size, device="cuda", dtype=torch.uint8) for _ in range(2)]
-        if direction == "bi":
-            streams = torch.cuda.Stream(), torch.cuda.Stream()
-
-            def copy(i: int) -> None:
-                with torch.cuda.stream(streams[0]):
-                    device[0].copy_(host[0], non_blocking=True)
-                with torch.cuda.stream(streams[1]):
-                    host[1].copy_(device[1], non_blocking=True)
-
-            return self._clock_us(copy), {}
-        target, origin = (device[0], host[0]) if direction == "h2d" else (host[0], device[0])
-        if pinned:
-            return self._stream_us(lambda i: target.copy_(origin, non_blocking=True)), {}
-        return self._clock_us(lambda i: target.copy_(origin)), {}
+        torch, size, pinned = self._torch, point["bytes"], point["pinned"] == "1"
+        directions = ("h2d", "d2h") if point["direction"] == "bi" else (point["direction"],)
+        self._check_memory(len(directions) * size)
+        if len(directions) * size > MOST_MEMORY_SHARE * _free_host_bytes():
+            raise PointError("not enough memory on the host")
+        pairs = []
+        for direction in directions:
+            host = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)  # pages that were never written are one
+            device = torch.zeros(size, device="cuda", dtype=torch.uint8)
+            pairs.append((device, host) if direction == "h2d" else (host, device))
+        if not pinned:
+            [(target, origin)] = pairs
+            return self._watch.waited_us(lambda i: target.copy_(origin)), {}
+        return self._watch.streams_us([self._way(target, origin, torch.cuda.Stream()) for target, origin in pairs]), {}
 
     def _time_launch(self, point: Point):
-        """A kernel that reads and writes half of its bytes each."""
-        torch = self._torch
-        cells = torch.zeros(max(1, point["kernel_bytes"] // 8), device="cuda")
-        if point["kind"] == "stream":
-            return self._stream_us(lambda i: cells.add_(1.0), 100), {}
+        """A kernel that reads and writes half of its bytes each; in a graph PyTorch's, else launched by the driver."""
+        torch, watch = self._torch, self._watch
+        cells = torch.zeros(max(1, point["kernel_bytes"] // BYTES_PER_CELL), device="cuda")
         if point["kind"] == "graph_node":
-            return self._graph_us(lambda i: cells.add_(1.0), 100), {}
+            return watch.graph_us(lambda i: cells.add_(1.0), 100), {}
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        start = self._driver.touch(cells.data_ptr(), cells.numel(), stream.cuda_stream)
+        with torch.cuda.stream(stream):
+            if point["kind"] == "stream":
+                return watch.host_bound_us(lambda i: start(), STREAM_LAUNCHES), {}
 
-        def launch_and_wait(i: int) -> None:
-            cells.add_(1.0)
-            torch.cuda.synchronize()
+            def launch_and_wait(i: int) -> None:
+                start()
+                self._driver.wait(stream.cuda_stream)
 
-        return self._clock_us(launch_and_wait), {}
+            return watch.waited_us(launch_and_wait), {}
 
     def _time_memory(self, point: Point):
         """Passes over the working set; latency from a chain of dependent loads in one thread."""
@@ -260,7 +220,7 @@ class TorchBackend:
             "copy": lambda i: b.copy_(a),
             "triad": lambda i: torch.add(a, b, alpha=2.0, out=c),
         }
-        return self._graph_us(passes[op], 2), {}
+        return self._watch.graph_us(passes[op], 2), {}
 
     def _chase_us(self, size: int) -> list[float]:
         """Time of one load: a random ring over the lines of the working set, followed by one thread."""
@@ -274,35 +234,37 @@ class TorchBackend:
         stride = LINE_BYTES // 8
         ring[order * stride] = order.roll(-1) * stride
         place = torch.zeros(1, device="cuda", dtype=torch.int64)
-        return [time_us / LOADS for time_us in self._stream_us(lambda i: chase(ring, place))]
+        ring.sum()  # what fits in the L2 is there, however few of its lines the chain has come by
+        way = torch.cuda.Stream(), lambda i: chase(ring, place)
+        return [time_us / LOADS for time_us in self._watch.streams_us([way])]
 
 
 def _rank_of_balanced(point: Point) -> tuple[int, list[int], list[int]]:
     """Of the first rank: (tokens, their row of every token-expert pair in the order of experts, end of each expert's
-    rows). Tokens choose evenly spaced experts, one further with each token."""
-    experts, top_k = point["experts"], point["top_k"]
+    rows). Tokens choose evenly spaced experts, one further with each token; few tokens begin evenly spaced, too, so that
+    no rank gets more than its share (as the collectors that calibration.routing follows do)."""
+    experts, top_k, total = point["experts"], point["top_k"], point["tokens_total"]
     of_expert: list[list[int]] = [[] for _ in range(experts // point["ep"])]
     tokens: dict[int, int] = {}
-    for token in range(point["tokens_total"]):
+    stride = -(-experts // top_k)
+    for token in range(total):
+        first = token if total >= stride else token * stride // total
         for rank in range(top_k):
-            expert = (token + rank * experts // top_k) % experts
+            expert = (first + rank * stride) % experts
             if expert < len(of_expert):
                 of_expert[expert].append(tokens.setdefault(token, len(tokens)))
     ends = [sum(map(len, of_expert[: i + 1])) for i in range(len(of_expert))]
     return len(tokens), [row for rows in of_expert for row in rows], ends
 
 
-def _smi(query: str) -> str:
-    """First line of nvidia-smi's answer; '' where there is none."""
-    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", "0"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()[0]
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return ""
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
 
 
-def _is_number(cell: str) -> bool:
+def _free_host_bytes() -> int:
+    """Memory that can be had without swapping (/proc/meminfo, MemAvailable)."""
     try:
-        return float(cell) >= 0
-    except ValueError:
-        return False
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return 2**63

@@ -1,0 +1,167 @@
+"""Times of GPU work, between two events on the GPU. PyTorch is given, never imported.
+
+The GPU is kept busy while the host gets the work ready, so that it is done without gaps however slow the host is: a kernel
+that spins goes ahead, then come event, work and event (as NVIDIA's nvbandwidth does).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+WARM_UPS, REPEATS = 3, 20
+LEAST_REPLAY_US = 1000.0  # a replay is long against the resolution of events (0.5 us) and the start of a graph
+MOST_CALLS = 2000  # of one operation in a graph
+MOST_STREAM_CALLS = 128  # on a stream: a queue of the driver holds about a thousand entries, and a full one stops the host
+EVENT_US = 0.5  # resolution of events (CUDA runtime API, cudaEventElapsedTime)
+CYCLES_PER_S = 2e9  # of an SM at most; at a lower clock the GPU spins for longer
+FIRST_LEAD_S, MOST_LEAD_S = 1e-3, 1e-2  # that the host may be ahead
+CLOCKS_EVERY_S = 2.0
+CLOCKS = {"sm_clock_mhz": "clocks.sm", "mem_clock_mhz": "clocks.mem", "power_w": "power.draw"}
+SMI_PATIENCE_S = 10.0
+
+
+class Stopwatch:
+    """``operation(i)`` does the i-th call; times are those of one call, us, one for each repeat.
+
+    ``clocks``: of the GPU and its power, read every few seconds while it repeats what was timed last.
+    """
+
+    def __init__(self, torch, gpu: str) -> None:
+        self._torch, self._gpu = torch, gpu
+        self.clocks: dict[str, str] = {}
+        self._clocks_at = -CLOCKS_EVERY_S
+
+    def graph_us(self, operation: Callable[[int], object], cycle: int = 1) -> list[float]:
+        """In a CUDA graph of a multiple of `cycle` calls."""
+        torch = self._torch
+        calls = self._calls(operation, cycle, MOST_CALLS)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for i in range(calls):
+                operation(i)
+        return self._events_us(graph.replay, calls)
+
+    def streams_us(self, ways: Sequence[tuple[object, Callable[[int], object]]]) -> list[float]:
+        """Back to back, on one or several streams at once, each a stream and its operation: time of one call of all."""
+        torch, first = self._torch, ways[0][0]
+        others = [stream for stream, _ in ways[1:]]
+
+        def one(i: int) -> None:
+            for _, operation in ways:
+                operation(i)
+
+        def replay(calls: int) -> None:
+            for stream in others:
+                stream.wait_stream(first)
+            for i in range(calls):
+                one(i)
+            for stream in others:
+                first.wait_stream(stream)
+
+        for stream, _ in ways:
+            torch.cuda.synchronize(stream.device)  # what they work on is there
+        with torch.cuda.stream(first):
+            replay(WARM_UPS)
+            calls = _calls_for(min(self._span_us(lambda: replay(1)) for _ in range(WARM_UPS)), 1, MOST_STREAM_CALLS)
+            return self._events_us(lambda: replay(calls), calls)
+
+    def host_bound_us(self, operation: Callable[[int], object], calls: int) -> list[float]:
+        """As fast as the host can call, on the current stream."""
+        return self._events_us(lambda: [operation(i) for i in range(calls)], calls, ahead=False)
+
+    def waited_us(self, operation: Callable[[int], object]) -> list[float]:
+        """By the host's clock, of operations that end when they return."""
+        for i in range(WARM_UPS):
+            operation(i)
+        calls = _calls_for(_host_us(operation, 1), 1, MOST_CALLS)
+        times = [_host_us(operation, calls) for _ in range(WARM_UPS + REPEATS)][WARM_UPS:]
+        self._read_clocks(lambda: operation(0))
+        return times
+
+    def _calls(self, operation: Callable[[int], object], cycle: int, most: int) -> int:
+        for i in range(max(WARM_UPS, cycle)):
+            operation(i)
+        self._torch.cuda.synchronize()
+        spans = [self._span_us(lambda: [operation(i) for i in range(cycle)]) for _ in range(WARM_UPS)]
+        return _calls_for(min(spans) / cycle, cycle, most)
+
+    def _events_us(self, replay: Callable[[], object], calls: int, ahead: bool = True) -> list[float]:
+        lead_s, times = FIRST_LEAD_S, []
+        for _ in range(WARM_UPS + REPEATS):
+            began = time.perf_counter()
+            times.append(self._span_us(replay, lead_s if ahead else 0.0) / calls)
+            lead_s = min(MOST_LEAD_S, max(FIRST_LEAD_S, 1.5 * (self._enqueued - began)))
+        self._read_clocks(replay)
+        return times[WARM_UPS:]
+
+    def _span_us(self, work: Callable[[], object], lead_s: float = FIRST_LEAD_S) -> float:
+        """From begin to end of `work` on the GPU, which spins for `lead_s` before."""
+        torch = self._torch
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        if lead_s:
+            torch.cuda._sleep(int(lead_s * CYCLES_PER_S))
+        begin.record()
+        work()
+        end.record()
+        self._enqueued = time.perf_counter()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3
+
+    def _read_clocks(self, replay: Callable[[], object]) -> None:
+        if time.monotonic() - self._clocks_at < CLOCKS_EVERY_S:
+            return
+        query = _smi_process(",".join(CLOCKS.values()), self._gpu)
+        deadline = time.monotonic() + SMI_PATIENCE_S
+        while query and query.poll() is None and time.monotonic() < deadline:
+            replay()
+            self._torch.cuda.synchronize()
+        cells = [cell.strip() for cell in _answer(query).split(",")]
+        self.clocks = {name: cell for name, cell in zip(CLOCKS, cells, strict=False) if _is_number(cell)}
+        self._clocks_at = time.monotonic()
+
+
+def _calls_for(one_us: float, cycle: int, most: int) -> int:
+    """A multiple of `cycle`, long enough for a replay and no more than `most` unless one cycle is."""
+    cycles = round(LEAST_REPLAY_US / max(one_us, EVENT_US) / cycle + 0.5)
+    return cycle * max(1, min(most // cycle, cycles))
+
+
+def _host_us(operation: Callable[[int], object], calls: int) -> float:
+    begin = time.perf_counter()
+    for i in range(calls):
+        operation(i)
+    return (time.perf_counter() - begin) * 1e6 / calls
+
+
+def smi(query: str, gpu: str) -> str:
+    """First line of nvidia-smi's answer about a GPU (its index or UUID); '' where there is none."""
+    return _answer(_smi_process(query, gpu))
+
+
+def _smi_process(query: str, gpu: str) -> subprocess.Popen | None:
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", gpu]
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except OSError:
+        return None
+
+
+def _answer(process: subprocess.Popen | None) -> str:
+    if process is None:
+        return ""
+    try:
+        lines = process.communicate(timeout=SMI_PATIENCE_S)[0].splitlines()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return ""
+    return lines[0] if lines and process.returncode == 0 else ""
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return float(cell) >= 0
+    except ValueError:
+        return False
