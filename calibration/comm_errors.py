@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from archsim.specs.calibration import CalibrationSpec, TransferTable, load_calibration
-from calibration.comm import SERIES, Series, law_of, series_of
-from calibration.memory import curves_of
+from archsim.specs.calibration import CalibrationSpec, load_calibration
+from calibration.choosing import all_series, law_for, name_of
+from calibration.comm import Series, law_of
 from calibration.reading import Measurements, read_measurements
 from calibration.segments import binned_errors, held_out_ratios
 
@@ -30,7 +30,8 @@ class SetErrors:
     times are whole microseconds, to the nearest time that is rounded to what was measured.
 
     ``floor``: mean deviation of points of one size from each other's median, or, where times are whole microseconds,
-    what rounding makes of them; None where neither is known.
+    what rounding makes of them; None where neither is known. ``table``: whose laws, if those of a calibration; ``extrapolated``:
+    points of sizes outside of what those were fitted to.
     """
 
     name: str
@@ -44,33 +45,30 @@ class SetErrors:
     binned_max: float
     binned_max_unrounded: float
     floor: float | None
+    table: str = ""
+    extrapolated: int = 0
 
 
 def transfer_errors(measurements: Measurements, gpu: str) -> list[SetErrors]:
     """Of every set of P2P, collective and host path sweeps and of memory curves of a GPU, on sizes left out in turn."""
-    series = [item for item in _all_series(measurements, gpu) if len(np.unique(item.size_bytes)) > 2]
+    series = [item for item in all_series(measurements, gpu) if len(np.unique(item.size_bytes)) > 2]
     return [set_errors(name, items, map(_held_out, items)) for name, items in _sets(series).items()]
 
 
 def errors_with(calibration: CalibrationSpec, measurements: Measurements) -> list[SetErrors]:
-    """Of the laws of a calibration, on the series of its GPU that it has a law for (of the same library and version)."""
-    tables = (*calibration.p2p, *calibration.collectives, *calibration.pcie, *calibration.hbm)
-    laws = {_key(table): law_of(table) for table in tables if isinstance(table, TransferTable)}
-    series = [item for item in _all_series(measurements, calibration.gpu) if _key(item) in laws]
+    """Of the laws of a calibration, on the series of its GPU that it has a law for (of the same library)."""
+    judged = [(item, law_for(calibration, item)) for item in all_series(measurements, calibration.gpu)]
+    laws = {item.name: law_of(table) for item, table in judged if table is not None}
+    judges = {item.name: name_of(table) for item, table in judged if table is not None}
+    series = [item for item, table in judged if table is not None]
     return [
-        set_errors(name, items, (laws[_key(item)].time_ns(item.size_bytes) / item.time_ns for item in items))
+        replace(
+            set_errors(name, items, (laws[item.name].time_ns(item.size_bytes) / item.time_ns for item in items)),
+            table=", ".join(sorted({judges[item.name] for item in items})),
+            extrapolated=sum(int(laws[item.name].extrapolates(item.size_bytes).sum()) for item in items),
+        )
         for name, items in _sets(series).items()
     ]
-
-
-def _key(named: Series | TransferTable) -> tuple:
-    return named.library, named.version, tuple(sorted(named.of.items()))
-
-
-def _all_series(measurements: Measurements, gpu: str) -> list[Series]:
-    series = [item for kind in SERIES for item in series_of(measurements.table(kind, gpu), kind)]
-    memory = measurements.table("memory", gpu).astype({"working_set_bytes": float, "value": float})
-    return [*series, *curves_of(memory)]
 
 
 def _sets(series: Iterable[Series]) -> dict[str, list[Series]]:

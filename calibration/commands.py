@@ -78,6 +78,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 
     from archsim.specs.calibration import load_calibration
     from calibration import validate
+    from calibration.choosing import choice_notes
     from calibration.comm_errors import errors_with, transfer_errors
     from calibration.engine_cases import engine_cases
     from calibration.engine_copies import copy_cases
@@ -103,26 +104,35 @@ def _validate(arguments: argparse.Namespace) -> int:
         ]
         transfers["sizes left out"] = transfer_errors(measurements, calibration.gpu)
     cases = pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
+    notes = choice_notes(calibration, measurements)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     if len(cases):
         _print_errors(cases, BY)
+    _print_transfers(transfers)
     through_engine = engine_cases(calibration, str(arguments.calibration), measurements)
     copies = copy_cases(calibration, measurements)
     _print_engine(through_engine, copies)
     folder = Path(arguments.out or f"reports/calibration-{calibration.gpu}")
-    print(write_page(calibration, cases, transfers, through_engine, copies, folder))
+    print(write_page(calibration, cases, transfers, through_engine, copies, notes, folder))
     return 0
 
 
 def _print_errors(cases, by: list[str]) -> None:
+    from calibration.choosing import GEMM
     from calibration.groups import GROUP, layer_groups
-    from calibration.validate import GEMM, expert_cases, summaries
+    from calibration.page import NO_FLOOR
+    from calibration.validate import expert_cases, summaries
 
-    _print_table(summaries(cases, by), by)
+    found = summaries(cases, by)
+    _print_table(found.to_dict("records"), by)
+    if found["floor"].isna().any():
+        print(f"floor {NO_FLOOR}")
     judged = expert_cases(cases[cases["what"] == GEMM])
     if len(judged):
         by = [*by, "sweep"]
         print("\nexperts' GEMMs, M = 1, 2 ... 4096:")
-        _print_table(summaries(judged, by), by)
+        _print_table(summaries(judged, by).to_dict("records"), by)
     layers = layer_groups(cases)
     if len(layers):
         met = Counter(layers["met"])
@@ -131,7 +141,16 @@ def _print_errors(cases, by: list[str]) -> None:
             f"{met['floor']} others within what repetitions or draws of the routing differ; where it is wrong:"
         )
         missed = layers[layers["met"] != "yes"].sort_values("mean", ascending=False, kind="stable")
-        _print_table(missed.assign(aim=missed["aim"].map("{:.0%}".format)), [*GROUP, "aim", "met"])
+        missed = missed.assign(aim=missed["aim"].map("{:.0%}".format))
+        _print_table(missed.to_dict("records"), [*GROUP, "aim", "met"])
+
+
+def _print_transfers(transfers: dict) -> None:
+    for heading, errors in transfers.items():
+        if errors:
+            shown = [vars(each) | {"under": each.under_5_percent, "cases": each.points} for each in errors]
+            print(f"\ntransfers and memory, {heading}:")
+            _print_table(shown, ["name", "table"])
 
 
 def _print_engine(experts, copies) -> None:
@@ -146,14 +165,19 @@ def _print_engine(experts, copies) -> None:
                 print("  ".join(cell.ljust(max(18, len(name))) for cell, name in zip(row, names, strict=True)).rstrip())
 
 
-def _print_table(found, by: list[str]) -> None:
-    widths = [max(len(str(value)) for value in [name, *found[name]]) for name in by]
+def _print_table(found: list[dict], by: list[str]) -> None:
+    """``found``: a group each, with the columns ``by`` and those of ``validate.Summary``."""
+    widths = [max(len(str(value)) for value in [name, *(row[name] for row in found)]) for name in by]
     head = "  ".join(name.ljust(width) for name, width in zip(by, widths, strict=True))
-    print(f"{head}   cases    <5%  mean %   p95 %   max %  floor %")
-    for row in found.to_dict("records"):
+    print(f"{head}   cases  extrap.    <5%  mean %   p95 %   max %  floor %")
+    for row in found:
         names = "  ".join(str(row[name]).ljust(width) for name, width in zip(by, widths, strict=True))
-        figures = "".join(f"{100 * row[name]:8.2f}" for name in ("mean", "p95", "max", "floor"))
-        print(f"{names}  {row['cases']:6d} {row['under']:6d}{figures}")
+        figures = "".join(f"{_percent(row[name]):>8}" for name in ("mean", "p95", "max", "floor"))
+        print(f"{names}  {row['cases']:6d}  {row['extrapolated']:7d} {row['under']:6d}{figures}")
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None or share != share else f"{100 * share:.2f}"
 
 
 def _tell(measurements) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from calibration.validate import MOE_NAMES, RANK_OUT, summaries
+from calibration.choosing import MOE_NAMES
+from calibration.validate import RANK_OUT, summaries
 
 # Mean errors aimed at: of the model that most is decided with, and of any model.
 AIM_OF = {"DeepSeek-V3": 0.04}

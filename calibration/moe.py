@@ -63,19 +63,19 @@ def fit_table(sweeps: pd.DataFrame, named: dict) -> MoeTable:
 
 
 def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:
-    """``error`` = predicted / measured - 1 of every EP size (at tp = 1) by a table fitted without it, and ``floor``.
+    """``error`` = predicted / measured - 1 of every EP size (at tp = 1) by a table fitted without it, ``floor``, ``extrapolated``.
 
     Law, routing and kriging are all found without that size. ``floor``: how far sweeps are apart; with one sweep of drawn
     routing, how far its draws are apart (by the law); else nan. Index ep, tp, tokens_total.
     """
     logs = _logs(sweeps)
     spread = np.expm1(sweeps.std(axis=1)).reindex(logs.index)
-    found = [pd.DataFrame(columns=["error", "floor"], dtype=float)]
+    found = [pd.DataFrame(columns=["error", "floor", "extrapolated"], dtype=float)]
     for out in _sizes_to_leave_out(logs):
         table = _table(logs[~out], named)
         error = moe_ns(table, *axes(logs[out])) / np.exp(logs[out]) - 1
         floor = spread[out].fillna(pd.Series(draw_noise(table, *axes(logs[out])), index=error.index))
-        found.append(pd.DataFrame({"error": error, "floor": floor}))
+        found.append(pd.DataFrame({"error": error, "floor": floor, "extrapolated": outside_ranks(table, *axes(logs[out]))}))
     return pd.concat(found[1:] or found)
 
 
@@ -129,6 +129,15 @@ def moe_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
     """Time of fused layers, float64[point]; ep, tp, tokens: float64[point] (tokens of the whole EP group)."""
     ep, tp, tokens = (np.asarray(values, float) for values in (ep, tp, tokens))
     return table_law_ns(table, ep, tp, tokens) * np.exp(_corrections(table, ep, tp, tokens))
+
+
+def outside_ranks(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    """bool[point]: outside of the EP and TP sizes or of the tokens that were measured; arguments as of ``moe_ns``."""
+    ranks = np.array([shape_of(name) for name in table.ranks], float)
+    found = np.zeros(len(tokens), bool)
+    for values, known in ((ep, ranks[:, 0]), (tp, ranks[:, 1]), (tokens, np.array(table.tokens))):
+        found |= (values < known.min()) | (values > known.max())
+    return found
 
 
 def table_law_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,15 +15,18 @@ from archsim.files import write_text
 from archsim.report.page import TEMPLATES
 from archsim.specs.calibration import CalibrationSpec, newest_first
 from calibration.charts import COLOUR_OF, colour_of, percent, scatter, shares_within, times_over_m, times_over_size
+from calibration.choosing import GEMM, MOE
 from calibration.comm_errors import SetErrors
 from calibration.engine_cases import engine_table
 from calibration.engine_copies import copies_table
 from calibration.groups import AIM, AIM_OF, GROUP, layer_groups
-from calibration.validate import FITTED, GEMM, MOE, NEW, RANK_OUT, SHAPE_OUT, SWEEP_OUT, UNDER, expert_cases, summaries
+from calibration.reading import CASES
+from calibration.validate import FITTED, NEW, RANK_OUT, SHAPE_OUT, SWEEP_OUT, UNDER, expert_cases, summaries
 
 OWN_TEMPLATES = Path(__file__).parent / "templates"
 MOST_LISTED = 60
-BY = ["kind", "what", "library", "version", "dtype"]
+NO_FLOOR = "–: not known, as there is no second sweep of that release"
+BY = ["kind", "what", "library", "version", "dtype", "table"]
 SHAPE = ["n", "k"]
 UNSEEN = (NEW, SWEEP_OUT, SHAPE_OUT, RANK_OUT)  # kinds that say how good predictions are, in this order
 LEAST_POINTS_TO_TELL = 8  # of a set of copies that is named in short
@@ -51,22 +55,25 @@ def write_page(
     transfers: dict[str, list[SetErrors]],
     through_engine: pd.DataFrame,
     copies: pd.DataFrame,
+    notes: list[str],
     folder: Path,
 ) -> Path:
     """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal inputs, equal bytes.
 
     ``cases.parquet``: every case. ``cases.csv``: those that are 5 % off or more, and all of the experts' GEMMs.
-    ``summary.csv``, ``moe_groups.csv``: errors of groups. ``engine.csv``: ``through_engine``, of ``calibration.engine_cases``;
-    ``engine_copies.csv``: ``copies``, of ``calibration.engine_copies``. Tables without rows are not written.
+    ``summary.csv``, ``moe_groups.csv``, ``transfers.csv``: errors of groups. ``engine.csv``: ``through_engine``, of
+    ``calibration.engine_cases``; ``engine_copies.csv``: ``copies``, of ``calibration.engine_copies``. Tables without rows are
+    not written. ``notes``: of ``calibration.choosing``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    cases.to_parquet(folder / "cases.parquet", index=False, compression="zstd")
+    cases.to_parquet(folder / CASES, index=False, compression="zstd")
     by = summaries(cases, BY) if len(cases) else pd.DataFrame()
     layers = layer_groups(cases)
     tables = {
         "cases.csv": cases[_worth_listing(cases)] if len(cases) else cases,
         "summary.csv": by,
         "moe_groups.csv": layers,
+        "transfers.csv": _transfer_rows(transfers),
         "engine.csv": through_engine,
         "engine_copies.csv": copies,
     }
@@ -77,7 +84,9 @@ def write_page(
             (folder / name).unlink(missing_ok=True)
     context = {
         "gpu": calibration.gpu,
-        "files": ["cases.parquet", *(name for name, table in tables.items() if len(table))],
+        "notes": notes,
+        "no_floor": NO_FLOOR,
+        "files": [CASES, *(name for name, table in tables.items() if len(table))],
         "short": list(_in_short(cases, layers, transfers, through_engine, copies)),
         "overview": _overview(cases),
         "shares": _shares(cases),
@@ -194,8 +203,9 @@ def _scatters(cases: pd.DataFrame) -> dict[str, list[str]]:
     """As ``_folded``."""
     found: dict[str, list[str]] = {}
     kinds = _kinds_shown(cases) if len(cases) else []
-    for (kind, what, library, version, dtype), shown in cases.groupby(BY, sort=True):
-        drawing = scatter(f"{what}, {kind}: {library} {version}, {dtype}", shown)
+    for (kind, what, library, version, dtype, table), shown in cases.groupby(BY, sort=True):
+        other = f", by {table}" if table != f"{library} {version}" else ""
+        drawing = scatter(f"{what}, {kind}: {library} {version}, {dtype}{other}", shown)
         found.setdefault("shown" if kind in kinds else "folded", []).append(drawing)
     return found
 
@@ -235,16 +245,20 @@ def _engine(experts: pd.DataFrame, copies: pd.DataFrame) -> dict[str, Any]:
 
 
 def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Table]]:
-    names = ["set", "points", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max", "max beyond rounding", "floor"]
+    names = ["set", "table", "points", "extrapolated", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max", "max beyond rounding", "floor"]
     for heading, errors in transfers.items():
         rows = [
-            [row.name, str(row.points), str(row.under_5_percent)]
+            [row.name, row.table, str(row.points), str(row.extrapolated), str(row.under_5_percent)]
             + [percent(value) for value in (row.mean, row.p95, row.max, row.binned_mean, row.binned_max, row.binned_max_unrounded)]
             + [percent(math.nan if row.floor is None else row.floor)]
             for row in errors
         ]
         if rows:
-            yield heading, Table(names, rows, 1)
+            yield heading, Table(names, rows, 2)
+
+
+def _transfer_rows(transfers: dict[str, list[SetErrors]]) -> pd.DataFrame:
+    return pd.DataFrame([{"kind": heading} | asdict(each) for heading, errors in transfers.items() for each in errors])
 
 
 def _wrong(cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
@@ -255,7 +269,7 @@ def _wrong(cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
         above = found[found["error"].abs() >= UNDER]
         worst = above.iloc[np.argsort(-above["error"].abs().to_numpy(), kind="stable")[:MOST_LISTED]]
         listed = f"the worst {len(worst)} of them" if len(worst) < len(above) else "all of them"
-        columns = (*BY, "sweep", "model", "distribution", "n", "k", "m", "ep", "tokens_total")
+        columns = (*BY, "sweep", "model", "distribution", "n", "k", "m", "ep", "tokens_total", "extrapolated")
         names = [name for name in columns if name in worst]
         rows = [[_cell(row[name]) for name in names] + _times(row) for row in worst.to_dict("records")]
         title = f"{heading}: {len(above)} of {len(found)} are 5 % off or more; {listed}"
@@ -267,9 +281,9 @@ def _times(row: dict) -> list[str]:
 
 
 def _summary_table(found: pd.DataFrame, by: list[str]) -> Table:
-    names = [*by, "cases", "under 5 %", "mean", "p95", "max", "floor (mean)"]
+    names = [*by, "cases", "extrapolated", "under 5 %", "mean", "p95", "max", "floor (mean)"]
     rows = [
-        [*(str(row[name]) for name in by), str(row["cases"]), str(row["under"])]
+        [*(str(row[name]) for name in by), str(row["cases"]), str(row["extrapolated"]), str(row["under"])]
         + [percent(row[name]) for name in ("mean", "p95", "max", "floor")]
         for row in found.to_dict("records")
     ]

@@ -24,6 +24,7 @@ SIZES = {
 }
 MOST_SPREAD_OF_COPIES = 1.2  # two rows for one point of one run may differ by this factor
 UNIT_SLIP = 100.0  # a time this many times off its neighbours in size is in another unit
+CASES = "cases.parquet"  # lies in every folder that ``archsim validate`` has written, which holds no measurements
 CUT_OFF = 0.5  # a last series with less than this share of the usual sizes was cut off
 
 
@@ -69,7 +70,7 @@ class Measurements:
 def read_measurements(path: str | Path) -> Measurements:
     """All CSV files below a folder (or one file). Raises CalibrationError where there is nothing to read."""
     path = Path(path)
-    files = [path] if path.is_file() else sorted(path.rglob("*.csv"))
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*.csv") if not (file.parent / CASES).exists())
     if not files:
         raise CalibrationError(f"{path}: {'no CSV file in it' if path.is_dir() else 'no such file or folder'}")
     found = Measurements()

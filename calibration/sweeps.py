@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 
@@ -14,7 +16,8 @@ LEAST_COMMON = 20  # points, before two sweeps are compared
 
 def release(version: str) -> str:
     """The release that a candidate is one of: '1.3.0rc10' → '1.3.0'."""
-    return version.partition("rc")[0] or version
+    found = re.match(r"(.*?\d)[.-]?rc\d", version)
+    return found[1] if found else version
 
 
 def table_of_sweeps(rows: pd.DataFrame, point: list[str], value: str) -> pd.DataFrame:

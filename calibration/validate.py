@@ -12,23 +12,30 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from archsim.specs.calibration import CalibrationSpec, GemmTable, MoeTable, newest_first
-from archsim.specs.errors import SpecError
+from archsim.specs.calibration import CalibrationSpec, GemmTable, MoeTable
+from calibration.choosing import (
+    GEMM,
+    GEMM_KEYS,
+    MOE,
+    MOE_NAMES,
+    gemm_groups,
+    gemm_table_for,
+    moe_groups,
+    moe_table_for,
+    name_of,
+)
 from calibration.fit import sms_of
 from calibration.gemm import NS_PER_US, POINT, fit_table
-from calibration.moe import left_out_errors, moe_ns, moe_pools
+from calibration.moe import left_out_errors, moe_ns, moe_pools, outside_ranks
 from calibration.moe_law import POINT as RANK_POINT
 from calibration.reading import Measurements
 from calibration.sweeps import SAME, pools, release, table_of_sweeps
-from microarch.gemm import choose_table, table_times
+from microarch.gemm import outside, table_times
 
 UNDER = 0.05
-# Kinds of cases: by the calibration file, of sweeps that were and were not in its fit; and by fits without something.
+# Kinds of cases: by the calibration file, of sweeps and sizes that were and were not in its fit; and by fits without something.
 FITTED, NEW = "file: in its fit", "file: not in its fit"
 SWEEP_OUT, SHAPE_OUT, RANK_OUT = "sweep left out", "shape left out", "EP size left out"
-GEMM, MOE = "GEMM", "fused MoE"
-GEMM_KEYS = ["library", "dtype", "quant_included", "groups"]
-MOE_NAMES = ["model", "library", "kernel", "dtype", "distribution", "version"]
 # Expert shapes of the paper's validation and of the models that its DGX measurements name.
 EXPERTS = ("DeepSeek-V3", "Qwen3-235B-A22B", "Qwen3-30B-A3B")
 SHAPES_OF_EXPERTS = {
@@ -43,7 +50,8 @@ LEAST_SHAPES = 32
 
 @dataclass(frozen=True)
 class Summary:
-    """Of some cases: mean, p95 and max of |error|, cases under 5 %, and the mean of the floor (nan: unknown)."""
+    """Of some cases: mean, p95 and max of |error|, cases under 5 %, the mean of the floor (nan: unknown), and how many are
+    at sizes outside of the measured ones of the table that judged them."""
 
     cases: int
     mean: float
@@ -51,6 +59,7 @@ class Summary:
     max: float
     under: int
     floor: float
+    extrapolated: int
 
 
 def summary(cases: pd.DataFrame) -> Summary:
@@ -66,6 +75,7 @@ def summary(cases: pd.DataFrame) -> Summary:
         errors.max(),
         int((errors < UNDER).sum()),
         floor,
+        int(cases["extrapolated"].sum()),
     )
 
 
@@ -79,50 +89,40 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
     """Every GEMM row of the calibration's GPU by the calibration file, with the table that was used."""
     rows = measurements.table("gemm", calibration.gpu)
     found = []
-    for key, mine in rows.groupby([*GEMM_KEYS, "library_version"], sort=True):
-        table = _table_for(calibration, *key)
+    for key, mine in gemm_groups(measurements, calibration.gpu):
+        table = gemm_table_for(calibration, *key)
         if table is not None:
             n, k, m = (mine[name].to_numpy(np.int64) for name in POINT)
             predicted = table_times(table, n, k, m, sms_of(calibration.gpu)) / NS_PER_US
-            cases = _cases(mine, predicted).assign(table=f"{table.library} {table.version}")
-            found.append(cases.assign(floor=_floors(mine, rows, key), kind=_kinds(mine, table)))
+            cases = _cases(mine, predicted).assign(table=name_of(table), extrapolated=outside(table, n, k, m))
+            alike = _of_release(rows, GEMM_KEYS, key)
+            found.append(cases.assign(floor=_floors(mine, alike, POINT), kind=_kinds(mine, table)))
     return _joined(found)
 
 
 def _kinds(rows: pd.DataFrame, table: GemmTable | MoeTable) -> np.ndarray:
+    """Of a row in the fit, the table has its sweep and its sizes."""
+    names, size, known, sizes = ("nk", "m", table.shapes, table.m) if isinstance(table, GemmTable) else (("ep", "tp"), "tokens_total", table.ranks, table.tokens)
+    named = rows[names[0]].astype(np.int64).astype(str) + "x" + rows[names[1]].astype(np.int64).astype(str)
+    there = named.isin(known) & rows[size].astype(float).isin(sizes)
     fitted = {name for sweep in table.sweeps for name in sweep.split(SAME)}
-    names = rows["library_version"] + "/" + rows["run_id"]
-    return np.where((rows["library"] == table.library) & names.isin(fitted), FITTED, NEW)
+    sweeps = rows["library_version"] + "/" + rows["run_id"]
+    return np.where(there & (rows["library"] == table.library) & sweeps.isin(fitted), FITTED, NEW)
 
 
-def _table_for(calibration, library, dtype, included, groups, version) -> GemmTable | None:
-    """The table of the same version, else the newest of the library, else the default of the dtype."""
-    quantisation = "included" if included == "1" else "apart"
-    same = [
-        table
-        for table in calibration.gemm
-        if (table.library, table.dtype, table.quantisation, table.groups) == (library, dtype, quantisation, groups)
-    ]
-    for wanted in (version, release(version)):
-        exact = [table for table in same if table.version == wanted]
-        if exact:
-            return exact[0]
-    if same:
-        return max(same, key=lambda table: newest_first(table.version))
-    try:
-        return choose_table(calibration, dtype) if groups == 1 else None
-    except SpecError:
-        return None
+def _of_release(rows: pd.DataFrame, names: list[str], key: tuple) -> pd.DataFrame:
+    """Rows of all sweeps of a release; ``key``: what ``names`` are, and then the version."""
+    same = rows["library_version"].map(release) == release(key[-1])
+    for name, value in zip(names, key, strict=False):
+        same &= rows[name] == value
+    return rows[same]
 
 
-def _floors(mine: pd.DataFrame, rows: pd.DataFrame, key: tuple) -> np.ndarray:
+def _floors(mine: pd.DataFrame, alike: pd.DataFrame, point: list[str]) -> np.ndarray:
     """Of each row: how far it is from the median of the other sweeps of its release; nan where there is none."""
-    library, dtype, included, groups, version = key
-    alike = rows[(rows["library"] == library) & (rows["dtype"] == dtype) & (rows["quant_included"] == included)]
-    alike = alike[(alike["groups"] == groups) & (alike["library_version"].map(release) == release(version))]
-    sweeps = table_of_sweeps(alike, POINT, "latency_us_median")
+    sweeps = table_of_sweeps(alike, point, "latency_us_median")
     logs = np.log(mine["latency_us_median"].to_numpy(float))
-    at = sweeps.loc[pd.MultiIndex.from_frame(mine[POINT])].to_numpy(copy=True)
+    at = sweeps.loc[pd.MultiIndex.from_frame(mine[point])].to_numpy(copy=True)
     at[np.isclose(at, logs[:, None], rtol=0, atol=1e-12)] = np.nan
     known = ~np.isnan(at).all(axis=1)
     floors = np.full(len(mine), np.nan)
@@ -200,7 +200,8 @@ def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str,
             "predicted_us": predicted,
             "error": predicted / measured - 1,
             "floor": np.asarray(floor, float),
-            "table": f"{table.library} {table.version}",
+            "table": name_of(table),
+            "extrapolated": outside(table, n, k, m),
         }
     )
 
@@ -215,33 +216,20 @@ def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
 
 def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
     """Every MoE row by the calibration file's table of the same model, library, release, dtype and distribution."""
-    rows = measurements.table("moe", calibration.gpu)
     found = []
-    rows = rows.assign(kernel=rows["kernel"].fillna("").astype(str), version=rows["library_version"])
-    for key, mine in rows.groupby(MOE_NAMES, sort=True):
-        table = _moe_table_for(calibration, *key)
+    rows = measurements.table("moe", calibration.gpu)
+    rows = rows.assign(kernel=rows["kernel"].fillna("").astype(str))
+    for key, mine in moe_groups(measurements, calibration.gpu):
+        table = moe_table_for(calibration, *key)
         if table is not None:
-            found.append(_moe_predicted(table, mine))
+            floor = _floors(mine, _of_release(rows, MOE_NAMES[:-1], key[: len(MOE_NAMES)]), RANK_POINT)
+            found.append(_moe_predicted(table, mine).assign(floor=floor))
     return _joined(found)
 
 
-def _moe_table_for(calibration, model, library, kernel, dtype, distribution, version) -> MoeTable | None:
-    """Of the same kernel before others, then of the same version or release, then the newest."""
-    tables = [
-        t
-        for t in calibration.moe
-        if (t.model, t.library, t.dtype, t.distribution) == (model, library, dtype, distribution)
-    ]
-
-    def nearness(table: MoeTable) -> tuple:
-        of_release = table.version == release(version)
-        return table.kernel == kernel, table.version == version, of_release, newest_first(table.version)
-
-    return max(tables, key=nearness, default=None)
-
-
 def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
-    predicted = moe_ns(table, *(rows[name].to_numpy(float) for name in RANK_POINT)) / NS_PER_US
+    points = [rows[name].to_numpy(float) for name in RANK_POINT]
+    predicted = moe_ns(table, *points) / NS_PER_US
     measured = rows["latency_us_median"].to_numpy(float)
     names = {"library": "library", "library_version": "version", "run_id": "sweep"}
     cases = rows[[*names, "model", "dtype", "distribution", *RANK_POINT]].rename(columns=names)
@@ -251,7 +239,8 @@ def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
         measured_us=measured,
         predicted_us=predicted,
         error=predicted / measured - 1,
-        floor=np.nan,
+        table=name_of(table),
+        extrapolated=outside_ranks(table, *points),
     )
 
 
@@ -263,7 +252,7 @@ def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
         if len(errors):
             measured = np.exp(sweeps.median(axis=1).reindex(errors.index))
             cases = errors.assign(measured_us=measured).reset_index()
-            who = {name: named[name] for name in MOE_NAMES}
+            who = {name: named[name] for name in MOE_NAMES} | {"table": f"{named['library']} {named['version']}"}
             found.append(cases.assign(kind=RANK_OUT, what=MOE, sweep="all", **who))
     cases = _joined(found)
     return cases.assign(predicted_us=(1 + cases["error"]) * cases["measured_us"]) if len(cases) else cases
@@ -276,7 +265,7 @@ def _sizes(indexed) -> tuple[np.ndarray, ...]:
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame(
-            columns=["kind", "what", "library", "version", "dtype", "error", "floor", "measured_us", "predicted_us"]
+            columns=["kind", "what", "library", "version", "dtype", "table", "error", "floor", "measured_us", "predicted_us", "extrapolated"]
         )
     return pd.concat(frames, ignore_index=True)
 

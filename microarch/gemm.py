@@ -173,6 +173,15 @@ def table_times(table: GemmTable, n, k, m, sms: int) -> np.ndarray:
     return times
 
 
+def outside(table: GemmTable, n, k, m) -> np.ndarray:
+    """bool[row]: products of sizes outside of the measured ones; n, k, m: int64[row]."""
+    sizes = np.array(table.sizes, float)
+    found = np.zeros(len(m), bool)
+    for values, known in ((n, sizes[:, 0]), (k, sizes[:, 1]), (m, np.array(table.m))):
+        found |= (values < known.min()) | (values > known.max())
+    return found
+
+
 def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:
     """Corrections float64[wanted, point] of shapes ``wanted`` (n, k) from those of ``sizes``, at each m apart."""
     found = np.empty((len(wanted), len(m)))
