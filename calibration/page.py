@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from archsim.files import write_text
-from archsim.report.page import TEMPLATES
+from archsim.report.rendering import rendered
 from archsim.specs.calibration import CalibrationSpec, newest_first
 from calibration.charts import COLOUR_OF, colour_of, percent, scatter, shares_within, times_over_m, times_over_size
 from calibration.choosing import GEMM, MOE
@@ -23,7 +23,7 @@ from calibration.groups import AIM, AIM_OF, GROUP, layer_groups
 from calibration.reading import CASES
 from calibration.validate import FITTED, NEW, RANK_OUT, SHAPE_OUT, SWEEP_OUT, UNDER, expert_cases, summaries
 
-OWN_TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 MOST_LISTED = 60
 NO_FLOOR = "–: not known, as there is no second sweep of that release"
 BY = ["kind", "what", "library", "version", "dtype", "table"]
@@ -101,23 +101,8 @@ def write_page(
         "wrong": list(_wrong(cases)),
         "all": _summary_table(by, BY) if len(by) else None,
     }
-    write_text(folder / "index.html", _rendered(context))
+    write_text(folder / "index.html", rendered("validation.html.j2", context, folder=TEMPLATES))
     return folder / "index.html"
-
-
-def _rendered(context: dict[str, Any]) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader([OWN_TEMPLATES, TEMPLATES]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["svg"] = Markup
-    return environment.get_template("validation.html.j2").render(context)
 
 
 def _worth_listing(cases: pd.DataFrame) -> pd.Series:

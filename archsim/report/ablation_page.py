@@ -10,11 +10,11 @@ from pathlib import Path
 
 from archsim.ablation import Ablation, Effect, Waterfall
 from archsim.files import write_text
+from archsim.report.rendering import rendered
 from archsim.report.units import factor
 from archsim.report.waterfall import Change, waterfall
 from archsim.specs.assumptions import ASSUMPTIONS
 
-TEMPLATES = Path(__file__).parent / "templates"
 # The four that the paper's gains hang on, as a sentence says them.
 SAID = {
     "contention": "links are full duplex and shared",
@@ -59,14 +59,6 @@ def csv_of(found: Ablation) -> str:
 
 def render(found: Ablation, name: str) -> str:
     """The page as text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["svg"] = Markup
-    environment.filters["factor"] = factor
     context = {
         "name": name,
         "found": found,
@@ -76,7 +68,7 @@ def render(found: Ablation, name: str) -> str:
         "worth": list(worth_of(found)),
         "meanings": [(link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after]) for link in found.links],
     }
-    return environment.get_template("ablation.html.j2").render(context)
+    return rendered("ablation.html.j2", context, {"factor": factor})
 
 
 def groups_of(found: Ablation) -> Iterator[Group]:

@@ -14,10 +14,10 @@ import numpy as np
 from archsim.exploration.outcome import Candidate, Exploration
 from archsim.files import write_text
 from archsim.report.explore_figures import scatter, strips, tornado, value
+from archsim.report.rendering import rendered
 from archsim.specs.explore import OBJECTIVES
 from archsim.specs.yaml_loader import dump_yaml
 
-TEMPLATES = Path(__file__).parent / "templates"
 MOST_STRIPS = 12
 
 
@@ -73,21 +73,7 @@ def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: 
         "rows": [*found.front, *(point for point in found.known if not point.front)],
         "errors": [_error(found, name) for name in found.spec.objectives],
     }
-    return environment().get_template("explore.html.j2").render(context)
-
-
-def environment():
-    """Jinja, with what pages of designs use."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup, escape
-
-    made = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    made.filters["svg"] = Markup
-    made.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
-    made.filters["shown"] = value
-    return made
+    return rendered("explore.html.j2", context, {"shown": value})
 
 
 def figures_of(found: Exploration) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from archsim.files import write_text
 from archsim.optimum.distances import KINDS, StepDistance
 from archsim.report.data import Die, Link
 from archsim.report.mesh_map import colour_bar, mesh_map, scale_css
+from archsim.report.rendering import rendered
 from archsim.report.units import TIME_UNITS, percent, scaled
 from archsim.tables import INTEGER, REAL, TEXT, Table
 
-TEMPLATES = Path(__file__).parent / "templates"
 MOST_SHOWN = 24  # worst steps with pictures
 COLUMNS = {
     **dict.fromkeys(("system", "model"), TEXT), "batch": INTEGER, "assumptions": TEXT, "policy": TEXT, "iteration": INTEGER,
@@ -69,16 +69,16 @@ def table_of(found: list[Measured]) -> Table:
 
 def render(found: list[Measured], name: str) -> str:
     """The page as text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters["svg"] = Markup
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
-    return environment.get_template("optimum.html.j2").render(
-        name=name, rows=[_row(each) for each in found], worst=[_picture(each) for each in worst],
-        colour_bar=colour_bar(), light=scale_css(dark=False), dark=scale_css(dark=True),
-    )
+    context = {
+        "name": name,
+        "rows": [_row(each) for each in found],
+        "worst": [_picture(each) for each in worst],
+        "colour_bar": colour_bar(),
+        "light": scale_css(dark=False),
+        "dark": scale_css(dark=True),
+    }
+    return rendered("optimum.html.j2", context)
 
 
 def _row(each: Measured) -> dict:

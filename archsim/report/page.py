@@ -10,9 +10,8 @@ from archsim.report.data import Report, read_report
 from archsim.report.deciders import deciders
 from archsim.report.mesh_map import colour_bar, scale_css
 from archsim.report.published import TOLERANCE, compare
+from archsim.report.rendering import rendered
 from archsim.report.units import factor, percent, plain_factor
-
-TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write_report(folder: Path) -> Path:
@@ -30,23 +29,8 @@ def write_report(folder: Path) -> Path:
 
 def render(report: Report) -> str:
     """The page as text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup, escape
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["svg"] = Markup
-    environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
-    environment.filters["written"] = _written
-    environment.filters["factor"] = factor
-    environment.filters["plain_factor"] = plain_factor
-    environment.filters["percent"] = percent
-    return environment.get_template("page.html.j2").render(_context(report))
+    filters = {"written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent}
+    return rendered("page.html.j2", _context(report), filters)
 
 
 def _context(report: Report) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from archsim.exploration.outcome import Exploration
 from archsim.exploration.sweep_view import view_of
 from archsim.files import write_text
 from archsim.report import engines
-from archsim.report.explore_page import environment, figures_of
+from archsim.report.explore_figures import value
+from archsim.report.explore_page import figures_of
+from archsim.report.rendering import rendered
 from archsim.results import RUN_COLUMNS
 from archsim.specs.points import SweepPlan
 from archsim.tables import INTEGER, read_parquet
@@ -34,4 +36,4 @@ def render(found: Exploration, folder: Path) -> str:
         "engines": engines.section(folder),
         "rows": [*found.front, *others][:MOST_ROWS],
     }
-    return environment().get_template("points.html.j2").render(context)
+    return rendered("points.html.j2", context, {"shown": value})

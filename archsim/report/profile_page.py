@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from archsim.files import write_text
+from archsim.report.rendering import rendered
 from archsim.report.svg import element, number, picture, text
 from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
 
-TEMPLATES = Path(__file__).parent / "templates"
 WIDTH, HEIGHT, LEFT, BOTTOM = 320.0, 170.0, 34.0, 28.0
 _LINES = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5")
 _NAMES = {"cross_layer": "across layers", "cross_token": "across tokens", "coactivation": "chosen together"}
@@ -50,44 +50,29 @@ def csv_of(found: Profile) -> str:
 
 def render(found: Profile) -> str:
     """The page as text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    environment.filters["svg"] = Markup
     names = [name for name in DEFINITIONS if name in found.layers]
-    middle = int(found.trace.layer_ids[len(found.trace.layer_ids) // 2])
-    return environment.get_template("profile.html.j2").render(
-        trace=found.trace,
-        tokens=len(found.trace.experts),
-        middle=middle,
-        insights=insights(found),
-        numbers=[(name, found.mean(name), found.halves.get(name), DEFINITIONS[name]) for name in names],
-        heat=[(_NAMES[name], heatmap(table)) for name, table in found.heat.items()],
-        loads=heatmap(found.loads / found.loads.sum(axis=1, keepdims=True)),
-        coverage=curves(
-            {_NAMES[name]: list(zip(POINTS, values, strict=True)) for name, values in found.coverage.items()},
-            "share of pairs, most frequent first",
-        ),
-        by_layer=[
+    coverage = {_NAMES[name]: list(zip(POINTS, values, strict=True)) for name, values in found.coverage.items()}
+    working_set = [(np.log2(batch), float(v.mean())) for batch, v in zip(BATCHES, found.working_set, strict=True)]
+    context = {
+        "trace": found.trace,
+        "tokens": len(found.trace.experts),
+        "middle": int(found.trace.layer_ids[len(found.trace.layer_ids) // 2]),
+        "insights": insights(found),
+        "numbers": [(name, found.mean(name), found.halves.get(name), DEFINITIONS[name]) for name in names],
+        "heat": [(_NAMES[name], heatmap(table)) for name, table in found.heat.items()],
+        "loads": heatmap(found.loads / found.loads.sum(axis=1, keepdims=True)),
+        "coverage": curves(coverage, "share of pairs, most frequent first"),
+        "by_layer": [
             (name, curves({name: list(enumerate(found.layers[name]))}, "MoE layer of the trace")) for name in names
         ],
-        reuse=curves({"reused within": _reuse_curve(found.reuse)}, "tokens since the last use"),
-        working_set=curves(
-            {
-                "experts": [
-                    (np.log2(batch), float(v.mean())) for batch, v in zip(BATCHES, found.working_set, strict=True)
-                ]
-            },
-            "requests in a step, logarithm to base 2",
-        ),
-        subjects=[
+        "reuse": curves({"reused within": _reuse_curve(found.reuse)}, "tokens since the last use"),
+        "working_set": curves({"experts": working_set}, "requests in a step, logarithm to base 2"),
+        "subjects": [
             (name, heatmap(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
             for name, counts in list(zip(found.trace.subject_names, found.subject_loads, strict=True))[:8]
         ],
-    )
+    }
+    return rendered("profile.html.j2", context)
 
 
 def curves(lines: dict[str, list[tuple[float, float]]], axis: str) -> str:
