@@ -16,6 +16,7 @@ ROOMS = [
     ("archsim.optimum",),
     ("archsim.economics", "archsim.tables", "archsim.results", "archsim.execution", "archsim.runner", "archsim.ablation", "archsim.exploration"),
     ("archsim.report", "archsim.progress"),
+    ("calibration",),
     (
         "archsim.cli",
         "archsim.arguments",
@@ -37,7 +38,7 @@ ROOMS = [
 RANK = {prefix: rank for rank, room in enumerate(ROOMS) for prefix in room}
 SLOW_TO_IMPORT = {"numba", "pandas", "matplotlib", "pyarrow", "numpy", "rich"}
 MOST_LINES, MOST_LINES_OF_FUNCTION = 600, 80
-FILES = sorted(file for package in ("archsim", "microarch") for file in (ROOT / package).rglob("*.py"))
+FILES = sorted(file for package in ("archsim", "microarch", "calibration") for file in (ROOT / package).rglob("*.py"))
 
 
 def module_of(file: Path) -> str:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from reference import flows_oracle
 
 from archsim.engine.fair import fair_rates
 from archsim.engine.flows import simulate_flows
 from archsim.engine.network import COMPONENT_GROUPS, build_network, enter, leave
 from archsim.engine.round_robin import build_ports, round_robin_rates, xy_rank
 from microarch.mesh import build_mesh
-from reference import flows_oracle
 
 GB_PER_S = 1e9  # one byte a ns
 X, Y = 4, 3
@@ -128,7 +128,7 @@ def network_with(capacity, routes, under_way):
 
 
 def used(net, resource):
-    return sum(rate * weight for rate, weight, route in zip(rates_of(net), net.groups["weight"], routes_of(net))
+    return sum(rate * weight for rate, weight, route in zip(rates_of(net), net.groups["weight"], routes_of(net), strict=True)
                if resource in route)
 
 
@@ -235,7 +235,7 @@ def test_nothing_is_faster_than_its_links(arbitration, flows, port):
     ends = finish(flows, arbitration, hop_ns=0, port=port)
     mesh, bandwidth = build_mesh(X, Y), min(1.0, port or math.inf)
     bytes_on_link, first_start = np.zeros(mesh.links), np.full(mesh.links, math.inf)
-    for (src, dst, size, start), end in zip(flows, ends):
+    for (src, dst, size, start), end in zip(flows, ends, strict=True):
         if src != dst:
             assert end >= (start + size / bandwidth) * (1 - 1e-12)
             links = mesh.route(src, dst)
@@ -262,7 +262,7 @@ def mesh_rates(mesh, pairs, arbitration, hbm=None, hbm_of=()):
     """Rates of one flow for each of ``pairs``; HBM of capacity ``hbm`` feeds those that leave the dies ``hbm_of``."""
     geometry = build_mesh(*mesh)
     routes = [list(geometry.route(s, d)) for s, d in pairs]
-    for route, (src, _) in zip(routes, pairs):
+    for route, (src, _) in zip(routes, pairs, strict=True):
         if src in hbm_of:
             route.insert(0, geometry.links)
     net = network_with([1.0] * geometry.links + [hbm or 1.0], routes, range(len(pairs)))
@@ -318,11 +318,11 @@ def test_round_robin_overloads_nothing_and_starves_no_one(pairs, hbm):
     rates = mesh_rates((X, Y), pairs, "round_robin", hbm=hbm, hbm_of=[5])
     mesh = build_mesh(X, Y)
     load = np.zeros(mesh.links)
-    for (src, dst), rate in zip(pairs, rates):
+    for (src, dst), rate in zip(pairs, rates, strict=True):
         assert rate > 0
         load[mesh.route(src, dst)] += rate
     assert load.max() <= 1 + 1e-12
-    assert sum(rate for (src, _), rate in zip(pairs, rates) if src == 5) <= hbm * (1 + 1e-12)
+    assert sum(rate for (src, _), rate in zip(pairs, rates, strict=True) if src == 5) <= hbm * (1 + 1e-12)
 
 
 # ---- reserved --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.published import simulate
 
 from archsim.engine.event import EventEngine
 from archsim.policies.registry import build_policy
@@ -14,7 +15,6 @@ from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.utilisation import published_utilisation
 from archsim.workload import Trace, open_trace
 from archsim.workload.demand import build_demand
-from reference.published import simulate
 
 STRATEGIES = ("base", "ep", "allo", "pred", "allo+pred")
 INPUTS = {
@@ -100,7 +100,7 @@ def test_equal_to_the_slow_re_telling(seed, strategy, mesh, shape, prompt):
     outcome = run(system, model, policy(strategy), demand)
     table = published_utilisation(model.name)
     described = dict(hidden=model.hidden, ffn=model.expert_ffn, experts=experts, u=table.hbm,
-                     v=list(zip((*table.bounds, None), table.values)))
+                     v=list(zip((*table.bounds, None), table.values, strict=True)))
     prefill, decode, counts = simulate(
         described, *mesh, strategy, trace.experts, trace.request_offsets, trace.iteration, 127
     )

@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 import pytest
+from test_physical_laws import engine_of, policy, small_model, small_system
 
 from archsim.policies.allocation import Plan, home
 from archsim.specs.errors import ArchsimError
 from archsim.specs.library import load_assumptions
-from test_physical_laws import engine_of, policy, small_model, small_system
 
 DIES = 6
 

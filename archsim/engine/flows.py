@@ -144,7 +144,7 @@ def _mesh_network(mesh: Mesh, pairs, link, port):
         capacity = np.repeat([link, port], [links, 2 * dies])
         rank = np.concatenate([rank + 1, np.repeat([0, rank.max(initial=0) + 2], dies)])
         routes = [np.concatenate([[links + pair // dies], route, [links + dies + pair % dies]])
-                  for pair, route in zip(pairs, routes)]
+                  for pair, route in zip(pairs, routes, strict=True)]
     route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
     return build_network(capacity, route_ptr, np.concatenate(routes)), rank
 

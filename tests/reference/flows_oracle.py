@@ -46,12 +46,12 @@ def finish_times(mesh, flows, link, hop_ns, port=None):
     while None in done:
         under_way = [i for i, (_, _, _, start) in enumerate(flows) if start <= now and done[i] is None]
         rates = fair_rates([routes[i] for i in under_way], capacity)
-        ends = [now + left[i] / rate for i, rate in zip(under_way, rates)]
+        ends = [now + left[i] / rate for i, rate in zip(under_way, rates, strict=True)]
         until = min(ends + [start for _, _, _, start in flows if start > now])
-        for i, rate, end in zip(under_way, rates, ends):
+        for i, rate, end in zip(under_way, rates, ends, strict=True):
             left[i] -= rate * (until - now)
             if end <= until or left[i] <= 1e-12 * flows[i][2]:
                 done[i] = end
         now = until
     hops = [abs(s % mesh[0] - d % mesh[0]) + abs(s // mesh[0] - d // mesh[0]) for s, d, _, _ in flows]
-    return [end + h * hop_ns for end, h in zip(done, hops)]
+    return [end + h * hop_ns for end, h in zip(done, hops, strict=True)]

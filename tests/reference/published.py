@@ -12,6 +12,7 @@ from math import ceil
 
 import numpy as np
 
+
 class Stage:
     """A step of a request chain: what it needs, how long it takes, and what follows when it is processed."""
 
@@ -346,7 +347,7 @@ def simulate(model, mesh_x, mesh_y, strategy, experts, request_offsets, iteratio
     keep, now, prefill, last = ceil(0.2 * count), 0, 0, {}
     for t, request, rows in routing_by_iteration(experts, request_offsets, iteration, decode_steps):
         is_prefill = t == 0 and (request == request[-1]).sum() > 1
-        for row, r in zip(rows, request.tolist()):
+        for row, r in zip(rows, request.tolist(), strict=True):
             at, before = last.get(r, (None, None))
             if (t == 0 and at == 0) or (t >= 2 and at == t - 1):
                 add_pairs(heat, before, row)
