@@ -128,7 +128,7 @@ def network_with(capacity, routes, under_way):
 
 
 def used(net, resource):
-    return sum(rate * weight for rate, weight, route in zip(rates_of(net), net.groups["weight"], routes_of(net), strict=True)
+    return sum(rate * weight for rate, weight, route in zip(rates_of(net), net.groups["weight"][:-1], routes_of(net), strict=True)
                if resource in route)
 
 
