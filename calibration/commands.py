@@ -110,6 +110,8 @@ def _validate(arguments: argparse.Namespace) -> int:
     if len(cases):
         _print_errors(cases, BY)
     _print_transfers(transfers)
+    if not len(cases) and not any(transfers.values()):
+        print(f"{arguments.measurements}: nothing in them is judged: no GEMM, fused MoE layer or transfer that the calibration has a table of")
     through_engine = engine_cases(calibration, str(arguments.calibration), measurements)
     copies = copy_cases(calibration, measurements)
     _print_engine(through_engine, copies)

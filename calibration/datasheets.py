@@ -30,7 +30,10 @@ UNKNOWN_SMS = 132
 
 
 def reference_of(gpu: str, fitted_flop_per_s: dict[str, float], fitted_bytes_per_s: float) -> Reference:
-    """The datasheet of a GPU; where there is none, the fitted rates stand for the peaks."""
+    """The datasheet of a GPU; where there is none, or none of a dtype, the fitted rates stand for the peaks."""
     if gpu in DATASHEETS:
-        return DATASHEETS[gpu]
+        sheet = DATASHEETS[gpu]
+        peaks = sheet.peak_flop_per_s
+        others = {dtype: peaks["bf16"] if dtype == "fp16" else rate for dtype, rate in fitted_flop_per_s.items() if dtype not in peaks}
+        return sheet.model_copy(update={"peak_flop_per_s": peaks | others}) if others else sheet
     return Reference(peak_flop_per_s=fitted_flop_per_s, hbm_bytes_per_s=fitted_bytes_per_s, sms=UNKNOWN_SMS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,38 +13,19 @@ import pandas as pd
 
 from archsim.specs.errors import ArchsimError
 from calibration.adapters import LAYOUTS
+from calibration.checking import Problem, checked, without_contradictions
 from calibration.layouts import Layout
-from calibration.schema import TABLES, Table, gpu_key
+from calibration.schema import TABLES, Table
 
-SIZES = {
-    "gemm": "m",
-    "moe": "tokens_total",
-    "p2p": "bytes",
-    "collective": "bytes",
-    "hostpath": "bytes",
-    "quantisation": "m",
-}
-MOST_SPREAD_OF_COPIES = 1.2  # two rows for one point of one run may differ by this factor
-UNIT_SLIP = 100.0  # a time this many times off its neighbours in size is in another unit
 CASES = "cases.parquet"  # lies in every folder that ``archsim validate`` has written, which holds no measurements
-CUT_OFF = 0.5  # a last series with less than this share of the usual sizes was cut off
+
+
+PACKED = ".gz"
+SUFFIXES = (".csv", f".csv{PACKED}")
 
 
 class CalibrationError(ArchsimError):
     """Measurements or a calibration file cannot be used."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """``kind``: 'refused' (the file is not used), 'quarantined' (the row is not used) or 'warning'."""
-
-    file: str
-    line: int
-    reason: str
-    kind: str = "quarantined"
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.kind}: {self.reason}"
 
 
 @dataclass
@@ -70,7 +53,7 @@ class Measurements:
 def read_measurements(path: str | Path) -> Measurements:
     """All CSV files below a folder (or one file). Raises CalibrationError where there is nothing to read."""
     path = Path(path)
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*.csv") if not (file.parent / CASES).exists())
+    files = [path] if path.is_file() else sorted(filter(_may_hold_measurements, path.rglob("*")))
     if not files:
         raise CalibrationError(f"{path}: {'no CSV file in it' if path.is_dir() else 'no such file or folder'}")
     found = Measurements()
@@ -79,8 +62,16 @@ def read_measurements(path: str | Path) -> Measurements:
         label = str(file.relative_to(path)) if path.is_dir() else str(file)
         for kind, rows in _read_file(file, label, found):
             frames.setdefault(kind, []).append(rows)
-    found.tables = {kind: pd.concat(frames[kind], ignore_index=True) for kind in TABLES if kind in frames}
+    for kind in (kind for kind in TABLES if kind in frames):
+        rows, problems = without_contradictions(pd.concat(frames[kind], ignore_index=True), TABLES[kind])
+        found.problems += problems
+        if len(rows):
+            found.tables[kind] = rows
     return found
+
+
+def _may_hold_measurements(file: Path) -> bool:
+    return file.name.lower().endswith(SUFFIXES) and file.is_file() and not (file.parent / CASES).exists()
 
 
 def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, pd.DataFrame]]:
@@ -88,6 +79,10 @@ def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, p
     problems: list[Problem] = []
     raw = _read_cells(file, label, problems)
     layouts = _layouts_of(raw, label, problems, found) if raw is not None else []
+    if not layouts:  # what is wrong with rows of something else does not matter
+        problems = [problem for problem in problems if problem.kind == "refused"]
+    elif not len(raw) and not problems:
+        problems.append(Problem(label, 1, "a header and no rows", "warning"))
     read = []
     for layout in layouts:
         figures = _figures(raw, layout, label, problems)
@@ -96,7 +91,7 @@ def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, p
         if layout.leaves_out and len(unused):
             reason = f"{len(unused)} rows from here on are not used: {layout.leaves_out}"
             problems.append(Problem(label, int(unused[0]), reason, "warning"))
-        rows = _checked(rows, TABLES[layout.kind], label, problems, own=layout.name in TABLES)
+        rows = checked(rows, TABLES[layout.kind], label, problems, own=layout.name in TABLES)
         if len(rows):
             read.append((layout.kind, rows))
     found.problems += sorted(set(problems), key=lambda problem: (problem.line, problem.reason))
@@ -106,26 +101,41 @@ def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, p
 def _read_cells(file: Path, label: str, problems: list[Problem]) -> pd.DataFrame | None:
     """All cells as text; index = line number. Lines of a wrong width are quarantined."""
     try:
-        text = file.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        data = file.read_bytes()
+        text = (gzip.decompress(data) if file.suffix.lower() == PACKED else data).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         problems.append(Problem(label, 1, f"cannot be read as UTF-8 text: {error}", "refused"))
         return None
-    reader = csv.reader(text.splitlines())
-    header = next(reader, None)
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    written, whole = text.split("\n"), text.endswith("\n")
+    header = _cells(written[0])
     if not header or len(set(header)) < len(header):
         problems.append(Problem(label, 1, "no header, or a column twice", "refused"))
         return None
-    rows, lines, last = [], [], text.count("\n") + 1
-    for cells in reader:
-        if len(cells) == len(header) and (reader.line_num < last or text.endswith("\n")):
+    rows, lines, last = [], [], len(written) - whole
+    for line, given in enumerate(written[1:], 2):
+        cells = _cells(given) if given.strip() else []
+        if cells is None:
+            problems.append(Problem(label, line, "a quotation mark without its other one, or a cell that never ends"))
+        elif len(cells) == len(header) and (line < last or whole):
             rows.append(cells)
-            lines.append(reader.line_num)
+            lines.append(line)
         elif cells and len(cells) == len(header):
-            problems.append(Problem(label, reader.line_num, "the last line has no line end: the file may be cut off"))
+            problems.append(Problem(label, line, "the last line has no line end: the file may be cut off"))
         elif cells:
-            why = "the file is cut off here" if reader.line_num >= last - 1 else "a cell is missing or too many"
-            problems.append(Problem(label, reader.line_num, f"{len(cells)} of {len(header)} cells: {why}"))
+            why = "the file is cut off here" if line == last else "a cell is missing or too many"
+            problems.append(Problem(label, line, f"{len(cells)} of {len(header)} cells: {why}"))
     return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name="line"), dtype=object)
+
+
+def _cells(line: str) -> list[str] | None:
+    """Of one line, as a row of this schema is one; None if it is none."""
+    if '"' not in line:
+        return line.split(",") if line else []
+    try:
+        return next(csv.reader([line], strict=True))
+    except csv.Error:
+        return None
 
 
 def _own_layout(table: Table) -> Layout:
@@ -184,102 +194,3 @@ def _figures(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Probl
             problems.append(Problem(label, line, reason))
         raw[name], bad = values, bad | wrong
     return raw[~bad]
-
-
-def _checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem], own: bool) -> pd.DataFrame:
-    """Rows within what the columns allow, without copies, with ``gpu``, ``file`` and ``line``."""
-    bad = np.zeros(len(rows), bool)
-
-    def quarantine(wrong: np.ndarray, reason) -> None:
-        for at in np.flatnonzero(wrong & ~bad):
-            problems.append(Problem(label, int(rows.index[at]), reason(rows.iloc[at])))
-        bad[wrong] = True
-
-    for column in table.columns:
-        if column.name not in rows:
-            rows = rows.assign(**{column.name: np.nan if column.is_figure else ""})
-        wrong = _outside(rows[column.name], column)
-        quarantine(wrong, lambda row, name=column.name: f"{name}: {_shown(row[name])} is out of range")
-    rows, bad = rows[~bad], bad[~bad]
-    if own:
-        _refuse_second_gpu(rows, label, problems)
-    size = SIZES.get(table.kind)
-    series = [name for name in table.key if name != size]
-    if size and len(rows):
-        quarantine(_unit_slips(rows, series, size, table.value), lambda row: _slip(table.value, row))
-        rows, bad = rows[~bad], bad[~bad]
-        _warn_cut_off(rows, series, size, label, problems)
-    quarantine(_disagreeing(rows, table), lambda row: f"another row for the same point disagrees: {row[table.value]:g}")
-    rows = rows[~bad].drop_duplicates(list(table.key))
-    gpu = rows["gpu_name"].map({name: gpu_key(name) for name in rows["gpu_name"].unique()})
-    names = [column.name for column in table.columns]
-    return rows[names].assign(gpu=gpu, file=label, line=rows.index).reset_index(drop=True)
-
-
-def _shown(cell) -> str:
-    return f"{cell:g}" if isinstance(cell, float) else repr(cell)
-
-
-def _slip(name: str, row: pd.Series) -> str:
-    return f"{name}: {row[name]:g} is more than {UNIT_SLIP:g} times off its neighbours: another unit?"
-
-
-def _outside(cells: pd.Series, column) -> np.ndarray:
-    if isinstance(column.kind, tuple):
-        return ~cells.isin(column.kind).to_numpy()
-    if not column.is_figure:
-        return np.zeros(len(cells), bool) if not column.required else (cells == "").to_numpy()
-    values = cells.to_numpy(float)
-    below = values < 0 if column.kind in ("count", "number") else values <= 0
-    broken = (
-        (values % 1 != 0) & np.isfinite(values) if column.kind in ("count", "size") else np.zeros(len(values), bool)
-    )
-    return below | broken | (np.isnan(values) if column.required else False)
-
-
-def _refuse_second_gpu(rows: pd.DataFrame, label: str, problems: list[Problem]) -> None:
-    other = rows["gpu_name"] != rows["gpu_name"].iloc[0] if len(rows) else pd.Series(dtype=bool)
-    if other.any():
-        line = int(other.idxmax())
-        names = f"{rows['gpu_name'].iloc[0]!r} and {rows['gpu_name'][line]!r}"
-        problems.append(Problem(label, line, f"two GPUs in one file: {names}", "refused"))
-
-
-def _unit_slips(rows: pd.DataFrame, series: list[str], size: str, value: str) -> np.ndarray:
-    """Rows whose time, and whose time per size, is far off the median of the five around it in size."""
-    group = rows.groupby(series, dropna=False, sort=False).ngroup().to_numpy()
-    sizes, times = rows[size].to_numpy(float), rows[value].to_numpy(float)
-    order = np.lexsort((sizes, group))
-    off = [_off_neighbours(np.log(figures)[order], group[order]) for figures in (times, times / sizes)]
-    slips = np.empty(len(rows), bool)
-    slips[order] = np.minimum(*off) > np.log(UNIT_SLIP)
-    return slips
-
-
-def _off_neighbours(values: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Distance of each value to the median of the five around it, fewer at the ends of its group."""
-    window = np.full((5, len(values)), np.nan)
-    place = np.arange(len(values))
-    for row, shift in zip(window, range(-2, 3), strict=True):
-        other = np.clip(place + shift, 0, len(values) - 1)
-        there = (other == place + shift) & (group[other] == group)
-        row[there] = values[other[there]]
-    return np.abs(values - np.nanmedian(window, axis=0))
-
-
-def _warn_cut_off(rows: pd.DataFrame, series: list[str], size: str, label: str, problems: list[Problem]) -> None:
-    """A last series that stops at a fraction of the sizes of the others of its run."""
-    number = rows.groupby(series, dropna=False, sort=False).ngroup()
-    last = number.iloc[-1]
-    counts = number[rows["run_id"] == rows["run_id"].iloc[-1]].value_counts()
-    mine = rows[number == last]
-    largest = rows.loc[rows["run_id"] == rows["run_id"].iloc[-1], size].max()
-    if len(counts) > 2 and len(mine) < CUT_OFF * counts.median() and mine[size].max() < largest:
-        reason = f"the sweep seems cut off: {len(mine)} sizes in its last series, {counts.median():g} in others"
-        problems.append(Problem(label, int(rows.index[-1]), reason, "warning"))
-
-
-def _disagreeing(rows: pd.DataFrame, table: Table) -> np.ndarray:
-    values = rows.reset_index(drop=True).groupby(list(table.key), dropna=False, sort=False)[table.value]
-    spread = values.transform("max") / values.transform("min")
-    return (spread > MOST_SPREAD_OF_COPIES).to_numpy(bool)

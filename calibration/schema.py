@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block")
+MOST_OF_NAME = 64  # letters of a GPU's name
 FIGURES = {"count": "whole number >= 0", "size": "whole number >= 1", "time": "number > 0", "number": "number >= 0"}
 
 
@@ -30,13 +31,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A kind of measurement. ``key``: what makes two rows of a run the same point; ``value``: the measured column."""
+    """A kind of measurement. ``key``: what makes two rows of a run the same point; ``value``: the measured column;
+    ``not_above``: pairs of columns, the first of which is at most the second.
+    """
 
     kind: str
     meaning: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     value: str = "latency_us_median"
+    not_above: tuple[tuple[str, str], ...] = ()
     figures: tuple[str, ...] = field(init=False)
     required: tuple[str, ...] = field(init=False)
 
@@ -52,6 +56,7 @@ def _table(kind: str, meaning: str, columns: tuple[Column, ...], key: str, timed
         (*_WHO, *columns, *(_TIMES if timed else ()), *_NOTES),
         ("run_id", "gpu_name", "library", "library_version", *key.split()),
         "latency_us_median" if timed else "value",
+        tuple(pair for pair in _NOT_ABOVE if set(pair) <= {column.name for column in (*columns, *(_TIMES if timed else ()))}),
     )
 
 
@@ -72,6 +77,12 @@ _NOTES = (
     Column("mem_clock_mhz", "number", "clock of the memory while measuring", required=False),
     Column("power_w", "number", "power drawn while measuring", required=False),
     Column("iters", "size", "repeats behind the median", required=False),
+)
+_NOT_ABOVE = (
+    ("top_k", "experts"),
+    ("ep", "experts"),
+    ("latency_us_p10", "latency_us_median"),
+    ("latency_us_median", "latency_us_p90"),
 )
 _DTYPE = Column("dtype", DTYPES, "of weights and activations; fp8: per-tensor scales, fp8_block: 128-blocks")
 
@@ -196,12 +207,13 @@ TABLES = {table.kind: table for table in (GEMM, MOE, P2P, COLLECTIVE, HOSTPATH, 
 def gpu_key(gpu_name: str) -> str:
     """The short name of a GPU, as calibrations are called: 'NVIDIA H100 80GB HBM3', 'H100 DGX', 'sm_90 (H100)' → 'h100'.
 
-    The PCIe cards have other clocks and memories than the SXM modules, so they keep '-pcie'.
+    The PCIe and NVL cards have other clocks and memories than the SXM modules, so they keep '-pcie' and '-nvl'.
     """
     found = re.search(r"\b(GB|MI|[ABHLVT])(\d{2,4}[A-Z]?)", gpu_name, re.IGNORECASE)
     if not found:
-        return re.sub(r"[^a-z0-9]+", "-", gpu_name.lower()).strip("-")
-    return found[0].lower() + ("-pcie" if re.search("pcie", gpu_name, re.IGNORECASE) else "")
+        return re.sub(r"[^a-z0-9]+", "-", gpu_name.lower()).strip("-")[:MOST_OF_NAME].strip("-")
+    form = re.search(r"pcie|\bnvl\b", gpu_name, re.IGNORECASE)
+    return found[0].lower() + (f"-{form[0].lower()}" if form else "")
 
 
 def describe() -> str:

@@ -49,14 +49,13 @@ def choose_table(
 ) -> GemmTable:
     """The plain-GEMM table of a dtype: of the library with most shapes unless named, and its newest version.
 
-    Tables without the quantisation of the activation go first. fp16 is as fast as bf16. Raises SpecError where there is
+    Tables without the quantisation of the activation go first. fp16 is as fast as bf16, and either stands for the other. Raises SpecError where there is
     none, naming those there are.
     """
-    wanted = "bf16" if dtype == "fp16" else dtype
-    tables = [table for table in calibration.gemm if table.groups == 1 and table.dtype == wanted]
-    tables = [
-        table for table in tables if library in (None, table.library) and (version is None or version == table.version)
-    ]
+    plain = [table for table in calibration.gemm if table.groups == 1 and library in (None, table.library)]
+    plain = [table for table in plain if version is None or version == table.version]
+    same = (dtype, "bf16" if dtype == "fp16" else "fp16" if dtype == "bf16" else dtype)
+    tables = next((found for name in same if (found := [table for table in plain if table.dtype == name])), [])
     if not tables:
         asked = " ".join(part for part in (library, version, dtype) if part)
         others = sorted({f"{table.library} {table.dtype}" for table in calibration.gemm if table.groups == 1})

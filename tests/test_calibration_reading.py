@@ -1,5 +1,7 @@
 """Measurements: the schema, the public layouts, and bad rows and files that are told with file and line."""
 
+import gzip
+
 import pytest
 
 from archsim.cli import main
@@ -47,6 +49,9 @@ BAD_ROWS = {
     "unknown dtype": (5, "bf16", "bf17", "out of range"),
     "cell too few": (5, ",4096", "", "10 of 11 cells"),
     "cell too many": (5, ",4096", ",4096,7", "12 of 11 cells"),
+    "more rows than there can be": (5, ",8,512", ",100000000000000000000,512", "out of range"),
+    "quotation mark": (5, "H100", '"H100', "quotation mark"),
+    "name without letters": (5, "H100", "!!!", "no letters or digits"),
 }
 
 
@@ -117,6 +122,73 @@ def test_command_tells_file_and_line_and_ends_with_2(tmp_path, capsys):
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "h100.yaml")]) == 2
     assert "gemm.csv:7: refused: two GPUs in one file: 'H100' and 'A100'" in capsys.readouterr().err
     assert not (tmp_path / "h100.yaml").exists()
+
+
+def test_a_whole_series_in_another_unit_is_quarantined(tmp_path):
+    """Its neighbours in size are as far off as it is, so other series, and what any GPU takes, have to tell."""
+    slow = [row for row in ROWS if ",1024,4096," in row]
+    other = [f"{row.rpartition(',')[0]},{float(row.rpartition(',')[2]) / 1000:.5f}" for row in slow]
+    found = read_measurements(written(tmp_path, HEAD, *(row for row in ROWS if row not in slow), *other))
+    assert [problem.line for problem in found.problems] == list(range(14, 20))
+    assert all("another unit" in problem.reason for problem in found.problems) and set(found.table("gemm")["n"]) == {512, 2048}
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3], ids=["milliseconds", "nanoseconds"])
+def test_a_file_in_another_unit_is_quarantined(tmp_path, factor):
+    rows = [f"{row.rpartition(',')[0]},{float(row.rpartition(',')[2]) * factor:.6f}" for row in ROWS]
+    found = read_measurements(written(tmp_path, HEAD, *rows))
+    assert len(found.problems) == len(ROWS) and not found.tables
+
+
+def test_files_that_disagree_on_a_point_lose_it_and_one_point_in_two_counts_once(tmp_path):
+    written(tmp_path, HEAD, *ROWS, name="a.csv")
+    found = read_measurements(written(tmp_path, *changed(5, "5.160", "9.5"), name="b.csv"))
+    assert [(problem.file, problem.line) for problem in found.problems] == [("a.csv", 5), ("b.csv", 5)]
+    assert all("another file" in problem.reason for problem in found.problems)
+    assert len(found.table("gemm")) == len(ROWS) - 1
+
+
+MOE = "run_id,gpu_name,library,library_version,model,dtype,hidden,ffn,experts,top_k,ep,tp,distribution,tokens_total,latency_us_median"
+
+
+def test_columns_that_contradict_each_other(tmp_path):
+    row = "1,H100,lib,1.0,own,bf16,2048,768,64,{},{},1,balanced,64,80"
+    written(tmp_path, MOE, *(row.format(*pair) for pair in ((8, 4), (65, 4), (8, 65))), name="moe.csv")
+    times = [f"{row},{p10}" for row, p10 in ((ROWS[0], 5.0), (ROWS[1], 5039.0))]
+    found = read_measurements(written(tmp_path, f"{HEAD},latency_us_p10", *times))
+    assert [(problem.file, problem.line, problem.reason) for problem in found.problems] == [
+        ("gemm.csv", 3, "latency_us_p10: 5039 is more than latency_us_median, 5.04"),
+        ("moe.csv", 3, "top_k: 65 is more than experts, 64"),
+        ("moe.csv", 4, "ep: 65 is more than experts, 64"),
+    ]
+
+
+def test_other_ways_to_write_the_same_file(tmp_path):
+    """Line ends, a byte order mark, quotation marks, capitals in the suffix, gzip."""
+    text = "\n".join([HEAD, *ROWS, ""])
+    quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split(",")) for line in text.splitlines()) + "\n"
+    files = {
+        "a.CSV": text.encode("utf-8-sig"), "b.csv": text.replace("\n", "\r\n").encode(), "c.csv": text.replace("\n", "\r").encode(),
+        "d.csv": quoted.encode(), "e.csv.gz": gzip.compress(text.encode(), mtime=0), "f.csv": text.replace("\n", "\n\n").encode(),
+    }
+    plain = read_measurements(written(tmp_path, HEAD, *ROWS)).table("gemm")
+    for name, data in files.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_bytes(data)
+        found = read_measurements(folder)
+        assert found.problems == []
+        assert found.table("gemm").drop(columns=["file", "line"]).equals(plain.drop(columns=["file", "line"]))
+
+
+def test_what_is_no_table_is_told_once(tmp_path):
+    (tmp_path / "broken.csv.gz").write_bytes(b"no archive")
+    written(tmp_path, HEAD, name="nothing.csv")
+    found = read_measurements(written(tmp_path, "# mine", HEAD, *ROWS, name="remark.csv"))
+    assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
+        ("broken.csv.gz", 1, "refused"), ("nothing.csv", 1, "warning"),
+    ]
+    assert found.skipped == ["remark.csv"] and not found.tables
 
 
 def test_unknown_layout_is_skipped_and_nothing_at_all_is_an_error(tmp_path):
@@ -210,6 +282,9 @@ def test_public_layout_in_other_folders_and_names(tmp_path):
         ("A100 DGX", "a100"),
         ("MI300X", "mi300x"),
         ("NVIDIA GB200", "gb200"),
+        ("NVIDIA GB200 NVL72", "gb200"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("x" * 99, "x" * 64),
         ("My card 7", "my-card-7"),
     ],
 )

@@ -95,6 +95,36 @@ def test_sizes_that_were_left_out_are_not_in_the_fit_and_extrapolated_where_they
     assert "<th class=\"n\">extrapolated</th>" in page
 
 
+@pytest.mark.parametrize(("gpu", "dtype"), [("NVIDIA H100", "fp16"), ("NVIDIA A100-SXM4-80GB", "fp8"), ("Own GPU 7", "bf16")])
+def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
+    """Through the engine, too: gate, up and down of one of its experts."""
+    rows = [row.replace("NVIDIA H100", gpu) for row in gemm(shapes=[(768, 2048), (2048, 768), (1536, 2048)], dtype=dtype)]
+    folder = written(tmp_path / "mine", gemm=rows)
+    for name in ("a", "b"):
+        assert main(["calibrate", str(folder), "--out", str(tmp_path / f"{name}.yaml")]) == 0
+        assert main(["validate", "--quick", "--with", str(tmp_path / f"{name}.yaml"), str(folder), "--out", str(tmp_path / name)]) == 0
+        engine = pd.read_csv(tmp_path / name / "engine.csv")
+        assert set(engine["dtype"]) == {dtype} and engine["law_error"].abs().max() < 0.005
+    assert (tmp_path / "a.yaml").read_bytes() == (tmp_path / "b.yaml").read_bytes()
+
+
+@pytest.mark.parametrize("table", ["launch", "one_copy", "one_product", "one_layer"])
+def test_very_few_measurements(tmp_path, capsys, table):
+    """One point of one kind: fitted, validated with everything left out that can be, nothing said that is not so."""
+    launch = "run_id,gpu_name,library,library_version,kind,kernel_bytes,latency_us_median\n1,NVIDIA H100,cuda,12.8,stream,0,2.4\n"
+    one = {"one_copy": {"p2p": copies([65536])}, "one_product": {"gemm": gemm(m=(16,), shapes=SHAPES[:1])}, "one_layer": {"moe": layers((8,), (64,))}}
+    folder = written(tmp_path / "mine", **one.get(table, {}))
+    if table == "launch":
+        (folder / "launch.csv").write_text(launch)
+    path = tmp_path / "h100.yaml"
+    assert main(["calibrate", str(folder), "--out", str(path)]) == 0
+    for quick in ([], ["--quick"]):
+        assert main(["validate", *quick, "--with", str(path), str(folder), "--out", str(tmp_path / "page")]) == 0
+        said = capsys.readouterr()
+        assert said.err == "" and "nan" not in said.out
+        assert ("nothing in them is judged" in said.out) == (table == "launch")
+
+
 def test_copies_of_another_version_are_judged_by_the_law_there_is(judge):
     sizes = [2**e for e in range(12, 28)]
     out, notes, _, _ = judge({"p2p": copies(sizes)}, {"p2p": copies(sizes, version="13.0")}, "--quick")

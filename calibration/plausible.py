@@ -1,0 +1,77 @@
+"""Times in another unit: rows, series and whole tables that are far from what any GPU takes.
+
+A rough time of each point (a launch, and work at rates of 200 TFLOP/s, 1 TB/s of memory and 100 GB/s between GPUs; figures of
+datasheets of 2020 to 2025 lie within a factor of 10 or 20) says what sizes make of it; what is left of measured / rough varies
+little within what was measured in one way, whatever the unit. A factor of 1000 stands out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+LAUNCH_US = 3.0
+FLOP_PER_US, BYTES_PER_US, LINK_BYTES_PER_US = 200e6, 1e6, 1e5
+APART = 150.0  # from the median of rows that were measured in the same way; a unit is off by 1000
+FAR = 300.0  # of all rows of a way; some are slow, such as links of 1 GB/s
+# Columns that name a way of measuring.
+WAYS = {
+    "gemm": ["library", "dtype"],
+    "moe": ["library", "dtype"],
+    "p2p": ["placement", "method"],
+    "collective": ["op", "variant", "num_gpus"],
+    "hostpath": ["direction", "pinned", "method"],
+    "launch": ["kind"],
+    "memory": ["level", "op", "quantity"],
+    "quantisation": ["op"],
+}
+
+
+def odd_units(kind: str, rows: pd.DataFrame, value: str) -> np.ndarray:
+    """bool[row]: the value must be in another unit. ``rows``: of a table of the schema, within what its columns allow."""
+    off = pd.Series(np.log(rows[value].to_numpy(float) / _rough(kind, rows)), index=rows.index)
+    usual = off.groupby([rows[name] for name in WAYS[kind]], dropna=False).transform("median")
+    return (((off - usual).abs() > np.log(APART)) | (usual.abs() > np.log(FAR))).to_numpy()
+
+
+def _rough(kind: str, rows: pd.DataFrame) -> np.ndarray:
+    """float64[row], in the unit of the column."""
+    if kind == "memory":
+        return np.where(rows["quantity"] == "bytes_per_s", BYTES_PER_US * 1e6, 300.0)
+    return LAUNCH_US + _WORK_US[kind](rows.astype(dict.fromkeys(_FIGURES[kind], float)))
+
+
+def _gemm_us(rows) -> np.ndarray:
+    m, n, k = (rows[name].to_numpy() for name in "mnk")
+    return rows["groups"].to_numpy() * (2 * m * n * k / FLOP_PER_US + 2 * (n * k + m * k + m * n) / BYTES_PER_US)
+
+
+def _moe_us(rows) -> np.ndarray:
+    pairs = np.maximum(rows["tokens_total"] * rows["top_k"] / rows["ep"], 1.0)  # the rank that is waited for has one
+    expert = 3 * rows["hidden"] * rows["ffn"] / rows["tp"]
+    active = np.minimum(rows["experts"] / rows["ep"], pairs)
+    return (2 * pairs * expert / FLOP_PER_US + 2 * active * expert / BYTES_PER_US).to_numpy()
+
+
+def _link_us(rows) -> np.ndarray:
+    return (rows["bytes"] / LINK_BYTES_PER_US).to_numpy()
+
+
+_WORK_US = {
+    "gemm": _gemm_us,
+    "moe": _moe_us,
+    "p2p": _link_us,
+    "collective": _link_us,
+    "hostpath": _link_us,
+    "launch": lambda rows: (rows["kernel_bytes"] / BYTES_PER_US).to_numpy(),
+    "quantisation": lambda rows: (4 * rows["m"] * rows["k"] / BYTES_PER_US).to_numpy(),
+}
+_FIGURES = {
+    "gemm": ["groups", "m", "n", "k"],
+    "moe": ["tokens_total", "top_k", "ep", "tp", "hidden", "ffn", "experts"],
+    "p2p": ["bytes"],
+    "collective": ["bytes"],
+    "hostpath": ["bytes"],
+    "launch": ["kernel_bytes"],
+    "quantisation": ["m", "k"],
+}
