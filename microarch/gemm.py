@@ -22,6 +22,7 @@ UNIT = 1e-4  # of the corrections in the files
 OPERAND_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1}
 OUTPUT_BYTES = 2
 TILES = ((128, 128), (128, 256), (64, 128))
+MOST_ROWS = 2**24  # points of curves go on to there
 MOST_FILL = 2.0  # log2 of waves over tiles; below a quarter of a wave all is one
 # Length scales of the covariance, in octaves, and the noise of one point relative to the variance; found by leaving
 # shapes out of the H100 grid.
@@ -33,7 +34,7 @@ class GemmCurve:
     """Time of m x n x k over m for one (n, k). m: int64[point]; ns, low, high: float64[point] (5 % to 95 %).
 
     ``measured``: (n, k) is in the table; else its times are kriged.
-    ``extrapolates``: (n, k) lies outside the sizes of the table. The points are the m that were measured.
+    ``extrapolates``: (n, k) lies outside the sizes of the table. The points are the m that were measured, up to ``last``, and some beyond.
     """
 
     m: np.ndarray
@@ -42,6 +43,7 @@ class GemmCurve:
     high: np.ndarray
     measured: bool
     extrapolates: bool
+    last: int
 
 
 def choose_table(
@@ -78,19 +80,32 @@ def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 
 
 def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0, memory: float = 1.0) -> GemmCurve:
     """Times of one (n, k) on a die whose peak is ``compute`` and whose bandwidth is ``memory`` times the measured GPU's."""
-    m = np.array(table.m)
+    axis = np.array(table.m)
+    m = _and_beyond(axis)
     sizes = np.array(table.sizes, float)
     measured = f"{n}x{k}" in table.shapes
     corrections = _corrections(table)
     if measured:
         correction = corrections[table.sizes.index((n, k))]
     else:
-        correction = krige(sizes, corrections, np.array([[n, k]], float), m, sms)[0]
-    ns = law_ns(table.law, m, n, k, table.dtype, table.groups, compute, memory) * np.exp(correction)
+        correction = krige(sizes, corrections, np.array([[n, k]], float), axis, sms)[0]
+    ns = law_ns(table.law, m, n, k, table.dtype, table.groups, compute, memory) * np.exp(_to_the_end(correction, m))
     quantiles = table.seen if measured and table.seen is not None else table.unseen
     outside = bool(np.any(np.array([n, k]) < sizes.min(axis=0)) or np.any(np.array([n, k]) > sizes.max(axis=0)))
     low, high = ns * (1 + min(quantiles.p05, 0.0)), ns * (1 + max(quantiles.p95, 0.0))
-    return GemmCurve(m.astype(np.int64), ns, low, high, measured, outside)
+    return GemmCurve(m.astype(np.int64), ns, low, high, measured, outside, int(axis[-1]))
+
+
+def _and_beyond(m: np.ndarray) -> np.ndarray:
+    """Measured points, and doublings of the last one up to MOST_ROWS, where the law goes on."""
+    doublings = max(0, int(np.ceil(np.log2(MOST_ROWS / m[-1]))))
+    return np.concatenate([m, m[-1] * 2.0 ** np.arange(1, doublings + 1)])
+
+
+def _to_the_end(corrections: np.ndarray, m: np.ndarray) -> np.ndarray:
+    """Corrections at measured points (the last axis), and the last one at all beyond."""
+    more = [(0, 0)] * (corrections.ndim - 1) + [(0, len(m) - corrections.shape[-1])]
+    return np.pad(corrections, more, mode="edge")
 
 
 def expert_gemm_table(
@@ -119,7 +134,8 @@ def expert_gemm_table(
 
 @inner
 def gemm_ns(m_points, ns_points, m):
-    """Time of m rows by a curve, in ns: float64; 0 for m = 0. Beyond the last point it grows as between the last two.
+    """Time of m rows by a curve, in ns: float64; 0 for m = 0. Beyond the last point it grows as between the last two, which
+    in curves of a table is beyond MOST_ROWS.
 
     m_points: int64[point] increasing, ns_points: float64[point]; m: int64.
     """
@@ -166,9 +182,10 @@ def table_times(table: GemmTable, n, k, m, sms: int) -> np.ndarray:
         found[row] = corrections[known[tuple(shapes[row].tolist())]]
     if unseen.any():
         found[unseen] = krige(sizes.astype(float), corrections, shapes[unseen].astype(float), axis, sms)
-    law = law_ns(table.law, axis[None], shapes[:, :1], shapes[:, 1:], table.dtype, table.groups)
+    points = _and_beyond(axis)
+    law = law_ns(table.law, points[None], shapes[:, :1], shapes[:, 1:], table.dtype, table.groups)
     times = np.empty(len(m))
-    gemm_times(axis.astype(np.int64), law * np.exp(found), curve.ravel().astype(np.int64), m.astype(np.int64), times)
+    gemm_times(points.astype(np.int64), law * np.exp(_to_the_end(found, points)), curve.ravel().astype(np.int64), m.astype(np.int64), times)
     return times
 
 

@@ -151,6 +151,18 @@ class TestEvaluation:
         assert out[[0, 1, 2, 4, 5]] == pytest.approx([0, 10, 10, 11, 50])
         assert out[3] == pytest.approx(np.sqrt(110)) and out[6] == pytest.approx(50 + 39)
 
+    def test_beyond_the_last_point_the_law_goes_on_with_its_correction(self, table):
+        """A slope of the last two points, which may lie on a plateau, would say anything."""
+        n, k, last = 4096, 4096, int(table.m[-1])
+        m = last * np.array([1, 2, 3, 8, 1000, 10**7])
+        size = np.full(len(m), n)
+        times, law = table_times(table, size, size, m, SMS), law_ns(table.law, m, n, k, table.dtype)
+        assert times / times[0] == pytest.approx(law / law[0], rel=0.03)
+        assert times[[1, 3]] / times[0] == pytest.approx(law[[1, 3]] / law[0], rel=1e-9)
+        curve, out = gemm_curve(table, n, k, SMS), np.empty(len(m))
+        gemm_times(curve.m, curve.ns[None], np.zeros(len(m), np.int64), m, out)
+        assert curve.last == last and out == pytest.approx(times, rel=1e-12)
+
     def test_sizes_outside_are_flagged(self, table):
         assert gemm_curve(table, 512, 16384, SMS).extrapolates
         assert gemm_curve(table, 256, 2048, SMS).extrapolates

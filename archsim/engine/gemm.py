@@ -128,6 +128,7 @@ class _Expert:
         )
         self._table = table
         self._products = (2, ffn, hidden), (1, hidden, ffn)  # gate and up are alike: (how many, n, k)
+        self._first, self._last = gate.m[0], gate.last
         self._m, self._ns = gate.m, np.stack([gate.ns, down.ns])
         self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in (gate, gate, down)]))
         self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in (gate, gate, down)]))
@@ -160,7 +161,7 @@ class _Expert:
 
     def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
         """bool[entry]: the weights' shape or the number of tokens lies outside what was measured."""
-        return self._outside | (tokens < self._m[0]) | (tokens > self._m[-1])
+        return self._outside | (tokens < self._first) | (tokens > self._last)
 
 
 @lru_cache(maxsize=64)
