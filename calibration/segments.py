@@ -25,6 +25,7 @@ from archsim.kernels import inner
 from calibration.segment_search import best_pieces
 
 MOST_PIECES = 8
+END_SPAN = 2.0  # a last piece over less than an octave may be a plateau, or the start of a protocol; longer ones tell more than a mean
 MOST_PIECES_OF_SPARSE = 4
 SPARSE_SIZES_PER_OCTAVE = 4.0  # up to here a law may have a piece for every two neighbouring sizes
 SPARSE_FAVOUR = 0.75  # fewer pieces must be that much better: leaving sizes out of few makes gaps that they suit
@@ -42,7 +43,8 @@ class SegmentLaw:
     """Time of S bytes: ``latency_ns[i] + S * ns_per_byte[i]`` from ``from_bytes[i]`` on.
 
     ``first_bytes``, ``last_bytes``: smallest and largest size measured; outside them the law extrapolates (below the
-    smallest size: the time of that size; above the largest: the last piece). ``residual_quantiles``: QUANTILES of
+    smallest size: the time of that size; above the largest: the last piece, which is one of its own where the last measured
+    one is short). ``residual_quantiles``: QUANTILES of
     measured / law - 1. ``held_out_error``: mean over half octaves of the error on sizes left out of the fit.
     """
 
@@ -89,6 +91,7 @@ def fit_segments(size_bytes, time_ns) -> SegmentLaw:
     size, time = _checked(size_bytes, time_ns)
     pieces, held_out_error = _choose(size, time)
     law = _fit(size, time, pieces)
+    law = _with_an_end(law)
     quantiles = _weighted_quantiles(time / law.time_ns(size) - 1, _evening_weights(size), QUANTILES)
     return replace(law, residual_quantiles=quantiles, held_out_error=held_out_error)
 
@@ -198,6 +201,21 @@ def _joined_pieces(size: np.ndarray, time: np.ndarray):
 def _law(size, from_bytes, latency_ns, ns_per_byte) -> SegmentLaw:
     columns = [tuple(float(x) for x in column) for column in (from_bytes, latency_ns, ns_per_byte)]
     return SegmentLaw(*columns, float(size.min()), float(size.max()), points=int(size.size))
+
+
+def _with_an_end(law: SegmentLaw) -> SegmentLaw:
+    """With a piece from the largest size on, unless the last one is long enough to tell what larger sizes take.
+
+    Its slope is that of the law over END_SPAN.
+    """
+    begin = max(law.last_bytes / END_SPAN, law.first_bytes)
+    if law.from_bytes[-1] <= begin or law.from_bytes[-1] >= law.last_bytes:
+        return law
+    early_ns, last_ns = (float(law.time_ns(size)) for size in (begin, law.last_bytes))
+    slope = max((last_ns - early_ns) / (law.last_bytes - begin), 0.0)
+    more = (law.last_bytes, last_ns - slope * law.last_bytes, slope)
+    pieces = zip((law.from_bytes, law.latency_ns, law.ns_per_byte), more, strict=True)
+    return replace(law, **dict(zip(("from_bytes", "latency_ns", "ns_per_byte"), (column + (each,) for column, each in pieces), strict=True)))
 
 
 def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, wanted: tuple[float, ...]) -> tuple[float, ...]:

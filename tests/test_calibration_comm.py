@@ -83,6 +83,18 @@ class TestSegments:
         assert law.time_ns(2**32) == pytest.approx(20000 + 2**32 / 350, rel=0.01)
         assert law.extrapolates([1023, 1024, 2**30, 2**30 + 1]).tolist() == [True, False, False, True]
 
+    def test_a_short_last_piece_does_not_say_what_larger_sizes_take(self):
+        """A plateau of times up to the largest size: with its slope, twice the size would take as long."""
+        size = np.unique(np.geomspace(2**14, 1.4 * 2**22, 300).round())
+        law = fit_segments(size, 5000 + np.minimum(size, 2**22) / 350)
+        last = size[-1]
+        assert law.from_bytes[-1] == last == law.last_bytes and law.ns_per_byte[-1] > 0.3 / 350 > law.ns_per_byte[-2]
+        times = law.time_ns(last * np.array([1, 1 + 1e-9, 2, 4]))
+        assert times[1] == pytest.approx(times[0], rel=1e-6) and times[3] > 1.5 * times[0]
+        assert law.time_ns(size) == pytest.approx(5000 + np.minimum(size, 2**22) / 350, rel=0.01)
+        octaves = 2.0 ** np.arange(12, 25)
+        assert len(fit_segments(octaves, 5000 + octaves / 350).from_bytes) == 1
+
     def test_no_time_falls_with_size_within_a_piece(self):
         time = three_pieces(SIZES) * (1 + 0.1 * np.random.default_rng(4).standard_normal(len(SIZES)))
         assert min(fit_segments(SIZES, time).ns_per_byte) >= 0
