@@ -95,7 +95,7 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
             n, k, m = (mine[name].to_numpy(np.int64) for name in POINT)
             predicted = table_times(table, n, k, m, sms_of(calibration.gpu)) / NS_PER_US
             cases = _cases(mine, predicted).assign(table=name_of(table), extrapolated=outside(table, n, k, m))
-            alike = _of_release(rows, GEMM_KEYS, key)
+            alike = _of_release(rows, GEMM_KEYS, key, table)
             found.append(cases.assign(floor=_floors(mine, alike, POINT), kind=_kinds(mine, table)))
     return _joined(found)
 
@@ -105,24 +105,34 @@ def _kinds(rows: pd.DataFrame, table: GemmTable | MoeTable) -> np.ndarray:
     names, size, known, sizes = ("nk", "m", table.shapes, table.m) if isinstance(table, GemmTable) else (("ep", "tp"), "tokens_total", table.ranks, table.tokens)
     named = rows[names[0]].astype(np.int64).astype(str) + "x" + rows[names[1]].astype(np.int64).astype(str)
     there = named.isin(known) & rows[size].astype(float).isin(sizes)
-    fitted = {name for sweep in table.sweeps for name in sweep.split(SAME)}
-    sweeps = rows["library_version"] + "/" + rows["run_id"]
-    return np.where(there & (rows["library"] == table.library) & sweeps.isin(fitted), FITTED, NEW)
+    return np.where(there & (rows["library"] == table.library) & _sweeps(rows).isin(_fitted(table)), FITTED, NEW)
 
 
-def _of_release(rows: pd.DataFrame, names: list[str], key: tuple) -> pd.DataFrame:
-    """Rows of all sweeps of a release; ``key``: what ``names`` are, and then the version."""
+def _of_release(rows: pd.DataFrame, names: list[str], key: tuple, table: GemmTable | MoeTable) -> pd.DataFrame:
+    """Rows of all sweeps of a release; of another version only those that the fit found to be alike, if it had this one.
+
+    ``key``: what ``names`` are, and then the version.
+    """
     same = rows["library_version"].map(release) == release(key[-1])
     for name, value in zip(names, key, strict=False):
         same &= rows[name] == value
-    return rows[same]
+    own, fitted = rows["library_version"] == key[-1], _sweeps(rows).isin(_fitted(table))
+    return rows[same & (own | fitted) if (same & own & fitted).any() else same]
+
+
+def _sweeps(rows: pd.DataFrame) -> pd.Series:
+    return rows["library_version"] + "/" + rows["run_id"]
+
+
+def _fitted(table: GemmTable | MoeTable) -> set[str]:
+    return {name for sweep in table.sweeps for name in sweep.split(SAME)}
 
 
 def _floors(mine: pd.DataFrame, alike: pd.DataFrame, point: list[str]) -> np.ndarray:
     """Of each row: how far it is from the median of the other sweeps of its release; nan where there is none."""
     sweeps = table_of_sweeps(alike, point, "latency_us_median")
     logs = np.log(mine["latency_us_median"].to_numpy(float))
-    at = sweeps.loc[pd.MultiIndex.from_frame(mine[point])].to_numpy(copy=True)
+    at = sweeps.reindex(pd.MultiIndex.from_frame(mine[point])).to_numpy(copy=True)
     at[np.isclose(at, logs[:, None], rtol=0, atol=1e-12)] = np.nan
     known = ~np.isnan(at).all(axis=1)
     floors = np.full(len(mine), np.nan)
@@ -222,7 +232,7 @@ def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.Da
     for key, mine in moe_groups(measurements, calibration.gpu):
         table = moe_table_for(calibration, *key)
         if table is not None:
-            floor = _floors(mine, _of_release(rows, MOE_NAMES[:-1], key[: len(MOE_NAMES)]), RANK_POINT)
+            floor = _floors(mine, _of_release(rows, MOE_NAMES[:-1], key[: len(MOE_NAMES)], table), RANK_POINT)
             found.append(_moe_predicted(table, mine).assign(floor=floor))
     return _joined(found)
 

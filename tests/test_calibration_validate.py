@@ -140,6 +140,16 @@ def test_without_a_repetition_the_floor_is_a_dash_and_why(judge):
     assert why not in out
 
 
+def test_sweeps_that_the_fit_found_to_differ_are_no_repetitions_of_each_other(judge):
+    """Release candidates that disagree are tables of their own; so are their floors."""
+    m = tuple(range(1, 40))
+    rows = gemm(("1", "2"), "3.0rc1", m) + gemm(("1",), "3.0rc2", m, factor=1.5)
+    out, _, cases, _ = judge({"gemm": rows}, {"gemm": rows}, "--quick")
+    floors = cases.groupby("version")["floor"].mean()
+    assert floors["3.0rc1"] == pytest.approx(0.01, rel=0.05) and np.isnan(floors["3.0rc2"])
+    assert cases.groupby("version")["table"].first().to_dict() == {"3.0rc1": "torch 3.0rc1", "3.0rc2": "torch 3.0rc2"}
+
+
 def test_outputs_below_the_measurements_are_no_measurements(tmp_path, capsys):
     """Tables without rows are not written, and what was written is passed over."""
     folder = written(tmp_path / "mine", gemm=gemm())
