@@ -14,7 +14,7 @@ from archsim.specs.calibration import MoeTable, shape_of
 from calibration.gemm import NS_PER_US, quantiles
 from calibration.moe_between import LEAST_RANKS_TO_LEAVE_OUT, carried, choose
 from calibration.moe_law import POINT, axes, fit_law, law_ns, time_of_load
-from calibration.routing import BALANCED, load_draws, routing_of
+from calibration.routing import BALANCED, DRAWS_OF_POINT, load_draws, routing_of
 from calibration.sweeps import consensus, pools
 from microarch.gemm import UNIT
 
@@ -80,12 +80,14 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:
 
 
 def draw_noise(table: MoeTable, ep, tp, tokens) -> np.ndarray:
-    """Mean distance of one draw of the routing from the median draw, by the law, float64[point]; nan: nothing is drawn."""
+    """Mean distance of what a collector draws for a point from the median of that, by the law, float64[point]; nan: nothing is drawn."""
     named, found = _named(table), np.full(len(ep), np.nan)
     for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
         draws = load_draws(named, routing_of(table), e, t)
         if draws is not None:
             times = time_of_load(table.law, named, *draws, e, p, t)
+            together = DRAWS_OF_POINT.get(table.library, 1)
+            times = times[: len(times) // together * together].reshape(-1, together).mean(axis=1)
             found[at] = np.abs(times / np.median(times) - 1).mean()
     return found
 

@@ -3,7 +3,9 @@
 Collectors of fused MoE layers route made-up tokens. What one rank computes follows from how they do it, and is
 recomputed here (ai-dynamo/aiconfigurator, collector/helper.py, Apache-2.0: its rules, none of its code):
 
-- *balanced*: token t goes to experts t, t + experts / top_k, ...;
+- *balanced*: token t goes to experts t, t + experts / top_k, ...; or, of grouped GEMMs after a dispatch, all experts of
+  the rank get as many rows, not aligned to the tiles of the kernel (collector/sglang, prefill), which takes the weights
+  of one expert for a tile (*an expert a tile*);
 - *power law*: experts' shares are drawn from a power law for every point anew, and the heaviest rank is timed. Shares are
   rounded; what rounding (and the limit of one pair per token and expert) leaves is given to the smallest experts in
   turn, by older collectors over all of them (*smallest first*), by newer ones rank by rank;
@@ -11,7 +13,7 @@ recomputed here (ai-dynamo/aiconfigurator, collector/helper.py, Apache-2.0: its 
   tie, the lowest win, and what is lost of a token goes to the lowest experts: those of rank 0;
 - anything else: *by chance*, ranks about equal (``MoeLaw.spread``).
 
-Draws are not recorded. Laws use their mean; how much they scatter (``load_draws``) is what no law can tell.
+Draws are not recorded (a point is one draw, or the mean of several: ``DRAWS_OF_POINT``). Laws use their mean; how much they scatter (``load_draws``) is what no law can tell.
 """
 
 from __future__ import annotations
@@ -23,12 +25,16 @@ import numpy as np
 
 from archsim.specs.calibration import MoeLaw, MoeTable
 
-BALANCED, GROUPED, BY_CHANCE = "balanced", "balanced, grouped", "by chance"
+BALANCED, GROUPED, TILED, BY_CHANCE = "balanced", "balanced, grouped", "balanced, an expert a tile", "by chance"
 SMALLEST_FIRST, RANK_BY_RANK = "power law, smallest first", "power law, rank by rank"
 GROUPED_DRAWS = "power law, rank by rank, grouped"
 DRAWN = (SMALLEST_FIRST, RANK_BY_RANK, GROUPED_DRAWS)
 # Groups of experts, and how many of them a token may use: config.json of the model (n_group, topk_group).
 GROUPS = {"deepseek-v3": (8, 4), "deepseek-r1": (8, 4)}
+# Kernels of contiguous grouped GEMMs that were timed while the host launched them one by one, their rows unaligned.
+LAUNCHED_ONE_BY_ONE = ("deepepmoe-context",)
+ROWS_OF_TILE = 128  # of DeepGEMM's contiguous grouped GEMM (its README: each expert's rows are to be a multiple)
+DRAWS_OF_POINT = {"sglang-deepep": 5}  # of collectors that time several draws and keep the mean (collector/sglang)
 DRAWS = 128
 SEED = 0
 DRAWS_WITH_GROUPS = 16  # of the draws, where groups make them slow to follow
@@ -37,10 +43,12 @@ TOKENS_OF_DRAW = 256  # of a batch, evenly spaced: their groups stand for those 
 MANY, FEW = (1.0, 0.8), (0.01, 2.0)
 
 
-def candidates(model: str, distribution: str) -> tuple[str, ...]:
+def candidates(model: str, distribution: str, kernel: str = "") -> tuple[str, ...]:
     """Routings that a distribution of the schema may stand for; a fit takes the one that explains times best."""
     grouped = model.lower() in GROUPS
     if distribution == BALANCED:
+        if kernel in LAUNCHED_ONE_BY_ONE:
+            return (TILED,)
         return (BALANCED, GROUPED) if grouped else (BALANCED,)
     if _exponent(distribution) is None:
         return (BY_CHANCE,)
@@ -53,6 +61,9 @@ def rank_loads(named: dict, routing: str, law: MoeLaw, ep, tokens) -> tuple[np.n
     if routing == BALANCED:
         pairs, local = tokens * top_k / ep, experts / ep
         return pairs, np.minimum(local, np.maximum(pairs, 1.0))
+    if routing == TILED:
+        pairs, local = tokens * top_k / ep, experts / ep
+        return pairs, np.minimum(local, np.maximum(pairs / ROWS_OF_TILE, 1.0))
     if routing == BY_CHANCE:
         pairs, local = tokens * top_k / ep**law.spread, experts / ep
         return pairs, np.maximum(local * -np.expm1(-pairs / local), np.minimum(local, 1.0))
@@ -78,7 +89,7 @@ def load_draws(named: dict, routing: str, ep: float, tokens: float) -> np.ndarra
 
 def routing_of(table: MoeTable) -> str:
     """The routing that a table was fitted with."""
-    return table.routing or candidates(table.model, table.distribution)[0]
+    return table.routing or candidates(table.model, table.distribution, table.kernel)[0]
 
 
 def _exponent(distribution: str) -> float | None:

@@ -23,12 +23,12 @@ ROUTINGS = [("balanced", name) for name in (routing.BALANCED, routing.GROUPED)] 
 ]
 
 
-def layers(distribution="balanced", how=routing.BALANCED, version="1.0", powers=14) -> pd.DataFrame:
+def layers(distribution="balanced", how=routing.BALANCED, version="1.0", powers=14, law=LAW) -> pd.DataFrame:
     points = np.array([(ep, tp, 2.0**power) for ep, tp in RANKS for power in range(powers)])
     named = {**MODEL, "distribution": distribution}
     return pd.DataFrame(points, columns=POINT).assign(
         **{key: float(value) if isinstance(value, int) else value for key, value in named.items()},
-        latency_us_median=law_ns(LAW, named, how, *points.T) / 1e3,
+        latency_us_median=law_ns(law, named, how, *points.T) / 1e3,
         run_id="1",
         gpu_name="H100",
         library="lib",
@@ -75,6 +75,13 @@ class TestLoads:
         assert routing.candidates("qwen", "balanced") == (routing.BALANCED,)
         assert routing.candidates("qwen", "measured") == (routing.BY_CHANCE,)
         assert routing.GROUPED_DRAWS in routing.candidates("DeepSeek-V3", "power_law_0.6")
+        assert routing.candidates("DeepSeek-V3", "balanced", "deepepmoe-context") == (routing.TILED,)
+
+    @given(st.sampled_from([1, 2, 4, 16, 128]), st.integers(1, 100_000))
+    def test_with_an_expert_a_tile_weights_are_read_for_every_tile_at_most(self, ep, tokens):
+        (pairs,), (active,) = loads(routing.TILED, ep, tokens, "balanced")
+        assert pairs == tokens * 8 / ep
+        assert active == min(max(pairs / routing.ROWS_OF_TILE, 1), 128 / ep) <= loads(routing.BALANCED, ep, tokens, "balanced")[1]
 
 
 class TestFit:
@@ -85,6 +92,15 @@ class TestFit:
         assert table.routing == how
         times = moe_ns(table, *(rows[name].to_numpy() for name in POINT))
         assert times == pytest.approx(rows["latency_us_median"] * 1e3, rel=0.001)
+
+    def test_what_the_host_takes_to_launch_is_a_floor_and_is_found(self):
+        floored = LAW.model_copy(update={"floor_ns": 400_000.0})
+        rows = layers(how=routing.TILED, law=floored).assign(kernel="deepepmoe-context")
+        (table,) = fit_moe(rows)
+        assert table.law.floor_ns == pytest.approx(400_000, rel=0.01)
+        ((named, sweeps),) = moe_pools(rows)
+        assert left_out_errors(sweeps, named)["error"].abs().mean() < 0.03
+        assert fit_moe(layers())[0].law.floor_ns == 0
 
     def test_ranks_left_out(self):
         ((named, sweeps),) = moe_pools(layers())

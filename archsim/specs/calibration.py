@@ -128,8 +128,9 @@ class MoeLaw(Spec):
     """Time of the rank that is waited for, from its token-expert pairs and those of its experts that get any ("active").
 
     t = launch + ns_per_token tokens + ns_per_pair pairs + ns_per_expert experts / ep
-    + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order); flop = 6 pairs hidden ffn / tp; bytes = 3 slices of each
-    active expert. ``spread``: of routing by chance, where pairs = tokens top_k / ep^spread.
+    + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order), and not below ``floor_ns``: what the host takes where it
+    launches the kernels one by one. flop = 6 pairs hidden ffn / tp; bytes = 3 slices of each active expert. ``spread``: of
+    routing by chance, where pairs = tokens top_k / ep^spread.
     """
 
     launch_ns: NotNegative
@@ -139,6 +140,7 @@ class MoeLaw(Spec):
     flop_per_s: Positive
     bytes_per_s: Positive
     order: Annotated[float, Field(ge=1, le=20)]
+    floor_ns: NotNegative = 0.0
     spread: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
