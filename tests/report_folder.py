@@ -132,6 +132,7 @@ def _result(
         "die_utilisation": BUSY.get(policy, BUSY_AT_HOME)[1],
         "load_max_over_mean": 1.15 if policy == "base" else 1.3 + _wobble(*key),
         "replicas_max_bytes_per_die": round(2.3e9 * (1 + _wobble(*key))) if "pred" in policy else 0,
+        "layers": len(model.moe_layer_ids),
         "events": round(weights / 1e6),
         "replicas_evicted": 0,
         **{f"bound_{name}": share for name, share in shares.items()},

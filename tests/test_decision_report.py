@@ -10,7 +10,7 @@ from test_report import Page
 from archsim.report import data, design_map, published_overhead
 from archsim.report.data import HOST_TIMES, read_report
 from archsim.report.deciders import added_mm2, families, words
-from archsim.report.decisions import section
+from archsim.report.decisions import section, step_exposed_ns
 from archsim.report.page import write_report
 from archsim.specs.hardware import SystemSpec
 from archsim.specs.library import load_assumptions, load_experiment, load_system
@@ -180,3 +180,20 @@ def test_page_is_the_same_again_and_complete(folder, page):
     ids = {attrs["id"] for _, attrs in page.tags if "id" in attrs}
     assert "decisions" in ids and set(data.DECISIONS) <= set(data.RESULT_COLUMNS)
     assert not re.search(r"\bnan\b|None", re.sub(r"<style>.*?</style>", "", text, flags=re.S))
+
+
+def test_exposed_a_step_does_not_depend_on_how_many_layers_ran(folder, report, tmp_path):
+    """Three layers of 58 have three decisions an iteration; folders without the column are of all layers."""
+    for name in ("manifest.yaml", "dies.csv", "links.csv"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    rows, part = read_csv(folder / "results.csv"), 3 / LAYERS
+    scaled = ("decision_exposed_ns", "exposed_evaluate_ns", "decode_ns")
+    write_csv(tmp_path / "results.csv", [row | {name: float(row[name]) * part for name in scaled} | {"layers": 3} for row in rows])
+    few = read_report(tmp_path)
+    assert [step_exposed_ns(few, run) for run in few.runs] == pytest.approx([step_exposed_ns(report, run) for run in report.runs])
+    hosts = [section(each)["hosts"] for each in (few, report)]
+    assert [row["exposed"] for row in hosts[0]] == [row["exposed"] for row in hosts[1]]
+    assert [row["claim"] and row["claim"].verdict for row in hosts[0]] == [row["claim"] and row["claim"].verdict for row in hosts[1]]
+    write_csv(tmp_path / "results.csv", [{key: value for key, value in row.items() if key != "layers"} for row in rows])
+    old = read_report(tmp_path)
+    assert [step_exposed_ns(old, run) for run in old.runs] == [step_exposed_ns(report, run) for run in report.runs]

@@ -29,6 +29,7 @@ RESULT_COLUMNS = (
 OPTIONAL = ("throughput_tokens_per_s", "speedup_vs_base", "load_max_over_mean", *BOUNDS, *OVERHEADS, *HOST_TIMES)
 # Not there in folders of older versions.
 CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_extrapolated")
+LATER = (*CALIBRATION, "layers")
 NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
 DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
 LINK_COLUMNS = ("run", "src", "dst", "src_x", "src_y", "dst_x", "dst_y", "direction", "utilisation")
@@ -135,6 +136,22 @@ class Report:
     def traces(self) -> list[str]:
         """What the runs call their routing."""
         return list(dict.fromkeys(run.trace for run in self.runs))
+
+    def moe_layers(self, model: str) -> int:
+        """How many MoE layers a model has."""
+        layers = self.models[model]["moe_layers"]
+        return len(range(layers["first"], layers["last"] + 1, layers["every"]))
+
+    def layers_of(self, run: Run) -> int:
+        """How many of its model's MoE layers a run had: fewer than all by ``workload.layers``, or by its trace."""
+        ran = run.get("layers")
+        return self.moe_layers(run.place.model) if ran is None else int(ran)
+
+    def parts_of_models(self) -> dict[str, tuple[int, int]]:
+        """Model → (MoE layers that ran, all that it has), of models that did not run whole."""
+        ran = {run.place.model: self.layers_of(run) for run in self.runs}
+        both = {model: (ran[model], self.moe_layers(model)) for model in self.models if model in ran}
+        return {model: each for model, each in both.items() if each[0] < each[1]}
 
     def tie_pairs(self) -> list[tuple[str, str]]:
         """Labels of assumption sets that differ in the order of simultaneous events alone: (sequence, heapq)."""
@@ -249,7 +266,7 @@ def _run(where: str, row: dict[str, str]) -> Run:
     numbers = {
         column: _number(where, column, row[column]) for column in NUMBERS if row[column] or column not in OPTIONAL
     }
-    numbers |= {column: _number(where, column, row[column]) for column in CALIBRATION if row.get(column)}
+    numbers |= {column: _number(where, column, row[column]) for column in LATER if row.get(column)}
     place = Place(row["assumptions"], row["system"], row["model"])
     return Run(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers)
 

@@ -102,8 +102,7 @@ def misses(compared: Iterable[Comparison]) -> str:
 def decisions_of(report: Report, run: Run) -> int:
     """How many steps of MoE layers a run had, each with a decision."""
     iterations = int(run["decode_steps"]) + (run["prefill_ns"] > 0)
-    layers = report.models[run.place.model]["moe_layers"]
-    return max(1, iterations * len(range(layers["first"], layers["last"] + 1, layers["every"])))
+    return max(1, iterations * report.layers_of(run))
 
 
 def _host_times_ns(low: float, high: float, measured: float, exposed_ns: float, host_ns: float) -> tuple[float, float]:
