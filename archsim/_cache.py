@@ -14,7 +14,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 # What shows results and cannot change them, relative to the package.
-_SHOWS_ONLY = ("report", "cli.py", "printing.py", "progress.py")
+_SHOWS_ONLY = ("report", "cli.py", "printing.py", "progress.py", "targets.py")
 _COMMANDS = ("command.py", "commands.py")
 _KEPT_S = 7 * 24 * 3600.0
 

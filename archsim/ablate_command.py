@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from archsim.cores import available_cores
 from archsim.specs.assumptions import AssumptionsSpec, shipped_sets
@@ -11,6 +10,7 @@ from archsim.specs.errors import ArchsimError
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import load_assumptions
 from archsim.specs.nearest import did_you_mean
+from archsim.targets import target, tell_replaced
 
 OK, INTERRUPTED = 0, 130
 
@@ -23,9 +23,11 @@ def ablate_command(experiment: ExperimentSpec, start: str, end: str, out: str | 
     from archsim.report.units import factor
 
     first, last = set_of(experiment, start), set_of(experiment, end)
-    folder = Path("reports") / f"{experiment.name}-ablation" if out is None else Path(out)
+    folder = target(experiment.name, out, "ablation")
     jobs = jobs or available_cores()
-    print(f"{experiment.name}: {start} → {end}, {ablated(experiment, first, last).runs} runs, {jobs} jobs → {folder}", flush=True)
+    whole = ablated(experiment, first, last)
+    print(f"{experiment.name}: {start} → {end}, {whole.runs} runs, {jobs} jobs → {folder}", flush=True)
+    tell_replaced(folder, whole.resolved())
     try:
         with watcher() as watching:
             found = ablate(experiment, first, last, folder, jobs, watching)

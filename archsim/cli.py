@@ -86,7 +86,7 @@ def _add_studies(commands) -> None:
 
     explore = commands.add_parser("explore", help="search the points of a `sweep:` for those that no other beats")
     _add_experiment(explore, "experiment with `sweep:` and `explore:`")
-    explore.add_argument("--out", metavar="DIR", help="folder of the report (default: reports/NAME)")
+    explore.add_argument("--out", metavar="DIR", help="folder of the report (default: reports/NAME-exploration)")
     explore.add_argument("--jobs", type=positive, metavar="N", help="runs side by side (default: number of cores)")
     explore.set_defaults(command=_explore)
 

@@ -11,6 +11,7 @@ from archsim.cores import available_cores
 from archsim.printing import console, grid, print_notes
 from archsim.specs.errors import ArchsimError
 from archsim.specs.experiment import ExperimentSpec
+from archsim.targets import target, tell_replaced
 
 if TYPE_CHECKING:
     from archsim.execution.runs import Run
@@ -28,11 +29,12 @@ def sweep_command(
     if dry_run:
         print(head, flush=True)
         return _print_runs(experiment)
-    folder = Path("reports") / experiment.name if out is None else Path(out)
+    folder = target(experiment.name, out)
     jobs = jobs or available_cores()
     # Before anything heavy is imported: something is on the screen at once.
     doers = _counted(jobs, "job") if scheduler is None else scheduler
     print(f"{head}, {doers} → {folder}", flush=True)
+    tell_replaced(folder, experiment.resolved())
     from archsim.progress import watcher
     from archsim.runner import sweep
 

@@ -9,6 +9,7 @@ from archsim.cores import available_cores
 from archsim.printing import console, grid, print_notes
 from archsim.specs.explore import ExploreSpec
 from archsim.specs.points import SweepPlan
+from archsim.targets import target, tell_replaced
 
 OK, INTERRUPTED = 0, 130
 _SHOWN = 20  # points of the front that are printed
@@ -16,16 +17,19 @@ _SHOWN = 20  # points of the front that are printed
 
 def explore_command(plan: SweepPlan, spec: ExploreSpec, out: str | None, jobs: int | None) -> int:
     """``plan``: with the analytical engine. Runs what is missing, writes the page and those of the best designs."""
-    folder = Path("reports") / plan.experiment.name if out is None else Path(out)
+    folder = target(plan.experiment.name, out, "exploration")
     jobs = jobs or available_cores()
     print(f"{plan.experiment.name}: {plan.combinations:,} points, by {', '.join(spec.objectives)} → {folder}", flush=True)
     from archsim.exploration.explore import explore
+    from archsim.exploration.manifest import given, write_manifest
     from archsim.files import sole_writer
     from archsim.progress import watcher
     from archsim.report.explore_page import wanted, write_exploration
 
+    tell_replaced(folder, given(plan, spec))
     try:
         with sole_writer(folder):
+            write_manifest(plan, spec, folder)
             found = explore(plan, spec, folder, jobs, watcher)
             designs = {point.index: plan.resolved(plan.point(point.index)._replace(engine="event")) for point in wanted(found).values()}
             pages = {index: _report(tree, index, folder, jobs) for index, tree in designs.items()}

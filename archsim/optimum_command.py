@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from archsim.specs.experiment import ExperimentSpec
+from archsim.targets import target, tell_replaced
 
 OK = 0
 
@@ -19,7 +18,8 @@ def optimum_command(experiment: ExperimentSpec, out: str | None, most_steps: int
     from archsim.report.units import percent
     from archsim.runner import prepare
 
-    folder = Path("reports") / f"{experiment.name}-optimum" if out is None else Path(out)
+    folder = target(experiment.name, out, "optimum")
+    tell_replaced(folder, None)
     prepared = prepare(experiment)
     refuse_misfits(prepared.runs)
     simulator, found, bounds, machine = Simulator(prepared.traces), [], Bounds(), None

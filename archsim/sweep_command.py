@@ -10,6 +10,7 @@ from archsim.printing import console, grid, print_notes
 from archsim.specs.errors import SpecError
 from archsim.specs.points import SweepPlan
 from archsim.specs.yaml_loader import dump_yaml
+from archsim.targets import target, tell_replaced
 
 OK, INTERRUPTED = 0, 130
 _LISTED, _BEST = 20, 10
@@ -22,12 +23,13 @@ def sweep_points_command(
     if point is not None:
         sys.stdout.write(dump_yaml(plan.resolved(plan.point(point))))
         return OK
-    folder = Path("reports") / plan.experiment.name if out is None else Path(out)
+    folder = target(plan.experiment.name, out)
     print(f"{plan.experiment.name}: {_axes(plan)}, {plan.combinations:,} points{'' if dry_run else f' → {folder}'}", flush=True)
     from archsim.execution.sweeping import select
 
     if dry_run:
         return _print_points(plan, select(plan))
+    tell_replaced(folder, plan.given())
     from archsim.compare_command import write_sample_of_points
     from archsim.execution.sweeping import sweep_points
     from archsim.progress import watcher

@@ -30,6 +30,7 @@ ROOMS = [
         "archsim.ablate_command",
         "archsim.optimum_command",
         "archsim.printing",
+        "archsim.targets",
         "archsim.cost_command",
         "archsim.compare_command",
         "archsim.explore_command",

@@ -13,19 +13,16 @@ A part says in its metadata which runs, of which code, it holds; one that holds 
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from archsim.execution.runs import Run
-from archsim.execution.store import MANIFEST, RunStore
+from archsim.execution.store import MANIFEST, RunStore, made_by
 from archsim.files import write_text
 from archsim.results import RUN_COLUMNS, base_of, with_speedup
 from archsim.specs.library import MANIFEST_KEY
 from archsim.specs.points import SweepPlan
-from archsim.specs.sweep import SWEEP_KEY
 from archsim.specs.yaml_loader import dump_yaml
 from archsim.tables import INTEGER, Table, parquet_facts, read_parquet, write_parquet_stream
 
@@ -74,14 +71,12 @@ class PointStore:
     def write_manifest(self, runs: int, dropped: Mapping[str, int]) -> None:
         """The experiment as it is before axes change it; how many runs there are and what was dropped, by constraint."""
         about = {
-            "version": version("archsim"),
-            "python": platform.python_version(),
-            **{library: version(library) for library in ("numpy", "numba")},
+            **made_by(),
             "points": self._plan.combinations,
             "runs": runs,
             "dropped": dict(dropped),
         }
-        write_text(self.folder / MANIFEST, dump_yaml({MANIFEST_KEY: about, **self._plan.tree.data, SWEEP_KEY: self._plan.sweep.given}))
+        write_text(self.folder / MANIFEST, dump_yaml({MANIFEST_KEY: about, **self._plan.given()}))
 
     def _rows(self, number: int) -> Iterator[dict[str, Any]]:
         yield from read_parquet(self._part(number), self.columns).rows

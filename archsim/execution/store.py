@@ -21,6 +21,12 @@ PAGE = "index.html"
 _MADE_LAST = ("results.parquet", "dies.csv", "links.csv", "timings.csv", "comparison.json", PAGE)
 
 
+def made_by() -> dict[str, str]:
+    """What every manifest says of the program that wrote it."""
+    libraries = {library: version(library) for library in ("numpy", "numba")}
+    return {"version": version("archsim"), "python": platform.python_version(), **libraries}
+
+
 class RunStore:
     """``runs/<key>.json``: the record of a run and the code that it is a result of."""
 
@@ -57,9 +63,7 @@ class RunStore:
     def write_manifest(self, experiment: ExperimentSpec, runs: Iterable[Run], digests: Mapping[str, str]) -> None:
         """What the results are results of; ``archsim sweep manifest.yaml`` makes them again."""
         about = {
-            "version": version("archsim"),
-            "python": platform.python_version(),
-            **{library: version(library) for library in ("numpy", "numba")},
+            **made_by(),
             "code": sorted({run.code for run in runs}),
             "runs": len(tuple(runs)),
             "traces": dict(digests),

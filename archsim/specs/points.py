@@ -15,7 +15,7 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.nearest import did_you_mean
 from archsim.specs.parts import NAMED, PLURAL, Maker, Part
 from archsim.specs.quantities import describe, parse_quantity
-from archsim.specs.sweep import KINDS, Axis, SweepSpec, canonical
+from archsim.specs.sweep import KINDS, SWEEP_KEY, Axis, SweepSpec, canonical
 from archsim.specs.validation import keys_of
 from archsim.specs.workload import WorkloadSpec
 from archsim.specs.yaml_loader import Place, Tree, dump_yaml
@@ -192,6 +192,10 @@ class SweepPlan:
         return {
             axis.name: "–" if axis.name in absent else written(axis.values[point.choice[self._group_of[axis.name]]]) for axis in self.sweep.axes
         }
+
+    def given(self) -> dict[str, Any]:
+        """The experiment as it is before axes change it, references expanded, with its ``sweep:``; loads again as an equal plan."""
+        return self.tree.data | {SWEEP_KEY: self.sweep.given}
 
     def resolved(self, point: Point) -> dict[str, Any]:
         """An experiment of this one point, everything written out; see ``ExperimentSpec.resolved``."""

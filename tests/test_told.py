@@ -1,0 +1,43 @@
+"""What commands tell beside their results: what they replace, what they kept, what a reader must know."""
+
+import pytest
+from test_explore import EXPLORED
+from tiny import TINY
+
+from archsim.cli import main
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current directory, with tiny.yaml in it."""
+    (tmp_path / "tiny.yaml").write_text(TINY.replace("batch: [12, 40]", "batch: 12"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def sweep(*arguments: str) -> int:
+    return main(["sweep", "tiny.yaml", "--set", "policies=[base, ep]", "--jobs", "1", *arguments])
+
+
+def test_a_report_of_another_experiment_is_not_replaced_in_silence(here, capsys):
+    assert sweep() == 0 and "replaces" not in capsys.readouterr().err
+    assert sweep() == 0 and "replaces" not in capsys.readouterr().err  # the same again
+    assert sweep("--set", "workload.seed=1") == 0
+    assert capsys.readouterr().err.startswith("replaces the report of tiny in reports/tiny, which had other settings\n")
+    assert sweep("--set", "name=other", "--out", "reports/tiny") == 0
+    assert capsys.readouterr().err.startswith("replaces the report of tiny in reports/tiny\n")
+
+
+def test_an_exploration_has_a_folder_of_its_own_and_is_repeated_from_its_manifest(here, capsys):
+    text = EXPLORED.replace("policies: [base, ep, allo, pred, allo+pred]", "policies: [base, ep]").replace("[12, 40]", "12")
+    (here / "tiny.yaml").write_text(text, encoding="utf-8")
+    assert main(["explore", "tiny.yaml", "--jobs", "1"]) == 0
+    folder = here / "reports" / "tiny-exploration"
+    assert "report: reports/tiny-exploration/index.html" in capsys.readouterr().out
+    assert 'href="manifest.yaml"' in (folder / "index.html").read_text(encoding="utf-8")
+    first = {name: (folder / name).read_bytes() for name in ("front.csv", "index.html", "manifest.yaml")}
+    assert main(["explore", str(folder / "manifest.yaml"), "--jobs", "1"]) == 0
+    assert "replaces" not in capsys.readouterr().err
+    assert main(["explore", str(folder / "manifest.yaml"), "--jobs", "1", "--out", "again"]) == 0
+    for name, content in first.items():
+        assert (folder / name).read_bytes() == content == (here / "again" / name).read_bytes()
