@@ -47,7 +47,7 @@ def sweep_command(
         )
         return INTERRUPTED
     _print_speedups(results, [policy.name for policy in experiment.policies])
-    _print_calibration_notes(results.runs.rows, experiment.systems)
+    _print_notes(results.runs.rows, experiment.systems)
     if experiment.engine == "analytical":
         from archsim.compare_command import write_sample
 
@@ -89,7 +89,7 @@ def run_command(
     width = max(map(len, row))
     for name, value in row.items():
         print(f"{name:<{width}}  {'' if value is None else value}")
-    _print_calibration_notes([row], chosen.systems)
+    _print_notes([row], chosen.systems)
     if timeline is not None:
         print(f"timeline: {timeline} (open it with https://ui.perfetto.dev)")
     return OK
@@ -162,10 +162,12 @@ def _print_speedups(results: Results, policies: Iterable[str]) -> None:
     console().print(table)
 
 
-def _print_calibration_notes(rows, systems) -> None:
+def _print_notes(rows, systems) -> None:
     from archsim.execution.calibration_notes import calibration_notes
+    from archsim.execution.drawn_notes import drawn_notes
 
     print_notes(calibration_notes(rows, {system.name: system.compute.calibration for system in systems}))
+    print_notes(drawn_notes(rows))
 
 
 def _print_page(folder: Path) -> None:

@@ -79,6 +79,7 @@ RUN_COLUMNS = MappingProxyType(
         "decode_ns_high": REAL,
         "gemm_extrapolated": REAL,  # share of the GEMMs' time at sizes outside the measured ones
         "copies_extrapolated": REAL,  # 1: slices of a size outside the measured ones of the links' copies; empty: links without
+        "drawn_from": REAL,  # requests of the trace that the batch, which is larger, is drawn from with replacement; else empty
         "energy_per_token_j": REAL,  # of the whole run; see ``archsim.economics`` for this and the four below
         "power_w": REAL,  # mean
         "die_mm2": REAL,  # estimated area of one die

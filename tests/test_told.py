@@ -5,6 +5,7 @@ from test_explore import EXPLORED
 from tiny import TINY
 
 from archsim.cli import main
+from archsim.execution.drawn_notes import drawn_notes
 
 
 @pytest.fixture
@@ -41,3 +42,19 @@ def test_an_exploration_has_a_folder_of_its_own_and_is_repeated_from_its_manifes
     assert main(["explore", str(folder / "manifest.yaml"), "--jobs", "1", "--out", "again"]) == 0
     for name, content in first.items():
         assert (folder / name).read_bytes() == content == (here / "again" / name).read_bytes()
+
+
+def test_a_batch_that_is_larger_than_its_trace_is_told(here, capsys):
+    note = "12 requests are drawn from the 5 that there are, with replacement (by workload.seed)"
+    assert sweep("--set", "workload.trace.synthetic.requests=5") == 0
+    assert f"note: {note}" in capsys.readouterr().err
+    assert note in (here / "reports" / "tiny" / "index.html").read_text(encoding="utf-8")
+    assert main(["run", "tiny.yaml", "--set", "workload.trace.synthetic.requests=12"]) == 0
+    assert "drawn" not in capsys.readouterr().err
+
+
+def test_notes_of_many_batches_are_few():
+    rows = [{"batch": batch, "drawn_from": 5 if batch > 5 else None} for batch in range(20)]
+    notes = drawn_notes(rows)
+    assert len(notes) == 5 and notes[0].startswith("6 requests") and notes[-1] == "so are 10 other batches (column drawn_from)"
+    assert drawn_notes(rows[:6]) == []

@@ -28,7 +28,7 @@ BOUND_BY = {
 
 
 def measure_run(run: Run, demand: Demand, label: str, outcome: Outcome) -> dict[str, Any]:
-    """The run's row, without the columns that need other runs. ``label``: of generated routing.
+    """The run's row, without the columns that need other runs or the trace. ``label``: of generated routing.
 
     Times in ns, ratios as fractions; ``None`` where there is nothing to measure.
     """

@@ -39,7 +39,9 @@ class Simulator:
         outcome = engine.run()
         wall_s = time.perf_counter() - begin
         dies, links = measure_dies(outcome), measure_links(outcome)
-        row = measure_run(run, engine.demand, self._source(run.demand).label, outcome)
+        source = self._source(run.demand)
+        row = measure_run(run, engine.demand, source.label, outcome)
+        row |= {"drawn_from": float(source.requests) if run.batch > source.requests else None}
         row |= work_of(run.model, run.assumptions, dies, links)
         row |= economics(activity_of(run.model, row), build_costs(run.system))
         return {

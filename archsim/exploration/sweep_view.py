@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from archsim.execution.calibration_notes import calibration_notes
+from archsim.execution.drawn_notes import drawn_notes
 from archsim.exploration.front import as_costs, pareto
 from archsim.exploration.outcome import Candidate, Exploration, band_of, limit_of, without_constants
 from archsim.specs.explore import OBJECTIVES, ExploreSpec
@@ -40,8 +41,10 @@ def view_of(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping
 
 
 def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What to know of the calibrations behind some points, ``rows`` being their results."""
-    return tuple(calibration_notes(rows, {point.system.name: point.system.compute.calibration for point in points}))
+    """What to know of the calibrations and batches behind some points, ``rows`` being their results."""
+    rows = list(rows)
+    named = {point.system.name: point.system.compute.calibration for point in points}
+    return (*calibration_notes(rows, named), *drawn_notes(rows))
 
 
 def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candidate:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.execution.calibration_notes import EXTRAPOLATED, calibration_notes
+from archsim.execution.drawn_notes import drawn_notes
 from archsim.files import write_text
 from archsim.report import decisions, engines, figures, tables
 from archsim.report.data import Report, read_report
@@ -43,7 +44,7 @@ def _context(report: Report) -> dict[str, Any]:
         "places": places,
         "planned": _planned(report),
         "overview": tables.overview(report),
-        "calibration_notes": calibration_notes(_rows(report), _calibrations(report)),
+        "calibration_notes": calibration_notes(_rows(report), _calibrations(report)) + drawn_notes(_rows(report)),
         "assumptions": tables.assumptions(report),
         "origins": tables.origins(report),
         "comparisons": list(comparisons.items()),
@@ -76,7 +77,8 @@ def _context(report: Report) -> dict[str, Any]:
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:
-    return [{"system": run.place.system} | {name: run.get(name) for name in EXTRAPOLATED} for run in report.runs]
+    names = (*EXTRAPOLATED, "drawn_from")
+    return [{"system": run.place.system, "batch": run.batch} | {name: run.get(name) for name in names} for run in report.runs]
 
 
 def _calibrations(report: Report) -> dict[str, str | None]:
