@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archsim.results import BASE_POLICY, Results
+from archsim.results import BASE_POLICY, Results, layers_that_ran
 from archsim.runner import Watcher, sweep
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
 from archsim.specs.errors import ArchsimError
@@ -67,7 +67,8 @@ class Waterfall:
 
 @dataclass(frozen=True)
 class Ablation:
-    """``closes``: whether the chain's end gave the results of the other set, to the bit, in every run."""
+    """``closes``: whether the chain's end gave the results of the other set, to the bit, in every run; ``layers``: which ran, see
+    `archsim.results.layers_that_ran`."""
 
     start: AssumptionsSpec
     end: AssumptionsSpec
@@ -75,6 +76,7 @@ class Ablation:
     waterfalls: tuple[Waterfall, ...]
     closes: bool
     runs: int
+    layers: Mapping[str, tuple[tuple[int, ...], int]]
 
 
 def links_between(start: AssumptionsSpec, end: AssumptionsSpec) -> tuple[Link, ...]:
@@ -112,18 +114,18 @@ def ablate(
 ) -> Ablation:
     """Run what is missing in ``out`` and put it together. Raises what :func:`archsim.runner.sweep` raises."""
     results = sweep(ablated(experiment, start, end), out, jobs, watcher)
-    return waterfalls_of(results, start, end)
+    return waterfalls_of(results, start, end, {model.name: len(model.moe_layer_ids) for model in experiment.models})
 
 
-def waterfalls_of(results: Results, start: AssumptionsSpec, end: AssumptionsSpec) -> Ablation:
-    """The effects of every link, from the results of :func:`ablated`."""
+def waterfalls_of(results: Results, start: AssumptionsSpec, end: AssumptionsSpec, models: Mapping[str, int]) -> Ablation:
+    """The effects of every link, from the results of :func:`ablated`. models: name → how many MoE layers it has."""
     links = links_between(start, end)
     rows = {(*(row[name] for name in _COMPARED), row["assumptions"]): row for row in results.runs.rows}
     places = dict.fromkeys(key[:-1] for key in rows if key[3] != BASE_POLICY)
     falls = [_waterfall(place, rows, links, start, end) for place in places]
     every = dict.fromkeys(key[:-1] for key in rows)
     closes = all(_same(rows[(*place, links[-1].chain.label)], rows[(*place, end.label)]) for place in every)
-    return Ablation(start, end, links, tuple(falls), closes, len(results.runs.rows))
+    return Ablation(start, end, links, tuple(falls), closes, len(results.runs.rows), layers_that_ran(results.runs.rows, models))
 
 
 def _waterfall(place: tuple, rows: Mapping[tuple, Mapping[str, Any]], links: Sequence[Link], start, end) -> Waterfall:

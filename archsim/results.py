@@ -176,6 +176,17 @@ def with_speedup(row: Mapping[str, Any], base: Mapping[tuple, Mapping[str, Any]]
     return {**row, "speedup_vs_base": _speedup(row, base.get(_compared(row)))}
 
 
+def layers_that_ran(rows: Iterable[Mapping[str, Any]], models: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Model → (how many MoE layers its runs had, ascending; how many it has). ``models``: name → how many it has.
+
+    Rows of older versions, which lack ``layers``, count as those of all.
+    """
+    ran: dict[str, set[int]] = {}
+    for row in rows:
+        ran.setdefault(row["model"], set()).add(int(row.get("layers") or models[row["model"]]))
+    return {model: (tuple(sorted(ran[model])), every) for model, every in models.items() if model in ran}
+
+
 def _compared(row: Mapping[str, Any]) -> tuple:
     """What two runs share whose policies are compared."""
     return tuple(row[name] for name in ("system", "model", "trace", "batch", "engine", "assumptions"))

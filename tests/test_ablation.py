@@ -68,6 +68,9 @@ def test_page_and_table_tell_all_of_it(made):
     rows = list(csv.DictReader((folder / "out" / "ablation.csv").open(encoding="utf-8")))
     assert len(rows) == len(found.waterfalls) * len(found.links)
     assert all(f"<code>{link.field}</code>" in page for link in found.links)
+    assert "MoE layers of toy" in page and "archsim ablate manifest.yaml --from published --to physical" in page
+    assert (folder / "out" / "manifest.yaml").is_file()
+    assert "1 of 2 MoE layers of toy" in render(replace(found, layers={"toy": ((1,), 2)}), "tiny")
 
 
 def test_a_chain_that_does_not_close_is_said_to(made):

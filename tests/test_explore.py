@@ -10,7 +10,7 @@ from tiny import TINY
 from archsim.cli import main
 from archsim.exploration.explore import explore
 from archsim.exploration.front import as_costs, pareto
-from archsim.exploration.outcome import sensitivities
+from archsim.exploration.outcome import objectives_of, sensitivities
 from archsim.exploration.sweep_view import SHOWN, view_of
 from archsim.report.explore_page import csv_of, render, wanted, write_exploration
 from archsim.results import RUN_COLUMNS
@@ -77,6 +77,25 @@ def test_a_best_design_runs_again_from_its_yaml(file, found):
     tree = plan.resolved(plan.point(best.index)._replace(engine="event"))
     row = sweep(ExperimentSpec.model_validate(tree), file.parent / "again", 1).runs.rows[0]
     assert row["throughput_tokens_per_s"] == best.values["throughput"] and row["run"] == best.run
+
+
+def test_objectives_are_of_all_layers_however_few_ran(file, found):
+    """The columns stay those of the layers that ran; what is judged does not depend on how many, so that budgets hold."""
+    plan, outcome = found
+    point = plan.point(outcome.front[0].index)
+    row = {"throughput_tokens_per_s": 600.0, "decode_ns": 100.0, "energy_per_token_j": 0.5, "power_w": 90.0, "silicon_mm2": 1.0, "cost_usd": 2.0}
+    every = len(point.model.moe_layer_ids)
+    part = objectives_of(point.model, row | {"layers": 1})
+    whole = objectives_of(point.model, row | {"layers": every})
+    assert whole == objectives_of(point.model, row | {"layers": None})  # of an older version
+    assert part["throughput"] * every == pytest.approx(whole["throughput"]) and part["time"] == pytest.approx(whole["time"] * every)
+    assert {name for name in OBJECTIVES if part[name] != whole[name]} == {"throughput", "time"}
+    few, spec = load_exploration(file, ["policies=[base, ep]", "workload.layers=1", "workload.trace.synthetic.prompt_tokens=0", "assumptions=physical"])
+    seen = explore(few, spec, file.parent / "few layers", 1, unwatched)
+    assert all(each.values["throughput"] * each.values["energy"] == pytest.approx(each.values["power"]) for each in seen.points)
+    page = render(seen, {}, {})
+    assert f"1 of {every} MoE layers of {point.model.name}" in page and "Not all MoE layers ran" in page
+    assert "Not all MoE layers ran" not in render(outcome, {}, {})
 
 
 def test_budgets_are_kept(found):

@@ -10,6 +10,7 @@ from report_folder import read_csv, write_csv, write_folder
 from archsim.report import data, published
 from archsim.report.data import ReportError, read_report
 from archsim.report.figures import BOUND_NAMES, speedup_panels
+from archsim.report.layers import told
 from archsim.report.mesh_map import LEVELS, level, mesh_map
 from archsim.report.page import render, write_report
 from archsim.report.svg import linear_axis, log_axis
@@ -99,7 +100,7 @@ def test_names_everything_that_was_run(page):
         "physical",
     ):
         assert name in page.text
-    assert "archsim sweep reports/made-up/manifest.yaml" in page.text
+    assert "in this folder: archsim sweep manifest.yaml" in page.text
     assert "144 runs:" in page.text
 
 
@@ -316,9 +317,26 @@ def test_conditions_that_differ_are_told(tmp_path):
     assert found.conditions == (
         "3 decode steps instead of 127",
         "generated traffic instead of recorded",
-        "batch 128, 235 instead of 4096, 8192, 16384",
+        "batch 128 and 235 instead of 4,096, 8,192 and 16,384",
         "on isca26_dojo only",
     )
+
+
+def test_layers_that_did_not_run_are_told(tmp_path, text):
+    """In the head, beside the throughput, and in what differs from the published runs."""
+    write_folder(tmp_path, changes={"layers": 3})
+    found = compare(tmp_path)["speed-up of allo+pred, deepseek-v3", "published"]
+    assert "3 of 58 MoE layers of deepseek-v3" in found.conditions
+    page = render(read_report(tmp_path))
+    assert "10 runs: 3 of 58 MoE layers of deepseek-v3 on dojo" in " ".join(page.split()).replace("runs:\n", "runs: ")
+    assert "of all of them it is 3/58 of it (deepseek-v3)" in page
+    assert "MoE layers of deepseek-v3, qwen3-235b-a22b on" in text and "of all of them it is" not in text
+
+
+def test_layers_are_told_of_every_model():
+    parts = {"a": ((3,), 58), "b": ((48,), 48), "c": ((1, 2, 4), 4)}
+    assert told(parts) == "3 of 58 MoE layers of a, all MoE layers of b, 1, 2 or 4 of 4 MoE layers of c"
+    assert told({"b": ((48,), 48), "d": ((1,), 1)}) == "MoE layers of b, d"
 
 
 def test_an_edited_system_is_told(tmp_path):
@@ -340,7 +358,7 @@ def test_hops_and_expert_parallelism(tmp_path):
     assert found["hops of base ÷ hops of allo", "physical"].met
     assert ("hops of base ÷ hops of allo+pred", "physical") not in found  # nothing to divide by
     assert "hardware of arXiv v2" in found["hops of base ÷ hops of allo", "physical"].conditions
-    assert {what for what, _ in found if "over ep" in what} == {"speed-up of allo+pred over ep, batch 16384"}
+    assert {what for what, _ in found if "over ep" in what} == {"speed-up of allo+pred over ep, batch 16,384"}
     assert "no hops" in Page(render(read_report(tmp_path))).text
 
 

@@ -15,12 +15,12 @@ from archsim.execution.point_measures import Measures
 from archsim.execution.sweeping import sweep_points
 from archsim.exploration.engine_runs import EngineRuns, Row
 from archsim.exploration.front import as_costs
-from archsim.exploration.outcome import Candidate, Exploration, without_constants
+from archsim.exploration.outcome import Candidate, Exploration, objectives_of, without_constants
 from archsim.exploration.sampling import sample_points
 from archsim.exploration.search import search
-from archsim.exploration.sweep_view import candidate_of, notes_of
+from archsim.exploration.sweep_view import candidate_of, layers_of, notes_of
 from archsim.results import RUN_COLUMNS
-from archsim.specs.explore import OBJECTIVES, ExploreSpec
+from archsim.specs.explore import ExploreSpec
 from archsim.specs.points import Point, SweepPlan
 from archsim.tables import INTEGER, read_parquet
 
@@ -49,6 +49,7 @@ def explore(plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, 
 
         costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
         found = search(costs, _families(points), run, budget, spec.seed)
+    rows = [dear.known.get(point.index, cheap[point.index]) for point in points]
     candidates = _candidates(plan, judge, points, cheap, cheap_values, dear.known, found.front)
     return Exploration(
         name=plan.experiment.name,
@@ -60,7 +61,8 @@ def explore(plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, 
         stable=found.stable,
         failures=tuple(dear.failures),
         assumptions=tuple(each.label for each in plan.experiment.assumptions),
-        notes=notes_of(points, [dear.known.get(point.index, cheap[point.index]) for point in points]),
+        notes=notes_of(points, rows),
+        layers=layers_of(points, rows),
     )
 
 
@@ -74,8 +76,7 @@ class Judge:
     def values(self, point: Point, row: Row) -> dict[str, float]:
         """Every objective of a run, NaN where it has none; energy, area and price by these coefficients."""
         own = economics(activity_of(point.model, row), build_costs(point.system, self.coefficients), self.coefficients)
-        both = {**row, **own}
-        return {name: float(both[column]) if both[column] is not None else np.nan for name, (column, _, _) in OBJECTIVES.items()}
+        return objectives_of(point.model, {**row, **own})
 
     def costs(self, point: Point, row: Row | None) -> np.ndarray:
         """float64[objective], to be small; infinite for a run that failed or is not allowed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from archsim.specs.constraints import parse_constraint
 from archsim.specs.explore import OBJECTIVES, ExploreSpec
+from archsim.specs.model import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Candidate:
 class Exploration:
     """``points`` in the order of the sweep; ``stable``: no other point could be on the front by what was seen of errors.
 
-    ``notes``: what a reader must know of the calibrations behind them.
+    ``notes``: what a reader must know of the calibrations behind them; ``layers``: which ran, see
+    `archsim.results.layers_that_ran`.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Exploration:
     failures: tuple[str, ...]
     assumptions: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    layers: Mapping[str, tuple[tuple[int, ...], int]] = field(default_factory=dict)
 
     @cached_property
     def front(self) -> tuple[Candidate, ...]:
@@ -99,11 +102,29 @@ def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
     return (name, row[f"bound_{name}"]) if name else ("–", 0.0)
 
 
-def band_of(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Throughput at the ends of the calibration's interval."""
+def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
+    """Every objective of a run, NaN where it has none.
+
+    All are of all MoE layers of the model, as energy per token is, so that throughput times energy is power: where fewer
+    layers ran, the columns of the results are those of these, and throughput is less, time more by their share.
+    """
+    values = {name: np.nan if row[column] is None else float(row[column]) for name, (column, _, _) in OBJECTIVES.items()}
+    share = _share(model, row)
+    return values | {"throughput": values["throughput"] * share, "time": values["time"] / share}
+
+
+def _share(model: ModelSpec, row: Mapping[str, Any]) -> float:
+    """MoE layers that ran over those of the model; 1 in rows of older versions, which do not tell."""
+    every = len(model.moe_layer_ids)
+    return (row.get("layers") or every) / every
+
+
+def band_of(model: ModelSpec, row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Throughput of all MoE layers at the ends of the calibration's interval."""
     low, high, rate = row.get("decode_ns_low"), row.get("decode_ns_high"), row.get("throughput_tokens_per_s")
     if not low or not high or not rate:
         return None
+    rate *= _share(model, row)
     return rate * row["decode_ns"] / high, rate * row["decode_ns"] / low
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from archsim.execution.calibration_notes import calibration_notes
 from archsim.execution.drawn_notes import drawn_notes
 from archsim.exploration.front import as_costs, pareto
-from archsim.exploration.outcome import Candidate, Exploration, band_of, limit_of, without_constants
-from archsim.specs.explore import OBJECTIVES, ExploreSpec
+from archsim.exploration.outcome import Candidate, Exploration, band_of, limit_of, objectives_of, without_constants
+from archsim.results import layers_that_ran
+from archsim.specs.explore import ExploreSpec
 from archsim.specs.points import Point, SweepPlan
 
 SHOWN = ExploreSpec(objectives=("throughput", "energy", "cost"))
@@ -37,6 +38,7 @@ def view_of(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping
         failures=(),
         assumptions=tuple(each.label for each in plan.experiment.assumptions),
         notes=notes_of(at, rows),
+        layers=layers_of(at, rows),
     )
 
 
@@ -47,9 +49,14 @@ def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tupl
     return (*calibration_notes(rows, named), *drawn_notes(rows))
 
 
+def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[tuple[int, ...], int]]:
+    """Which MoE layers of the points' models ran, ``rows`` being their results."""
+    return layers_that_ran(rows, {point.model.name: len(point.model.moe_layer_ids) for point in points})
+
+
 def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candidate:
     """A point with the values of its row, by the engine that it names; not on a front yet."""
-    values = {name: np.nan if row[column] is None else float(row[column]) for name, (column, _, _) in OBJECTIVES.items()}
+    values = objectives_of(point.model, row)
     return Candidate(
         index=point.index,
         axes=levels_of(plan, point),
@@ -59,7 +66,7 @@ def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candi
         front=False,
         allowed=True,
         limit=limit_of(row),
-        band=band_of(row),
+        band=band_of(point.model, row),
         run=row["run"],
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from archsim.ablation import Ablation, Effect, Waterfall
 from archsim.files import write_text
+from archsim.report import layers
 from archsim.report.rendering import rendered
 from archsim.report.units import factor
 from archsim.report.waterfall import Change, waterfall
@@ -62,6 +63,7 @@ def render(found: Ablation, name: str) -> str:
     context = {
         "name": name,
         "found": found,
+        "layers": layers.told(found.layers),
         "start": found.start.label,
         "end": found.end.label,
         "groups": list(groups_of(found)),

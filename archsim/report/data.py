@@ -1,11 +1,13 @@
 """A report folder as it was written: the experiment, its runs, and what was measured per die and per link."""
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from archsim.report.layers import Parts
+from archsim.results import layers_that_ran
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
 from archsim.specs.errors import ArchsimError
 from archsim.specs.library import MANIFEST_KEY
@@ -147,11 +149,10 @@ class Report:
         ran = run.get("layers")
         return self.moe_layers(run.place.model) if ran is None else int(ran)
 
-    def parts_of_models(self) -> dict[str, tuple[int, int]]:
-        """Model → (MoE layers that ran, all that it has), of models that did not run whole."""
-        ran = {run.place.model: self.layers_of(run) for run in self.runs}
-        both = {model: (ran[model], self.moe_layers(model)) for model in self.models if model in ran}
-        return {model: each for model, each in both.items() if each[0] < each[1]}
+    def layers(self, runs: Iterable[Run] | None = None) -> Parts:
+        """Model → (how many MoE layers its runs had, how many it has), of all runs or of these."""
+        rows = ({"model": run.place.model, "layers": run.get("layers")} for run in runs or self.runs)
+        return layers_that_ran(rows, {model: self.moe_layers(model) for model in self.models})
 
     def tie_pairs(self) -> list[tuple[str, str]]:
         """Labels of assumption sets that differ in the order of simultaneous events alone: (sequence, heapq)."""

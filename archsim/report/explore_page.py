@@ -13,12 +13,17 @@ import numpy as np
 
 from archsim.exploration.outcome import Candidate, Exploration
 from archsim.files import write_text
+from archsim.report import layers
 from archsim.report.explore_figures import scatter, strips, tornado, value
 from archsim.report.rendering import rendered
 from archsim.specs.explore import OBJECTIVES
 from archsim.specs.yaml_loader import dump_yaml
 
 MOST_STRIPS = 12
+PART_NOTE = (
+    "Not all MoE layers ran. Throughput, time and energy on this page are those of all of them, scaled by the share of those that "
+    "ran; in results.parquet and in the reports of single designs, throughput and time are those of the layers that ran."
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,9 @@ def figures_of(found: Exploration) -> dict[str, Any]:
     pairs = [(names[0], other) for other in names[1:]] or [(names[0], "cost")]
     return {
         "found": found,
+        "layers": layers.told(found.layers),
+        "parts": layers.partial(found.layers),
+        "part_note": PART_NOTE,
         "objectives": OBJECTIVES,
         "scatters": [(up, across, scatter(found, across, up)) for up, across in pairs],
         "tornados": [(name, tornado(found.points, name)) for name in names],

@@ -10,10 +10,12 @@ import numpy as np
 
 from archsim.files import write_text
 from archsim.optimum.distances import KINDS, StepDistance
+from archsim.report import layers
 from archsim.report.data import Die, Link
 from archsim.report.mesh_map import colour_bar, mesh_map, scale_css
 from archsim.report.rendering import rendered
 from archsim.report.units import TIME_UNITS, percent, scaled
+from archsim.results import layers_that_ran
 from archsim.tables import INTEGER, REAL, TEXT, Table
 
 MOST_SHOWN = 24  # worst steps with pictures
@@ -72,6 +74,7 @@ def render(found: list[Measured], name: str) -> str:
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
     context = {
         "name": name,
+        "layers": layers.told(_layers(found)),
         "rows": [_row(each) for each in found],
         "worst": [_picture(each) for each in worst],
         "colour_bar": colour_bar(),
@@ -79,6 +82,11 @@ def render(found: list[Measured], name: str) -> str:
         "dark": scale_css(dark=True),
     }
     return rendered("optimum.html.j2", context)
+
+
+def _layers(found: list[Measured]) -> layers.Parts:
+    rows = [{"model": each.run.model.name, "layers": len(each.layer_ids)} for each in found]
+    return layers_that_ran(rows, {each.run.model.name: len(each.run.model.moe_layer_ids) for each in found})
 
 
 def _row(each: Measured) -> dict:

@@ -6,7 +6,7 @@ from typing import Any
 from archsim.execution.calibration_notes import EXTRAPOLATED, calibration_notes
 from archsim.execution.drawn_notes import drawn_notes
 from archsim.files import write_text
-from archsim.report import decisions, engines, figures, tables
+from archsim.report import decisions, engines, figures, layers, tables
 from archsim.report.data import Report, read_report
 from archsim.report.deciders import deciders
 from archsim.report.mesh_map import colour_bar, scale_css
@@ -42,6 +42,8 @@ def _context(report: Report) -> dict[str, Any]:
     return {
         "report": report,
         "places": places,
+        "layers": layers.told(report.layers()),
+        "parts": layers.partial(report.layers()),
         "planned": _planned(report),
         "overview": tables.overview(report),
         "calibration_notes": calibration_notes(_rows(report), _calibrations(report)) + drawn_notes(_rows(report)),

@@ -13,10 +13,11 @@ A published mean is taken as the arithmetic one (the four of W4, 7.0, 8.2, 7.3 a
 and batches 4096, 8192 and 16384.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from archsim.report.data import Report, Run
+from archsim.report.layers import partial, told
 from archsim.report.units import factor, percent
 from archsim.specs.errors import SpecError
 from archsim.specs.library import load_system
@@ -70,7 +71,7 @@ def _speedups() -> Iterable[Claim]:
 
 def _others() -> Iterable[Claim]:
     for batch, value in ((4096, 1.0), (16384, 1.44)):
-        what = f"speed-up of {BOTH} over ep, batch {batch}{' (published: about equal)' if value == 1 else ''}"
+        what = f"speed-up of {BOTH} over ep, batch {batch:,}{' (published: about equal)' if value == 1 else ''}"
         yield Claim(W4, what, "throughput", BOTH, value, MODELS[W4], SYSTEMS[W4], "ep", (batch,), SYSTEMS[W])
     for policy, value in (("pred", 4.5), ("allo", 142.0), (BOTH, 213.0)):
         yield Claim(
@@ -182,12 +183,15 @@ def _conditions(report: Report, claim: Claim, runs: list[Run]) -> Iterable[str]:
     """In words, how these runs differ from those that were published."""
     steps = sorted({int(run["decode_steps"]) for run in runs})
     if steps != [DECODE_STEPS]:
-        yield f"{_listed(steps)} decode steps instead of {DECODE_STEPS}"
+        yield f"{_listed(steps)} decode {'step' if steps == [1] else 'steps'} instead of {DECODE_STEPS}"
+    parts = partial(report.layers(runs))
+    if parts:
+        yield told(parts)
     if report.synthetic:
         yield "generated traffic instead of recorded"
     batches = sorted({run.batch for run in runs})
     if batches != list(claim.batches):
-        yield f"batch {_listed(batches)} instead of {_listed(claim.batches)}"
+        yield _other_batches(batches, claim.batches)
     models = [model for model in claim.models if model in {run.place.model for run in runs}]
     if len(models) < len(claim.models):
         yield f"{_listed(models)} only"
@@ -210,6 +214,17 @@ def _changed(report: Report, name: str) -> list[str]:
         return []
     system = report.systems[name]
     return [key for key in shipped if key != "source" and shipped[key] != system.get(key)]
+
+
+def _other_batches(ran: Sequence[int], published: Sequence[int]) -> str:
+    """``batch 4,096 alone, of 4,096, 8,192 and 16,384``; ``batch 128 instead of …``."""
+
+    def written(batches: Sequence[int]) -> str:
+        *rest, last = [f"{batch:,}" for batch in batches]
+        return f"{', '.join(rest)} and {last}" if rest else last
+
+    relation = "alone, of" if set(ran) < set(published) else "instead of"
+    return f"batch {written(ran)} {relation} {written(published)}"
 
 
 def _listed(items: Iterable[object]) -> str:
