@@ -77,6 +77,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     import pandas as pd
 
     from archsim.specs.calibration import load_calibration
+    from archsim.specs.memory_path import no_copies
     from calibration import validate
     from calibration.choosing import choice_notes
     from calibration.comm_errors import errors_with, transfer_errors
@@ -115,6 +116,8 @@ def _validate(arguments: argparse.Namespace) -> int:
     through_engine = engine_cases(calibration, str(arguments.calibration), measurements)
     copies = copy_cases(calibration, measurements)
     _print_engine(through_engine, copies)
+    if calibration.p2p and not len(copies):
+        print(f"\ncopies between two dies by the event engine: none, as {arguments.calibration} has {no_copies(calibration)}")
     folder = Path(arguments.out or f"reports/calibration-{calibration.gpu}")
     print(write_page(calibration, cases, transfers, through_engine, copies, notes, folder))
     return 0

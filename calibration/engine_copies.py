@@ -38,7 +38,7 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
     Measured: the median of what was measured of that size in the law's series; nan where there is nothing.
     """
     law = copies_of(calibration)
-    if law is None or not link_fitted(calibration):
+    if law is None:
         return pd.DataFrame(columns=COLUMNS)
     measured = _medians(measurements.table("p2p", calibration.gpu), law)
     sizes = np.unique(np.concatenate([np.array(SIZES), measured.index.to_numpy(np.int64)]))
@@ -56,7 +56,7 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
 
 def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     """Time of one copy of so many bytes from die to die by the event engine."""
-    fitted = link_fitted(calibration)
+    fitted = link_fitted(calibration).values
     system = SystemSpec(
         **ALIKE,
         mesh={"x": 2, "y": 1},

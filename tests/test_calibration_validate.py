@@ -123,6 +123,8 @@ def test_very_few_measurements(tmp_path, capsys, table):
         said = capsys.readouterr()
         assert said.err == "" and "nan" not in said.out
         assert ("nothing in them is judged" in said.out) == (table == "launch")
+        left_out = "copies between two dies by the event engine: none, as"
+        assert (left_out in said.out) == (table == "one_copy") and ("none from 1 MiB to 64 MiB" in said.out) == (table == "one_copy")
 
 
 def test_copies_of_another_version_are_judged_by_the_law_there_is(judge):

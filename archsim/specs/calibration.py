@@ -26,6 +26,7 @@ KIND = "calibrations"
 # Of a die that names none: the GPU whose measured GEMMs cover most shapes and dtypes, and on which Yu et al., ISCA 2026
 # (arXiv 2510.05497v4) validate.
 DEFAULT_CALIBRATION = "h100"
+HBM = "hbm"  # among the fitted rates of a reference
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -81,11 +82,15 @@ class Fitted(Spec):
 
 
 class Reference(Spec):
-    """Peak rates of the GPU that was measured; another die's rates scale its terms by the quotient."""
+    """Peak rates of the GPU that was measured; another die's rates scale its terms by the quotient.
+
+    ``fitted``: those (dtypes, or HBM) that nobody named, so that the fitted rate stands for the nominal one.
+    """
 
     peak_flop_per_s: dict[str, Positive]
     hbm_bytes_per_s: Positive
     sms: int = Field(gt=0)
+    fitted: tuple[str, ...] = ()
 
 
 class GemmLaw(Spec):

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from archsim.specs.base import Name, Spec, count
 from archsim.specs.config_files import known_calibration
 from archsim.specs.decision import DecisionSpec
-from archsim.specs.memory_path import CopyLaw, from_calibration, hbm_fitted, link_fitted
+from archsim.specs.memory_path import CopyLaw, from_calibration, hbm_fitted, link_fitted, no_copies, no_hbm
 from archsim.specs.quantities import COMPUTE, SIZE, fraction, quantity
 from archsim.specs.topology import Bandwidth, Latency, TopologySpec
 
@@ -51,7 +51,7 @@ class HbmSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _calibrated(cls, given: Any) -> Any:
-        return from_calibration(given, hbm_fitted, "HBM")
+        return from_calibration(given, hbm_fitted, no_hbm)
 
 
 class D2DSpec(Spec):
@@ -72,7 +72,7 @@ class D2DSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _calibrated(cls, given: Any) -> Any:
-        return from_calibration(given, link_fitted, "copies between GPUs from 1 MiB to 64 MiB")
+        return from_calibration(given, link_fitted, no_copies)
 
     def of_slices(self, size_bytes: int) -> "D2DSpec":
         """With the latency and efficiency for slices of this size."""

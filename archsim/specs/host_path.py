@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from archsim.specs.calibration import CalibrationSpec, TransferTable, find_calibration, load_calibration
+from archsim.specs.calibration import CalibrationSpec, TransferTable, find_calibration, load_calibration, newest_first
 
 SMALL_BYTES = 64 * 2**10  # a law that begins above says nothing about the latency of small messages
 LARGE_BYTES = 2**20
@@ -71,13 +71,21 @@ def path_of(calibration: CalibrationSpec) -> HostPath:
 
 
 def _smallest(calibration: CalibrationSpec, direction: str) -> TransferTable | None:
-    """The law of pinned transfers one way that begins at the smallest size; of several, a copy engine's."""
+    """The law of pinned transfers one way that begins at the smallest size; of several, a copy engine's.
+
+    Of its versions the newest one that has small sizes, too.
+    """
     laws = [
         table
         for table in calibration.pcie
         if isinstance(table, TransferTable) and table.of.get("direction") == direction and table.of.get("pinned", "1") == "1"
     ]
-    return min(laws, key=lambda table: (table.first_bytes, table.of.get("method") != "ce"), default=None)
+    if not laws:
+        return None
+    best = min(laws, key=lambda table: (table.first_bytes, table.of.get("method") != "ce"))
+    same = [table for table in laws if (table.library, table.of.get("method")) == (best.library, best.of.get("method"))]
+    small = [table for table in same if table.first_bytes <= max(SMALL_BYTES, best.first_bytes)]
+    return max(small, key=lambda table: newest_first(table.version))
 
 
 def _line(table: TransferTable) -> tuple[float, float]:

@@ -1,0 +1,103 @@
+"""Systems and calibrations of a GPU that nobody has a datasheet of, from made-up measurements."""
+
+import pytest
+
+from archsim.specs.calibration import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
+from archsim.specs.errors import SpecError
+from archsim.specs.hardware import D2DSpec, HbmSpec
+from archsim.specs.host_path import path_of
+from archsim.specs.memory_path import copies_of, fastest_bytes_per_s
+from archsim.specs.validation import validate
+from archsim.specs.yaml_loader import Place, Tree
+from calibration.engine_copies import copy_cases
+from calibration.parameters import write_calibration
+from calibration.reading import Measurements
+
+UNI = {"placement": "intra_node", "method": "ce", "direction": "uni", "concurrent_pairs": "1"}
+
+
+def read(kind, **keys):
+    return validate(kind, Tree(keys, {(): Place("here")}))
+
+
+def law(*, library="torch", version="1", bytes_per_s=200e9, latency_ns=3000.0, first=4096, last=2**32, points=1, **of):
+    return TransferTable(
+        library=library, version=version, source="none", of=UNI | of, from_bytes=(first,), latency_ns=(latency_ns,),
+        ns_per_byte=(1e9 / bytes_per_s,), first_bytes=first, last_bytes=last, residuals=Quantiles(p05=0, p50=0, p95=0, points=points),
+    )  # fmt: skip
+
+
+def scalar(value, version="1", **of):
+    unit = "ns" if of["quantity"] == "latency_ns" else "ratio"
+    return ScalarTable(library="torch", version=version, source="none", of={"level": "hbm"} | of, unit=unit, value=value, low=value, high=value)
+
+
+def calibration(gpu="own", fitted=(), **tables):
+    return CalibrationSpec(gpu=gpu, reference=Reference(peak_flop_per_s={}, hbm_bytes_per_s=2e12, sms=1, fitted=fitted), **tables)
+
+
+@pytest.fixture
+def links(tmp_path):
+    """Links from some laws, and what a system gives."""
+
+    def linked(laws, gpu="own", **keys):
+        path = write_calibration(calibration(gpu, p2p=laws), tmp_path / "own.yaml")
+        return read(D2DSpec, **{"bandwidth": "200 GB/s", "calibration": str(path)} | keys)
+
+    return linked
+
+
+def test_links_of_a_gpu_without_a_nominal_rate_are_shares_of_its_fastest_copy(links):
+    """As much bandwidth as was measured: what was measured. Twice as much: half of the time but for the latency."""
+    link = links([law(last=2**30)])
+    assert "as a share of 199.9 GB/s: the fastest copy, as no nominal rate of own is known" in link.source
+    measured_ns = 3000 + 2**24 / 200
+    for times, expected in ((1, measured_ns), (2, 3000 + 2**24 / 400)):
+        of_slices = links([law(last=2**30)], bandwidth=f"{times * 199.9} GB/s").of_slices(2**24)
+        ns = 2 * of_slices.hop_latency_ns + 2**24 / (of_slices.bandwidth_bytes_per_s * of_slices.efficiency) * 1e9
+        assert ns == pytest.approx(expected, rel=1e-3)
+    assert len(copy_cases(calibration(p2p=[law()]), Measurements())) > 20
+
+
+@pytest.mark.parametrize(("gpu", "nominal"), [("h20", 450e9), ("gb200", 900e9), ("b300", 900e9)])
+def test_links_of_a_gpu_with_a_datasheet_are_shares_of_the_nominal_rate(links, gpu, nominal):
+    link = links([law()], gpu)
+    assert link.copies.bandwidth_bytes_per_s == nominal and link.source.endswith(": copies")
+
+
+def test_the_fastest_copy_is_a_whole_one_and_not_a_short_steep_piece():
+    noisy = law().model_copy(update={"from_bytes": (4096, 6144, 2**20), "latency_ns": (3000.0, 3010.0, 3000.0), "ns_per_byte": (0.0, 0.0, 0.005)})
+    assert fastest_bytes_per_s(noisy) == pytest.approx(200e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(("laws", "problem"), [
+    ([], r"no measurements of copies between GPUs \(p2p.csv\)"),
+    ([law(placement="inter_node")], "none within a node"),
+    ([law(library="nccl-xla")], "none other than XLA's"),
+    ([law(direction="bi")], "none one way"),
+    ([law(concurrent_pairs="4")], "none of one pair at a time"),
+    ([law(last=2**24), law(direction="bi")], "none from 1 MiB to 64 MiB; it has 4 KiB to 16 MiB"),
+])  # fmt: skip
+def test_why_no_law_is_taken_is_said(links, laws, problem):
+    with pytest.raises(SpecError, match=problem):
+        links(laws)
+    assert not len(copy_cases(calibration(p2p=laws), Measurements()))
+
+
+def test_the_newest_version_is_taken_everywhere():
+    """2.10 follows 2.9, whatever has more points, smaller sizes or comes last."""
+    laws = [law(version="2.10"), law(version="2.9", points=50)]
+    for order in (laws, laws[::-1]):
+        assert copies_of(calibration(p2p=order)).version == "2.10"
+        ways = [each.model_copy(update={"of": {"direction": way, "method": "ce", "pinned": "1"}}) for each in order for way in ("d2h", "h2d")]
+        faster = [each.model_copy(update={"ns_per_byte": (0.01,), "from_bytes": (8192,), "first_bytes": 8192.0}) if each.version == "2.10" else each for each in ways]
+        assert path_of(calibration(pcie=faster)).pcie_bandwidth_bytes_per_s == pytest.approx(100e9)
+
+
+def test_hbm_is_of_the_newest_version_and_says_what_its_share_is_of(tmp_path):
+    numbers = [scalar(value, version, op=op, quantity=quantity) for version, values in (("2.10", (500.0, 0.8)), ("2.9", (900.0, 0.5)))
+               for value, op, quantity in zip(values, ("chase", "read"), ("latency_ns", "efficiency"), strict=True)]  # fmt: skip
+    for fitted, told in (((), "latency, efficiency"), (("hbm",), "latency, efficiency (of 2 TB/s, which was fitted)")):
+        path = write_calibration(calibration(hbm=numbers, fitted=fitted), tmp_path / "own.yaml")
+        hbm = read(HbmSpec, bandwidth="2 TB/s", capacity="80 GB", calibration=str(path))
+        assert (hbm.latency_ns, hbm.efficiency) == (500.0, 0.8) and hbm.source.endswith(f": {told}")
