@@ -165,8 +165,16 @@ def test_rows_are_judged_by_the_table_of_their_kernel():
 def test_groups_say_what_is_met():
     cases = validate.rank_out_cases(Measurements({"moe": layers()}), "h100")
     (group,) = groups.layer_groups(cases).to_dict("records")
-    assert (group["met"], group["aim"], group["cases"]) == ("yes", groups.AIM, 70)
+    assert (group["met"], group["aim"], group["cases"]) == ("yes", groups.AIM_OF["DeepSeek-V3"], 70)
     far = groups.layer_groups(cases.assign(error=0.5)).to_dict("records")[0]
     near = groups.layer_groups(cases.assign(error=0.07, floor=0.08)).to_dict("records")[0]
     assert (far["met"], near["met"]) == ("no", "floor")
     assert not len(groups.layer_groups(cases.iloc[:0]))
+
+
+def test_the_stricter_aim_is_for_a_model_however_its_name_is_written():
+    cases = validate.rank_out_cases(Measurements({"moe": layers()}), "h100")
+    two = pd.concat([cases.assign(model=name) for name in ("deepseek-v3", "DeepSeek-V3", "Own", "own")], ignore_index=True)
+    found = groups.layer_groups(two).set_index("model")
+    assert list(found["cases"]) == [140, 140]
+    assert dict(found["aim"]) == {"DeepSeek-V3": groups.AIM_OF["DeepSeek-V3"], "Own": groups.AIM}
