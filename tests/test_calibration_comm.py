@@ -270,6 +270,12 @@ class TestMeasure:
         [table] = [t for t in fit_transfers(found.table("p2p"), "p2p") if t.of["direction"] == "bi"]
         assert law_of(table).time_ns(2**20) == pytest.approx(5000 + 2**20 / 300, rel=1e-3)
 
+    def test_copies_and_launches_are_the_drivers_whichever_library_is_there(self, models, console, tmp_path):
+        measure(FakeBackend(), ["p2p", "hostpath", "launch", "memory"], models[:1], tmp_path, "1", console)
+        found = read_measurements(tmp_path)
+        versions = {kind: set(zip(rows["library"], rows["library_version"], strict=True)) for kind, rows in found.tables.items()}
+        assert versions == {**dict.fromkeys(("p2p", "hostpath", "launch"), {("cuda", "555")}), "memory": {("fake", "1.0")}}
+
     def test_interrupted_and_cut_off_it_goes_on_with_what_is_missing(self, models, console, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             measure(FakeBackend(stop_after=30), ["hostpath"], models, tmp_path, "1", console)

@@ -10,6 +10,8 @@ from pathlib import Path
 from calibration.measure.backend import Machine, MeasureError, Point, Timing
 from calibration.schema import TABLES
 
+OF_DRIVER = ("p2p", "hostpath", "launch")  # tables of what the driver does, whichever PyTorch asks it to
+
 
 class Recording:
     """One CSV file of the schema, appended to row by row; a line that was cut off is removed when it is opened.
@@ -46,11 +48,12 @@ class Recording:
 
     def _row(self, point: Point) -> dict:
         machine = self._machine
+        library, version = ("cuda", machine.driver) if self._table.kind in OF_DRIVER else (machine.library, machine.library_version)
         return {
             "run_id": self._run_id,
             "gpu_name": machine.gpu_name,
-            "library": machine.library,
-            "library_version": machine.library_version,
+            "library": library,
+            "library_version": version,
             "driver": machine.driver,
             **point,
         }
