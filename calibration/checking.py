@@ -19,6 +19,8 @@ SIZES = {
     "quantisation": "m",
 }
 MOST_SPREAD_OF_COPIES = 1.2  # two rows for one point of one run may differ by this factor
+TOLD_SPREAD_OF_COPIES = 1.03  # and by this one without a word; repetitions differ by 1 to 3 % (docs/calibration.md, floors)
+MEASURED_BESIDE = ("latency_us_p10", "latency_us_p90")  # the value of a table
 UNIT_SLIP = 100.0  # a time this many times off its neighbours in size is in another unit
 MOST = 2.0**53  # of whole numbers: all of them are exact as float64; no time or size is near
 CUT_OFF = 0.5  # a last series with less than this share of the usual sizes was cut off
@@ -38,7 +40,10 @@ class Problem:
 
 
 def checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem], own: bool) -> pd.DataFrame:
-    """Rows within what the columns allow, without copies, with ``gpu``, ``file`` and ``line``."""
+    """Rows within what the columns allow, each point once, with ``gpu``, ``file`` and ``line``.
+
+    Whole series in another unit go first: what is left can then tell about single rows among it.
+    """
     bad = np.zeros(len(rows), bool)
 
     def quarantine(wrong: np.ndarray, reason) -> None:
@@ -50,7 +55,8 @@ def checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem
         if column.name not in rows:
             rows = rows.assign(**{column.name: np.nan if column.is_figure else ""})
         wrong = _outside(rows[column.name], column)
-        quarantine(wrong, lambda row, name=column.name: f"{name}: {_shown(row[name])} is out of range")
+        known = f" (one of: {', '.join(column.kind)})" if isinstance(column.kind, tuple) else ""
+        quarantine(wrong, lambda row, name=column.name, known=known: f"{name}: {_shown(row[name])} is out of range{known}")
     for small, large in table.not_above:
         wrong = (rows[small].astype(float) > rows[large].astype(float)).to_numpy()
         quarantine(wrong, lambda row, names=(small, large): f"{names[0]}: {row[names[0]]:g} is more than {names[1]}, {row[names[1]]:g}")
@@ -60,6 +66,9 @@ def checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem
     rows, bad = rows[~bad], bad[~bad]
     if own:
         _refuse_second_gpu(rows, label, problems)
+    if len(rows):
+        quarantine(odd_units(table.kind, rows, table.value), lambda row: _odd(table, row))
+        rows, bad = rows[~bad], bad[~bad]
     size = SIZES.get(table.kind)
     series = [name for name in table.key if name != size]
     if size and len(rows):
@@ -67,14 +76,13 @@ def checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem
         rows, bad = rows[~bad], bad[~bad]
         if len(rows):
             _warn_cut_off(rows, series, size, label, problems)
-    if len(rows):
-        quarantine(odd_units(table.kind, rows, table.value), lambda row: _odd(table, row))
-        rows, bad = rows[~bad], bad[~bad]
     quarantine(_disagreeing(rows, table), lambda row: f"another row for the same point disagrees: {row[table.value]:g}")
-    rows = rows[~bad].drop_duplicates(list(table.key))
-    gpu = rows["gpu_name"].map(keys)
+    rows = rows[~bad]
     names = [column.name for column in table.columns]
-    return rows[names].assign(gpu=gpu, file=label, line=rows.index).reset_index(drop=True)
+    rows = rows[names].assign(gpu=rows["gpu_name"].map(keys), file=label, line=rows.index).reset_index(drop=True)
+    rows, warnings = _each_point_once(rows, table)
+    problems += warnings
+    return rows
 
 
 def _shown(cell) -> str:
@@ -96,7 +104,31 @@ def without_contradictions(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFra
         Problem(row["file"], int(row["line"]), f"a row of another file for the same point disagrees: {row[table.value]:g}")
         for row in rows[bad].to_dict("records")
     ]
-    return rows[~bad].drop_duplicates(list(table.key)).reset_index(drop=True), problems
+    rows, warnings = _each_point_once(rows[~bad], table)
+    return rows, [*problems, *warnings]
+
+
+def _each_point_once(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
+    """(one row per point: the first one, with the median of what was measured; a warning where rows differ by more than
+    TOLD_SPREAD_OF_COPIES). ``rows``: with ``file`` and ``line``."""
+    key = list(table.key)
+    first = rows.drop_duplicates(key).reset_index(drop=True)
+    if len(first) == len(rows):
+        return first, []
+    points = rows.groupby(key, dropna=False, sort=False)
+    measured = [name for name in (table.value, *MEASURED_BESIDE) if name in rows]
+    first[measured] = points[measured].median().to_numpy()  # groups are in the order of their first rows
+    found = points[table.value].agg(["min", "max", "size"]).reset_index(drop=True)
+    odd = found["max"] / found["min"] > TOLD_SPREAD_OF_COPIES
+    return first, [
+        Problem(
+            row["file"],
+            int(row["line"]),
+            f"{of['size']:g} rows for this point, {of['min']:g} to {of['max']:g}: their median, {row[table.value]:g}, is used",
+            "warning",
+        )
+        for row, of in zip(first[odd].to_dict("records"), found[odd].to_dict("records"), strict=True)
+    ]
 
 
 def _outside(cells: pd.Series, column) -> np.ndarray:

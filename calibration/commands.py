@@ -46,13 +46,12 @@ def _one_thread() -> None:
 def _calibrate(arguments: argparse.Namespace) -> int:
     _one_thread()
     from calibration.fit import choose_gpu, fit_measurements
-    from calibration.parameters import write_calibration
+    from calibration.parameters import is_calibration_file, write_calibration
     from calibration.reading import read_measurements
 
+    out, is_file = Path(arguments.out), is_calibration_file(arguments.out)
     measurements = read_measurements(arguments.measurements)
     _tell(measurements)
-    out = Path(arguments.out)
-    is_file = out.suffix in (".yaml", ".yml")
     if is_file or arguments.gpu:
         gpus = [choose_gpu(measurements, arguments.gpu, out.stem if is_file else "")]
     else:

@@ -56,9 +56,11 @@ def products(measurements: Measurements, gpu: str) -> pd.DataFrame:
 def choose_gpu(measurements: Measurements, wanted: str | None, name: str) -> str:
     """The GPU to fit: as asked for, or the one that the output is named after, or the only one there is.
 
-    Raises CalibrationError where that leaves a choice.
+    Raises CalibrationError where that leaves a choice, or there is nothing to choose from.
     """
     known = measurements.gpus(tuple(TABLES))
+    if not known:
+        raise CalibrationError("nothing that can be used in these measurements: no file has a row that is neither refused nor quarantined")
     if wanted is not None:
         return wanted
     if name in known or len(known) == 1:

@@ -7,7 +7,9 @@ from pathlib import Path
 from archsim.files import write_text
 from archsim.specs.calibration import CalibrationSpec
 from archsim.specs.yaml_loader import dump_yaml
+from calibration.reading import CalibrationError
 
+YAML = (".yaml", ".yml")
 HEAD = "# Fitted by `archsim calibrate`; see archsim/specs/calibration.py for what the keys mean.\n"
 
 
@@ -22,3 +24,11 @@ def write_calibration(calibration: CalibrationSpec, path: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text_of(calibration))
     return path
+
+
+def is_calibration_file(out: str) -> bool:
+    """Whether an output is a YAML file, not a folder. Raises CalibrationError for a file of another kind."""
+    path = Path(out)
+    if path.suffix in YAML or path.is_dir() or out.endswith("/") or not path.suffix[1:2].isalpha():
+        return path.suffix in YAML
+    raise CalibrationError(f"--out {out}: a calibration is a .yaml file, not {path.suffix}; a folder that is not there yet ends with /")

@@ -77,6 +77,20 @@ def test_copies_that_agree_count_once(tmp_path):
     assert found.problems == [] and len(found.table("gemm")) == len(ROWS)
 
 
+def test_copies_that_nearly_agree_count_once_with_their_median_and_a_word(tmp_path):
+    """Of one file, and of two; below 3 % without the word."""
+    copies = [ROWS[3].replace("5.160", time) for time in ("5.500", "5.400")]
+    found = read_measurements(written(tmp_path, HEAD, *ROWS, *copies, ROWS[4].replace("5.320", "5.400")))
+    assert [str(problem) for problem in found.problems] == [
+        "gemm.csv:5: warning: 3 rows for this point, 5.16 to 5.5: their median, 5.4, is used"
+    ]
+    rows = found.table("gemm").set_index("line")["latency_us_median"]
+    assert len(rows) == len(ROWS) and rows[5] == 5.4 and rows[6] == pytest.approx(5.36)
+    found = read_measurements(written(tmp_path, HEAD, ROWS[3].replace("5.160", "6.000"), name="other.csv"))
+    assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [("gemm.csv", 5, "warning")] * 2
+    assert found.table("gemm").set_index("line")["latency_us_median"][5] == pytest.approx(5.7)
+
+
 @pytest.mark.parametrize("last", [ROWS[-1][:-3], ROWS[-1][:20]], ids=["in the last cell", "in the middle"])
 def test_file_cut_off_in_a_line(tmp_path, last):
     found = read_measurements(written(tmp_path, HEAD, *ROWS[:-1], last, end=""))
@@ -124,6 +138,20 @@ def test_command_tells_file_and_line_and_ends_with_2(tmp_path, capsys):
     assert not (tmp_path / "h100.yaml").exists()
 
 
+def test_nothing_to_fit_and_an_output_of_another_kind_are_told(tmp_path, capsys):
+    written(tmp_path, *BAD_FILES["two GPUs"][0])
+    for out in (["x.yaml"], ["fits", "--gpu", "h100"]):
+        assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / out[0]), *out[1:]]) == 2
+        assert "nothing that can be used" in capsys.readouterr().err
+    written(tmp_path, HEAD, *ROWS)
+    assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "y.json")]) == 2
+    assert "y.json: a calibration is a .yaml file, not .json" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gemm.csv"]
+    for folder in ("fits-1.2", "fits.new/"):
+        assert main(["calibrate", str(tmp_path), "--out", f"{tmp_path}/{folder}"]) == 0
+        assert (tmp_path / folder / "h100.yaml").is_file()
+
+
 def test_a_whole_series_in_another_unit_is_quarantined(tmp_path):
     """Its neighbours in size are as far off as it is, so other series, and what any GPU takes, have to tell."""
     slow = [row for row in ROWS if ",1024,4096," in row]
@@ -131,6 +159,17 @@ def test_a_whole_series_in_another_unit_is_quarantined(tmp_path):
     found = read_measurements(written(tmp_path, HEAD, *(row for row in ROWS if row not in slow), *other))
     assert [problem.line for problem in found.problems] == list(range(14, 20))
     assert all("another unit" in problem.reason for problem in found.problems) and set(found.table("gemm")["n"]) == {512, 2048}
+
+
+def test_a_correct_row_among_those_in_another_unit_stays(tmp_path):
+    """Of one series all rows but one are in milliseconds, so that its neighbours speak against the correct one."""
+    mixed = [
+        row if ",8,1024," in row or ",1024,4096," not in row else f"{row.rpartition(',')[0]},{float(row.rpartition(',')[2]) / 1000:.5f}"
+        for row in ROWS
+    ]
+    found = read_measurements(written(tmp_path, HEAD, *mixed))
+    assert [problem.line for problem in found.problems] == [8, 9, 10, 12, 13]
+    assert set(range(2, 20)) - set(found.table("gemm")["line"]) == {8, 9, 10, 12, 13}
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1e3], ids=["milliseconds", "nanoseconds"])
