@@ -8,7 +8,7 @@ from tiny import tiny, tiny_file
 
 from archsim.ablation import ORDER, ablate, ablated, links_between
 from archsim.cli import main
-from archsim.report.ablation_page import render, write_ablation
+from archsim.report.ablation_page import render, sentence, write_ablation
 from archsim.runner import simulate
 from archsim.specs.assumptions import ASSUMPTIONS
 from archsim.specs.errors import ArchsimError
@@ -75,6 +75,17 @@ def test_page_and_table_tell_all_of_it(made):
 
 def test_a_chain_that_does_not_close_is_said_to(made):
     assert "does not close" in render(replace(made[2], closes=False), "tiny")
+
+
+def test_in_short_tells_the_largest_changes(made):
+    """Not those of fixed assumptions: what is farthest from 1, either way, comes first; what changes nothing is not told."""
+    fall = max(made[2].waterfalls, key=lambda each: each.start)
+    factors = [0.999, 1.3, 1.0, 0.5, 4.0, 0.9] + [1.0] * (len(fall.effects) - 6)
+    effects = tuple(replace(each, speedup_before=2.0, speedup_after=2.0 * factor) for each, factor in zip(fall.effects, factors, strict=True))
+    told = sentence(replace(fall, effects=effects), made[2])
+    names = [effects[place].link.field for place in (4, 3, 1, 5)]
+    assert [told.index(f"by {name} (") for name in names] == sorted(told.index(f"by {name} (") for name in names)
+    assert told.count(" by ") == 4 and "4.00× by" in told
 
 
 def test_what_cannot_be_ablated_is_refused(tmp_path, capsys):

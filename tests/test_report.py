@@ -8,13 +8,14 @@ import pytest
 from report_folder import read_csv, write_csv, write_folder
 
 from archsim.report import data, published
+from archsim.report.charts import apart
 from archsim.report.data import ReportError, read_report
 from archsim.report.figures import BOUND_NAMES, speedup_panels
 from archsim.report.layers import told
 from archsim.report.mesh_map import LEVELS, level, mesh_map
 from archsim.report.page import render, write_report
 from archsim.report.svg import linear_axis, log_axis
-from archsim.report.tables import ties
+from archsim.report.tables import results, ties
 from archsim.report.units import BYTE_UNITS, factor, plain_factor, prefixed, scaled, signed_percent, significant
 from archsim.results import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
 from archsim.specs.library import load_assumptions
@@ -314,6 +315,9 @@ def test_conditions_that_differ_are_told(tmp_path):
     write_folder(tmp_path, systems=("isca26_dojo",), models=("llama-4-maverick",), batches=(128, 235), decode_steps=3)
     found = compare(tmp_path)["speed-up of allo+pred, llama-4-maverick", "published"]
     assert found.claim.value == 7.3
+    write_folder(tmp_path / "one", decode_steps=1)
+    one = compare(tmp_path / "one")["speed-up of allo+pred, deepseek-v3", "published"]
+    assert one.conditions[0] == "1 decode step instead of 127" and "batch 4,096 alone, of 4,096, 8,192 and 16,384" in one.conditions
     assert found.conditions == (
         "3 decode steps instead of 127",
         "generated traffic instead of recorded",
@@ -421,6 +425,34 @@ def test_map_draws_each_direction_where_links_are_shared(folder):
     assert (lines("published"), lines("physical")) == (40, 80)
 
 
+def test_dies_of_maps_have_numbers_or_the_busiest_is_outlined():
+    """What the text calls die 4 can be found."""
+
+    def dies(side):
+        return tuple(data.Die(i, i // side, i % side, 0.2, 0.9 if i == 7 else 0.1, 0.0) for i in range(side * side))
+
+    small, large = mesh_map(dies(5), (), "small"), mesh_map(dies(16), (), "large")
+    assert re.findall(r'class="id n\d+"[^>]*>(\d+)<', small) == [str(die) for die in range(25)] and "hot" not in small
+    assert large.count('class="hot"') == 1 and 'class="id' not in large
+    at = re.search(r'class="hot" x="([\d.]+)" y="([\d.]+)"', large)
+    assert (float(at[1]), float(at[2])) == (2.0, 2.0 + 7 * 54.0)
+
+
+def test_labels_of_ticks_do_not_touch():
+    axis = log_axis(1.0, 1e6, plain_factor)
+    kept = apart(axis, lambda value: 100 + 180 * axis.share(value))
+    assert kept == (1.0, 1e2, 1e4, 1e6)
+    assert apart(axis, lambda value: 1000 * axis.share(value)) == axis.ticks
+
+
+def test_columns_that_no_run_has_are_left_out(tmp_path):
+    write_folder(tmp_path)
+    headers = [header["text"] for header in results(read_report(tmp_path))[0]]
+    assert not any(name.startswith(("decode, low", "GEMMs", "copies extrapolated")) for name in headers)
+    write_folder(tmp_path, changes={"gemm_extrapolated": lambda row: 0.5 if row["policy"] == "ep" else ""})
+    assert "GEMMs extrapolated [%]" in [header["text"] for header in results(read_report(tmp_path))[0]]
+
+
 def test_levels_tell_idle_from_little_used():
     assert [level(use) for use in (0, 1e-9, 0.5, 0.999, 1, 1.2)] == [0, 1, LEVELS // 2, LEVELS, LEVELS, LEVELS]
 
@@ -435,12 +467,14 @@ def test_axes_hold_their_values():
 
 
 def test_numbers_are_written_for_people():
-    assert [significant(value) for value in (1234.5, 12.345, 0.0123, 0, 999.9)] == [
+    assert [significant(value) for value in (1234.5, 12.345, 0.0123, 0, 999.9, 0.99996, 99.99)] == [
         "1,234",
         "12.3",
         "0.0123",
         "0",
         "1,000",
+        "1.00",
+        "100",
     ]
     assert [prefixed(value) for value in (4.35e12, 33, 0)] == ["4.35\u00a0T", "33", "0"]
     assert scaled(1.24e12, BYTE_UNITS) == "1.24\u00a0TB"

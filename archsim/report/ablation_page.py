@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf, log
 from pathlib import Path
 
 from archsim.ablation import Ablation, Effect, Waterfall
@@ -16,13 +17,8 @@ from archsim.report.units import factor
 from archsim.report.waterfall import Change, waterfall
 from archsim.specs.assumptions import ASSUMPTIONS
 
-# The four that the paper's gains hang on, as a sentence says them.
-SAID = {
-    "contention": "links are full duplex and shared",
-    "capacity": "copies need room",
-    "activations": "tokens travel",
-    "decision_cost": "decisions take time",
-}
+MOST_TOLD = 4  # assumptions of a sentence
+TELLING = 0.01  # relative change of a speed-up below which an assumption is not told
 
 
 @dataclass(frozen=True)
@@ -90,11 +86,16 @@ def drawing(fall: Waterfall, found: Ablation) -> str:
 
 
 def sentence(fall: Waterfall, found: Ablation) -> str:
-    """What becomes of the policy that gains most under the first set."""
-    losses = sorted((effect for effect in fall.effects if effect.link.field in SAID), key=lambda effect: effect.factor)
-    parts = [f"{factor(effect.factor)} when {SAID[effect.link.field]}" for effect in losses]
-    told = f"; in the chain, {', '.join(parts)}" if parts else ""
+    """What becomes of the policy that gains most under the first set, and by which assumptions, those that move it farthest first."""
+    telling = sorted((each for each in fall.effects if _distance(each) > log(1 + TELLING)), key=_distance, reverse=True)
+    parts = [f"{factor(each.factor)} by {each.link.field} ({each.link.before} → {each.link.after})" for each in telling[:MOST_TOLD]]
+    told = f"; in the chain, the largest changes first: {', '.join(parts)}" if parts else ""
     return f"{fall.policy}: {factor(fall.start)} over base under {found.start.label}, {factor(fall.end)} under {found.end.label}{told}."
+
+
+def _distance(effect: Effect) -> float:
+    """How far a factor is from 1, either way."""
+    return abs(log(effect.factor)) if effect.factor > 0 else inf
 
 
 def worth_of(found: Ablation) -> Iterator[tuple[str, str, str, str, str]]:

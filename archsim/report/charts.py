@@ -1,5 +1,6 @@
 """Bar panels: one row a bar, named at its left, its value written at its end, groups one under the other."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from archsim.report.svg import Axis, element, number, picture, shortened, text, text_width, title
@@ -7,6 +8,7 @@ from archsim.report.svg import Axis, element, number, picture, shortened, text, 
 WIDTH = 320.0
 ROW, BAR, GROUP, AXIS = 16.0, 12.0, 18.0, 30.0
 LONGEST_NAME = 16
+LABEL_GAP = 4.0  # between labels of ticks
 END_LABEL = 60.0  # room for the text at the end of a bar
 
 
@@ -74,13 +76,24 @@ class _Frame:
 def _grid(frame: _Frame, bottom: float, unit: str, reference: float | None) -> list[str]:
     parts = []
     for tick in frame.axis.ticks:
-        x = frame.x(tick)
-        parts.append(_upright(x, 4, bottom, "ref" if tick == reference else "grid"))
-        parts.append(text(x, bottom + 12, frame.axis.label(tick), "m", "middle"))
+        parts.append(_upright(frame.x(tick), 4, bottom, "ref" if tick == reference else "grid"))
+    parts += [text(frame.x(tick), bottom + 12, frame.axis.label(tick), "m", "middle") for tick in apart(frame.axis, frame.x)]
     if reference is not None and reference not in frame.axis.ticks:
         parts.append(_upright(frame.x(reference), 4, bottom, "ref"))
     parts.append(text(frame.left + frame.width / 2, bottom + 25, unit, "m", "middle"))
     return parts
+
+
+def apart(axis: Axis, x: Callable[[float], float]) -> tuple[float, ...]:
+    """Every, every second, … of the ticks, so that labels at their ``x`` (px) do not touch."""
+
+    def fits(ticks: tuple[float, ...]) -> bool:
+        half = [text_width(axis.label(tick)) / 2 for tick in ticks]
+        return all(
+            x(ticks[at + 1]) - half[at + 1] >= x(ticks[at]) + half[at] + LABEL_GAP for at in range(len(ticks) - 1)
+        )
+
+    return next(ticks for every in range(1, len(axis.ticks) + 1) if fits(ticks := axis.ticks[::every])) if axis.ticks else ()
 
 
 def _upright(x: float, top: float, bottom: float, kind: str) -> str:

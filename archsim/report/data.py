@@ -84,6 +84,11 @@ class Die:
     compute: float
     activation_bytes: float
 
+    @property
+    def use(self) -> float:
+        """That of the busier of HBM and compute array."""
+        return max(self.hbm, self.compute)
+
 
 @dataclass(frozen=True)
 class Link:

@@ -173,7 +173,7 @@ def map_panels(report: Report, place: Place) -> list[tuple[Run, str]]:
 def busiest(report: Report, run: Run) -> str:
     """The hottest link and die of a run, in words."""
     dies, links = report.dies[run.key], report.links.get(run.key, ())
-    hot = max(dies, key=lambda die: max(die.hbm, die.compute))
+    hot = max(dies, key=lambda die: die.use)
     words = [f"die {hot.die}: HBM {percent(hot.hbm)}, compute {percent(hot.compute)}"]
     if links:
         link = max(links, key=lambda each: each.utilisation)

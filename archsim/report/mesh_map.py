@@ -15,6 +15,7 @@ LEVELS = 20  # steps of the colour scale
 PITCH, SIDE = 54.0, 38.0  # distance of dies and size of one, px
 LANE = 5.0  # distance of the two directions of a mesh edge from its middle
 MOST_LABELLED = 12  # dies along a side up to which numbers are written
+MOST_NAMED = 10  # dies along a side up to which each has its number in a corner; in larger ones the busiest is outlined
 WIDEST = 640.0
 BOW = 0.25  # of the length of a link between dies that are no neighbours: how far it bows aside
 MOST_BOWED = 1200
@@ -35,6 +36,10 @@ def mesh_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str) -> str
     parts = [_links(shown, _bow, fill="none"), _links(straight, _line), _halves(dies), *map(_ring, middle)]
     if max(columns, rows) <= MOST_LABELLED:
         parts += [_numbers(die) for die in dies]
+    if max(columns, rows) <= MOST_NAMED:
+        parts += [_name(die) for die in dies]
+    elif dies:
+        parts.append(_outline(max(dies, key=lambda die: die.use)))
     gap = PITCH - SIDE
     width, height = columns * PITCH - gap + 4, rows * PITCH - gap + 4
     pad = max((BOW / 2 * PITCH * hypot(link.dst_at[0] - link.src_at[0], link.dst_at[1] - link.src_at[1]) for link in shown), default=0.0)
@@ -147,6 +152,14 @@ def _halves(dies: tuple[Die, ...]) -> str:
             shape = f"M{number(x)} {number(y)}h{number(SIDE)}v{number(SIDE / 2)}h{number(-SIDE)}z"
             shapes.setdefault(level(use), []).append(shape)
     return "".join(element("path", class_=f"u{step}", d="".join(shapes[step])) for step in sorted(shapes))
+
+
+def _name(die: Die) -> str:
+    return text(_corner(die.x) + 2, _corner(die.y) + 7, f"{die.die}", f"id n{level(die.hbm)}")
+
+
+def _outline(die: Die) -> str:
+    return element("rect", class_="hot", x=_corner(die.x), y=_corner(die.y), width=SIDE, height=SIDE)
 
 
 def _numbers(die: Die) -> str:

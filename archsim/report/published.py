@@ -184,9 +184,8 @@ def _conditions(report: Report, claim: Claim, runs: list[Run]) -> Iterable[str]:
     steps = sorted({int(run["decode_steps"]) for run in runs})
     if steps != [DECODE_STEPS]:
         yield f"{_listed(steps)} decode {'step' if steps == [1] else 'steps'} instead of {DECODE_STEPS}"
-    parts = partial(report.layers(runs))
-    if parts:
-        yield told(parts)
+    for model, part in partial(report.layers(runs)).items():
+        yield told({model: part})
     if report.synthetic:
         yield "generated traffic instead of recorded"
     batches = sorted({run.batch for run in runs})

@@ -73,10 +73,12 @@ COLUMNS = (
 
 
 def results(report: Report) -> tuple[list[dict[str, str]], list[list[Cell]]]:
-    """(headers with units and meanings, rows) of every run."""
+    """(headers with units and meanings, rows) of every run; columns that no run has are left out."""
     headers = [{"text": name, "meaning": ""} for name in ("system", "model", "batch", "policy", "assumptions")]
     chosen = []
     for column in COLUMNS:
+        if all(run.get(column.name) is None for run in report.runs):
+            continue
         unit = unit_of([run.get(column.name) or 0.0 for run in report.runs], column.units)
         chosen.append((column, unit[0]))
         headers.append(

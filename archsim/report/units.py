@@ -16,7 +16,8 @@ def significant(value: float, digits: int = 3) -> str:
     """``1234.5`` → ``1,234``; ``12.345`` → ``12.3``; ``0.0123`` → ``0.0123``. Never an exponent below 1e15."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "∞"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value: 0.99996 is 1.00
+    decimals = max(0, digits - 1 - magnitude)
     return f"{value:,.{min(decimals, 9)}f}"
 
 
