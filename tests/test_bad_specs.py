@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archsim.cli import main
+from archsim.specs.config_files import shipped_configs
 from archsim.specs.errors import SpecError
+from archsim.specs.kinds import EXPERIMENT, TRAFFIC, kind_of
 from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_system
-from archsim.specs.yaml_loader import dump_yaml, parse_yaml
+from archsim.specs.yaml_loader import dump_yaml, parse_yaml, read_yaml
 
 GOOD = """\
 name: good
@@ -147,7 +149,7 @@ CHANGED = {
     "mesh as text": (
         "mesh: {x: 2, y: 3}",
         "mesh: 2 by 3",
-        "5: systems.0.mesh: expected a mapping with the keys x, y, not the text '2 by 3'",
+        "5: systems.0.mesh: expected two sides such as 5x5, or {x: 5, y: 5}, not '2 by 3'",
     ),
     "unknown dtype": (
         "dtype: fp8",
@@ -403,6 +405,11 @@ def test_aliases_that_unfold_without_end(tmp_path):
 def test_missing_file_and_directory(tmp_path):
     with pytest.raises(SpecError, match=r"^configs/none\.yaml: no such file$"):
         load_experiment("configs/none.yaml")
+    (tmp_path / "dojo.yaml").write_text("")
+    with pytest.raises(SpecError, match=r"/doj\.yaml: no such file; did you mean '.*/dojo\.yaml'\?$"):
+        load_experiment(tmp_path / "doj.yaml")
+    with pytest.raises(SpecError, match=r"/none/doj\.yaml: no such file$"):
+        load_experiment(tmp_path / "none" / "doj.yaml")
     with pytest.raises(SpecError, match=r": is a directory; expected a YAML file$"):
         load_experiment(tmp_path)
 
@@ -417,6 +424,19 @@ OVERRIDES = {
     "wrong dimension": (
         "systems.0.d2d.bandwidth=2 GB",
         "'2 GB' is a size; expected a bandwidth such as '3.35 TB/s'",
+    ),
+    "path of an axis": ("hbm.bandwidth=3TB/s", "an experiment has no key 'hbm'; did you mean 'systems.0.hbm.bandwidth'?"),
+    "singular": ("policy.allocation=home", "an experiment has no key 'policy'; did you mean 'policies.0.allocation'?"),
+    "field of assumptions": ("gemm=roofline", "an experiment has no key 'gemm'; did you mean 'assumptions.gemm'?"),
+    "half a mesh": ("systems.0.mesh=3x", "expected two sides such as 5x5, or {x: 5, y: 5}, not '3x'"),
+    "cache below a segment": (
+        "systems.0.llc={capacity: 1 KiB}",
+        "capacity: 1 KiB is less than a segment, which is 1 MiB; give llc.segment, too",
+    ),
+    "function in place of a policy": (
+        "policies=[mymod:fn]",
+        "0: unknown policy 'mymod:fn' (known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred; "
+        "your own function is {name: mine, allocation: 'mymod:fn'})",
     ),
     "no such item": ("systems.1.mesh.x=2", "systems has no item 1; it has 1, numbered from 0"),
     "negative item": ("systems.-1.mesh.x=2", "systems is a list; say which item: systems.0.-1"),
@@ -479,6 +499,38 @@ def test_several_unknown_names_each_get_a_line(tmp_path):
         "bad.yaml:27: policies.1: unknown policy 'alo'; did you mean 'allo'?",
         "bad.yaml:28: assumptions: unknown assumption set 'fysical'; did you mean 'physical'?",
     ]
+
+
+def test_unknown_names_do_not_hide_other_problems(tmp_path):
+    text = GOOD.replace("[base, allo]", "[base, alo]").replace("x: 2", "x: 0").replace("engine: event", "engin: event")
+    assert [line.partition(" (")[0] for line in refused(tmp_path, text).splitlines()] == [
+        "bad.yaml:27: policies.1: unknown policy 'alo'; did you mean 'allo'?",
+        "bad.yaml:5: systems.0.mesh.x: 0 is out of range; expected 1 to 64",
+        "bad.yaml:29: engin: unknown key; did you mean 'engine'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("systems/dojo.yaml", "this is a system; an experiment names it under `systems:`"),
+        ("models/kimi-k2.yaml", "this is a model; an experiment names it under `models:`"),
+        ("assumptions/physical.yaml", "this is an assumption set; an experiment names it under `assumptions:`"),
+        ("calibrations/h100.yaml", "this is a calibration; a system names it under `compute.calibration`"),
+        ("traffic/deepseek-v3.yaml", "this is a traffic preset; an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`"),
+    ],
+)
+def test_a_file_of_another_kind_is_recognised(file, message):
+    path = shipped_configs() / file
+    with pytest.raises(SpecError) as caught:
+        load_experiment(path)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_every_shipped_file_is_of_the_kind_of_its_folder():
+    kinds = {"systems": "system", "models": "model", "assumptions": "assumption set", "calibrations": "calibration", "traffic": TRAFFIC}
+    for file in shipped_configs().rglob("*.yaml"):
+        assert kind_of(read_yaml(file).data) == kinds.get(file.parent.name, EXPERIMENT), file
 
 
 def test_unknown_names_in_python():

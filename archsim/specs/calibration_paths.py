@@ -5,7 +5,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from archsim.specs.config_files import display
+from archsim.specs.config_files import looked_in
 from archsim.specs.yaml_loader import Keys, Place, Tree
 
 KEYS = (("compute", "calibration"), ("hbm", "calibration"), ("d2d", "calibration"), ("decision", "host", "calibration"))
@@ -26,8 +26,7 @@ def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found:
         if found is not None:
             inner[path[-1]] = os.path.relpath(found)
         elif all_found:
-            looked = ", ".join(["the current directory", *map(display, folders)])
-            raise tree.error((*keys, *path), f"no such file: {name!r} (looked in {looked})")
+            raise tree.error((*keys, *path), f"no such file: {name!r} (looked in {looked_in(folders)})")
 
 
 def with_calibrations_found(value: Any, path: tuple[str, ...], place: Place, folders: list[Path]) -> Any:

@@ -1,5 +1,6 @@
 """Where named systems, models and assumption sets are found."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,3 +52,9 @@ def display(path: Path) -> str:
         return str(path.resolve().relative_to(Path.cwd())) if path.is_absolute() else str(path)
     except ValueError:
         return str(path)
+
+
+def looked_in(folders: Iterable[Path]) -> str:
+    """Where something was looked for: the current directory and these, each named once."""
+    here = Path.cwd()
+    return ", ".join(["the current directory", *dict.fromkeys(display(folder) for folder in folders if folder.resolve() != here)])

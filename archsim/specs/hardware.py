@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from archsim.specs.base import Name, Spec, count
+from archsim.specs.base import KeyProblem, Name, Spec, count
 from archsim.specs.config_files import known_calibration
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.memory_path import CopyLaw, from_calibration, hbm_fitted, link_fitted, no_copies, no_hbm
-from archsim.specs.quantities import COMPUTE, SIZE, fraction, quantity
+from archsim.specs.quantities import COMPUTE, SIZE, format_quantity, fraction, quantity
 from archsim.specs.topology import Bandwidth, Latency, TopologySpec
 
 Efficiency = fraction(zero=False)
@@ -31,6 +31,8 @@ class MeshSpec(Spec):
     def _from_text(cls, given: Any) -> Any:
         """``5x8`` for ``{x: 5, y: 8}``."""
         sides = re.fullmatch(r"(\d+)\s*[x×]\s*(\d+)", given) if isinstance(given, str) else None
+        if isinstance(given, str) and not sides:
+            raise ValueError(f"expected two sides such as 5x5, or {{x: 5, y: 5}}, not {given!r}")
         return {"x": int(sides[1]), "y": int(sides[2])} if sides else given
 
 
@@ -94,6 +96,13 @@ class LlcSpec(Spec):
     ways: count(1, 1024) = 2
     # Streaming unit of slices under ``llc: segments``; a choice of archsim.
     segment_bytes: quantity(SIZE, "1 KiB", "1 GiB", int) = Field(2**20, alias="segment")
+
+    @model_validator(mode="after")
+    def _holds_a_segment(self) -> "LlcSpec":
+        if self.capacity_bytes < self.segment_bytes:
+            sizes = (format_quantity(size, SIZE) for size in (self.capacity_bytes, self.segment_bytes))
+            raise KeyProblem(("capacity",), "{} is less than a segment, which is {}; give llc.segment, too".format(*sizes))
+        return self
 
 
 class ComputeSpec(Spec):

@@ -2,21 +2,23 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from archsim.specs.assumptions import AssumptionsSpec, NamedSet
+from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.base import Spec
 from archsim.specs.calibration_paths import find_calibrations
 from archsim.specs.errors import SpecError
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
 from archsim.specs.hardware import SystemSpec
+from archsim.specs.kinds import EXPERIMENT_KEYS, SPECS, kind_of, refuse_other_kinds
 from archsim.specs.model import ModelSpec
 from archsim.specs.overrides import apply_overrides
 from archsim.specs.parts import PLURAL
 from archsim.specs.points import SweepPlan
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, folders_around
-from archsim.specs.sweep import SWEEP_KEY, Axis, SweepSpec, read_sweep
-from archsim.specs.validation import keys_of, validate
+from archsim.specs.sweep import SWEEP_KEY, Axis, SweepSpec, canonical, read_sweep
+from archsim.specs.validation import validate
 from archsim.specs.yaml_loader import Place, Tree, read_yaml
 
 # What the manifest of a report records beside the experiment; read by whoever wrote it, skipped here.
@@ -28,8 +30,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
 
     Raises SpecError; its message has one line for every problem.
     """
-    tree, _, _ = _experiment_tree(path, overrides)
-    return validate(ExperimentSpec, tree)
+    return _read(path, overrides).experiment
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepPlan | None:
@@ -40,26 +41,39 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepPlan | N
 
 def load_planned(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentSpec | SweepPlan:
     """The experiment in a file, with its ``sweep:`` if it has one; the file is read once. Raises SpecError."""
-    tree, sweep, _ = _experiment_tree(path, overrides)
-    experiment = validate(ExperimentSpec, tree)
-    return experiment if sweep is None else SweepPlan(tree, sweep, experiment, Path(path).parent)
+    read = _read(path, overrides)
+    return read.experiment if read.sweep is None else read.plan(path)
 
 
 def load_exploration(path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepPlan, ExploreSpec]:
     """The experiment in a file with its ``sweep:`` and its ``explore:``. Raises SpecError, also if it lacks one of them."""
-    tree, sweep, explore = _experiment_tree(path, overrides)
-    if sweep is None or explore is None:
-        missing = f"{SWEEP_KEY}:, which says what may vary" if sweep is None else f"{EXPLORE_KEY}: {{objectives: [throughput, cost]}}, or others"
+    read = _read(path, overrides)
+    if read.sweep is None or read.explore is None:
+        missing = f"{SWEEP_KEY}:, which says what may vary" if read.sweep is None else f"{EXPLORE_KEY}: {{objectives: [throughput, cost]}}, or others"
         raise SpecError(f"{path}: an exploration needs {missing}")
-    return SweepPlan(tree, sweep, validate(ExperimentSpec, tree), Path(path).parent), explore
+    return read.plan(path), read.explore
 
 
-def _experiment_tree(path: str | Path, overrides: Sequence[str]) -> tuple[Tree, SweepSpec | None, ExploreSpec | None]:
-    """The tree of an experiment without its sweep and exploration, references expanded, and those two.
+class _Read(NamedTuple):
+    """An experiment's file: its tree without sweep and exploration, references expanded, and what it says."""
+
+    tree: Tree
+    sweep: SweepSpec | None
+    explore: ExploreSpec | None
+    experiment: ExperimentSpec
+
+    def plan(self, path: str | Path) -> SweepPlan:
+        return SweepPlan(self.tree, self.sweep, self.experiment, Path(path).parent)
+
+
+def _read(path: str | Path, overrides: Sequence[str]) -> _Read:
+    """Raises SpecError, of all references and keys together.
 
     What an axis gives as a whole (systems, models, policies, batches), the experiment need not; it has the first value then.
     """
     tree = read_yaml(path)
+    refuse_other_kinds(path, tree.data)
+    _refuse_short_paths(overrides)
     tree.data.pop(MANIFEST_KEY, None)
     references = References(tree, Path(path).parent)
     apply_overrides(tree, overrides, references.expand)
@@ -69,8 +83,21 @@ def _experiment_tree(path: str | Path, overrides: Sequence[str]) -> tuple[Tree, 
     tree.data.pop(EXPLORE_KEY, None)
     for axis in sweep.axes if sweep else ():
         _stand_in(tree, axis)
-    references.expand_all()
-    return tree, sweep, explore
+    return _Read(tree, sweep, explore, validate(ExperimentSpec, tree, problems=references.expand_all()))
+
+
+def _refuse_short_paths(overrides: Sequence[str]) -> None:
+    """Raises SpecError for an override whose path begins as that of an axis may, and not with a key of an experiment."""
+    for text in overrides:
+        path = text.partition("=")[0].strip()
+        if path.split(".")[0] in EXPERIMENT_KEYS:
+            continue
+        try:
+            root, *rest = canonical(path)
+        except ValueError:
+            continue  # told where the tree is validated
+        begin = f"{PLURAL[root]}.0" if root in PLURAL and root != "assumptions" else root
+        raise SpecError(f"--set {text}: an experiment has no key {path.split('.')[0]!r}; did you mean {'.'.join([begin, *rest])!r}?")
 
 
 def _stand_in(tree: Tree, axis: Axis) -> None:
@@ -101,10 +128,9 @@ def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> Assumpt
 
 
 def check_file(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
-    """The spec in a file of any kind: an experiment, or what its keys tell it to be. Raises SpecError."""
+    """The spec in a file: an experiment, or what its keys tell it to be, of ``archsim.specs.kinds.SPECS``. Raises SpecError."""
     tree = read_yaml(path)
-    kinds = (ExperimentSpec, SystemSpec, ModelSpec, NamedSet)
-    kind = max(kinds, key=lambda kind: len(set(tree.data) & set(keys_of(kind))))
+    kind = SPECS.get(kind_of(tree.data), ExperimentSpec)
     if kind is ExperimentSpec:
         return load_experiment(path, overrides)
     apply_overrides(tree, overrides, lambda keys: None)

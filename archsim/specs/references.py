@@ -16,7 +16,7 @@ from typing import Any
 
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.calibration_paths import find_calibrations
-from archsim.specs.config_files import display, named_files
+from archsim.specs.config_files import display, looked_in, named_files
 from archsim.specs.errors import SpecError
 from archsim.specs.nearest import did_you_mean
 from archsim.specs.policies import PARTS, PRESETS
@@ -72,32 +72,32 @@ class References:
             case ("systems" | "models" as kind, int()):
                 self._graft_file(keys, self._file(kind, value, keys))
             case ("policies", int()):
-                self._check_known("policy", value, PRESETS, keys, "or a mapping")
+                own = f"your own function is {{name: mine, allocation: '{value}'}}" if ":" in value else "or a mapping"
+                self._check_known("policy", value, PRESETS, keys, own)
                 self._tree.graft(keys, Tree({"name": value} | {part: {"name": PRESETS[value][part]} for part in PARTS}))
             case ("policies", int(), part) if part in PARTS:
                 self._tree.graft(keys, Tree({"name": value}))
             case ("assumptions",) | ("assumptions", int()):
                 self._expand_assumptions(keys, value)
 
-    def expand_all(self) -> None:
-        """Expand every reference and fill in what a preset, a set or a folder implies. Raises SpecError, of all of them."""
+    def expand_all(self) -> dict[Keys, str]:
+        """Expand every reference and fill in what a preset, a set or a folder implies; returns what is wrong, by its place in the tree."""
         self._tree.data.setdefault("assumptions", DEFAULT_ASSUMPTIONS)
         for keys in (("assumptions",), ("workload", "batch")):
             if not isinstance(self._tree.find(keys), list | NoneType):
                 self._tree.wrap(keys)
-        problems = []
+        problems: dict[Keys, str] = {}
         for kind in ("systems", "models", "policies", "assumptions"):
             for keys in [(kind, index) for index in _indices(self._tree.find((kind,)))]:
                 try:
                     self.complete(keys)
                 except SpecError as error:
-                    problems.append(str(error))
+                    problems[keys] = str(error)
         try:
             self.find_trace()
         except SpecError as error:
-            problems.append(str(error))
-        if problems:
-            raise SpecError("\n".join(problems))
+            problems["workload", "trace"] = str(error)
+        return problems
 
     def complete(self, keys: Keys) -> None:
         """Expand a reference and fill in what a preset or a set implies. Raises SpecError."""
@@ -199,7 +199,7 @@ class References:
                 self._tree.data["workload"]["trace"] = os.path.relpath(folder / path)
                 return
         hint = "; generated traffic is written {synthetic: {}}" if path == "synthetic" else ""
-        looked = ", ".join(["the current directory", *(display(folder) for folder in around)])
+        looked = looked_in(around)
         raise self._tree.error(("workload", "trace"), f"no such file or directory: {path!r} (looked in {looked}){hint}")
 
 

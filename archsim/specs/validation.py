@@ -1,7 +1,8 @@
 """From a tree to a spec, with every problem told as ``file:line: key.path: problem``."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
@@ -17,15 +18,21 @@ _MISSING = "required key is missing"
 _TOO_SHORT = "needs at least one item"
 
 
-def validate(kind: type[S], tree: Tree, keys: Keys = ()) -> S:
-    """The spec in ``tree`` at ``keys``. Raises SpecError with one line for every problem."""
+def validate(kind: type[S], tree: Tree, keys: Keys = (), problems: Mapping[Keys, str] = MappingProxyType({})) -> S:
+    """The spec in ``tree`` at ``keys``. Raises SpecError with one line for every problem.
+
+    problems: found before, in the tree at these keys; told with the others, and nothing else is told of what lies there.
+    """
+    lines = list(problems.values())
     try:
-        return kind.model_validate(tree.get(keys), context={"from_yaml": True}, by_alias=True, by_name=False)
+        spec = kind.model_validate(tree.get(keys), context={"from_yaml": True}, by_alias=True, by_name=False)
     except ValidationError as error:
         found = list(_problems(kind, error))
-        told = [(at, problem) for at, problem in found if not _follows(at, problem, found)]
-        lines = [f"{tree.place(keys + at)}: {problem}" for at, problem in told]
+        told = [(keys + at, problem) for at, problem in found if not _follows(at, problem, found)]
+        lines += [f"{tree.place(at)}: {problem}" for at, problem in told if not any(at[: len(bad)] == bad for bad in problems)]
+    if lines:
         raise SpecError("\n".join(dict.fromkeys(lines))) from None
+    return spec
 
 
 def _follows(at: Keys, problem: str, found: list[tuple[Keys, str]]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from archsim.specs.errors import SpecError
+from archsim.specs.nearest import nearest
 
 Key = str | int
 Keys = tuple[Key, ...]
@@ -104,7 +105,7 @@ def read_yaml(path: str | Path, label: str | None = None) -> Tree:
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise SpecError(f"{label}: no such file") from None
+        raise SpecError(f"{label}: no such file{_file_meant(Path(path))}") from None
     except IsADirectoryError:
         raise SpecError(f"{label}: is a directory; expected a YAML file") from None
     except UnicodeDecodeError as error:
@@ -119,6 +120,13 @@ def read_yaml(path: str | Path, label: str | None = None) -> Tree:
     if not isinstance(tree.data, dict):
         raise SpecError(f"{tree.place(())}: expected a mapping of keys at the top level")
     return tree
+
+
+def _file_meant(path: Path) -> str:
+    """A hint at the YAML file beside it that is named most like a file that is not there, or nothing."""
+    beside = {file.stem: file for file in path.parent.glob("*.yaml")}
+    match = nearest(path.stem, beside)
+    return f"; did you mean {str(beside[match])!r}?" if match else ""
 
 
 def parse_yaml(text: str, label: str) -> Tree:
