@@ -48,6 +48,6 @@ def set_of(experiment: ExperimentSpec, name: str) -> AssumptionsSpec:
     if name in own:
         return own[name]
     if name not in shipped_sets():
-        known = [*shipped_sets(), *own]
+        known = list(dict.fromkeys([*shipped_sets(), *own]))
         raise ArchsimError(f"unknown assumption set {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
     return load_assumptions(name)

@@ -35,7 +35,7 @@ def blocks_command(block: str | None, diagram: str | None, diagram_dir: str | No
 def overview() -> str:
     """Every block with one line and its table."""
     parts = []
-    for name, table in blocks.TABLES.items():
+    for name, table in DIAGRAMS.items():
         parts += [f"{name}: {_module(name).__doc__.splitlines()[0]}", _indented(table.describe()), ""]
     parts.append("archsim blocks NAME: parameters and state layout; with --diagram FILE.svg: its state diagram")
     return "\n".join(parts)

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from archsim.arguments import natural, positive
+from archsim.arguments import Parser, natural, positive
 from archsim.model_commands import add_model_commands
 from archsim.specs.errors import ArchsimError
 from archsim.trace_commands import add_trace_commands
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="archsim", description="Simulates MoE serving on meshes of dies.")
+    parser = Parser(prog="archsim", description="Simulates MoE serving on meshes of dies.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     sweep = commands.add_parser("sweep", help="run every combination of an experiment and report on it")
@@ -133,12 +133,12 @@ def _add_hardware(commands) -> None:
 
 def _add_check_and_list(commands) -> None:
     """Commands that look at files."""
-    check = commands.add_parser("check", help="check an experiment, system, model or assumption file")
+    check = commands.add_parser("check", help="check an experiment, system, model, assumption set, calibration or traffic file")
     _add_experiment(check, "file to check")
     check.set_defaults(command=_check)
 
     listing = commands.add_parser("list", help="list what an experiment may name")
-    listing.add_argument("what", choices=("systems", "models", "policies", "assumptions"))
+    listing.add_argument("what", choices=("systems", "models", "policies", "assumptions", "calibrations", "traffic"))
     listing.set_defaults(command=_list)
 
 
@@ -236,14 +236,30 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from archsim.specs.describe import summary, summary_of_sweep
+    from archsim.specs.kinds import TRAFFIC, kind_of
     from archsim.specs.library import check_file, load_sweep
     from archsim.specs.yaml_loader import read_yaml
 
-    if "sweep" in read_yaml(arguments.file).data:
+    data = read_yaml(arguments.file).data
+    if kind_of(data) == TRAFFIC:
+        print(f"{arguments.file}: ok, a valid traffic preset of {_checked_traffic(arguments)}")
+    elif "sweep" in data:
         print(f"{arguments.file}: {summary_of_sweep(load_sweep(arguments.file, arguments.overrides))}")
     else:
         print(f"{arguments.file}: {summary(check_file(arguments.file, arguments.overrides))}")
     return 0
+
+
+def _checked_traffic(arguments: argparse.Namespace) -> str:
+    """The model that a traffic preset is of. Raises ArchsimError for one that its model could not take."""
+    from archsim.specs.library import load_model
+    from archsim.workload.traffic_presets import load_traffic, model_of
+
+    if arguments.overrides:
+        raise ArchsimError(f"--set {arguments.overrides[0]}: not of a traffic preset")
+    model = model_of(arguments.file)
+    load_traffic(arguments.file, load_model(model))
+    return model
 
 
 def _list(arguments: argparse.Namespace) -> int:

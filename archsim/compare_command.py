@@ -12,7 +12,7 @@ SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small: the event engine takes its t
 def compare_command(experiment: ExperimentSpec, size: int, decode_steps: int) -> int:
     """Run a sample on both engines; print the errors by assumption set, and the runs outside with the reason."""
     compared, of = _compare(experiment, size, decode_steps)
-    print(f"{experiment.name}: {len(compared)} of {of} runs on both engines, at most {decode_steps} decode steps")
+    print(f"{experiment.name}: {len(compared)} of {of} runs on both engines, {_at_most(decode_steps, experiment)}")
     print_errors(compared)
     return 0
 
@@ -55,7 +55,7 @@ def compare_points_command(plan, size: int, decode_steps: int) -> int:
     from archsim.execution.sweeping import select
 
     compared, of = compare_points(plan, select(plan).kept, size, decode_steps)
-    print(f"{plan.experiment.name}: {len(compared)} of {of:,} points on both engines, at most {decode_steps} decode steps")
+    print(f"{plan.experiment.name}: {len(compared)} of {of:,} points on both engines, {_at_most(decode_steps, plan.experiment)}")
     print_errors(compared)
     return 0
 
@@ -71,6 +71,11 @@ def print_errors(compared) -> None:
     outside = sorted((each for each in compared if abs(each.error) > OUTSIDE), key=lambda each: -abs(each.error))
     for each in outside:
         print(f"  outside {OUTSIDE:.0%}: {each.run}: {each.error:+.1%}; {each.reason}")
+
+
+def _at_most(decode_steps: int, experiment: ExperimentSpec) -> str:
+    fewest = min(decode_steps, experiment.workload.decode_steps)
+    return f"at most {fewest} decode {'step' if fewest == 1 else 'steps'}"
 
 
 def _compare(experiment, size, decode_steps):

@@ -188,7 +188,7 @@ def _one(kind: str, items: Sequence, wanted, name_of: Callable):
         return items[0]
     names = [name_of(item) for item in items]
     if wanted not in names:
-        hint = did_you_mean(str(wanted), map(str, names))
+        hint = "" if isinstance(wanted, int) else did_you_mean(wanted, names)
         raise ArchsimError(f"{kind} {wanted!r} is not in the experiment{hint} (it has: {', '.join(map(str, names))})")
     return items[names.index(wanted)]
 

@@ -438,12 +438,23 @@ def test_check(capsys):
 
 
 @pytest.mark.parametrize(
+    ("file", "kind"), [("calibrations/h100.yaml", "calibration"), ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"), ("systems/dojo.yaml", "system")]
+)
+def test_check_takes_every_kind(capsys, file, kind):
+    path = shipped_configs() / file
+    assert main(["check", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: ok, a valid {kind}\n"
+
+
+@pytest.mark.parametrize(
     ("what", "names"),
     [
         ("systems", SYSTEMS),
         ("models", MODELS),
         ("policies", PRESETS),
         ("assumptions", [f"{field}:" for field in ASSUMPTIONS]),
+        ("calibrations", [file.stem for file in (shipped_configs() / "calibrations").glob("*.yaml")]),
+        ("traffic", [file.stem for file in (shipped_configs() / "traffic").glob("*.yaml")]),
     ],
 )
 def test_list(capsys, what, names):

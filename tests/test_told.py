@@ -58,3 +58,39 @@ def test_notes_of_many_batches_are_few():
     notes = drawn_notes(rows)
     assert len(notes) == 5 and notes[0].startswith("6 requests") and notes[-1] == "so are 10 other batches (column drawn_from)"
     assert drawn_notes(rows[:6]) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("swep tiny.yaml", "; did you mean 'sweep'?"),
+        ("trace imprt x", "; did you mean 'import'?"),
+        ("sweep tiny.yaml --sett name=x", "; did you mean '--set'?"),
+        ("sweep tiny.yaml another.yaml", "unrecognized arguments: another.yaml\n"),
+    ],
+)
+def test_mistyped_words_get_the_nearest(here, capsys, command, hint):
+    with pytest.raises(SystemExit) as ended:
+        main(command.split())
+    assert ended.value.code == 2 and hint in capsys.readouterr().err
+
+
+def test_numbers_get_no_nearest(here, capsys):
+    assert main(["run", "tiny.yaml", "--batch", "13"]) == 2
+    assert capsys.readouterr().err == "batch size 13 is not in the experiment (it has: 12)\n"
+
+
+def test_a_set_is_named_once(here, capsys):
+    assert main(["ablate", "tiny.yaml", "--from", "foo"]) == 2
+    assert capsys.readouterr().err == "unknown assumption set 'foo' (known: physical, published)\n"
+
+
+def test_folders_are_named_once(here, capsys):
+    assert main(["check", "tiny.yaml", "--set", "workload.trace=nix"]) == 2
+    looked = capsys.readouterr().err.partition("(looked in ")[2].partition(")")[0].split(", ")
+    assert looked[0] == "the current directory" and "." not in looked and len(set(looked)) == len(looked)
+
+
+def test_a_comparison_tells_the_steps_that_it_takes(here, capsys):
+    assert main(["compare", "tiny.yaml", "--set", "workload.decode_steps=1", "--sample", "1"]) == 0
+    assert "at most 1 decode step\n" in capsys.readouterr().out

@@ -2,30 +2,29 @@
 
 import textwrap
 
-from archsim.specs.assumptions import ASSUMPTIONS, NamedSet, shipped_sets
+from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.base import Spec
 from archsim.specs.config_files import display, named_files
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.hardware import SystemSpec
+from archsim.specs.kinds import SPECS
 from archsim.specs.library import load_model, load_system
-from archsim.specs.model import ModelSpec
 from archsim.specs.points import SweepPlan
 from archsim.specs.policies import PARTS, PRESETS, RULES, Parameter
 from archsim.specs.quantities import BANDWIDTH, COMPUTE, SIZE, format_quantity
+from archsim.specs.yaml_loader import read_yaml
 
 _WIDTH = 116
 
 
 def listing(what: str) -> str:
-    """The table of 'systems', 'models', 'policies' or 'assumptions'."""
-    return {"systems": _systems, "models": _models, "policies": _policies, "assumptions": _assumptions}[what]()
+    """The table of one of LISTINGS."""
+    return LISTINGS[what]()
 
 
 def summary(spec: Spec) -> str:
     """What a valid file holds, in one line."""
     if not isinstance(spec, ExperimentSpec):
-        kinds = {SystemSpec: "system", ModelSpec: "model", NamedSet: "assumption set"}
-        return f"ok, a valid {kinds[type(spec)]}"
+        return f"ok, a valid {next(name for name, kind in SPECS.items() if kind is type(spec))}"
     counts = {
         "system": len(spec.systems),
         "model": len(spec.models),
@@ -112,8 +111,35 @@ def _assumptions() -> str:
     return "\n".join(lines)
 
 
+def _calibrations() -> str:
+    rows = [("name", "tables", "file")]
+    for name, file in named_files("calibrations").items():
+        tables = {key: len(value) for key, value in read_yaml(file).data.items() if isinstance(value, list)}
+        rows.append((name, ", ".join(f"{key} {count}" for key, count in tables.items()), display(file)))
+    return _table(rows)
+
+
+def _traffic() -> str:
+    rows = [("name", "made of", "file")]
+    for name, file in named_files("traffic").items():
+        head = read_yaml(file).data
+        made_of = "a recorded trace" if "tables" in head else "recorded loads" if "loads" in head else "statistics"
+        rows.append((name, made_of, display(file)))
+    return _table(rows)
+
+
 def _table(rows: list[tuple[str, ...]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+LISTINGS = {
+    "systems": _systems,
+    "models": _models,
+    "policies": _policies,
+    "assumptions": _assumptions,
+    "calibrations": _calibrations,
+    "traffic": _traffic,
+}
