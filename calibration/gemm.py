@@ -64,6 +64,7 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
         law=law,
         m=tuple(axis),
         shapes={name: tuple(row) for name, row in zip(names, rounded, strict=True)},
+        ends=_ends(logs, axis),
         seen=_repeatability(sweeps),
         unseen=unseen,
     )
@@ -123,6 +124,13 @@ def _filled(corrections: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]
         known = np.isfinite(values)
         filled[row] = np.interp(np.log(axis), np.log(axis[known]), values[known])
     return np.array(table.index.tolist(), float), axis, filled
+
+
+def _ends(logs: pd.Series, axis: np.ndarray) -> dict[str, tuple[float, float]]:
+    """First and last m of the shapes that lack the first or the last of ``axis``."""
+    measured = logs.index.to_frame(index=False).groupby(["n", "k"])["m"].agg(["min", "max"])
+    short = measured[(measured["min"] > axis[0]) | (measured["max"] < axis[-1])]
+    return {f"{int(n)}x{int(k)}": (float(row["min"]), float(row["max"])) for (n, k), row in short.iterrows()}
 
 
 def _noise(sweeps: pd.DataFrame) -> float:

@@ -15,7 +15,7 @@ from calibration.gemm import NS_PER_US, quantiles
 from calibration.moe_between import LEAST_RANKS_TO_LEAVE_OUT, carried, choose
 from calibration.moe_law import POINT, axes, fit_law, law_ns, time_of_load
 from calibration.routing import BALANCED, DRAWS_OF_POINT, load_draws, routing_of
-from calibration.sweeps import consensus, pools
+from calibration.sweeps import consensus, pools, repeatability
 from microarch.gemm import UNIT
 
 KEYS = ["model", "library", "kernel", "dtype", "distribution", "hidden", "ffn", "experts", "top_k"]
@@ -69,7 +69,7 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:
     routing, how far its draws are apart (by the law); else nan. Index ep, tp, tokens_total.
     """
     logs = _logs(sweeps)
-    spread = np.expm1(sweeps.std(axis=1)).reindex(logs.index)
+    spread = repeatability(sweeps).reindex(logs.index)
     found = [pd.DataFrame(columns=["error", "floor", "extrapolated"], dtype=float)]
     for out in _sizes_to_leave_out(logs):
         table = _table(logs[~out], named)

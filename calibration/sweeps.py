@@ -64,6 +64,12 @@ def _agree(a: pd.Series, b: pd.Series) -> bool:
     return len(both) < LEAST_COMMON or float(both.median()) <= MOST_DISAGREEMENT
 
 
+def repeatability(sweeps: pd.DataFrame) -> pd.Series:
+    """How far a sweep is from the median of the others, |measured / median - 1|, mean over sweeps; nan where there is one."""
+    found = {name: sweeps[name] - sweeps.drop(columns=name).median(axis=1) for name in sweeps}
+    return np.expm1(pd.DataFrame(found, index=sweeps.index)).abs().mean(axis=1)
+
+
 def consensus(sweeps: pd.DataFrame) -> pd.Series:
     """ln of the time at each point: the median of the sweeps that have it."""
     return sweeps.median(axis=1).dropna()

@@ -29,7 +29,7 @@ from calibration.gemm import NS_PER_US, POINT, fit_table
 from calibration.moe import left_out_errors, moe_ns, moe_pools, outside_ranks
 from calibration.moe_law import POINT as RANK_POINT
 from calibration.reading import Measurements
-from calibration.sweeps import SAME, pools, release, table_of_sweeps
+from calibration.sweeps import SAME, pools, release, repeatability, table_of_sweeps
 from microarch.gemm import outside, table_times
 
 UNDER = 0.05
@@ -44,8 +44,9 @@ SHAPES_OF_EXPERTS = {
     **dict.fromkeys(((1536, 2048), (768, 2048), (2048, 768)), EXPERTS[2]),
 }
 POWERS_OF_TWO = tuple(2**exponent for exponent in range(13))  # M = 1 ... 4096
-SHAPE_FOLDS = 16  # shapes are left out every sixteenth at a time
-LEAST_SHAPES = 32
+SHAPE_FOLDS = 16  # shapes of a grid are left out every sixteenth at a time,
+FEW_SHAPES, FOLDS_OF_FEW = 32, 8  # fewer than those every eighth
+LEAST_SHAPES = 4
 
 
 @dataclass(frozen=True)
@@ -173,19 +174,20 @@ def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
 
 
 def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOLDS) -> pd.DataFrame:
-    """Shapes of a grid by a table fitted without them, one of ``folds`` parts of the shapes at a time.
+    """Shapes by a table fitted without them, one of ``folds`` parts of the shapes at a time (of few shapes, of at most FOLDS_OF_FEW).
 
-    Libraries with fewer than LEAST_SHAPES shapes are left out: that is no grid.
+    Tables of fewer than LEAST_SHAPES shapes are left out.
     """
     found = []
     for how, sweeps in _gemm_pools(measurements, gpu):
         shapes = sorted(set(zip(*_sizes(sweeps)[:2], strict=True)))
-        fold_of = {shape: at % folds for at, shape in enumerate(shapes)}
+        parts = folds if len(shapes) >= FEW_SHAPES else min(len(shapes), FOLDS_OF_FEW)
+        fold_of = {shape: at % parts for at, shape in enumerate(shapes)}
         part = np.array([fold_of[n, k] for n, k, _ in sweeps.index])
-        for fold in range(folds) if len(shapes) >= LEAST_SHAPES else ():
+        for fold in range(parts) if len(shapes) >= LEAST_SHAPES else ():
             table = fit_table(sweeps[part != fold], **how)
             judged = sweeps[part == fold].median(axis=1).dropna()
-            spread = np.expm1(sweeps[part == fold].std(axis=1).reindex(judged.index))
+            spread = repeatability(sweeps[part == fold]).reindex(judged.index)
             found.append(_predicted(SHAPE_OUT, table, judged, how, "all", spread))
     return _joined(found)
 

@@ -27,6 +27,9 @@ MOST_FILL = 2.0  # log2 of waves over tiles; below a quarter of a wave all is on
 # Length scales of the covariance, in octaves, and the noise of one point relative to the variance; found by leaving
 # shapes out of the H100 grid.
 SIZE_SCALE, FILL_SCALE, NOISE = 1.5, 0.5, 0.05
+# Octaves, in n or in k, to the nearest measured shape beyond which a time is extrapolated: the widest step of the H100 grid
+# (512 to 768), on which errors of shapes left out were found.
+MOST_OCTAVES = 0.6
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +37,8 @@ class GemmCurve:
     """Time of m x n x k over m for one (n, k). m: int64[point]; ns, low, high: float64[point] (5 % to 95 %).
 
     ``measured``: (n, k) is in the table; else its times are kriged.
-    ``extrapolates``: (n, k) lies outside the sizes of the table. The points are the m that were measured, up to ``last``, and some beyond.
+    ``extrapolates``: (n, k) lies outside the sizes of the table, or far from all of them. ``first``, ``last``: the m that
+    were measured; the points go on beyond.
     """
 
     m: np.ndarray
@@ -43,6 +47,7 @@ class GemmCurve:
     high: np.ndarray
     measured: bool
     extrapolates: bool
+    first: int
     last: int
 
 
@@ -91,9 +96,17 @@ def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0,
         correction = krige(sizes, corrections, np.array([[n, k]], float), axis, sms)[0]
     ns = law_ns(table.law, m, n, k, table.dtype, table.groups, compute, memory) * np.exp(_to_the_end(correction, m))
     quantiles = table.seen if measured and table.seen is not None else table.unseen
-    outside = bool(np.any(np.array([n, k]) < sizes.min(axis=0)) or np.any(np.array([n, k]) > sizes.max(axis=0)))
+    first, last = table.range_of(n, k)
     low, high = ns * (1 + min(quantiles.p05, 0.0)), ns * (1 + max(quantiles.p95, 0.0))
-    return GemmCurve(m.astype(np.int64), ns, low, high, measured, outside, int(axis[-1]))
+    outside = bool(_far(sizes, np.array([[n, k]], float))[0])
+    return GemmCurve(m.astype(np.int64), ns, low, high, measured, outside, int(first), int(last))
+
+
+def _far(sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """bool[wanted]: shapes outside the measured ``sizes``, or far from all; both float64[shape, (n, k)]."""
+    outside = ((wanted < sizes.min(axis=0)) | (wanted > sizes.max(axis=0))).any(axis=1)
+    octaves = np.abs(np.log2(wanted)[:, None] - np.log2(sizes)[None]).max(axis=2).min(axis=1)
+    return outside | (octaves > MOST_OCTAVES)
 
 
 def _and_beyond(m: np.ndarray) -> np.ndarray:
@@ -191,11 +204,10 @@ def table_times(table: GemmTable, n, k, m, sms: int) -> np.ndarray:
 
 def outside(table: GemmTable, n, k, m) -> np.ndarray:
     """bool[row]: products of sizes outside of the measured ones; n, k, m: int64[row]."""
-    sizes = np.array(table.sizes, float)
-    found = np.zeros(len(m), bool)
-    for values, known in ((n, sizes[:, 0]), (k, sizes[:, 1]), (m, np.array(table.m))):
-        found |= (values < known.min()) | (values > known.max())
-    return found
+    shapes, which = np.unique(np.stack([n, k], axis=1), axis=0, return_inverse=True)
+    ends = np.array([table.range_of(*shape) for shape in shapes.tolist()]).reshape(-1, 2)[which.ravel()]
+    far = _far(np.array(table.sizes, float), shapes.astype(float))[which.ravel()]
+    return far | (m < ends[:, 0]) | (m > ends[:, 1])
 
 
 def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:

@@ -9,9 +9,10 @@ from archsim.engine.event import EventEngine
 from archsim.engine.gemm import gemm_model
 from archsim.engine.setup import build_machine
 from archsim.execution.calibration_notes import calibration_notes
+from archsim.runner import simulate
 from archsim.specs.calibration import calibration_named
 from archsim.specs.errors import SpecError
-from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import build_demand
@@ -139,6 +140,16 @@ def test_the_interval_of_residuals_is_what_runs_with_other_times_take():
     longer = small_runs(1 + expert.high)[1].decode_ns
     assert outcome.decode_ns - shorter == pytest.approx(less_ns, rel=0.25)
     assert longer - outcome.decode_ns == pytest.approx(more_ns, rel=0.25)
+
+
+def test_results_keep_the_interval():
+    experiment = load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]"])
+    (row,) = simulate(experiment).runs.rows
+    expert = small_runs()[0]._builder.gemm._experts[0]
+    assert 1 - row["decode_ns_low"] / row["decode_ns"] == pytest.approx(expert.low, rel=0.5)
+    assert row["decode_ns_high"] / row["decode_ns"] - 1 == pytest.approx(expert.high, rel=0.5)
+    (plain,) = simulate(load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]", "assumptions.gemm=roofline"])).runs.rows
+    assert plain["decode_ns_low"] is None and plain["decode_ns_high"] is None
 
 
 def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():

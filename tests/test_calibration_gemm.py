@@ -15,7 +15,7 @@ from calibration.parameters import text_of
 from calibration.reading import CalibrationError, Measurements
 from calibration.sweeps import SAME, pools
 from calibration.validate import expert_cases
-from microarch.gemm import choose_table, expert_gemm_table, gemm_curve, gemm_times, law_ns, table_times
+from microarch.gemm import choose_table, expert_gemm_table, gemm_curve, gemm_times, law_ns, outside, table_times
 
 SMS = 132
 LAW = GemmLaw(launch_ns=3000, ns_per_k=0.2, ns_per_input=1e-5, flop_per_s=7e14, bytes_per_s=2.8e12, order=2.5)
@@ -167,6 +167,21 @@ class TestEvaluation:
         assert gemm_curve(table, 512, 16384, SMS).extrapolates
         assert gemm_curve(table, 256, 2048, SMS).extrapolates
         assert not gemm_curve(table, 700, 3000, SMS).extrapolates
+
+    def test_shapes_far_from_all_measured_ones_are_flagged_within_their_range_too(self):
+        (table,) = fit_gemm(rows_of(sizes=[(512, 512), (512, 8192), (8192, 512), (8192, 8192), (1024, 1024)]), SMS)
+        assert gemm_curve(table, 3000, 3000, SMS).extrapolates and not gemm_curve(table, 1200, 800, SMS).extrapolates
+        n, k, m = np.array([3000, 1200, 1024]), np.array([3000, 800, 1024]), np.array([8, 8, 8])
+        assert outside(table, n, k, m).tolist() == [True, False, False]
+
+    def test_a_shape_that_was_cut_off_is_flagged_from_there_on(self):
+        rows = rows_of()
+        cut = (rows["n"] == 2048) & (rows["k"] == 2048) & (rows["m"] > 64)
+        (table,) = fit_gemm(rows[~cut], SMS)
+        assert table.ends == {"2048x2048": (1, 64)} and gemm_curve(table, 2048, 2048, SMS).last == 64
+        at = np.array([2048, 2048])
+        assert outside(table, at, at, np.array([64, 65])).tolist() == [False, True]
+        assert not outside(table, at, np.array([4096, 4096]), np.array([64, 65])).any()
 
     def test_other_dies_scale_both_terms(self, table):
         same, faster, wider = (gemm_curve(table, 4096, 4096, SMS, *scale).ns for scale in ((), (2.0,), (1.0, 2.0)))

@@ -128,7 +128,7 @@ class _Expert:
         )
         self._table = table
         self._products = (2, ffn, hidden), (1, hidden, ffn)  # gate and up are alike: (how many, n, k)
-        self._first, self._last = gate.m[0], gate.last
+        self._first, self._last = max(gate.first, down.first), min(gate.last, down.last)
         self._m, self._ns = gate.m, np.stack([gate.ns, down.ns])
         self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in (gate, gate, down)]))
         self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in (gate, gate, down)]))

@@ -110,7 +110,8 @@ class GemmLaw(Spec):
 class GemmTable(Fitted):
     """GEMM times of one library, version and dtype: a law, and how far points lie from it.
 
-    ``shapes``: 'n x k' → 10000 ln(measured / law) at each of ``m``. ``seen``: residuals of single sweeps at points of the
+    ``shapes``: 'n x k' → 10000 ln(measured / law) at each of ``m``. ``ends``: of shapes that were not measured from the first
+    to the last m, those that they were. ``seen``: residuals of single sweeps at points of the
     table (repeatability; None where there is one sweep); ``unseen``: of shapes left out of the fit.
     """
 
@@ -120,6 +121,7 @@ class GemmTable(Fitted):
     law: GemmLaw
     m: Axis
     shapes: dict[str, Numbers]
+    ends: dict[str, Numbers] = {}
     seen: Quantiles | None = None
     unseen: Quantiles
 
@@ -127,6 +129,11 @@ class GemmTable(Fitted):
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """(n, k) of every row of ``shapes``."""
         return tuple(shape_of(name) for name in self.shapes)
+
+    def range_of(self, n: int, k: int) -> tuple[float, float]:
+        """The first and the last m measured of a shape; of one that was not measured, those of the table."""
+        ends = self.ends.get(f"{n}x{k}", self.m)
+        return ends[0], ends[-1]
 
 
 class MoeLaw(Spec):
