@@ -114,6 +114,14 @@ def _judged_experts(cases: pd.DataFrame) -> pd.DataFrame:
     return expert_cases(cases[cases["what"] == GEMM])
 
 
+def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
+    """Those of the library with most of them, by its newest table."""
+    if not len(cases):
+        return cases
+    mine = cases[cases["library"] == cases["library"].mode()[0]]
+    return mine[mine["table"] == max(mine["table"], key=lambda table: newest_first(table.rpartition(" ")[2]))]
+
+
 def _kinds_shown(cases: pd.DataFrame) -> list[str]:
     """What the fit has not seen; where all of it was seen, that."""
     return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [FITTED]
@@ -121,7 +129,7 @@ def _kinds_shown(cases: pd.DataFrame) -> list[str]:
 
 def _in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
     """Sentences, what counts most first."""
-    experts = _judged_experts(cases)
+    experts = _of_one_table(_judged_experts(cases))
     for kind in _kinds_shown(experts) if len(experts) else ():
         mine = experts[experts["kind"] == kind].groupby("dtype", sort=True)["error"]
         parts = [f"{dtype} {(errors.abs() < UNDER).sum()} of {len(errors)}" for dtype, errors in mine]
@@ -163,11 +171,9 @@ def _shares(cases: pd.DataFrame) -> list[str]:
 
 def _curves(cases: pd.DataFrame) -> list[str]:
     """The paper's figure 12: times over M of the experts' products, of the library with most of them, newest version."""
-    judged = _judged_experts(cases)
-    if not len(judged):
+    newest = _of_one_table(_judged_experts(cases))
+    if not len(newest):
         return []
-    newest = judged[judged["library"] == judged["library"].mode()[0]]
-    newest = newest[newest["table"] == max(newest["table"], key=lambda table: newest_first(table.rpartition(" ")[2]))]
     by_file = newest["kind"].isin([FITTED, NEW])
     return [
         times_over_m(f"{model} {int(n)} × {int(k)}, {dtype}, {table}", shown)
