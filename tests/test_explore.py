@@ -8,11 +8,13 @@ import pytest
 from tiny import TINY
 
 from archsim.cli import main
+from archsim.economics import Coefficients, build_costs
 from archsim.exploration.explore import explore
 from archsim.exploration.front import as_costs, pareto
 from archsim.exploration.outcome import objectives_of, sensitivities
 from archsim.exploration.sweep_view import SHOWN, view_of
-from archsim.report.explore_page import csv_of, render, wanted, write_exploration
+from archsim.report.explore_figures import value
+from archsim.report.explore_page import csv_of, render, wanted, with_units, write_exploration
 from archsim.results import RUN_COLUMNS
 from archsim.runner import Unwatched, sweep
 from archsim.specs.errors import SpecError
@@ -115,6 +117,19 @@ def test_page_and_csv_tell_the_same(found, tmp_path):
     text = page.read_text(encoding="utf-8")
     assert all(f"designs/point-{index}.yaml" in text and (tmp_path / "designs" / f"point-{index}.yaml").is_file() for index in designs)
     assert render(outcome, designs, {}) == text and csv_of(outcome) == (tmp_path / "front.csv").read_text(encoding="utf-8")
+
+
+def test_page_tells_units_and_the_range_of_a_price(found):
+    plan, outcome = found
+    best = wanted(outcome)["best cost"]
+    designs = {best.index: plan.resolved(plan.point(best.index))}
+    page = render(outcome, designs, {})
+    system = plan.point(best.index).system
+    low, high = (value("cost", sum(build_costs(system, Coefficients().at(bound)).usd.values())) for bound in ("low", "high"))
+    assert f"cost {value('cost', best.values['cost'])} ({low} to {high})" in page
+    assert "best throughput with cost &lt;= 4900 USD" in page and "-0.0" not in page
+    assert "energy (mJ/token, logarithmic)" in page or "energy (µJ/token, logarithmic)" in page
+    assert with_units("cost <= 3 and power <= cost") == "cost <= 3 and power <= cost (cost in USD, power in W)"
 
 
 def test_coefficients_change_what_they_price_and_nothing_else(file, found):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from archsim.exploration.outcome import Candidate, Exploration, sensitivities
+from archsim.report.charts import apart
 from archsim.report.svg import Axis, element, linear_axis, number, picture, shortened, text, text_width, title
 from archsim.report.units import PREFIXES, plain, significant, unit_of
 from archsim.specs.explore import OBJECTIVES
@@ -25,13 +26,17 @@ _ROW = 15.0
 def value(objective: str, number_: float) -> str:
     """``throughput``, 12345.0 → ``12.3 k tokens/s``."""
     worth, prefix = unit_of([number_], SCALES)
+    return f"{significant(number_ / worth)} {_unit(objective, prefix)}"
+
+
+def _unit(objective: str, prefix: str) -> str:
+    """``mJ/token``, ``k tokens/s``, ``USD``."""
     unit = OBJECTIVES[objective][2]
-    scale = f"{prefix}{unit}" if unit[:1] in "JW" else f"{prefix} {unit}".strip()
-    return f"{significant(number_ / worth)} {scale}"
+    return f"{prefix}{unit}" if unit[:1] in "JW" else f"{prefix} {unit}".strip()
 
 
-def _axis(objective: str, values: np.ndarray) -> Axis:
-    """Logarithmic over the values; ticks at 1, 2 and 5 of a decade, or evenly spaced round numbers where there are too few."""
+def _axis(objective: str, values: np.ndarray) -> tuple[Axis, str]:
+    """Logarithmic over the values, and the unit of its labels; ticks at 1, 2 and 5 of a decade, or evenly spaced round numbers where there are too few."""
     low, high = values.min() / 1.06, values.max() * 1.06
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [step * 10.0**power for power in decades for step in (1, 2, 5) if low <= step * 10.0**power <= high]
@@ -39,13 +44,9 @@ def _axis(objective: str, values: np.ndarray) -> Axis:
         step = linear_axis(high - low, str, FEWEST_TICKS).ticks[1]
         ticks = [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
     every = max(1, math.ceil(len(ticks) / MOST_TICKS))
-    return Axis(low, high, tuple(ticks[::every]), _tick, log=True)
-
-
-def _tick(number_: float) -> str:
-    """As short as can be: ``20k``, ``1.5``, ``300µ``; the unit stands at the axis."""
-    worth, prefix = unit_of([number_], SCALES)
-    return f"{plain(round(number_ / worth, 4))}{prefix}"
+    shown = tuple(ticks[::every])
+    worth, prefix = unit_of(shown, SCALES)
+    return Axis(low, high, shown, lambda tick: plain(round(tick / worth, 6)), log=True), _unit(objective, prefix)
 
 
 def scatter(found: Exploration, across: str, up: str) -> str:
@@ -53,13 +54,13 @@ def scatter(found: Exploration, across: str, up: str) -> str:
     shown = [point for point in found.points if point.allowed and all(0 < point.values[name] < math.inf for name in (across, up))]
     if not shown:
         return picture(WIDTH, 30, "no points", [text(8, 18, "no point is allowed")])
-    xs, ys = (_axis(name, np.array([point.values[name] for point in shown])) for name in (across, up))
+    (xs, x_unit), (ys, y_unit) = (_axis(name, np.array([point.values[name] for point in shown])) for name in (across, up))
 
     def at(point: Candidate) -> tuple[float, float]:
         x = LEFT + (WIDTH - LEFT - RIGHT) * xs.share(point.values[across])
         return x, TOP + (HEIGHT - TOP - BOTTOM) * (1 - ys.share(point.values[up]))
 
-    parts = _frame(xs, ys, across, up)
+    parts = _frame(xs, ys, f"{across} ({x_unit}, logarithmic)", f"{up} ({y_unit}, logarithmic)")
     events = [point for point in shown if point.engine == "event" and not point.front]
     marks = events if len(events) <= MOST_MARKS else []
     cloud = [point for point in shown if not point.front and (point.engine != "event" or not marks)]
@@ -78,6 +79,7 @@ def scatter(found: Exploration, across: str, up: str) -> str:
 
 
 def _frame(xs: Axis, ys: Axis, across: str, up: str) -> list[str]:
+    """Grid, ticks, and what the axes are: ``across`` and ``up``."""
     parts = []
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     for tick in xs.ticks:
@@ -88,8 +90,8 @@ def _frame(xs: Axis, ys: Axis, across: str, up: str) -> list[str]:
         y = TOP + (bottom - TOP) * (1 - ys.share(tick))
         parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {number(y)}H{number(right)}"))
         parts.append(text(LEFT - 5, y + 3.5, ys.label(tick), "m", "end"))
-    parts.append(text((LEFT + right) / 2, bottom + 29, f"{across} ({OBJECTIVES[across][2]})", "m", "middle"))
-    parts.append(text(LEFT, TOP - 3, f"{up} ({OBJECTIVES[up][2]})", "m"))
+    parts.append(text((LEFT + right) / 2, bottom + 29, across, "m", "middle"))
+    parts.append(text(LEFT, TOP - 3, up, "m"))
     return parts
 
 
@@ -108,7 +110,7 @@ def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
     levels = levels[:: math.ceil(len(levels) / MOST_LEVELS)] if levels else []
     if not levels:
         return picture(_STRIP, 20, "no points", [])
-    scale = _axis(objective, np.array([point.values[objective] for point in usable]))
+    scale, unit = _axis(objective, np.array([point.values[objective] for point in usable]))
     left = 10 + max(text_width(shortened(level, 18)) for level in levels)
     sense = OBJECTIVES[objective][1]
 
@@ -116,9 +118,8 @@ def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
         return left + (_STRIP - left - 10) * scale.share(of)
 
     parts, bottom = [], _ROW * len(levels)
-    for tick in scale.ticks:
-        parts.append(element("path", class_="grid", d=f"M{number(x(tick))} 0V{number(bottom)}"))
-        parts.append(text(x(tick), bottom + 12, scale.label(tick), "m", "middle"))
+    parts += [element("path", class_="grid", d=f"M{number(x(tick))} 0V{number(bottom)}") for tick in scale.ticks]
+    parts += [text(x(tick), bottom + 12, scale.label(tick), "m", "middle") for tick in apart(scale, x)]
     for row, level in enumerate(levels):
         values = np.array([point.values[objective] for point in usable if point.axes[axis] == level])
         low, middle, high = np.percentile(values, [10, 50, 90])
@@ -128,7 +129,8 @@ def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
         parts.append(element("rect", title(told), class_="k-hbm", x=x(low), y=y - 4, width=max(x(high) - x(low), 1.0), height=8.0))
         parts.append(element("path", class_="mark", d=f"M{number(x(middle))} {number(y - 5)}v10"))
         parts.append(element("circle", title(told), class_="p4", cx=x(best), cy=y, r=3.0))
-    return picture(_STRIP, bottom + 18, f"{objective} over {axis}", parts)
+    parts.append(text((left + _STRIP - 10) / 2, bottom + 25, f"{objective} ({unit}, logarithmic)", "m", "middle"))
+    return picture(_STRIP, bottom + 30, f"{objective} over {axis}", parts)
 
 
 def tornado(points: Sequence[Candidate], objective: str) -> str:

@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from archsim.economics import Coefficients, build_costs
 from archsim.exploration.outcome import Candidate, Exploration
 from archsim.files import write_text
 from archsim.report import layers
 from archsim.report.explore_figures import scatter, strips, tornado, value
 from archsim.report.rendering import rendered
+from archsim.report.units import NO_BREAK
+from archsim.specs.constraints import parse_constraint
 from archsim.specs.explore import OBJECTIVES
+from archsim.specs.hardware import SystemSpec
 from archsim.specs.yaml_loader import dump_yaml
 
 MOST_STRIPS = 12
@@ -55,8 +59,21 @@ def wanted(found: Exploration) -> dict[str, Candidate]:
     """Heading → design: the best of every objective, and of the first within each budget."""
     first = found.spec.objectives[0]
     named = {f"best {name}": found.best(None, name) for name in found.spec.objectives}
-    named |= {f"best {first} with {text}": found.best(text, first) for text in found.spec.budgets}
+    named |= {budget_of(first, text): found.best(text, first) for text in found.spec.budgets}
     return {heading: point for heading, point in named.items() if point is not None}
+
+
+def budget_of(objective: str, text: str) -> str:
+    """The heading of the best design within a budget."""
+    return f"best {objective} with {text}"
+
+
+def with_units(text: str) -> str:
+    """``cost <= 30000 USD``; the units of its names behind a budget that does not end in a number."""
+    names = parse_constraint(text).names
+    if len(names) == 1 and text[-1].isdigit():
+        return f"{text} {OBJECTIVES[names[0]][2]}"
+    return f"{text} ({', '.join(f'{name} in {OBJECTIVES[name][2]}' for name in names)})"
 
 
 def csv_of(found: Exploration) -> str:
@@ -98,10 +115,23 @@ def figures_of(found: Exploration) -> dict[str, Any]:
 
 
 def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]):
+    first = found.spec.objectives[0]
+    budgets = {budget_of(first, text): budget_of(first, with_units(text)) for text in found.spec.budgets}
     for heading, point in wanted(found).items():
-        values = ", ".join(f"{name} {value(name, point.values[name])}" for name in found.spec.objectives)
+        design = designs.get(point.index)
+        values = ", ".join(f"{name} {value(name, point.values[name])}{_range(found, name, design)}" for name in found.spec.objectives)
+        heading = budgets.get(heading, heading)
         yaml = dump_yaml(designs[point.index]) if point.index in designs else ""
         yield Best(heading, point, values, yaml, f"designs/point-{point.index}.yaml", pages.get(point.index, ""))
+
+
+def _range(found: Exploration, objective: str, design: Mapping[str, Any] | None) -> str:
+    """`` (20.0 k USD to 210 k USD)`` behind the price of a design: with all coefficients at their bounds; empty for others."""
+    if objective != "cost" or design is None:
+        return ""
+    system, own = SystemSpec.model_validate(design["systems"][0]), Coefficients().changed(found.spec.coefficients)
+    low, high = (value("cost", sum(build_costs(system, own.at(bound)).usd.values())) for bound in ("low", "high"))
+    return f" ({low} to {high})"
 
 
 def _error(found: Exploration, objective: str) -> tuple[str, int, str, str]:
@@ -110,4 +140,10 @@ def _error(found: Exploration, objective: str) -> tuple[str, int, str, str]:
     if not len(errors):
         return objective, 0, "–", "–"
     low, middle, high = np.percentile(errors, [5, 50, 95])
-    return objective, len(errors), f"{middle:+.1%}", f"{low:+.1%} to {high:+.1%}"
+    return objective, len(errors), _change(middle), f"{_change(low)} to {_change(high)}"
+
+
+def _change(share: float) -> str:
+    """``+1.2 %``, ``−0.3 %``; ``0 %`` where nothing is left of it."""
+    rounded = round(100 * share, 1)
+    return f"{'−' if rounded < 0 else '+'}{abs(rounded)}{NO_BREAK}%" if rounded else f"0{NO_BREAK}%"
