@@ -23,6 +23,10 @@ def add_calibration_commands(commands: argparse._SubParsersAction) -> None:
         help="YAML file, named after the GPU; or a folder, for one file per GPU (default: configs/calibrations)",
     )
     calibrate.add_argument("--gpu", metavar="NAME", help="which GPU of the measurements, such as h100")
+    calibrate.add_argument(
+        "--peak", action="append", default=[], type=_peak, metavar="DTYPE=RATE", help="nominal peak of a GPU that is not known, such as bf16=600TFLOP/s; repeatable"
+    )
+    calibrate.add_argument("--hbm", type=_hbm, metavar="RATE", help="nominal bandwidth of its HBM, such as 2.4TB/s")
     calibrate.set_defaults(command=_calibrate)
 
     validate = commands.add_parser("validate", help="judge a calibration by measurements, and by what it has not seen")
@@ -35,6 +39,24 @@ def add_calibration_commands(commands: argparse._SubParsersAction) -> None:
     validate.set_defaults(command=_validate)
 
 
+def _peak(text: str) -> tuple[str, float]:
+    from calibration.datasheets import peak_named
+
+    try:
+        return peak_named(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _hbm(text: str) -> float:
+    from calibration.datasheets import hbm_named
+
+    try:
+        return hbm_named(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _one_thread() -> None:
     """Small matrices are inverted several times faster by one thread, and the same way on every machine.
 
@@ -45,9 +67,10 @@ def _one_thread() -> None:
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     _one_thread()
+    from calibration.datasheets import Nominal, fitted_note
     from calibration.fit import choose_gpu, fit_measurements
     from calibration.parameters import is_calibration_file, write_calibration
-    from calibration.reading import read_measurements
+    from calibration.reading import CalibrationError, read_measurements
 
     out, is_file = Path(arguments.out), is_calibration_file(arguments.out)
     measurements = read_measurements(arguments.measurements)
@@ -56,14 +79,20 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         gpus = [choose_gpu(measurements, arguments.gpu, out.stem if is_file else "")]
     else:
         gpus = measurements.gpus()
+    named = Nominal(dict(arguments.peak), arguments.hbm)
+    if named and len(gpus) > 1:
+        raise CalibrationError(f"--peak and --hbm are of one GPU, and there are {', '.join(gpus)}; choose one with --gpu")
     written = 0
     for gpu in gpus:
-        calibration = fit_measurements(measurements, gpu)
+        calibration = fit_measurements(measurements, gpu, named)
         if not any(getattr(calibration, kind) for kind in SECTIONS):
             print(f"{gpu}: these measurements alone say nothing that a calibration holds", file=sys.stderr)
             continue
         written += 1
         path = write_calibration(calibration, out if is_file else out / f"{gpu}.yaml")
+        note = fitted_note(gpu, calibration.reference) if calibration.gemm or calibration.hbm else ""
+        if note:
+            print(f"note: {note}", file=sys.stderr)
         counts = {kind: len(getattr(calibration, kind)) for kind in SECTIONS}
         print(f"{path}: {gpu}, tables: " + ", ".join(f"{kind} {count}" for kind, count in counts.items() if count))
     if not written:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
-from archsim.specs.calibration import CalibrationSpec
+from archsim.specs.calibration import CalibrationSpec, GemmLaw, GemmTable
 from calibration.comm import fit_transfers
-from calibration.datasheets import DATASHEETS, UNKNOWN_SMS, reference_of
+from calibration.datasheets import DATASHEETS, UNKNOWN_SMS, Nominal, reference_of
 from calibration.gemm import fit_gemm
 from calibration.launch import fit_launch
-from calibration.memory import fit_memory
+from calibration.memory import fit_memory, hbm_read_bytes_per_s
 from calibration.moe import fit_moe
 from calibration.quantisation import without_quantisation
 from calibration.reading import CalibrationError, Measurements
 from calibration.schema import TABLES
+from microarch.gemm import choose_table
 
-UNKNOWN_BANDWIDTH = 1e12  # of a GPU without a datasheet or a GEMM table
+UNKNOWN_BANDWIDTH = 1e12  # of a GPU without a datasheet, HBM reads or a GEMM table
 
 
 def sms_of(gpu: str) -> int:
@@ -23,28 +24,36 @@ def sms_of(gpu: str) -> int:
     return DATASHEETS[gpu].sms if gpu in DATASHEETS else UNKNOWN_SMS
 
 
-def fit_measurements(measurements: Measurements, gpu: str) -> CalibrationSpec:
-    """All sections that the measurements of a GPU allow. Raises CalibrationError where there are none of it."""
+def fit_measurements(measurements: Measurements, gpu: str, named: Nominal | None = None) -> CalibrationSpec:
+    """All sections that the measurements of a GPU allow. Raises CalibrationError where there are none of it.
+
+    ``named``: nominal rates of the GPU, in place of those of a datasheet, or of none.
+    """
     if gpu not in measurements.gpus():
         known = ", ".join(measurements.gpus()) or "none"
         raise CalibrationError(f"no measurements of {gpu!r}; there are some of: {known}")
-    gemm = fit_gemm(products(measurements, gpu), sms_of(gpu))
-    plain = {table.dtype: table for table in gemm if table.groups == 1}
-    rates = {dtype: table.law.flop_per_s for dtype, table in plain.items()}
-    bandwidth = max((table.law.bytes_per_s for table in plain.values()), default=UNKNOWN_BANDWIDTH)
+    gemm, memory = fit_gemm(products(measurements, gpu), sms_of(gpu)), measurements.table("memory", gpu)
+    laws = _laws_in_use(gpu, gemm)
+    rates = {dtype: law.flop_per_s for dtype, law in laws.items()}
+    bandwidth = hbm_read_bytes_per_s(memory) or max((law.bytes_per_s for law in laws.values()), default=UNKNOWN_BANDWIDTH)
+    reference = reference_of(gpu, rates, bandwidth, named)
     return CalibrationSpec(
         gpu=gpu,
-        reference=reference_of(gpu, rates, bandwidth),
+        reference=reference,
         gemm=gemm,
         moe=fit_moe(measurements.table("moe", gpu)),
         p2p=fit_transfers(measurements.table("p2p", gpu), "p2p"),
         collectives=fit_transfers(measurements.table("collective", gpu), "collective"),
         pcie=fit_transfers(measurements.table("hostpath", gpu), "hostpath"),
-        hbm=fit_memory(
-            measurements.table("memory", gpu), DATASHEETS[gpu].hbm_bytes_per_s if gpu in DATASHEETS else None
-        ),
+        hbm=fit_memory(memory, reference.hbm_bytes_per_s),
         launch=fit_launch(measurements, gpu),
     )
+
+
+def _laws_in_use(gpu: str, gemm: tuple[GemmTable, ...]) -> dict[str, GemmLaw]:
+    """dtype → law of the table that systems take."""
+    there = CalibrationSpec.model_construct(gpu=gpu, gemm=gemm)
+    return {dtype: choose_table(there, dtype).law for dtype in sorted({table.dtype for table in gemm if table.groups == 1})}
 
 
 def products(measurements: Measurements, gpu: str) -> pd.DataFrame:

@@ -1,5 +1,5 @@
 """The memory of a GPU: bandwidth and latency of L2 and HBM, how they change with the working set, and the share of the
-datasheet's HBM bandwidth that is reached.
+HBM bandwidth of the reference (the datasheet's, if there is one) that is reached.
 
 A curve over the working set S is a law of calibration.segments, too: for bandwidth, of the time of one pass over S; for
 latency, of the time of one dependent load, the line being over S.
@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from archsim.specs.calibration import ScalarTable, TransferTable
+from archsim.specs.memory_path import newest
 from calibration.comm import Series, transfer_table
 from calibration.scalars import scalar_table
 
@@ -23,20 +24,27 @@ UNITS = {"bytes_per_s": "bytes_per_s", "latency_ns": "ns"}
 LEAST_SIZES_OF_CURVE = 8
 
 
-def fit_memory(rows: pd.DataFrame, datasheet_bytes_per_s: float | None) -> tuple[TransferTable | ScalarTable, ...]:
-    """Numbers per level, operation and library, then curves. `datasheet_bytes_per_s`: of the HBM, if known."""
+def fit_memory(rows: pd.DataFrame, peak_bytes_per_s: float | None) -> tuple[TransferTable | ScalarTable, ...]:
+    """Numbers per level, operation and library, then curves. `peak_bytes_per_s`: of the HBM, what efficiencies are shares of."""
     rows = rows.astype({"working_set_bytes": float, "value": float})
     scalars = [*_scalars(rows)]
-    if datasheet_bytes_per_s:
+    if peak_bytes_per_s:
         scalars += [
             scalar.model_copy(
                 update={"unit": "ratio", "of": scalar.of | {"quantity": "efficiency"}}
-                | {name: getattr(scalar, name) / datasheet_bytes_per_s for name in ("value", "low", "high")}
+                | {name: getattr(scalar, name) / peak_bytes_per_s for name in ("value", "low", "high")}
             )
             for scalar in scalars
             if scalar.of["level"] == "hbm" and scalar.unit == "bytes_per_s"
         ]
     return (*scalars, *(transfer_table(series) for series in curves_of(rows)))
+
+
+def hbm_read_bytes_per_s(rows: pd.DataFrame) -> float | None:
+    """Of streaming reads, by the number that systems take; None where there are none."""
+    of = {"level": "hbm", "op": "read", "quantity": "bytes_per_s"}
+    reads = newest([scalar for scalar in _scalars(rows.astype({"working_set_bytes": float, "value": float})) if scalar.of == of])
+    return None if reads is None else reads.value
 
 
 def _scalars(rows: pd.DataFrame) -> Iterator[ScalarTable]:

@@ -1,18 +1,31 @@
 """Systems and calibrations of a GPU that nobody has a datasheet of, from made-up measurements."""
 
 import pytest
+from test_calibration_validate import GEMM
+from test_calibration_validate import gemm as products
 
-from archsim.specs.calibration import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
+from archsim.cli import main
+from archsim.specs.calibration import (
+    CalibrationSpec,
+    Quantiles,
+    Reference,
+    ScalarTable,
+    TransferTable,
+    load_calibration,
+)
 from archsim.specs.errors import SpecError
 from archsim.specs.hardware import D2DSpec, HbmSpec
 from archsim.specs.host_path import path_of
 from archsim.specs.memory_path import copies_of, fastest_bytes_per_s
 from archsim.specs.validation import validate
 from archsim.specs.yaml_loader import Place, Tree
+from calibration.datasheets import DATASHEETS
 from calibration.engine_copies import copy_cases
 from calibration.parameters import write_calibration
 from calibration.reading import Measurements
+from microarch.gemm import choose_table, expert_gemm_table
 
+MEMORY = "run_id,gpu_name,library,library_version,level,op,quantity,working_set_bytes,value"
 UNI = {"placement": "intra_node", "method": "ce", "direction": "uni", "concurrent_pairs": "1"}
 
 
@@ -101,3 +114,76 @@ def test_hbm_is_of_the_newest_version_and_says_what_its_share_is_of(tmp_path):
         path = write_calibration(calibration(hbm=numbers, fitted=fitted), tmp_path / "own.yaml")
         hbm = read(HbmSpec, bandwidth="2 TB/s", capacity="80 GB", calibration=str(path))
         assert (hbm.latency_ns, hbm.efficiency) == (500.0, 0.8) and hbm.source.endswith(f": {told}")
+
+
+@pytest.fixture
+def fitted(tmp_path, capsys):
+    """The calibration of some made-up products and reads of HBM, by the command, and what it said on stderr."""
+
+    def calibrated(*more, gpu="Own X900", versions=("2.9",)):
+        folder = tmp_path / "measured"
+        folder.mkdir(exist_ok=True)
+        rows = [row.replace("NVIDIA H100", gpu) for version in versions for row in products(version=version, factor=1 + (version != versions[-1]))]
+        (folder / "gemm.csv").write_text("\n".join([GEMM, *rows]) + "\n")
+        (folder / "memory.csv").write_text("\n".join([MEMORY, *(f"1,{gpu},torch,2.9,hbm,read,bytes_per_s,{2**30},1.8e12" for _ in range(2))]) + "\n")
+        assert main(["calibrate", str(folder), "--out", str(tmp_path / "own.yaml"), *more]) == 0
+        return load_calibration(tmp_path / "own.yaml"), capsys.readouterr().err
+
+    return calibrated
+
+
+def test_nominal_rates_that_are_named_are_the_reference(fitted):
+    found, said = fitted("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s")
+    assert found.reference == Reference(peak_flop_per_s={"bf16": 600e12}, hbm_bytes_per_s=2.4e12, sms=132) and said == ""
+    assert [table.value for table in found.hbm if table.unit == "ratio"] == [0.75]
+    both, _ = fitted("--peak", "fp16=500TFLOP/s", "--peak", "fp8=1 PFLOP/s", "--hbm", "2.4 TB/s")
+    assert both.reference.peak_flop_per_s == {"fp16": 500e12, "fp8": 1e15, "bf16": 500e12} and both.reference.fitted == ()
+
+
+def test_without_them_the_fitted_rates_stand_and_it_is_said(fitted):
+    found, said = fitted()
+    table = choose_table(found, "bf16")
+    assert found.reference.peak_flop_per_s == {"bf16": table.law.flop_per_s} and found.reference.fitted == ("bf16", "hbm")
+    assert found.reference.hbm_bytes_per_s == 1.8e12 and [table.value for table in found.hbm if table.unit == "ratio"] == [1.0]
+    assert "note: own-x900: no nominal rate is known" in said and "give them with --peak bf16=... --hbm ..." in said
+    assert load_calibration("h100").reference.fitted == ()
+    known, said = fitted(gpu="NVIDIA H100")
+    assert known.reference == DATASHEETS["h100"] and said == ""
+
+
+def test_the_fitted_reference_is_that_of_the_table_that_systems_take(fitted):
+    """Of the newest version, 2.10, which is twice as fast and comes first by spelling."""
+    found, _ = fitted(versions=("2.9", "2.10"))
+    rates = {table.version: table.law.flop_per_s for table in found.gemm}
+    assert choose_table(found, "bf16").version == "2.10" and [*rates] == ["2.10", "2.9"]
+    assert found.reference.peak_flop_per_s["bf16"] == rates["2.10"] > 1.5 * rates["2.9"]
+
+
+def test_a_die_with_the_nominal_rates_takes_what_was_measured(fitted):
+    """Rates that were named: a system that names the same ones. Fitted ones: a system that names those."""
+    for more in (("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s"), ()):
+        found, _ = fitted(*more)
+        peak, hbm = found.reference.peak_flop_per_s["bf16"], found.reference.hbm_bytes_per_s
+        for mine, measured in zip(expert_gemm_table(found, 2048, 1024, "bf16", peak, hbm), expert_gemm_table(found, 2048, 1024, "bf16"), strict=True):
+            assert mine.ns.tolist() == measured.ns.tolist()
+
+
+@pytest.mark.parametrize(("more", "problem"), [
+    (("--peak", "bf17=600TFLOP/s"), "did you mean 'bf16'"),
+    (("--peak", "600TFLOP/s"), "expected a dtype and its peak, such as bf16=600TFLOP/s"),
+    (("--peak", "bf16=600"), "has no unit"),
+    (("--peak", "bf16=0 TFLOP/s"), "must be positive"),
+    (("--hbm", "2.4TFLOP/s"), "is a compute rate; expected a bandwidth"),
+])  # fmt: skip
+def test_rates_that_are_none_are_refused(capsys, more, problem):
+    with pytest.raises(SystemExit):
+        main(["calibrate", "nowhere", *more])
+    assert problem in capsys.readouterr().err
+
+
+def test_nominal_rates_are_of_one_gpu(tmp_path, capsys):
+    rows = [row for gpu in ("Own X900", "Own X800") for row in (each.replace("NVIDIA H100", gpu) for each in products())]
+    for name, part in (("a", rows[: len(rows) // 2]), ("b", rows[len(rows) // 2 :])):
+        (tmp_path / f"{name}.csv").write_text("\n".join([GEMM, *part]) + "\n")
+    assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out"), "--hbm", "2.4TB/s"]) == 2
+    assert "--peak and --hbm are of one GPU, and there are own-x800, own-x900; choose one with --gpu" in capsys.readouterr().err

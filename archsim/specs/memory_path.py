@@ -93,8 +93,8 @@ def hbm_fitted(calibration: CalibrationSpec) -> Found:
     """``latency`` and ``efficiency``, as far as they were measured; of several, of the newest version."""
     values, reference = {}, calibration.reference
     tables = [table for table in calibration.hbm if isinstance(table, ScalarTable) and table.of.get("level") == "hbm"]
-    latency = _newest([table for table in tables if table.of.get("quantity") == "latency_ns"])
-    efficiency = _newest([table for table in tables if (table.of.get("op"), table.of.get("quantity")) == ("read", "efficiency")])
+    latency = newest([table for table in tables if table.of.get("quantity") == "latency_ns"])
+    efficiency = newest([table for table in tables if (table.of.get("op"), table.of.get("quantity")) == ("read", "efficiency")])
     if latency is not None:
         values["latency"] = f"{latency.value:.4g} ns"
     if efficiency is not None:
@@ -105,7 +105,8 @@ def hbm_fitted(calibration: CalibrationSpec) -> Found:
     return Found(values, told)
 
 
-def _newest(tables: list[ScalarTable]) -> ScalarTable | None:
+def newest(tables: list[ScalarTable]) -> ScalarTable | None:
+    """Of several libraries the last by name, of its versions the newest; None of none."""
     return max(tables, key=lambda table: (table.library, newest_first(table.version)), default=None)
 
 
