@@ -1,5 +1,6 @@
 """The bound of a step: below every policy's time whatever is assumed, and equal to brute force where that can be had."""
 
+import csv
 import itertools
 
 import numpy as np
@@ -8,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.optimum_oracle import best_time
 from test_physical_laws import engine_of, policy, small_model, small_system
+from tiny import tiny_file
 
+from archsim.cli import main
 from archsim.engine.setup import build_memory, refuse_misfit
 from archsim.optimum.bound import lower_bound, proved_by
 from archsim.optimum.distances import Bounds, distances
@@ -153,6 +156,20 @@ def test_any_multipliers_prove_a_bound_of_any_plan(seed, dispatched, copies):
     share = split.sum(axis=1) / problem.tokens[:, None]
     flow = split.sum(axis=0) if problem.origins is not None else None
     assert proved_ns <= (loads(problem, share, share > 0, flow) + problem.start_ns).max() * (1 + 1e-9)
+
+
+def test_page_says_in_short_who_is_nearest(tmp_path):
+    file = tiny_file(tmp_path)
+    assert main(["optimum", str(file), "--set", "policies=[base, ep]", "--set", "workload.layers=1", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    with (tmp_path / "optimum.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert "Steps of 1 of 2 MoE layers of toy" in page
+    of = {policy: np.mean([float(row["distance"]) for row in rows if (row["system"], row["batch"], row["policy"]) == ("small", "40", policy)])
+          for policy in ("base", "ep")}
+    near, far = sorted(of, key=of.get)
+    assert f"<b>toy on small, batch 40, under published</b>: nearest {near}, {100 * of[near]:.1f}" in page
+    assert f"farthest {far}, {100 * of[far]:.1f}" in page and "hbm" not in page.partition("<body>")[2]
 
 
 def test_bounds_are_worked_out_for_so_many_dies():

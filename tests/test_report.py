@@ -9,6 +9,7 @@ from report_folder import read_csv, write_csv, write_folder
 
 from archsim.report import data, published
 from archsim.report.charts import apart
+from archsim.report.copies import beyond_memory
 from archsim.report.data import ReportError, read_report
 from archsim.report.figures import BOUND_NAMES, speedup_panels
 from archsim.report.layers import told
@@ -451,6 +452,18 @@ def test_columns_that_no_run_has_are_left_out(tmp_path):
     assert not any(name.startswith(("decode, low", "GEMMs", "copies extrapolated")) for name in headers)
     write_folder(tmp_path, changes={"gemm_extrapolated": lambda row: 0.5 if row["policy"] == "ep" else ""})
     assert "GEMMs extrapolated [%]" in [header["text"] for header in results(read_report(tmp_path))[0]]
+
+
+def test_copies_beyond_memory_are_told_where_nothing_bounds_them(tmp_path):
+    """A die of dojo has 72 GB; ten or eleven experts of 58 layers, 44 MB each, are its homes."""
+    homes = 256 // 25 * 58 * 3 * 7168 * 2048
+    room = int(80e9 * 0.9) - homes
+    for held, told in ((room, False), (room + 1, True)):
+        write_folder(tmp_path, changes={"replicas_max_bytes_per_die": lambda row, held=held: held if row["policy"] == "pred" else 0})
+        found = list(beyond_memory(read_report(tmp_path)))
+        assert [each.policies for each in found] == [("pred",)] * told
+        assert [(each.place.assumptions, each.room_bytes) for each in found] == [("published", room)] * told
+        assert ("copies are more than memory holds: pred" in " ".join(render(read_report(tmp_path)).split())) == told
 
 
 def test_levels_tell_idle_from_little_used():

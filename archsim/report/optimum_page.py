@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from archsim.report.units import TIME_UNITS, percent, scaled
 from archsim.results import layers_that_ran
 from archsim.tables import INTEGER, REAL, TEXT, Table
 
+NAMES = {"hbm": "HBM", "compute": "compute", "link": "links"}  # of resources, as sentences say them
+CLOSE = 0.005  # of the bound: policies within it of the nearest are named together
 MOST_SHOWN = 24  # worst steps with pictures
 COLUMNS = {
     **dict.fromkeys(("system", "model"), TEXT), "batch": INTEGER, "assumptions": TEXT, "policy": TEXT, "iteration": INTEGER,
@@ -76,6 +79,7 @@ def render(found: list[Measured], name: str) -> str:
         "name": name,
         "layers": layers.told(_layers(found)),
         "rows": [_row(each) for each in found],
+        "short": list(_short(found)),
         "worst": [_picture(each) for each in worst],
         "colour_bar": colour_bar(),
         "light": scale_css(dark=False),
@@ -89,16 +93,32 @@ def _layers(found: list[Measured]) -> layers.Parts:
     return layers_that_ran(rows, {each.run.model.name: len(each.run.model.moe_layer_ids) for each in found})
 
 
+def _place(each: Measured) -> str:
+    run = each.run
+    return f"{run.model.name} on {run.system.name}, batch {run.batch:,}, under {run.assumptions.label}"
+
+
+def _short(found: list[Measured]) -> Iterator[tuple[str, str]]:
+    """(system, model, batch and assumptions; which policies are nearest and farthest, by their mean)."""
+    for place in dict.fromkeys(map(_place, found)):
+        means = sorted((each.summary()[0], each.run.policy.name) for each in found if _place(each) == place)
+        least, most = means[0][0], means[-1]
+        near = [name for mean, name in means if mean <= least + CLOSE]
+        far = f"; farthest {most[1]}, {percent(most[0], 1)}" if most[0] > least + CLOSE else ""
+        yield place, f"nearest {', '.join(near)}, {percent(least, 1)} above the bound in the mean{far}."
+
+
 def _row(each: Measured) -> dict:
     run, steps = each.run, each.steps
     by = Counter(step.bound_by for step in steps)
     plan = float(np.mean([step.plan_ns / step.bound.ns - 1 for step in steps]))
     bare = float(np.mean([step.step_ns / step.bound.ns - 1 for step in steps]))
     return {
-        "place": (run.system.name, run.model.name, str(run.batch), run.assumptions.label, run.policy.name),
-        "numbers": [percent(value, 1) for value in (*each.summary(), bare, plan)],
+        "system": run.system.name, "model": run.model.name, "batch": run.batch, "assumptions": run.assumptions.label,
+        "policy": run.policy.name,
+        "numbers": [(value, percent(value, 1)) for value in (*each.summary(), bare, plan)],
         "worst": each.name_of(each.worst), "steps": len(steps),
-        "by": ", ".join(f"{kind} {percent(by[kind] / len(steps))}" for kind in KINDS if by[kind]),
+        "by": ", ".join(f"{NAMES[kind]} {percent(by[kind] / len(steps))}" for kind in KINDS if by[kind]),
     }
 
 
@@ -106,8 +126,8 @@ def _picture(each: Measured) -> dict:
     worst = each.worst
     bound, plan, step, decision = (scaled(ns, TIME_UNITS) for ns in (worst.bound.ns, worst.plan_ns, worst.step_ns, worst.exposed_ns))
     return {
-        "heading": f"{each.run.name}: {each.name_of(worst)}, {percent(worst.distance, 1)} above the bound",
-        "times": f"Bound {bound} (by {worst.bound_by}); fullest resource of the plan {plan} ({worst.plan_by}); step {step}; decision exposed {decision}.",
+        "heading": f"{_place(each)}, {each.run.policy.name}: {each.name_of(worst)}, {percent(worst.distance, 1)} above the bound",
+        "times": f"Bound {bound} (by {NAMES[worst.bound_by]}); fullest resource of the plan {plan} ({NAMES[worst.plan_by]}); step {step}; decision exposed {decision}.",
         "maps": [
             ("the policy's plan", _map(each.mesh, worst, worst.loads_ns)),
             ("the relaxation's plan", _map(each.mesh, worst, worst.bound.loads_ns)),

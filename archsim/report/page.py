@@ -7,12 +7,13 @@ from archsim.execution.calibration_notes import EXTRAPOLATED, calibration_notes
 from archsim.execution.drawn_notes import drawn_notes
 from archsim.files import write_text
 from archsim.report import decisions, engines, figures, layers, tables
+from archsim.report.copies import beyond_memory
 from archsim.report.data import Report, read_report
 from archsim.report.deciders import deciders
 from archsim.report.mesh_map import colour_bar, scale_css
 from archsim.report.published import TOLERANCE, compare
 from archsim.report.rendering import rendered
-from archsim.report.units import factor, percent, plain_factor
+from archsim.report.units import BYTE_UNITS, factor, percent, plain_factor, scaled
 
 
 def write_report(folder: Path) -> Path:
@@ -30,7 +31,7 @@ def write_report(folder: Path) -> Path:
 
 def render(report: Report) -> str:
     """The page as text."""
-    filters = {"written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent}
+    filters = {"written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "bytes": _bytes}
     return rendered("page.html.j2", _context(report), filters)
 
 
@@ -66,6 +67,7 @@ def _context(report: Report) -> dict[str, Any]:
         "bound_parts": list(figures.BOUND_NAMES.values()),
         "imbalance": figures.imbalance_panels(report),
         "replicas": figures.replica_panels(report),
+        "beyond_memory": list(beyond_memory(report)),
         "maps": [
             (place, [(run, svg, figures.busiest(report, run)) for run, svg in figures.map_panels(report, place)])
             for place in places
@@ -76,6 +78,10 @@ def _context(report: Report) -> dict[str, Any]:
         "headers": headers,
         "rows": rows,
     }
+
+
+def _bytes(value: float) -> str:
+    return scaled(value, BYTE_UNITS)
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:

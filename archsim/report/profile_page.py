@@ -15,6 +15,7 @@ from archsim.report.svg import element, number, picture, text
 from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 320.0, 170.0, 34.0, 28.0
+SCALE_STEPS = 64  # of the colours below a heatmap
 _LINES = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5")
 _NAMES = {"cross_layer": "across layers", "cross_token": "across tokens", "coactivation": "chosen together"}
 
@@ -63,7 +64,7 @@ def render(found: Profile) -> str:
         "loads": heatmap(found.loads / found.loads.sum(axis=1, keepdims=True)),
         "coverage": curves(coverage, "share of pairs, most frequent first"),
         "by_layer": [
-            (name, curves({name: list(enumerate(found.layers[name]))}, "MoE layer of the trace")) for name in names
+            (name, curves({name: _by_layer(found, name)}, "layer of the model")) for name in names
         ],
         "reuse": curves({"reused within": _reuse_curve(found.reuse)}, "tokens since the last use"),
         "working_set": curves({"experts": working_set}, "requests in a step, logarithm to base 2"),
@@ -73,6 +74,11 @@ def render(found: Profile) -> str:
         ],
     }
     return rendered("profile.html.j2", context)
+
+
+def _by_layer(found: Profile, name: str) -> list[tuple[float, float]]:
+    """(layer of the model, value); of statistics of two layers, the first of them."""
+    return [(int(layer), float(value)) for layer, value in zip(found.trace.layer_ids, found.layers[name], strict=False)]
 
 
 def curves(lines: dict[str, list[tuple[float, float]]], axis: str) -> str:
@@ -96,18 +102,25 @@ def curves(lines: dict[str, list[tuple[float, float]]], axis: str) -> str:
             path = "M" + "L".join(place(x, y) for x, y in line)
             parts.append(element("path", d=path, fill="none", stroke=colour, stroke_width="1.5"))
         if len(points) > 1:
-            parts.append(element("text", name, x=WIDTH - 110, y=HEIGHT - BOTTOM - 12.0 * (index + 1), fill=colour))
+            parts.append(element("text", name, x=WIDTH - 110, y=HEIGHT - BOTTOM - 12.0 * (index + 1), style=f"fill:{colour}"))
     return picture(WIDTH, HEIGHT, f"{', '.join(points)} over {axis}", parts)
 
 
 def heatmap(shares: np.ndarray) -> str:
-    """An ``<img>`` of a table, one pixel an entry, dark where it is small; the square root of each, over the largest."""
+    """An ``<img>`` of a table, one pixel an entry, dark where it is small; the square root of each, over the largest. Its scale below."""
+    largest = float(shares.max())
+    scale = np.linspace(0.0, 1.0, SCALE_STEPS)[None, :] ** 2  # even steps of colour
+    half = f"{largest / 4:.2g}"  # in the middle of a scale of square roots
+    ends = f'<small class="ends"><span>0</span><span>{half}</span><span>{largest:.2g}</span></small>'
+    alt = f"heatmap of {shares.shape[0]} by {shares.shape[1]}"
+    return f'{_image(shares, "heat", alt)}{_image(scale, "scalebar", f"colours, from 0 to {largest:.2g}")}{ends}'
+
+
+def _image(shares: np.ndarray, kind: str, alt: str) -> str:
     level = np.sqrt(shares / max(float(shares.max()), 1e-12))
     colour = np.stack([level, level**1.6 * 0.9, 0.25 + level * 0.35], axis=-1)
     png = base64.b64encode(_png((np.clip(colour, 0, 1) * 255).astype(np.uint8))).decode()
-    return (
-        f'<img class="heat" alt="heatmap of {shares.shape[0]} by {shares.shape[1]}" src="data:image/png;base64,{png}">'
-    )
+    return f'<img class="{kind}" alt="{alt}" src="data:image/png;base64,{png}">'
 
 
 def _reuse_curve(reuse: np.ndarray) -> list[tuple[float, float]]:

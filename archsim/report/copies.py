@@ -1,0 +1,44 @@
+"""Where copies of experts are more than HBM has room for, under assumptions that do not bound them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.engine.setup import memory_fit
+from archsim.report.data import Place, Report
+from archsim.specs.hardware import SystemSpec
+from archsim.specs.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class Excess:
+    """The runs of a place whose copies have no room: the most that a die of them holds, and what it has beside its homes."""
+
+    place: Place
+    policies: tuple[str, ...]
+    most_bytes: float
+    room_bytes: int
+
+
+def beyond_memory(report: Report) -> Iterator[Excess]:
+    """Every place with such runs, where ``capacity`` is unbounded; elsewhere the engine keeps to the bound."""
+    for place in report.places():
+        if report.assumptions[place.assumptions].capacity != "unbounded":
+            continue
+        room = _room_bytes(report, place)
+        beyond = [run for run in report.at(place) if run["replicas_max_bytes_per_die"] > room]
+        if beyond:
+            policies = tuple(dict.fromkeys(run.policy for run in beyond))
+            yield Excess(place, policies, max(run["replicas_max_bytes_per_die"] for run in beyond), room)
+
+
+def _room_bytes(report: Report, place: Place) -> int:
+    """Of a die with the fewest homes, where experts are spread evenly: 0 where they alone are too many."""
+    system = SystemSpec.model_validate(report.systems[place.system])
+    model = ModelSpec.model_validate(report.models[place.model])
+    home = np.arange(model.experts) % system.dies
+    fit = memory_fit(system, model, report.assumptions[place.assumptions], home)
+    return max(0, fit.bound_bytes - int(fit.demand_bytes.min()))
