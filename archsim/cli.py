@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
+        # Commands that go on where they stopped say so themselves.
+        print("\ninterrupted; what had not ended is not kept", file=sys.stderr)
         return INTERRUPTED
 
 

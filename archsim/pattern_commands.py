@@ -57,7 +57,7 @@ def _profile(arguments: argparse.Namespace) -> int:
         print(f"{name:<24} {found.mean(name):.3f}")
     for each in insights(found):
         print(f"insight {each.number}: {each.verdict}: {each.measured}")
-    print(page)
+    print(f"report: {page}")
     return OK
 
 

@@ -8,7 +8,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+INTERRUPTED = 130
 MOST_TOLD = 12  # problems per file
+MOST_SETS = 12  # of transfers
 SECTIONS = ("gemm", "moe", "p2p", "collectives", "pcie", "hbm", "launch")
 
 
@@ -67,9 +69,9 @@ def _one_thread() -> None:
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     _one_thread()
-    from calibration.datasheets import Nominal, fitted_note
-    from calibration.fit import choose_gpu, fit_measurements
-    from calibration.parameters import is_calibration_file, write_calibration
+    from calibration.datasheets import Nominal
+    from calibration.fit import choose_gpu
+    from calibration.parameters import is_calibration_file
     from calibration.reading import CalibrationError, read_measurements
 
     out, is_file = Path(arguments.out), is_calibration_file(arguments.out)
@@ -82,22 +84,35 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     named = Nominal(dict(arguments.peak), arguments.hbm)
     if named and len(gpus) > 1:
         raise CalibrationError(f"--peak and --hbm are of one GPU, and there are {', '.join(gpus)}; choose one with --gpu")
-    written = 0
-    for gpu in gpus:
-        calibration = fit_measurements(measurements, gpu, named)
-        if not any(getattr(calibration, kind) for kind in SECTIONS):
-            print(f"{gpu}: these measurements alone say nothing that a calibration holds", file=sys.stderr)
-            continue
-        written += 1
-        path = write_calibration(calibration, out if is_file else out / f"{gpu}.yaml")
-        note = fitted_note(gpu, calibration.reference) if calibration.gemm or calibration.hbm else ""
-        if note:
-            print(f"note: {note}", file=sys.stderr)
-        counts = {kind: len(getattr(calibration, kind)) for kind in SECTIONS}
-        print(f"{path}: {gpu}, tables: " + ", ".join(f"{kind} {count}" for kind, count in counts.items() if count))
-    if not written:
+    paths: list[Path] = []
+    try:
+        for gpu in gpus:
+            _fit_one(measurements, gpu, named, out if is_file else out / f"{gpu}.yaml", paths)
+    except KeyboardInterrupt:
+        kept = f"whole, and kept: {', '.join(map(str, paths))}" if paths else "no file was written"
+        print(f"\ninterrupted; {kept}", file=sys.stderr)
+        return INTERRUPTED
+    if not paths:
         print(f"{arguments.measurements}: nothing that can be used", file=sys.stderr)
-    return 0 if written else 2
+    return 0 if paths else 2
+
+
+def _fit_one(measurements, gpu: str, named, path: Path, written: list[Path]) -> None:
+    """Fit a GPU and write its file, if there is anything to write; its path is added to ``written``. named: nominal rates of an own GPU."""
+    from calibration.datasheets import fitted_note
+    from calibration.fit import fit_measurements
+    from calibration.parameters import write_calibration
+
+    calibration = fit_measurements(measurements, gpu, named)
+    if not any(getattr(calibration, kind) for kind in SECTIONS):
+        print(f"{gpu}: these measurements alone say nothing that a calibration holds", file=sys.stderr)
+        return
+    written.append(write_calibration(calibration, path))
+    note = fitted_note(gpu, calibration.reference) if calibration.gemm or calibration.hbm else ""
+    if note:
+        print(f"note: {note}", file=sys.stderr)
+    counts = {kind: len(getattr(calibration, kind)) for kind in SECTIONS}
+    print(f"{path}: {gpu}, tables: " + ", ".join(f"{kind} {count}" for kind, count in counts.items() if count))
 
 
 def _validate(arguments: argparse.Namespace) -> int:
@@ -111,7 +126,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     from calibration.comm_errors import errors_with, transfer_errors
     from calibration.engine_cases import engine_cases
     from calibration.engine_copies import copy_cases
-    from calibration.page import BY, write_page
+    from calibration.page import write_page
     from calibration.reading import CalibrationError, read_measurements
 
     calibration = load_calibration(arguments.calibration)
@@ -136,66 +151,38 @@ def _validate(arguments: argparse.Namespace) -> int:
     notes = choice_notes(calibration, measurements)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    if len(cases):
-        _print_errors(cases, BY)
-    _print_transfers(transfers)
     if not len(cases) and not any(transfers.values()):
         print(f"{arguments.measurements}: nothing in them is judged: no GEMM, fused MoE layer or transfer that the calibration has a table of")
     through_engine = engine_cases(calibration, str(arguments.calibration), measurements)
     copies = copy_cases(calibration, measurements)
-    _print_engine(through_engine, copies)
+    _print_short(cases, transfers, through_engine, copies)
     if calibration.p2p and not len(copies):
         print(f"\ncopies between two dies by the event engine: none, as {arguments.calibration} has {no_copies(calibration)}")
     folder = Path(arguments.out or f"reports/calibration-{calibration.gpu}")
-    print(write_page(calibration, cases, transfers, through_engine, copies, notes, folder))
+    print(f"report: {write_page(calibration, cases, transfers, through_engine, copies, notes, folder)}")
     return 0
 
 
-def _print_errors(cases, by: list[str]) -> None:
-    from calibration.choosing import GEMM
-    from calibration.groups import GROUP, layer_groups
-    from calibration.page import NO_FLOOR
-    from calibration.validate import expert_cases, summaries
+def _print_short(cases, transfers: dict, through_engine, copies) -> None:
+    """The page's sentences in short, then errors of what was not seen in the fit; of the file alone where nothing was left out."""
+    from calibration.groups import layer_groups
+    from calibration.page import NO_FLOOR, OVERVIEW, in_short, overview
 
-    found = summaries(cases, by)
-    _print_table(found.to_dict("records"), by)
-    if found["floor"].isna().any():
-        print(f"floor {NO_FLOOR}")
-    judged = expert_cases(cases[cases["what"] == GEMM])
-    if len(judged):
-        by = [*by, "sweep"]
-        print("\nexperts' GEMMs, M = 1, 2 ... 4096:")
-        _print_table(summaries(judged, by).to_dict("records"), by)
-    layers = layer_groups(cases)
-    if len(layers):
-        met = Counter(layers["met"])
-        print(
-            f"\nfused MoE layers, each EP size left out: {met['yes']} of {len(layers)} groups within their aim, "
-            f"{met['floor']} others within what repetitions or draws of the routing differ; where it is wrong:"
-        )
-        missed = layers[layers["met"] != "yes"].sort_values("mean", ascending=False, kind="stable")
-        missed = missed.assign(aim=missed["aim"].map("{:.0%}".format))
-        _print_table(missed.to_dict("records"), [*GROUP, "aim", "met"])
-
-
-def _print_transfers(transfers: dict) -> None:
-    for heading, errors in transfers.items():
+    for sentence in in_short(cases, layer_groups(cases), transfers, through_engine, copies):
+        print(sentence)
+    if len(cases):
+        found = overview(cases)
+        print()
+        _print_table(found.to_dict("records"), OVERVIEW)
+        if found["floor"].isna().any():
+            print(f"floor {NO_FLOOR}")
+    for heading, errors in list(transfers.items())[-1:]:
         if errors:
             shown = [vars(each) | {"under": each.under_5_percent, "cases": each.points} for each in errors]
-            print(f"\ntransfers and memory, {heading}:")
-            _print_table(shown, ["name", "table"])
-
-
-def _print_engine(experts, copies) -> None:
-    from calibration.engine_cases import engine_table
-    from calibration.engine_copies import copies_table
-
-    for heading, cases, table in (("experts on one die", experts, engine_table), ("copies between two dies", copies, copies_table)):
-        if len(cases):
-            print(f"\n{heading} by the event engine:")
-            names, rows = table(cases)
-            for row in [names, *rows]:
-                print("  ".join(cell.ljust(max(18, len(name))) for cell, name in zip(row, names, strict=True)).rstrip())
+            worst = sorted(shown, key=lambda row: row["mean"], reverse=True)
+            which = f", the worst {MOST_SETS} of {len(shown)} by their mean" if len(shown) > MOST_SETS else ""
+            print(f"\ntransfers and memory, {heading}{which}:")
+            _print_table(worst[:MOST_SETS], ["name", "table"])
 
 
 def _print_table(found: list[dict], by: list[str]) -> None:

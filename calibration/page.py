@@ -27,6 +27,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 MOST_LISTED = 60
 NO_FLOOR = "–: not known, as there is no second sweep of that release"
 BY = ["kind", "what", "library", "version", "dtype", "table"]
+OVERVIEW = ["kind", "what", "library", "dtype"]
 SHAPE = ["n", "k"]
 UNSEEN = (NEW, SWEEP_OUT, SHAPE_OUT, RANK_OUT)  # kinds that say how good predictions are, in this order
 LEAST_POINTS_TO_TELL = 8  # of a set of copies that is named in short
@@ -87,8 +88,8 @@ def write_page(
         "notes": notes,
         "no_floor": NO_FLOOR,
         "files": [CASES, *(name for name, table in tables.items() if len(table))],
-        "short": list(_in_short(cases, layers, transfers, through_engine, copies)),
-        "overview": _overview(cases),
+        "short": list(in_short(cases, layers, transfers, through_engine, copies)),
+        "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None,
         "shares": _shares(cases),
         "dtypes": [(dtype, colour_of(dtype)) for dtype in COLOUR_OF if (cases["dtype"] == dtype).any()],
         "curves": _curves(cases),
@@ -122,15 +123,15 @@ def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
     return mine[mine["table"] == max(mine["table"], key=lambda table: newest_first(table.rpartition(" ")[2]))]
 
 
-def _kinds_shown(cases: pd.DataFrame) -> list[str]:
+def kinds_shown(cases: pd.DataFrame) -> list[str]:
     """What the fit has not seen; where all of it was seen, that."""
     return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [FITTED]
 
 
-def _in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
+def in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
     """Sentences, what counts most first."""
     experts = _of_one_table(_judged_experts(cases))
-    for kind in _kinds_shown(experts) if len(experts) else ():
+    for kind in kinds_shown(experts) if len(experts) else ():
         mine = experts[experts["kind"] == kind].groupby("dtype", sort=True)["error"]
         parts = [f"{dtype} {(errors.abs() < UNDER).sum()} of {len(errors)}" for dtype, errors in mine]
         yield f"GEMMs of experts at M = 1 … 4096, {kind}: under 5 % are {', '.join(parts)}."
@@ -151,18 +152,14 @@ def _in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]
             yield f"Event engine, {what}: at most {100 * found['law_error'].abs().max():.2f} % from the law."
 
 
-def _overview(cases: pd.DataFrame) -> Table | None:
-    """Errors of what was not seen, versions of a library together."""
-    by = ["kind", "what", "library", "dtype"]
-    if not len(cases):
-        return None
-    found = [summaries(cases[cases["kind"] == kind], by) for kind in _kinds_shown(cases)]
-    return _summary_table(pd.concat(found, ignore_index=True), by)
+def overview(cases: pd.DataFrame) -> pd.DataFrame:
+    """Errors of what was not seen, versions of a library together; a row for each group of OVERVIEW, see ``summaries``."""
+    return pd.concat([summaries(cases[cases["kind"] == kind], OVERVIEW) for kind in kinds_shown(cases)], ignore_index=True)
 
 
 def _shares(cases: pd.DataFrame) -> list[str]:
     found = []
-    for kind in _kinds_shown(cases) if len(cases) else ():
+    for kind in kinds_shown(cases) if len(cases) else ():
         for what, mine in cases[cases["kind"] == kind].groupby("what", sort=True):
             errors = {dtype: of.to_numpy(float) for dtype, of in mine.groupby("dtype", sort=True)["error"]}
             found.append(shares_within(f"{what}, {kind}", errors))
@@ -185,7 +182,7 @@ def _folded(cases: pd.DataFrame, by: list[str]) -> dict[str, Table]:
     """'shown': of what was not seen, 'folded': of the rest; only those that there are."""
     if not len(cases):
         return {}
-    shown = cases["kind"].isin(_kinds_shown(cases))
+    shown = cases["kind"].isin(kinds_shown(cases))
     parts = {"shown": cases[shown], "folded": cases[~shown]}
     return {name: _summary_table(summaries(part, by), by) for name, part in parts.items() if len(part)}
 
@@ -193,7 +190,7 @@ def _folded(cases: pd.DataFrame, by: list[str]) -> dict[str, Table]:
 def _scatters(cases: pd.DataFrame) -> dict[str, list[str]]:
     """As ``_folded``."""
     found: dict[str, list[str]] = {}
-    kinds = _kinds_shown(cases) if len(cases) else []
+    kinds = kinds_shown(cases) if len(cases) else []
     for (kind, what, library, version, dtype, table), shown in cases.groupby(BY, sort=True):
         other = f", by {table}" if table != f"{library} {version}" else ""
         drawing = scatter(f"{what}, {kind}: {library} {version}, {dtype}{other}", shown)

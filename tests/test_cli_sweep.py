@@ -155,7 +155,7 @@ REFUSED = {
         "system 'smal' is not in the experiment; did you mean 'small'? (it has: small, square)",
     ),
     "model": (["--model", "Toy"], "model 'Toy' is not in the experiment; did you mean 'toy'? (it has: toy)"),
-    "batch": (["--batch", "13"], "batch size 13 is not in the experiment; did you mean '12'? (it has: 12, 40)"),
+    "batch": (["--batch", "13"], "batch size 13 is not in the experiment (it has: 12, 40)"),
     "assumptions": (
         ["--assumptions", "physical"],
         "assumption set 'physical' is not in the experiment (it has: published)",

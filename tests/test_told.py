@@ -1,11 +1,14 @@
 """What commands tell beside their results: what they replace, what they kept, what a reader must know."""
 
 import pytest
+from test_calibration_validate import gemm, written
 from test_explore import EXPLORED
 from tiny import TINY
 
+import calibration.fit
 from archsim.cli import main
 from archsim.execution.drawn_notes import drawn_notes
+from archsim.execution.simulator import Simulator
 
 
 @pytest.fixture
@@ -94,3 +97,33 @@ def test_folders_are_named_once(here, capsys):
 def test_a_comparison_tells_the_steps_that_it_takes(here, capsys):
     assert main(["compare", "tiny.yaml", "--set", "workload.decode_steps=1", "--sample", "1"]) == 0
     assert "at most 1 decode step\n" in capsys.readouterr().out
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("command", ["run", "optimum", "compare"])
+def test_an_interrupted_command_says_so(here, capsys, monkeypatch, command):
+    monkeypatch.setattr(Simulator, "engine", interrupt)
+    assert main([command, "tiny.yaml"]) == 130
+    assert capsys.readouterr().err.endswith("\ninterrupted; what had not ended is not kept\n")
+
+
+def test_an_interrupted_calibration_names_the_files_that_are_whole(here, capsys, monkeypatch):
+    written(here / "measured", gemm=gemm(), gemm_a100=[row.replace("NVIDIA H100", "NVIDIA A100-SXM4-80GB") for row in gemm()])
+    fitted = calibration.fit.fit_measurements
+    monkeypatch.setattr(calibration.fit, "fit_measurements", lambda found, gpu, named: fitted(found, gpu, named) if gpu == "a100" else interrupt())
+    assert main(["calibrate", "measured", "--out", "fits"]) == 130
+    assert capsys.readouterr().err == "\ninterrupted; whole, and kept: fits/a100.yaml\n"
+    assert [file.name for file in (here / "fits").iterdir()] == ["a100.yaml"]
+    assert main(["calibrate", "measured", "--out", "none", "--gpu", "h100"]) == 130
+    assert capsys.readouterr().err == "\ninterrupted; no file was written\n" and not (here / "none").exists()
+
+
+def test_validation_is_told_in_short(here, capsys):
+    written(here / "measured", gemm=gemm(("1", "2"), m=tuple(range(1, 12))))
+    assert main(["calibrate", "measured", "--out", "h100.yaml"]) == 0 and capsys.readouterr()
+    assert main(["validate", "measured", "--with", "h100.yaml", "--out", "page"]) == 0
+    out = capsys.readouterr().out
+    assert "in its fit" not in out and "sweep left out" in out and out.endswith("report: page/index.html\n")
