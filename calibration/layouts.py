@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+UNKNOWN_VERSION = "unknown"
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -17,6 +19,7 @@ class Layout:
     ``figures``: columns that must hold numbers > 0 (of ``required``, or left out of it if the file may lack them);
     ``may_be_empty``: those of the figures whose cells may be empty (they arrive as NaN).
     ``leaves_out``: what rows ``convert`` does not use, to be told where there are such rows.
+    ``of_user``: measured by the user, so of one GPU a file, whose name may be left to the folder (``calibration.machine``).
     ``convert`` gets the rows that passed (all columns as text, figures as float64; the index is the line number) and
     returns schema rows of the table ``kind``, with the index kept (lines may repeat, where one line holds two points).
     """
@@ -28,3 +31,4 @@ class Layout:
     convert: Callable[[DataFrame], DataFrame]
     may_be_empty: tuple[str, ...] = ()
     leaves_out: str = ""
+    of_user: bool = False

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,15 +10,13 @@ import pandas as pd
 
 from archsim.specs.errors import ArchsimError
 from calibration.adapters import LAYOUTS
+from calibration.cells import is_table, read_cells
 from calibration.checking import Problem, checked, without_contradictions
-from calibration.layouts import Layout
+from calibration.layouts import UNKNOWN_VERSION, Layout
+from calibration.machine import with_machine
 from calibration.schema import TABLES, Table
 
 CASES = "cases.parquet"  # lies in every folder that ``archsim validate`` has written, which holds no measurements
-
-
-PACKED = ".gz"
-SUFFIXES = (".csv", f".csv{PACKED}")
 
 
 class CalibrationError(ArchsimError):
@@ -71,75 +66,47 @@ def read_measurements(path: str | Path) -> Measurements:
 
 
 def _may_hold_measurements(file: Path) -> bool:
-    return file.name.lower().endswith(SUFFIXES) and file.is_file() and not (file.parent / CASES).exists()
+    return is_table(file) and not (file.parent / CASES).exists()
 
 
 def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, pd.DataFrame]]:
     """(kind, rows) of one file: several only for layouts of several kinds."""
     problems: list[Problem] = []
-    raw = _read_cells(file, label, problems)
+    raw = read_cells(file, label, problems)
     layouts = _layouts_of(raw, label, problems, found) if raw is not None else []
     if not layouts:  # what is wrong with rows of something else does not matter
         problems = [problem for problem in problems if problem.kind == "refused"]
     elif not len(raw) and not problems:
         problems.append(Problem(label, 1, "a header and no rows", "warning"))
+    if any(layout.of_user for layout in layouts):
+        raw = with_machine(raw, file, label, problems)
     read = []
-    for layout in layouts:
-        figures = _figures(raw, layout, label, problems)
-        rows = layout.convert(figures)
-        unused = figures.index.difference(rows.index)
-        if layout.leaves_out and len(unused):
-            reason = f"{len(unused)} rows from here on are not used: {layout.leaves_out}"
-            problems.append(Problem(label, int(unused[0]), reason, "warning"))
-        rows = checked(rows, TABLES[layout.kind], label, problems, own=layout.name in TABLES)
+    for layout in layouts if raw is not None else []:
+        rows = checked(_rows_of(raw, layout, label, problems), TABLES[layout.kind], label, problems, own=layout.of_user)
         if len(rows):
             read.append((layout.kind, rows))
     found.problems += sorted(set(problems), key=lambda problem: (problem.line, problem.reason))
     return [] if any(problem.kind == "refused" for problem in problems) else read
 
 
-def _read_cells(file: Path, label: str, problems: list[Problem]) -> pd.DataFrame | None:
-    """All cells as text; index = line number. Lines of a wrong width are quarantined."""
-    try:
-        data = file.read_bytes()
-        text = (gzip.decompress(data) if file.suffix.lower() == PACKED else data).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        problems.append(Problem(label, 1, f"cannot be read as UTF-8 text: {error}", "refused"))
-        return None
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    written, whole = text.split("\n"), text.endswith("\n")
-    header = _cells(written[0])
-    if not header or len(set(header)) < len(header):
-        problems.append(Problem(label, 1, "no header, or a column twice", "refused"))
-        return None
-    rows, lines, last = [], [], len(written) - whole
-    for line, given in enumerate(written[1:], 2):
-        cells = _cells(given) if given.strip() else []
-        if cells is None:
-            problems.append(Problem(label, line, "a quotation mark without its other one, or a cell that never ends"))
-        elif len(cells) == len(header) and (line < last or whole):
-            rows.append(cells)
-            lines.append(line)
-        elif cells and len(cells) == len(header):
-            problems.append(Problem(label, line, "the last line has no line end: the file may be cut off"))
-        elif cells:
-            why = "the file is cut off here" if line == last else "a cell is missing or too many"
-            problems.append(Problem(label, line, f"{len(cells)} of {len(header)} cells: {why}"))
-    return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name="line"), dtype=object)
-
-
-def _cells(line: str) -> list[str] | None:
-    """Of one line, as a row of this schema is one; None if it is none."""
-    if '"' not in line:
-        return line.split(",") if line else []
-    try:
-        return next(csv.reader([line], strict=True))
-    except csv.Error:
-        return None
+def _rows_of(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Problem]) -> pd.DataFrame:
+    """The rows of a layout in the columns of the schema; what it leaves out or does not know is told."""
+    figures = _figures(raw, layout, label, problems)
+    rows = layout.convert(figures)
+    unused = figures.index.difference(rows.index)
+    if layout.leaves_out and len(unused):
+        reason = f"{len(unused)} rows from here on are not used: {layout.leaves_out}"
+        problems.append(Problem(label, int(unused[0]), reason, "warning"))
+    if layout.of_user and "library_version" not in raw and len(rows):
+        nameless = rows.index[rows["library_version"] == UNKNOWN_VERSION]
+        if len(nameless):
+            reason = f"no version of the library: called {UNKNOWN_VERSION!r}, so what two versions of it do is fitted as one"
+            problems.append(Problem(label, int(nameless[0]), reason, "warning"))
+    return rows
 
 
 def _own_layout(table: Table) -> Layout:
-    return Layout(table.kind, table.kind, table.required, table.figures, lambda rows: rows.copy())
+    return Layout(table.kind, table.kind, table.required, table.figures, lambda rows: rows.copy(), of_user=True)
 
 
 def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: Measurements) -> list[Layout]:
@@ -149,7 +116,10 @@ def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: M
     fitting = [layout for layout in known if header.issuperset(layout.required)]
     if fitting:
         most = max(len(layout.required) for layout in fitting)
-        return [layout for layout in fitting if len(layout.required) == most]
+        odd = _odd_header(raw, [layout for layout in known if len(layout.required) > most])
+        if odd:
+            problems.append(Problem(label, 1, odd, "refused"))
+        return [layout for layout in fitting if len(layout.required) == most and not odd]
     odd = _odd_header(raw, known)
     if odd:
         problems.append(Problem(label, 1, odd, "refused"))

@@ -1,6 +1,6 @@
-"""Layouts of public measurements, read into the tables of ``calibration.schema``; one module per source."""
+"""Layouts of public measurements, and one of a user's node, read into the tables of ``calibration.schema``; one module per source."""
 
-from calibration.adapters import aiconfigurator_gemm, deepgemm, node_and_micro, transfers, xla_gemm
+from calibration.adapters import aiconfigurator_gemm, deepgemm, dgx, node_and_micro, transfers, xla_gemm
 
 LAYOUTS = (
     *aiconfigurator_gemm.LAYOUTS,
@@ -8,4 +8,5 @@ LAYOUTS = (
     *xla_gemm.LAYOUTS,
     *transfers.LAYOUTS,
     *node_and_micro.LAYOUTS,
+    *dgx.LAYOUTS,
 )
