@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from archsim.cli import main
@@ -128,13 +129,17 @@ def test_products_and_copies_are_fitted_as_they_were_made_up(fitted):
     )
 
 
-def test_the_same_bytes_twice_and_a_page_that_judges_them(node, fitted, tmp_path, capsys):
+def test_the_same_bytes_twice_and_a_page_that_judges_them(node, fitted, tmp_path):
     again = tmp_path / "h100.yaml"
     assert main(["calibrate", str(node), "--out", str(again)]) == 0
     assert again.read_bytes() == fitted.read_bytes()
     assert main(["validate", str(node), "--with", str(fitted), "--out", str(tmp_path / "page")]) == 0
-    told = capsys.readouterr().out
-    assert "cublas" in told and "cuda 550.54.15" in told and "each EP size left out: 1 of 1" in told and (tmp_path / "page" / "index.html").is_file()
+    page = tmp_path / "page"
+    summary, layers, transfers = (pd.read_csv(page / f"{name}.csv") for name in ("summary", "moe_groups", "transfers"))
+    assert {"cublas", "cutlass"} == set(summary["library"]) and "sweep left out" in set(summary["kind"])
+    assert list(layers["model"]) == ["DeepSeek-V3"] and list(layers["met"]) == ["yes"]
+    assert transfers["name"].str.contains(f"p2p cuda {DRIVER} intra_node ce uni").sum() == 2 and transfers["mean"].max() < 0.01
+    assert (page / "index.html").is_file()
 
 
 def test_the_gpu_is_the_folders(tmp_path):
