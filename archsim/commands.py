@@ -163,10 +163,10 @@ def _print_speedups(results: Results, policies: Iterable[str]) -> None:
 
 
 def _print_notes(rows, systems) -> None:
-    from archsim.execution.calibration_notes import calibration_notes
+    from archsim.execution.calibration_notes import calibration_notes, die_of
     from archsim.execution.drawn_notes import drawn_notes
 
-    print_notes(calibration_notes(rows, {system.name: system.compute.calibration for system in systems}))
+    print_notes(calibration_notes(rows, [(system.name, die_of(system)) for system in systems]))
     print_notes(drawn_notes(rows))
 
 

@@ -154,7 +154,7 @@ CHANGED = {
     "unknown dtype": (
         "dtype: fp8",
         "dtype: fp18",
-        "13: systems.0.compute.dtype: unknown value 'fp18'; did you mean 'fp8'? (valid: fp8, fp16, bf16)",
+        "13: systems.0.compute.dtype: unknown value 'fp18'; did you mean 'fp8'? (valid: fp8, fp8_block, fp16, bf16)",
     ),
     "number as name": (
         "name: tiny",

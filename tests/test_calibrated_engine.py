@@ -8,7 +8,7 @@ import pytest
 from archsim.engine.event import EventEngine
 from archsim.engine.gemm import gemm_model
 from archsim.engine.setup import build_machine
-from archsim.execution.calibration_notes import calibration_notes
+from archsim.execution.calibration_notes import Die, calibration_notes
 from archsim.runner import simulate
 from archsim.specs.calibration import calibration_named
 from archsim.specs.errors import SpecError
@@ -25,8 +25,10 @@ CASES = [
     ("h100", "bf16", None, 989e12, "deepseek-v3"),
     ("h100", "fp8", "vllm", 1979e12, "qwen3-235b-a22b"),
     ("a100", "bf16", None, 312e12, "qwen3-235b-a22b"),
+    ("h100", "fp8_block", None, 1979e12, "deepseek-v3"),
     ("b200", "fp8", None, 9000e12, "deepseek-v3"),  # a die that does not exist
 ]
+SPARSE = ("h800", "fp8_block", None, 1979e12, "deepseek-v3")  # DeepGEMM's, six shapes at three M
 
 
 def one_expert(name, **changes):
@@ -65,7 +67,7 @@ def run_one(system, model, tokens, **changes):
     return EventEngine(system, model, EP, assumptions, demand).run()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize("case", [*CASES, SPARSE], ids=lambda case: "-".join(map(str, case)))
 @pytest.mark.parametrize("changes", [{}, {"contention": "reserved"}], ids=str)
 def test_one_expert_on_one_die_takes_what_the_law_says(case, changes):
     """Weights that come one slice after the other: the measured time holds their reading, the engine adds none."""
@@ -152,22 +154,45 @@ def test_results_keep_the_interval():
     assert plain["decode_ns_low"] is None and plain["decode_ns_high"] is None
 
 
+PLAIN = Die(None, None, "bf16", 989e12, 3.35e12)
+
+
 def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
     rows = [{"system": "mine", "gemm_extrapolated": share} for share in (0.0, 0.25)] + [{"system": "old", "gemm_extrapolated": None}]
-    notes = calibration_notes(rows, {"mine": None, "old": None})
+    notes = calibration_notes(rows, [("mine", PLAIN), ("old", PLAIN)])
     assert notes == [
         "compute.calibration is not given (mine): GEMMs take the times of h100, scaled to the die's peak and HBM",
         "1 of 2 runs use a GEMM calibration outside of the sizes that were measured, for up to 25.0% of their GEMM time "
         "(column gemm_extrapolated)",
     ]
-    assert calibration_notes(rows[:1], {"mine": "h100"}) == []
+    assert calibration_notes(rows[:1], [("mine", PLAIN._replace(calibration="h100"))]) == []
     many = [{"system": f"s{number}", "gemm_extrapolated": 0.0} for number in range(11)]
-    assert "s0, s1" in (note := calibration_notes(many, dict.fromkeys(f"s{number}" for number in range(11)))[0]) and "s7 and 3 others)" in note
+    assert "s0, s1" in (note := calibration_notes(many, [(f"s{number}", PLAIN) for number in range(11)])[0]) and "s7 and 3 others)" in note
 
 
 def test_notes_name_runs_whose_slices_are_outside_of_the_measured_copies():
     rows = [{"system": "mine", "gemm_extrapolated": None, "copies_extrapolated": share} for share in (0.0, 1.0, None)]
-    assert calibration_notes(iter(rows), {"mine": None}) == [
+    assert calibration_notes(iter(rows), [("mine", PLAIN)]) == [
         "1 of 2 runs read slices of a size at which the copies of the calibration in d2d were not measured (column copies_extrapolated)"
     ]
-    assert calibration_notes([rows[0], rows[2]], {"mine": None}) == []
+    assert calibration_notes([rows[0], rows[2]], [("mine", PLAIN)]) == []
+
+
+def test_notes_say_where_times_hold_the_quantisation_of_activations():
+    row = {"system": "mine", "gemm_extrapolated": 0.0}
+    block, plain = (PLAIN._replace(calibration="h100", dtype=dtype) for dtype in ("fp8_block", "fp8"))
+    assert calibration_notes([row], [("mine", block)]) == [
+        "GEMM times of fp8_block in calibration h100 hold the quantisation of activations (mine)"
+    ]
+    gone, other = block._replace(calibration="gone.yaml"), block._replace(calibration="a100")
+    assert calibration_notes([row], [("mine", plain), ("not run", block), ("mine", gone), ("mine", other)]) == []
+
+
+def test_block_scales_change_measured_gemms_only():
+    """Bytes and roofline are those of fp8."""
+    experiment = load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]", "assumptions.gemm=roofline"])
+    fp8 = experiment.systems[1]
+    block = fp8.model_copy(update={"compute": fp8.compute.model_copy(update={"dtype": "fp8_block"})})
+    plain, blocks = (simulate(experiment.model_copy(update={"systems": (system,)})).runs.rows for system in (fp8, block))
+    assert fp8.compute.dtype == "fp8" and len(plain) == 1
+    assert [row["decode_ns"] for row in plain] == [row["decode_ns"] for row in blocks]

@@ -5,6 +5,7 @@ from test_calibration_validate import GEMM
 from test_calibration_validate import gemm as products
 
 from archsim.cli import main
+from archsim.execution.calibration_notes import Die, calibration_notes
 from archsim.specs.calibration import (
     CalibrationSpec,
     Quantiles,
@@ -187,3 +188,16 @@ def test_nominal_rates_are_of_one_gpu(tmp_path, capsys):
         (tmp_path / f"{name}.csv").write_text("\n".join([GEMM, *part]) + "\n")
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out"), "--hbm", "2.4TB/s"]) == 2
     assert "--peak and --hbm are of one GPU, and there are own-x800, own-x900; choose one with --gpu" in capsys.readouterr().err
+
+
+def test_a_die_that_is_scaled_from_fitted_rates_is_told(fitted, tmp_path):
+    path = str(tmp_path / "own.yaml")
+    row = {"system": "mine", "gemm_extrapolated": 0.0}
+    for more, said in ((("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s"), []), ((), ["bf16 peak (archsim calibrate --peak)", "HBM (archsim calibrate --hbm)"])):
+        reference = fitted(*more)[0].reference
+        same = Die(path, None, "bf16", reference.peak_flop_per_s["bf16"], reference.hbm_bytes_per_s)
+        assert calibration_notes([row], [("mine", same)]) == []
+        other = same._replace(peak_flop_per_s=900e12, hbm_bytes_per_s=3e12)
+        notes = calibration_notes([row], [("mine", same), ("mine", other)])
+        assert len(notes) == len(said) and all(f"calibration {path} has no nominal {each}" in note for note, each in zip(notes, said, strict=True))
+        assert all(note.endswith("to another one of the die (mine)") for note in notes)

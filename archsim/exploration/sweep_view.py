@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.execution.calibration_notes import calibration_notes
+from archsim.execution.calibration_notes import calibration_notes, die_of
 from archsim.execution.drawn_notes import drawn_notes
 from archsim.exploration.front import as_costs, pareto
 from archsim.exploration.outcome import Candidate, Exploration, band_of, limit_of, objectives_of, without_constants
@@ -45,8 +45,8 @@ def view_of(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping
 def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """What to know of the calibrations and batches behind some points, ``rows`` being their results."""
     rows = list(rows)
-    named = {point.system.name: point.system.compute.calibration for point in points}
-    return (*calibration_notes(rows, named), *drawn_notes(rows))
+    dies = [(point.system.name, die_of(point.system)) for point in points]
+    return (*calibration_notes(rows, dies), *drawn_notes(rows))
 
 
 def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[tuple[int, ...], int]]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from archsim.execution.calibration_notes import EXTRAPOLATED, calibration_notes
+from archsim.execution.calibration_notes import EXTRAPOLATED, calibration_notes, written_die
 from archsim.execution.drawn_notes import drawn_notes
 from archsim.files import write_text
 from archsim.report import decisions, engines, figures, layers, tables
@@ -40,6 +40,7 @@ def _context(report: Report) -> dict[str, Any]:
     claims = list(comparisons)
     headers, rows = tables.results(report)
     places = report.places()
+    dies = [(name, written_die(system)) for name, system in report.systems.items()]
     return {
         "report": report,
         "places": places,
@@ -47,7 +48,7 @@ def _context(report: Report) -> dict[str, Any]:
         "parts": layers.partial(report.layers()),
         "planned": _planned(report),
         "overview": tables.overview(report),
-        "calibration_notes": calibration_notes(_rows(report), _calibrations(report)) + drawn_notes(_rows(report)),
+        "calibration_notes": calibration_notes(_rows(report), dies) + drawn_notes(_rows(report)),
         "assumptions": tables.assumptions(report),
         "origins": tables.origins(report),
         "comparisons": list(comparisons.items()),
@@ -87,10 +88,6 @@ def _bytes(value: float) -> str:
 def _rows(report: Report) -> list[dict[str, Any]]:
     names = (*EXTRAPOLATED, "drawn_from")
     return [{"system": run.place.system, "batch": run.batch} | {name: run.get(name) for name in names} for run in report.runs]
-
-
-def _calibrations(report: Report) -> dict[str, str | None]:
-    return {name: system["compute"].get("calibration") for name, system in report.systems.items()}
 
 
 def _written(value: Any) -> str:

@@ -17,7 +17,7 @@ from archsim.specs.topology import Bandwidth, Latency, TopologySpec
 
 Efficiency = fraction(zero=False)
 Calibration = Annotated[str | None, AfterValidator(known_calibration)]
-DTYPE_BYTES = {"fp8": 1, "fp16": 2, "bf16": 2}
+DTYPE_BYTES = {"fp8": 1, "fp8_block": 1, "fp16": 2, "bf16": 2}  # scales, 4 bytes for 128 values or more, are left out
 
 
 class MeshSpec(Spec):
@@ -106,10 +106,14 @@ class LlcSpec(Spec):
 
 
 class ComputeSpec(Spec):
-    """The compute array of one die; ``dtype`` is that of weights and activations, and ``peak`` is for it."""
+    """The compute array of one die; ``dtype`` is that of weights and activations, and ``peak`` is for it.
+
+    fp8 has one scale a tensor; fp8_block one for 128 values of an activation and for 128 x 128 weights, as DeepSeek-V3
+    (arXiv 2412.19437). They differ in which measured GEMMs stand for them under ``gemm: calibrated``, and in nothing else.
+    """
 
     peak_flop_per_s: quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s") = Field(alias="peak")
-    dtype: Literal["fp8", "fp16", "bf16"]
+    dtype: Literal["fp8", "fp8_block", "fp16", "bf16"]
     # Share of the peak that expert GEMMs reach under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
     # published simulator).
     efficiency: Efficiency = 0.7
