@@ -458,12 +458,12 @@ def test_copies_beyond_memory_are_told_where_nothing_bounds_them(tmp_path):
     """A die of dojo has 72 GB; ten or eleven experts of 58 layers, 44 MB each, are its homes."""
     homes = 256 // 25 * 58 * 3 * 7168 * 2048
     room = int(80e9 * 0.9) - homes
-    for held, told in ((room, False), (room + 1, True)):
+    for held, seen in ((room, False), (room + 1, True)):
         write_folder(tmp_path, changes={"replicas_max_bytes_per_die": lambda row, held=held: held if row["policy"] == "pred" else 0})
         found = list(beyond_memory(read_report(tmp_path)))
-        assert [each.policies for each in found] == [("pred",)] * told
-        assert [(each.place.assumptions, each.room_bytes) for each in found] == [("published", room)] * told
-        assert ("copies are more than memory holds: pred" in " ".join(render(read_report(tmp_path)).split())) == told
+        assert [each.policies for each in found] == [("pred",)] * seen
+        assert [(each.place.assumptions, each.room_bytes) for each in found] == [("published", room)] * seen
+        assert ("copies are more than memory holds: pred" in " ".join(render(read_report(tmp_path)).split())) == seen
 
 
 def test_levels_tell_idle_from_little_used():
