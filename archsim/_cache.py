@@ -52,6 +52,12 @@ def keep_machine_code() -> None:
     os.environ["NUMBA_CACHE_DIR"] = str(mine)
 
 
+def nothing_compiled() -> bool:
+    """Whether the folder of machine code is known and holds none: what is run first is compiled first."""
+    folder = os.environ.get("NUMBA_CACHE_DIR")
+    return folder is not None and next(Path(folder).rglob("*.nbi"), None) is None
+
+
 def _remove_unused(folder: Path) -> None:
     """Remove machine code of other sources that nobody has used for a week."""
     for other in folder.iterdir():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from archsim.cores import available_cores
+from archsim.printing import tell_compiling
 from archsim.specs.assumptions import AssumptionsSpec, shipped_sets
 from archsim.specs.errors import ArchsimError
 from archsim.specs.experiment import ExperimentSpec
@@ -28,6 +29,7 @@ def ablate_command(experiment: ExperimentSpec, start: str, end: str, out: str | 
     whole = ablated(experiment, first, last)
     print(f"{experiment.name}: {start} → {end}, {whole.runs} runs, {jobs} jobs → {folder}", flush=True)
     tell_replaced(folder, whole.resolved())
+    tell_compiling()
     try:
         with watcher() as watching:
             found = ablate(experiment, first, last, folder, jobs, watching)

@@ -177,7 +177,7 @@ def _optimum(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from archsim.commands import run_command
+    from archsim.run_command import run_command
     from archsim.specs.library import load_experiment
 
     experiment = load_experiment(arguments.file, arguments.overrides)

@@ -1,4 +1,4 @@
-"""What ``archsim sweep`` and ``archsim run`` do: call the API, print, write the report."""
+"""What ``archsim sweep`` does: call the API, print, write the report."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.cores import available_cores
-from archsim.printing import console, grid, print_notes
+from archsim.printing import console, grid, print_notes, tell_compiling
 from archsim.specs.errors import ArchsimError
 from archsim.specs.experiment import ExperimentSpec
 from archsim.targets import target, tell_replaced
 
 if TYPE_CHECKING:
-    from archsim.execution.runs import Run
     from archsim.results import Results
 
 OK, REFUSED, INTERRUPTED = 0, 2, 130
@@ -35,6 +34,7 @@ def sweep_command(
     doers = _counted(jobs, "job") if scheduler is None else scheduler
     print(f"{head}, {doers} → {folder}", flush=True)
     tell_replaced(folder, experiment.resolved())
+    tell_compiling()
     from archsim.progress import watcher
     from archsim.runner import sweep
 
@@ -47,72 +47,13 @@ def sweep_command(
         )
         return INTERRUPTED
     _print_speedups(results, [policy.name for policy in experiment.policies])
-    _print_notes(results.runs.rows, experiment.systems)
+    print_result_notes(results.runs.rows, experiment.systems)
     if experiment.engine == "analytical":
         from archsim.compare_command import write_sample
 
         write_sample(experiment, folder)
     _print_page(folder)
     return OK
-
-
-def run_command(
-    experiment: ExperimentSpec,
-    *,
-    policy: str | None,
-    system: str | None,
-    model: str | None,
-    batch: int | None,
-    assumptions: str | None,
-    step: int | None,
-    layer: int | None,
-    timeline: str | None,
-) -> int:
-    """Simulate one combination and print its row; write a timeline of one of its steps."""
-    from archsim.execution.capacity import refuse_misfits
-    from archsim.execution.simulator import Simulator
-    from archsim.files import refuse_unwritable
-    from archsim.results import collect
-    from archsim.runner import choose, prepare
-
-    if len({step is None, layer is None, timeline is None}) > 1:
-        raise ArchsimError("a timeline needs all of --step, --layer and --timeline")
-    if timeline is not None:
-        refuse_unwritable(Path(timeline))
-    chosen = choose(experiment, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
-    prepared = prepare(chosen)
-    refuse_misfits(prepared.runs)
-    run, simulator = prepared.runs[0], Simulator(prepared.traces)
-    if timeline is not None:
-        _write_timeline(simulator, run, step, layer, Path(timeline))
-    row = collect([simulator.record(run)]).runs.rows[0]
-    width = max(map(len, row))
-    for name, value in row.items():
-        print(f"{name:<{width}}  {'' if value is None else value}")
-    _print_notes([row], chosen.systems)
-    if timeline is not None:
-        print(f"timeline: {timeline} (open it with https://ui.perfetto.dev)")
-    return OK
-
-
-def _write_timeline(simulator, run: Run, step: int, layer: int, path: Path) -> None:
-    """Write what every block and link does in iteration ``step``, layer ``layer`` (the model's number of it)."""
-    from archsim.report.timeline import write_timeline
-
-    engine = simulator.engine(run)
-    layers = engine.demand.layer_ids.tolist()
-    if not 0 <= step < engine.demand.steps:
-        raise ArchsimError(f"--step {step}: the run has iterations 0 (the prefill) to {engine.demand.steps - 1}")
-    if layer not in layers:
-        nearest = min(layers, key=lambda each: abs(each - layer))
-        raise ArchsimError(
-            f"--layer {layer}: not an MoE layer of the routing; it has {_ranges(layers)}; nearest is {nearest}"
-        )
-    index = layers.index(layer)
-    if not engine.demand.tokens[step, index].any():
-        raise ArchsimError(f"--step {step} --layer {layer}: no request has routing there")
-    log = engine.trace_step(step, index)
-    write_timeline(log, path, f"{run.name}, iteration {step}, layer {layer}", engine.mesh)
 
 
 def _print_runs(experiment: ExperimentSpec) -> int:
@@ -162,7 +103,8 @@ def _print_speedups(results: Results, policies: Iterable[str]) -> None:
     console().print(table)
 
 
-def _print_notes(rows, systems) -> None:
+def print_result_notes(rows, systems) -> None:
+    """What a reader of these rows of results must know, on stderr. systems: specs."""
     from archsim.execution.calibration_notes import calibration_notes, die_of
     from archsim.execution.drawn_notes import drawn_notes
 
@@ -174,13 +116,6 @@ def _print_page(folder: Path) -> None:
     from archsim.report.page import write_report
 
     print(f"report: {write_report(folder)}")
-
-
-def _ranges(layers: list[int]) -> str:
-    """Layers as few words: 3 to 60, or 1, 3, 5, … 47."""
-    if layers == list(range(layers[0], layers[-1] + 1)):
-        return f"{layers[0]} to {layers[-1]}"
-    return ", ".join(map(str, layers)) if len(layers) < 6 else f"{', '.join(map(str, layers[:3]))}, … {layers[-1]}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from archsim.printing import tell_compiling
 from archsim.specs.experiment import ExperimentSpec
 
 SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small: the event engine takes its time for each
@@ -11,6 +12,7 @@ SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small: the event engine takes its t
 
 def compare_command(experiment: ExperimentSpec, size: int, decode_steps: int) -> int:
     """Run a sample on both engines; print the errors by assumption set, and the runs outside with the reason."""
+    tell_compiling()
     compared, of = _compare(experiment, size, decode_steps)
     print(f"{experiment.name}: {len(compared)} of {of} runs on both engines, {_at_most(decode_steps, experiment)}")
     print_errors(compared)
@@ -54,6 +56,7 @@ def compare_points_command(plan, size: int, decode_steps: int) -> int:
     """Run a sample of a sweep's points on both engines; print as ``compare_command``."""
     from archsim.execution.sweeping import select
 
+    tell_compiling()
     compared, of = compare_points(plan, select(plan).kept, size, decode_steps)
     print(f"{plan.experiment.name}: {len(compared)} of {of:,} points on both engines, {_at_most(decode_steps, plan.experiment)}")
     print_errors(compared)

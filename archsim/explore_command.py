@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from archsim.cores import available_cores
-from archsim.printing import console, grid, print_notes
+from archsim.printing import console, grid, print_notes, tell_compiling
 from archsim.specs.explore import ExploreSpec
 from archsim.specs.points import SweepPlan
 from archsim.targets import target, tell_replaced
@@ -27,6 +27,7 @@ def explore_command(plan: SweepPlan, spec: ExploreSpec, out: str | None, jobs: i
     from archsim.report.explore_page import wanted, write_exploration
 
     tell_replaced(folder, given(plan, spec))
+    tell_compiling()
     try:
         with sole_writer(folder):
             write_manifest(plan, spec, folder)

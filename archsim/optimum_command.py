@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from archsim.printing import tell_compiling
 from archsim.specs.experiment import ExperimentSpec
 from archsim.targets import target, tell_replaced
 
@@ -22,6 +23,7 @@ def optimum_command(experiment: ExperimentSpec, out: str | None, most_steps: int
     tell_replaced(folder, None)
     prepared = prepare(experiment)
     refuse_misfits(prepared.runs)
+    tell_compiling()
     simulator, found, bounds, machine = Simulator(prepared.traces), [], Bounds(), None
     for run in prepared.runs:
         engine = simulator.engine(run)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from archsim._cache import nothing_compiled
+
 LOG_WIDTH = 200  # of tables that do not go to a terminal
 
 
@@ -19,6 +21,12 @@ def print_notes(notes: Iterable[str]) -> None:
     """What a reader of results must know, a line each, on stderr."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
+
+
+def tell_compiling() -> None:
+    """On stderr, where the first runs are going to wait for the compiler; see ``archsim._cache``."""
+    if nothing_compiled():
+        print("compiling, once: up to a minute", file=sys.stderr, flush=True)
 
 
 def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ()):

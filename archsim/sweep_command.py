@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from archsim.cores import available_cores
-from archsim.printing import console, grid, print_notes
+from archsim.printing import console, grid, print_notes, tell_compiling
 from archsim.specs.errors import SpecError
 from archsim.specs.points import SweepPlan
 from archsim.specs.yaml_loader import dump_yaml
@@ -30,6 +30,7 @@ def sweep_points_command(
     if dry_run:
         return _print_points(plan, select(plan))
     tell_replaced(folder, plan.given())
+    tell_compiling()
     from archsim.compare_command import write_sample_of_points
     from archsim.execution.sweeping import sweep_points
     from archsim.progress import watcher

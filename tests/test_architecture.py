@@ -27,6 +27,7 @@ ROOMS = [
         "archsim.model_commands",
         "archsim.area_command",
         "archsim.sweep_command",
+        "archsim.run_command",
         "archsim.ablate_command",
         "archsim.optimum_command",
         "archsim.printing",

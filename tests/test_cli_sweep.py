@@ -4,11 +4,14 @@ import csv
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
 import pytest
 from tiny import archsim, start, tiny_file
+
+from archsim.report.units import RATE_UNITS, TIME_UNITS, scaled
 
 FINITE = ["--set", "assumptions={set: published, capacity: finite}"]
 
@@ -28,7 +31,7 @@ def test_sweep_prints_lines_a_table_and_where_the_page_is(swept):
     assert lines[0] == "tiny: 20 runs, 2 jobs → reports/tiny"
     assert lines[-1] == "report: reports/tiny/index.html"
     assert (folder / "reports" / "tiny" / "index.html").stat().st_size > 1000
-    progress = ended.stderr.splitlines()
+    progress = [line for line in ended.stderr.splitlines() if not line.startswith("compiling, once: ")]
     assert len(progress) == 20 and progress[0].startswith("[1/20] ") and progress[-1].startswith("[20/20] ")
     assert all(" decode " in line and " ms, simulated in " in line for line in progress)
 
@@ -129,11 +132,13 @@ def test_run_prints_its_row(swept):
     folder, _ = swept
     ended = archsim(folder, "run", "tiny.yaml", "--policy", "allo", "--system", "square", "--batch", "40")
     assert ended.returncode == 0, ended.stderr
-    printed = dict(line.split(maxsplit=1) for line in ended.stdout.splitlines() if len(line.split()) > 1)
+    printed = dict(re.split(r"\s{2,}", line.strip())[:2] for line in ended.stdout.splitlines() if "  " in line.strip())
     with (folder / "reports" / "tiny" / "results.csv").open(newline="") as stream:
         row = next(row for row in csv.DictReader(stream) if row["run"] == printed["run"])
     assert (row["policy"], row["system"], row["batch"]) == ("allo", "square", "40")
-    assert float(printed["decode_ns"]) == float(row["decode_ns"]) and printed["events"] == row["events"]
+    assert printed["decode"] == scaled(float(row["decode_ns"]), TIME_UNITS) and printed["policy"] == "allo"
+    assert printed["throughput"] == scaled(float(row["throughput_tokens_per_s"]), RATE_UNITS)
+    assert "of base, ep, allo, pred, allo+pred; choose by --policy" in ended.stdout and "None" not in ended.stdout
 
 
 @pytest.mark.parametrize("assumptions", ["published", "physical"])

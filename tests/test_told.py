@@ -9,6 +9,7 @@ import calibration.fit
 from archsim.cli import main
 from archsim.execution.drawn_notes import drawn_notes
 from archsim.execution.simulator import Simulator
+from archsim.printing import tell_compiling
 
 
 @pytest.fixture
@@ -127,3 +128,13 @@ def test_validation_is_told_in_short(here, capsys):
     assert main(["validate", "measured", "--with", "h100.yaml", "--out", "page"]) == 0
     out = capsys.readouterr().out
     assert "in its fit" not in out and "sweep left out" in out and out.endswith("report: page/index.html\n")
+
+
+def test_compiling_is_told_where_nothing_is_compiled(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    tell_compiling()
+    assert capsys.readouterr().err == "compiling, once: up to a minute\n"
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "one.nbi").touch()
+    tell_compiling()
+    assert capsys.readouterr().err == ""

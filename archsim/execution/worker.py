@@ -11,12 +11,14 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from archsim.execution.runs import Run
 from archsim.results import Record
 from archsim.specs.errors import ArchsimError
 
+_PACKAGE = Path(__file__).resolve().parents[1]
 STARTS = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from archsim.execution.worker import main; main()"
 
 
@@ -34,9 +36,16 @@ def attempt(do: Callable[[Run], Record | None], run: Run) -> Record | Failure | 
         return do(run)
     except ArchsimError as error:
         # What a user's own function raised is the cause.
-        return Failure(str(error), traceback.format_exc() if error.__cause__ else "")
+        return Failure(str(error), own_frames(error.__cause__) if error.__cause__ else "")
     except Exception as error:  # a user's function may raise anything; the other runs go on
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def own_frames(error: BaseException) -> str:
+    """The traceback of what a user's function raised, from where it is theirs: frames of archsim and before it are left out."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = max((at for at, frame in enumerate(frames) if Path(frame.filename).is_relative_to(_PACKAGE)), default=-1)
+    return "".join([*traceback.format_list(frames[last + 1 :]), *traceback.format_exception_only(error)])
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from archsim.report.data import Report, Run
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.units import (
+    NO_BREAK,
     RATE_UNITS,
     TIME_UNITS,
     Unit,
@@ -40,6 +41,12 @@ class Column:
     units: tuple[Unit, ...] = ((1.0, ""),)
     meaning: str = ""
     write: Callable[[float], str] = significant
+
+    def shown(self, value: float) -> str:
+        """One value with its unit."""
+        worth, unit = unit_of([value], self.units)
+        written = self.write(value / worth)
+        return f"{written}{'' if not unit or written[-1:].isalpha() or unit == '×' else NO_BREAK}{unit}"
 
 
 def _count(value: float) -> str:
