@@ -276,6 +276,22 @@ def test_damage_is_skipped_when_asked(source, tmp_path):
     assert [entry.name for entry in open_store(tmp_path / "store").entries] == ["set/a/1", "set/b/9", "set/b/10"]
 
 
+def test_an_import_that_did_not_end_is_named(source, tmp_path):
+    spoiled(source)
+    with pytest.raises(TraceError):
+        imported(source, tmp_path / "store")
+    with pytest.raises(TraceError, match="store: an import that did not end; the same `archsim trace import` goes on with it"):
+        open_trace(tmp_path / "store", TOY)
+
+
+def test_what_a_directory_has_beside_requests_is_told(source, tmp_path):
+    (source / "other.npz").write_bytes(b"")
+    heard, watcher = [], Quiet()
+    watcher.problem = heard.append
+    import_sources([source], tmp_path / "store", TOY, 1, "stop", watcher, False)
+    assert heard == [f"{source}: 1 .npz file; of a directory, .json requests are read; name the others one by one"]
+
+
 def test_skipping_everything_is_an_error(source, tmp_path):
     for file in source.rglob("*.json"):
         file.write_text("{")

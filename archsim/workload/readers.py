@@ -10,7 +10,7 @@ from archsim.specs.nearest import did_you_mean
 from archsim.workload import column_cache
 from archsim.workload.json_tree import read_json_tree, request_files
 from archsim.workload.npz import read_npz
-from archsim.workload.store import is_store, open_stored
+from archsim.workload.store import DRAFTS, is_store, open_stored
 from archsim.workload.trace import Trace
 
 CACHED_BYTES = 4 << 20
@@ -28,6 +28,8 @@ def open_trace(path: str | Path, model: ModelSpec) -> Trace:
         raise TraceError(f"{location}: no such file or directory{_beside(location)}")
     if is_store(location):
         return open_stored(location, model, str(path))
+    if (location / DRAFTS).is_dir():
+        raise TraceError(f"{location}: an import that did not end; the same `archsim trace import` goes on with it")
     if location.suffix == ".npz" and location.is_file():
         read, files = read_npz, [location]
     elif location.suffix == ".json" or location.is_dir():

@@ -24,6 +24,7 @@ from archsim.workload.frames import read_frames
 from archsim.workload.trace import Trace
 
 MANIFEST = "manifest.json"
+DRAFTS = ".import"  # what an import has read so far
 FORMAT, VERSION = "archsim trace store", 1
 TOKENS, LOADS = "tokens", "loads"
 MAPPED_BYTES = 4 << 20

@@ -152,6 +152,9 @@ def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watc
 
 
 def _import_tokens(sources, out: Path, model: ModelSpec, name: str, jobs: int, on_error: str, watcher) -> Report:
+    for source in sources:
+        if passed := sum(1 for _ in source.rglob("*.npz")) if source.is_dir() else 0:
+            watcher.problem(f"{source}: {passed} .npz {'file' if passed == 1 else 'files'}; of a directory, .json requests are read; name the others one by one")
     drafts = out / DRAFTS
     drafts.mkdir(exist_ok=True)
     report, entries = Report(), []
