@@ -14,7 +14,18 @@ from archsim.files import DRAFT_SUFFIX, drafted, sole_writer, write_text
 from archsim.specs.errors import TraceError
 from archsim.workload.frames import pack_frames
 from archsim.workload.parallel import in_order
-from archsim.workload.store import DRAFTS, LOADS, MANIFEST, TOKENS, Entry, Shape, is_store, manifest_of, row_columns, rows_of
+from archsim.workload.store import (
+    DRAFTS,
+    LOADS,
+    MANIFEST,
+    TOKENS,
+    Entry,
+    Shape,
+    is_store,
+    manifest_of,
+    row_columns,
+    rows_of,
+)
 
 FILE_TOKENS = 8192
 """A file of rows ends with the request that brings it to this many tokens: 1–4 MB of the larger models."""
