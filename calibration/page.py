@@ -27,7 +27,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 MOST_LISTED = 60
 NO_FLOOR = "–: not known, as there is no second sweep of that release"
 BY = ["kind", "what", "library", "version", "dtype", "table"]
-OVERVIEW = ["kind", "what", "library", "dtype"]
+OVERVIEW = ["kind", "what", "table", "dtype"]
 SHAPE = ["n", "k"]
 UNSEEN = (NEW, SWEEP_OUT, SHAPE_OUT, RANK_OUT)  # kinds that say how good predictions are, in this order
 LEAST_POINTS_TO_TELL = 8  # of a set of copies that is named in short
@@ -153,7 +153,7 @@ def in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
 
 
 def overview(cases: pd.DataFrame) -> pd.DataFrame:
-    """Errors of what was not seen, versions of a library together; a row for each group of OVERVIEW, see ``summaries``."""
+    """Errors of what was not seen, by the table that judged it; a row for each group of OVERVIEW, see ``summaries``."""
     return pd.concat([summaries(cases[cases["kind"] == kind], OVERVIEW) for kind in kinds_shown(cases)], ignore_index=True)
 
 
