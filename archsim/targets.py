@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from archsim.specs.errors import SpecError
-from archsim.specs.library import MANIFEST_KEY
+from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.yaml_loader import dump_yaml, parse_yaml, read_yaml
-
-MANIFEST = "manifest.yaml"
 
 
 def target(name: str, out: str | None, kind: str = "") -> Path:

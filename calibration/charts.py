@@ -91,11 +91,13 @@ def colour_of(dtype: str) -> str:
 
 
 def figure(caption: str, drawing: str, told: str = "") -> str:
+    """A drawing (SVG) with its caption above, and ``told`` below that in small letters."""
     small = f"<br><small>{escape(told)}</small>" if told else ""
     return f"<figure><figcaption>{escape(caption)}{small}</figcaption>{drawing}</figure>"
 
 
 def percent(share: float) -> str:
+    """``0.034`` → ``3.4 %``; nan, which is not known, is a dash."""
     return "–" if math.isnan(share) else f"{100 * share:.1f} %"
 
 

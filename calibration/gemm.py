@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from archsim.specs.calibration import GemmLaw, GemmTable, Quantiles
-from calibration.sweeps import consensus, pools
+from calibration.sweeps import consensus, off_the_others, pools
 from microarch.gemm import UNIT, law_ns, left_out
 
 POINT = ["n", "k", "m"]
@@ -106,11 +106,8 @@ def quantiles(residuals: np.ndarray) -> Quantiles:
 
 def _repeatability(sweeps: pd.DataFrame) -> Quantiles | None:
     """Of single sweeps against the median of the others; None with one sweep."""
-    found = []
-    for name in sweeps:
-        others = sweeps.drop(columns=name).median(axis=1)
-        found.append((sweeps[name] - others).dropna().to_numpy())
-    residuals = np.expm1(np.concatenate(found))
+    residuals = off_the_others(sweeps).to_numpy()
+    residuals = residuals[np.isfinite(residuals)]
     return quantiles(residuals) if len(residuals) else None
 
 

@@ -64,10 +64,15 @@ def _agree(a: pd.Series, b: pd.Series) -> bool:
     return len(both) < LEAST_COMMON or float(both.median()) <= MOST_DISAGREEMENT
 
 
-def repeatability(sweeps: pd.DataFrame) -> pd.Series:
-    """How far a sweep is from the median of the others, |measured / median - 1|, mean over sweeps; nan where there is one."""
+def off_the_others(sweeps: pd.DataFrame) -> pd.DataFrame:
+    """Measured / median of the other sweeps - 1, by sweep; nan where there is no other."""
     found = {name: sweeps[name] - sweeps.drop(columns=name).median(axis=1) for name in sweeps}
-    return np.expm1(pd.DataFrame(found, index=sweeps.index)).abs().mean(axis=1)
+    return np.expm1(pd.DataFrame(found, index=sweeps.index))
+
+
+def repeatability(sweeps: pd.DataFrame) -> pd.Series:
+    """How far a sweep is from the median of the others, mean over sweeps; nan where there is one."""
+    return off_the_others(sweeps).abs().mean(axis=1)
 
 
 def consensus(sweeps: pd.DataFrame) -> pd.Series:

@@ -29,7 +29,7 @@ from calibration.gemm import NS_PER_US, POINT, fit_table
 from calibration.moe import left_out_errors, moe_ns, moe_pools, outside_ranks
 from calibration.moe_law import POINT as RANK_POINT
 from calibration.reading import Measurements
-from calibration.sweeps import SAME, pools, release, repeatability, table_of_sweeps
+from calibration.sweeps import SAME, off_the_others, pools, release, repeatability, table_of_sweeps
 from microarch.gemm import outside, table_times
 
 UNDER = 0.05
@@ -97,15 +97,18 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
             predicted = table_times(table, n, k, m, sms_of(calibration.gpu)) / NS_PER_US
             cases = _cases(mine, predicted).assign(table=name_of(table), extrapolated=outside(table, n, k, m))
             alike = _of_release(rows, GEMM_KEYS, key, table)
-            found.append(cases.assign(floor=_floors(mine, alike, POINT), kind=_kinds(mine, table)))
+            there = _named(n, k).isin(table.shapes) & np.isin(m, table.m)
+            found.append(cases.assign(floor=_floors(mine, alike, POINT), kind=_kinds(mine, table, there.to_numpy())))
     return _joined(found)
 
 
-def _kinds(rows: pd.DataFrame, table: GemmTable | MoeTable) -> np.ndarray:
-    """Of a row in the fit, the table has its sweep and its sizes."""
-    names, size, known, sizes = ("nk", "m", table.shapes, table.m) if isinstance(table, GemmTable) else (("ep", "tp"), "tokens_total", table.ranks, table.tokens)
-    named = rows[names[0]].astype(np.int64).astype(str) + "x" + rows[names[1]].astype(np.int64).astype(str)
-    there = named.isin(known) & rows[size].astype(float).isin(sizes)
+def _named(first: np.ndarray, second: np.ndarray) -> pd.Series:
+    """'4096x7168': the names that tables have for two sizes."""
+    return pd.Series(first.astype(np.int64).astype(str)) + "x" + pd.Series(second.astype(np.int64).astype(str))
+
+
+def _kinds(rows: pd.DataFrame, table: GemmTable | MoeTable, there: np.ndarray) -> np.ndarray:
+    """Of a row in the fit, the table has its sweep and its sizes (``there``: bool[row])."""
     return np.where(there & (rows["library"] == table.library) & _sweeps(rows).isin(_fitted(table)), FITTED, NEW)
 
 
@@ -168,7 +171,7 @@ def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
             judged = sweeps[name].dropna()
             judged = judged[[(n, k) in shapes for n, k, _ in judged.index]]
             if len(judged):
-                floor = np.abs(np.expm1(judged - rest.reindex(judged.index).median(axis=1)))
+                floor = off_the_others(sweeps)[name].abs().reindex(judged.index)
                 found.append(_predicted(SWEEP_OUT, fit_table(rest, **how), judged, how, name, floor))
     return _joined(found)
 
@@ -240,13 +243,14 @@ def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.Da
 
 
 def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
-    points = [rows[name].to_numpy(float) for name in RANK_POINT]
+    points = ep, tp, tokens = [rows[name].to_numpy(float) for name in RANK_POINT]
+    there = _named(ep, tp).isin(table.ranks) & np.isin(tokens, table.tokens)
     predicted = moe_ns(table, *points) / NS_PER_US
     measured = rows["latency_us_median"].to_numpy(float)
     names = {"library": "library", "library_version": "version", "run_id": "sweep"}
     cases = rows[[*names, "model", "dtype", "distribution", *RANK_POINT]].rename(columns=names)
     return cases.assign(
-        kind=_kinds(rows, table),
+        kind=_kinds(rows, table, there.to_numpy()),
         what=MOE,
         measured_us=measured,
         predicted_us=predicted,

@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archsim.cli import main
-from archsim.specs.config_files import shipped_configs
 from archsim.specs.errors import SpecError
-from archsim.specs.kinds import EXPERIMENT, TRAFFIC, kind_of
 from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_system
-from archsim.specs.yaml_loader import dump_yaml, parse_yaml, read_yaml
+from archsim.specs.yaml_loader import dump_yaml, parse_yaml
 
 GOOD = """\
 name: good
@@ -508,29 +506,6 @@ def test_unknown_names_do_not_hide_other_problems(tmp_path):
         "bad.yaml:5: systems.0.mesh.x: 0 is out of range; expected 1 to 64",
         "bad.yaml:29: engin: unknown key; did you mean 'engine'?",
     ]
-
-
-@pytest.mark.parametrize(
-    ("file", "message"),
-    [
-        ("systems/dojo.yaml", "this is a system; an experiment names it under `systems:`"),
-        ("models/kimi-k2.yaml", "this is a model; an experiment names it under `models:`"),
-        ("assumptions/physical.yaml", "this is an assumption set; an experiment names it under `assumptions:`"),
-        ("calibrations/h100.yaml", "this is a calibration; a system names it under `compute.calibration`"),
-        ("traffic/deepseek-v3.yaml", "this is a traffic preset; an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`"),
-    ],
-)
-def test_a_file_of_another_kind_is_recognised(file, message):
-    path = shipped_configs() / file
-    with pytest.raises(SpecError) as caught:
-        load_experiment(path)
-    assert str(caught.value) == f"{path}: {message}"
-
-
-def test_every_shipped_file_is_of_the_kind_of_its_folder():
-    kinds = {"systems": "system", "models": "model", "assumptions": "assumption set", "calibrations": "calibration", "traffic": TRAFFIC}
-    for file in shipped_configs().rglob("*.yaml"):
-        assert kind_of(read_yaml(file).data) == kinds.get(file.parent.name, EXPERIMENT), file
 
 
 def test_unknown_names_in_python():

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from archsim.execution.runs import Run
-from archsim.execution.store import MANIFEST, RunStore, made_by
+from archsim.execution.store import RunStore, made_by
 from archsim.files import write_text
 from archsim.results import RUN_COLUMNS, base_of, with_speedup
-from archsim.specs.library import MANIFEST_KEY
+from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.points import SweepPlan
 from archsim.specs.yaml_loader import dump_yaml
 from archsim.tables import INTEGER, Table, parquet_facts, read_parquet, write_parquet_stream

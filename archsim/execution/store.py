@@ -12,10 +12,9 @@ from archsim.execution.runs import Run
 from archsim.files import DRAFT_SUFFIX, write_text
 from archsim.results import Record
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.library import MANIFEST_KEY
+from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.yaml_loader import dump_yaml
 
-MANIFEST = "manifest.yaml"
 PAGE = "index.html"
 # Made of all runs, once the last has finished; they go when that is no longer so.
 _MADE_LAST = ("results.parquet", "dies.csv", "links.csv", "timings.csv", "comparison.json", PAGE)

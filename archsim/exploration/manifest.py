@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from archsim.execution.store import MANIFEST, made_by
+from archsim.execution.store import made_by
 from archsim.files import write_text
 from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
-from archsim.specs.library import MANIFEST_KEY
+from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.points import SweepPlan
 from archsim.specs.yaml_loader import dump_yaml
 

@@ -10,7 +10,7 @@ from archsim.report.layers import Parts
 from archsim.results import layers_that_ran
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
 from archsim.specs.errors import ArchsimError
-from archsim.specs.library import MANIFEST_KEY
+from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.validation import validate
 from archsim.specs.yaml_loader import read_yaml
 
@@ -208,7 +208,7 @@ def read_report(folder: Path) -> Report:
 
     Raises ReportError (or SpecError for the manifest), with the file and line, for what is missing or does not fit together.
     """
-    tree = read_yaml(_existing(folder / "manifest.yaml"))
+    tree = read_yaml(_existing(folder / MANIFEST))
     experiment = {key: value for key, value in tree.data.items() if key != MANIFEST_KEY}
     specs = [validate(AssumptionsSpec, tree, ("assumptions", i)) for i in range(len(experiment["assumptions"]))]
     order = {

@@ -21,8 +21,8 @@ from archsim.specs.sweep import SWEEP_KEY, Axis, SweepSpec, canonical, read_swee
 from archsim.specs.validation import validate
 from archsim.specs.yaml_loader import Place, Tree, read_yaml
 
-# What the manifest of a report records beside the experiment; read by whoever wrote it, skipped here.
-MANIFEST_KEY = "manifest"
+# The file of a report that holds its experiment, and what it records beside that; read by whoever wrote it, skipped here.
+MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentSpec:

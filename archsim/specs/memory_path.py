@@ -76,10 +76,10 @@ class CopyLaw(Spec):
         size, or its line begins below 0, the rate is that of the link, or that of the whole copy, and the rest is latency.
         """
         size = max(float(size_bytes), self.from_bytes[0])
-        piece = max(bisect_right(self.from_bytes, size) - 1, 0)
-        whole_ns = self.latency_ns[piece] + size * self.ns_per_byte[piece]
+        latency_ns, slope_ns = line_at(self, size)
+        whole_ns = latency_ns + size * slope_ns
         nominal_ns = NS_PER_S / self.bandwidth_bytes_per_s
-        ns_per_byte = max(nominal_ns, min(self.ns_per_byte[piece], whole_ns / size))
+        ns_per_byte = max(nominal_ns, min(slope_ns, whole_ns / size))
         return max(0.0, whole_ns - size_bytes * ns_per_byte) / 2, nominal_ns / ns_per_byte
 
     def extrapolates(self, size_bytes: int) -> bool | None:
@@ -87,6 +87,12 @@ class CopyLaw(Spec):
         if self.first_bytes is None or self.last_bytes is None:
             return None
         return not self.first_bytes <= size_bytes <= self.last_bytes
+
+
+def line_at(law: CopyLaw | TransferTable, size_bytes: float) -> tuple[float, float]:
+    """(latency in ns, ns per byte) of the piece of a law in which a size lies."""
+    piece = max(bisect_right(law.from_bytes, size_bytes) - 1, 0)
+    return law.latency_ns[piece], law.ns_per_byte[piece]
 
 
 def hbm_fitted(calibration: CalibrationSpec) -> Found:
@@ -138,8 +144,8 @@ def fastest_bytes_per_s(law: TransferTable) -> float:
 
 
 def _time_ns(law: TransferTable, size_bytes: float) -> float:
-    piece = max(bisect_right(law.from_bytes, size_bytes) - 1, 0)
-    return law.latency_ns[piece] + size_bytes * law.ns_per_byte[piece]
+    latency_ns, ns_per_byte = line_at(law, size_bytes)
+    return latency_ns + size_bytes * ns_per_byte
 
 
 def copies_of(calibration: CalibrationSpec) -> TransferTable | None:
