@@ -7,17 +7,17 @@ results = archsim.sweep(experiment)
 import importlib
 from typing import Any
 
-from archsim._cache import keep_machine_code
+from archsim.base.code_digest import keep_machine_code
 
 keep_machine_code()
 
 # Public name → where it is defined. Loaded when first used, so that `archsim --help` does not wait for numba.
 _PUBLIC = {
-    "load_experiment": "archsim.specs.library",
-    "simulate": "archsim.runner",
-    "simulate_flows": "archsim.engine.flows",
-    "sweep": "archsim.runner",
-    "Results": "archsim.results",
+    "load_experiment": "archsim.specs.loading.library",
+    "simulate": "archsim.runs.sweep",
+    "simulate_flows": "archsim.engine.network.flows",
+    "sweep": "archsim.runs.sweep",
+    "Results": "archsim.runs.results",
 }
 
 __all__ = ["Results", "load_experiment", "simulate", "simulate_flows", "sweep"]

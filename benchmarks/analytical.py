@@ -28,14 +28,14 @@ from scipy.stats import spearmanr
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.analytic.features import FIELDS, features_of
 from archsim.engine.analytic.law import POINT, evaluate, overlaps, points
-from archsim.engine.event import EventEngine
-from archsim.execution.comparison import Compared
-from archsim.execution.measures import BOUND_BY
-from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.engine.loop import EventEngine
+from archsim.runs.engine_comparison import Compared
+from archsim.runs.measures import BOUND_BY
+from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import build_demand
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.workload.generated.synthetic import SyntheticTraffic
 
 POINTS = 300  # of each kind of contention
 FAMILIES = 100

@@ -12,7 +12,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from archsim.specs.calibration import load_calibration
-from microarch.gemm import expert_gemm_table, gemm_times
+from calibration.laws.gemm import expert_gemm_table, gemm_times
 
 CALLS = 2_000_000
 MOST_M = 4096
@@ -38,12 +38,12 @@ def gemm_time_ns() -> float:
 
 def engine_ratio() -> float:
     """Events per second of process time under ``gemm: calibrated`` over those under ``roofline``, the fastest of three each."""
-    from archsim.engine.event import EventEngine
-    from archsim.specs.library import load_assumptions, load_model, load_system
+    from archsim.engine.loop import EventEngine
+    from archsim.specs.loading.library import load_assumptions, load_model, load_system
     from archsim.specs.policies import PRESETS, PolicySpec
     from archsim.specs.workload import SyntheticSpec
     from archsim.workload.demand import build_demand
-    from archsim.workload.synthetic import SyntheticTraffic
+    from archsim.workload.generated.synthetic import SyntheticTraffic
 
     system, model = load_system("dojo"), load_model("qwen3-235b-a22b").model_copy(update={"layers": 12})
     model = model.model_copy(update={"moe_layers": model.moe_layers.model_copy(update={"last": 11})})
@@ -62,8 +62,8 @@ def engine_ratio() -> float:
 
 def fit_s(folder: str) -> float:
     """Reading and fitting all GPUs of a folder, in s."""
-    from calibration.fit import fit_measurements
-    from calibration.reading import read_measurements
+    from calibration.fit.fit import fit_measurements
+    from calibration.measurements.reading import read_measurements
 
     start = time.perf_counter()
     measurements = read_measurements(folder)

@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.demand_oracle import oracle_demand
 
-from archsim.policies.prediction import TopFraction
-from archsim.specs.library import load_model
+from archsim.policies.prediction.heatmap import TopFraction
+from archsim.specs.loading.library import load_model
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import build_demand
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.workload.generated.synthetic import SyntheticTraffic
 from archsim.workload.trace import Trace
 
 REQUESTS, STEPS, LAYERS, TOP_K, EXPERTS, DIES = 16384, 128, 58, 8, 256, 25

@@ -42,7 +42,7 @@ def resident_bytes(pid: int) -> int:
 def main(file: str) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "archsim.cli", "sweep", file, "--jobs", str(CORES), "--out", f"{folder}/out"]
+        command = [sys.executable, "-m", "archsim.cli.main", "sweep", file, "--jobs", str(CORES), "--out", f"{folder}/out"]
         begin, peak_bytes = time.perf_counter(), 0
         with open(f"{folder}/log", "wb") as log:
             process = subprocess.Popen(command, env={**os.environ, "ARCHSIM_CACHE": f"{folder}/cache"}, stdout=log, stderr=log)

@@ -24,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.published import PublishedSimulator
 
-from archsim.engine.event import EventEngine
+from archsim.engine.loop import EventEngine
+from archsim.policies.prediction.ported_heatmap import PortedHeatmap
 from archsim.policies.registry import build_policy
-from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import build_demand
-from archsim.workload.heatmap import PortedHeatmap
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.workload.generated.synthetic import SyntheticTraffic
 from archsim.workload.trace import draw_requests
 
 MODEL, BATCH, DECODE_STEPS = "deepseek-v3", 4096, 6

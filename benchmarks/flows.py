@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from archsim.engine.fair import fair_rates
-from archsim.engine.flows import _mesh_network
-from archsim.engine.network import enter, leave
-from archsim.engine.round_robin import build_ports, round_robin_rates
-from microarch.mesh import build_mesh
+from archsim.engine.network.fair import fair_rates
+from archsim.engine.network.flows import _mesh_network
+from archsim.engine.network.network import enter, leave
+from archsim.engine.network.round_robin import build_ports, round_robin_rates
+from microarch.fabric.mesh import build_mesh
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from reference.flows_oracle import fair_rates as oracle_rates

@@ -8,17 +8,17 @@ import time
 
 import numpy as np
 
-from archsim.engine.setup import build_memory, policy_costs, refuse_misfit
-from archsim.optimum.bound import lower_bound
-from archsim.optimum.problem import ProblemBuilder
-from archsim.policies.allocation import StepView
-from archsim.policies.linear_programme import lp
-from archsim.policies.placement import linear
-from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.engine.machine import build_memory, policy_costs, refuse_misfit
+from archsim.policies.allocation.linear_programme import lp
+from archsim.policies.allocation.rules import StepView
+from archsim.policies.placement.rules import linear
+from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.workload import SyntheticSpec
+from archsim.studies.optimum.bound import lower_bound
+from archsim.studies.optimum.problem import ProblemBuilder
 from archsim.workload.demand import build_demand
-from archsim.workload.synthetic import SyntheticTraffic
-from microarch.mesh import build_mesh
+from archsim.workload.generated.synthetic import SyntheticTraffic
+from microarch.fabric.mesh import build_mesh
 
 STEPS = 20
 

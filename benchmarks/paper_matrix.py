@@ -56,8 +56,8 @@ def main():
     parser.add_argument("--fraction", type=float, default=0.05, help="part of the 127 decode steps that is run")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
-    from archsim.runner import sweep
-    from archsim.specs.library import load_experiment
+    from archsim.runs.sweep import sweep
+    from archsim.specs.loading.library import load_experiment
 
     steps = max(1, round(DECODE_STEPS * arguments.fraction))
     memory = PeakMemory()

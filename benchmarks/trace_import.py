@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.specs.library import load_model
+from archsim.specs.loading.library import load_model
 from archsim.workload import open_trace
 from archsim.workload.demand import build_demand
-from archsim.workload.frames import write_frames
-from archsim.workload.importers import import_sources
-from archsim.workload.store import Entry, Shape, open_store, row_columns
-from archsim.workload.store_writer import write_tokens, writing
+from archsim.workload.formats.importing import import_sources
+from archsim.workload.store.frames import write_frames
+from archsim.workload.store.store import Entry, Shape, open_store, row_columns
+from archsim.workload.store.store_writer import write_tokens, writing
 
 PROMPT, DECODE = 60, 128
 REQUESTS = 12
@@ -85,8 +85,8 @@ def peak_mib(folder, copies):
     """Memory at the peak of an import of a folder that stands there so many times, in a process of its own."""
     code = (
         "import sys, resource, shutil, tempfile; from pathlib import Path;"
-        "sys.path.insert(0, sys.argv[3]); from trace_import import Quiet; from archsim.specs.library import load_model;"
-        "from archsim.workload.importers import import_sources; out = tempfile.mkdtemp(); root = Path(out) / 'in';"
+        "sys.path.insert(0, sys.argv[3]); from trace_import import Quiet; from archsim.specs.loading.library import load_model;"
+        "from archsim.workload.formats.importing import import_sources; out = tempfile.mkdtemp(); root = Path(out) / 'in';"
         "[shutil.copytree(sys.argv[1], root / f'org/DeepSeek-V3/set/s{n}') for n in range(int(sys.argv[2]))];"
         "import_sources([root], Path(out) / 'store', load_model('deepseek-v3'), 2, 'stop', Quiet(), False);"
         "shutil.rmtree(out); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"

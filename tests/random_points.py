@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.engine.event import EventEngine
-from archsim.engine.setup import memory_fit
+from archsim.engine.loop import EventEngine
+from archsim.engine.machine import memory_fit
 from archsim.policies.registry import build_policy
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.hardware import SystemSpec
-from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.machine.fabric import TopologySpec
+from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.topology import TopologySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import Demand, build_demand
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.workload.generated.synthetic import SyntheticTraffic
 
 HELD_OUT = 100_000
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from tiny import tiny, tiny_file
 
-from archsim.ablation import ORDER, ablate, ablated, links_between
-from archsim.cli import main
-from archsim.report.ablation_page import render, sentence, write_ablation
-from archsim.runner import simulate
+from archsim.base.errors import ArchsimError
+from archsim.cli.main import main
+from archsim.runs.sweep import simulate
 from archsim.specs.assumptions import ASSUMPTIONS
-from archsim.specs.errors import ArchsimError
-from archsim.specs.library import load_assumptions
+from archsim.specs.loading.library import load_assumptions
+from archsim.studies.ablation.ablation import ORDER, ablate, ablated, links_between
+from archsim.studies.ablation.page import render, sentence, write_ablation
 
 START, END = load_assumptions("published"), load_assumptions("physical")
 

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archsim.engine.setup import policy_costs
-from archsim.policies.allocation import StepView, home
-from archsim.policies.linear_programme import lp
-from archsim.policies.placement import linear
-from archsim.specs.decision import FirmwareSpec, FsmSpec
-from archsim.specs.library import load_model, load_system
-from microarch.global_cp import Counts, State, firmware_ns, fsm_ns
-from microarch.mesh import build_mesh
+from archsim.engine.machine import policy_costs
+from archsim.policies.allocation.linear_programme import lp
+from archsim.policies.allocation.rules import StepView, home
+from archsim.policies.placement.rules import linear
+from archsim.specs.loading.library import load_model, load_system
+from archsim.specs.machine.decision import FirmwareSpec, FsmSpec
+from microarch.blocks.global_cp import Counts, State, firmware_ns, fsm_ns
+from microarch.fabric.mesh import build_mesh
 
 COSTS = policy_costs(load_system("dojo"), load_model("deepseek-v3"))
 

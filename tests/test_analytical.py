@@ -9,10 +9,10 @@ from tiny import tiny, tiny_file
 
 import archsim
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.event import EventEngine
+from archsim.engine.loop import EventEngine
 from archsim.engine.state import UNITS
-from archsim.execution.comparison import Compared, errors, read_comparison
-from archsim.specs.library import load_assumptions
+from archsim.runs.engine_comparison import Compared, errors, read_comparison
+from archsim.specs.loading.library import load_assumptions
 
 FEW = 40  # points of each kind; benchmarks/analytical.py takes hundreds
 
@@ -126,7 +126,7 @@ def test_a_timeline_needs_the_event_engine():
     system, model, spec = small_system(), small_model(), policy("ep")
     assumptions = load_assumptions("physical", **FREE)
     engine = AnalyticalEngine(system, model, spec, assumptions, demand_of(model, system, spec))
-    with pytest.raises(archsim.specs.errors.ArchsimError, match="engine: event"):
+    with pytest.raises(archsim.base.errors.ArchsimError, match="engine: event"):
         engine.trace_step(1, 0)
 
 

@@ -9,14 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import archsim, tiny, tiny_file
 
-from archsim.area_command import area_command, misfits, named_coefficients, needed_by, parse_design, published_design
-from archsim.specs.decision import DecisionSpec
-from archsim.specs.errors import SpecError
-from archsim.specs.library import load_experiment, load_model, load_system
-from microarch.area_power import Cost, core_cost, parts_of, table_cost, total
-from microarch.decision_area import added_parts, decision_parts, design_of
-from microarch.published_area import PUBLISHED, PUBLISHED_TOTAL, TOLERANCE, deviation, explanation, published_row
-from microarch.tables import (
+from archsim.base.errors import SpecError
+from archsim.cli.area import area_command, misfits, named_coefficients, needed_by, parse_design, published_design
+from archsim.specs.loading.library import load_experiment, load_model, load_system
+from archsim.specs.machine.decision import DecisionSpec
+from microarch.blocks.table_sizes import (
     Storage,
     TableDesign,
     address_translation_unit,
@@ -28,7 +25,17 @@ from microarch.tables import (
     shortfalls,
     tables_of,
 )
-from microarch.technology import A72, A76, CLOCK, N5, SCALED, TECHNOLOGIES
+from microarch.silicon.area_power import Cost, core_cost, parts_of, table_cost, total
+from microarch.silicon.decision_area import added_parts, decision_parts, design_of
+from microarch.silicon.published_area import (
+    PUBLISHED,
+    PUBLISHED_TOTAL,
+    TOLERANCE,
+    deviation,
+    explanation,
+    published_row,
+)
+from microarch.silicon.technology import A72, A76, CLOCK, N5, SCALED, TECHNOLOGIES
 
 ROOT = Path(__file__).resolve().parents[1]
 KB, MB = 2**10, 2**20

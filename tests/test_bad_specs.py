@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archsim.cli import main
-from archsim.specs.errors import SpecError
-from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_system
-from archsim.specs.yaml_loader import dump_yaml, parse_yaml
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
+from archsim.specs.loading.library import check_file, load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.text.yaml import dump_yaml, parse_yaml
 
 GOOD = """\
 name: good

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from trace_files import TOY, save_npz, toy_requests, write_tree
 
-from archsim.specs.errors import TraceError
-from archsim.specs.library import load_model
+from archsim.base.errors import TraceError
+from archsim.specs.loading.library import load_model
 from archsim.workload import open_trace
 
 LAYERS = [1, 2, 3, 4]

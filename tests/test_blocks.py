@@ -8,12 +8,13 @@ import pytest
 from contract import check_arrays, check_block, check_runs, check_walks
 from tiny import archsim
 
-from archsim.block_commands import DIAGRAMS, diagram_of
-from archsim.engine.setup import build_machine
-from archsim.specs.library import load_assumptions, load_model, load_system
-from microarch import blocks, hbm, link, llc
-from microarch.parameters import parameters_of
-from microarch.request import Event, State, Unit
+from archsim.cli.blocks import DIAGRAMS, diagram_of
+from archsim.engine.machine import build_machine
+from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from microarch.blocks import catalogue as blocks
+from microarch.blocks import hbm, link, llc
+from microarch.blocks.parameters import parameters_of
+from microarch.blocks.request import Event, State, Unit
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "blocks"
 NAMES = [*blocks.TABLES]

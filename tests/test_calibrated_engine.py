@@ -5,19 +5,19 @@ from copy import copy
 import numpy as np
 import pytest
 
-from archsim.engine.event import EventEngine
+from archsim.base.errors import SpecError
 from archsim.engine.gemm import gemm_model
-from archsim.engine.setup import build_machine
-from archsim.execution.calibration_notes import Die, calibration_notes
-from archsim.runner import simulate
+from archsim.engine.loop import EventEngine
+from archsim.engine.machine import build_machine
+from archsim.runs.calibration_notes import Die, calibration_notes
+from archsim.runs.sweep import simulate
 from archsim.specs.calibration import calibration_named
-from archsim.specs.errors import SpecError
-from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import build_demand
-from archsim.workload.synthetic import SyntheticTraffic
-from microarch.gemm import expert_gemm_table, gemm_times
+from archsim.workload.generated.synthetic import SyntheticTraffic
+from calibration.laws.gemm import expert_gemm_table, gemm_times
 
 EP = PolicySpec(name="ep", **PRESETS["ep"])
 TOKENS = (1, 5, 48, 129, 512, 3000)

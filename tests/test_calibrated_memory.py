@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 import archsim
-from archsim.cli import main
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
 from archsim.report.page import write_report
 from archsim.specs.calibration import calibration_named
-from archsim.specs.errors import SpecError
-from archsim.specs.hardware import D2DSpec, HbmSpec
-from archsim.specs.library import load_experiment
-from archsim.specs.memory_path import CopyLaw, copies_of
-from archsim.specs.validation import validate
-from archsim.specs.yaml_loader import Place, Tree
+from archsim.specs.loading.library import load_experiment
+from archsim.specs.machine.memory_path import CopyLaw, copies_of
+from archsim.specs.machine.system import D2DSpec, HbmSpec
+from archsim.specs.text.validation import validate
+from archsim.specs.text.yaml import Place, Tree
 from archsim.workload.demand import build_demand
-from archsim.workload.synthetic import SyntheticTraffic
-from calibration.comm import law_of
-from calibration.engine_cases import COLUMNS, engine_cases, engine_table
-from calibration.engine_copies import SIZES, copies_table, copy_cases
-from calibration.reading import Measurements, read_measurements
+from archsim.workload.generated.synthetic import SyntheticTraffic
+from calibration.fit.comm import law_of
+from calibration.measurements.reading import Measurements, read_measurements
+from calibration.validate.engine_cases import COLUMNS, engine_cases, engine_table
+from calibration.validate.engine_copies import SIZES, copies_table, copy_cases
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 

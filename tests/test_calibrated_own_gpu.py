@@ -4,8 +4,9 @@ import pytest
 from test_calibration_validate import GEMM
 from test_calibration_validate import gemm as products
 
-from archsim.cli import main
-from archsim.execution.calibration_notes import Die, calibration_notes
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
+from archsim.runs.calibration_notes import Die, calibration_notes
 from archsim.specs.calibration import (
     CalibrationSpec,
     Quantiles,
@@ -14,17 +15,16 @@ from archsim.specs.calibration import (
     TransferTable,
     load_calibration,
 )
-from archsim.specs.errors import SpecError
-from archsim.specs.hardware import D2DSpec, HbmSpec
-from archsim.specs.host_path import path_of
-from archsim.specs.memory_path import copies_of, fastest_bytes_per_s
-from archsim.specs.validation import validate
-from archsim.specs.yaml_loader import Place, Tree
-from calibration.datasheets import DATASHEETS
-from calibration.engine_copies import copy_cases
-from calibration.parameters import write_calibration
-from calibration.reading import Measurements
-from microarch.gemm import choose_table, expert_gemm_table
+from archsim.specs.machine.host_path import path_of
+from archsim.specs.machine.memory_path import copies_of, fastest_bytes_per_s
+from archsim.specs.machine.system import D2DSpec, HbmSpec
+from archsim.specs.text.validation import validate
+from archsim.specs.text.yaml import Place, Tree
+from calibration.fit.parameters import write_calibration
+from calibration.laws.gemm import choose_table, expert_gemm_table
+from calibration.measurements.datasheets import DATASHEETS
+from calibration.measurements.reading import Measurements
+from calibration.validate.engine_copies import copy_cases
 
 MEMORY = "run_id,gpu_name,library,library_version,level,op,quantity,working_set_bytes,value"
 UNI = {"placement": "intra_node", "method": "ce", "direction": "uni", "concurrent_pairs": "1"}

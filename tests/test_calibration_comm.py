@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from archsim.kernels import kernel
+from archsim.base.kernels import kernel
 from archsim.specs.calibration import CalibrationSpec, Reference
-from archsim.specs.library import load_model
-from calibration.comm import fit_transfers, law_of, series_of
-from calibration.comm_errors import errors_with, table_of, transfer_errors
-from calibration.launch import fit_launch
+from archsim.specs.loading.library import load_model
+from calibration.fit.comm import fit_transfers, law_of, series_of
+from calibration.fit.launch import fit_launch
+from calibration.fit.memory import fit_memory
+from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios, segment_time_ns
 from calibration.measure.__main__ import main
 from calibration.measure.backend import Machine, MeasureError, PointError, Timing
 from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
 from calibration.measure.recording import Recording
 from calibration.measure.session import Tally, measure
-from calibration.memory import fit_memory
-from calibration.reading import Measurements, read_measurements
-from calibration.schema import TABLES
-from calibration.segments import binned_errors, fit_segments, held_out_ratios, segment_time_ns
+from calibration.measurements.reading import Measurements, read_measurements
+from calibration.measurements.schema import TABLES
+from calibration.validate.comm_errors import errors_with, table_of, transfer_errors
 
 SIZES = np.unique(np.geomspace(1024, 2**30, 200).round())
 

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archsim.cli import main
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
 from archsim.specs.calibration import GemmLaw, GemmTable, load_calibration
-from archsim.specs.errors import SpecError
-from calibration.fit import choose_gpu, fit_measurements
-from calibration.gemm import fit_gemm
-from calibration.parameters import text_of
-from calibration.reading import CalibrationError, Measurements
-from calibration.sweeps import SAME, pools
-from calibration.validate import expert_cases
-from microarch.gemm import choose_table, expert_gemm_table, gemm_curve, gemm_times, law_ns, outside, table_times
+from calibration.fit.fit import choose_gpu, fit_measurements
+from calibration.fit.gemm import fit_gemm
+from calibration.fit.parameters import text_of
+from calibration.laws.gemm import choose_table, expert_gemm_table, gemm_curve, gemm_times, law_ns, outside, table_times
+from calibration.measurements.reading import CalibrationError, Measurements
+from calibration.measurements.sweeps import SAME, pools
+from calibration.validate.errors import expert_cases
 
 SMS = 132
 LAW = GemmLaw(launch_ns=3000, ns_per_k=0.2, ns_per_input=1e-5, flop_per_s=7e14, bytes_per_s=2.8e12, order=2.5)

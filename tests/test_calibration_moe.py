@@ -7,12 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archsim.specs.calibration import CalibrationSpec, MoeLaw, Reference
-from calibration import groups, moe_between, routing, validate
-from calibration.fit import fit_measurements
-from calibration.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools
-from calibration.moe_law import POINT, law_ns
-from calibration.parameters import text_of
-from calibration.reading import Measurements
+from calibration.fit import moe_between
+from calibration.fit.fit import fit_measurements
+from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools
+from calibration.fit.parameters import text_of
+from calibration.laws import waited_rank as routing
+from calibration.laws.fused_moe import POINT, law_ns
+from calibration.measurements.reading import Measurements
+from calibration.validate import errors as validate
+from calibration.validate import groups
 
 MODEL = {"model": "deepseek-v3", "hidden": 4096, "ffn": 1536, "experts": 128, "top_k": 8, "dtype": "bf16"}
 LAW = MoeLaw(launch_ns=40000, ns_per_token=8, flop_per_s=5e14, bytes_per_s=2.5e12, order=3)

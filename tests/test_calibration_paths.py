@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from archsim.execution.runs import expand
-from archsim.specs.config_files import shipped_configs
-from archsim.specs.errors import SpecError
-from archsim.specs.library import check_file, load_experiment, load_sweep
+from archsim.base.errors import SpecError
+from archsim.runs.run import expand
+from archsim.specs.loading.config_files import shipped_configs
+from archsim.specs.loading.library import check_file, load_experiment, load_sweep
 
 EXPERIMENT = """
 name: mine

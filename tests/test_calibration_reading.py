@@ -4,10 +4,10 @@ import gzip
 
 import pytest
 
-from archsim.cli import main
-from calibration.quantisation import without_quantisation
-from calibration.reading import CalibrationError, read_measurements
-from calibration.schema import GEMM, TABLES, describe, gpu_key
+from archsim.cli.main import main
+from calibration.fit.quantisation import without_quantisation
+from calibration.measurements.reading import CalibrationError, read_measurements
+from calibration.measurements.schema import GEMM, TABLES, describe, gpu_key
 
 HEAD = "run_id,gpu_name,library,library_version,dtype,quant_included,groups,m,n,k,latency_us_median"
 ROWS = [

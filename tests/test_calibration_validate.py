@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from archsim.cli import main
-from calibration.reading import CASES, read_measurements
-from calibration.sweeps import release
+from archsim.cli.main import main
+from calibration.measurements.reading import CASES, read_measurements
+from calibration.measurements.sweeps import release
 
 GEMM = "run_id,gpu_name,library,library_version,dtype,quant_included,groups,m,n,k,latency_us_median"
 P2P = "run_id,gpu_name,library,library_version,placement,src,dst,method,direction,concurrent_pairs,bytes,latency_us_median"

@@ -66,7 +66,7 @@ def test_terminal_gets_a_bar(tmp_path):
     """A pseudo-terminal as stderr: no line a run, but a bar that counts them."""
     tiny_file(tmp_path)
     leader, follower = pty.openpty()
-    arguments = [sys.executable, "-m", "archsim.cli", "sweep", "tiny.yaml", "--jobs", "1", "--set", "workload.batch=12"]
+    arguments = [sys.executable, "-m", "archsim.cli.main", "sweep", "tiny.yaml", "--jobs", "1", "--set", "workload.batch=12"]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "150"}
     process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=follower, env=environment)
     os.close(follower)
@@ -186,7 +186,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("arguments, message", REFUSED.values(), ids=REFUSED)
 def test_run_refuses(tmp_path, capsys, arguments, message):
-    from archsim.cli import main
+    from archsim.cli.main import main
 
     assert main(["run", str(tiny_file(tmp_path)), *arguments]) == 2
     assert capsys.readouterr().err.startswith(message)
@@ -194,7 +194,7 @@ def test_run_refuses(tmp_path, capsys, arguments, message):
 
 
 def test_out_that_cannot_be_written(tmp_path, capsys):
-    from archsim.cli import main
+    from archsim.cli.main import main
 
     (tmp_path / "file").write_text("")
     assert main(["sweep", str(tiny_file(tmp_path)), "--out", str(tmp_path / "file" / "out")]) == 2
@@ -203,7 +203,7 @@ def test_out_that_cannot_be_written(tmp_path, capsys):
 
 def test_help_is_light():
     """`--help` imports nothing that takes long."""
-    code = "import sys; from archsim.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code = "import sys; from archsim.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
     code += "heavy = {'numpy', 'numba', 'pandas', 'pyarrow', 'matplotlib', 'rich', 'pydantic'}\n"
     code += "print('imported:', sorted(heavy & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

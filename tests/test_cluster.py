@@ -14,7 +14,7 @@ from tiny import SLOW_POLICY, archsim, tiny, tiny_file
 
 pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
 
-from archsim.runner import sweep
+from archsim.runs.sweep import sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 BYTES = ("results.csv", "results.parquet", "dies.csv", "links.csv")

@@ -7,15 +7,16 @@ import pytest
 from report_folder import read_csv, write_csv, write_folder
 from test_report import Page
 
-from archsim.report import data, design_map, published_overhead
+from archsim.report import data
 from archsim.report.data import HOST_TIMES, read_report
-from archsim.report.deciders import added_mm2, families, words
-from archsim.report.decisions import section, step_exposed_ns
+from archsim.report.decision_cost import design_map, published_overhead
+from archsim.report.decision_cost.deciders import added_mm2, families, words
+from archsim.report.decision_cost.decisions import section, step_exposed_ns
 from archsim.report.page import write_report
-from archsim.specs.hardware import SystemSpec
-from archsim.specs.library import load_assumptions, load_experiment, load_system
+from archsim.specs.loading.library import load_assumptions, load_experiment, load_system
+from archsim.specs.machine.system import SystemSpec
 from archsim.specs.policies import PRESETS
-from archsim.specs.yaml_loader import dump_yaml
+from archsim.specs.text.yaml import dump_yaml
 
 POLICIES = ("base", "allo", "allo+pred")
 VARIANTS = {

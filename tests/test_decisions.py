@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 from reference.ported_heatmap import SlowHeatmap
 from test_physical_laws import BATCH, demand_of, engine_of, policy, small_model, small_system, traffic
 
+from archsim.base.kernels import kernel
 from archsim.engine.decision import REPEATS, ChargedDecision
-from archsim.engine.event import EventEngine
-from archsim.engine.setup import build_machine, policy_costs
+from archsim.engine.loop import EventEngine
+from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY
-from archsim.kernels import kernel
-from archsim.policies.allocation import StepView, isca26, paper
-from archsim.policies.prediction import TopPositive, copy_bits
-from archsim.specs.decision import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
-from archsim.specs.library import load_assumptions
-from archsim.workload.heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
+from archsim.policies.allocation.rules import StepView, isca26, paper
+from archsim.policies.prediction.heatmap import TopPositive, copy_bits
+from archsim.policies.prediction.ported_heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
+from archsim.specs.loading.library import load_assumptions
+from archsim.specs.machine.decision import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
 from archsim.workload.trace import StepTokens
-from microarch import atu, global_cp
-from microarch.decision_area import decision_parts, design_of
-from microarch.global_cp import Counts, State
+from microarch.blocks import atu, global_cp
+from microarch.blocks.global_cp import Counts, State
+from microarch.silicon.decision_area import decision_parts, design_of
 
 EXECUTORS = ("fsm", "firmware", "host")
 EXPERTS, DIES = 40, 6

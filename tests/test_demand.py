@@ -16,13 +16,13 @@ from reference.demand_oracle import (
 )
 
 import archsim.workload.trace as trace_module
-from archsim.policies.prediction import TopFraction, TopPositive
-from archsim.specs.library import load_model
+from archsim.policies.prediction.heatmap import TopFraction, TopPositive
+from archsim.specs.loading.library import load_model
 from archsim.specs.model import ModelSpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import build_demand
-from archsim.workload.readers import open_trace
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.workload.formats.readers import open_trace
+from archsim.workload.generated.synthetic import SyntheticTraffic
 from archsim.workload.trace import Trace, draw_requests
 
 SHARED_TRACES = [
@@ -212,8 +212,8 @@ def _assert_equal(one, other):
 
 def test_same_arguments_same_demand_in_another_process(tmp_path):
     program = (
-        "from archsim.specs.library import load_model; from archsim.specs.workload import SyntheticSpec\n"
-        "from archsim.workload.synthetic import SyntheticTraffic; from archsim.workload.demand import build_demand\n"
+        "from archsim.specs.loading.library import load_model; from archsim.specs.workload import SyntheticSpec\n"
+        "from archsim.workload.generated.synthetic import SyntheticTraffic; from archsim.workload.demand import build_demand\n"
         "d = build_demand(SyntheticTraffic(load_model('olmoe-1b-7b'), SyntheticSpec(), 9), 12, 5, 1)\n"
         "import zlib; print(zlib.crc32(d.tokens.tobytes() + d.first_seen.tobytes()), d.digest)"
     )

@@ -7,13 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archsim import load_experiment, simulate
-from archsim.cli import main
-from archsim.economics import Activity, Coefficients, activity_of, build_costs, energy_of
-from archsim.specs.errors import SpecError
-from microarch.cost import CARRIER_MM2, RETICLE_MM2, CostEstimates, die_yield, dies_per_wafer, machine_cost, tiles_of
-from microarch.energy import EnergyEstimates, run_energy
-from microarch.estimates import Estimate
-from microarch.mesh import build_mesh
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
+from archsim.runs.economics import Activity, Coefficients, activity_of, build_costs, energy_of
+from microarch.fabric.mesh import build_mesh
+from microarch.silicon.cost import (
+    CARRIER_MM2,
+    RETICLE_MM2,
+    CostEstimates,
+    die_yield,
+    dies_per_wafer,
+    machine_cost,
+    tiles_of,
+)
+from microarch.silicon.energy import EnergyEstimates, run_energy
+from microarch.silicon.estimates import Estimate
 
 ACTIVITY = Activity(time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0)
 MACHINE = {"dtype_bytes": 2, "die_mm2": 400.0, "dies": 25, "decision_w": 3.0}

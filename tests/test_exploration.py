@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archsim.exploration.front import as_costs, hypervolume, pareto
-from archsim.exploration.search import search
+from archsim.studies.exploration.front import as_costs, hypervolume, pareto
+from archsim.studies.exploration.search import search
 
 POINTS = st.integers(1, 3).flatmap(lambda m: st.lists(st.tuples(*[st.integers(0, 6)] * m), min_size=1, max_size=40))
 

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 from tiny import TINY
 
-from archsim.cli import main
-from archsim.economics import Coefficients, build_costs
-from archsim.exploration.explore import explore
-from archsim.exploration.front import as_costs, pareto
-from archsim.exploration.outcome import objectives_of, sensitivities
-from archsim.exploration.sweep_view import SHOWN, view_of
-from archsim.report.explore_figures import value
-from archsim.report.explore_page import csv_of, render, wanted, with_units, write_exploration
-from archsim.results import RUN_COLUMNS
-from archsim.runner import Unwatched, sweep
-from archsim.specs.errors import SpecError
+from archsim.base.errors import SpecError
+from archsim.base.tables import INTEGER, read_parquet
+from archsim.cli.main import main
+from archsim.runs.economics import Coefficients, build_costs
+from archsim.runs.results import RUN_COLUMNS
+from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.explore import OBJECTIVES
-from archsim.specs.library import load_exploration
-from archsim.tables import INTEGER, read_parquet
+from archsim.specs.loading.library import load_exploration
+from archsim.specs.sweeps.explore import OBJECTIVES
+from archsim.studies.exploration.explore import explore
+from archsim.studies.exploration.figures import value
+from archsim.studies.exploration.front import as_costs, pareto
+from archsim.studies.exploration.outcome import objectives_of, sensitivities
+from archsim.studies.exploration.page import csv_of, render, wanted, with_units, write_exploration
+from archsim.studies.exploration.sweep_view import SHOWN, view_of
 
 SWEPT = TINY + """\
 sweep:

@@ -10,11 +10,11 @@ from reference.interpreter import walk
 from reference.reserved import Reserved
 from test_physical_laws import demand_of, policy, small_model, small_system
 
-from archsim.engine.event import EventEngine
-from archsim.report.state_diagram import state_diagram
-from archsim.specs.library import load_assumptions
-from microarch import blocks
-from microarch.request import Event
+from archsim.engine.loop import EventEngine
+from archsim.report.draw.state_diagram import state_diagram
+from archsim.specs.loading.library import load_assumptions
+from microarch.blocks import catalogue as blocks
+from microarch.blocks.request import Event
 
 EXPAND_NS = decompressor.Parameters().expand_ns
 

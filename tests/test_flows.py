@@ -9,11 +9,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference import flows_oracle
 
-from archsim.engine.fair import fair_rates
-from archsim.engine.flows import simulate_flows
-from archsim.engine.network import COMPONENT_GROUPS, build_network, enter, leave
-from archsim.engine.round_robin import build_ports, round_robin_rates, xy_rank
-from microarch.mesh import build_mesh
+from archsim.engine.network.fair import fair_rates
+from archsim.engine.network.flows import simulate_flows
+from archsim.engine.network.network import COMPONENT_GROUPS, build_network, enter, leave
+from archsim.engine.network.round_robin import build_ports, round_robin_rates, xy_rank
+from microarch.fabric.mesh import build_mesh
 
 GB_PER_S = 1e9  # one byte a ns
 X, Y = 4, 3

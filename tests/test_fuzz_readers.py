@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_files import TOY, json_request, save_npz, toy_requests
 
-from archsim.specs.errors import TraceError
-from archsim.workload.json_request import Origin, read_request
-from archsim.workload.npz import read_npz
+from archsim.base.errors import TraceError
+from archsim.workload.formats.json_request import Origin, read_request
+from archsim.workload.formats.npz import read_npz
 
 LAYERS = [1, 2, 3, 4]
 EXPERTS, ITERATION = toy_requests(["a/1", "a/2"])["a/2"]

@@ -6,20 +6,21 @@ import numpy as np
 import pytest
 
 import archsim.workload.trace as trace_module
-from archsim.cli import main
-from archsim.engine.event import EventEngine
+from archsim.base.errors import TraceError
+from archsim.cli.main import main
+from archsim.engine.loop import EventEngine
 from archsim.policies.registry import build_policy
-from archsim.specs.errors import TraceError
-from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload import open_trace, statistics
+from archsim.workload import open_trace
 from archsim.workload.demand import build_demand
-from archsim.workload.fit import fit_trace, known_tasks, request_lengths, simulate
-from archsim.workload.generative import GenerativeTraffic, collect
-from archsim.workload.load_preset import write_load_preset
-from archsim.workload.traffic_model import read_tables, save_model
-from archsim.workload.traffic_presets import generated_traffic, load_traffic
+from archsim.workload.generated.fit import fit_trace, known_tasks, request_lengths, simulate
+from archsim.workload.generated.generative import GenerativeTraffic, collect
+from archsim.workload.generated.load_preset import write_load_preset
+from archsim.workload.generated.traffic_model import read_tables, save_model
+from archsim.workload.generated.traffic_presets import generated_traffic, load_traffic
+from archsim.workload.patterns import statistics
 
 TRACES = {
     "llama-4-maverick": "llama4-maverick/mmlu_abstract_algebra_anatomy.npz",

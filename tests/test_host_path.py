@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_file
 
+from archsim.base.errors import SpecError
 from archsim.specs.calibration import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
-from archsim.specs.decision import HostSpec
-from archsim.specs.errors import SpecError
-from archsim.specs.host_path import path_of, time_ns
-from archsim.specs.library import load_experiment
-from archsim.specs.yaml_loader import dump_yaml
-from calibration.comm import law_of
+from archsim.specs.loading.library import load_experiment
+from archsim.specs.machine.decision import HostSpec
+from archsim.specs.machine.host_path import path_of, time_ns
+from archsim.specs.text.yaml import dump_yaml
+from calibration.fit.comm import law_of
 
 FITTED = {"library": "made up", "version": "1", "source": "none"}
 

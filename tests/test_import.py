@@ -12,13 +12,15 @@ import pytest
 from test_store import LAYERS, NAMES, Quiet, contents, imported
 from trace_files import TOY, save_npz, toy_requests, write_tree
 
-from archsim.specs.errors import TraceError
-from archsim.specs.library import load_model
-from archsim.workload import json_request, open_trace
-from archsim.workload.importers import batches, import_sources, importing, tree
-from archsim.workload.json_scan import scan
-from archsim.workload.store import open_store
-from archsim.workload.store_select import write_selection
+from archsim.base.errors import TraceError
+from archsim.specs.loading.library import load_model
+from archsim.workload import open_trace
+from archsim.workload.formats import batches, importing, json_request
+from archsim.workload.formats import json_tree_batches as tree
+from archsim.workload.formats.importing import import_sources
+from archsim.workload.formats.json_scan import scan
+from archsim.workload.store.select import write_selection
+from archsim.workload.store.store import open_store
 
 
 @pytest.fixture

@@ -13,16 +13,17 @@ from reference.round_robin import SharedInTurns
 from reference.shared import Shared
 from test_physical_laws import demand_of, policy, small_model, small_system, traffic
 
-from archsim.engine.event import EventEngine
-from archsim.engine.transfers import FLOWS, WAITING
+from archsim.engine.event.transfers import FLOWS, WAITING
+from archsim.engine.loop import EventEngine
 from archsim.engine.transitions import Block
-from archsim.specs.decision import FsmSpec, HostSpec
-from archsim.specs.library import load_assumptions
+from archsim.specs.loading.library import load_assumptions
+from archsim.specs.machine.decision import FsmSpec, HostSpec
+from archsim.specs.machine.fabric import EdgeSpec
 from archsim.specs.model import MoeLayers
-from archsim.specs.topology import EdgeSpec
 from archsim.workload.trace import draw_requests
-from microarch import blocks, global_cp, local_cp
-from microarch.request import Event, State
+from microarch.blocks import catalogue as blocks
+from microarch.blocks import global_cp, local_cp
+from microarch.blocks.request import Event, State
 
 MODEL = small_model(experts=6, top_k=2, hidden=512, expert_ffn=384, shared_ffn=384, moe_layers=MoeLayers(first=0, last=1))
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from archsim.specs.config_files import shipped_configs
-from archsim.specs.errors import SpecError
-from archsim.specs.kinds import EXPERIMENT, TRAFFIC, kind_of
-from archsim.specs.library import load_experiment
-from archsim.specs.yaml_loader import read_yaml
+from archsim.base.errors import SpecError
+from archsim.specs.loading.config_files import shipped_configs
+from archsim.specs.loading.file_kinds import EXPERIMENT, TRAFFIC, kind_of
+from archsim.specs.loading.library import load_experiment
+from archsim.specs.text.yaml import read_yaml
 
 
 @pytest.mark.parametrize(

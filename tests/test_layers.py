@@ -7,17 +7,17 @@ import pytest
 from tiny import tiny, tiny_file
 from trace_files import TOY, save_npz, toy_requests
 
-from archsim.execution.capacity import rooms
-from archsim.execution.simulator import Simulator
-from archsim.execution.sweeping import select
-from archsim.runner import prepare, simulate
-from archsim.specs.errors import ArchsimError, SpecError, TraceError
-from archsim.specs.library import load_experiment, load_model, load_sweep
+from archsim.base.errors import ArchsimError, SpecError, TraceError
+from archsim.runs.capacity import rooms
+from archsim.runs.point_sweep import select
+from archsim.runs.simulator import Simulator
+from archsim.runs.sweep import prepare, simulate
+from archsim.specs.loading.library import load_experiment, load_model, load_sweep
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload import open_trace
 from archsim.workload.demand import build_demand
+from archsim.workload.generated.traffic_presets import generated_traffic
 from archsim.workload.layers import SomeLayers, some_layers, spread_layers
-from archsim.workload.traffic_presets import generated_traffic
 
 SEVEN = ("models.0.layers=8", "models.0.moe_layers={first: 1, last: 7}")
 ENGINES = ("event", "analytical")

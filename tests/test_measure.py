@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from fake_gpu import CALL_NS, FakeCuda
 
-from archsim.specs.library import load_model
+from archsim.specs.loading.library import load_model
 from calibration.measure import stopwatch
 from calibration.measure.backend import MeasureError, PointError
 from calibration.measure.points import PLANS
@@ -190,7 +190,7 @@ class TestBackendOnTheCpu:
 
 
 def test_balanced_ranks_have_their_share():
-    """As the fits take it (calibration.routing): pairs = tokens top_k / EP, on as many experts as there are pairs."""
+    """As the fits take it (calibration.laws.waited_rank): pairs = tokens top_k / EP, on as many experts as there are pairs."""
     for experts, top_k, ep in ((256, 8, 8), (256, 8, 32), (128, 1, 128), (64, 8, 8)):
         for total in (2**i for i in range(12)):
             if total * top_k >= ep:

@@ -5,10 +5,10 @@ import csv
 import pytest
 from onnx_graphs import Builder, attention, batched, fused, mlp, per_expert, quantised, whole_model
 
-from archsim.cli import main
-from archsim.specs.errors import SpecError
-from archsim.specs.library import load_model
-from archsim.workload.onnx_import import import_model
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
+from archsim.models.onnx_import import import_model
+from archsim.specs.loading.library import load_model
 
 SIZES = ("layers", "moe_layer_ids", "hidden", "expert_ffn", "experts", "top_k", "shared_experts", "shared_ffn")
 

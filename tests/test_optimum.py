@@ -11,14 +11,14 @@ from reference.optimum_oracle import best_time
 from test_physical_laws import engine_of, policy, small_model, small_system
 from tiny import tiny_file
 
-from archsim.cli import main
-from archsim.engine.setup import build_memory, refuse_misfit
-from archsim.optimum.bound import lower_bound, proved_by
-from archsim.optimum.distances import Bounds, distances
-from archsim.optimum.exact import exact_bound
-from archsim.optimum.problem import MOST_DIES, ProblemBuilder, loads
-from archsim.specs.errors import ArchsimError
-from archsim.specs.library import load_assumptions
+from archsim.base.errors import ArchsimError
+from archsim.cli.main import main
+from archsim.engine.machine import build_memory, refuse_misfit
+from archsim.specs.loading.library import load_assumptions
+from archsim.studies.optimum.bound import lower_bound, proved_by
+from archsim.studies.optimum.distances import Bounds, distances
+from archsim.studies.optimum.exact import exact_bound
+from archsim.studies.optimum.problem import MOST_DIES, ProblemBuilder, loads
 
 POLICIES = ("base", "allo", "allo-lp", "allo+pred")
 ASSUMPTIONS = (

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archsim.engine.event import EventEngine
-from archsim.engine.setup import memory_fit
+from archsim.engine.loop import EventEngine
+from archsim.engine.machine import memory_fit
 from archsim.engine.state import SLICES, UNITS
 from archsim.policies.registry import build_policy
-from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import build_demand
-from archsim.workload.synthetic import SyntheticTraffic
-from microarch.request import State
+from archsim.workload.generated.synthetic import SyntheticTraffic
+from microarch.blocks.request import State
 
 STRATEGIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 BATCH = 600

@@ -6,9 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
-from archsim.specs.errors import TraceError
-from archsim.specs.library import load_model
-from archsim.workload.importers.loads import read_loads
+from archsim.base.errors import TraceError
+from archsim.specs.loading.library import load_model
+from archsim.workload.formats.loads import read_loads
 
 torch = pytest.importorskip("torch", reason="torch is not installed: .pt dumps cannot be written or read here")
 MODEL = load_model("olmoe-1b-7b")

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.published import simulate
 
-from archsim.engine.event import EventEngine
+from archsim.engine.loop import EventEngine
 from archsim.policies.registry import build_policy
-from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.machine.utilisation import published_utilisation
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.utilisation import published_utilisation
 from archsim.workload import Trace, open_trace
 from archsim.workload.demand import build_demand
 

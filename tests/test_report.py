@@ -8,18 +8,18 @@ import pytest
 from report_folder import read_csv, write_csv, write_folder
 
 from archsim.report import data, published
-from archsim.report.charts import apart
 from archsim.report.copies import beyond_memory
 from archsim.report.data import ReportError, read_report
+from archsim.report.draw.charts import apart
+from archsim.report.draw.mesh_map import LEVELS, level, mesh_map
+from archsim.report.draw.svg import linear_axis, log_axis
 from archsim.report.figures import BOUND_NAMES, speedup_panels
 from archsim.report.layers import told
-from archsim.report.mesh_map import LEVELS, level, mesh_map
 from archsim.report.page import render, write_report
-from archsim.report.svg import linear_axis, log_axis
 from archsim.report.tables import results, ties
 from archsim.report.units import BYTE_UNITS, factor, plain_factor, prefixed, scaled, signed_percent, significant
-from archsim.results import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
-from archsim.specs.library import load_assumptions
+from archsim.runs.results import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
+from archsim.specs.loading.library import load_assumptions
 
 VOID = {"meta", "br", "wbr"}
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")

@@ -8,10 +8,10 @@ import pytest
 from tiny import tiny
 
 import archsim
+from archsim.base.errors import ArchsimError
+from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
 from archsim.report.data import CALIBRATION, HOST_TIMES
-from archsim.results import BASE_POLICY, DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS, Results
-from archsim.specs.errors import ArchsimError
-from archsim.tables import INTEGER, REAL, TEXT, Table, read_csv
+from archsim.runs.results import BASE_POLICY, DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS, Results
 
 SETS = [
     "published",

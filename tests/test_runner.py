@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from tiny import SLOW_POLICY, TINY, archsim, start, tiny, tiny_file
 
-from archsim.execution.runs import expand, generated_digest
-from archsim.execution.schedule import Schedule
-from archsim.execution.store import RunStore
-from archsim.files import drafted, sole_writer
-from archsim.results import RUN_COLUMNS
-from archsim.runner import prepare, simulate, sweep
-from archsim.specs.errors import ArchsimError, CapacityError, TraceError
-from archsim.specs.library import load_experiment
+from archsim.base.errors import ArchsimError, CapacityError, TraceError
+from archsim.base.files import drafted, sole_writer
+from archsim.runs.pool.schedule import Schedule
+from archsim.runs.results import RUN_COLUMNS
+from archsim.runs.run import expand, generated_digest
+from archsim.runs.store import RunStore
+from archsim.runs.sweep import prepare, simulate, sweep
+from archsim.specs.loading.library import load_experiment
 
 SETS = ["published", "[physical, {set: published, hops: all, weights: all}]"]
 SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"

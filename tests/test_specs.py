@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import archsim
-from archsim.cli import main
+from archsim.cli.main import main
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
-from archsim.specs.config_files import named_files, shipped_configs
-from archsim.specs.hardware import D2DSpec, SystemSpec
-from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.loading.config_files import named_files, shipped_configs
+from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.machine.system import D2DSpec, SystemSpec
+from archsim.specs.machine.utilisation import published_utilisation
 from archsim.specs.policies import PRESETS, RULES
-from archsim.specs.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
-from archsim.specs.utilisation import published_utilisation
-from archsim.specs.yaml_loader import dump_yaml, parse_yaml, resolve_scalar
+from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
+from archsim.specs.text.yaml import dump_yaml, parse_yaml, resolve_scalar
 
 ROOT = Path(__file__).resolve().parents[1]
 DOJO = ROOT / "configs" / "dojo.yaml"
@@ -469,14 +469,14 @@ def _loaded_by(code: str) -> set[str]:
 
 
 def test_help_waits_for_no_import():
-    code = "import archsim.cli\ntry: archsim.cli.main(['--help'])\nexcept SystemExit: pass"
+    code = "import archsim.cli.main\ntry: archsim.cli.main.main(['--help'])\nexcept SystemExit: pass"
     loaded = _loaded_by(code)
     assert "argparse" in loaded
     assert not loaded & {"pydantic", "yaml", "numpy", "numba", "pandas", "matplotlib", "pyarrow"}
 
 
 def test_specs_stay_light():
-    loaded = _loaded_by("import archsim.specs.library, archsim.specs.describe, archsim.specs.utilisation")
+    loaded = _loaded_by("import archsim.specs.loading.library, archsim.specs.loading.describe, archsim.specs.machine.utilisation")
     assert "pydantic" in loaded
     assert not loaded & {"numpy", "numba", "pandas", "matplotlib", "pyarrow"}
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from archsim.specs.library import load_model
-from archsim.workload import Trace, open_trace, statistics
+from archsim.specs.loading.library import load_model
+from archsim.workload import Trace, open_trace
+from archsim.workload.patterns import statistics
 
 LLAMA = "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
 

@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 from trace_files import TOY, toy_requests, write_tree
 
-from archsim.cli import main
-from archsim.runner import simulate
-from archsim.specs.errors import TraceError
-from archsim.specs.library import load_experiment, load_model
-from archsim.workload import demand_cache, open_trace, store_writer
-from archsim.workload import store as stores
+from archsim.base.errors import TraceError
+from archsim.cli.main import main
+from archsim.runs.sweep import simulate
+from archsim.specs.loading.library import load_experiment, load_model
+from archsim.workload import demand_cache, open_trace
 from archsim.workload.demand import build_demand
-from archsim.workload.frames import pack_frames, read_frames, write_frames
-from archsim.workload.importers import import_sources
-from archsim.workload.store import open_store
-from archsim.workload.store_select import merge, sample_entries, slice_entries, write_selection
-from archsim.workload.store_verify import verify
+from archsim.workload.formats.importing import import_sources
+from archsim.workload.store import store as stores
+from archsim.workload.store import store_writer
+from archsim.workload.store.frames import pack_frames, read_frames, write_frames
+from archsim.workload.store.select import merge, sample_entries, slice_entries, write_selection
+from archsim.workload.store.store import open_store
+from archsim.workload.store.verify import verify
 
 LAYERS = [1, 2, 3, 4]
 NAMES = ["a/1", "a/2", "b/9", "b/10"]
@@ -264,10 +265,10 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
 
 
 def test_threads_do_not_change_a_demand(monkeypatch):
-    from archsim.policies.prediction import TopFraction
+    from archsim.base import threads as parallel
+    from archsim.policies.prediction.heatmap import TopFraction
     from archsim.specs.workload import SyntheticSpec
-    from archsim.workload import parallel
-    from archsim.workload.synthetic import SyntheticTraffic
+    from archsim.workload.generated.synthetic import SyntheticTraffic
 
     monkeypatch.setattr(parallel, "LEAST_SHARED", 0)
     source = SyntheticTraffic(TOY, SyntheticSpec(requests=20, prompt_tokens=3), 20)

@@ -6,18 +6,19 @@ import pytest
 from pyarrow import parquet
 from tiny import TINY, archsim, start
 
-from archsim.execution import run_cache, sweeping
-from archsim.execution.point_measures import Measures
-from archsim.execution.point_runs import PointRuns
-from archsim.execution.sweeping import select, sweep_points
-from archsim.runner import Unwatched, prepare
-from archsim.runner import sweep as sweep_experiment
-from archsim.specs.axis_values import counted_values
-from archsim.specs.constraints import parse_constraint
-from archsim.specs.errors import ArchsimError, CapacityError, SpecError
-from archsim.specs.library import load_experiment, load_sweep
-from archsim.specs.points import MEASURES, Dropped
-from archsim.specs.yaml_loader import dump_yaml
+from archsim.base.errors import ArchsimError, CapacityError, SpecError
+from archsim.runs import point_sweep as sweeping
+from archsim.runs import run_cache
+from archsim.runs.point_measures import Measures
+from archsim.runs.point_runs import PointRuns
+from archsim.runs.point_sweep import select, sweep_points
+from archsim.runs.sweep import Unwatched, prepare
+from archsim.runs.sweep import sweep as sweep_experiment
+from archsim.specs.loading.library import load_experiment, load_sweep
+from archsim.specs.sweeps.axis_values import counted_values
+from archsim.specs.sweeps.constraints import parse_constraint
+from archsim.specs.sweeps.plan import MEASURES, Dropped
+from archsim.specs.text.yaml import dump_yaml
 
 FIRST_LINE = len(TINY.splitlines()) + 1
 
@@ -407,7 +408,7 @@ def test_an_analytical_sweep_carries_a_sample_of_the_event_engine(tmp_path):
 
 
 def test_the_shipped_design_space_has_ten_thousand_points():
-    from archsim.specs.config_files import shipped_configs
+    from archsim.specs.loading.config_files import shipped_configs
 
     plan = load_sweep(shipped_configs() / "design_space.yaml")
     selection = select(plan)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import archsim.workload.trace as trace_module
-from archsim.specs.library import load_model
+from archsim.specs.loading.library import load_model
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.synthetic import SyntheticTraffic, alias_table, popularity
+from archsim.workload.generated.synthetic import SyntheticTraffic, alias_table, popularity
 
 MODELS = ("deepseek-v3", "kimi-k2", "llama-4-maverick", "mixtral-8x7b", "qwen1.5-moe-a2.7b")
 

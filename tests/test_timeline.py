@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from archsim.report.timeline import write_timeline
-from microarch.blocks import SERVED_BY
-from microarch.mesh import build_mesh
-from microarch.request import State
+from microarch.blocks.catalogue import SERVED_BY
+from microarch.blocks.request import State
+from microarch.fabric.mesh import build_mesh
 
 ROWS = [
     # state, die, src, dst, expert, slice, tokens, start, end

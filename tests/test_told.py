@@ -5,11 +5,11 @@ from test_calibration_validate import gemm, written
 from test_explore import EXPLORED
 from tiny import TINY
 
-import calibration.fit
-from archsim.cli import main
-from archsim.execution.drawn_notes import drawn_notes
-from archsim.execution.simulator import Simulator
-from archsim.printing import tell_compiling
+import calibration.fit.fit
+from archsim.cli.main import main
+from archsim.cli.printing import tell_compiling
+from archsim.runs.drawn_notes import drawn_notes
+from archsim.runs.simulator import Simulator
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def test_an_interrupted_command_says_so(here, capsys, monkeypatch, command):
 
 def test_an_interrupted_calibration_names_the_files_that_are_whole(here, capsys, monkeypatch):
     written(here / "measured", gemm=gemm(), gemm_a100=[row.replace("NVIDIA H100", "NVIDIA A100-SXM4-80GB") for row in gemm()])
-    fitted = calibration.fit.fit_measurements
-    monkeypatch.setattr(calibration.fit, "fit_measurements", lambda found, gpu, named: fitted(found, gpu, named) if gpu == "a100" else interrupt())
+    fitted = calibration.fit.fit.fit_measurements
+    monkeypatch.setattr(calibration.fit.fit, "fit_measurements", lambda found, gpu, named: fitted(found, gpu, named) if gpu == "a100" else interrupt())
     assert main(["calibrate", "measured", "--out", "fits"]) == 130
     assert capsys.readouterr().err == "\ninterrupted; whole, and kept: fits/a100.yaml\n"
     assert [file.name for file in (here / "fits").iterdir()] == ["a100.yaml"]

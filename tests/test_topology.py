@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import TINY, tiny
 
-from archsim.engine.setup import build_fabric, build_machine, link_properties
+from archsim.base.errors import ArchsimError, SpecError
+from archsim.engine.machine import build_fabric, build_machine, link_properties
 from archsim.engine.state import HIDDEN, UNITS
-from archsim.execution.simulator import Simulator
 from archsim.report.data import Die, Link
-from archsim.report.mesh_map import MOST_BOWED, mesh_map
+from archsim.report.draw.mesh_map import MOST_BOWED, mesh_map
 from archsim.report.page import write_report
-from archsim.runner import prepare, sweep
-from archsim.specs.errors import ArchsimError, SpecError
-from archsim.specs.library import load_experiment
-from microarch.mesh import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
-from microarch.topology import BUILDERS, Edge, build_topology, link_rank, narrowest, per_route
+from archsim.runs.simulator import Simulator
+from archsim.runs.sweep import prepare, sweep
+from archsim.specs.loading.library import load_experiment
+from microarch.fabric.mesh import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
+from microarch.fabric.topology import BUILDERS, Edge, build_topology, link_rank, narrowest, per_route
 
 SIDES = st.tuples(st.integers(1, 5), st.integers(1, 5))
 NUMBERINGS = st.sampled_from(["row_major", "column_major"])

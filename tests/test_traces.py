@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from trace_files import TOY, save_npz, toy_requests, write_tree
 
-from archsim.specs.library import load_model
-from archsim.workload import open_trace, readers
+from archsim.specs.loading.library import load_model
+from archsim.workload import open_trace
 from archsim.workload.demand import build_demand
+from archsim.workload.formats import readers
 from archsim.workload.trace import Trace
 
 ARRAYS = ("experts", "request_offsets", "iteration", "layer_ids")

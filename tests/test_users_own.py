@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from test_physical_laws import engine_of, policy, small_model, small_system
 
-from archsim.policies.allocation import Plan, home
-from archsim.specs.errors import ArchsimError
-from archsim.specs.library import load_assumptions
+from archsim.base.errors import ArchsimError
+from archsim.policies.allocation.rules import Plan, home
+from archsim.specs.loading.library import load_assumptions
 
 DIES = 6
 
@@ -86,7 +86,7 @@ def simulate(**parts):
         ("placement", fractions, "the homes must be a row of integers, not float64 of shape (20,)"),
         ("placement", nothing, "the homes must be a row of integers, not object of shape ()"),
         ("placement", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
-        ("allocation", nothing, "returns NoneType; expected archsim.policies.allocation.Plan"),
+        ("allocation", nothing, "returns NoneType; expected archsim.policies.allocation.rules.Plan"),
         ("allocation", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
         ("allocation", uneven, "the columns of the plan are not equally long: 20 of expert, 19 of die, 20 of tokens"),
         ("allocation", unknown_expert, "the plan names expert 100; the model has 0 to 19"),

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from archsim.specs.library import load_experiment
+from archsim.specs.loading.library import load_experiment
 
 TINY = """\
 name: tiny
@@ -40,7 +40,7 @@ assumptions: published
 # Allocates as `home` does, slowly: 10 ms a step.
 SLOW_POLICY = """\
 import time
-from archsim.policies.allocation import home
+from archsim.policies.allocation.rules import home
 
 def slowly(step, **params):
     time.sleep(0.01)
@@ -62,7 +62,7 @@ def tiny_file(folder: Path) -> Path:
 def start(folder: Path, *arguments: str) -> subprocess.Popen:
     """``archsim`` with these arguments, in ``folder``; its output is captured."""
     return subprocess.Popen(
-        [sys.executable, "-m", "archsim.cli", *map(str, arguments)],
+        [sys.executable, "-m", "archsim.cli.main", *map(str, arguments)],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,7 +1,7 @@
 """What a decision costs a step: counts of work from the policy, time from the executor, and what of it is exposed.
 
-The decision itself is made by the policy functions, the same ones whoever executes them; see ``microarch.global_cp`` for
-the states, and ``archsim.specs.decision`` for the executors.
+The decision itself is made by the policy functions, the same ones whoever executes them; see ``microarch.blocks.global_cp`` for
+the states, and ``archsim.specs.machine.decision`` for the executors.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from statistics import median
 import numpy as np
 
 from archsim.engine.state import Machine
-from archsim.policies.allocation import Plan
-from microarch import global_cp
-from microarch.global_cp import Counts, Fabric, State
-from microarch.mesh import Mesh
+from archsim.policies.allocation.rules import Plan
+from microarch.blocks import global_cp
+from microarch.blocks.global_cp import Counts, Fabric, State
+from microarch.fabric.mesh import Mesh
 
 REPEATS = 3  # of a policy function that is timed on this host
 

@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.engine.setup import NS_PER_S, effective_utilisation
+from archsim.engine.machine import NS_PER_S, effective_utilisation
 from archsim.engine.state import Machine
 from archsim.specs.calibration import CalibrationSpec, calibration_digest, calibration_named
-from microarch.gemm import choose_table, expert_gemm_table, gemm_times, law_ns
+from calibration.laws.gemm import choose_table, expert_gemm_table, gemm_times, law_ns
 
 
 class GemmTimes(NamedTuple):

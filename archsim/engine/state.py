@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.kernels import inner, kernel, outer
-from microarch.atu import Translations
-from microarch.fsm import codes
-from microarch.hbm import SLICES, Copies
-from microarch.local_cp import NEXT as LOCAL_NEXT
-from microarch.local_cp import Event, State
+from archsim.base.kernels import inner, kernel, outer
+from microarch.blocks.atu import Translations
+from microarch.blocks.hbm import SLICES, Copies
+from microarch.blocks.local_cp import NEXT as LOCAL_NEXT
+from microarch.blocks.local_cp import Event, State
+from microarch.blocks.state_machine import codes
 
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
 REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # kinds of messages on the mesh
@@ -48,7 +48,7 @@ ENTRY = np.dtype(
 MOVE = np.dtype([("bytes", "i8"), ("src", "i8"), ("dst", "i8")], align=True)
 LOCAL_CP = np.dtype(
     [
-        ("state", "i8"),  # microarch.local_cp.State
+        ("state", "i8"),  # microarch.blocks.local_cp.State
         ("next_chain", "i8"),  # next of the step's ``chains`` to start on the die
         ("end_chain", "i8"),  # where the next die's begin
         ("moves_left", "i8"),  # dispatch bundles that have not arrived

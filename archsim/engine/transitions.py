@@ -8,7 +8,7 @@ column         dtype[transition]       meaning
 ``time_ns``    float64                 since the begin of the run, decisions included
 ``block``      int64                   ``Block``
 ``die``        int64                   where the command processor sits
-``state``      int64                   that was left (``microarch.global_cp.State`` or ``microarch.local_cp.State``)
+``state``      int64                   that was left (``microarch.blocks.global_cp.State`` or ``microarch.blocks.local_cp.State``)
 ``event``      int64                   that the block's table answered
 ``next``       int64                   state that follows
 =============  ======================  ==========================================================================
@@ -23,12 +23,12 @@ from enum import IntEnum
 
 import numpy as np
 
+from archsim.base.kernels import inner, kernel
 from archsim.engine.state import NO_NOTES, NOTE
-from archsim.kernels import inner, kernel
-from microarch.fsm import NOTHING, Table, codes
-from microarch.global_cp import TABLE as GLOBAL_TABLE
-from microarch.global_cp import State
-from microarch.local_cp import TABLE as LOCAL_TABLE
+from microarch.blocks.global_cp import TABLE as GLOBAL_TABLE
+from microarch.blocks.global_cp import State
+from microarch.blocks.local_cp import TABLE as LOCAL_TABLE
+from microarch.blocks.state_machine import NOTHING, Table, codes
 
 COLUMNS = ("step", "layer", "time_ns", "block", "die", "state", "event", "next")
 

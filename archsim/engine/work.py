@@ -21,8 +21,8 @@ from archsim.engine.state import (
     Memory,
     Work,
 )
-from archsim.policies.allocation import Plan
-from microarch.mesh import Mesh
+from archsim.policies.allocation.rules import Plan
+from microarch.fabric.mesh import Mesh
 
 NO_MOVES = np.zeros((2, 0), MOVE)
 NO_ENTRIES = np.zeros(0, np.int32)

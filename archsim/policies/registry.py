@@ -8,8 +8,11 @@ from functools import partial
 
 import numpy as np
 
-from archsim.policies import allocation, linear_programme, placement, prediction
-from archsim.policies.users_own import own_allocation, own_placement, own_predictor
+from archsim.policies.allocation import linear_programme
+from archsim.policies.allocation import rules as allocation
+from archsim.policies.own_functions import own_allocation, own_placement, own_predictor
+from archsim.policies.placement import rules as placement
+from archsim.policies.prediction import heatmap as prediction
 
 PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced}
 ALLOCATIONS = {

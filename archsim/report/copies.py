@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.engine.setup import memory_fit
+from archsim.engine.machine import memory_fit
 from archsim.report.data import Place, Report
-from archsim.specs.hardware import SystemSpec
+from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 
 

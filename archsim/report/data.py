@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from archsim.base.errors import ArchsimError
 from archsim.report.layers import Parts
-from archsim.results import layers_that_ran
+from archsim.runs.results import layers_that_ran
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
-from archsim.specs.errors import ArchsimError
-from archsim.specs.library import MANIFEST, MANIFEST_KEY
-from archsim.specs.validation import validate
-from archsim.specs.yaml_loader import read_yaml
+from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
+from archsim.specs.text.validation import validate
+from archsim.specs.text.yaml import read_yaml
 
 KEYS = ("system", "model", "batch", "policy", "assumptions")
 TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")

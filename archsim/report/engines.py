@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from archsim.execution.comparison import OUTSIDE, errors, read_comparison
 from archsim.report.units import percent
+from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 
 
 def section(folder: Path) -> dict[str, Any] | None:

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from archsim.report.charts import Bar, Group, Segment, bar_panel
 from archsim.report.data import Place, Report, Run
-from archsim.report.mesh_map import mesh_map
+from archsim.report.draw.charts import Bar, Group, Segment, bar_panel
+from archsim.report.draw.mesh_map import mesh_map
+from archsim.report.draw.svg import Axis, linear_axis, log_axis
 from archsim.report.published import Claim, marks, ratio
-from archsim.report.svg import Axis, linear_axis, log_axis
 from archsim.report.units import BYTE_UNITS, factor, percent, plain, plain_factor, scaled, unit_of
 
 COLOURED = ("base", "ep", "allo", "pred", "allo+pred")

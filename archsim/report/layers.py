@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-Parts = Mapping[str, tuple[tuple[int, ...], int]]  # as of ``archsim.results.layers_that_ran``
+Parts = Mapping[str, tuple[tuple[int, ...], int]]  # as of ``archsim.runs.results.layers_that_ran``
 
 
 def partial(parts: Parts) -> Parts:

@@ -3,17 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from archsim.execution.calibration_notes import EXTRAPOLATED, calibration_notes, written_die
-from archsim.execution.drawn_notes import drawn_notes
-from archsim.files import write_text
-from archsim.report import decisions, engines, figures, layers, tables
+from archsim.base.files import write_text
+from archsim.report import engines, figures, layers, tables
 from archsim.report.copies import beyond_memory
 from archsim.report.data import Report, read_report
-from archsim.report.deciders import deciders
-from archsim.report.mesh_map import colour_bar, scale_css
+from archsim.report.decision_cost import decisions
+from archsim.report.decision_cost.deciders import deciders
+from archsim.report.draw.mesh_map import colour_bar, scale_css
 from archsim.report.published import TOLERANCE, compare
 from archsim.report.rendering import rendered
 from archsim.report.units import BYTE_UNITS, factor, percent, plain_factor, scaled
+from archsim.runs.calibration_notes import EXTRAPOLATED, calibration_notes, written_die
+from archsim.runs.drawn_notes import drawn_notes
 
 
 def write_report(folder: Path) -> Path:

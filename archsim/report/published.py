@@ -16,11 +16,11 @@ and batches 4096, 8192 and 16384.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from archsim.base.errors import SpecError
 from archsim.report.data import Report, Run
 from archsim.report.layers import partial, told
 from archsim.report.units import factor, percent
-from archsim.specs.errors import SpecError
-from archsim.specs.library import load_system
+from archsim.specs.loading.library import load_system
 
 TOLERANCE = 0.10  # a published value is met within this relative difference
 BATCHES = (4096, 8192, 16384)

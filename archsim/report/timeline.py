@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.files import write_text
-from microarch.mesh import Mesh
-from microarch.request import State, Unit
+from archsim.base.files import write_text
+from microarch.blocks.request import State, Unit
+from microarch.fabric.mesh import Mesh
 
 COLUMNS = ("kind", "unit", "die", "src", "dst", "expert", "slice", "tokens", "start_ns", "end_ns")
 OPTIONAL = ("bytes",)

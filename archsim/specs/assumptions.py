@@ -10,14 +10,14 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from archsim.specs.base import Name, Spec, count
-from archsim.specs.config_files import shipped_configs
-from archsim.specs.hardware import Efficiency
+from archsim.base.nearest import did_you_mean
+from archsim.specs.loading.config_files import shipped_configs
+from archsim.specs.machine.system import Efficiency
 from archsim.specs.model import ModelSpec
-from archsim.specs.nearest import did_you_mean
-from archsim.specs.quantities import describe
-from archsim.specs.validation import validate
-from archsim.specs.yaml_loader import read_yaml
+from archsim.specs.text.fields import Name, Spec, count
+from archsim.specs.text.quantities import describe
+from archsim.specs.text.validation import validate
+from archsim.specs.text.yaml import read_yaml
 
 ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
     {
@@ -162,7 +162,7 @@ class AssumptionsSpec(Spec):
 
 
 class UtilisationSpec(Spec):
-    """Shares of peak that the published simulator assumes for a model; read through archsim.specs.utilisation."""
+    """Shares of peak that the published simulator assumes for a model; read through archsim.specs.machine.utilisation."""
 
     hbm: Efficiency
     # values[i] holds for up to bounds[i] tokens, the last value above.

@@ -2,7 +2,7 @@
 
 Long rows of numbers are written as one text of numbers with spaces, which keeps the files small and readable. Every table
 names its source, library and version. Times are ns, sizes bytes, rates per second. How the parameters are evaluated:
-``microarch.gemm`` (GEMM) and ``calibration`` (everything else).
+``calibration.laws.gemm`` (GEMM) and ``calibration`` (everything else).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from archsim.specs.base import Name, Spec
-from archsim.specs.config_files import display, named_files, search_folders
-from archsim.specs.errors import SpecError
-from archsim.specs.nearest import did_you_mean
-from archsim.specs.validation import validate
-from archsim.specs.yaml_loader import read_yaml
+from archsim.base.errors import SpecError
+from archsim.base.nearest import did_you_mean
+from archsim.specs.loading.config_files import display, named_files, search_folders
+from archsim.specs.text.fields import Name, Spec
+from archsim.specs.text.validation import validate
+from archsim.specs.text.yaml import read_yaml
 
 KIND = "calibrations"
 # Of a die that names none: the GPU whose measured GEMMs cover most shapes and dtypes, and on which Yu et al., ISCA 2026
@@ -173,7 +173,7 @@ class MoeTable(Fitted):
     """Fused MoE layers of one model, library, version, kernel, dtype and distribution of the routing.
 
     ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: which of the
-    routings that the distribution may stand for (``calibration.routing``). ``kriging``: None where the law alone tells more.
+    routings that the distribution may stand for (``calibration.laws.waited_rank``). ``kriging``: None where the law alone tells more.
     """
 
     model: str

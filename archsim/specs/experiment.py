@@ -6,10 +6,10 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.base import KeyProblem, Name, Spec, refuse_duplicates
-from archsim.specs.hardware import SystemSpec
+from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
+from archsim.specs.text.fields import KeyProblem, Name, Spec, refuse_duplicates
 from archsim.specs.workload import WorkloadSpec
 
 
@@ -53,7 +53,7 @@ class ExperimentSpec(Spec):
     def resolved(self) -> dict[str, Any]:
         """A plain tree with everything inline and every default written out.
 
-        Written with :func:`archsim.specs.yaml_loader.dump_yaml` and loaded again it gives an equal experiment.
+        Written with :func:`archsim.specs.text.yaml.dump_yaml` and loaded again it gives an equal experiment.
         """
         return self.model_dump(mode="json", by_alias=True)
 

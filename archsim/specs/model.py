@@ -2,7 +2,7 @@
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from archsim.specs.base import Name, Spec, count
+from archsim.specs.text.fields import Name, Spec, count
 
 SLICES = 3  # of an expert's weights: gate, up and down matrix
 

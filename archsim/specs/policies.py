@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
-from archsim.specs.base import KeyProblem, Name, Spec
-from archsim.specs.nearest import did_you_mean
-from archsim.specs.quantities import FRACTION, describe, parse_quantity
+from archsim.base.nearest import did_you_mean
+from archsim.specs.text.fields import KeyProblem, Name, Spec
+from archsim.specs.text.quantities import FRACTION, describe, parse_quantity
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from archsim.specs.base import KeyProblem, Spec, count, number, refuse_duplicates
-from archsim.specs.config_files import named_files
-from archsim.specs.nearest import did_you_mean
+from archsim.base.nearest import did_you_mean
+from archsim.specs.loading.config_files import named_files
+from archsim.specs.text.fields import KeyProblem, Spec, count, number, refuse_duplicates
 
 # Iterations are int16 in traces; iteration 0 is the prefill.
 DecodeSteps = count(1, 32766)
@@ -17,8 +17,8 @@ Seed = count(0, 2**63 - 1)
 class SyntheticSpec(Spec):
     """Generated routing: that of a traffic preset (``like``), or of three numbers.
 
-    How presets act: archsim.workload.generative. How the three numbers act, and the recorded routing from which their
-    defaults were measured: archsim.workload.synthetic.
+    How presets act: archsim.workload.generated.generative. How the three numbers act, and the recorded routing from which their
+    defaults were measured: archsim.workload.generated.synthetic.
     """
 
     # A preset of configs/traffic, or the path of one (archsim trace fit); null: the three numbers below.

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from archsim.specs.config_files import shipped_configs
-from archsim.specs.errors import TraceError
-from archsim.specs.library import load_model
+from archsim.base.errors import TraceError
+from archsim.specs.loading.config_files import shipped_configs
+from archsim.specs.loading.library import load_model
 from archsim.specs.model import ModelSpec
 
 MAX_ITERATION = 32766

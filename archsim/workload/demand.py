@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from archsim.kernels import free
-from archsim.workload.parallel import LayerCrew
+from archsim.base.kernels import free
+from archsim.base.threads import LayerCrew
 from archsim.workload.trace import StepTokens, TokenSource, draw_requests
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim._cache import source_digest
-from archsim.files import drafted
-from archsim.workload import column_cache
+from archsim.base.code_digest import source_digest
+from archsim.base.files import drafted
 from archsim.workload.demand import Demand
+from archsim.workload.store import column_cache
 
 MOST_BYTES = 4 << 30
 WORTH_S = 0.5

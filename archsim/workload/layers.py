@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from archsim.specs.errors import TraceError
+from archsim.base.errors import TraceError
 from archsim.workload.trace import StepTokens, TokenSource
 
 

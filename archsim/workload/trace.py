@@ -1,7 +1,7 @@
 """Routing as columns: which experts every token of every request chose, and how a batch streams out of it.
 
 A *token source* is anything that can replay a batch iteration by iteration: a recorded `Trace`, or the generated
-traffic of `archsim.workload.synthetic`. Nothing here holds an object per token.
+traffic of `archsim.workload.generated.synthetic`. Nothing here holds an object per token.
 """
 
 import hashlib

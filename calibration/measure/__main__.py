@@ -1,4 +1,4 @@
-"""``python -m calibration.measure all --out measurements/``: what can be measured here, as CSV of calibration.schema."""
+"""``python -m calibration.measure all --out measurements/``: what can be measured here, as CSV of calibration.measurements.schema."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from archsim.specs.config_files import named_files
-from archsim.specs.errors import ArchsimError
-from archsim.specs.library import load_model
+from archsim.base.errors import ArchsimError
+from archsim.specs.loading.config_files import named_files
+from archsim.specs.loading.library import load_model
 from calibration.measure.backend import Backend
 from calibration.measure.points import PLANS
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from archsim.specs.errors import ArchsimError
+from archsim.base.errors import ArchsimError
 
 Point = Mapping[str, str | int]  # the columns of the schema that say what is measured
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from calibration.measure.backend import Machine, MeasureError, Point, Timing
-from calibration.schema import TABLES
+from calibration.measurements.schema import TABLES
 
 OF_DRIVER = ("p2p", "hostpath", "launch")  # tables of what the driver does, whichever PyTorch asks it to
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from archsim.files import write_text
+from archsim.base.files import write_text
 from archsim.specs.model import ModelSpec
 from calibration.measure.backend import Backend, Machine, MeasureError, Point, PointError
 from calibration.measure.points import PLANS

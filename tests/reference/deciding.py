@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import ceil, log2
 
-from microarch.global_cp import TABLE, Event, State
+from microarch.blocks.global_cp import TABLE, Event, State
 from reference.interpreter import walk
 
 NS = 1e9

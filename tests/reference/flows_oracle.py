@@ -1,4 +1,4 @@
-"""Max–min fairness the slow and obvious way, to compare `archsim.engine.flows` with. Plain Python, no arrays."""
+"""Max–min fairness the slow and obvious way, to compare `archsim.engine.network.flows` with. Plain Python, no arrays."""
 
 import math
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from microarch import blocks, local_cp
-from microarch.fsm import Table
-from microarch.request import Event, State
+from microarch.blocks import catalogue as blocks
+from microarch.blocks import local_cp
+from microarch.blocks.request import Event, State
+from microarch.blocks.state_machine import Table
 from reference.die_memory import DieMemory
 
 SLICES = 3

@@ -1,6 +1,6 @@
 """A slow, obvious re-telling of the published simulator's rules (design notes, machine section 4), in plain Python.
 
-One object a stage, ``heapq`` for the three orders. It is the oracle of ``archsim.engine.reserved`` and is run on
+One object a stage, ``heapq`` for the three orders. It is the oracle of ``archsim.engine.event.reserved`` and is run on
 small inputs only (about 0.15 million events a second).
 """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from microarch.request import State
+from microarch.blocks.request import State
 from reference.interpreter import DISPATCH, MOVE_STATES, Interpreter, Stage, look_up_ns, route
 
 

@@ -1,6 +1,6 @@
 """``arbitration: round_robin``, slow and obvious: port-fair rates with coupled FIFOs, and the interpreter with them.
 
-The rules are those of the text of ``archsim.engine.round_robin``, told again with its damping and its tolerance: limits start at
+The rules are those of the text of ``archsim.engine.network.round_robin``, told again with its damping and its tolerance: limits start at
 the capacities, rates follow in travelling order, limits against it, until none moves by more than ``SETTLED`` of its capacity.
 A flow's route is a tuple of names of resources; those in ``apart`` (HBMs) queue every flow apart, all others are links, of
 which ``order`` lists all such that every route rises.
@@ -10,7 +10,7 @@ from collections import Counter
 from graphlib import TopologicalSorter
 from math import inf
 
-from microarch.request import State
+from microarch.blocks.request import State
 from reference.interpreter import route
 from reference.shared import Shared
 

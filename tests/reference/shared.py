@@ -6,8 +6,8 @@ import heapq
 from dataclasses import dataclass
 from math import inf
 
-from archsim.engine.flows import SPENT
-from microarch.request import Event, State
+from archsim.engine.network.flows import SPENT
+from microarch.blocks.request import Event, State
 from reference.flows_oracle import fair_rates
 from reference.interpreter import DISPATCH, MOVE_STATES, Interpreter, Stage, look_up_ns, route
 

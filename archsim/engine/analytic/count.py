@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from archsim.base.kernels import inner, kernel, outer
 from archsim.engine.analytic.slices import ARRAYS, FROM_HBM, FROM_HOME_HBM, FROM_HOME_LLC, FROM_LLC, HBMS, route_group
 from archsim.engine.state import COMBINE, DATA_MESSAGES, DISPATCH, HIDDEN, REQUESTS, SLICES, UNITS
-from archsim.kernels import inner, kernel, outer
 
 OF_SLICES, OF_DISPATCH, OF_COMBINE = np.int64(0), np.int64(1), np.int64(2)
 

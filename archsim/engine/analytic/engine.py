@@ -1,6 +1,6 @@
 """The analytical engine: the event engine with another kernel.
 
-Plans, cp_en bits, work, copies and decisions are those of ``archsim.engine.event``, from the same functions; a step takes as long as
+Plans, cp_en bits, work, copies and decisions are those of ``archsim.engine.loop``, from the same functions; a step takes as long as
 its walk (``archsim.engine.analytic.walk``).
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.count import count_step
 from archsim.engine.analytic.slices import ARRAYS, HBMS
 from archsim.engine.analytic.walk import Walked, walk_step
-from archsim.engine.event import EventEngine
+from archsim.engine.loop import EventEngine
 from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, Tally, Work
-from archsim.specs.errors import ArchsimError
-from microarch.request import State
+from microarch.blocks.request import State
 
 PHASES = 3  # rows of the loads, see archsim.engine.analytic.count
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from archsim.base.kernels import inner, kernel, outer
 from archsim.engine.analytic.count import OF_COMBINE, OF_DISPATCH, OF_SLICES
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.analytic.slices import ARRAYS, FROM_HOME_HBM, FROM_HOME_LLC, FROM_LLC, HBMS, route_group
 from archsim.engine.state import COMBINE, DISPATCH, SLICES
-from archsim.kernels import inner, kernel, outer
 
 # Rows of ``Features.dies``, float64[step, field, die].
 FIELDS = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from archsim.base.kernels import inner, outer
 from archsim.engine.analytic.slices import (
     FROM_HBM,
     FROM_HOME_HBM,
@@ -22,9 +23,8 @@ from archsim.engine.analytic.slices import (
     rate,
     route_group,
 )
-from archsim.engine.heaps import calendar_pop, calendar_push
+from archsim.engine.event.heaps import calendar_pop, calendar_push
 from archsim.engine.state import COMBINE, DISPATCH, SLICES
-from archsim.kernels import inner, outer
 
 # Chosen from 0.1, 0.2 and 0.3 by the signed errors against event runs of points 0 to 149 of tests/random_points.py under
 # ``reserved`` (runs of ``base`` and ``pred``, whose weights travel); those its errors are stated on are others.

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from archsim.base.kernels import inner, kernel
 from archsim.engine.analytic.features import (
     COMPUTE,
     FILL,
@@ -37,7 +38,6 @@ from archsim.engine.analytic.features import (
     SLOTS_ROUTE,
     Features,
 )
-from archsim.kernels import inner, kernel
 
 BOUNDS = ("compute", "hbm", "link", "latency", "activations")
 RATES = ("compute", "hbm", "link")

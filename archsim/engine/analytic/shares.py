@@ -8,6 +8,7 @@ the sum of min(b, size) of all of them (processor sharing; Kleinrock, Queueing S
 
 from __future__ import annotations
 
+from archsim.base.kernels import inner, outer
 from archsim.engine.analytic.slices import (
     ARRAYS,
     FROM_HBM,
@@ -23,7 +24,6 @@ from archsim.engine.analytic.slices import (
     route_group,
 )
 from archsim.engine.state import COMBINE, DISPATCH, SLICES
-from archsim.kernels import inner, outer
 
 
 @inner

@@ -1,7 +1,7 @@
 """What a walk knows of slices, resources and dies, and what blocks decide about a slice wherever its time comes from.
 
 Look-ups, redirections, copies and contents of LLCs follow from the same functions of the hardware blocks as in the event
-kernels (``microarch.atu``, ``llc``, ``pdu``, ``hbm``).
+kernels (``microarch.blocks.atu``, ``llc``, ``pdu``, ``hbm``).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.kernels import inner, outer
 from archsim.engine.state import SLICES, UNITS, Machine, Memory, Work
-from archsim.kernels import inner, outer
-from microarch import atu, hbm, llc, pdu
-from microarch.fsm import codes
-from microarch.request import Event
+from microarch.blocks import atu, hbm, llc, pdu
+from microarch.blocks.request import Event
+from microarch.blocks.state_machine import codes
 
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 FROM_LLC, FROM_HBM, FROM_HOME_LLC, FROM_HOME_HBM = np.int64(0), np.int64(1), np.int64(2), np.int64(3)

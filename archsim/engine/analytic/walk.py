@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.kernels import inner, kernel
 from archsim.engine.analytic.holds import begin_held, combine_held, fetch_held, stored_held
 from archsim.engine.analytic.shares import begin_shared, combine_shared, fetch_shared, stored_shared
 from archsim.engine.analytic.slices import BOOKED, DIE, FETCHED, Walk, store, take_next
 from archsim.engine.state import SLICES, Machine, Memory, Work
-from archsim.kernels import inner, kernel
 
 
 @inner

@@ -1,0 +1,207 @@
+"""What ``archsim area`` prints: what decides in every system of an experiment, table II beside its own design, what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from typing import get_type_hints
+
+from archsim.base.errors import SpecError
+from archsim.base.nearest import did_you_mean
+from archsim.cli.printing import console, grid
+from archsim.report.decision_cost.deciders import words
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.machine.decision import DecisionSpec
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.model import ModelSpec
+from microarch.blocks.table_sizes import Shortfall, Storage, Table, TableDesign, shortfalls
+from microarch.silicon.area_power import WAFER_MM2, Cost, Part, parts_of, total
+from microarch.silicon.datapath_area import COMPARATOR, LANE, TOKENS
+from microarch.silicon.decision_area import ON_DIES, decision_parts, design_of, global_clock_hz
+from microarch.silicon.published_area import deviation, explanation, published_row, total_note
+from microarch.silicon.technology import A72, A76, CLOCK, TECHNOLOGIES, Coefficient, Technology
+
+OK = 0
+_FROM_SYSTEM = ("dies", "hbm_capacity_bytes", "atu_entries")
+_KIB, _MIB, _PPM = 2**10, 2**20, 1e6
+
+
+def area_command(experiment: ExperimentSpec, design: Sequence[str], technology: str, sources: bool) -> int:
+    """Print area and power; ``design`` are ``key=value`` texts for :class:`TableDesign`. Raises SpecError for those it does not know."""
+    chosen, changes = TECHNOLOGIES[technology], parse_design(design)
+    out = console()
+    for system in experiment.systems:
+        _print_configured(out, system, experiment.models, design_of(system, changes), chosen)
+        _print_published(out, system, published_design(system, changes), chosen)
+    if sources:
+        out.print(_sources_table(chosen))
+    return OK
+
+
+def parse_design(texts: Iterable[str]) -> dict[str, float]:
+    """``key=value`` texts as arguments of :class:`TableDesign`. Raises SpecError."""
+    kinds = get_type_hints(TableDesign)
+    keys = [field.name for field in fields(TableDesign) if field.name not in _FROM_SYSTEM]
+    changes: dict[str, float] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SpecError(f"--design {text}: expected KEY=VALUE, such as experts=1024")
+        if key in _FROM_SYSTEM:
+            raise SpecError(f"--design {text}: it follows from the system; change it there with --set")
+        if key not in keys:
+            raise SpecError(f"--design {text}: unknown key{did_you_mean(key, keys)}; known: {', '.join(keys)}")
+        try:
+            changes[key] = kinds[key](value)
+            TableDesign(**changes)
+        except ValueError as error:
+            raise SpecError(f"--design {text}: {error}") from None
+    return changes
+
+
+def published_design(system: SystemSpec, changes: dict[str, float]) -> TableDesign:
+    """The tables of table II, for the dies and the HBM of a system; what decides in it is not asked."""
+    return TableDesign(**changes, dies=system.dies, hbm_capacity_bytes=system.hbm.capacity_bytes)
+
+
+def needed_by(model: ModelSpec, built: TableDesign) -> TableDesign:
+    """Tables that are just large enough for a model."""
+    return replace(built, experts=model.experts, layers=len(model.moe_layer_ids), atu_entries=None)
+
+
+def misfits(models: Iterable[ModelSpec], built: TableDesign, executor: str = "fsm") -> Iterator[str]:
+    """A line for every model and table on the wafer that do not fit: which entries, how many bits more."""
+    for model in models:
+        for short in shortfalls(built, needed_by(model, built)):
+            if short.table.name in ON_DIES or executor != "host":
+                yield f"{model.name} does not fit the {short.table.name}: {_shortfall(short, model)}"
+
+
+def _shortfall(short: Shortfall, model: ModelSpec) -> str:
+    table, needed = short.table, short.needed
+    more = f"{short.entries:,} entries × {needed.bits_per_entry} bit = {short.bits:,} bits more"
+    where = f" on each of {table.copies} dies" if table.copies > 1 else " in DRAM" if table.storage is Storage.DRAM else ""
+    if needed.entries == model.experts:
+        return f"{more}{where}, for experts {table.entries} to {model.experts - 1}"
+    counters = f"{model.experts} × {model.experts} counters, {'a layer' if table.storage is Storage.SRAM else 'all layers'}"
+    return f"{more}{where}, for {counters}"
+
+
+def _print_configured(out, system: SystemSpec, models: Sequence[ModelSpec], built: TableDesign, technology: Technology) -> None:
+    """What the system's ``decision`` asks for."""
+    decision = system.decision
+    parts = decision_parts(decision, built, technology)
+    clocks = f"{_ghz(built.clock_hz)} on the dies"
+    if decision.executor != "host":
+        clocks += f", {_ghz(global_clock_hz(decision, built))} in the Global CP"
+    out.print(_parts_table(f"{system.name}, decided by {words(decision)}: {_built_for(built)}; {technology.title}, {clocks}", parts))
+    if decision.executor == "host":
+        out.print("The host keeps the expert distribution table and the heatmaps in its own memory; there is no Global CP on the wafer.")
+    for part in parts:
+        if part.table is not None:
+            layout = " + ".join(f"{name} {bits}" for name, bits in part.table.fields)
+            out.print(f"Bits of an entry, {part.name}: {layout}.", soft_wrap=True)
+    out.print(_models_table(models, built, decision, technology))
+    for line in misfits(models, built, decision.executor):
+        out.print(line, soft_wrap=True)
+
+
+def _print_published(out, system: SystemSpec, built: TableDesign, technology: Technology) -> None:
+    """Table II row by row, beside the same model on the published parameters."""
+    parts = parts_of(built, technology)
+    title = f"{system.name}, table II: cores as there, {_built_for(built)}; {technology.title}, {_ghz(built.clock_hz)}"
+    out.print(_parts_table(title, parts, built))
+    for line in _notes(parts, built, technology):
+        out.print(line, soft_wrap=True)
+
+
+def _built_for(built: TableDesign) -> str:
+    return f"tables for {built.experts} experts, {built.layers} layers, {built.dies} dies"
+
+
+def _ghz(clock_hz: float) -> str:
+    return f"{clock_hz / 1e9:g} GHz"
+
+
+def _parts_table(title: str, parts: Sequence[Part], published: TableDesign | None = None):
+    """``published``: the design that the parts are of, where table II is to stand beside them."""
+    made = grid("part", "kept in", title=title)
+    made.columns[0].no_wrap = True
+    beside = ("table II mm²", "Δ", "table II mW", "Δ") if published else ()
+    for name in ("entries", "bits", "size", "port", "copies", "mm²", "mW", "of wafer", *beside):
+        made.add_column(name, justify="right")
+    rows = [published_row(part, published) if published else None for part in parts]
+    for part, row in zip(parts, rows, strict=True):
+        cells = *_size_cells(part.table), str(part.copies), *_cost_cells(part.cost)
+        made.add_row(part.name, *cells, *(_beside(part.cost, row) if published else ()))
+    sum_of = total(part.cost for part in parts)
+    known = [row for part, row in zip(parts, rows, strict=True) if part.name != "heatmap"]
+    made.add_section()
+    ends = _beside(sum_of, None if None in known else total(known)) if published else ()
+    made.add_row("sum of rows", *[""] * 6, *_cost_cells(sum_of), *ends)
+    return made
+
+
+def _size_cells(table: Table | None) -> tuple[str, ...]:
+    if table is None:
+        return ("",) * 5
+    port = f"{table.ports} × {table.port_bits} bit"
+    return table.storage.value, f"{table.entries:,}", str(table.bits_per_entry), _size(table.size_bytes), port
+
+
+def _cost_cells(cost: Cost) -> tuple[str, ...]:
+    if not cost.area_mm2:
+        return ("–",) * 3
+    return f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", f"{_PPM * cost.area_mm2 / WAFER_MM2:.3g} ppm"
+
+
+def _beside(cost: Cost, row: Cost | None) -> tuple[str, ...]:
+    if row is None:
+        return ("–",) * 4
+    area, power = deviation(cost.area_mm2, row.area_mm2), deviation(cost.power_mw, row.power_mw)
+    return f"{row.area_mm2:.4f}", f"{area:+.1%}", f"{row.power_mw:.2f}", f"{power:+.1%}"
+
+
+def _notes(parts: Sequence[Part], built: TableDesign, technology: Technology) -> Iterator[str]:
+    yield from filter(None, (explanation(part, built, technology) for part in parts))
+    yield total_note()
+    others = [part.name for part in parts if part.name != "heatmap" and published_row(part, built) is None]
+    if others:
+        yield f"Not of the size or clock of table II, so not compared: {', '.join(others)}."
+
+
+def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: DecisionSpec, technology: Technology):
+    made = grid("model", title="the same tables, just large enough for a model")
+    for name in ("experts", "MoE layers", "fits", "mm² of tables", "mW of tables", "heatmap in DRAM"):
+        made.add_column(name, justify="right")
+    for model in models:
+        needed = needed_by(model, built)
+        parts = [part for part in decision_parts(decision, needed, technology) if part.table is not None]
+        cost = total(part.cost for part in parts)
+        dram = next((_size(part.table.size_bytes) for part in parts if part.table.storage is Storage.DRAM), "–")
+        fits = "no" if any(misfits([model], built, decision.executor)) else "yes"
+        sizes = (f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", dram)
+        made.add_row(model.name, str(model.experts), str(needed.layers), fits, *sizes)
+    return made
+
+
+def _sources_table(technology: Technology):
+    made = grid("coefficient", "value", "may be", "unit", "source", title="coefficients")
+    for name, coefficient in named_coefficients(technology):
+        between = " to ".join(f"{value:g}" for value in coefficient.between or ())
+        made.add_row(name, f"{coefficient.value:g}", between, coefficient.unit, coefficient.source)
+    return made
+
+
+def named_coefficients(technology: Technology) -> Iterator[tuple[str, Coefficient]]:
+    yield from technology.coefficients().items()
+    for core in (A72, A76):
+        yield from core.coefficients().items()
+    yield from (("clock", CLOCK), ("lane", LANE), ("comparator", COMPARATOR), ("merge buffer", TOKENS))
+
+
+def _size(size_bytes: float) -> str:
+    for unit, name in ((_MIB, "MB"), (_KIB, "KB")):
+        if size_bytes >= unit / 2 and size_bytes >= _KIB:
+            return f"{size_bytes / unit:.4g} {name}"
+    return f"{size_bytes:g} B"

@@ -1,0 +1,89 @@
+"""How a sweep goes on, on stderr: a bar with an estimate in a terminal, a line for every finished run elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from archsim.runs.pool.worker import Failure
+from archsim.runs.results import Record
+from archsim.runs.run import Run
+
+
+class Lines(AbstractContextManager):
+    """One plain line a run."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._runs = self._done = 0
+
+    def __exit__(self, *error) -> None:
+        pass
+
+    def begin(self, runs: int, kept: int) -> None:
+        self._runs, self._done = runs, kept
+        if kept:
+            self._print(f"{kept} of {runs} runs are there from before")
+
+    def kept(self, runs: int) -> None:
+        self._done += runs
+
+    def finished(self, run: Run, record: Record) -> None:
+        self._done += 1
+        milliseconds, wall_s = record["row"]["decode_ns"] / 1e6, record["host"]["wall_s"]
+        self._print(
+            f"[{self._done}/{self._runs}] {run.name}: decode {milliseconds:.3f} ms, simulated in {wall_s:.1f} s"
+        )
+
+    def failed(self, run: Run, failure: Failure) -> None:
+        self._print(f"{run.name}: failed: {failure.message}")
+        if failure.details:
+            self._print(failure.details)
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class Bar(AbstractContextManager):
+    """A bar that fills as runs end, with the time that has gone and the time that is left."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+        )
+        self._task = self._progress.add_task("compiling and running", total=None)
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._progress.stop()
+
+    def begin(self, runs: int, kept: int) -> None:
+        self._progress.update(self._task, total=runs, completed=kept)
+
+    def kept(self, runs: int) -> None:
+        self._progress.update(self._task, advance=runs)
+
+    def finished(self, run: Run, record: Record) -> None:
+        self._progress.update(self._task, advance=1, description=run.name)
+
+    def failed(self, run: Run, failure: Failure) -> None:
+        self._progress.console.print(f"{run.name}: failed: {failure.message}\n{failure.details}", markup=False)
+
+
+def watcher() -> Lines | Bar:
+    """What suits stderr."""
+    console = Console(stderr=True)
+    return Bar(console) if console.is_terminal else Lines(sys.stderr)

@@ -1,0 +1,445 @@
+"""``contention: reserved``: every stage claims all of its resources for itself, booked ahead by one.
+
+The rules are those of the published simulator (design notes, machine section 4). A stage of a request (see
+``microarch.blocks.request``) has an earliest time and a group of resources. When it is created and none of them is claimed,
+it claims them and will start when the last of them falls free; otherwise it waits in the queue of each. Stages are
+processed in order of start; processing creates the successors, gives the resources up at once (they fall free at the
+stage's end) and offers each to the first that waits for it.
+
+Rows of the pool stay until the step ends; they are also the log from which timelines are drawn.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.engine.event.heaps import calendar_pop, calendar_push, queue_pop, queue_push
+from archsim.engine.event.steplog import step_log
+from archsim.engine.state import (
+    COMBINE,
+    DATA_MESSAGES,
+    DISPATCH,
+    HIDDEN,
+    REQUESTS,
+    SLICES,
+    UNITS,
+    Machine,
+    Memory,
+    Tally,
+    Work,
+    awaits_tokens,
+    count_arrived,
+    count_computed,
+    hold,
+    inner,
+    kernel,
+    move_of,
+)
+from microarch.blocks import atu, hbm, llc, pdu
+from microarch.blocks.catalogue import NEXT, SPAWN, UNIT
+from microarch.blocks.request import Event, State, Unit
+from microarch.blocks.state_machine import codes
+from microarch.fabric.mesh import Mesh
+
+LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COPY, ACT_READ, ACT_MOVE, ACT_WRITE, DONE = (
+    codes(State)
+)
+SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
+HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
+NOBODY = np.int64(-1)
+STAGES, WAITING, BOOKED = 0, 1, 2  # counters: stages created, that have waited, in the calendar
+STAGES_PER_CHAIN = 11  # the longest walk through the request table, spawned stages included
+STAGES_PER_MOVE = 4
+WAITS_PER_CHAIN = 3  # stages of a chain that may stand in one resource's queue, stale entries included
+
+STAGE = np.dtype(
+    [
+        ("time", "f8"),  # earliest time; from admission on the start
+        ("end", "f8"),  # start + duration, set when processed
+        ("floor", "f8"),  # a compute stage cannot end before: its last segment has arrived then, and is worked on
+        ("item", "i8"),  # chain, or move for the ACT_ states
+        ("group", "i8"),  # its resources: group_resources[group_ptr[g]:group_ptr[g + 1]]
+        ("parent", "i8"),  # stage that created it, -1 at the start of a step
+        ("cause", "i8"),  # stage that it had to wait for: its parent, or the last user of a resource
+        ("arrival", "i8"),  # order in which waiting stages came
+        ("tie", "i8"),  # 0 (ties: heapq) or creation number (ties: sequence)
+        ("kind", "i8"),  # microarch.blocks.request.State
+        ("event", "i8"),  # microarch.blocks.request.Event that ended it, set when processed
+        ("priority", "i8"),  # 1 where the expert's home is another die (published simulator)
+        ("admitted", "i8"),  # 1 once it has claimed its resources
+    ],
+    align=True,
+)
+CLAIM = np.dtype([("free_at", "f8"), ("queued", "i8"), ("last_user", "i8"), ("claimed", "i8")], align=True)
+
+
+class Pool(NamedTuple):
+    """Stages of the step and the queues they wait in."""
+
+    stages: np.ndarray  # STAGE[stage]
+    claims: np.ndarray  # CLAIM[resource]
+    queue: np.ndarray  # int64[resource, waiting]: heaps of the stages that wait
+    calendar: np.ndarray  # int64[stage]: heap of admitted stages
+    offers: np.ndarray  # int64[resource]: heap of the stages that are offered something
+    count: np.ndarray  # int64[3]
+
+
+class Run(NamedTuple):
+    """All that the kernels of a step work on."""
+
+    machine: Machine
+    work: Work
+    memory: Memory
+    tally: Tally
+    pool: Pool
+    total_order: bool  # ties: sequence
+
+
+def new_pool(resources: int, stages: int, waiting: int) -> Pool:
+    """An empty pool for ``stages`` stages of which at most ``waiting`` wait for one resource."""
+    return Pool(
+        stages=np.zeros(stages, STAGE),
+        claims=np.zeros(resources, CLAIM),
+        queue=np.zeros((resources, waiting), np.int64),
+        calendar=np.zeros(stages, np.int64),
+        offers=np.zeros(resources + 1, np.int64),
+        count=np.zeros(3, np.int64),
+    )
+
+
+@inner
+def _admit(s, stage):
+    """Claim the resources; the stage starts when the last of them falls free."""
+    row, claims = s.pool.stages[stage], s.pool.claims
+    start, cause, binding = row.time, row.parent, NOBODY
+    for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
+        r = s.machine.group_resources[i]
+        claims[r].claimed = 1
+        if claims[r].free_at > start:
+            start, cause, binding = claims[r].free_at, claims[r].last_user, r
+    if binding >= 0:
+        s.tally.resources[binding].wait_ns += start - row.time
+    row.time, row.cause, row.admitted = start, cause, 1
+    s.pool.count[BOOKED] = calendar_push(s.pool.calendar, s.pool.count[BOOKED], stage, s.pool.stages)
+
+
+@inner
+def _any_claimed(s, group):
+    for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
+        if s.pool.claims[s.machine.group_resources[i]].claimed:
+            return True
+    return False
+
+
+@inner
+def _create(s, kind, item, group, earliest, floor, parent, priority):
+    """A new stage: admitted if none of its resources is claimed, else queued at each."""
+    stage = s.pool.count[STAGES]
+    s.pool.count[STAGES] += 1
+    row = s.pool.stages[stage]
+    row.kind, row.item, row.group, row.parent = kind, item, group, parent
+    row.time, row.floor, row.priority, row.admitted = earliest, floor, priority, 0
+    row.tie = stage if s.total_order else 0
+    if not _any_claimed(s, group):
+        _admit(s, stage)
+        return
+    row.arrival = s.pool.count[WAITING]
+    s.pool.count[WAITING] += 1
+    for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
+        r = s.machine.group_resources[i]
+        s.pool.claims[r].queued = queue_push(s.pool.queue[r], s.pool.claims[r].queued, stage, s.pool.stages)
+
+
+@inner
+def _offer(s, group):
+    """Offer what was given up to those who wait."""
+    stages, offered = s.pool.stages, np.int64(0)
+    for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
+        r = s.machine.group_resources[i]
+        queue, claim = s.pool.queue[r], s.pool.claims[r]
+        while claim.queued > 0 and stages[queue[0]].admitted:
+            _, claim.queued = queue_pop(queue, claim.queued, stages)
+        if claim.queued > 0:
+            offered = calendar_push(s.pool.offers, offered, queue[0], stages)
+    while offered > 0:
+        stage, offered = calendar_pop(s.pool.offers, offered, stages)
+        if not stages[stage].admitted and not _any_claimed(s, stages[stage].group):
+            _admit(s, stage)
+
+
+@inner
+def _duration(s, fixed_ns, n_bytes, bytes_per_ns):
+    transfer_ns = n_bytes / bytes_per_ns
+    return fixed_ns + (np.ceil(transfer_ns) if s.machine.whole_ns else transfer_ns)
+
+
+@inner
+def _cross(s, what, src, dst, n_bytes):
+    """Duration of a message over the mesh, which is counted."""
+    hops = s.machine.hops[src, dst]
+    s.tally.hops[what, 0] += hops
+    s.tally.hops[what, 1] += hops * n_bytes
+    return _duration(s, s.machine.route_ns[src, dst], n_bytes, s.machine.route_bytes_per_ns[src, dst])
+
+
+@inner
+def _serve_slice(s, row):
+    """(event, duration, bytes) of a weight slice's stage, and what it changes in caches, copies and counters."""
+    kind, machine, memory = row.kind, s.machine, s.memory
+    entry = s.work.entries[row.item // SLICES]
+    key = entry.key + row.item % SLICES
+    n_bytes = machine.slice_bytes
+    if kind == LOOKUP:
+        event = atu.look_up(memory.llc_tags, memory.copies, entry, key)
+        s.tally.llc_hits[0] += event == HIT
+        latency = machine.llc_hit_ns if event == HIT else machine.llc_miss_ns
+        if event != HIT and not atu.knows(memory.atu, entry, key // SLICES):
+            latency += machine.hbm_latency_ns
+        return event, latency, np.int64(0)
+    if kind == LOCAL_HBM:
+        s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
+        duration = _duration(s, machine.hbm_latency_ns, entry.read_bytes, machine.hbm_bytes_per_ns)
+        return SERVED, duration, entry.read_bytes
+    if kind == REQUEST:
+        duration = _cross(s, REQUESTS, entry.die, entry.home, machine.request_bytes)
+        hit = llc.holds(memory.llc_tags, entry.home, entry.expert, key)
+        return (HIT if hit else MISS), duration, machine.request_bytes
+    if kind == REMOTE_LLC:
+        s.tally.llc_hits[1] += 1
+        return SERVED, machine.llc_hit_ns, n_bytes
+    if kind == COMPUTE:
+        # An array that holds a slice whose end has not come waits: it is not busy.
+        stall, array = max(0.0, row.floor - row.time - entry.compute_ns), s.tally.resources[row.group]
+        array.busy_ns -= stall
+        array.wait_ns += stall
+        return SERVED, max(entry.compute_ns, row.floor - row.time), np.int64(0)
+    if kind == LLC_FILL:
+        llc.store(memory.llc_tags, row.group % machine.dies, entry.expert, key)
+        return SERVED, machine.llc_write_ns, n_bytes
+    if kind == DATA:
+        duration = _cross(s, DATA_MESSAGES, entry.home, entry.die, n_bytes)
+        event = pdu.decide(s.work.cp_en, s.work.cp_ready_ns, memory.copies, entry, key, row.time + duration)
+        return event, duration, n_bytes
+    if kind == REMOTE_HBM:
+        s.tally.dies[entry.home].remote_read_bytes += n_bytes
+    elif hbm.keep(memory.copies, entry.die, key, n_bytes):
+        s.tally.dies[entry.die].write_bytes += n_bytes
+    return SERVED, _duration(s, machine.hbm_latency_ns, n_bytes, machine.hbm_bytes_per_ns), n_bytes
+
+
+@inner
+def _serve_move(s, row):
+    """(event, duration, bytes) of a stage of a bundle of hidden vectors."""
+    move = move_of(s.work, row.item)
+    if row.kind == ACT_MOVE:
+        s.tally.moved_bytes[0] += move.bytes
+        return SERVED, _cross(s, HIDDEN, move.src, move.dst, move.bytes), move.bytes
+    s.tally.dies[move.src if row.kind == ACT_READ else move.dst].activation_bytes += move.bytes
+    event = HERE if row.kind == ACT_READ and move.src == move.dst else SERVED
+    return event, _duration(s, s.machine.hbm_latency_ns, move.bytes, s.machine.hbm_bytes_per_ns), move.bytes
+
+
+@inner
+def _group_of(s, kind, item, reader):
+    """Resources of a stage: a unit of a die, or the route of a request, slice or move. ``reader``: whose LLC is filled."""
+    dies = s.machine.dies
+    routes = UNITS * dies
+    if kind == DONE:
+        return routes  # the empty route from die 0 to itself
+    if kind >= ACT_READ:
+        move = move_of(s.work, item)
+        if kind == ACT_MOVE:
+            return routes + move.src * dies + move.dst
+        return HBM * dies + (move.src if kind == ACT_READ else move.dst)
+    entry = s.work.entries[item // SLICES]
+    if kind == REQUEST:
+        return routes + entry.die * dies + entry.home
+    if kind == DATA:
+        return routes + entry.home * dies + entry.die
+    place = entry.home if kind == REMOTE_LLC or kind == REMOTE_HBM else entry.die
+    return UNIT[kind] * dies + (reader if kind == LLC_FILL else place)
+
+
+@inner
+def _priority_of(s, chain):
+    entry = s.work.entries[chain // SLICES]
+    return np.int64(entry.die != entry.home)
+
+
+@inner
+def _early_ns(s, kind, chain):
+    """How long before a slice's last byte its first segment is there (0 where slices are not segmented)."""
+    rest = s.machine.slice_bytes - s.machine.first_bytes
+    if kind == LOCAL_HBM:
+        return rest / s.machine.hbm_bytes_per_ns
+    if kind != DATA:
+        return 0.0
+    entry = s.work.entries[chain // SLICES]
+    return rest / s.machine.route_bytes_per_ns[entry.home, entry.die]
+
+
+@inner
+def _follow(s, stage, event, end):
+    """Create what follows a processed stage, the spawned one first."""
+    row = s.pool.stages[stage]
+    spawned, following = SPAWN[row.kind, event], NEXT[row.kind, event]
+    if spawned >= 0:
+        group = _group_of(s, spawned, row.item, row.group % s.machine.dies)
+        _create(s, spawned, row.item, group, end, 0.0, stage, row.priority)
+    earliest, floor = end, 0.0
+    if following == COMPUTE:
+        entry = s.work.entries[row.item // SLICES]
+        earliest, floor = end - _early_ns(s, row.kind, row.item), end + entry.drain_ns
+        if entry.routed and awaits_tokens(s.work, entry.die):
+            s.work.held[row.item].floor = floor
+            hold(s.work, entry.die, row.item)
+            return
+    group = _group_of(s, following, row.item, row.group % s.machine.dies)
+    _create(s, following, row.item, group, earliest, floor, stage, row.priority)
+
+
+@inner
+def _start_chain(s, die, now, parent):
+    """Look the die's next slice up, if one is left."""
+    local = s.work.local[die]
+    if local.next_chain < local.end_chain:
+        chain = s.work.chains[local.next_chain]
+        local.next_chain += 1
+        _create(s, LOOKUP, chain, die, now, 0.0, parent, _priority_of(s, chain))
+
+
+@inner
+def _start_moves(s, what, die, now, parent):
+    """Start the bundles of hidden vectors that leave ``die``."""
+    columns = s.work.moves.shape[1]
+    for column in range(s.work.move_ptr[what, die], s.work.move_ptr[what, die + 1]):
+        _create(s, ACT_READ, what * columns + column, HBM * s.machine.dies + die, now, 0.0, parent, np.int64(0))
+
+
+@inner
+def _release_held(s, die, now, parent):
+    """The die's tokens have arrived: its waiting slices may be computed."""
+    chain = s.work.local[die].held
+    s.work.local[die].held = NOBODY
+    while chain >= 0:
+        group = COMPUTE_ARRAY * s.machine.dies + die
+        _create(s, COMPUTE, chain, group, now, s.work.held[chain].floor, parent, _priority_of(s, chain))
+        chain = s.work.held[chain].next
+
+
+@inner
+def _finish(s, stage):
+    """A request is done: its die may start the next one, or send its results."""
+    now, item = s.pool.stages[stage].time, s.pool.stages[stage].item
+    kind = s.pool.stages[s.pool.stages[stage].parent].kind
+    if kind == COMPUTE:
+        entry = s.work.entries[item // SLICES]
+        _start_chain(s, entry.die, now, stage)
+        if entry.routed and count_computed(s.work, entry.die, now):
+            _start_moves(s, COMBINE, entry.die, now, stage)
+    elif kind >= ACT_READ and item < s.work.moves.shape[1]:
+        die = s.work.moves[DISPATCH, item].dst
+        if count_arrived(s.work, die, now):
+            _release_held(s, die, now, stage)
+
+
+@inner
+def _process(s, stage):
+    """Serve a stage, create its successors, give up its resources."""
+    row = s.pool.stages[stage]
+    if row.kind == DONE:
+        row.end = row.time
+        _finish(s, stage)
+        return
+    event, duration, n_bytes = _serve_move(s, row) if row.kind >= ACT_READ else _serve_slice(s, row)
+    row.end, row.event = row.time + duration, event
+    _follow(s, stage, event, row.end)
+    for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
+        r = s.machine.group_resources[i]
+        claim, resource = s.pool.claims[r], s.tally.resources[r]
+        claim.free_at, claim.claimed, claim.last_user = row.end, 0, stage
+        resource.busy_ns += duration
+        resource.bytes += n_bytes
+    _offer(s, row.group)
+
+
+@inner
+def _trace_back(s, stage, begin):
+    """Add the critical path that ends with ``stage`` to ``bound_ns``, by what was being done, and its residuals."""
+    until = s.pool.stages[stage].end
+    while stage >= 0 and until > begin:
+        row = s.pool.stages[stage]
+        since = max(min(row.time, until), begin)
+        s.tally.bound_ns[row.kind] += until - since
+        if row.kind == COMPUTE:
+            s.tally.residual_ns[0] += s.work.entries[row.item // SLICES].low_ns
+            s.tally.residual_ns[1] += s.work.entries[row.item // SLICES].high_ns
+        until = since
+        stage = row.cause
+
+
+@inner
+def _start_all(s, begin_ns):
+    """Dispatch the hidden vectors and look up the first slices."""
+    for die in range(s.machine.dies):
+        _start_moves(s, DISPATCH, die, begin_ns, NOBODY)
+    if s.machine.window < len(s.work.chains):
+        for die in range(s.machine.dies):
+            for _ in range(s.machine.window):
+                _start_chain(s, die, begin_ns, NOBODY)
+        return
+    for chain in range(len(s.work.chains)):
+        _create(s, LOOKUP, chain, s.work.entries[chain // SLICES].die, begin_ns, 0.0, NOBODY, _priority_of(s, chain))
+    for die in range(s.machine.dies):
+        s.work.local[die].next_chain = s.work.local[die].end_chain
+
+
+@kernel
+def run_step(s, begin_ns):
+    """Run one step from ``begin_ns``; returns when its last stage (stores included) has ended, float64 ns."""
+    for i in range(len(s.pool.count)):
+        s.pool.count[i] = 0
+    for r in range(len(s.pool.claims)):
+        claim = s.pool.claims[r]
+        claim.queued, claim.claimed, claim.last_user, claim.free_at = 0, 0, -1, begin_ns
+    _start_all(s, begin_ns)
+    end, last = begin_ns, NOBODY
+    while s.pool.count[BOOKED] > 0:
+        stage, s.pool.count[BOOKED] = calendar_pop(s.pool.calendar, s.pool.count[BOOKED], s.pool.stages)
+        _process(s, stage)
+        if s.pool.stages[stage].end > end:
+            end, last = s.pool.stages[stage].end, stage
+    s.tally.events[0] += s.pool.count[STAGES]
+    if last >= 0:
+        _trace_back(s, last, begin_ns)
+    return end
+
+
+class ReservedKernel:
+    """The strategy ``contention: reserved``: runs steps, keeping one pool that grows as steps need."""
+
+    def __init__(self, machine: Machine, mesh: Mesh, assumptions):
+        self._machine = machine
+        self._total_order = assumptions.ties == "sequence"
+        self.pool = new_pool(machine.resources, 0, 0)
+
+    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+        """Run one step; returns its end in ns."""
+        chains, moves = len(work.chains), work.moves.size
+        if STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves > len(self.pool.stages):
+            room = 2 * chains, 2 * moves
+            self.pool = new_pool(
+                self._machine.resources,
+                STAGES_PER_CHAIN * room[0] + STAGES_PER_MOVE * room[1],
+                WAITS_PER_CHAIN * room[0] + room[1],
+            )
+        self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
+        end_ns = run_step(Run(self._machine, work, memory, tally, self.pool, self._total_order), begin_ns)
+        work.notes["time_ns"] -= begin_ns
+        return end_ns
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        """What happened in the step that was run last, which began at ``begin_ns``."""
+        return step_log(self.pool.stages[: self.pool.count[STAGES]], self._work, begin_ns)

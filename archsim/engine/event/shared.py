@@ -1,0 +1,494 @@
+"""``contention: shared``: transfers share links and HBM; rates change when a transfer starts or ends.
+
+The same requests go through the same table (``microarch.blocks.request``) as under ``reserved``; what differs is how a stage is
+served:
+
+============ ==========================================================================================================
+LOOKUP       the LLC answers after its hit or miss latency (its port is pipelined)
+LOCAL_HBM    a flow through the die's HBM; HBM latency is added at its end
+REQUEST      hops and 16 bytes at link speed, as latency: too small to take part in sharing
+REMOTE_LLC   the home's LLC answers after its hit latency
+REMOTE_HBM   the home's HBM answers after its latency; the read itself is part of DATA
+DATA         one flow through the home's HBM (not after REMOTE_LLC) and all links of the route; hop latency at its end
+COMPUTE      the array takes slices in the order in which their first segment is there, one at a time; it may start then
+             and cannot end before the last segment is there, nor sooner after that than ``drain_ns``
+LLC_FILL     the write latency, after the slice has left a remote HBM at full rate
+COPY         a flow through the die's HBM
+ACT_READ     HBM latency of the source; a flow through its HBM if the vectors stay on the die
+ACT_MOVE     one flow through both HBMs and all links of the route
+ACT_WRITE    nothing more: the write was part of the move
+============ ==========================================================================================================
+
+``source: queued`` lets a die have one outgoing flow at a time. Times are counted from the begin of the step; all that
+starts or ends at one instant is recomputed once. Timers and flows themselves are in ``archsim.engine.event.transfers``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.kernels import inner, kernel, outer
+from archsim.engine.event.steplog import step_log
+from archsim.engine.event.transfers import (
+    FLOWS,
+    HAS_SEGMENT,
+    IS_COMPUTED,
+    IS_SERVED,
+    NOBODY,
+    STAGES,
+    STAGES_PER_CHAIN,
+    STAGES_PER_MOVE,
+    TIMERS,
+    Traffic,
+    apply_rates,
+    flow_network,
+    new_pool,
+    next_flow_time,
+    next_timer_time,
+    port_ranks,
+    reset,
+    send,
+    set_timer,
+    start_flow,
+    take_timer,
+    work_flows,
+)
+from archsim.engine.network.fair import fair_rates_of_most
+from archsim.engine.network.network import TOUCHED
+from archsim.engine.network.round_robin import build_ports, round_robin_rates
+from archsim.engine.state import (
+    COMBINE,
+    DATA_MESSAGES,
+    DISPATCH,
+    HIDDEN,
+    REQUESTS,
+    SLICES,
+    UNITS,
+    Machine,
+    Memory,
+    Tally,
+    Work,
+    awaits_tokens,
+    count_arrived,
+    count_computed,
+    hold,
+    move_of,
+)
+from microarch.blocks import atu, hbm, llc, pdu
+from microarch.blocks.catalogue import NEXT, SPAWN
+from microarch.blocks.request import Event, State
+from microarch.blocks.state_machine import codes
+from microarch.fabric.mesh import Mesh
+
+LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COPY, ACT_READ, ACT_MOVE, ACT_WRITE, DONE = (
+    codes(State)
+)
+SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
+
+
+class Run(NamedTuple):
+    """All that the kernels of a step work on."""
+
+    machine: Machine
+    work: Work
+    memory: Memory
+    tally: Tally
+    traffic: Traffic
+
+
+@inner
+def _new_stage(pool, kind, item, parent, now):
+    stage = pool.count[STAGES]
+    pool.count[STAGES] += 1
+    row = pool.stages[stage]
+    row.kind, row.item, row.parent, row.cause, row.event = kind, item, parent, parent, SERVED
+    row.time = row.bound_from = row.end = now
+    row.hbm_ns, row.source = 0.0, NOBODY
+    return stage
+
+
+@inner
+def _describe_flow(row, group, n_bytes, first_bytes, latency):
+    row.group, row.bytes, row.first_bytes, row.latency = group, n_bytes, first_bytes, latency
+
+
+@inner
+def _count_hops(hops, what, distance, n_bytes):
+    hops[what, 0] += distance
+    hops[what, 1] += distance * n_bytes
+
+
+@inner
+def _request(machine, tally, entry):
+    """Latency of a command to the home; its bytes are counted on the links that it passes."""
+    distance, n_bytes = machine.hops[entry.die, entry.home], machine.request_bytes
+    _count_hops(tally.hops, REQUESTS, distance, n_bytes)
+    route = UNITS * machine.dies + entry.die * machine.dies + entry.home
+    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
+        tally.resources[machine.group_resources[i]].bytes += n_bytes
+    return machine.route_ns[entry.die, entry.home] + n_bytes / machine.route_bytes_per_ns[entry.die, entry.home]
+
+
+@outer
+def _begin_move(s, kind, item, parent, now):
+    """Begin a stage of a bundle of hidden vectors."""
+    machine, move = s.machine, move_of(s.work, item)
+    stage = _new_stage(s.traffic.pool, kind, item, parent, now)
+    row = s.traffic.pool.stages[stage]
+    if kind == ACT_MOVE:
+        distance = machine.hops[move.src, move.dst]
+        _count_hops(s.tally.hops, HIDDEN, distance, move.bytes)
+        s.tally.moved_bytes[0] += move.bytes
+        s.tally.dies[move.dst].activation_bytes += move.bytes
+        row.source = move.src
+        group = machine.dies + 2 * machine.dies * machine.dies + move.src * machine.dies + move.dst
+        _describe_flow(row, group, move.bytes, move.bytes, machine.route_ns[move.src, move.dst])
+        send(s.traffic, stage, now)
+        return
+    s.tally.dies[move.src].activation_bytes += move.bytes
+    if move.src == move.dst:
+        row.event = HERE
+        _describe_flow(row, move.src, move.bytes, move.bytes, machine.hbm_latency_ns)
+        start_flow(s.traffic, stage, now)
+    else:
+        set_timer(s.traffic.pool, stage, now + machine.hbm_latency_ns, IS_SERVED)
+
+
+@outer
+def _begin_slice(s, kind, item, parent, now):
+    """Begin a stage of a weight slice, COMPUTE excepted."""
+    machine, pool, entry = s.machine, s.traffic.pool, s.work.entries[item // SLICES]
+    stage = _new_stage(pool, kind, item, parent, now)
+    row, latency = pool.stages[stage], 0.0
+    if kind == LOCAL_HBM:
+        s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
+        whole = machine.first_bytes == machine.slice_bytes
+        first_bytes = entry.read_bytes if whole else min(machine.first_bytes, entry.read_bytes)
+        _describe_flow(row, entry.die, entry.read_bytes, first_bytes, machine.hbm_latency_ns)
+        start_flow(s.traffic, stage, now)
+        return
+    if kind == COPY:
+        _describe_flow(row, entry.die, machine.slice_bytes, machine.slice_bytes, machine.hbm_latency_ns)
+        start_flow(s.traffic, stage, now)
+        return
+    if kind == DATA:
+        distance, pair = machine.hops[entry.home, entry.die], entry.home * machine.dies + entry.die
+        _count_hops(s.tally.hops, DATA_MESSAGES, distance, machine.slice_bytes)
+        from_llc = pool.stages[parent].kind == REMOTE_LLC
+        group = machine.dies + pair + (machine.dies * machine.dies if from_llc else 0)
+        row.source = entry.home
+        _describe_flow(row, group, machine.slice_bytes, machine.first_bytes, machine.route_ns[entry.home, entry.die])
+        send(s.traffic, stage, now)
+        return
+    if kind == LOOKUP:
+        row.event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, entry.key + item % SLICES)
+        s.tally.llc_hits[0] += row.event == HIT
+        latency = machine.llc_hit_ns if row.event == HIT else machine.llc_miss_ns
+        if row.event != HIT and not atu.knows(s.memory.atu, entry, entry.key // SLICES):
+            latency += machine.hbm_latency_ns
+    elif kind == REQUEST:
+        latency = _request(machine, s.tally, entry)
+    elif kind == REMOTE_LLC:
+        s.tally.llc_hits[1] += 1
+        latency = machine.llc_hit_ns
+    elif kind == REMOTE_HBM:
+        s.tally.dies[entry.home].remote_read_bytes += machine.slice_bytes
+        latency = machine.hbm_latency_ns
+    else:  # LLC_FILL
+        latency = machine.llc_write_ns
+        if pool.stages[parent].kind == REMOTE_HBM:
+            latency += machine.slice_bytes / machine.hbm_bytes_per_ns
+    set_timer(pool, stage, now + latency, IS_SERVED)
+
+
+@outer
+def _start_array(pool, entries, resources, die, now):
+    """The compute array, if idle, takes the next slice."""
+    array = pool.dies[die]
+    if array.running >= 0 or array.first < 0:
+        return
+    chain = array.first
+    array.first, array.running = pool.chains[chain].next, chain
+    stage = pool.chains[chain].stage
+    row = pool.stages[stage]
+    if now > row.time:
+        row.cause = array.latest
+    resources[die].wait_ns += now - row.time
+    row.time = row.bound_from = now
+    array.latest = stage
+    set_timer(pool, stage, now + entries[chain // SLICES].compute_ns, IS_COMPUTED)
+
+
+@outer
+def _queue_compute(pool, entries, resources, chain, parent, now):
+    """The slice's first segment is there, and its tokens: it waits for the array, behind those that came before.
+
+    ``resources``: the compute arrays' rows of ``Tally.resources``.
+    """
+    stage = _new_stage(pool, COMPUTE, chain, parent, now)
+    die = entries[chain // SLICES].die
+    array = pool.dies[die]
+    pool.chains[chain].stage, pool.chains[chain].next = stage, NOBODY
+    if array.first < 0:
+        array.first = chain
+    else:
+        pool.chains[array.last].next = chain
+    array.last = chain
+    _start_array(pool, entries, resources, die, now)
+
+
+@outer
+def _operand_ready(s, chain, parent, now):
+    """The first segment is there: on to the array, or wait for dispatched tokens behind those that wait already."""
+    entry = s.work.entries[chain // SLICES]
+    if entry.routed and awaits_tokens(s.work, entry.die):
+        hold(s.work, entry.die, chain)
+    else:
+        resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
+        _queue_compute(s.traffic.pool, s.work.entries, resources, chain, parent, now)
+
+
+@outer
+def _release_held(s, die, parent, now):
+    """The die's tokens have arrived."""
+    chain = s.work.local[die].held
+    s.work.local[die].held = NOBODY
+    resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
+    while chain >= 0:
+        following = s.work.held[chain].next
+        _queue_compute(s.traffic.pool, s.work.entries, resources, chain, parent, now)
+        chain = following
+
+
+@inner
+def _start_chain(s, die, parent, now):
+    local = s.work.local[die]
+    if local.next_chain < local.end_chain:
+        local.next_chain += 1
+        _begin_slice(s, LOOKUP, s.work.chains[local.next_chain - 1], parent, now)
+
+
+@outer
+def _start_moves(s, what, die, parent, now):
+    """The bundles of hidden vectors that leave a die."""
+    columns = s.work.moves.shape[1]
+    for column in range(s.work.move_ptr[what, die], s.work.move_ptr[what, die + 1]):
+        _begin_move(s, ACT_READ, what * columns + column, parent, now)
+
+
+@outer
+def _computed(s, stage, now):
+    """A slice is multiplied: the array takes the next, the Local CP fetches the next, results leave after the last."""
+    pool, row = s.traffic.pool, s.traffic.pool.stages[stage]
+    row.end = now
+    entry = s.work.entries[row.item // SLICES]
+    resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
+    # An array that holds a slice whose end has not come waits: it is not busy.
+    resources[entry.die].busy_ns += entry.compute_ns
+    resources[entry.die].wait_ns += max(0.0, now - row.time - entry.compute_ns)
+    pool.dies[entry.die].running = NOBODY
+    _start_array(pool, s.work.entries, resources, entry.die, now)
+    _start_chain(s, entry.die, stage, now)
+    if entry.routed and count_computed(s.work, entry.die, now):
+        _start_moves(s, COMBINE, entry.die, stage, now)
+
+
+@inner
+def _move_done(s, item, stage, now):
+    if item < s.work.moves.shape[1]:
+        die = s.work.moves[DISPATCH, item].dst
+        if count_arrived(s.work, die, now):
+            _release_held(s, die, stage, now)
+
+
+@inner
+def _outcome(s, row):
+    """Event with which a stage ends, and what it changes in caches and copies."""
+    if row.kind >= ACT_READ or row.kind == LOOKUP:
+        return row.event
+    entry = s.work.entries[row.item // SLICES]
+    key = entry.key + row.item % SLICES
+    if row.kind == REQUEST:
+        return HIT if llc.holds(s.memory.llc_tags, entry.home, entry.expert, key) else MISS
+    if row.kind == DATA:
+        return pdu.decide(s.work.cp_en, s.work.cp_ready_ns, s.memory.copies, entry, key, row.end)
+    if row.kind == LLC_FILL:
+        reader = entry.home if s.traffic.pool.stages[row.parent].kind == REMOTE_HBM else entry.die
+        llc.store(s.memory.llc_tags, reader, entry.expert, key)
+    elif row.kind == COPY and hbm.keep(s.memory.copies, entry.die, key, s.machine.slice_bytes):
+        s.tally.dies[entry.die].write_bytes += s.machine.slice_bytes
+    return SERVED
+
+
+@inner
+def _arrive(s, chain, stage, now):
+    """The whole slice is there. If the array has been waiting for it, it is done, but for what is left to drain."""
+    pool, drain_ns = s.traffic.pool, s.work.entries[chain // SLICES].drain_ns
+    row, last = pool.chains[chain], pool.stages[stage]
+    # What was in the LLC, or is not longer than its first segment, has not been told of before.
+    if last.kind == LOOKUP or last.first_bytes >= last.bytes:
+        _operand_ready(s, chain, stage, now)
+    row.arrived, row.last, row.ends_from = 1, stage, now + drain_ns
+    if row.computed:
+        _drain(s, row, drain_ns, now)
+
+
+@outer
+def _drain(s, chain, drain_ns, now):
+    """The array would be done but for the last segment, which came late: the GEMM ends ``drain_ns`` after it."""
+    compute = s.traffic.pool.stages[chain.stage]
+    compute.cause, compute.bound_from = chain.last, chain.ends_from - drain_ns
+    if chain.ends_from <= now:
+        _computed(s, chain.stage, now)
+    else:
+        set_timer(s.traffic.pool, chain.stage, chain.ends_from, IS_COMPUTED)
+
+
+@inner
+def _served(s, stage, now):
+    """A stage has ended: what it changes, and what follows, the spawned one first."""
+    row = s.traffic.pool.stages[stage]
+    row.end, event = now, _outcome(s, row)
+    row.event = event
+    spawned, following = SPAWN[row.kind, event], NEXT[row.kind, event]
+    if spawned >= 0:
+        _begin_slice(s, spawned, row.item, stage, now)
+    if following == COMPUTE:
+        _arrive(s, row.item, stage, now)
+    elif row.kind < ACT_READ:
+        if following != DONE:
+            _begin_slice(s, following, row.item, stage, now)
+    elif following == ACT_MOVE:
+        _begin_move(s, following, row.item, stage, now)
+    else:  # written as it came
+        _move_done(s, row.item, stage, now)
+
+
+@outer
+def _tell(s, timer, now):
+    """Do what follows from what a timer tells."""
+    row = s.traffic.pool.timers[timer]
+    if row.tells == IS_SERVED:
+        _served(s, row.stage, now)
+    elif row.tells == HAS_SEGMENT:
+        _operand_ready(s, s.traffic.pool.stages[row.stage].item, row.stage, now)
+    else:
+        item = s.traffic.pool.stages[row.stage].item
+        chain = s.traffic.pool.chains[item]
+        chain.computed = 1
+        if chain.arrived and chain.ends_from <= now:
+            _computed(s, row.stage, now)
+        elif chain.arrived:
+            _drain(s, chain, s.work.entries[item // SLICES].drain_ns, now)
+
+
+@outer
+def _start(s):
+    """Dispatch the hidden vectors and look up the first slices."""
+    for die in range(s.machine.dies):
+        _start_moves(s, DISPATCH, die, NOBODY, 0.0)
+    for die in range(s.machine.dies):
+        local = s.work.local[die]
+        for _ in range(min(s.machine.window, local.end_chain - local.next_chain)):
+            _start_chain(s, die, NOBODY, 0.0)
+
+
+@outer
+def _trace_back(stages, entries, tally, stage):
+    """Add the critical path that ends with ``stage`` to ``bound_ns``, by what was being done, and its residuals.
+
+    The part of a transfer in which an HBM was its bottleneck counts as a read.
+    """
+    until = stages[stage].end
+    while stage >= 0 and until > 0.0:
+        row = stages[stage]
+        since = max(min(row.bound_from, until), 0.0)
+        length = until - since
+        reading = min(length, row.hbm_ns) if row.kind == DATA or row.kind == ACT_MOVE else 0.0
+        tally.bound_ns[row.kind] += length - reading
+        if reading > 0.0:
+            tally.bound_ns[REMOTE_HBM if row.kind == DATA else ACT_READ] += reading
+        if row.kind == COMPUTE:
+            tally.residual_ns[0] += entries[row.item // SLICES].low_ns
+            tally.residual_ns[1] += entries[row.item // SLICES].high_ns
+        until = since
+        stage = row.cause
+
+
+@inner
+def _last_to_end(stages, count):
+    last = np.int64(0)
+    for stage in range(1, count):
+        if stages[stage].end > stages[last].end:
+            last = stage
+    return last
+
+
+@inner
+def _run(s, ports, solve):
+    """Run one step with the rates of ``solve(net, ports)``; returns how long it takes, float64 ns."""
+    traffic, pool = s.traffic, s.traffic.pool
+    reset(traffic, len(s.work.chains))
+    _start(s)
+    now, flow_time = 0.0, np.inf
+    while True:
+        if traffic.net.counts[TOUCHED] > 0:
+            solve(traffic.net, ports)
+            flow_time = apply_rates(traffic, now)
+        now = min(next_timer_time(pool), flow_time)
+        if now == np.inf:
+            break
+        if flow_time <= now:
+            work_flows(traffic, now)
+            if traffic.net.counts[TOUCHED] == 0:
+                flow_time = next_flow_time(pool.flows, pool.count[FLOWS])
+        while next_timer_time(pool) <= now:
+            _tell(s, take_timer(pool), now)
+    s.tally.events[0] += pool.count[TIMERS]
+    if pool.count[STAGES] == 0:
+        return 0.0
+    last = _last_to_end(pool.stages, pool.count[STAGES])
+    _trace_back(pool.stages, s.work.entries, s.tally, last)
+    return pool.stages[last].end
+
+
+@kernel
+def run_fair(s, ports):
+    """One step under ``arbitration: fair``."""
+    return _run(s, ports, fair_rates_of_most)
+
+
+@kernel
+def run_round_robin(s, ports):
+    """One step under ``arbitration: round_robin``."""
+    return _run(s, ports, round_robin_rates)
+
+
+class SharedKernel:
+    """The strategy ``contention: shared``: runs steps, keeping one network, and one pool that grows as steps need."""
+
+    def __init__(self, machine: Machine, mesh: Mesh, assumptions):
+        self._machine = machine
+        self._queued = assumptions.source == "queued"
+        self._net = flow_network(machine, mesh)
+        if assumptions.arbitration == "round_robin":
+            self._run_step, self._ports = run_round_robin, build_ports(self._net, port_ranks(mesh))
+        else:
+            self._run_step, self._ports = run_fair, ()
+        self._metered = np.zeros(machine.dies + machine.link_resources)
+        self.pool = new_pool(machine, 0, 0)
+
+    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+        """Run one step; returns its end in ns."""
+        chains, moves = len(work.chains), work.moves.size
+        if chains > len(self.pool.chains) or STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves > len(self.pool.stages):
+            self.pool = new_pool(self._machine, 2 * chains, 2 * moves)
+        self._work = work
+        traffic = Traffic(self.pool, self._net, tally.resources, self._metered, self._machine.dies, self._queued)
+        return begin_ns + self._run_step(Run(self._machine, work, memory, tally, traffic), self._ports)
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        """What happened in the step that was run last; its times count from 0, whenever it began."""
+        return step_log(self.pool.stages[: self.pool.count[STAGES]], self._work, 0.0)

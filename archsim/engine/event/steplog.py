@@ -1,0 +1,56 @@
+"""What happened in one step, stage by stage: the log from which timelines are drawn.
+
+============ ================= ======================================================================
+column       dtype[stage]      meaning
+============ ================= ======================================================================
+``kind``     int64             ``microarch.blocks.request.State``
+``unit``     int64             ``microarch.blocks.request.Unit`` that served it (NONE: left out of the log)
+``die``      int64             where; -1 for a route
+``src, dst`` int64             ends of the route; -1 elsewhere
+``expert``   int64             -1 for hidden vectors
+``slice``    int64             0 gate, 1 up, 2 down; -1 for hidden vectors
+``tokens``   int64             of the sub-kernel; -1 for hidden vectors
+``start_ns`` float64           from the begin of the step
+``end_ns``   float64
+============ ================= ======================================================================
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archsim.engine.state import SLICES, Work
+from microarch.blocks.catalogue import UNIT
+from microarch.blocks.request import State, Unit
+
+AT_HOME = (State.REMOTE_LLC, State.REMOTE_HBM)
+ROUTES = (State.REQUEST, State.DATA, State.ACT_MOVE)
+
+
+def step_log(stages: np.ndarray, work: Work, begin_ns: float) -> dict[str, np.ndarray]:
+    """Columns of the module's table. ``stages``: a pool's rows with fields kind, item, parent, time and end."""
+    filled_at_home = (stages["kind"] == State.LLC_FILL) & (stages["kind"][stages["parent"]] == State.REMOTE_HBM)
+    served = UNIT[stages["kind"]] != Unit.NONE
+    stages, filled_at_home = stages[served], filled_at_home[served]
+    kind, item = stages["kind"], stages["item"]
+    hidden = kind >= State.ACT_READ
+    entries = work.entries[np.where(hidden, 0, item // SLICES)]
+    moves = work.moves.ravel()
+    move = moves[np.where(hidden, item, 0)] if len(moves) else np.zeros(len(kind), work.moves.dtype)
+    src = np.where(hidden, move["src"], np.where(kind == State.REQUEST, entries["die"], entries["home"]))
+    dst = np.where(hidden, move["dst"], np.where(kind == State.REQUEST, entries["home"], entries["die"]))
+    on_route = np.isin(kind, ROUTES)
+    place = np.where(np.isin(kind, AT_HOME) | filled_at_home, entries["home"], entries["die"])
+    place = np.where(kind == State.ACT_READ, move["src"], np.where(kind == State.ACT_WRITE, move["dst"], place))
+    return {
+        "kind": kind,
+        "unit": UNIT[kind],
+        "die": np.where(on_route, -1, place),
+        "src": np.where(on_route, src, -1),
+        "dst": np.where(on_route, dst, -1),
+        "expert": np.where(hidden, -1, entries["expert"]),
+        "slice": np.where(hidden, -1, item % SLICES),
+        "tokens": np.where(hidden, -1, entries["tokens"]),
+        "start_ns": stages["time"] - begin_ns,
+        "end_ns": stages["end"] - begin_ns,
+    }

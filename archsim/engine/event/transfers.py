@@ -1,0 +1,326 @@
+"""Timers and flows of a step under ``contention: shared``: what is under way, how fast, and what it tells when.
+
+A *timer* tells something at a time that is known. A *flow* moves the bytes of a stage through its resources at the rate
+that sharing leaves it; rates are constant between recomputes, so its end is known as soon as its rate is. Events are
+worked in the order of (time, stage), stages being numbered as they are created. This module knows stages as rows with a group, bytes and a latency; what a stage
+means is in ``archsim.engine.event.shared``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError
+from archsim.base.kernels import inner, outer
+from archsim.engine.event.heaps import calendar_pop, calendar_push
+from archsim.engine.network.flows import SPENT
+from archsim.engine.network.network import FlowNetwork, build_network, enter, leave
+from archsim.engine.network.round_robin import UNCOUPLED, xy_rank
+from archsim.engine.state import UNITS, Machine
+from microarch.fabric.mesh import Mesh
+from microarch.fabric.topology import link_rank
+
+NOBODY = np.int64(-1)
+STAGES, TIMERS, WAITING, FLOWS = np.arange(4)  # counters: rows used, timers created, timers waiting, flows under way
+IS_SERVED, HAS_SEGMENT, IS_COMPUTED = np.arange(3)  # what a timer tells of its stage
+STAGES_PER_CHAIN, STAGES_PER_MOVE, TIMERS_PER_STAGE = 9, 4, 2
+UNSATURATED = 1e-3  # (port-fair rates settle to 1e-4) a resource with more than this part of its capacity left is not a bottleneck
+
+STAGE = np.dtype(
+    [
+        ("time", "f8"),  # start
+        ("end", "f8"),
+        ("bound_from", "f8"),  # since when it was what the step waited for; before that it was its cause
+        ("hbm_ns", "f8"),  # time in which an HBM, not a link, limited its flow
+        ("bytes", "f8"),  # of its flow
+        ("first_bytes", "f8"),  # that are told of when they are there
+        ("latency", "f8"),  # added at the flow's end
+        ("group", "i8"),  # of flows, see flow_network
+        ("source", "i8"),  # die that an outgoing flow leaves, -1 for flows within a die
+        ("item", "i8"),  # chain, or move for the ACT_ states
+        ("parent", "i8"),  # stage that created it, -1 at the start of a step
+        ("cause", "i8"),  # stage that it had to wait for
+        ("next_out", "i8"),  # behind it in the queue of its source (source: queued), -1 if none
+        ("kind", "i8"),  # microarch.blocks.request.State
+        ("event", "i8"),  # microarch.blocks.request.Event that ends it; that of a look-up is known when it starts
+    ]
+)
+TIMER = np.dtype([("time", "f8"), ("tie", "i8"), ("stage", "i8"), ("tells", "i8")])  # tie: the stage, in order of creation
+FLOW = np.dtype(
+    [
+        ("start", "f8"),
+        ("rate", "f8"),  # bytes/ns
+        ("left", "f8"),  # bytes at the last change of rate
+        ("since", "f8"),  # time of that change, from the start
+        ("goal", "f8"),  # bytes left at the next thing to tell: first segment there, or 0
+        ("takes", "f8"),  # time of that, from the start
+        ("size", "f8"),
+        ("stage", "i8"),
+        ("group", "i8"),
+        ("hbm_bound", "i8"),  # whether an HBM is its bottleneck now
+    ]
+)
+CHAIN = np.dtype(
+    [
+        ("stage", "i8"),  # its compute stage
+        ("next", "i8"),  # behind it in the array's queue
+        ("ends_from", "f8"),  # when its GEMM may end, as the whole slice is there
+        ("last", "i8"),  # stage that brought the whole slice
+        ("arrived", "i8"),  # whether the whole slice is there
+        ("computed", "i8"),  # whether its GEMM has run for as long as it takes
+    ]
+)
+DIE = np.dtype(
+    [
+        ("first", "i8"),  # chain that the compute array takes next, -1 if none waits
+        ("last", "i8"),
+        ("running", "i8"),  # chain that it works on
+        ("latest", "i8"),  # stage that it worked on last
+        ("sending", "i8"),  # whether an outgoing flow is under way
+        ("first_out", "i8"),  # stage whose flow leaves next (source: queued)
+        ("last_out", "i8"),
+    ]
+)
+
+
+class Pool(NamedTuple):
+    """The step's stages and what waits for what."""
+
+    stages: np.ndarray  # STAGE[stage]
+    timers: np.ndarray  # TIMER[timer]
+    calendar: np.ndarray  # int64[timer]: heap of timers
+    flows: np.ndarray  # FLOW[flow], the first count[FLOWS] are under way
+    chains: np.ndarray  # CHAIN[chain]
+    dies: np.ndarray  # DIE[die]: who waits for the compute array, and to leave
+    count: np.ndarray  # int64[4]
+
+
+class Traffic(NamedTuple):
+    """What the functions of this module work on."""
+
+    pool: Pool
+    net: FlowNetwork
+    resources: np.ndarray  # Tally.resources
+    metered: np.ndarray  # float64[network resource]: until when busy and waiting time are counted
+    dies: int
+    queued: bool  # source: queued
+
+
+def flow_network(machine: Machine, mesh: Mesh) -> FlowNetwork:
+    """The network of HBMs (first) and links with all groups of flows.
+
+    Groups: HBM of a die; then by pair (source · dies + target) slices from an HBM, slices from an LLC, hidden vectors
+    (from HBM to HBM).
+    """
+    dies = mesh.dies
+    own = [[die] for die in range(dies)]
+    from_llc, from_hbm, hidden = [], [], []
+    for src in range(dies):
+        for dst in range(dies):
+            links = dies + mesh.route(src, dst)
+            from_llc.append(links)
+            from_hbm.append(np.concatenate([[src], links]))
+            hidden.append([src] if src == dst else np.concatenate([[src], links, [dst]]))
+    routes = [*own, *from_hbm, *from_llc, *hidden]
+    route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
+    capacity = np.concatenate([np.full(dies, machine.hbm_bytes_per_ns), machine.link_rates])
+    return build_network(capacity, route_ptr, np.concatenate(routes))
+
+
+def port_ranks(mesh: Mesh) -> np.ndarray:
+    """int32[resource] for ``archsim.engine.network.round_robin``: HBMs are uncoupled, links rise along every route.
+
+    Raises ArchsimError for a topology whose routes wait for each other in a circle: what routers that serve ports in turn do
+    there depends on their buffers, which are not modelled.
+    """
+    try:
+        links = xy_rank(mesh) if mesh.topology == "mesh" else link_rank(mesh)
+    except ValueError:
+        raise ArchsimError(
+            f"arbitration: round_robin has no steady state on topology {mesh.topology} of {mesh.x} × {mesh.y} dies, whose routes "
+            "wait for each other in a circle; use arbitration: fair"
+        ) from None
+    return np.concatenate([np.full(mesh.dies, UNCOUPLED), links]).astype(np.int32)
+
+
+def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
+    """An empty pool for steps of at most so many chains and moves (dispatch and combine together)."""
+    stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves
+    return Pool(
+        stages=np.zeros(stages, STAGE),
+        timers=np.zeros(TIMERS_PER_STAGE * stages, TIMER),
+        calendar=np.zeros(TIMERS_PER_STAGE * stages, np.int64),
+        flows=np.zeros(2 * chains + moves, FLOW),
+        chains=np.zeros(chains, CHAIN),
+        dies=np.zeros(machine.dies, DIE),
+        count=np.zeros(4, np.int64),
+    )
+
+
+@outer
+def reset(t, chains):
+    """Empty pool and meters for a step of so many chains."""
+    for i in range(len(t.pool.count)):
+        t.pool.count[i] = 0
+    for die in range(t.dies):
+        row = t.pool.dies[die]
+        row.first = row.last = row.running = row.latest = row.first_out = row.last_out = NOBODY
+        row.sending = 0
+    for chain in range(chains):
+        t.pool.chains[chain].arrived = t.pool.chains[chain].computed = 0
+    for r in range(len(t.metered)):
+        t.metered[r] = 0.0
+
+
+@outer
+def set_timer(pool, stage, time, tells):
+    """At ``time``, tell ``tells`` of the stage."""
+    timer = pool.count[TIMERS]
+    pool.count[TIMERS] += 1
+    row = pool.timers[timer]
+    row.time, row.tie, row.stage, row.tells = time, stage, stage, tells
+    pool.count[WAITING] = calendar_push(pool.calendar, pool.count[WAITING], timer, pool.timers)
+
+
+@inner
+def next_timer_time(pool):
+    """Infinity if no timer waits."""
+    return pool.timers[pool.calendar[0]].time if pool.count[WAITING] > 0 else np.inf
+
+
+@inner
+def take_timer(pool):
+    """The row of the timer that is next, which waits no more."""
+    timer, pool.count[WAITING] = calendar_pop(pool.calendar, pool.count[WAITING], pool.timers)
+    return timer
+
+
+@inner
+def _tally_row(dies, r):
+    """Row of ``Tally.resources`` of a network resource: HBMs come first there, then links."""
+    return r + dies if r < dies else r + (UNITS - 1) * dies
+
+
+@inner
+def _meter(t, group, now, n_bytes):
+    """Count busy and waiting time of the group's resources up to now, and bytes that are about to pass them."""
+    for position in range(t.net.groups[group].first, t.net.groups[group + 1].first):
+        r = t.net.positions[position].resource
+        load, row = t.net.resources[r].load, t.resources[_tally_row(t.dies, r)]
+        if load > 0:
+            row.busy_ns += now - t.metered[r]
+            row.wait_ns += (load - 1) * (now - t.metered[r])
+        row.bytes += n_bytes
+        t.metered[r] = now
+
+
+@outer
+def start_flow(t, stage, now):
+    """Let the bytes of a stage flow; the stage is served ``latency`` after the last of them."""
+    row = t.pool.stages[stage]
+    flow = t.pool.flows[t.pool.count[FLOWS]]
+    t.pool.count[FLOWS] += 1
+    flow.start, flow.rate, flow.left, flow.since, flow.size = now, 0.0, row.bytes, 0.0, row.bytes
+    flow.goal, flow.takes, flow.stage, flow.group, flow.hbm_bound = row.bytes - row.first_bytes, np.inf, stage, row.group, 0
+    _meter(t, row.group, now, np.int64(row.bytes))
+    enter(t.net, row.group)
+
+
+@outer
+def send(t, stage, now):
+    """An outgoing flow starts at once, or behind the others of its die (``source: queued``)."""
+    source = t.pool.dies[t.pool.stages[stage].source]
+    if not t.queued or not source.sending:
+        source.sending = 1
+        start_flow(t, stage, now)
+        return
+    t.pool.stages[stage].next_out = NOBODY
+    if source.first_out < 0:
+        source.first_out = stage
+    else:
+        t.pool.stages[source.last_out].next_out = stage
+    source.last_out = stage
+
+
+@inner
+def _end_flow(t, index, now):
+    """Take a flow off the network; its place is taken by the last one. A flow that waited for it may start."""
+    flow = t.pool.flows[index]
+    row, group = t.pool.stages[flow.stage], flow.group
+    if flow.hbm_bound:
+        row.hbm_ns += now - (flow.start + flow.since)
+    set_timer(t.pool, flow.stage, flow.start + (flow.takes + row.latency), IS_SERVED)
+    _meter(t, group, now, np.int64(0))
+    leave(t.net, group)
+    t.pool.count[FLOWS] -= 1
+    t.pool.flows[index] = t.pool.flows[t.pool.count[FLOWS]]
+    if t.queued and row.source >= 0:
+        source = t.pool.dies[row.source]
+        following = source.first_out
+        source.sending = following >= 0
+        if following >= 0:
+            source.first_out = t.pool.stages[following].next_out
+            start_flow(t, following, now)
+
+
+@outer
+def work_flows(t, now):
+    """Flows that have reached their goal: the first segment is there, or the last byte."""
+    index = 0
+    while index < t.pool.count[FLOWS]:
+        flow = t.pool.flows[index]
+        due = flow.start + flow.takes <= now or (flow.takes - (now - flow.start)) * flow.rate <= SPENT * flow.size
+        if not due:
+            index += 1
+        elif flow.goal > 0.0:
+            latency = t.pool.stages[flow.stage].latency
+            set_timer(t.pool, flow.stage, flow.start + (flow.takes + latency), HAS_SEGMENT)
+            flow.goal = 0.0
+            flow.takes = flow.since + flow.left / flow.rate
+        else:
+            _end_flow(t, index, now)
+
+
+@inner
+def _hbm_is_bottleneck(net, group, dies):
+    """Whether an HBM limits the group's flows; if the solver does not tell: is saturated, and no link of the route is."""
+    if net.groups[group].bottleneck >= 0:
+        return net.groups[group].bottleneck < dies
+    tight = False
+    for position in range(net.groups[group].first, net.groups[group + 1].first):
+        r = net.positions[position].resource
+        if net.resources[r].left <= UNSATURATED * net.resources[r].capacity:
+            if r >= dies:
+                return False
+            tight = True
+    return tight
+
+
+@outer
+def apply_rates(t, now):
+    """Count the flows whose rate has changed anew. Returns when the next flow has something to tell."""
+    soonest = np.inf
+    for index in range(t.pool.count[FLOWS]):
+        flow = t.pool.flows[index]
+        group = t.net.groups[flow.group]
+        if group.rate != flow.rate:
+            elapsed = now - flow.start
+            if flow.hbm_bound:
+                t.pool.stages[flow.stage].hbm_ns += elapsed - flow.since
+            flow.left = max(0.0, flow.left - flow.rate * (elapsed - flow.since))
+            flow.since, flow.rate = elapsed, group.rate
+            flow.takes = flow.since + max(0.0, flow.left - flow.goal) / flow.rate
+            flow.hbm_bound = np.int64(_hbm_is_bottleneck(t.net, flow.group, t.dies))
+        soonest = min(soonest, flow.start + flow.takes)
+    return soonest
+
+
+@inner
+def next_flow_time(flows, count):
+    """When the next flow has something to tell; infinity if none is under way."""
+    soonest = np.inf
+    for index in range(count):
+        soonest = min(soonest, flows[index].start + flows[index].takes)
+    return soonest

@@ -1,0 +1,227 @@
+"""The flows that are under way, kept so that a start or an end touches only its own neighbourhood.
+
+A *resource* is whatever flows share: a directed link, a die's injection or ejection port, the HBM of a die. A *group*
+is all flows over the same row of resources (same source, destination and kind): they have equal rates, so a group is
+held once, with the number of its flows as ``weight``. Which groups can exist is fixed when the network is built; how
+many flows each has changes with `enter` and `leave`. All functions but `build_network` are numba kernels.
+
+A *position* is one resource on one route; group g has positions ``groups[g].first`` up to ``groups[g + 1].first``, in
+travelling order.
+
+=============  ==============================  =====================================================================
+field          dtype[shape]                    meaning
+=============  ==============================  =====================================================================
+``resources``  RESOURCE[resource]              capacity, who uses it, and what the solvers have given out of it
+``groups``     GROUP[group + 1]                flows under way and their rate; the last row only ends the positions
+``positions``  POSITION[position]              resource and group of a position (no resource twice on one route)
+``users``      USER[position]                  positions of groups under way, by resource: ``resources[r].users`` of
+                                               them from ``resources[r].first_user`` on, in no order
+``lists``      int64[7, most + 1]              rows, filled up to a count: TOUCHED_GROUPS entered or left since the
+                                               last recompute; COMPONENT_GROUPS whose rate the last recompute wrote;
+                                               REACHED resources of that component; scratch of `fair`: OPEN, NEAR,
+                                               TIGHTEST and CHANGED resources
+``counts``     int64[5]                        TOUCHED, COMPONENT and REACHED_COUNT, the lengths of the first three
+                                               lists; STAMP, the number of recomputes; UNDER_WAY, groups with a flow
+=============  ==============================  =====================================================================
+
+Nothing is allocated after `build_network`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.kernels import inner, outer
+
+TOUCHED_GROUPS, COMPONENT_GROUPS, REACHED, OPEN, NEAR, TIGHTEST, CHANGED = np.arange(7)
+TOUCHED, COMPONENT, REACHED_COUNT, STAMP, UNDER_WAY = np.arange(5)
+
+RESOURCE = np.dtype(
+    [
+        ("capacity", "f8"),  # bytes/ns
+        ("left", "f8"),  # of the capacity, when the last recompute that reached the resource was done
+        ("share", "f8"),  # left / waiting
+        ("waiting", "i8"),  # flows whose rate is not fixed yet
+        ("newly_fixed", "i8"),  # flows fixed in this round
+        ("load", "i8"),  # flows under way through it
+        ("first_user", "i8"),
+        ("users", "i8"),  # groups under way through it
+        ("stamp", "i8"),  # last recompute that reached it
+    ],
+    align=True,
+)
+GROUP = np.dtype(
+    [
+        ("rate", "f8"),  # result of the solvers: bytes/ns of *each* flow of the group
+        ("weight", "i8"),  # flows under way
+        ("bottleneck", "i8"),  # resource that limits it (a saturated one on which none is faster); -1: the solver does not tell
+        ("first", "i8"),  # of its positions
+        ("stamp", "i8"),  # last recompute that wrote the rate
+        ("fixed_stamp", "i8"),  # last recompute that has fixed the rate
+        ("touched", "i8"),  # whether it is in the list of touched groups
+    ],
+    align=True,
+)
+POSITION = np.dtype([("resource", "i8"), ("group", "i8"), ("slot", "i8")], align=True)  # slot: its row in ``users``
+USER = np.dtype([("position", "i8"), ("group", "i8")], align=True)
+
+
+class FlowNetwork(NamedTuple):
+    """Arrays of records; see the module's table."""
+
+    resources: np.ndarray
+    groups: np.ndarray
+    positions: np.ndarray
+    users: np.ndarray
+    lists: np.ndarray
+    counts: np.ndarray
+
+
+def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
+    """An empty network over ``capacity: float64[resource]`` (bytes/ns) and the routes of all groups (CSR).
+
+    Raises ValueError for a capacity that is not positive and finite, or a route that passes a resource twice.
+    """
+    capacity = np.asarray(capacity, dtype=np.float64)
+    route_resources = np.asarray(route_resources, dtype=np.int64)
+    if not np.all(np.isfinite(capacity) & (capacity > 0)):
+        raise ValueError("every capacity must be positive and finite")
+    n_resources, n_groups, n_positions = len(capacity), len(route_ptr) - 1, len(route_resources)
+    route_group = np.repeat(np.arange(n_groups), np.diff(route_ptr))
+    if len(np.unique(route_group * n_resources + route_resources)) < n_positions:
+        raise ValueError("a route passes the same resource twice")
+
+    resources, groups = np.zeros(n_resources, RESOURCE), np.zeros(n_groups + 1, GROUP)
+    positions = np.zeros(n_positions, POSITION)
+    resources["capacity"] = resources["left"] = capacity
+    room = np.bincount(route_resources, minlength=n_resources)
+    resources["first_user"] = np.cumsum(room) - room
+    groups["first"] = route_ptr
+    groups["bottleneck"] = -1
+    positions["resource"], positions["group"] = route_resources, route_group
+    return FlowNetwork(
+        resources, groups, positions, users=np.zeros(n_positions, USER),
+        lists=np.zeros((7, max(n_groups, n_resources) + 1), np.int64), counts=np.zeros(5, np.int64),
+    )
+
+
+@inner
+def enter(net, group):
+    """A flow of ``group`` starts."""
+    _touch(net, group)
+    row = net.groups[group]
+    row.weight += 1
+    first_flow = row.weight == 1
+    if first_flow:
+        net.counts[UNDER_WAY] += 1
+    for p in range(row.first, net.groups[group + 1].first):
+        resource = net.resources[net.positions[p].resource]
+        resource.load += 1
+        if first_flow:
+            slot = resource.first_user + resource.users
+            net.users[slot].position, net.users[slot].group = p, group
+            net.positions[p].slot = slot
+            resource.users += 1
+
+
+@inner
+def leave(net, group):
+    """A flow of ``group`` ends."""
+    _touch(net, group)
+    row = net.groups[group]
+    row.weight -= 1
+    last_flow = row.weight == 0
+    if last_flow:
+        net.counts[UNDER_WAY] -= 1
+    for p in range(row.first, net.groups[group + 1].first):
+        resource = net.resources[net.positions[p].resource]
+        resource.load -= 1
+        if last_flow:
+            resource.users -= 1
+            last, slot = net.users[resource.first_user + resource.users], net.positions[p].slot
+            net.users[slot].position, net.users[slot].group = last.position, last.group
+            net.positions[last.position].slot = slot
+
+
+@inner
+def _touch(net, group):
+    if not net.groups[group].touched:
+        net.groups[group].touched = 1
+        net.lists[TOUCHED_GROUPS, net.counts[TOUCHED]] = group
+        net.counts[TOUCHED] += 1
+
+
+@outer
+def touched_component(net):
+    """Collect the groups under way that share a resource, directly or through others, with a touched one.
+
+    Lists them and their resources, forgets what was touched, and sets the rate of touched groups to 0 if they have no
+    flow left and to infinity if they do (it stays so if they pass no resource). Returns the number of groups.
+    """
+    net.counts[STAMP] += 1
+    found, reached = _start_from_touched(net)
+    stamp, under_way = net.counts[STAMP], net.counts[UNDER_WAY]
+    seen = 0
+    while seen < reached and found < under_way:
+        resource = net.resources[net.lists[REACHED, seen]]
+        seen += 1
+        for u in range(resource.first_user, resource.first_user + resource.users):
+            group = net.users[u].group
+            if net.groups[group].stamp != stamp:
+                net.groups[group].stamp = stamp
+                net.lists[COMPONENT_GROUPS, found] = group
+                found += 1
+                reached = _reach(net, group, stamp, reached)
+    net.counts[COMPONENT] = found
+    net.counts[REACHED_COUNT] = reached
+    return found
+
+
+@outer
+def whole_network(net):
+    """Reach all resources in use, forget what was touched, and set the rate of groups that have no flow left to 0."""
+    net.counts[STAMP] += 1
+    for i in range(net.counts[TOUCHED]):
+        row = net.groups[net.lists[TOUCHED_GROUPS, i]]
+        row.touched = 0
+        row.rate = 0.0 if row.weight == 0 else np.inf
+    net.counts[TOUCHED] = 0
+    reached = 0
+    for r in range(len(net.resources)):
+        net.lists[REACHED, reached] = r
+        reached += net.resources[r].load > 0
+    net.counts[REACHED_COUNT] = reached
+
+
+@inner
+def _start_from_touched(net):
+    """Put touched groups and their resources first; returns the numbers of both."""
+    stamp = net.counts[STAMP]
+    found, reached = np.int64(0), np.int64(0)  # not literals, of which each is a type of its own
+    for i in range(net.counts[TOUCHED]):
+        group = net.lists[TOUCHED_GROUPS, i]
+        row = net.groups[group]
+        row.touched = 0
+        reached = _reach(net, group, stamp, reached)
+        if row.weight == 0:
+            row.rate = 0.0
+        else:
+            row.rate = np.inf
+            row.stamp = stamp
+            net.lists[COMPONENT_GROUPS, found] = group
+            found += 1
+    net.counts[TOUCHED] = 0
+    return found, reached
+
+
+@inner
+def _reach(net, group, stamp, reached):
+    """Append the resources of a route that were not seen yet; returns the new count."""
+    for p in range(net.groups[group].first, net.groups[group + 1].first):
+        r = net.positions[p].resource
+        net.lists[REACHED, reached] = r
+        reached += net.resources[r].stamp != stamp
+        net.resources[r].stamp = stamp
+    return reached

@@ -1,0 +1,373 @@
+"""Rates where routers serve their input ports in turn and flows of a port share one buffer (port-fair, coupled FIFOs).
+
+The capacity of a link is shared max–min among its *input ports*: the links upstream, and the die itself, which is one
+input however many flows it sources (its own flows are queued apart and share that input max–min). Inside a port
+traffic leaves in the mix in which it came in, so a flow that is blocked ahead slows all that share its buffer: the
+throughput of port q is at most, for every link l that its traffic takes next,
+
+    limit(q) = share of q at l · (all traffic of q) / (the part of q's traffic that goes to l).
+
+Rates follow from shares in travelling order (forward), limits from shares against it (backward), over the acyclic
+order that XY routing gives the links; limits are damped, 0.6 old + 0.4 new, until none moves by more than `SETTLED`
+of its capacity (rates are then within a few tenths of a per cent of the fixed point). Rates are those of the steady
+state: what buffers hold when a flow starts or ends is not modelled.
+
+Resources with a rank are coupled as above (links, and injection and ejection ports, which are one FIFO each). Those
+with rank -1 (HBM) queue every flow apart: they limit a flow at its source to the level of a max–min fill of what the
+flows ask for, within the same fixed point, and never block others in a buffer.
+
+=============  ===================  ================================================================================
+field          dtype[shape]         meaning
+=============  ===================  ================================================================================
+``buffers``    BUFFER[resource+1]   limit of a resource, its ports, the ports that it feeds; the last row only ends them
+``ports``      PORT[port]           input ports by resource; an uncoupled resource has one, for all its flows
+``enters``     int64[position]      port by which a position enters its resource
+``entries``    int64[position]      groups of the component that enter by a port, ascending: from its ``first_entry``
+                                    up to its ``end_entry``
+``order``      int64[resource]      coupled resources by rank, then the uncoupled ones
+``sweep``      int64[resource]      those of the component, in this order
+``source``     float64[group]       rate at which a flow leaves its source
+=============  ===================  ================================================================================
+
+The contract of the incremental recompute is that of `fair`. All tolerances are relative.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.kernels import inner, outer
+from archsim.engine.network.network import COMPONENT_GROUPS, STAMP, FlowNetwork, touched_component
+
+UNCOUPLED = -1
+KEPT = 0.6  # part of the old limit that damping keeps
+SETTLED = 1e-4
+MAX_SWEEPS = 200
+
+BUFFER = np.dtype(
+    [
+        ("limit", "f8"),  # throughput of the port's buffer; level of an uncoupled resource
+        ("first_port", "i8"),
+        ("first_fed", "i8"),  # where the ports that it feeds begin in ``ports.fed``
+        ("coupled", "i8"),
+    ],
+    align=True,
+)
+PORT = np.dtype(
+    [
+        ("asked", "f8"),  # rate that arrives at the port
+        ("granted", "f8"),
+        ("resource", "i8"),  # that the port belongs to
+        ("upstream", "i8"),  # resource that feeds the port; -1: the die itself
+        ("first_entry", "i8"),
+        ("end_entry", "i8"),
+        ("fed", "i8"),  # a list of its own: ports that have an upstream resource, by that resource
+    ],
+    align=True,
+)
+
+
+class Ports(NamedTuple):
+    """Input ports of the coupled resources, and the solver's scratch; see the module's table."""
+
+    buffers: np.ndarray
+    ports: np.ndarray
+    enters: np.ndarray
+    entries: np.ndarray
+    order: np.ndarray
+    sweep: np.ndarray
+    source: np.ndarray
+
+
+def xy_rank(mesh) -> np.ndarray:
+    """int32[link]: an order of the mesh's links along which every XY route rises, from 0."""
+    step_x = mesh.x_of[mesh.link_dst] - mesh.x_of[mesh.link_src]
+    step_y = mesh.y_of[mesh.link_dst] - mesh.y_of[mesh.link_src]
+    along_x = np.where(step_x > 0, mesh.x_of[mesh.link_src], mesh.x - 1 - mesh.x_of[mesh.link_src])
+    along_y = mesh.x + np.where(step_y > 0, mesh.y_of[mesh.link_src], mesh.y - 1 - mesh.y_of[mesh.link_src])
+    return np.where(step_x != 0, along_x, along_y).astype(np.int32)
+
+
+def build_ports(net: FlowNetwork, rank) -> Ports:
+    """Input ports for ``rank: int64[resource]`` (-1: uncoupled), which must rise along the coupled part of every route.
+
+    Raises ValueError if it does not.
+    """
+    rank, route_resources = np.asarray(rank, dtype=np.int64), net.positions["resource"]
+    resources, positions = len(net.resources), len(route_resources)
+    keys = route_resources * (resources + 1) + _upstream(net, rank) + 1
+    keys, enters, room = np.unique(keys, return_inverse=True, return_counts=True)
+
+    ports, buffers = np.zeros(len(keys), PORT), np.zeros(resources + 1, BUFFER)
+    ports["resource"], ports["upstream"] = keys // (resources + 1), keys % (resources + 1) - 1
+    ports["first_entry"] = np.cumsum(room) - room
+    fed = np.flatnonzero(ports["upstream"] >= 0)
+    upstream = ports["upstream"][fed]
+    ports["fed"][: len(fed)] = fed[np.argsort(upstream, kind="stable")]
+    buffers["first_port"], buffers["first_fed"] = _csr_ptr(ports["resource"], resources), _csr_ptr(upstream, resources)
+    buffers["coupled"][:-1] = rank != UNCOUPLED
+    by_rank = np.argsort(rank, kind="stable")
+    uncoupled = rank[by_rank] == UNCOUPLED
+    return Ports(
+        buffers, ports, enters.astype(np.int64), entries=np.zeros(positions, np.int64),
+        order=np.concatenate([by_rank[~uncoupled], by_rank[uncoupled]]), sweep=np.zeros(resources, np.int64),
+        source=np.zeros(len(net.groups) - 1),
+    )
+
+
+def _upstream(net, rank) -> np.ndarray:
+    """int64[position]: the coupled resource before each coupled one on its route; -1 where there is none."""
+    route_resources, route_group = net.positions["resource"], net.positions["group"]
+    coupled = np.flatnonzero(rank[route_resources] != UNCOUPLED)
+    before, after = coupled[:-1], coupled[1:]
+    same_route = route_group[before] == route_group[after]
+    before, after = before[same_route], after[same_route]
+    falls = np.flatnonzero(rank[route_resources[before]] >= rank[route_resources[after]])
+    if len(falls):
+        p, q = before[falls[0]], after[falls[0]]
+        raise ValueError(
+            f"route {route_group[p]}: rank falls from resource {route_resources[p]} to resource {route_resources[q]}"
+        )
+    upstream = np.full(len(route_resources), -1, dtype=np.int64)
+    upstream[after] = route_resources[before]
+    return upstream
+
+
+def _csr_ptr(owner, owners) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=owners))]).astype(np.int64)
+
+
+@outer
+def round_robin_rates(net, ports):
+    """Steady-state rates of the touched component; returns its number of groups. See `fair` for the contract."""
+    found = touched_component(net)
+    coupled, reached = _collect_resources(net, ports)
+    _collect_entries(net, ports)
+    for _ in range(MAX_SWEEPS):
+        _forward(net, ports, found, coupled, reached)
+        moved = max(_backward(net, ports, coupled), _fill_uncoupled(net, ports, coupled, reached))
+        if moved <= SETTLED:
+            break
+    _forward(net, ports, found, coupled, reached)
+    _clip_uncoupled(net, ports, coupled, reached)
+    _count_left(net, ports, reached)
+    return found
+
+
+@inner
+def _collect_resources(net, ports):
+    """Resources of the component, with empty ports; returns the numbers of the coupled ones and of all."""
+    stamp = net.counts[STAMP]
+    coupled, reached = 0, 0
+    for i in range(len(ports.order)):
+        r = ports.order[i]
+        if net.resources[r].stamp == stamp:
+            buffer = ports.buffers[r]
+            buffer.limit = net.resources[r].capacity
+            coupled += buffer.coupled
+            ports.sweep[reached] = r
+            reached += 1
+            for k in range(buffer.first_port, ports.buffers[r + 1].first_port):
+                ports.ports[k].end_entry = ports.ports[k].first_entry
+    return coupled, reached
+
+
+@inner
+def _collect_entries(net, ports):
+    """Lay out the component by port. Groups ascend, so that sums, and rates, do not depend on who came first."""
+    stamp = net.counts[STAMP]
+    for group in range(len(net.groups) - 1):
+        if net.groups[group].stamp == stamp:
+            for p in range(net.groups[group].first, net.groups[group + 1].first):
+                port = ports.ports[ports.enters[p]]
+                ports.entries[port.end_entry] = group
+                port.end_entry += 1
+
+
+@outer
+def _forward(net, ports, found, coupled, reached):
+    """Rates from limits, in travelling order. A flow's rate can only fall on its way, so the last is feasible."""
+    _limit_sources(net, ports, found, coupled, reached)
+    for i in range(coupled):
+        r = ports.sweep[i]
+        first, last = ports.buffers[r].first_port, ports.buffers[r + 1].first_port
+        for k in range(first, last):
+            ports.ports[k].asked = _taken(net, ports, k)
+        level = _water_level(ports.ports, first, last, ports.buffers[r].limit)
+        for k in range(first, last):
+            port = ports.ports[k]
+            port.granted = min(port.asked, level)
+            if port.asked > level:
+                if port.upstream < 0:
+                    _share_die_input(net, ports, k, level)
+                else:
+                    _slow_down(net, ports, k, level / port.asked)
+
+
+@inner
+def _taken(net, ports, k):
+    """Bytes/ns of all flows that enter by port ``k``."""
+    total = 0.0
+    for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
+        group = net.groups[ports.entries[e]]
+        total += group.rate * group.weight
+    return total
+
+
+@inner
+def _slow_down(net, ports, k, factor):
+    """Multiply the rates of the flows that enter by port ``k``."""
+    for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
+        net.groups[ports.entries[e]].rate *= factor
+
+
+@inner
+def _limit_sources(net, ports, found, coupled, reached):
+    """A flow leaves its source at the least level of the uncoupled resources on its route."""
+    for i in range(found):
+        ports.source[net.lists[COMPONENT_GROUPS, i]] = np.inf
+    for i in range(coupled, reached):
+        buffer = ports.buffers[ports.sweep[i]]
+        port = ports.ports[buffer.first_port]
+        for e in range(port.first_entry, port.end_entry):
+            group = ports.entries[e]
+            ports.source[group] = min(ports.source[group], buffer.limit)
+    for i in range(found):
+        group = net.lists[COMPONENT_GROUPS, i]
+        net.groups[group].rate = ports.source[group]
+
+
+@inner
+def _water_level(ports, first, last, capacity):
+    """Max–min level at which what ``ports[first:last]`` ask fills ``capacity``; infinity if it does not."""
+    level, before = 0.0, -1
+    while True:
+        left, sharing = capacity, 0
+        for k in range(first, last):
+            if ports[k].asked <= level:
+                left -= ports[k].asked
+            else:
+                sharing += 1
+        if sharing == 0:
+            return np.inf
+        if sharing == before:
+            return level
+        level = max(level, left / sharing)
+        before = sharing
+
+
+@inner
+def _offer(ports, first, last, capacity, k):
+    """What port ``k`` would get of ``capacity`` if it asked for everything and the others for what they do."""
+    kept = ports[k].asked
+    ports[k].asked = np.inf
+    level = _water_level(ports, first, last, capacity)
+    ports[k].asked = kept
+    return level
+
+
+@outer
+def _share_die_input(net, ports, k, granted):
+    """Max–min fill of a die's own input ``k``, whose flows are queued apart and may be slower at their source."""
+    begin, end = ports.ports[k].first_entry, ports.ports[k].end_entry
+    level, before = 0.0, -1
+    while True:
+        left, sharing = granted, 0
+        for e in range(begin, end):
+            group = ports.entries[e]
+            if ports.source[group] <= level:
+                left -= ports.source[group] * net.groups[group].weight
+            else:
+                sharing += net.groups[group].weight
+        if sharing == before or sharing == 0:
+            break
+        level = max(level, left / sharing)
+        before = sharing
+    for e in range(begin, end):
+        group = ports.entries[e]
+        net.groups[group].rate = min(ports.source[group], level)
+
+
+@outer
+def _backward(net, ports, coupled):
+    """Limits from shares, against the travelling order; returns the largest move relative to capacity."""
+    stamp = net.counts[STAMP]
+    moved = 0.0
+    for i in range(coupled - 1, -1, -1):
+        r = ports.sweep[i]
+        total = 0.0
+        for k in range(ports.buffers[r].first_port, ports.buffers[r + 1].first_port):
+            total += ports.ports[k].granted
+        new = net.resources[r].capacity
+        for i_fed in range(ports.buffers[r].first_fed, ports.buffers[r + 1].first_fed):
+            k = ports.ports[i_fed].fed
+            after = ports.ports[k].resource
+            if net.resources[after].stamp == stamp and ports.ports[k].asked > 0.0:
+                first, last = ports.buffers[after].first_port, ports.buffers[after + 1].first_port
+                offer = _offer(ports.ports, first, last, ports.buffers[after].limit, k)
+                new = min(new, offer * (total / ports.ports[k].asked))
+        moved = max(moved, _damp(ports.buffers[r], net.resources[r].capacity, new))
+    return moved
+
+
+@inner
+def _fill_uncoupled(net, ports, coupled, reached):
+    """Levels of the uncoupled resources, where a flow that nothing else slows asks for all, any other for its rate.
+
+    Returns the largest move relative to capacity.
+    """
+    moved = 0.0
+    for i in range(coupled, reached):
+        r = ports.sweep[i]
+        capacity, buffer = net.resources[r].capacity, ports.buffers[r]
+        port = ports.ports[buffer.first_port]
+        level, before = 0.0, -1
+        while True:
+            left, sharing = capacity, 0
+            for e in range(port.first_entry, port.end_entry):
+                group = net.groups[ports.entries[e]]
+                if group.rate < buffer.limit and group.rate <= level:
+                    left -= group.rate * group.weight
+                else:
+                    sharing += group.weight
+            if sharing == before:
+                break
+            if sharing == 0:
+                level = capacity
+                break
+            level = max(level, left / sharing)
+            before = sharing
+        moved = max(moved, _damp(buffer, capacity, level))
+    return moved
+
+
+@inner
+def _damp(buffer, capacity, new):
+    """Move a limit towards its new value; returns the move relative to capacity."""
+    move = (1.0 - KEPT) * (new - buffer.limit)
+    buffer.limit += move
+    return abs(move) / capacity
+
+
+@inner
+def _clip_uncoupled(net, ports, coupled, reached):
+    """Scale flows down where an uncoupled resource is over its capacity by what the fixed point leaves open."""
+    for i in range(coupled, reached):
+        r = ports.sweep[i]
+        capacity, k = net.resources[r].capacity, ports.buffers[r].first_port
+        total = _taken(net, ports, k)
+        if total > capacity:
+            _slow_down(net, ports, k, capacity / total)
+
+
+@inner
+def _count_left(net, ports, reached):
+    """What the flows leave of the resources."""
+    for i in range(reached):
+        r = ports.sweep[i]
+        left = net.resources[r].capacity
+        for k in range(ports.buffers[r].first_port, ports.buffers[r + 1].first_port):
+            left -= _taken(net, ports, k)
+        net.resources[r].left = left

@@ -1,0 +1,215 @@
+"""From an exported graph to a model of archsim, and a table of its matrix products and attention operators.
+
+Nothing is guessed: a field that the graph does not tell must be given, and one that is given must not contradict it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from archsim.base.errors import SpecError
+from archsim.models.onnx_graph import Graph, attribute
+from archsim.models.onnx_moe import MoeLayer, moe_layers
+from archsim.specs.model import ModelSpec
+
+FLAGS = {
+    "layers": "--layers",
+    "moe_layers": "--moe-layers",
+    "hidden": "--hidden",
+    "expert_ffn": "--expert-ffn",
+    "experts": "--experts",
+    "top_k": "--top-k",
+    "shared_experts": "--shared-experts",
+    "shared_ffn": "--shared-ffn",
+}
+"""Field of a ModelSpec → the option of ``archsim model import`` that supplies it."""
+
+OPERATOR_COLUMNS = (
+    "node",
+    "operator",
+    "layer",
+    "part",
+    "weights",
+    "experts",
+    "k",
+    "n",
+    "flop_per_row",
+    "weight_bytes",
+    "flop_per_row_and_context_token",
+    "kv_heads",
+    "head_size",
+)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """spec: the model. found: what was recognised, in lines. operators: rows of the table, by OPERATOR_COLUMNS."""
+
+    spec: ModelSpec
+    found: list[str]
+    operators: list[dict]
+
+
+def import_model(path: Path, name: str | None = None, given: dict | None = None) -> Imported:
+    """Read a graph. given: fields of the ModelSpec that the caller knows. Raises SpecError naming what is missing."""
+    graph, given = Graph(path), {field: value for field, value in (given or {}).items() if value is not None}
+    try:
+        layers = moe_layers(graph)
+    except RecursionError as error:
+        raise SpecError(f"{path}: not an ONNX graph: nodes follow from themselves") from error
+    if not layers:
+        raise SpecError(_no_moe(graph))
+    fields, problems = _fields(graph, layers, given)
+    lines = _lines(graph, layers)
+    if problems:
+        raise SpecError("\n".join([*lines, *(f"{path}: {problem}" for problem in problems)]))
+    try:
+        spec = ModelSpec(name=name or path.stem, source=f"graph {path.name}, {len(graph.nodes)} nodes", **fields)
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise SpecError(f"{path}: what was found makes no model: {told}") from error
+    return Imported(spec, lines, operators(graph, layers))
+
+
+def _no_moe(graph: Graph) -> str:
+    routers = sum(node.op_type == "TopK" for node in graph.nodes)
+    hint = (
+        f"; it calls functions of its own ({', '.join(graph.functions[:3])}): inline them first"
+        if graph.functions
+        else ""
+    )
+    return (
+        f"{graph.path}: no MoE layer was recognised among {len(graph.nodes)} nodes ({len(graph.products)} products with "
+        f"weights, {routers} TopK, no MoE or QMoE operator){hint}; archsim models MoE layers, a dense model has none"
+    )
+
+
+def _fields(graph: Graph, layers: list[MoeLayer], given: dict) -> tuple[dict, list[str]]:
+    """(fields of the spec, problems)."""
+    fields, problems = {}, []
+    for name in ("hidden", "experts", "top_k", "expert_ffn", "shared_experts", "shared_ffn"):
+        values = {getattr(layer, name): layer.layer for layer in layers}
+        if len(values) > 1:
+            told = ", ".join(f"{value} in layer {layer}" for value, layer in values.items())
+            problems.append(f"{name} differs between layers: {told}; archsim's MoE layers are alike")
+            continue
+        (found,) = values
+        _settle(name, found, given, fields, problems)
+    if fields.get("shared_experts") == 0:
+        fields.pop("shared_ffn", None)
+    _settle("layers", _depth(graph), given, fields, problems)
+    _settle("moe_layers", _spacing([layer.layer for layer in layers]), given, fields, problems)
+    if None in (layer.layer for layer in layers) and "moe_layers" not in given:
+        problems.append("the names of nodes and weights do not number the layers")
+    return {name: value for name, value in fields.items() if value is not None}, problems
+
+
+def _settle(name: str, found, given: dict, fields: dict, problems: list[str]) -> None:
+    """What was found, or else what was given; a problem where there is neither, or both and they differ."""
+    told = given.get(name)
+    optional = name == "shared_ffn" and fields.get("shared_experts") == 0
+    if found is not None and told is not None and found != told:
+        problems.append(f"{name} is {found} in the graph; {FLAGS[name]} says {told}")
+    elif found is None and told is None and not optional:
+        problems.append(f"{name} could not be found; give it with {FLAGS[name]}")
+    fields[name] = told if found is None else found
+
+
+def _depth(graph: Graph) -> int | None:
+    """Number of layers: names number them 0, 1, … without a gap."""
+    numbers = {layer for node in graph.nodes if (layer := graph.layer_of(node)) is not None}
+    return len(numbers) if numbers and numbers == set(range(len(numbers))) else None
+
+
+def _spacing(numbers: list[int | None]) -> dict | None:
+    """first, last and every of layer numbers at even distances; None where they are not, or not known."""
+    if None in numbers or len(set(numbers)) < len(numbers):
+        return None
+    numbers = sorted(numbers)
+    every = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+    even = numbers == list(range(numbers[0], numbers[-1] + 1, every))
+    return {"first": numbers[0], "last": numbers[-1], "every": every} if even else None
+
+
+def _lines(graph: Graph, layers: list[MoeLayer]) -> list[str]:
+    """What was recognised and what was not."""
+    lines = []
+    for layer in layers:
+        shared = f", {layer.shared_experts} shared of {layer.shared_ffn}" if layer.shared_experts else ""
+        lines.append(
+            f"layer {layer.layer}: MoE, {layer.how}: top-{layer.top_k} of {layer.experts} experts, "
+            f"{layer.hidden} → {layer.expert_ffn}{shared}"
+        )
+        lines += [f"layer {layer.layer}: not clear: {note}" for note in layer.notes]
+    known = {layer.layer for layer in layers}
+    dense = sorted({p.layer for p in graph.products if p.layer is not None} - known)
+    if dense:
+        lines.append(f"dense layers: {', '.join(map(str, dense))}")
+    parts = {node for layer in layers for node in layer.parts}
+    other = [product for product in graph.products if product.node not in parts]
+    lines.append(f"other products with weights (attention, dense layers, head): {len(other)}")
+    lines.append(f"attention operators: {len(graph.attention)}")
+    if graph.functions:
+        lines.append(f"functions that were not looked into: {', '.join(graph.functions)}")
+    return lines
+
+
+def operators(graph: Graph, layers: list[MoeLayer]) -> list[dict]:
+    """A row for every product with weights, every weight of a fused MoE operator, and every attention operator.
+
+    flop_per_row: 2·k·n, of one expert where there are several. flop_per_row_and_context_token: of attention, products
+    with keys and with values, 4·heads·head_size.
+    """
+    parts = {node: part for layer in layers for node, part in layer.parts.items()}
+    rows = []
+    for product in graph.products:
+        place = {"node": product.node, "operator": product.op, "layer": product.layer}
+        part = parts.get(product.node, "")
+        rows.append(_row(place, part, product.weight, product.experts, product.k, product.n, product.bits))
+    for node in graph.nodes:
+        if node.op_type in ("MoE", "QMoE"):
+            rows += _fused_rows(graph, node)
+    for node in graph.attention:
+        heads, size = attribute(node, "num_heads", attribute(node, "q_num_heads", None)), _head_size(graph, node)
+        rows.append(
+            dict.fromkeys(OPERATOR_COLUMNS)
+            | {
+                "node": graph.named(node),
+                "operator": node.op_type,
+                "layer": graph.layer_of(node),
+                "part": "attention",
+                "flop_per_row_and_context_token": 4 * heads * size if heads and size else None,
+                "kv_heads": attribute(node, "kv_num_heads", heads),
+                "head_size": size,
+            }
+        )
+    return rows
+
+
+def _fused_rows(graph: Graph, node) -> list[dict]:
+    quantised = node.op_type == "QMoE"
+    pack = 8 // attribute(node, "expert_weight_bits", 4) if quantised else 1
+    rows = []
+    for place in range(2, min(len(node.input), 11 if quantised else 8), 3 if quantised else 2):
+        found = graph.weight(node.input[place])
+        if found and len(found[1]) == 3:
+            (experts, k, n), bits = found[1], found[2] // pack
+            about = {"node": graph.named(node), "operator": node.op_type, "layer": graph.layer_of(node)}
+            rows.append(_row(about, "expert", found[0], experts, k, n * pack, bits))
+    return rows
+
+
+def _row(place: dict, part: str, weight: str, experts: int, k: int, n: int, bits: int) -> dict:
+    sizes = {"experts": experts, "k": k, "n": n, "flop_per_row": 2 * k * n, "weight_bytes": experts * k * n * bits // 8}
+    return dict.fromkeys(OPERATOR_COLUMNS) | place | {"part": part, "weights": weight} | sizes
+
+
+def _head_size(graph: Graph, node) -> int | None:
+    """Columns of the query over its heads, where a product with weights makes the query."""
+    heads = attribute(node, "num_heads", attribute(node, "q_num_heads", None))
+    for before in graph.upstream(node.input[0], lambda each: each.output[0] in graph.product_of) if node.input else ():
+        product = graph.product_of.get(before.output[0])
+        if product and heads and product.n % heads == 0:
+            return product.n // heads
+    return None

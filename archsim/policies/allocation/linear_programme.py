@@ -1,0 +1,139 @@
+"""Allocation ``lp``: a step's plan by linear programming (SciPy's HiGHS), rounded to whole experts and tokens.
+
+What is left to gain, not what a machine would do: the programme knows the loads of all resources at once, and costs as much as it
+costs. Loads are those that the Global CP can know: compute and HBM reads of every die, and weights on the link from an
+expert's home to each of its neighbours. Hidden vectors are not in them, as in the other rules.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.policies.allocation.rules import SLICES, Effort, Plan, StepView
+
+LEAST_SHARE = 1e-6  # of an expert's tokens; less is rounding of the solver
+# What a ns on a link costs beside the time of the fullest resource: among plans that are about as fast, the one that fetches least.
+LINK_COST = 0.02
+
+
+class _Choices(NamedTuple):
+    """An expert as a whole on a candidate die: what it loads. Three resources each; a load may be 0."""
+
+    row: np.ndarray  # int64[choice] place of the expert among the active ones
+    die: np.ndarray  # int64[choice]
+    weights: np.ndarray  # int64[choice, 3] HBM of the die, HBM of the home, link
+    weights_ns: np.ndarray  # float64[choice, 3]: as soon as the die runs any token
+    array: np.ndarray  # int64[choice]
+    array_ns: np.ndarray  # float64[choice]: for all tokens
+    resources: int
+
+
+def lp(step: StepView) -> Plan:
+    """Shares of experts that keep the fullest resource lowest; every expert then takes the best of its shares' dies or a division."""
+    active = np.flatnonzero(step.tokens)
+    if not len(active):
+        return Plan(*(np.zeros(0, np.int32),) * 3)
+    choices = _choices(step, active)
+    share, iterations, operations = _solve(choices, len(active))
+    given = _round(step.tokens[active].astype(np.int64), choices, share)
+    chosen = np.flatnonzero(given)
+    chosen = chosen[np.lexsort((choices.die[chosen], choices.row[chosen]))]
+    counted = np.bincount(choices.row, minlength=len(active))
+    divided = np.bincount(choices.row[chosen], minlength=len(active))
+    effort = Effort(True, len(active), counted, divided, iterations * operations)
+    entries = active[choices.row[chosen]], choices.die[chosen], given[chosen]
+    return Plan(*(column.astype(np.int32) for column in entries), effort)
+
+
+def _choices(step: StepView, active: np.ndarray) -> _Choices:
+    """Candidates: home, its neighbours, and dies that hold all slices."""
+    costs, dies = step.costs, len(step.hops)
+    home, copied = step.home[active].astype(np.int64), step.copied_slices[active].astype(np.int64)
+    row, die = np.nonzero((step.hops[home] <= 1) | (copied == SLICES))
+    source, here = home[row], np.where(home[row] == die, 0, copied[row, die])
+    away = np.where(source == die, SLICES, SLICES - here)  # slices that the home reads
+    slice_ns = costs.slice_bytes / costs.hbm_bytes_per_ns
+    link_ns = np.where(source == die, 0.0, away * costs.slice_bytes / costs.link_bytes_per_ns)
+    links = 2 * dies + source * dies + die
+    used, link = np.unique(links, return_inverse=True)
+    return _Choices(
+        row, die, np.stack([die, source, 2 * dies + link], axis=1), np.stack([here * slice_ns, away * slice_ns, link_ns], axis=1),
+        dies + die, step.tokens[active][row] * costs.flop_per_token / costs.flop_per_ns, 2 * dies + len(used),
+    )
+
+
+def _solve(choices: _Choices, rows: int) -> tuple[np.ndarray, int, int]:
+    """(share float64[choice], iterations, multiply-adds an iteration) of the linear programme.
+
+    An iteration of the revised simplex method prices the columns and updates an inverse of the basis: entries + rows²
+    (Chvátal, Linear Programming, 1983, chapter 7).
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import csc_array
+
+    count, column = len(choices.row), np.arange(len(choices.row))
+    place = np.concatenate([choices.weights.ravel(), choices.array]), np.concatenate([np.repeat(column, 3), column])
+    scale = choices.array_ns.sum() + choices.weights_ns.max()
+    loads = csc_array((np.concatenate([choices.weights_ns.ravel(), choices.array_ns]) / scale, place), shape=(choices.resources, count))
+    time = csc_array(-np.ones((choices.resources, 1)))
+    once = csc_array((np.ones(count), (choices.row, column)), shape=(rows, count + 1))
+    solved = linprog(
+        np.append(LINK_COST * choices.weights_ns[:, 2] / scale, 1.0), _beside(loads, time), np.zeros(choices.resources), once, np.ones(rows), method="highs-ds"
+    )
+    if solved.status != 0:
+        raise RuntimeError(f"linear programme of a step: {solved.message}")
+    entries = loads.nnz + choices.resources + count
+    return solved.x[:-1], int(solved.nit), entries + (choices.resources + rows) ** 2
+
+
+def _beside(left, right):
+    from scipy.sparse import hstack
+
+    return hstack([left, right], format="csc")
+
+
+def _round(tokens: np.ndarray, choices: _Choices, share: np.ndarray) -> np.ndarray:
+    """Tokens of every choice, int64[choice]. Undivided experts first; then the others, the largest first, as is best by then."""
+    begin = np.searchsorted(choices.row, np.arange(len(tokens) + 1))
+    load, given, divided = np.zeros(choices.resources), np.zeros(len(share), np.int64), []
+    for row in range(len(tokens)):
+        mine = np.arange(begin[row], begin[row + 1])
+        mine = mine[share[mine] > LEAST_SHARE]
+        if len(mine) > 1:
+            divided.append((-tokens[row], row, mine))
+        else:
+            _give(choices, load, mine, np.ones(1))
+            given[mine] = tokens[row]
+    for _, row, mine in sorted(divided, key=lambda each: each[:2]):
+        options = [(choice, tokens[row : row + 1]) for choice in mine[:, None]] + [(mine, _divide(tokens[row], share[mine]))]
+        after = [_after(choices, load, option, counts / tokens[row]) for option, counts in options]
+        best = min(range(len(options)), key=after.__getitem__)
+        option, counts = options[best]
+        _give(choices, load, option[counts > 0], counts[counts > 0] / tokens[row])
+        given[option] = counts
+    return given
+
+
+def _divide(tokens: int, share: np.ndarray) -> np.ndarray:
+    """``tokens`` by largest remainder, int64; the earlier choice wins ties."""
+    wished = tokens * share / share.sum()
+    counts = np.floor(wished).astype(np.int64)
+    rest = np.argsort(counts - wished, kind="stable")[: tokens - counts.sum()]
+    counts[rest] += 1
+    return counts
+
+
+def _give(choices: _Choices, load: np.ndarray, option: np.ndarray, part: np.ndarray) -> None:
+    """Add what an expert loads that runs on the dies of ``option``, each a part of its tokens. Its home reads a slice once."""
+    np.add.at(load, choices.weights[option][:, [0, 2]], choices.weights_ns[option][:, [0, 2]])
+    load[choices.weights[option[0], 1]] += choices.weights_ns[option, 1].max()
+    np.add.at(load, choices.array[option], part * choices.array_ns[option])
+
+
+def _after(choices: _Choices, load: np.ndarray, option: np.ndarray, part: np.ndarray) -> tuple[float, float]:
+    """(fullest resource, sum of all loads) if an expert were given so, ns."""
+    tried = load.copy()
+    _give(choices, tried, option[part > 0], part[part > 0])
+    return float(tried.max()), float(tried.sum())

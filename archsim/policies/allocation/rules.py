@@ -1,0 +1,263 @@
+"""Allocation: which die works on how many tokens of which expert in one step.
+
+An allocation is a pure function ``(step: StepView, **parameters) -> Plan``. It sees one step's demand, where weights
+lie and what things cost; it has no clock and no memory. ``package.module:function`` of a user's own works the same.
+
+=============== ===========================================================================================
+name            rule
+=============== ===========================================================================================
+``first_seen``  experts in order of first appearance in the demand, the i-th on die (i + offset) mod D;
+                weights are read from wherever they lie (published simulator's ``base``)
+``home``        every expert on its home die (expert parallelism, ``ep``)
+``isca26``      blocks of tokens to the candidate that keeps the worse of {candidate, data source} lowest
+                (published simulator; Yu et al., ISCA 2026, algorithm 1)
+``paper``       blocks of tokens to the candidate of lowest cost, hosts and dies within a distance of a host
+                (Yu et al., arXiv 2510.05497 algorithm 1 as the paper states it)
+``lp``          shares of experts that keep the fullest resource lowest, by linear programming, rounded
+                (``archsim.policies.allocation.linear_programme``)
+=============== ===========================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.kernels import inner, kernel
+from archsim.specs.model import SLICES
+
+
+class Costs(NamedTuple):
+    """What an allocation may assume about the machine: effective bandwidths in bytes per ns, rates in FLOP per ns."""
+
+    slice_bytes: int
+    flop_per_token: float  # of one expert: 6 * hidden * ffn
+    flop_per_ns: float
+    hbm_bytes_per_ns: float
+    link_bytes_per_ns: float
+    hbm_latency_ns: float
+    hop_ns: float
+
+
+class StepView(NamedTuple):
+    """What the Global CP knows when it allocates a step."""
+
+    tokens: np.ndarray  # int32[expert]
+    first_seen: np.ndarray  # int16[expert] experts in order of first appearance, -1 behind the last
+    home: np.ndarray  # int32[expert]
+    copied_slices: np.ndarray  # int8[expert, die] slices of the expert the die holds copies of
+    hops: np.ndarray  # int32[die, die]
+    costs: Costs
+
+
+class Effort(NamedTuple):
+    """What an allocation did, for whoever charges it: counts, not times."""
+
+    global_demand: bool  # whether it looked at the tokens of more than one die
+    sorted_experts: int
+    candidates: np.ndarray  # int64[active expert] ranked for it
+    blocks: np.ndarray  # int64[active expert] given out one by one
+    operations: int = 0  # multiply-adds of a solver
+
+
+NO_EFFORT = Effort(False, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+class Plan(NamedTuple):
+    """Who does what: entries in order of expert, then as the rule gives them."""
+
+    expert: np.ndarray  # int32[entry]
+    die: np.ndarray  # int32[entry]
+    tokens: np.ndarray  # int32[entry], > 0
+    effort: Effort = NO_EFFORT
+
+
+def first_seen(step: StepView, offset: int = 7) -> Plan:
+    """The i-th expert to appear goes to die (i + offset) mod D, with all of its tokens."""
+    order = step.first_seen[step.first_seen >= 0].astype(np.int32)
+    die = ((np.arange(len(order)) + offset) % len(step.hops)).astype(np.int32)
+    by_expert = np.argsort(order, kind="stable")
+    expert = order[by_expert]
+    return Plan(expert, die[by_expert], step.tokens[expert].astype(np.int32), NO_EFFORT._replace(global_demand=True))
+
+
+def home(step: StepView) -> Plan:
+    """Every active expert runs where it lives."""
+    expert = np.flatnonzero(step.tokens).astype(np.int32)
+    return Plan(expert, step.home[expert].astype(np.int32), step.tokens[expert].astype(np.int32))
+
+
+def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan:
+    """The published simulator's allocation (its rules are restated in ``docs/policies.md``).
+
+    ``block_tokens``: tokens given out at a time. ``candidates``: kept at least, more for experts with many tokens.
+    """
+    order, plan = _by_tokens(step.tokens), _blank(step)
+    effort = _effort(order)
+    _place_isca26(step, order, block_tokens, candidates, np.zeros(len(step.hops), LOAD), *plan, effort.candidates, effort.blocks)
+    return _in_expert_order(*plan, effort)
+
+
+def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
+    """Blocks to the candidate of least ``load + max(weight read, block compute)``; hosts and dies near one.
+
+    Reading of the paper's open points: ascending token count, no truncation of candidates, the weight read paid once
+    for each (expert, die), ties to the earlier candidate, hosts first.
+    """
+    order, plan = _by_tokens(step.tokens), _blank(step)
+    effort, dies = _effort(order), len(step.hops)
+    _place_paper(step, order, block_tokens, distance, np.zeros(dies), np.zeros(dies), *plan, effort.candidates, effort.blocks)
+    return _in_expert_order(*plan, effort)
+
+
+LOAD = np.dtype(
+    [
+        ("local_ns", "f8"),  # compute on weights that the die holds
+        ("remote_ns", "f8"),  # compute on weights that it fetches
+        ("reads_ns", "f8"),  # its HBM reads for itself
+        ("serves_ns", "f8"),  # its HBM reads for others
+        ("inbound_ns", "f8"),  # weights on their way to it
+        ("now_ns", "f8"),  # die time when the candidates of an expert are ranked
+    ]
+)
+
+
+def _by_tokens(tokens) -> np.ndarray:
+    """Active experts by ascending (tokens, id), int64[active]."""
+    active = np.flatnonzero(tokens)
+    return active[np.argsort(tokens[active], kind="stable")]
+
+
+def _blank(step) -> tuple[np.ndarray, np.ndarray]:
+    """Candidate dies and the tokens given to them, int64[expert, rank of the candidate]."""
+    shape = len(step.tokens), len(step.hops)
+    return np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+
+
+def _effort(order) -> Effort:
+    """To be filled in by the rule: counts in the order in which experts are placed."""
+    return Effort(True, len(order), np.zeros(len(order), np.int64), np.zeros(len(order), np.int64))
+
+
+def _in_expert_order(candidate, given, effort) -> Plan:
+    """Entries in order of expert, then of the rank of the candidate."""
+    expert, rank = np.nonzero(given)
+    return Plan(*(column.astype(np.int32) for column in (expert, candidate[expert, rank], given[expert, rank])), effort)
+
+
+@inner
+def _die_ns(load):
+    return max(load.local_ns, load.reads_ns + load.serves_ns, load.inbound_ns) + load.remote_ns
+
+
+@inner
+def _holds(step, expert, die):
+    return die == step.home[expert] or step.copied_slices[expert, die] > 0
+
+
+@inner
+def _rank_candidates(step, expert, extra_ns, loads, ranked):
+    """Holders at their die time, the home's other neighbours at die time plus the fetch; by (time, die). Returns count."""
+    n = 0
+    for die in range(len(loads)):
+        holds = _holds(step, expert, die)
+        if not holds and step.hops[die, step.home[expert]] != 1:
+            continue
+        loads[die].now_ns = _die_ns(loads[die]) if holds else _die_ns(loads[die]) + extra_ns[0] + extra_ns[1]
+        at = n
+        while at > 0 and loads[ranked[at - 1]].now_ns > loads[die].now_ns:
+            ranked[at] = ranked[at - 1]
+            at -= 1
+        ranked[at] = die
+        n += 1
+    return n
+
+
+@inner
+def _worst_after(load, source, local, first, work_ns, read_ns, fetch_ns):
+    """The larger die time of executor and data source once a block is added."""
+    if local:
+        return max(load.local_ns + work_ns, load.reads_ns + load.serves_ns, load.inbound_ns) + load.remote_ns
+    busy_ns = max(load.local_ns, load.reads_ns + load.serves_ns, load.inbound_ns + fetch_ns)
+    served_ns = source.reads_ns + source.serves_ns + (read_ns if first else 0.0)
+    source_ns = max(source.local_ns, served_ns, source.inbound_ns) + source.remote_ns
+    return max(busy_ns + load.remote_ns + work_ns, source_ns)
+
+
+@kernel
+def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given, ranked_count, block_count):
+    costs = step.costs
+    weight_bytes = SLICES * costs.slice_bytes
+    read_ns = costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
+    extra_ns = 2 * costs.hop_ns, weight_bytes / costs.link_bytes_per_ns  # of a fetch from a neighbour
+    fetch_ns = extra_ns[0] + extra_ns[1]
+    total = 0
+    for expert in order:
+        loads[step.home[expert]].reads_ns += read_ns
+        total += step.tokens[expert]
+    threshold = max(total / max(1, len(order)), 512.0)  # 512: a constant of the published simulator
+    for at in range(len(order)):
+        expert = order[at]
+        tokens, source = np.int64(step.tokens[expert]), loads[step.home[expert]]
+        ranked, placed = candidate[expert], given[expert]
+        n = min(_rank_candidates(step, expert, extra_ns, loads, ranked), max(candidates, int(tokens // threshold)))
+        blocks = max(1, tokens // block_tokens)
+        ranked_count[at], block_count[at] = n, blocks
+        for block in range(blocks):
+            size = min(tokens, block_tokens) if block < blocks - 1 else tokens - (blocks - 1) * block_tokens
+            work_ns = np.ceil(costs.flop_per_token * size / costs.flop_per_ns)
+            best, best_ns, best_local = -1, np.inf, False
+            for rank in range(n):
+                local = _holds(step, expert, ranked[rank])
+                worst_ns = _worst_after(loads[ranked[rank]], source, local, placed[rank] == 0, work_ns, read_ns, fetch_ns)
+                if worst_ns < best_ns or (worst_ns == best_ns and local and not best_local):
+                    best, best_ns, best_local = rank, worst_ns, local
+            load = loads[ranked[best]]
+            if best_local:
+                load.local_ns += work_ns
+            else:
+                load.remote_ns += work_ns
+                load.inbound_ns += fetch_ns
+                source.serves_ns += read_ns if placed[best] == 0 else 0.0
+            placed[best] += size
+
+
+@inner
+def _nearest_host(step, expert, die):
+    """Distance to the nearest die that holds the whole expert (0: this one does)."""
+    nearest = step.hops[die, step.home[expert]]
+    for host in range(len(step.hops)):
+        if step.copied_slices[expert, host] == SLICES:
+            nearest = min(nearest, step.hops[die, host])
+    return nearest
+
+
+@kernel
+def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidate, given, ranked_count, block_count):
+    costs = step.costs
+    weight_bytes = SLICES * costs.slice_bytes
+    for at in range(len(order)):
+        expert = order[at]
+        near, placed, n = candidate[expert], given[expert], 0
+        for reach in range(distance + 1):
+            for die in range(len(load_ns)):
+                if _nearest_host(step, expert, die) == reach:
+                    far_ns = reach * (costs.hop_ns + weight_bytes / costs.link_bytes_per_ns)
+                    read_ns[n] = far_ns if reach else costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
+                    near[n] = die
+                    n += 1
+        left = np.int64(step.tokens[expert])
+        ranked_count[at] = n
+        while left > 0:
+            size = min(left, block_tokens)
+            block_count[at] += 1
+            work_ns = costs.flop_per_token * size / costs.flop_per_ns
+            best, best_ns = 0, np.inf
+            for rank in range(n):
+                ns = load_ns[near[rank]] + max(0.0 if placed[rank] else read_ns[rank], work_ns)
+                if ns < best_ns:
+                    best, best_ns = rank, ns
+            load_ns[near[best]] = best_ns
+            placed[best] += size
+            left -= size

@@ -1,0 +1,85 @@
+"""A user's own functions as parts of a policy: what goes in is theirs to change, what comes out is checked."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError
+from archsim.policies.allocation.rules import Plan, StepView
+from archsim.specs.policies import import_function
+
+_COLUMNS = ("expert", "die", "tokens")
+
+
+def own_placement(target: str, params: Mapping[str, Any]) -> Callable[[int, int], np.ndarray]:
+    """The placement ``package.module:function``. Raises ValueError if it cannot be imported."""
+    function = partial(import_function(target), **params)
+
+    def place(experts: int, dies: int) -> np.ndarray:
+        home = _integers(target, "the homes", _call(target, function, experts, dies))
+        if len(home) != experts:
+            raise ArchsimError(f"{target}: gives {len(home)} homes for {experts} experts")
+        outside = np.flatnonzero((home < 0) | (home >= dies))
+        if len(outside):
+            raise ArchsimError(f"{target}: the home of expert {outside[0]} is die {home[outside[0]]}; the mesh has 0 to {dies - 1}")
+        return home.astype(np.int32)
+
+    return place
+
+
+def own_allocation(target: str, params: Mapping[str, Any]) -> Callable[[StepView], Plan]:
+    """The allocation ``package.module:function``; it gets copies. Raises ValueError if it cannot be imported."""
+    function = partial(import_function(target), **params)
+
+    def allocate(step: StepView) -> Plan:
+        copies = (each.copy() if isinstance(each, np.ndarray) else each for each in step)
+        plan = _call(target, function, StepView(*copies))
+        if not isinstance(plan, Plan):
+            raise ArchsimError(f"{target}: returns {type(plan).__name__}; expected archsim.policies.allocation.rules.Plan")
+        columns = {name: _integers(target, f"{name} of the plan", getattr(plan, name)) for name in _COLUMNS}
+        if len({len(column) for column in columns.values()}) > 1:
+            sizes = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
+            raise ArchsimError(f"{target}: the columns of the plan are not equally long: {sizes}")
+        expert = columns["expert"]
+        outside = np.flatnonzero((expert < 0) | (expert >= len(step.tokens)))
+        if len(outside):
+            raise ArchsimError(f"{target}: the plan names expert {expert[outside[0]]}; the model has 0 to {len(step.tokens) - 1}")
+        return plan._replace(**{name: column.astype(np.int32) for name, column in columns.items()})
+
+    return allocate
+
+
+def own_predictor(target: str, params: Mapping[str, Any]) -> Callable[..., None]:
+    """The predictor ``package.module:function``; it gets a copy of the heatmap. Raises ValueError if it cannot be imported."""
+    function = partial(import_function(target), **params)
+
+    def predict(heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
+        _call(target, function, heat.copy(), changed.copy(), out)
+
+    return predict
+
+
+def _call(target: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a user's function; where it raises, say what and where."""
+    try:
+        return function(*arguments)
+    except ArchsimError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if place.filename == __file__ else f" ({place.filename}:{place.lineno})"
+        raise ArchsimError(f"{target}: {type(error).__name__}: {error}{where}") from error
+
+
+def _integers(target: str, what: str, given: Any) -> np.ndarray:
+    """``given`` as int64[n]."""
+    values = np.asarray(given)
+    if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
+        shape = f"{values.dtype} of shape {values.shape}"
+        raise ArchsimError(f"{target}: {what} must be a row of integers, not {shape}")
+    return values.astype(np.int64)

@@ -1,0 +1,167 @@
+"""The heatmap as hardware has it: 16-bit counters behind a port, updated while a step runs (``heatmap_update: limited``).
+
+What the port cannot take in during a step is dropped, last requests first. The pairs of a step count from the next
+iteration on. When a counter is full, its whole row is halved: counts keep their order, and old ones fade (ageing).
+Compare ``archsim.workload.demand``, which takes every pair in at once (``heatmap_update: free``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+import numpy as np
+
+from archsim.base.kernels import kernel, outer
+from archsim.workload.trace import StepTokens
+
+COUNTER_LIMIT = np.int64(2**16 - 1)
+ACCESSES_PER_UPDATE = 2  # a word is read and written
+
+
+def cycles_per_transition(experts: int, top_k: int, port_bits: int) -> float:
+    """Port cycles that one token's successor costs: k rows, in each the expected number of distinct words with k counters.
+
+    A word holds ``port_bits / 16`` counters; k successors spread over w words fall on w (1 - (1 - 1/w)^k) of them.
+    """
+    words = max(1.0, experts * 16 / port_bits)
+    return ACCESSES_PER_UPDATE * top_k * words * (1 - (1 - 1 / words) ** top_k)
+
+
+class PortedHeatmap:
+    """Heatmaps of all layers of one run; iterations must be begun in order.
+
+    ``routing``: iterator of ``StepTokens`` in order of iteration. ``predictor``: as in ``archsim.workload.demand``.
+    """
+
+    def __init__(
+        self, routing: Iterator[StepTokens], batch: int, layers: int, experts: int, top_k: int, predictor: Callable
+    ):
+        self._iterations = groupby(routing, key=lambda piece: piece.iteration)
+        self._next = next(self._iterations, None)
+        self._predictor = predictor
+        self._heat = np.zeros((layers, experts, experts), np.uint16)
+        self._bound = np.zeros((layers, experts), np.int64)
+        self._row_changed = np.ones((layers, experts), np.bool_)
+        self._seen = np.zeros((1, experts, experts), np.uint32)  # one layer, as predictors take it
+        self._hot = np.zeros((layers, experts, (experts + 7) // 8), np.uint8)
+        self._last = np.zeros((layers, batch, top_k), np.int16)
+        self._last_iteration = np.full(batch, -1, np.int64)
+        self._begin_rows([], 0)
+
+    def begin(self, iteration: int) -> None:
+        """Move on to an iteration; its rows become those that ``take_in`` takes in."""
+        _remember(self._experts, self._request, self._last)
+        self._last_iteration[self._request] = self._iteration
+        pieces = []
+        if self._next is not None and self._next[0] == iteration:
+            pieces = list(self._next[1])
+            self._next = next(self._iterations, None)
+        self._begin_rows(pieces, iteration)
+
+    def _begin_rows(self, pieces, iteration):
+        self._iteration = iteration
+        self._request = request = np.concatenate([np.zeros(0, np.int64), *(piece.request for piece in pieces)])
+        layers, _, top_k = self._last.shape
+        self._experts = np.empty((layers, len(request), top_k), np.int16)  # layers outermost: one is read at a time
+        at = 0
+        for piece in pieces:
+            _by_layer(piece.experts, self._experts[:, at : at + len(piece.request)])
+            at += len(piece.request)
+        same = np.zeros(len(request), np.bool_)
+        same[1:] = request[1:] == request[:-1]
+        wanted = iteration - 1 if iteration else -2
+        follows = same | (self._last_iteration[request] == wanted)
+        # As in the published simulator: the pair (last prefill token, first decode step) is left out.
+        self._pairs = np.flatnonzero(follows) if iteration != 1 else np.zeros(0, np.int64)
+        self._same = same
+
+    def hot(self, layer: int) -> np.ndarray:
+        """uint8[expert, ceil(E/8)]: what follows each expert by the pairs taken in so far; nothing in iteration 0."""
+        one = slice(layer, layer + 1)
+        if self._iteration:
+            self._seen[0] = self._heat[layer]
+            self._predictor(self._seen, self._row_changed[one], self._hot[one])
+            self._row_changed[one] = False
+        return self._hot[layer]
+
+    def take_in(self, layer: int, transitions: int) -> int:
+        """Take at most so many token transitions of the iteration in. Returns how many are dropped."""
+        taken = min(transitions, len(self._pairs))
+        _take_in(
+            self._pairs[:taken],
+            self._same,
+            self._request,
+            self._experts[layer],
+            self._last[layer],
+            self._heat[layer],
+            self._bound[layer],
+            self._row_changed[layer],
+        )
+        return len(self._pairs) - taken
+
+
+@kernel
+def _by_layer(experts, out):
+    """Copy ``experts: int16[n, layer, k]`` to ``out: int16[layer, n, k]``."""
+    rows, layers, top_k = experts.shape
+    for row in range(rows):
+        for layer in range(layers):
+            for rank in range(top_k):
+                out[layer, row, rank] = experts[row, layer, rank]
+
+
+@kernel
+def _remember(experts, request, last):
+    """Keep the last row of every request: ``experts: int16[layer, n, k]``, ``last: int16[layer, batch, k]``."""
+    layers, rows, top_k = experts.shape
+    for layer in range(layers):
+        for row in range(rows):
+            for rank in range(top_k):
+                last[layer, request[row], rank] = experts[layer, row, rank]
+
+
+@kernel
+def _take_in(pairs, same, request, experts, last, heat, bound, changed):
+    """Add the pairs of rows ``pairs: int64[n]``; ``experts``, ``last``: int16[row or request, k] of one layer.
+
+    ``heat``: uint16[E, E]; ``bound``: int64[E], no counter of a row is above it. So a row is looked through only every
+    few thousand pairs, and its counters are compared with their limit only where one of them may reach it.
+    """
+    top_k = experts.shape[1]
+    for at in range(len(pairs)):
+        row = pairs[at]
+        before = experts[row - 1] if same[row] else last[request[row]]
+        now = experts[row]
+        for rank in range(top_k):
+            prior = np.uint64(before[rank])
+            changed[prior] = True
+            counts = heat[prior]
+            if bound[prior] + top_k > COUNTER_LIMIT:
+                bound[prior] = _largest(counts)
+            if bound[prior] + top_k > COUNTER_LIMIT:
+                _add_or_halve(counts, now)
+                bound[prior] = COUNTER_LIMIT
+                continue
+            bound[prior] += top_k
+            for following in range(top_k):
+                counts[np.uint64(now[following])] += np.uint16(1)
+
+
+@outer
+def _add_or_halve(counts, now):
+    """Count the experts ``now``; a full counter halves its row first."""
+    for following in range(len(now)):
+        expert = np.uint64(now[following])
+        if counts[expert] == COUNTER_LIMIT:
+            for other in range(counts.size):
+                counts[other] >>= np.uint16(1)
+        counts[expert] += np.uint16(1)
+
+
+@outer
+def _largest(counts):
+    largest = np.uint16(0)
+    for i in range(counts.size):
+        largest = max(largest, counts[i])
+    return np.int64(largest)

@@ -1,0 +1,227 @@
+"""The section on decisions: what they cost on a host, as firmware and as a state machine, and what a cheaper one is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from archsim.report.data import HOST_TIMES, Place, Report, Run
+from archsim.report.decision_cost import published_overhead
+from archsim.report.decision_cost.deciders import Family, clock, families, words
+from archsim.report.decision_cost.design_map import map_of
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, scaled, significant
+from archsim.specs.machine.system import SystemSpec
+
+HIDDEN_PERCENT = 1.0  # a decision has disappeared where it adds less to a step
+AS_GOOD = 0.01  # firmware is enough where it loses less throughput than this
+OVERHEAD, P50, P99 = "decision_overhead_percent", "decision_overhead_percent_p50", "decision_overhead_percent_p99"
+NO_TIME = "–"
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A cell: its text, and how strongly it is coloured, 0 to 1 (None: it has disappeared)."""
+
+    text: str
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Datapath:
+    """Overhead by lanes (rows) and clock (columns) of one place, batch and strategy."""
+
+    title: str
+    clocks: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[Heat, ...]], ...]
+    note: str
+
+
+def section(report: Report) -> dict[str, Any] | None:
+    """Every part that the report's systems can show; None where no decision took time."""
+    if not any((run.get(OVERHEAD) or 0.0) > 0 for run in report.runs):
+        return None
+    groups = families(report)
+    hosts = [row for family in groups for row in _host_rows(report, family)]
+    compared = [(row["wafer"], row["run"].batch, row["claim"]) for row in hosts if row["claim"]]
+    parts = {
+        "hosts": hosts,
+        "host_misses": _host_misses(hosts),
+        "host_times": published_overhead.common_host_times(compared),
+        "pcie": [row for family in groups for row in _pcie_rows(family)],
+        "datapaths": [each for family in groups for each in _datapaths(report, family)],
+        "executors": [row for family in groups for row in _executor_rows(report, family)],
+        "ports": [row for family in groups for row in _table_rows(report, family, "heatmap_port_bits")],
+        "atus": [row for family in groups for row in _table_rows(report, family, "atu_entries")],
+        "maps": [each for family in groups for each in map_of(report, family)],
+    }
+    return parts if any(parts.values()) else None
+
+
+def step_exposed_ns(report: Report, run: Run) -> float:
+    """Mean exposed time of a decision."""
+    return run["decision_exposed_ns"] / published_overhead.decisions_of(report, run)
+
+
+def _percent(value: float | None) -> str:
+    return NO_TIME if value is None else f"{significant(value, 2 if value < 10 else 3)}\u00a0%"
+
+
+def _places(report: Report, system: str) -> Iterator[Place]:
+    for label in report.compared():
+        for model in report.models:
+            yield Place(label, system, model)
+
+
+def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
+    """Overhead on a host, beside what was published for the same wafer, model and strategy."""
+    for name, system in family.systems.items():
+        if system.decision.executor != "host":
+            continue
+        for run in (run for place in _places(report, name) for run in report.at(place)):
+            if not run.get(OVERHEAD) or run.policy == "base":
+                continue
+            yield {
+                "run": run,
+                "overhead": [_percent(run.get(column)) for column in (OVERHEAD, P50, P99)],
+                "exposed": scaled(step_exposed_ns(report, run), TIME_UNITS),
+                "decided": _decided(run, system),
+                "wafer": published_overhead.published_as(system),
+                "claim": published_overhead.compare_run(report, run, system),
+            }
+
+
+def _decided(run: Run, system: SystemSpec) -> str:
+    """The time that was given, or the distribution of those that were taken on the machine that ran archsim."""
+    if system.decision.host.time_ns is not None:
+        return scaled(system.decision.host.time_ns, TIME_UNITS)
+    if run.get("host_p50_ns") is None:
+        return NO_TIME
+    return ", ".join(scaled(run[name], TIME_UNITS) for name in HOST_TIMES)
+
+
+def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(system, by how much its runs miss what was published), where there is something to compare."""
+    by_system: dict[str, list[published_overhead.Comparison]] = {}
+    for row in hosts:
+        if row["claim"]:
+            by_system.setdefault(row["run"].place.system, []).append(row["claim"])
+    return [(name, published_overhead.misses(compared)) for name, compared in by_system.items()]
+
+
+def _pcie_rows(family: Family) -> Iterator[dict[str, str]]:
+    """What was assumed for the path to the host."""
+    for name, system in family.systems.items():
+        if system.decision.executor == "host":
+            host = system.decision.model_dump(mode="json", by_alias=True)["host"]
+            host["time"] = host["time"] or "timed as it ran"
+            yield {"system": name} | host
+
+
+def _datapaths(report: Report, family: Family) -> Iterator[Datapath]:
+    """A table of lanes by clock for every place, batch and strategy, where systems differ in them."""
+    systems = {name: each for name, each in family.alike("fsm.lanes", "fsm.clock").items() if each.decision.executor == "fsm"}
+    by_design = {(each.decision.fsm.lanes, each.decision.fsm.clock_hz): name for name, each in systems.items()}
+    if len(by_design) < 3:
+        return
+    for run in _runs_of_lead(report, next(iter(by_design.values()))):
+        found = {design: report.find(replace(run.place, system=name), run.batch, run.policy) for design, name in by_design.items()}
+        overheads = {design: other.get(OVERHEAD) for design, other in found.items() if other and other.get(OVERHEAD) is not None}
+        if overheads and max(overheads.values()) > 0:
+            title = f"{run.policy}, {run.place.model} on {family.lead}, batch {run.batch:,}"
+            yield _datapath(title, overheads)
+
+
+def _datapath(title: str, overheads: dict[tuple[int, float], float]) -> Datapath:
+    """overheads: (lanes, clock in Hz) → percent of a step."""
+    lanes, clocks = sorted({design[0] for design in overheads}), sorted({design[1] for design in overheads})
+    largest = max(overheads.values())
+
+    def cell(design: tuple[int, float]) -> Heat:
+        value = overheads.get(design)
+        if value is None:
+            return Heat(NO_TIME, 0.0)
+        return Heat(_percent(value), None if value < HIDDEN_PERCENT else value / largest)
+
+    rows = tuple((lane, tuple(cell((lane, hz)) for hz in clocks)) for lane in lanes)
+    return Datapath(title, tuple(clock(hz) for hz in clocks), rows, _where_hidden(overheads))
+
+
+def _where_hidden(overheads: dict[tuple[int, float], float]) -> str:
+    """The fewest lanes at every clock from which on a decision has disappeared."""
+    fewest: dict[float, int] = {}
+    for (lanes, hz), value in sorted(overheads.items()):
+        if value < HIDDEN_PERCENT:
+            fewest.setdefault(hz, lanes)
+    if not fewest:
+        least = min(overheads.values())
+        return f"It does not disappear: {_percent(least)} are left at the widest and fastest, most of it messages over the mesh."
+    designs = " or ".join(f"{lanes} {'lane' if lanes == 1 else 'lanes'} at {clock(hz)}" for hz, lanes in sorted(fewest.items()))
+    return f"It disappears from {designs} on."
+
+
+def _executor_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
+    """State machine and firmware side by side, of systems that differ in nothing else."""
+    systems = {name: each for name, each in family.alike("executor", "firmware", "host").items() if each.decision.executor != "host"}
+    machine = next((name for name, each in systems.items() if each.decision.executor == "fsm"), None)
+    if machine is None or len(systems) < 2:
+        return
+    for run in _runs_of_lead(report, machine):
+        cells = []
+        for name, system in systems.items():
+            other = report.find(replace(run.place, system=name), run.batch, run.policy)
+            if other is not None and other.get(OVERHEAD) is not None and name != machine:
+                cells.append({"who": words(system.decision), **_executor_cell(report, other, run)})
+        if cells and run.get(OVERHEAD) is not None:
+            yield {"run": run, "machine": _executor_cell(report, run, run), "firmware": cells}
+
+
+def _executor_cell(report: Report, run: Run, machine: Run) -> dict[str, Any]:
+    fast, slow = machine.get("throughput_tokens_per_s"), run.get("throughput_tokens_per_s")
+    return {
+        "exposed": scaled(step_exposed_ns(report, run), TIME_UNITS),
+        "overhead": _percent(run.get(OVERHEAD)),
+        "enough": bool(fast and slow and slow >= fast * (1 - AS_GOOD)),
+        "throughput": percent(slow / fast, 1) if fast and slow else NO_TIME,
+    }
+
+
+def _table_rows(report: Report, family: Family, field: str) -> Iterator[dict[str, Any]]:
+    """Systems that differ in the width of the heatmap's port, or in the entries of the ATU."""
+    read: Callable[[SystemSpec], int]
+    if field == "heatmap_port_bits":
+        systems, read = family.alike("fsm.heatmap_port_bits"), lambda system: system.decision.fsm.heatmap_port_bits
+    else:
+        systems, read = family.alike("atu_entries"), lambda system: system.decision.atu_entries
+    ordered = sorted(systems, key=lambda name: read(systems[name]))
+    if len(ordered) < 2:
+        return
+    for lead in _runs_of_lead(report, family.lead):
+        policy = next(each for each in report.experiment["policies"] if each["name"] == lead.policy)
+        if field == "heatmap_port_bits" and policy["prediction"]["name"] == "none":
+            continue
+        for name in ordered:
+            run = report.find(replace(lead.place, system=name), lead.batch, lead.policy)
+            if run is not None:
+                row = _table_row(run, read(systems[name]))
+                yield row | {"lead": family.lead, "first": name == ordered[0], "rows": len(ordered)}
+
+
+def _table_row(run: Run, value: int) -> dict[str, Any]:
+    speedup = run.get("speedup_vs_base")
+    copied = run["local_hbm_write_bytes"]
+    return {
+        "run": run,
+        "value": f"{value:,}",
+        "dropped": f"{run['heatmap_dropped']:,.0f}",
+        "misses": f"{run['atu_misses']:,.0f}",
+        "copies": scaled(copied, BYTE_UNITS) if copied else "none",
+        "overhead": _percent(run.get(OVERHEAD)),
+        "speedup": NO_TIME if speedup is None else factor(speedup),
+    }
+
+
+def _runs_of_lead(report: Report, system: str) -> Iterator[Run]:
+    """Runs of a system that do something other than base."""
+    for place in _places(report, system):
+        yield from (run for run in report.at(place) if run.policy != "base")

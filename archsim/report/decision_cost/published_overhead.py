@@ -1,0 +1,137 @@
+"""What a host's decisions were published to cost, and how the runs of a report compare with it.
+
+Yu et al., arXiv 2510.05497v2, figure 14: what allocation on a host CPU adds, in percent, over batches 4096, 8192 and 16384.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+from archsim.report.data import Report, Run
+from archsim.report.units import TIME_UNITS, factor, scaled, significant
+from archsim.specs.loading.library import load_system
+from archsim.specs.machine.system import SystemSpec
+
+# (system of configs/systems, model) → percent, from the least to the most
+PUBLISHED = MappingProxyType(
+    {
+        ("dojo", "deepseek-v3"): (5.2, 6.4),
+        ("dojo", "qwen3-235b-a22b"): (11.1, 14.2),
+        ("dojo_enhanced", "deepseek-v3"): (19.3, 23.8),
+        ("dojo_enhanced", "qwen3-235b-a22b"): (42.0, 51.6),
+    }
+)
+BATCHES = (4096, 8192, 16384)
+POLICIES = ("allo", "allo+pred")  # the published range is of allocation
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run's overhead beside the published range, both in percent of the rest of a step."""
+
+    low: float
+    high: float
+    measured: float
+    moved_by: str  # what would move it into the range
+    host_ns: tuple[float, float]  # the times on the host that would
+
+    @property
+    def published(self) -> str:
+        return f"{self.low:g} to {self.high:g}\u00a0%"
+
+    @property
+    def kind(self) -> str:
+        """'met', 'above' or 'below'."""
+        if self.low <= self.measured <= self.high:
+            return "met"
+        return "above" if self.measured > self.high else "below"
+
+    @property
+    def away(self) -> float:
+        """Points from the nearer end of the range; 0 within."""
+        return max(self.measured - self.high, self.low - self.measured, 0.0)
+
+    @property
+    def verdict(self) -> str:
+        return "met" if self.kind == "met" else f"not met: {significant(self.away, 2)} points {self.kind}"
+
+
+def compare_run(report: Report, run: Run, system: SystemSpec) -> Comparison | None:
+    """None where nothing was published for the wafer, model, batch and strategy."""
+    known = published_as(system)
+    if (known, run.place.model) not in PUBLISHED or run.policy not in POLICIES or run.batch not in BATCHES:
+        return None
+    low, high = PUBLISHED[known, run.place.model]
+    measured = run["decision_overhead_percent"]
+    exposed_ns = run["decision_exposed_ns"] / decisions_of(report, run)
+    host_ns = run["exposed_evaluate_ns"] / decisions_of(report, run)  # given, or the mean of what was timed
+    times_ns = _host_times_ns(low, high, measured, exposed_ns, host_ns)
+    return Comparison(low, high, measured, _moved_by(low, high, measured, times_ns), times_ns)
+
+
+def common_host_times(compared: Iterable[tuple[str, int, Comparison]]) -> list[str]:
+    """For every wafer and batch, the time on the host that would meet all ranges. compared: (wafer, batch, comparison)."""
+    by_place: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for wafer, batch, comparison in compared:
+        by_place.setdefault((wafer, batch), []).append(comparison.host_ns)
+    sentences = []
+    for (wafer, batch), times in sorted(by_place.items()):
+        least, most = max(low for low, _ in times), min(high for _, high in times)
+        if least <= most:
+            sentences.append(f"{scaled(least, TIME_UNITS)} to {scaled(most, TIME_UNITS)} at batch {batch:,} on {wafer}")
+        else:
+            sentences.append(f"none at batch {batch:,} on {wafer}")
+    return sentences
+
+
+def misses(compared: Iterable[Comparison]) -> str:
+    """``1 of 6 in the published range; 4 above it by 0.8 to 24 points; 1 below it by 0.1 points``."""
+    compared = list(compared)
+    parts = [f"{sum(each.kind == 'met' for each in compared)} of {len(compared)} in the published range"]
+    for kind in ("above", "below"):
+        away = sorted(each.away for each in compared if each.kind == kind)
+        if away:
+            least, most = (significant(each, 2) for each in (away[0], away[-1]))
+            parts.append(f"{len(away)} {kind} it by {least if least == most else f'{least} to {most}'} points")
+    return "; ".join(parts)
+
+
+def decisions_of(report: Report, run: Run) -> int:
+    """How many steps of MoE layers a run had, each with a decision."""
+    iterations = int(run["decode_steps"]) + (run["prefill_ns"] > 0)
+    return max(1, iterations * report.layers_of(run))
+
+
+def _host_times_ns(low: float, high: float, measured: float, exposed_ns: float, host_ns: float) -> tuple[float, float]:
+    """Times on the host that would give the published overhead, below 0 where none would.
+
+    Exposed time is nearly the same in every step, so that overhead is it over the (harmonic) mean of the rest of a step.
+    """
+    path_ns, rest_ns = exposed_ns - host_ns, exposed_ns / measured * 100
+    return low / 100 * rest_ns - path_ns, high / 100 * rest_ns - path_ns
+
+
+def _moved_by(low: float, high: float, measured: float, times_ns: tuple[float, float]) -> str:
+    """The time on the host, or else the length of a step, that would give the published overhead."""
+    length = f"a step {factor(measured / high)} to {factor(measured / low)} as long"
+    least, most = times_ns
+    if most <= 0:
+        return f"no time on the host, as PCIe, launch and messages alone take too long; {length}"
+    return f"{scaled(max(least, 0.0), TIME_UNITS)} to {scaled(most, TIME_UNITS)} on the host, or {length}"
+
+
+def published_as(system: SystemSpec) -> str | None:
+    """The system of configs/systems whose hardware this is."""
+    return next((name for name, _ in PUBLISHED if _hardware(load_named(name)) == _hardware(system)), None)
+
+
+@lru_cache
+def load_named(name: str) -> SystemSpec:
+    return load_system(name)
+
+
+def _hardware(system: SystemSpec) -> tuple:
+    return system.mesh, system.topology, system.hbm, system.d2d, system.llc, system.compute

@@ -1,0 +1,122 @@
+"""Bar panels: one row a bar, named at its left, its value written at its end, groups one under the other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from archsim.report.draw.svg import Axis, element, number, picture, shortened, text, text_width, title
+
+WIDTH = 320.0
+ROW, BAR, GROUP, AXIS = 16.0, 12.0, 18.0, 30.0
+LONGEST_NAME = 16
+LABEL_GAP = 4.0  # between labels of ticks
+END_LABEL = 60.0  # room for the text at the end of a bar
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a bar; ``kind`` is the CSS class of its colour."""
+
+    kind: str
+    value: float
+    tip: str
+    inside: str = ""  # written into it, where it fits
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row. No segments: only ``label`` is written (``no run``, ``none``)."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    label: str
+    mark: float | None = None  # a published value
+    mark_tip: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Bars under a common heading."""
+
+    heading: str
+    bars: tuple[Bar, ...]
+
+
+def bar_panel(groups: list[Group], axis: Axis, unit: str, spoken: str, reference: float | None = None) -> str:
+    """An SVG of all groups over one axis; ``reference`` is a value with a line of its own (1× for ratios)."""
+    names = [shortened(bar.name, LONGEST_NAME) for group in groups for bar in group.bars]
+    left = 8 + max((text_width(name) for name in names), default=0.0)
+    frame = _Frame(axis, left, WIDTH - left - END_LABEL)
+    bottom = sum(GROUP + ROW * len(group.bars) for group in groups)
+    parts = _grid(frame, bottom, unit, reference)
+    top = 0.0
+    for group in groups:
+        parts.append(text(0, top + 13, group.heading, "h"))
+        top += GROUP
+        for bar in group.bars:
+            parts += _row(frame, bar, top)
+            top += ROW
+    return picture(WIDTH, bottom + AXIS, spoken, parts)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    axis: Axis
+    left: float
+    width: float
+
+    def x(self, value: float) -> float:
+        return self.left + self.width * self.axis.share(value)
+
+    @property
+    def origin(self) -> float:
+        """Where bars begin: at 0, or at 1 on a logarithmic axis."""
+        return self.x(1.0) if self.axis.log else self.x(0.0)
+
+
+def _grid(frame: _Frame, bottom: float, unit: str, reference: float | None) -> list[str]:
+    parts = []
+    for tick in frame.axis.ticks:
+        parts.append(_upright(frame.x(tick), 4, bottom, "ref" if tick == reference else "grid"))
+    parts += [text(frame.x(tick), bottom + 12, frame.axis.label(tick), "m", "middle") for tick in apart(frame.axis, frame.x)]
+    if reference is not None and reference not in frame.axis.ticks:
+        parts.append(_upright(frame.x(reference), 4, bottom, "ref"))
+    parts.append(text(frame.left + frame.width / 2, bottom + 25, unit, "m", "middle"))
+    return parts
+
+
+def apart(axis: Axis, x: Callable[[float], float]) -> tuple[float, ...]:
+    """Every, every second, … of the ticks, so that labels at their ``x`` (px) do not touch."""
+
+    def fits(ticks: tuple[float, ...]) -> bool:
+        half = [text_width(axis.label(tick)) / 2 for tick in ticks]
+        return all(
+            x(ticks[at + 1]) - half[at + 1] >= x(ticks[at]) + half[at] + LABEL_GAP for at in range(len(ticks) - 1)
+        )
+
+    return next(ticks for every in range(1, len(axis.ticks) + 1) if fits(ticks := axis.ticks[::every])) if axis.ticks else ()
+
+
+def _upright(x: float, top: float, bottom: float, kind: str) -> str:
+    return element("path", class_=kind, d=f"M{number(x)} {number(top)}V{number(bottom)}")
+
+
+def _row(frame: _Frame, bar: Bar, top: float) -> list[str]:
+    middle = top + BAR / 2 + 3.5
+    parts = [text(frame.left - 6, middle, shortened(bar.name, LONGEST_NAME), "t", "end")]
+    end, total = frame.origin, 0.0
+    for segment in bar.segments:
+        total += segment.value
+        begin, end = sorted((end, frame.x(total)))
+        shape = {"x": begin, "y": top, "width": end - begin, "height": BAR}
+        parts.append(element("rect", title(segment.tip), class_=segment.kind, **shape))
+        if segment.inside and end - begin > text_width(segment.inside) + 2:
+            parts.append(text((begin + end) / 2, middle, segment.inside, "in", "middle"))
+    label_at = end + 4
+    if bar.mark is not None:
+        x = frame.x(bar.mark)
+        line = f"M{number(x)} {number(top - 1.5)}v{number(BAR + 3)}"
+        parts.append(element("path", title(bar.mark_tip), class_="mark", d=line))
+        if label_at - 3 < x < label_at + text_width(bar.label) + 3:
+            label_at = x + 4
+    parts.append(text(label_at, middle, bar.label, "v"))
+    return parts

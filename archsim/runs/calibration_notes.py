@@ -1,0 +1,114 @@
+"""What a reader of results must know of the calibrations behind them: used by default, or outside of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from archsim.base.errors import SpecError
+from archsim.specs.calibration import DEFAULT_CALIBRATION, HBM, CalibrationSpec, calibration_named
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
+
+EXTRAPOLATED = ("gemm_extrapolated", "copies_extrapolated")  # columns of results that notes are made of
+MOST_NAMED = 8  # systems
+SAME = 0.005  # relative; rates that differ by less are the same but for rounding
+
+
+class Die(NamedTuple):
+    """What decides which measured GEMMs a system takes, and how they are scaled."""
+
+    calibration: str | None
+    library: str | None
+    dtype: str
+    peak_flop_per_s: float
+    hbm_bytes_per_s: float
+
+
+def die_of(system: SystemSpec) -> Die:
+    """Of a system."""
+    compute = system.compute
+    return Die(compute.calibration, compute.library, compute.dtype, compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+
+
+def written_die(system: Mapping[str, Any]) -> Die:
+    """Of a system as a manifest has it."""
+    compute = system["compute"]
+    peak, bandwidth = parse_quantity(compute["peak"], COMPUTE), parse_quantity(system["hbm"]["bandwidth"], BANDWIDTH)
+    return Die(compute.get("calibration"), compute.get("library"), compute["dtype"], float(peak), float(bandwidth))
+
+
+def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Die]]) -> list[str]:
+    """One sentence for each thing to say, none if there is nothing. rows: of results; dies: (system, its die), a system once or
+    more (points of a sweep)."""
+    rows, dies = list(rows), list(dict.fromkeys(dies))
+    calibrated = [row for row in rows if row.get("gemm_extrapolated") is not None]
+    used = {row["system"] for row in calibrated}
+    dies = [(system, die) for system, die in dies if system in used]
+    unnamed = [system for system, die in dies if die.calibration is None]
+    notes = []
+    if unnamed:
+        notes.append(
+            f"compute.calibration is not given ({_listed(unnamed)}): GEMMs take the times of {DEFAULT_CALIBRATION}, "
+            "scaled to the die's peak and HBM"
+        )
+    notes += _table_notes(dies)
+    outside = [row["gemm_extrapolated"] for row in calibrated if row["gemm_extrapolated"] > 0]
+    if outside:
+        notes.append(
+            f"{len(outside)} of {len(calibrated)} runs use a GEMM calibration outside of the sizes that were measured, for up "
+            f"to {max(outside):.1%} of their GEMM time (column gemm_extrapolated)"
+        )
+    linked = [row for row in rows if row.get("copies_extrapolated") is not None]
+    beyond = sum(row["copies_extrapolated"] > 0 for row in linked)
+    if beyond:
+        notes.append(
+            f"{beyond} of {len(linked)} runs read slices of a size at which the copies of the calibration in d2d were not "
+            "measured (column copies_extrapolated)"
+        )
+    return notes
+
+
+def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:
+    """Of the tables that the dies take: scaled from fitted rates, or with the quantisation of activations in them."""
+    systems: dict[str, list[str]] = {}
+    for system, die in dies:
+        for said in _of_table(die):
+            systems.setdefault(said, []).append(system)
+    return [f"{said} ({_listed(named)})" for said, named in systems.items()]
+
+
+def _of_table(die: Die) -> list[str]:
+    from calibration.laws.gemm import choose_table
+
+    name = die.calibration or DEFAULT_CALIBRATION
+    try:
+        calibration = calibration_named(die.calibration)
+        table = choose_table(calibration, die.dtype, die.library)
+    except (SpecError, OSError):  # results outlive files
+        return []
+    said = _of_reference(name, calibration, table.dtype, die)
+    if table.quantisation == "included":
+        said.append(f"GEMM times of {table.dtype} in calibration {name} hold the quantisation of activations")
+    return said
+
+
+def _of_reference(name: str, calibration: CalibrationSpec, dtype: str, die: Die) -> list[str]:
+    reference, said = calibration.reference, []
+    for rate, mine, measured, dimension in (
+        (dtype, die.peak_flop_per_s, reference.peak_flop_per_s.get(dtype), COMPUTE),
+        (HBM, die.hbm_bytes_per_s, reference.hbm_bytes_per_s, BANDWIDTH),
+    ):
+        if rate in reference.fitted and measured and abs(mine / measured - 1) > SAME:
+            what, fitted = ("HBM", "--hbm") if rate == HBM else (f"{rate} peak", "--peak")
+            said.append(
+                f"calibration {name} has no nominal {what} (archsim calibrate {fitted}): GEMMs are scaled from the fitted "
+                f"{format_quantity(float(f'{measured:.4g}'), dimension)} to another one of the die"
+            )
+    return said
+
+
+def _listed(systems: Iterable[str]) -> str:
+    systems = list(dict.fromkeys(systems))
+    others = f" and {len(systems) - MOST_NAMED} others" if len(systems) > MOST_NAMED else ""
+    return f"{', '.join(systems[:MOST_NAMED])}{others}"

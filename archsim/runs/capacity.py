@@ -1,0 +1,64 @@
+"""Whether the models fit into the systems, and the systems to the assumptions, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError, CapacityError
+from archsim.engine.event.transfers import port_ranks
+from archsim.engine.machine import Fit, build_fabric, memory_fit, refuse_misfit
+from archsim.policies.registry import build_policy
+from archsim.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Room:
+    """How a run lies in memory. problem: why it is refused, or None. bounded: whether the limit counts at all."""
+
+    run: Run
+    fit: Fit
+    bounded: bool
+    problem: str | None
+
+    @property
+    def fullest_die(self) -> int:
+        return int(self.fit.demand_bytes.argmax())
+
+    @property
+    def demand_bytes(self) -> int:
+        return int(self.fit.demand_bytes.max())
+
+
+def rooms(runs: Iterable[Run]) -> Iterator[Room]:
+    """The room of every run."""
+    for run in runs:
+        home = np.asarray(build_policy(run.policy).place(run.model.experts, run.system.dies), np.int32)
+        fit, problem = memory_fit(run.system, run.model, run.assumptions, home), None
+        try:
+            refuse_misfit(run.system, run.model, run.assumptions, home)
+        except CapacityError as error:
+            problem = str(error)
+        yield Room(run, fit, run.assumptions.capacity == "finite", problem)
+
+
+def refuse_misfits(runs: Iterable[Run]) -> None:
+    """Raises CapacityError with a line for every distinct problem of the runs."""
+    problems = dict.fromkeys(room.problem for room in rooms(runs) if room.problem)
+    if problems:
+        raise CapacityError("\n".join(problems))
+
+
+def refuse_misroutes(runs: Iterable[Run]) -> None:
+    """Raises ArchsimError with a line for every topology that the assumption ``arbitration`` of its runs does not know to share."""
+    problems = {}
+    for run in runs:
+        if run.assumptions.contention == "shared" and run.assumptions.arbitration == "round_robin":
+            try:
+                port_ranks(build_fabric(run.system, run.assumptions.numbering))
+            except ArchsimError as error:
+                problems[f"{run.system.name}: {error}"] = None
+    if problems:
+        raise ArchsimError("\n".join(problems))

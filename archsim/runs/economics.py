@@ -1,0 +1,164 @@
+"""What a run costs beside time: energy by block, area and price of the machine, from the run's record.
+
+Energy is that of the whole run, prefill included; a token is one that has passed all MoE layers of the model. Attention, host
+and cooling are not in it, nor LLC hits (a hit is read from the LLC once more than counted here). Sources: ``microarch.silicon.energy``,
+``microarch.silicon.die_area``, ``microarch.silicon.cost``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+from archsim.base.errors import SpecError
+from archsim.base.nearest import did_you_mean
+from archsim.engine.machine import NS_PER_S, build_fabric, link_properties
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.model import ModelSpec
+from microarch.fabric.mesh import ROW_MAJOR
+from microarch.silicon.area_power import Cost, total
+from microarch.silicon.cost import CARRIER_MM2, HBM_STACK_MM2, CostEstimates, hbm_stacks, machine_cost
+from microarch.silicon.decision_area import decision_parts, design_of
+from microarch.silicon.die_area import AreaEstimates, die_area
+from microarch.silicon.energy import Activity, EnergyEstimates, run_energy
+from microarch.silicon.estimates import Estimate, Estimates
+
+MW_PER_W = 1e3
+MATRICES = 3  # gate, up and down of an expert
+FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """All that energy, area and cost are computed with."""
+
+    energy: EnergyEstimates = EnergyEstimates()
+    area: AreaEstimates = AreaEstimates()
+    cost: CostEstimates = CostEstimates()
+
+    def named(self) -> Mapping[str, Estimate]:
+        return self.energy.named() | self.area.named() | self.cost.named()
+
+    def changed(self, changes: Mapping[str, float]) -> Coefficients:
+        """With values of the user's. Raises SpecError for a name that is none, or a value that is not positive."""
+        known = self.named()
+        for name, value in changes.items():
+            if name not in known:
+                raise SpecError(f"economics: unknown coefficient {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+            if not value > 0:
+                raise SpecError(f"economics: {name} must be above 0, not {value!r}")
+        return Coefficients(*(_changed(group, changes) for group in (self.energy, self.area, self.cost)))
+
+    def at(self, bound: str) -> Coefficients:
+        """Every coefficient at its ``low`` or its ``high`` bound."""
+        return Coefficients(self.energy.at(bound), self.area.at(bound), self.cost.at(bound))
+
+
+def _changed(group: Estimates, changes: Mapping[str, float]) -> Estimates:
+    return group.changed({name: value for name, value in changes.items() if name in group.named()})
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Area, power of the deciding hardware, and price of a system. ``area_mm2``: of one die, by block; ``usd``: by part."""
+
+    system: SystemSpec
+    area_mm2: Mapping[str, float]
+    decision: Cost
+    stacks_per_die: int
+    usd: Mapping[str, float]
+
+    @property
+    def die_mm2(self) -> float:
+        return sum(self.area_mm2.values())
+
+    @property
+    def silicon_mm2(self) -> float:
+        """All dies, without HBM."""
+        return self.die_mm2 * self.system.dies
+
+    @property
+    def carrier_mm2(self) -> float:
+        """What lies on the carrier: dies and HBM stacks."""
+        return self.silicon_mm2 + self.system.dies * self.stacks_per_die * HBM_STACK_MM2
+
+    @property
+    def carriers(self) -> int:
+        """Wafer-sized carriers that this takes; one is the wafer-scale machine of the paper."""
+        return ceil(self.carrier_mm2 / CARRIER_MM2)
+
+
+@lru_cache(maxsize=256)
+def build_costs(system: SystemSpec, coefficients: Coefficients = Coefficients()) -> Machine:
+    """The machine of a system."""
+    decision = total(part.cost for part in decision_parts(system.decision, design_of(system)))
+    rates, _ = link_properties(system, build_fabric(system, ROW_MAJOR))
+    leaving_bytes_per_s = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.dies
+    area = die_area(system, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
+    stacks = hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
+    usd = machine_cost(
+        die_mm2=sum(area.values()),
+        dies=system.dies,
+        stacks_per_die=stacks,
+        hbm_bytes_per_die=system.hbm.capacity_bytes,
+        estimates=coefficients.cost,
+    )
+    return Machine(system, area, decision, stacks, usd)
+
+
+def work_of(model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, list], links: Mapping[str, list]) -> dict[str, float]:
+    """Columns of a run that energy follows from, prefill included; ``dies`` and ``links`` as in its record."""
+    routed = sum(dies["tokens"])
+    weights = model.expert_ffn
+    if assumptions.weights == "all":
+        weights += model.shared_experts * model.shared_ffn / model.top_k
+    return {
+        "expert_tokens": routed,
+        "hbm_bytes": sum(dies["hbm_bytes"]),
+        "link_bytes": sum(links["bytes"]),
+        "flop": float(FLOP_PER_WEIGHT * MATRICES * model.hidden * weights * routed),
+    }
+
+
+def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
+    """What a run did, from its row of the results."""
+    return Activity(
+        time_s=(row["prefill_ns"] + row["decode_ns"]) / NS_PER_S,
+        hbm_bytes=row["hbm_bytes"],
+        d2d_byte_hops=row["link_bytes"],
+        llc_bytes=2 * (row["local_hbm_read_bytes"] + row["remote_hbm_read_bytes"]),
+        flop=row["flop"],
+        decision_s=row["decision_ns"] / NS_PER_S,
+        tokens=row["expert_tokens"] / model.top_k / len(model.moe_layer_ids),
+    )
+
+
+def energy_of(activity: Activity, machine: Machine, coefficients: Coefficients | None = None) -> Mapping[str, float]:
+    """Block → J of a run."""
+    return run_energy(
+        activity,
+        dtype_bytes=machine.system.compute.dtype_bytes,
+        die_mm2=machine.die_mm2,
+        dies=machine.system.dies,
+        decision_w=machine.decision.power_mw / MW_PER_W,
+        estimates=(coefficients or Coefficients()).energy,
+    )
+
+
+def economics(activity: Activity, machine: Machine, coefficients: Coefficients | None = None) -> dict[str, float | None]:
+    """Columns of a run: ``energy_per_token_j``, ``power_w`` (mean), ``die_mm2``, ``silicon_mm2``, ``cost_usd``.
+
+    ``None`` for energy and power of a run without tokens.
+    """
+    joule = sum(energy_of(activity, machine, coefficients).values())
+    return {
+        "energy_per_token_j": joule / activity.tokens if activity.tokens else None,
+        "power_w": joule / activity.time_s if activity.time_s else None,
+        "die_mm2": machine.die_mm2,
+        "silicon_mm2": machine.silicon_mm2,
+        "cost_usd": sum(machine.usd.values()),
+    }

@@ -1,0 +1,124 @@
+"""How far the analytical engine is from the event engine: a sample of an experiment's runs on both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim.base.files import write_text
+from archsim.runs.run import Run
+from archsim.runs.simulator import Simulator
+
+FILE = "comparison.json"
+OUTSIDE = 0.15  # an error above it is listed with its reason: the bar for the 95th percentile under ``contention: shared``
+SEED = 0  # of the sample
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run on both engines: decode times, and the ns of each by what bound them (name of a ``bound_*`` column → ns)."""
+
+    run: str
+    assumptions: str
+    event_ns: float
+    analytical_ns: float
+    event_bounds_ns: Mapping[str, float]
+    analytical_bounds_ns: Mapping[str, float]
+
+    @property
+    def error(self) -> float:
+        """Signed, as a part of the event engine's time."""
+        return self.analytical_ns / self.event_ns - 1
+
+    @property
+    def reason(self) -> str:
+        """The bound on which the engines differ most, in parts of the event engine's time."""
+        differences = {name: self.analytical_bounds_ns[name] - ns for name, ns in self.event_bounds_ns.items()}
+        total_ns = sum(self.event_bounds_ns.values())
+        # What one bound has too much and another too little is no error of time: look on the side of the error alone.
+        side = {name: ns for name, ns in differences.items() if ns * self.error > 0} or differences
+        name = max(side, key=lambda each: abs(side[each]))
+        judged = "too long" if side[name] > 0 else "too short"
+        return f"{name} judged {judged}, by {abs(side[name]) / total_ns:.0%} of the time"
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Over the runs of an assumption set: absolute errors of decode time, their signed median, Spearman's rank correlation."""
+
+    assumptions: str
+    runs: int
+    median: float
+    p95: float
+    largest: float
+    signed_median: float
+    rank: float | None  # None for fewer than three runs, or equal times
+
+
+def sample(runs: Sequence[Any], size: int) -> list[Any]:
+    """At most ``size`` runs (or numbers of points) drawn at random (always the same ones), in the order of the experiment."""
+    drawn = np.random.default_rng(SEED).permutation(len(runs))[:size]
+    return [runs[index] for index in sorted(drawn)]
+
+
+def shortened(run: Run, decode_steps: int) -> Run:
+    """The run with at most so many decode steps."""
+    workload = run.workload.model_copy(update={"decode_steps": min(run.workload.decode_steps, decode_steps)})
+    return replace(run, workload=workload, demand=replace(run.demand, workload=workload))
+
+
+def compare_engines(runs: Iterable[Run], simulator: Simulator) -> Iterable[Compared]:
+    """Each run on both engines, as they finish; runs without decode are left out."""
+    for run in runs:
+        event, analytical = (simulator.record(replace(run, engine=engine))["row"] for engine in ("event", "analytical"))
+        if event["decode_ns"]:
+            yield Compared(
+                run.name, run.assumptions.label, event["decode_ns"], analytical["decode_ns"], _bounds(event), _bounds(analytical)
+            )
+
+
+def errors(compared: Sequence[Compared]) -> list[Errors]:
+    """By assumption set, in order of appearance."""
+    sets: dict[str, list[Compared]] = {}
+    for each in compared:
+        sets.setdefault(each.assumptions, []).append(each)
+    return [_errors(label, own) for label, own in sets.items()]
+
+
+def write_comparison(folder: Path, compared: Sequence[Compared], decode_steps: int, of: int) -> None:
+    """Keep a comparison beside the results of an analytical sweep. ``of``: runs that the sample was drawn from."""
+    text = json.dumps({"decode_steps": decode_steps, "of": of, "runs": [asdict(each) for each in compared]}, indent=1)
+    write_text(folder / FILE, text)
+
+
+def read_comparison(folder: Path) -> tuple[list[Compared], dict[str, Any]] | None:
+    """What ``write_comparison`` wrote: runs, and the rest; None where there is none."""
+    try:
+        kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return [Compared(**each) for each in kept.pop("runs")], kept
+
+
+def _bounds(row: Mapping[str, Any]) -> dict[str, float]:
+    total_ns = row["prefill_ns"] + row["decode_ns"]
+    shares = {name.removeprefix("bound_"): row[name] for name in row if name.startswith("bound_")}
+    return {name: (share or 0.0) * total_ns for name, share in shares.items()}
+
+
+def _errors(label: str, compared: Sequence[Compared]) -> Errors:
+    from scipy.stats import spearmanr
+
+    signed = np.array([each.error for each in compared])
+    ranked = len(compared) > 2 and all(len({getattr(each, ns) for each in compared}) > 1 for ns in ("event_ns", "analytical_ns"))
+    rank = spearmanr([each.event_ns for each in compared], [each.analytical_ns for each in compared]).statistic if ranked else None
+    size = np.abs(signed)
+    return Errors(
+        label, len(compared), float(np.median(size)), float(np.percentile(size, 95)), float(size.max()), float(np.median(signed)),
+        None if rank is None else float(rank),
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""Which run a worker does next: no kernel is compiled twice, demands are built seldom, nobody idles without need."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from archsim.runs.run import Run
+
+
+class Task(NamedTuple):
+    """A run to do. cold: no worker has run its kernel yet; compile it first, and say ``Schedule.compiled`` then."""
+
+    run: Run
+    cold: bool
+
+
+class Schedule:
+    """Runs that wait, by the demand that they share. May be asked from several threads.
+
+    A kernel (one for each engine and kind of contention) is compiled by the first worker that needs it, while the others do runs
+    of other kinds. A worker stays with its demand; then it takes one that nobody has begun, the largest first; then it
+    helps with the one that has most runs left.
+    """
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self._waiting: dict[tuple, list[Run]] = {}
+        for run in sorted(runs, key=_size, reverse=True):
+            self._waiting.setdefault(run.demand.key, []).append(run)
+        self._begun: set[tuple] = set()
+        self._compiling: set[tuple[str, str]] = set()
+        self._compiled: set[tuple[str, str]] = set()
+        self._last: dict[int, tuple] = {}
+        self._changed = threading.Condition()
+
+    def next(self, worker: int) -> Task | None:
+        """The next run of a worker (0, 1, …), or None when none waits.
+
+        Blocks while all that wait need a kernel that is being compiled.
+        """
+        with self._changed:
+            while self._waiting:
+                possible = {demand: ready for demand in self._waiting if (ready := self._ready(demand))}
+                if possible:
+                    return self._take(worker, *self._choose(worker, possible))
+                self._changed.wait()
+            return None
+
+    def compiled(self, run: Run) -> None:
+        """The kernel of a run is compiled: every worker may use it."""
+        with self._changed:
+            self._compiling.discard(_kernel(run))
+            self._compiled.add(_kernel(run))
+            self._changed.notify_all()
+
+    def _ready(self, demand: tuple) -> list[Run]:
+        return [run for run in self._waiting[demand] if _kernel(run) not in self._compiling]
+
+    def _choose(self, worker: int, possible: dict[tuple, list[Run]]) -> tuple[tuple, Run]:
+        demand = self._last.get(worker)
+        if demand not in possible:
+            fresh = [each for each in possible if each not in self._begun]
+            demand = fresh[0] if fresh else max(possible, key=lambda each: len(possible[each]))
+        return demand, possible[demand][0]
+
+    def _take(self, worker: int, demand: tuple, run: Run) -> Task:
+        self._waiting[demand].remove(run)
+        if not self._waiting[demand]:
+            del self._waiting[demand]
+        self._begun.add(demand)
+        self._last[worker] = demand
+        cold = _kernel(run) not in self._compiled
+        if cold:
+            self._compiling.add(_kernel(run))
+        self._changed.notify_all()
+        return Task(run, cold)
+
+
+def _kernel(run: Run) -> tuple[str, str]:
+    return run.engine, run.assumptions.contention
+
+
+def _size(run: Run) -> int:
+    """Grows with the time that the demand and the run take."""
+    return run.batch * (run.workload.layers or len(run.model.moe_layer_ids))

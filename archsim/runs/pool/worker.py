@@ -1,0 +1,70 @@
+"""A worker process: (method of Simulator, run) come in by standard input, results go out by standard output, pickled.
+
+It ends when its input does, also in the middle of a run, so that none is left behind whatever happens to its parent.
+"""
+
+import os
+import pickle
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from archsim.base.errors import ArchsimError
+from archsim.runs.results import Record
+from archsim.runs.run import Run
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+STARTS = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from archsim.runs.pool.worker import main; main()"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run has no record. ``details``: a traceback, where the program (or a user's function) is at fault."""
+
+    message: str
+    details: str = ""
+
+
+def attempt(do: Callable[[Run], Record | None], run: Run) -> Record | Failure | None:
+    """What ``do`` makes of a run, or what went wrong."""
+    try:
+        return do(run)
+    except ArchsimError as error:
+        # What a user's own function raised is the cause.
+        return Failure(str(error), own_frames(error.__cause__) if error.__cause__ else "")
+    except Exception as error:  # a user's function may raise anything; the other runs go on
+        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def own_frames(error: BaseException) -> str:
+    """The traceback of what a user's function raised, from where it is theirs: frames of archsim and before it are left out."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = max((at for at, frame in enumerate(frames) if Path(frame.filename).is_relative_to(_PACKAGE)), default=-1)
+    return "".join([*traceback.format_list(frames[last + 1 :]), *traceback.format_exception_only(error)])
+
+
+def main() -> None:
+    from archsim.runs.simulator import Simulator
+
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a user's function prints is no reply
+    simulator, requests = Simulator(), queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(sys.stdin.buffer, requests), daemon=True).start()
+    while True:
+        verb, run = requests.get()
+        pickle.dump(attempt(getattr(simulator, verb), run), replies)
+        replies.flush()
+
+
+def _receive(stream: BinaryIO, requests: queue.SimpleQueue) -> None:
+    """Take in requests until there is nobody to send them."""
+    try:
+        while True:
+            requests.put(pickle.load(stream))
+    except (EOFError, OSError):
+        os._exit(0)

@@ -1,0 +1,60 @@
+"""Where named systems, models and assumption sets are found."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from archsim.base.nearest import did_you_mean
+
+
+@lru_cache
+def shipped_configs() -> Path:
+    """The folder ``configs`` that comes with archsim: inside the package when installed, else of the repository."""
+    package = Path(__file__).resolve().parents[2]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def search_folders(kind: str, beside: Path | None) -> list[Path]:
+    """Folders that may hold named files of a kind ('systems', 'models', 'assumptions'), in the order of search."""
+    folders = [Path("configs") / kind, shipped_configs() / kind]
+    if beside is not None:
+        folders.insert(0, beside / kind)
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def named_files(kind: str, beside: Path | None = None) -> dict[str, Path]:
+    """Name → file, sorted by name; a name found in several folders is the first one's."""
+    files: dict[str, Path] = {}
+    for folder in search_folders(kind, beside):
+        for file in folder.glob("*.yaml"):
+            files.setdefault(file.stem, file)
+    return dict(sorted(files.items()))
+
+
+def known_calibration(name: str | None) -> str | None:
+    """A calibration's name or path, as it is; raises ValueError where there is none of that name, or no such file."""
+    if name is None or Path(name).is_file():
+        return name
+    known = named_files("calibrations")
+    if Path(name).suffix in (".yaml", ".yml"):
+        raise ValueError(f"no such file: {name!r} (looked from the current directory)")
+    if name not in known:
+        raise ValueError(
+            f"unknown calibration {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}; or the path of a YAML file)"
+        )
+    return name
+
+
+def display(path: Path) -> str:
+    """The path relative to the current directory where it lies below it."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd())) if path.is_absolute() else str(path)
+    except ValueError:
+        return str(path)
+
+
+def looked_in(folders: Iterable[Path]) -> str:
+    """Where something was looked for: the current directory and these, each named once."""
+    here = Path.cwd()
+    return ", ".join(["the current directory", *dict.fromkeys(display(folder) for folder in folders if folder.resolve() != here)])

@@ -1,0 +1,145 @@
+"""Specs as plain text: what ``archsim list`` and ``archsim check`` print."""
+
+import textwrap
+
+from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.config_files import display, named_files
+from archsim.specs.loading.file_kinds import SPECS
+from archsim.specs.loading.library import load_model, load_system
+from archsim.specs.policies import PARTS, PRESETS, RULES, Parameter
+from archsim.specs.sweeps.plan import SweepPlan
+from archsim.specs.text.fields import Spec
+from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, format_quantity
+from archsim.specs.text.yaml import read_yaml
+
+_WIDTH = 116
+
+
+def listing(what: str) -> str:
+    """The table of one of LISTINGS."""
+    return LISTINGS[what]()
+
+
+def summary(spec: Spec) -> str:
+    """What a valid file holds, in one line."""
+    if not isinstance(spec, ExperimentSpec):
+        return f"ok, a valid {next(name for name, kind in SPECS.items() if kind is type(spec))}"
+    counts = {
+        "system": len(spec.systems),
+        "model": len(spec.models),
+        "batch": len(spec.workload.batch),
+        "policy": len(spec.policies),
+        "assumption set": len(spec.assumptions),
+    }
+    runs = 1
+    for each in counts.values():
+        runs *= each
+    return f"ok, {' × '.join(_counted(number, noun) for noun, number in counts.items())} = {_counted(runs, 'run')}"
+
+
+def summary_of_sweep(plan: SweepPlan) -> str:
+    """What a valid sweep holds, in one line."""
+    constraints = len(plan.sweep.where)
+    where = f", before {_counted(constraints, 'constraint')}" if constraints else ""
+    axes = len(plan.sweep.axes)
+    return f"ok, a sweep over {axes} {'axis' if axes == 1 else 'axes'}: {plan.combinations:,} points{where}"
+
+
+def _counted(number: int, noun: str) -> str:
+    plural = {"batch": "batches", "policy": "policies"}.get(noun, f"{noun}s")
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def _systems() -> str:
+    rows = [("name", "mesh", "HBM", "capacity", "D2D", "compute", "dtype", "file")]
+    for name, file in named_files("systems").items():
+        system = load_system(name)
+        rows.append(
+            (
+                name,
+                f"{system.mesh.x} × {system.mesh.y}{'' if system.topology.name == 'mesh' else f' {system.topology.name}'}",
+                format_quantity(system.hbm.bandwidth_bytes_per_s, BANDWIDTH),
+                format_quantity(system.hbm.capacity_bytes, SIZE),
+                format_quantity(system.d2d.bandwidth_bytes_per_s, BANDWIDTH),
+                format_quantity(system.compute.peak_flop_per_s, COMPUTE),
+                system.compute.dtype,
+                display(file),
+            )
+        )
+    return _table(rows)
+
+
+def _models() -> str:
+    rows = [("name", "MoE layers", "hidden", "expert FFN", "experts", "top-k", "shared", "file")]
+    for name, file in named_files("models").items():
+        model = load_model(name)
+        layers = f"{len(model.moe_layer_ids)} of {model.layers}"
+        shape = (model.hidden, model.expert_ffn, model.experts, model.top_k, model.shared_experts)
+        rows.append((name, layers, *map(str, shape), display(file)))
+    return _table(rows)
+
+
+def _policies() -> str:
+    presets = _table(
+        [("name", *PARTS), *((name, *(preset[part] for part in PARTS)) for name, preset in PRESETS.items())]
+    )
+    lines = [presets, "", "Rules, and their parameters with defaults; or your own function as package.module:function."]
+    for part in PARTS:
+        lines += ["", f"{part}:"]
+        for name, rule in RULES[part].items():
+            lines.append(f"  {name}: {rule.meaning}")
+            lines += [f"      {key}: {_default(parameter)}" for key, parameter in rule.parameters.items()]
+    return "\n".join(lines)
+
+
+def _default(parameter: Parameter) -> str:
+    return parameter.meaning if parameter.default is None else f"{parameter.default} ({parameter.meaning})"
+
+
+def _assumptions() -> str:
+    lines = [
+        "Fields, their values, and [the named sets that take them]. Any field can be set alone:",
+        "    assumptions: {set: physical, contention: reserved}",
+    ]
+    for field, values in ASSUMPTIONS.items():
+        lines += ["", f"{field}:"]
+        for value, meaning in values.items():
+            sets = [name for name, each in shipped_sets().items() if getattr(each, field) == value]
+            label = f"  {value}{' [' + ', '.join(sets) + ']' if sets else ''}: "
+            lines.append(textwrap.fill(label + meaning, _WIDTH, subsequent_indent=" " * 6))
+    return "\n".join(lines)
+
+
+def _calibrations() -> str:
+    rows = [("name", "tables", "file")]
+    for name, file in named_files("calibrations").items():
+        tables = {key: len(value) for key, value in read_yaml(file).data.items() if isinstance(value, list)}
+        rows.append((name, ", ".join(f"{key} {count}" for key, count in tables.items()), display(file)))
+    return _table(rows)
+
+
+def _traffic() -> str:
+    rows = [("name", "made of", "file")]
+    for name, file in named_files("traffic").items():
+        head = read_yaml(file).data
+        made_of = "a recorded trace" if "tables" in head else "recorded loads" if "loads" in head else "statistics"
+        rows.append((name, made_of, display(file)))
+    return _table(rows)
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+LISTINGS = {
+    "systems": _systems,
+    "models": _models,
+    "policies": _policies,
+    "assumptions": _assumptions,
+    "calibrations": _calibrations,
+    "traffic": _traffic,
+}

@@ -1,0 +1,211 @@
+"""References of an experiment: names and paths in the raw tree, replaced by what they stand for.
+
+A system or model is a name (a file of ``systems/`` or ``models/`` beside the experiment, then of ``./configs``, then of
+the configs that come with archsim), the path of a file, or an inline mapping; a system also a mapping ``{like: dojo, name: mine,
+...}``, which takes from that name or path what it does not give itself; a policy a preset or a mapping; an assumption set a
+name, a path or a mapping. They are expanded before validation, so that overrides can reach into them and messages
+name the file and line where a value was given.
+"""
+
+import os
+from collections.abc import Iterable
+from copy import deepcopy
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from archsim.base.errors import SpecError
+from archsim.base.nearest import did_you_mean
+from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
+from archsim.specs.loading.calibration_paths import find_calibrations
+from archsim.specs.loading.config_files import display, looked_in, named_files
+from archsim.specs.policies import PARTS, PRESETS
+from archsim.specs.text.quantities import describe
+from archsim.specs.text.yaml import Keys, Place, Tree, read_yaml
+
+DEFAULT_ASSUMPTIONS = "physical"
+# A manifest lies two folders below the one from which its files were given: reports/<name>/manifest.yaml.
+_PARENTS_SEARCHED = 2
+
+
+def resolve(kind: str, value: Any, place: Place, folder: Path | None) -> Tree:
+    """What one reference stands for, at ``(kind, 0)`` of a tree of its own. kind: systems, models, policies or assumptions.
+
+    Raises SpecError; its messages, and those of later validation, name ``place`` for what is not in a file.
+    """
+    keys = (kind, 0)
+    tree = Tree({kind: [deepcopy(value)]}, {(): place, (kind,): place, keys: place})
+    References(tree, folder).complete(keys)
+    return tree
+
+
+def found_trace(path: str, place: Place, folder: Path | None) -> str:
+    """A trace's path as it is from the current directory. Raises SpecError if there is none."""
+    tree = Tree({"workload": {"trace": path}}, {(): place, ("workload",): place, ("workload", "trace"): place})
+    References(tree, folder).find_trace()
+    return tree.data["workload"]["trace"]
+
+
+def folders_around(folder: Path | None) -> list[Path]:
+    """Where the files that an experiment names are looked for, beside the current directory."""
+    if folder is None:
+        return []
+    folder = folder.absolute()
+    return [folder, *folder.parents[:_PARENTS_SEARCHED]]
+
+
+class References:
+    """Expands the references of one tree; ``folder`` is the experiment file's (None: there is no file)."""
+
+    def __init__(self, tree: Tree, folder: Path | None) -> None:
+        self._tree = tree
+        self._folder = folder
+
+    def expand(self, keys: Keys) -> None:
+        """If there is a reference at ``keys``, put in its place a mapping that keys can lead into. Raises SpecError."""
+        value = self._tree.get(keys)
+        if isinstance(value, dict) and "like" in value and keys[:1] == ("systems",) and len(keys) == 2:
+            self._complete_system(keys)
+        if not isinstance(value, str):
+            return
+        match keys:
+            case ("systems" | "models" as kind, int()):
+                self._graft_file(keys, self._file(kind, value, keys))
+            case ("policies", int()):
+                own = f"your own function is {{name: mine, allocation: '{value}'}}" if ":" in value else "or a mapping"
+                self._check_known("policy", value, PRESETS, keys, own)
+                self._tree.graft(keys, Tree({"name": value} | {part: {"name": PRESETS[value][part]} for part in PARTS}))
+            case ("policies", int(), part) if part in PARTS:
+                self._tree.graft(keys, Tree({"name": value}))
+            case ("assumptions",) | ("assumptions", int()):
+                self._expand_assumptions(keys, value)
+
+    def expand_all(self) -> dict[Keys, str]:
+        """Expand every reference and fill in what a preset, a set or a folder implies; returns what is wrong, by its place in the tree."""
+        self._tree.data.setdefault("assumptions", DEFAULT_ASSUMPTIONS)
+        for keys in (("assumptions",), ("workload", "batch")):
+            if not isinstance(self._tree.find(keys), list | NoneType):
+                self._tree.wrap(keys)
+        problems: dict[Keys, str] = {}
+        for kind in ("systems", "models", "policies", "assumptions"):
+            for keys in [(kind, index) for index in _indices(self._tree.find((kind,)))]:
+                try:
+                    self.complete(keys)
+                except SpecError as error:
+                    problems[keys] = str(error)
+        try:
+            self.find_trace()
+        except SpecError as error:
+            problems["workload", "trace"] = str(error)
+        return problems
+
+    def complete(self, keys: Keys) -> None:
+        """Expand a reference and fill in what a preset or a set implies. Raises SpecError."""
+        self.expand(keys)
+        complete = {"policies": self._complete_policy, "assumptions": self._complete_assumptions, "systems": self._find_calibrations}.get(str(keys[0]))
+        if complete is not None and isinstance(self._tree.get(keys), dict):
+            complete(keys)
+
+    def _graft_file(self, keys: Keys, file: Path) -> None:
+        tree = read_yaml(file, display(file))
+        tree.data.setdefault("name", file.stem)
+        find_calibrations(tree, (), [file.parent], all_found=False)
+        self._tree.graft(keys, tree)
+
+    def _complete_system(self, keys: Keys) -> None:
+        """Put under a mapping the system that it is ``like``."""
+        like, given = (*keys, "like"), self._tree.get(keys)
+        if not isinstance(given["like"], str):
+            raise self._tree.error(like, f"expected a name (system), not {describe(given['like'])}")
+        if "name" not in given:
+            raise self._tree.error(keys, f"needs a name of its own, as it changes system {given['like']!r}")
+        file = self._file("systems", given["like"], like)
+        del given["like"]
+        base = read_yaml(file, display(file))
+        find_calibrations(base, (), [file.parent], all_found=False)
+        self._tree.underlay(keys, base)
+
+    def _file(self, kind: str, name: str, keys: Keys) -> Path:
+        if _is_path(name):
+            candidates = [Path(name)] + ([self._folder / name] if self._folder else [])
+            found = next((file for file in candidates if os.path.exists(file)), None)
+            if found is None:
+                raise self._tree.error(keys, f"no such file: {name!r}")
+            return found
+        files = named_files(kind, self._folder)
+        self._check_known(kind.removesuffix("s"), name, files, keys, "or the path of a YAML file, or a mapping")
+        return files[name]
+
+    def _check_known(self, kind: str, name: Any, known: Iterable[str], keys: Keys, otherwise: str) -> None:
+        if not isinstance(name, str):
+            raise self._tree.error(keys, f"expected a name ({kind}), not {describe(name)}")
+        if name not in known:
+            raise self._tree.error(
+                keys, f"unknown {kind} {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}; {otherwise})"
+            )
+
+    def _expand_assumptions(self, keys: Keys, value: str) -> None:
+        if _is_path(value):
+            self._graft_file(keys, self._file("assumptions", value, keys))
+            given = self._tree.get(keys)
+            given.setdefault("set", given.pop("name"))
+            for key in ("name", "origin", "utilisation"):
+                given.pop(key, None)
+            return
+        self._check_known("assumption set", value, shipped_sets(), keys, "or a mapping {set: ..., field: value}")
+        self._tree.graft(keys, Tree({"set": value}))
+
+    def _complete_policy(self, keys: Keys) -> None:
+        """Merge a mapping onto the preset that it names."""
+        given = self._tree.get(keys)
+        preset = given.pop("preset", None)
+        if preset is None:
+            return
+        self._check_known("preset", preset, PRESETS, (*keys, "preset"), "or no preset")
+        changed = [part for part in PARTS if part in given]
+        if "name" not in given and changed:
+            raise self._tree.error(
+                keys, f"needs a name of its own, as it changes {', '.join(changed)} of preset {preset!r}"
+            )
+        given.setdefault("name", preset)
+        for part in PARTS:
+            if isinstance(given.setdefault(part, {}), dict):
+                given[part].setdefault("name", PRESETS[preset][part])
+
+    def _complete_assumptions(self, keys: Keys) -> None:
+        """Fill in the fields that a mapping leaves to its set."""
+        given = self._tree.get(keys)
+        name = given.setdefault("set", DEFAULT_ASSUMPTIONS)
+        if not isinstance(name, str) or name not in shipped_sets():
+            missing = [field for field in ASSUMPTIONS if field not in given]
+            if missing:
+                otherwise = f"a set of your own gives every field; missing: {', '.join(missing)}"
+                self._check_known("assumption set", name, shipped_sets(), (*keys, "set"), otherwise)
+            return
+        for field in ASSUMPTIONS:
+            given.setdefault(field, getattr(shipped_sets()[name], field))
+
+    def _find_calibrations(self, keys: Keys) -> None:
+        find_calibrations(self._tree, keys, folders_around(self._folder))
+
+    def find_trace(self) -> None:
+        """A trace path as it is from the current directory; else it is looked for around the experiment file."""
+        path = self._tree.find(("workload", "trace"))
+        if not isinstance(path, str) or not path or os.path.exists(path):
+            return
+        around = folders_around(self._folder)
+        for folder in around:
+            if os.path.exists(folder / path):  # unlike Path.exists, false for names that are too long
+                self._tree.data["workload"]["trace"] = os.path.relpath(folder / path)
+                return
+        hint = "; generated traffic is written {synthetic: {}}" if path == "synthetic" else ""
+        looked = looked_in(around)
+        raise self._tree.error(("workload", "trace"), f"no such file or directory: {path!r} (looked in {looked}){hint}")
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
+
+
+def _indices(value: Any) -> range:
+    return range(len(value)) if isinstance(value, list) else range(0)

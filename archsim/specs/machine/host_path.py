@@ -1,0 +1,114 @@
+"""The way to a host and back, from a calibration: what one transfer over PCIe, a launch and noticing its end take.
+
+A calibration has laws of transfers by size, direction and method (``pcie``, from ``hostpath.csv``) and what it costs to start a
+kernel (``launch``, from ``launch.csv``). A decision sends small messages, 1 KiB to 1 MiB (demand of all dies, plan, bits), so
+that of each law the line through its smallest size and 1 MiB is taken: latency + bytes / bandwidth. Both directions cross once
+a decision; their latencies and times a byte are averaged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from archsim.specs.calibration import CalibrationSpec, TransferTable, find_calibration, load_calibration, newest_first
+
+SMALL_BYTES = 64 * 2**10  # a law that begins above says nothing about the latency of small messages
+LARGE_BYTES = 2**20
+DIRECTIONS = {"d2h": "to the host", "h2d": "from the host"}
+STREAM, AND_WAIT = "stream", "launch_to_sync"
+NS_PER_S = 1e9
+
+
+class HostPath(NamedTuple):
+    """``source``: of what was fitted. None: the calibration does not have it; ``missing`` says why."""
+
+    pcie_latency_ns: float | None
+    pcie_bandwidth_bytes_per_s: float | None
+    launch_ns: float | None
+    sync_ns: float | None
+    source: str
+    missing: dict[str, str]
+
+
+def calibrated_path(name: str) -> HostPath:
+    """The path of a calibration by name or file. Raises SpecError if there is no such calibration or it is malformed."""
+    path = find_calibration(name)
+    return _path_of_file(path, path.stat().st_mtime_ns) if path.is_file() else path_of(load_calibration(path))
+
+
+@lru_cache(maxsize=8)
+def _path_of_file(path: Path, changed_ns: int) -> HostPath:
+    return path_of(load_calibration(path))
+
+
+def path_of(calibration: CalibrationSpec) -> HostPath:
+    """What ``calibration`` knows of the path."""
+    chosen = [_smallest(calibration, direction) for direction in DIRECTIONS]
+    launches = {table.of.get("kind", ""): table for table in calibration.fit.launch}
+    missing = {}
+    latency_ns = bandwidth = launch_ns = sync_ns = None
+    if None in chosen:
+        there = next(text for text, table in zip(DIRECTIONS.values(), chosen, strict=True) if table is None)
+        missing = dict.fromkeys(("pcie_latency", "pcie_bandwidth"), f"no pinned transfers {there} (hostpath.csv)")
+    else:
+        lines = [_line(table) for table in chosen]
+        bandwidth = NS_PER_S / (sum(ns_per_byte for _, ns_per_byte in lines) / len(lines))
+        if all(table.first_bytes <= SMALL_BYTES for table in chosen):
+            latency_ns = max(0.0, sum(latency for latency, _ in lines) / len(lines))
+        else:
+            least = max(table.first_bytes for table in chosen) / 2**20
+            missing["pcie_latency"] = f"no transfers of at most {SMALL_BYTES // 2**10} KiB (hostpath.csv); they begin at {least:g} MiB"
+    if STREAM in launches:
+        launch_ns = launches[STREAM].value
+        sync_ns = max(0.0, launches[AND_WAIT].value - launch_ns) if AND_WAIT in launches else launch_ns
+    else:
+        known = ", ".join(sorted(launches)) or "nothing"
+        missing |= dict.fromkeys(("launch", "sync"), f"no launch on a stream (launch.csv); it has {known}")
+    return HostPath(latency_ns, bandwidth, launch_ns, sync_ns, _source(calibration.gpu, chosen, launches), missing)
+
+
+def _smallest(calibration: CalibrationSpec, direction: str) -> TransferTable | None:
+    """The law of pinned transfers one way that begins at the smallest size; of several, a copy engine's.
+
+    Of its versions the newest one that has small sizes, too.
+    """
+    laws = [
+        table
+        for table in calibration.pcie
+        if isinstance(table, TransferTable) and table.of.get("direction") == direction and table.of.get("pinned", "1") == "1"
+    ]
+    if not laws:
+        return None
+    best = min(laws, key=lambda table: (table.first_bytes, table.of.get("method") != "ce"))
+    same = [table for table in laws if (table.library, table.of.get("method")) == (best.library, best.of.get("method"))]
+    small = [table for table in same if table.first_bytes <= max(SMALL_BYTES, best.first_bytes)]
+    return max(small, key=lambda table: newest_first(table.version))
+
+
+def _line(table: TransferTable) -> tuple[float, float]:
+    """(latency in ns, ns a byte) through the smallest size and LARGE_BYTES, or the largest size that was measured."""
+    small, large = table.first_bytes, min(max(LARGE_BYTES, table.first_bytes), table.last_bytes)
+    if large <= small:
+        return 0.0, time_ns(table, small) / small
+    ns_per_byte = (time_ns(table, large) - time_ns(table, small)) / (large - small)
+    return time_ns(table, small) - small * ns_per_byte, ns_per_byte
+
+
+def time_ns(table: TransferTable, size_bytes: float) -> float:
+    """Time of a transfer by the law; below the smallest size that was measured: of that size."""
+    size = max(size_bytes, table.first_bytes)
+    piece = max(bisect_right(table.from_bytes, size) - 1, 0)
+    return table.latency_ns[piece] + size * table.ns_per_byte[piece]
+
+
+def _source(gpu: str, transfers: list[TransferTable | None], launches: dict) -> str:
+    found = [f"{table.of['direction']} {table.of.get('method', '')} by {table.library}".replace("  ", " ") for table in transfers if table]
+    found += [
+        f"{kind} launch of {launches[kind].of.get('measured_on', gpu)} by {launches[kind].library}"
+        for kind in (STREAM, AND_WAIT)
+        if kind in launches
+    ]
+    return f"calibration {gpu}: {', '.join(found)}"

@@ -1,0 +1,152 @@
+"""The machine: equal dies, each with HBM, an LLC and a compute array, and the D2D links between them.
+
+Default values are those that all configurations of the wafer-scale paper share (Yu et al., ISCA 2026, arXiv 2510.05497v4).
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from archsim.specs.loading.config_files import known_calibration
+from archsim.specs.machine.decision import DecisionSpec
+from archsim.specs.machine.fabric import Bandwidth, Latency, TopologySpec
+from archsim.specs.machine.memory_path import CopyLaw, from_calibration, hbm_fitted, link_fitted, no_copies, no_hbm
+from archsim.specs.text.fields import KeyProblem, Name, Spec, count
+from archsim.specs.text.quantities import COMPUTE, SIZE, format_quantity, fraction, quantity
+
+Efficiency = fraction(zero=False)
+Calibration = Annotated[str | None, AfterValidator(known_calibration)]
+DTYPE_BYTES = {"fp8": 1, "fp8_block": 1, "fp16": 2, "bf16": 2}  # scales, 4 bytes for 128 values or more, are left out
+
+
+class MeshSpec(Spec):
+    """Dies along x and y; die id = x + X·y unless the assumption ``numbering`` says otherwise."""
+
+    x: count(1, 64)
+    y: count(1, 64)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        """``5x8`` for ``{x: 5, y: 8}``."""
+        sides = re.fullmatch(r"(\d+)\s*[x×]\s*(\d+)", given) if isinstance(given, str) else None
+        if isinstance(given, str) and not sides:
+            raise ValueError(f"expected two sides such as 5x5, or {{x: 5, y: 5}}, not {given!r}")
+        return {"x": int(sides[1]), "y": int(sides[2])} if sides else given
+
+
+class HbmSpec(Spec):
+    """The HBM of one die."""
+
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
+    capacity_bytes: quantity(SIZE, "1 MB", "100 TB", int) = Field(alias="capacity")
+    # Share of the capacity that weights and copies may not use; the paper reserves 10 %.
+    reserved_fraction: fraction(zero=True) = Field(0.1, alias="reserved")
+    latency_ns: Latency = Field(300.0, alias="latency")
+    # Share of the bandwidth that transfers reach; 0.9 in the published simulator.
+    efficiency: Efficiency = 0.9
+    # A name or path: latency and efficiency are what was measured of that GPU, whatever else is given, and are kept as numbers.
+    calibration: str | None = Field(None, exclude=True)
+    source: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calibrated(cls, given: Any) -> Any:
+        return from_calibration(given, hbm_fitted, no_hbm)
+
+
+class D2DSpec(Spec):
+    """The die-to-die link; bandwidth is per direction. The topology may give links their own bandwidth and latency."""
+
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
+    hop_latency_ns: Latency = Field(200.0, alias="hop_latency")
+    # Command and address of a remote request; small, as requests take latency but do not share links with transfers.
+    request_bytes: quantity(SIZE, "1 B", "1 kB", int, zero=True) = Field(16, alias="request")
+    # Share of the bandwidth that transfers reach; 0.9 in the published simulator.
+    efficiency: Efficiency = 0.9
+    # A name or path: copies are what was measured of that GPU, and are kept as numbers.
+    calibration: str | None = Field(None, exclude=True)
+    # Measured copies: latency and efficiency are those of the size of the model's slices, whatever else is given.
+    copies: CopyLaw | None = None
+    source: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calibrated(cls, given: Any) -> Any:
+        return from_calibration(given, link_fitted, no_copies)
+
+    def of_slices(self, size_bytes: int) -> "D2DSpec":
+        """With the latency and efficiency for slices of this size."""
+        if self.copies is None:
+            return self
+        hop_latency_ns, efficiency = self.copies.link(size_bytes)
+        return self.model_copy(update={"hop_latency_ns": hop_latency_ns, "efficiency": efficiency, "copies": None})
+
+
+class LlcSpec(Spec):
+    """The last-level cache of one die."""
+
+    capacity_bytes: quantity(SIZE, "1 KiB", "1 TB", int) = Field(64 * 2**20, alias="capacity")
+    hit_ns: Latency = Field(100.0, alias="hit")
+    # The look-up that finds nothing, before HBM or the mesh is asked.
+    miss_ns: Latency = Field(110.0, alias="miss")
+    write_ns: Latency = Field(30.0, alias="write")
+    # 2 ways in the published simulator.
+    ways: count(1, 1024) = 2
+    # Streaming unit of slices under ``llc: segments``; a choice of archsim.
+    segment_bytes: quantity(SIZE, "1 KiB", "1 GiB", int) = Field(2**20, alias="segment")
+
+    @model_validator(mode="after")
+    def _holds_a_segment(self) -> "LlcSpec":
+        if self.capacity_bytes < self.segment_bytes:
+            sizes = (format_quantity(size, SIZE) for size in (self.capacity_bytes, self.segment_bytes))
+            raise KeyProblem(("capacity",), "{} is less than a segment, which is {}; give llc.segment, too".format(*sizes))
+        return self
+
+
+class ComputeSpec(Spec):
+    """The compute array of one die; ``dtype`` is that of weights and activations, and ``peak`` is for it.
+
+    fp8 has one scale a tensor; fp8_block one for 128 values of an activation and for 128 x 128 weights, as DeepSeek-V3
+    (arXiv 2412.19437). They differ in which measured GEMMs stand for them under ``gemm: calibrated``, and in nothing else.
+    """
+
+    peak_flop_per_s: quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s") = Field(alias="peak")
+    dtype: Literal["fp8", "fp8_block", "fp16", "bf16"]
+    # Share of the peak that expert GEMMs reach under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
+    # published simulator).
+    efficiency: Efficiency = 0.7
+    # GPU whose measured GEMMs this die's follow under ``gemm: calibrated``, scaled by the quotients of peaks and of HBM
+    # bandwidths; the name of a file of configs/calibrations, or a path. None: archsim.specs.calibration.DEFAULT_CALIBRATION.
+    calibration: Calibration = None
+    # Whose GEMMs of it; the one with most measured shapes if left out.
+    library: str | None = None
+
+    @property
+    def dtype_bytes(self) -> int:
+        """Bytes of one weight or activation."""
+        return DTYPE_BYTES[self.dtype]
+
+
+class SystemSpec(Spec):
+    """A chiplet or wafer-scale GPU."""
+
+    name: Name
+    source: str = Field(min_length=1)
+    mesh: MeshSpec
+    topology: TopologySpec = TopologySpec()
+    hbm: HbmSpec
+    d2d: D2DSpec
+    llc: LlcSpec = LlcSpec()
+    compute: ComputeSpec
+    decision: DecisionSpec = DecisionSpec()
+
+    @property
+    def dies(self) -> int:
+        return self.mesh.x * self.mesh.y
+
+    @model_validator(mode="after")
+    def _connected(self) -> "SystemSpec":
+        self.topology.refuse_unconnected(self.dies)
+        return self

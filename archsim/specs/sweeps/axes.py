@@ -1,0 +1,266 @@
+"""``sweep:`` of an experiment: axes over any of its keys, how they combine, and which points are kept.
+
+::
+
+    sweep:
+      grid:                                      # every combination
+        system.mesh: [5x5, 8x8]
+        hbm.bandwidth: {from: 1 TB/s, to: 8 TB/s, log: 4}
+      zip:                                       # linked: the first with the first, …; several groups are a list
+        {llc.capacity: [32 MiB, 64 MiB], d2d.bandwidth: [1 TB/s, 2 TB/s]}
+      sample: {method: sobol, count: 64, seed: 1, over: {workload.batch: {from: 64, to: 8192, scale: log}}}
+      where: [dies <= 64, hbm_capacity fits]
+
+Grid, groups and samples multiply each other, and the experiment's own systems, models, batches, policies and assumption sets.
+A path begins with ``system``, ``model``, ``policy``, ``assumptions``, ``workload`` or ``engine``; a key that only one of them has
+may begin it as well (``hbm.bandwidth``). Nested mappings are paths, too. How values are written: ``archsim.specs.sweeps.axis_values``;
+constraints: ``archsim.specs.sweeps.constraints``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from archsim.base.errors import SpecError
+from archsim.base.nearest import did_you_mean
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.policies import PARTS, PolicySpec
+from archsim.specs.sweeps.axis_values import Range, counted_values, is_range, read_range
+from archsim.specs.sweeps.constraints import Constraint, parse_constraint
+from archsim.specs.text.quantities import describe
+from archsim.specs.text.validation import keys_of
+from archsim.specs.text.yaml import Keys, Place, Tree
+from archsim.specs.workload import WorkloadSpec
+
+SWEEP_KEY = "sweep"
+KINDS = {"system": SystemSpec, "model": ModelSpec, "policy": PolicySpec, "assumptions": AssumptionsSpec, "workload": WorkloadSpec}
+_PLURALS = {"systems": "system", "models": "model", "policies": "policy"}
+_ROOTS = (*KINDS, "engine")
+_WAYS = ("grid", "zip", "sample", "where")
+_SAMPLE_KEYS = ("method", "count", "seed", "over")
+METHODS = ("latin_hypercube", "sobol", "random")
+_MOST_POINTS = 100_000_000
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One key that varies. path: from its root; values: raw, as in YAML, each with the place where it is given."""
+
+    path: tuple[str, ...]
+    place: Place
+    values: tuple[Any, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Axes that move together: value i of each with value i of the others."""
+
+    axes: tuple[Axis, ...]
+
+    def __len__(self) -> int:
+        return len(self.axes[0])
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """What ``sweep:`` says: groups that multiply each other (the first varies slowest), and constraints with their places.
+
+    given: the data that it was read from.
+    """
+
+    given: Any
+    groups: tuple[Group, ...]
+    where: tuple[tuple[Constraint, Place], ...]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return tuple(axis for group in self.groups for axis in group.axes)
+
+    @property
+    def combinations(self) -> int:
+        product = 1
+        for group in self.groups:
+            product *= len(group)
+        return product
+
+
+def read_sweep(tree: Tree) -> SweepSpec:
+    """The sweep of an experiment's tree. Raises SpecError with a line for every problem."""
+    reader = _Reader(tree)
+    spec = reader.read()
+    if reader.problems:
+        raise SpecError("\n".join(reader.problems))
+    return spec
+
+
+def canonical(name: str) -> tuple[str, ...]:
+    """The path that a name stands for, from its root. Raises ValueError for a beginning that is no key, with the nearest."""
+    first, *rest = name.split(".")
+    first = _PLURALS.get(first, first)
+    if first in _ROOTS:
+        return (first, *rest)
+    # Assumptions are single values: what goes on behind a point is not one of them.
+    owners = [root for root, keys in _keys_by_root().items() if first in keys and not (rest and root == "assumptions")]
+    if len(owners) == 1:
+        return (owners[0], first, *rest)
+    if owners:
+        raise ValueError(f"{first!r} is a key of {' and of '.join(owners)}; write {' or '.join(f'{root}.{name}' for root in owners)}")
+    known = [*_ROOTS, *(key for keys in _keys_by_root().values() for key in keys)]
+    raise ValueError(f"unknown key {first!r}{did_you_mean(first, known)} (a path begins with {', '.join(_ROOTS)}, or a key of one of them)")
+
+
+def _keys_by_root() -> dict[str, list[str]]:
+    return {root: list(PARTS) if root == "policy" else keys_of(kind) for root, kind in KINDS.items()}
+
+
+class _Reader:
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self.problems: list[str] = []
+        self._seen: dict[tuple[str, ...], Place] = {}
+
+    def read(self) -> SweepSpec:
+        given = self._tree.find((SWEEP_KEY,))
+        keys = (SWEEP_KEY,)
+        if not isinstance(given, dict):
+            self._problem(keys, f"expected a mapping with the keys {', '.join(_WAYS)}, not {describe(given)}")
+            return SweepSpec(given, (), ())
+        for key in given:
+            if key not in _WAYS:
+                self._problem((*keys, key), f"unknown key{did_you_mean(key, _WAYS)} (known: {', '.join(_WAYS)})")
+        groups = [Group((axis,)) for axis in self._axes((*keys, "grid"), given.get("grid", {}))]
+        groups += self._linked((*keys, "zip"), given.get("zip", []))
+        if "sample" in given:
+            groups += self._sampled((*keys, "sample"), given["sample"])
+        if not groups and not self.problems:
+            self._problem(keys, "varies nothing; give axes in grid, zip or sample")
+        spec = SweepSpec(given, tuple(groups), tuple(self._where((*keys, "where"), given.get("where", []))))
+        if spec.combinations > _MOST_POINTS:
+            self._problem(keys, f"{spec.combinations:,} combinations are too many; at most {_MOST_POINTS:,}")
+        return spec
+
+    def _problem(self, keys: Keys, problem: str) -> None:
+        self.problems.append(f"{self._tree.place(keys)}: {problem}")
+
+    def _axes(self, keys: Keys, given: Any, ranges: bool = False) -> Iterator[Axis]:
+        """The axes below a mapping; with ``ranges`` a range stays one (the only value), to be sampled."""
+        for at, path, values in self._paths(keys, (), given):
+            axis = self._axis(at, path, values, ranges)
+            if axis is not None:
+                yield axis
+
+    def _paths(self, keys: Keys, path: tuple[str, ...], given: Any) -> Iterator[tuple[Keys, tuple[str, ...], Any]]:
+        if path and not (isinstance(given, dict) and not is_range(given)):
+            yield keys, path, given
+        elif not isinstance(given, dict):
+            self._problem(keys, f"expected a mapping of paths and values, such as system.mesh: [5x5, 8x8], not {describe(given)}")
+        else:
+            for key, below in given.items():
+                yield from self._paths((*keys, key), (*path, key), below)
+
+    def _axis(self, keys: Keys, names: tuple[str, ...], given: Any, ranges: bool) -> Axis | None:
+        place = self._tree.place(keys)
+        try:
+            path = canonical(".".join(names))
+            if not all(path) or (len(path) == 1 and path[0] == "workload"):
+                raise ValueError("expected the path of a key, such as workload.batch")
+            if path in self._seen:
+                raise ValueError(f"{'.'.join(path)} is an axis already ({self._seen[path]})")
+            self._seen[path] = place
+            if isinstance(given, list):
+                if not given:
+                    raise ValueError("needs at least one value")
+                return Axis(path, place, tuple(given), tuple(self._tree.place((*keys, index)) for index in range(len(given))))
+            if not is_range(given):
+                raise ValueError(f"expected a list of values or a range {{from, to, …}}, not {describe(given)}")
+            values = (read_range(given),) if ranges and not set(given) & {"step", "factor", "linear", "log"} else counted_values(given)
+            return Axis(path, place, values, (place,) * len(values))
+        except ValueError as error:
+            self._problem(keys, str(error))
+            return None
+
+    def _linked(self, keys: Keys, given: Any) -> Iterator[Group]:
+        groups = given if isinstance(given, list) else [given]
+        for index, each in enumerate(groups):
+            at = (*keys, index) if isinstance(given, list) else keys
+            axes = tuple(self._axes(at, each))
+            if len({len(axis) for axis in axes}) > 1:
+                lengths = ", ".join(f"{axis.name} has {len(axis)}" for axis in axes)
+                self._problem(at, f"linked axes need equally many values; {lengths}")
+            elif axes:
+                yield Group(axes)
+
+    def _sampled(self, keys: Keys, given: Any) -> Iterator[Group]:
+        if not isinstance(given, dict):
+            self._problem(keys, f"expected a mapping with the keys {', '.join(_SAMPLE_KEYS)}, not {describe(given)}")
+            return
+        for key in given:
+            if key not in _SAMPLE_KEYS:
+                self._problem((*keys, key), f"unknown key{did_you_mean(key, _SAMPLE_KEYS)} (known: {', '.join(_SAMPLE_KEYS)})")
+        method, count, seed = given.get("method", METHODS[0]), given.get("count"), given.get("seed", 0)
+        if method not in METHODS:
+            self._problem((*keys, "method"), f"unknown value {method!r}{did_you_mean(str(method), METHODS)} (valid: {', '.join(METHODS)})")
+        for key, value, low in (("count", count, 1), ("seed", seed, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _MOST_POINTS:
+                self._problem((*keys, key), f"expected a whole number from {low} to {_MOST_POINTS:,}, not {describe(value)}")
+        axes = tuple(self._axes((*keys, "over"), given.get("over", {}), ranges=True))
+        if not axes and not self.problems:
+            self._problem(keys, "needs axes in over")
+        if not self.problems:
+            yield Group(_drawn(axes, method, count, seed))
+
+    def _where(self, keys: Keys, given: Any) -> Iterator[tuple[Constraint, Place]]:
+        listed = given if isinstance(given, list) else [given]
+        for index, text in enumerate(listed):
+            at = (*keys, index) if isinstance(given, list) else keys
+            if not isinstance(text, str):
+                self._problem(at, f"expected a constraint such as dies <= 64, not {describe(text)}")
+                continue
+            try:
+                yield parse_constraint(text), self._tree.place(at)
+            except ValueError as error:
+                self._problem(at, str(error))
+
+
+def _drawn(axes: tuple[Axis, ...], method: str, count: int, seed: int) -> tuple[Axis, ...]:
+    """The axes with ``count`` values each, drawn together (scipy.stats.qmc; Sobol points are scrambled)."""
+    shares = _shares(method, len(axes), count, seed)
+    drawn = []
+    for axis, column in zip(axes, shares.T.tolist(), strict=True):
+        first = axis.values[0]
+        if isinstance(first, Range):
+            values = tuple(first.value(share) for share in column)
+            drawn.append(Axis(axis.path, axis.place, values, (axis.place,) * count))
+        else:
+            chosen = [min(int(share * len(axis)), len(axis) - 1) for share in column]
+            drawn.append(Axis(axis.path, axis.place, tuple(axis.values[i] for i in chosen), tuple(axis.places[i] for i in chosen)))
+    return tuple(drawn)
+
+
+def _shares(method: str, dimensions: int, count: int, seed: int):
+    """float64[count, axis] in [0, 1)."""
+    import warnings
+
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    if method == "random":
+        return generator.random((count, dimensions))
+    from scipy.stats import qmc
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a count that is no power of 2 is only less balanced
+        kind = qmc.Sobol if method == "sobol" else qmc.LatinHypercube
+        return kind(dimensions, seed=generator).random(count)

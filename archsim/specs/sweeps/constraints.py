@@ -1,0 +1,185 @@
+"""Constraints of a sweep: which points are kept. A grammar of its own; nothing is evaluated as code.
+
+    constraint := test { "and" test }
+    test       := NAME "fits"  |  sum OP sum { OP sum }          OP: <= < >= > == !=
+    sum        := product { ("+" | "-") product }
+    product    := atom { ("*" | "/") atom }
+    atom       := NUMBER [UNIT]  |  NAME  |  'text'  |  "(" sum ")"  |  "-" atom
+
+A NAME is a key of the experiment by its dotted path, or a measure of the machine that is known without a run. Numbers with units
+are compared in base units (B, B/s, FLOP/s, ns, Hz). Operators stand between blanks, as names may contain ``-`` and ``+``. A word
+that names nothing is text to the right of == and != (``system.topology.name == torus``). Text knows no other comparison.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from archsim.specs.text.quantities import DIMENSIONS, parse_quantity
+
+_COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq, "!=": operator.ne}
+_REAL = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+_UNITS = sorted({unit for dimension in DIMENSIONS for unit in dimension.units if unit}, key=len, reverse=True)
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)(?:\s*(?P<unit>" + "|".join(map(re.escape, _UNITS)) + r")(?![\w/]))?"
+    r"|(?P<name>[A-Za-z_]\w*(?:[.+-]?\w+)*)|'(?P<text>[^']*)'|(?P<sign><=|>=|==|!=|[-+*/()<>]))"
+)
+
+Lookup = Callable[[str], Any]
+"""Value of a name: number (base unit), text, truth (for ``fits``), or None where the point has no such key."""
+
+
+class Absent(Exception):
+    """The point has no such key: the constraint does not apply to it."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """``text`` as written; ``names`` in it, and those that may be ``words``; ``tests``: trees of tuples, all of which must hold."""
+
+    text: str
+    names: tuple[str, ...]
+    words: frozenset[str]
+    tests: tuple[tuple, ...]
+
+    def holds(self, lookup: Lookup) -> bool:
+        """Whether a point is kept. A constraint on a key that it does not have does not apply. Raises ValueError for bad comparisons."""
+        try:
+            return all(_test(test, lookup) for test in self.tests)
+        except Absent:
+            return True
+
+
+def parse_constraint(text: str) -> Constraint:
+    """Raises ValueError that says where in the text something else was expected."""
+    parser = _Parser(text)
+    tests = [parser.test()]
+    while parser.take("name", "and"):
+        tests.append(parser.test())
+    parser.end()
+    names = tuple(dict.fromkeys(name for test in tests for name in _names(test)))
+    words = {sides[1][1] for test in tests if test[0] == "compare" and set(test[2]) <= {"==", "!="} for sides in [test[1]] if sides[1][0] == "name"}
+    return Constraint(text, names, frozenset(words), tuple(tests))
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[tuple[str, Any, int]] = []
+        at = 0
+        while text[at:].strip():
+            match = _TOKEN.match(text, at)
+            if match is None:
+                raise ValueError(f"{text!r}: cannot be read from {text[at:].strip()[:20]!r} on")
+            kind = str(match.lastgroup if match.lastgroup != "unit" else "number")
+            value = _quantity(match["number"], match["unit"]) if kind == "number" else match[kind]
+            self._tokens.append((kind, value, at))
+            at = match.end()
+        self._next = 0
+
+    def test(self) -> tuple:
+        first = self._sum()
+        if first[0] == "name" and self.take("name", "fits"):
+            return "fits", first[1]
+        sums, signs = [first], []
+        while (sign := self._one_of(_COMPARE)) is not None:
+            signs.append(sign)
+            sums.append(self._sum())
+        if not signs:
+            raise self._unexpected(f"one of {' '.join(_COMPARE)}")
+        return "compare", tuple(sums), tuple(signs)
+
+    def _sum(self) -> tuple:
+        return self._chain(self._product, ("+", "-"))
+
+    def _product(self) -> tuple:
+        return self._chain(self._atom, ("*", "/"))
+
+    def _chain(self, part: Callable[[], tuple], signs: tuple[str, ...]) -> tuple:
+        tree = part()
+        while (sign := self._one_of(signs)) is not None:
+            tree = (sign, tree, part())
+        return tree
+
+    def _atom(self) -> tuple:
+        if self._one_of(("(",)):
+            tree = self._sum()
+            if not self._one_of((")",)):
+                raise self._unexpected("')'")
+            return tree
+        if self._one_of(("-",)):
+            return "-", ("number", 0.0), self._atom()
+        if self._next < len(self._tokens) and self._tokens[self._next][0] != "sign":
+            kind, value, _ = self._tokens[self._next]
+            self._next += 1
+            return kind, value
+        raise self._unexpected("a number, a name or '('")
+
+    def take(self, kind: str, value: str) -> bool:
+        found = self._next < len(self._tokens) and self._tokens[self._next][:2] == (kind, value)
+        self._next += found
+        return found
+
+    def _one_of(self, signs) -> str | None:
+        return next((sign for sign in signs if self.take("sign", sign)), None)
+
+    def end(self) -> None:
+        if self._next < len(self._tokens):
+            raise self._unexpected("its end, or `and`")
+
+    def _unexpected(self, expected: str) -> ValueError:
+        rest = self._text[self._tokens[self._next][2] :].strip() if self._next < len(self._tokens) else ""
+        return ValueError(f"{self._text!r}: expected {expected}{f' instead of {rest!r}' if rest else ' at its end'}")
+
+
+def _quantity(number: str, unit: str | None) -> float:
+    if unit is None:
+        return float(number)
+    dimension = next(each for each in DIMENSIONS if unit in each.units)
+    return float(parse_quantity(f"{number} {unit}", dimension))
+
+
+def _names(tree: tuple) -> Iterator[str]:
+    if tree[0] in ("name", "fits"):
+        yield tree[1]
+    elif tree[0] == "compare":
+        for each in tree[1]:
+            yield from _names(each)
+    elif tree[0] in _REAL:
+        yield from _names(tree[1])
+        yield from _names(tree[2])
+
+
+def _test(test: tuple, lookup: Lookup) -> bool:
+    if test[0] == "fits":
+        return bool(_known(test[1], lookup))
+    _, sums, signs = test
+    values = [_value(each, lookup) for each in sums]
+    for sign, left, right in zip(signs, values, values[1:], strict=False):
+        if isinstance(left, str) != isinstance(right, str) or (isinstance(left, str) and sign not in ("==", "!=")):
+            raise ValueError(f"{left!r} {sign} {right!r}: cannot be compared so")
+    return all(_COMPARE[sign](left, right) for sign, left, right in zip(signs, values, values[1:], strict=False))
+
+
+def _value(tree: tuple, lookup: Lookup) -> Any:
+    if tree[0] == "name":
+        return _known(tree[1], lookup)
+    if tree[0] in ("number", "text"):
+        return tree[1]
+    left, right = _value(tree[1], lookup), _value(tree[2], lookup)
+    if isinstance(left, str) or isinstance(right, str):
+        raise ValueError(f"{left!r} {tree[0]} {right!r}: text cannot be reckoned with")
+    if tree[0] == "/" and right == 0:
+        raise ValueError("division by zero")
+    return _REAL[tree[0]](left, right)
+
+
+def _known(name: str, lookup: Lookup) -> Any:
+    value = lookup(name)
+    if value is None:
+        raise Absent(name)
+    return value

@@ -1,0 +1,114 @@
+"""``explore:`` of an experiment with a ``sweep:``: what to look for among its points.
+
+::
+
+    explore:
+      objectives: [throughput, energy, cost]     # the first is what budgets are spent on
+      where: [throughput >= 20000]               # asked of results; `sweep.where` is asked before anything runs
+      budgets: [cost <= 40000, power <= 2000]    # the best design within each is told, with its YAML
+      event_runs: 15 %                           # of the points, or a number of runs
+      analytical_runs: 20000                     # most; in a larger space optuna chooses which
+      coefficients: {hbm_usd_per_gb: 20}         # of energy, area and price: `archsim cost FILE --sources`
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from archsim.base.nearest import did_you_mean
+from archsim.specs.sweeps.constraints import Constraint, parse_constraint
+from archsim.specs.text.fields import KeyProblem, Spec, count, refuse_duplicates
+from archsim.specs.text.quantities import describe
+
+EXPLORE_KEY = "explore"
+# Name → (column of the results, sense, unit as written).
+OBJECTIVES: MappingProxyType[str, tuple[str, str, str]] = MappingProxyType(
+    {
+        "throughput": ("throughput_tokens_per_s", "max", "tokens/s"),
+        "time": ("decode_ns", "min", "ns"),
+        "energy": ("energy_per_token_j", "min", "J/token"),
+        "power": ("power_w", "min", "W"),
+        "area": ("silicon_mm2", "min", "mm²"),
+        "cost": ("cost_usd", "min", "USD"),
+    }
+)
+_MOST_RUNS = 1_000_000
+
+
+def _read_constraint(text: Any) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"expected a constraint such as 'cost <= 40000', not {describe(text)}")
+    for name in parse_constraint(text).names:
+        if name not in OBJECTIVES:
+            raise ValueError(f"unknown result {name!r}{did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})")
+    return text
+
+
+class ExploreSpec(Spec):
+    """What ``archsim explore`` looks for."""
+
+    objectives: tuple[str, ...] = Field(min_length=1, max_length=4)
+    where: tuple[str, ...] = ()
+    budgets: tuple[str, ...] = ()
+    # Most runs of the event engine: a share of the points, or a number.
+    event_runs: float | int = 0.15
+    # Most runs of the analytical engine; with more points optuna proposes which. Twenty thousand take minutes.
+    analytical_runs: count(1, _MOST_RUNS) = 20_000
+    coefficients: dict[str, float] = Field(default_factory=dict)
+    seed: count(0, 2**31) = 0
+
+    @field_validator("objectives")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for place, name in enumerate(names):
+            if name not in OBJECTIVES:
+                raise KeyProblem((place,), f"unknown objective {name!r}{did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})")
+        refuse_duplicates("objective", list(names))
+        return names
+
+    @field_validator("where", "budgets", mode="before")
+    @classmethod
+    def _readable(cls, texts: Any) -> Any:
+        if not isinstance(texts, list | tuple):
+            raise ValueError(f"expected a list of constraints, not {describe(texts)}")
+        for place, text in enumerate(texts):
+            try:
+                _read_constraint(text)
+            except ValueError as error:
+                raise KeyProblem((place,), str(error)) from None
+        return texts
+
+    @field_validator("event_runs", mode="before")
+    @classmethod
+    def _share_or_number(cls, value: Any) -> float | int:
+        expected = "expected a share of the points such as 15 %, or a number of runs"
+        if isinstance(value, str) and value.strip().endswith("%"):
+            try:
+                value = float(value.strip()[:-1]) / 100
+            except ValueError:
+                raise ValueError(f"{value!r}: {expected}") from None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{expected}, not {describe(value)}")
+        if isinstance(value, float) and not 0 < value <= 1:
+            raise ValueError(f"{value!r}: a share is above 0 and at most 1; {expected}")
+        if isinstance(value, int) and not 1 <= value <= _MOST_RUNS:
+            raise ValueError(f"{value!r}: {expected}")
+        return value
+
+    def most_runs(self, points: int) -> int:
+        """The budget of event runs for so many points; at least 1."""
+        return self.event_runs if isinstance(self.event_runs, int) else max(1, round(self.event_runs * points))
+
+    @property
+    def senses(self) -> tuple[str, ...]:
+        return tuple(OBJECTIVES[name][1] for name in self.objectives)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(OBJECTIVES[name][0] for name in self.objectives)
+
+    def constraints(self) -> tuple[Constraint, ...]:
+        return tuple(map(parse_constraint, self.where))

@@ -1,0 +1,75 @@
+"""What all specs share: frozen, no unknown keys, checked field types whose messages say what was expected."""
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+
+from archsim.specs.text.quantities import describe
+
+
+class Spec(BaseModel):
+    """Base of all specs. YAML keys are the fields' aliases, where they have one; Python may use the attribute names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+
+class KeyProblem(ValueError):
+    """A problem with one key below the value that is being validated; ``keys`` is relative to that value."""
+
+    def __init__(self, keys: tuple[str | int, ...], problem: str) -> None:
+        super().__init__(problem)
+        self.keys = keys
+
+
+def count(low: int, high: int, *, none: bool = False) -> Any:
+    """A field type for an integer from ``low`` to ``high`` (``1e3`` is one; ``true`` and ``'8'`` are not); ``none`` allows null."""
+
+    def read(value: Any) -> int | None:
+        if value is None and none:
+            return None
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or value != int(value)
+        ):
+            raise ValueError(f"expected an integer, not {describe(value)}")
+        if not low <= value <= high:
+            raise ValueError(f"{value} is out of range; expected {low} to {high}")
+        return int(value)
+
+    return Annotated[int | None if none else int, BeforeValidator(read)]
+
+
+def number(low: float, high: float) -> Any:
+    """A field type for a pure number from ``low`` to ``high``."""
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"expected a number, not {describe(value)}")
+        if not low <= value <= high:
+            raise ValueError(f"{value} is out of range; expected {low:g} to {high:g}")
+        return float(value)
+
+    return Annotated[float, BeforeValidator(read)]
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}", name):
+        raise ValueError(
+            f"{name!r} is not a name; names are letters, digits and . _ + - (they become file names), at most 80 of them, "
+            "and begin with a letter or digit"
+        )
+    return name
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+
+
+def refuse_duplicates(kind: str, names: list[str | int]) -> None:
+    """Raise a problem at the second of two equal names."""
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ValueError(f"{kind} {name!r} is listed twice")

@@ -1,0 +1,149 @@
+"""From one set of assumptions to another, one at a time and cumulatively: what each is worth of a policy's speed-up.
+
+A *chain* begins with the first set and takes over the other's values one field after the other, in ``ORDER``; its last link has
+all values of the other set and must give that set's own results, to the bit. Beside it every field is changed *alone*, from the
+first set. The two differ where assumptions act on each other, so neither alone is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archsim.base.errors import ArchsimError
+from archsim.runs.results import BASE_POLICY, Results, layers_that_ran
+from archsim.runs.sweep import Watcher, sweep
+from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
+from archsim.specs.experiment import ExperimentSpec
+
+# What the paper's gains hang on comes first; then what changes the work of a die; then how it is counted.
+ORDER = (
+    "contention", "arbitration", "source", "capacity", "activations", "decision_cost", "heatmap_update", "tables",
+    "weights", "llc", "gemm", "order", "numbering", "prediction_rows", "ties", "hops", "throughput",
+)  # fmt: skip
+_COMPARED = ("system", "model", "batch", "policy")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A field and its two values. ``alone``: the first set with it changed; ``chain``: with all fields up to it changed."""
+
+    field: str
+    before: str
+    after: str
+    alone: AssumptionsSpec
+    chain: AssumptionsSpec
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a link does to one policy. Speed-ups are over base under the same assumptions; ``throughput`` in tokens/s."""
+
+    link: Link
+    speedup_before: float
+    speedup_after: float
+    speedup_alone: float
+    throughput_after: float
+
+    @property
+    def factor(self) -> float:
+        return self.speedup_after / self.speedup_before
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """One policy on one system, model and batch: from the first set's speed-up to the other's."""
+
+    system: str
+    model: str
+    batch: int
+    policy: str
+    start: float
+    end: float
+    effects: tuple[Effect, ...]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """``closes``: whether the chain's end gave the results of the other set, to the bit, in every run; ``layers``: which ran, see
+    `archsim.runs.results.layers_that_ran`."""
+
+    start: AssumptionsSpec
+    end: AssumptionsSpec
+    links: tuple[Link, ...]
+    waterfalls: tuple[Waterfall, ...]
+    closes: bool
+    runs: int
+    layers: Mapping[str, tuple[tuple[int, ...], int]]
+
+
+def links_between(start: AssumptionsSpec, end: AssumptionsSpec) -> tuple[Link, ...]:
+    """The links of the chain. Raises ArchsimError if the sets do not differ."""
+    fields = [field for field in ORDER if getattr(start, field) != getattr(end, field)]
+    if not fields:
+        raise ArchsimError(f"nothing to ablate: {start.label} and {end.label} have the same values")
+    links, values = [], start.model_dump()
+    for place, field in enumerate(fields, 1):
+        after = getattr(end, field)
+        values = values | {field: after, "set": f"chain-{place:02}-{field}"}
+        chain = AssumptionsSpec(**{name: values[name] for name in ("set", *ASSUMPTIONS)})
+        alone = start.model_copy(update={field: after, "set": f"alone-{field}"})
+        links.append(Link(field, getattr(start, field), after, chain if place == 1 else alone, chain))
+    return tuple(links)
+
+
+def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: AssumptionsSpec) -> ExperimentSpec:
+    """The experiment under both sets and every link. Raises ArchsimError where no speed-up could be told."""
+    policies = [policy.name for policy in experiment.policies]
+    if BASE_POLICY not in policies or len(policies) == 1:
+        raise ArchsimError(f"an ablation compares policies with {BASE_POLICY!r}: it and another must be among the experiment's")
+    links = links_between(start, end)
+    alone = [link.alone for link in links if link.alone != link.chain]
+    return experiment.model_copy(update={"assumptions": (start, *alone, *(link.chain for link in links), end)})
+
+
+def ablate(
+    experiment: ExperimentSpec,
+    start: AssumptionsSpec,
+    end: AssumptionsSpec,
+    out: str | Path,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
+) -> Ablation:
+    """Run what is missing in ``out`` and put it together. Raises what :func:`archsim.runs.sweep.sweep` raises."""
+    results = sweep(ablated(experiment, start, end), out, jobs, watcher)
+    return waterfalls_of(results, start, end, {model.name: len(model.moe_layer_ids) for model in experiment.models})
+
+
+def waterfalls_of(results: Results, start: AssumptionsSpec, end: AssumptionsSpec, models: Mapping[str, int]) -> Ablation:
+    """The effects of every link, from the results of :func:`ablated`. models: name → how many MoE layers it has."""
+    links = links_between(start, end)
+    rows = {(*(row[name] for name in _COMPARED), row["assumptions"]): row for row in results.runs.rows}
+    places = dict.fromkeys(key[:-1] for key in rows if key[3] != BASE_POLICY)
+    falls = [_waterfall(place, rows, links, start, end) for place in places]
+    every = dict.fromkeys(key[:-1] for key in rows)
+    closes = all(_same(rows[(*place, links[-1].chain.label)], rows[(*place, end.label)]) for place in every)
+    return Ablation(start, end, links, tuple(falls), closes, len(results.runs.rows), layers_that_ran(results.runs.rows, models))
+
+
+def _waterfall(place: tuple, rows: Mapping[tuple, Mapping[str, Any]], links: Sequence[Link], start, end) -> Waterfall:
+    def of(assumptions: AssumptionsSpec) -> Mapping[str, Any]:
+        return rows[(*place, assumptions.label)]
+
+    effects, before = [], of(start)["speedup_vs_base"]
+    for link in links:
+        after = of(link.chain)
+        alone = of(link.alone)["speedup_vs_base"]
+        effects.append(Effect(link, before, after["speedup_vs_base"], alone, after["throughput_tokens_per_s"]))
+        before = after["speedup_vs_base"]
+    return Waterfall(*place, of(start)["speedup_vs_base"], of(end)["speedup_vs_base"], tuple(effects))
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two rows are equal in everything but the names of their assumptions."""
+    named = ("assumptions", "run")
+    return {key: value for key, value in one.items() if key not in named} == {
+        key: value for key, value in other.items() if key not in named
+    }

@@ -1,0 +1,137 @@
+"""Explore a sweep: the analytical engine over every point, the event engine on the front and around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim.base.cores import available_cores
+from archsim.base.tables import INTEGER, read_parquet
+from archsim.runs.economics import Coefficients, activity_of, build_costs, economics
+from archsim.runs.point_measures import Measures
+from archsim.runs.point_sweep import sweep_points
+from archsim.runs.results import RUN_COLUMNS
+from archsim.specs.sweeps.explore import ExploreSpec
+from archsim.specs.sweeps.plan import Point, SweepPlan
+from archsim.studies.exploration.engine_runs import EngineRuns, Row
+from archsim.studies.exploration.front import as_costs
+from archsim.studies.exploration.outcome import Candidate, Exploration, objectives_of, without_constants
+from archsim.studies.exploration.sampling import sample_points
+from archsim.studies.exploration.search import search
+from archsim.studies.exploration.sweep_view import candidate_of, layers_of, notes_of
+
+ANALYTICAL, EVENT = "analytical", "event"
+
+
+def explore(plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]) -> Exploration:
+    """Find the front of a sweep. ``plan``: with the analytical engine; ``watching``: a context manager for each stage, giving a watcher.
+
+    What has run is kept in ``folder`` and found again. Raises what ``archsim.runs.point_sweep.sweep_points`` raises.
+    """
+    judge = Judge(spec, Coefficients().changed(spec.coefficients))
+    jobs = jobs or available_cores()
+    with watching() as watcher:
+        stage = _all_points if plan.combinations <= spec.analytical_runs else _some_points
+        points, cheap, dropped = stage(plan, judge, folder / ANALYTICAL, jobs, watcher)
+    cheap_values = [judge.values(point, cheap[point.index]) for point in points]
+    budget = min(len(points), spec.most_runs(len(points)))
+    with watching() as watcher:
+        watcher.begin(budget, 0)
+        dear = EngineRuns(EVENT, folder / EVENT, jobs, watcher)
+
+        def run(asked: Sequence[int]) -> np.ndarray:
+            dear.run([points[at] for at in asked])
+            return np.array([judge.costs(points[at], dear.known.get(points[at].index)) for at in asked])
+
+        costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
+        found = search(costs, _families(points), run, budget, spec.seed)
+    rows = [dear.known.get(point.index, cheap[point.index]) for point in points]
+    candidates = _candidates(plan, judge, points, cheap, cheap_values, dear.known, found.front)
+    return Exploration(
+        name=plan.experiment.name,
+        spec=spec,
+        points=candidates,
+        combinations=plan.combinations,
+        dropped=dropped,
+        budget=budget,
+        stable=found.stable,
+        failures=tuple(dear.failures),
+        assumptions=tuple(each.label for each in plan.experiment.assumptions),
+        notes=notes_of(points, rows),
+        layers=layers_of(points, rows),
+    )
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What a run is worth, by an exploration's objectives and coefficients."""
+
+    spec: ExploreSpec
+    coefficients: Coefficients
+
+    def values(self, point: Point, row: Row) -> dict[str, float]:
+        """Every objective of a run, NaN where it has none; energy, area and price by these coefficients."""
+        own = economics(activity_of(point.model, row), build_costs(point.system, self.coefficients), self.coefficients)
+        return objectives_of(point.model, {**row, **own})
+
+    def costs(self, point: Point, row: Row | None) -> np.ndarray:
+        """float64[objective], to be small; infinite for a run that failed or is not allowed."""
+        if row is None or not self.allows(values := self.values(point, row)):
+            return np.full(len(self.spec.objectives), np.inf)
+        return as_costs(np.array([[values[name] for name in self.spec.objectives]]), self.spec.senses)[0]
+
+    def allows(self, values: Mapping[str, float]) -> bool:
+        return all(constraint.holds(values.get) for constraint in self.spec.constraints())
+
+
+def _all_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> tuple[list[Point], dict[int, Row], dict[str, int]]:
+    """Every point that the constraints keep, its row, and what was dropped."""
+    results, selection = sweep_points(plan, folder, jobs, watcher)
+    rows = {row["point"]: row for row in read_parquet(results, {"point": INTEGER} | RUN_COLUMNS).rows}
+    return [plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint)
+
+
+def _some_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> tuple[list[Point], dict[int, Row], dict[str, int]]:
+    """As many points as the analytical engine may run, chosen by optuna."""
+    spec = judge.spec
+    watcher.begin(spec.analytical_runs, 0)
+    runs = EngineRuns(ANALYTICAL, folder, jobs, watcher)
+
+    def evaluate(points: Sequence[Point]) -> list[np.ndarray]:
+        runs.run(points)
+        return [judge.costs(point, runs.known.get(point.index)) for point in points]
+
+    points = sample_points(plan, Measures().functions(), evaluate, spec.analytical_runs, len(spec.objectives), spec.seed)
+    return [point for point in points if point.index in runs.known], runs.known, {}
+
+
+def _families(points: Sequence[Point]) -> np.ndarray:
+    """Points whose analytical error is alike: of one model, policy, set of assumptions and topology. int64[point]."""
+    names = [(each.model.name, each.policy.name, each.assumptions.label, each.system.topology.name) for each in points]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names])
+
+
+def _candidates(
+    plan: SweepPlan,
+    judge: Judge,
+    points: Sequence[Point],
+    cheap: Mapping[int, Row],
+    cheap_values: Sequence[Mapping[str, float]],
+    known: Mapping[int, Row],
+    front: np.ndarray,
+) -> tuple[Candidate, ...]:
+    candidates = []
+    for at, point in enumerate(points):
+        row = known.get(point.index, cheap[point.index])
+        values = judge.values(point, row)
+        candidates.append(
+            replace(
+                candidate_of(plan, point, row), values=values, cheap=cheap_values[at], front=bool(front[at]), allowed=judge.allows(values)
+            )
+        )
+    return tuple(without_constants(candidates))

@@ -1,0 +1,159 @@
+"""Figures of an exploration: scatter with its front, small multiples over the axes, tornado."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from archsim.report.draw.charts import apart
+from archsim.report.draw.svg import Axis, element, linear_axis, number, picture, shortened, text, text_width, title
+from archsim.report.units import PREFIXES, plain, significant, unit_of
+from archsim.specs.sweeps.explore import OBJECTIVES
+from archsim.studies.exploration.outcome import Candidate, Exploration, sensitivities
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 460.0, 300.0, 52.0, 12.0, 12.0, 40.0
+MOST_DOTS = 3000  # of the cloud behind the marks
+MOST_MARKS = 600  # of points that are not on the front
+MOST_LEVELS = 12  # of an axis in a small multiple
+FEWEST_TICKS, MOST_TICKS = 4, 7
+SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"))
+_STRIP = 300.0
+_ROW = 15.0
+
+
+def value(objective: str, number_: float) -> str:
+    """``throughput``, 12345.0 → ``12.3 k tokens/s``."""
+    worth, prefix = unit_of([number_], SCALES)
+    return f"{significant(number_ / worth)} {_unit(objective, prefix)}"
+
+
+def _unit(objective: str, prefix: str) -> str:
+    """``mJ/token``, ``k tokens/s``, ``USD``."""
+    unit = OBJECTIVES[objective][2]
+    return f"{prefix}{unit}" if unit[:1] in "JW" else f"{prefix} {unit}".strip()
+
+
+def _axis(objective: str, values: np.ndarray) -> tuple[Axis, str]:
+    """Logarithmic over the values, and the unit of its labels; ticks at 1, 2 and 5 of a decade, or evenly spaced round numbers where there are too few."""
+    low, high = values.min() / 1.06, values.max() * 1.06
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**power for power in decades for step in (1, 2, 5) if low <= step * 10.0**power <= high]
+    if len(ticks) < FEWEST_TICKS:
+        step = linear_axis(high - low, str, FEWEST_TICKS).ticks[1]
+        ticks = [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    every = max(1, math.ceil(len(ticks) / MOST_TICKS))
+    shown = tuple(ticks[::every])
+    worth, prefix = unit_of(shown, SCALES)
+    return Axis(low, high, shown, lambda tick: plain(round(tick / worth, 6)), log=True), _unit(objective, prefix)
+
+
+def scatter(found: Exploration, across: str, up: str) -> str:
+    """All points by two objectives: the front, and up to ``MOST_MARKS`` event runs, as marks that tell what they are; the others as dots."""
+    shown = [point for point in found.points if point.allowed and all(0 < point.values[name] < math.inf for name in (across, up))]
+    if not shown:
+        return picture(WIDTH, 30, "no points", [text(8, 18, "no point is allowed")])
+    (xs, x_unit), (ys, y_unit) = (_axis(name, np.array([point.values[name] for point in shown])) for name in (across, up))
+
+    def at(point: Candidate) -> tuple[float, float]:
+        x = LEFT + (WIDTH - LEFT - RIGHT) * xs.share(point.values[across])
+        return x, TOP + (HEIGHT - TOP - BOTTOM) * (1 - ys.share(point.values[up]))
+
+    parts = _frame(xs, ys, f"{across} ({x_unit}, logarithmic)", f"{up} ({y_unit}, logarithmic)")
+    events = [point for point in shown if point.engine == "event" and not point.front]
+    marks = events if len(events) <= MOST_MARKS else []
+    cloud = [point for point in shown if not point.front and (point.engine != "event" or not marks)]
+    cloud = cloud[:: max(1, math.ceil(len(cloud) / MOST_DOTS))]
+    dots = "".join(f"M{number(x)} {number(y)}h0" for x, y in map(at, cloud))
+    if dots:
+        parts.append(element("path", class_="cloud", d=dots))
+    for point in [*marks, *(point for point in shown if point.front)]:
+        x, y = at(point)
+        if point.front and point.band and up == "throughput":
+            ends = [TOP + (HEIGHT - TOP - BOTTOM) * (1 - ys.share(end)) for end in point.band]
+            parts.append(element("path", class_="band", d=f"M{number(x)} {number(ends[0])}V{number(ends[1])}"))
+        kind = "p4 front" if point.front else "p0"
+        parts.append(element("circle", title(tip(found, point)), class_=kind, cx=x, cy=y, r=4.5 if point.front else 3.0))
+    return picture(WIDTH, HEIGHT, f"{up} over {across}: {len(shown)} designs, {len(found.front)} on the front", parts)
+
+
+def _frame(xs: Axis, ys: Axis, across: str, up: str) -> list[str]:
+    """Grid, ticks, and what the axes are: ``across`` and ``up``."""
+    parts = []
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    for tick in xs.ticks:
+        x = LEFT + (right - LEFT) * xs.share(tick)
+        parts.append(element("path", class_="grid", d=f"M{number(x)} {number(TOP)}V{number(bottom)}"))
+        parts.append(text(x, bottom + 13, xs.label(tick), "m", "middle"))
+    for tick in ys.ticks:
+        y = TOP + (bottom - TOP) * (1 - ys.share(tick))
+        parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {number(y)}H{number(right)}"))
+        parts.append(text(LEFT - 5, y + 3.5, ys.label(tick), "m", "end"))
+    parts.append(text((LEFT + right) / 2, bottom + 29, across, "m", "middle"))
+    parts.append(text(LEFT, TOP - 3, up, "m"))
+    return parts
+
+
+def tip(found: Exploration, point: Candidate) -> str:
+    """What a point is, for its tooltip."""
+    axes = "\n".join(f"{axis}: {level}" for axis, level in point.axes.items())
+    values = "\n".join(f"{name}: {value(name, point.values[name])}" for name in found.spec.objectives)
+    name, share = point.limit
+    return f"point {point.index}, {point.engine} engine\n{values}\nmost of the time: {name} ({share:.0%})\n{axes}"
+
+
+def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
+    """One row a level of an axis: from the 10th to the 90th percentile of an objective, its median, and its best."""
+    usable = [point for point in points if point.allowed and 0 < point.values[objective] < math.inf]
+    levels = list(dict.fromkeys(point.axes[axis] for point in usable))
+    levels = levels[:: math.ceil(len(levels) / MOST_LEVELS)] if levels else []
+    if not levels:
+        return picture(_STRIP, 20, "no points", [])
+    scale, unit = _axis(objective, np.array([point.values[objective] for point in usable]))
+    left = 10 + max(text_width(shortened(level, 18)) for level in levels)
+    sense = OBJECTIVES[objective][1]
+
+    def x(of: float) -> float:
+        return left + (_STRIP - left - 10) * scale.share(of)
+
+    parts, bottom = [], _ROW * len(levels)
+    parts += [element("path", class_="grid", d=f"M{number(x(tick))} 0V{number(bottom)}") for tick in scale.ticks]
+    parts += [text(x(tick), bottom + 12, scale.label(tick), "m", "middle") for tick in apart(scale, x)]
+    for row, level in enumerate(levels):
+        values = np.array([point.values[objective] for point in usable if point.axes[axis] == level])
+        low, middle, high = np.percentile(values, [10, 50, 90])
+        best, y = values.max() if sense == "max" else values.min(), row * _ROW + _ROW / 2
+        told = f"{level}: median {value(objective, middle)}, best {value(objective, best)}, {len(values)} designs"
+        parts.append(text(left - 6, y + 3.5, shortened(level, 18), "t", "end"))
+        parts.append(element("rect", title(told), class_="k-hbm", x=x(low), y=y - 4, width=max(x(high) - x(low), 1.0), height=8.0))
+        parts.append(element("path", class_="mark", d=f"M{number(x(middle))} {number(y - 5)}v10"))
+        parts.append(element("circle", title(told), class_="p4", cx=x(best), cy=y, r=3.0))
+    parts.append(text((left + _STRIP - 10) / 2, bottom + 25, f"{objective} ({unit}, logarithmic)", "m", "middle"))
+    return picture(_STRIP, bottom + 30, f"{objective} over {axis}", parts)
+
+
+def tornado(points: Sequence[Candidate], objective: str) -> str:
+    """The axes by how far their levels move an objective: from the least to the largest geometric mean, over that of all."""
+    found = sensitivities([point for point in points if point.allowed], objective)
+    if not found:
+        return picture(WIDTH, 20, "no axis", [text(8, 14, "no axis moves it")])
+    low, high = min(each[2] for each in found) / 1.02, max(each[4] for each in found) * 1.02
+    left = 10 + max(text_width(shortened(axis, 26)) for axis, *_ in found)
+    span = math.log(high / low)
+
+    def x(ratio: float) -> float:
+        return left + 56 + (WIDTH - left - 112) * math.log(ratio / low) / span
+
+    parts, bottom = [], _ROW * len(found) + 4
+    parts.append(element("path", class_="ref", d=f"M{number(x(1.0))} 0V{number(bottom)}"))
+    for row, (axis, least, below, most, above) in enumerate(found):
+        y = row * _ROW + _ROW / 2 + 2
+        told = f"{axis}: {least} {below:.3g}×, {most} {above:.3g}× of the mean"
+        parts.append(text(left - 6, y + 3.5, shortened(axis, 26), "t", "end"))
+        parts.append(element("rect", title(told), class_="k-link", x=x(below), y=y - 5, width=max(x(1.0) - x(below), 0.0), height=10.0))
+        parts.append(element("rect", title(told), class_="k-compute", x=x(1.0), y=y - 5, width=max(x(above) - x(1.0), 0.0), height=10.0))
+        parts.append(text(x(below) - 3, y + 3.5, shortened(least, 10), "m", "end"))
+        parts.append(text(x(above) + 3, y + 3.5, shortened(most, 10), "m"))
+    parts.append(text(x(1.0), bottom + 12, f"{objective}, over its mean (1×): {significant(low)} to {significant(high)}", "m", "middle"))
+    return picture(WIDTH, bottom + 18, f"sensitivity of {objective}", parts)

@@ -1,0 +1,148 @@
+"""What an exploration has found: every point with its values, who established them, and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from archsim.specs.model import ModelSpec
+from archsim.specs.sweeps.constraints import parse_constraint
+from archsim.specs.sweeps.explore import OBJECTIVES, ExploreSpec
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point. index: in the sweep; axes: path → value as written; parts: model, policy, … that are no axes but differ.
+
+    values: of every objective of ``OBJECTIVES``, by the engine named; cheap: by the analytical engine; limit: what takes
+    most of its time, and its share; band: of throughput, from the calibration's residuals, or None.
+    """
+
+    index: int
+    axes: Mapping[str, str]
+    values: Mapping[str, float]
+    cheap: Mapping[str, float]
+    engine: str
+    front: bool
+    allowed: bool
+    limit: tuple[str, float]
+    band: tuple[float, float] | None
+    run: str
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """``points`` in the order of the sweep; ``stable``: no other point could be on the front by what was seen of errors.
+
+    ``notes``: what a reader must know of the calibrations behind them; ``layers``: which ran, see
+    `archsim.runs.results.layers_that_ran`.
+    """
+
+    name: str
+    spec: ExploreSpec
+    points: tuple[Candidate, ...]
+    combinations: int
+    dropped: Mapping[str, int]
+    budget: int
+    stable: bool
+    failures: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    layers: Mapping[str, tuple[tuple[int, ...], int]] = field(default_factory=dict)
+
+    @cached_property
+    def front(self) -> tuple[Candidate, ...]:
+        """The best of the first objective first."""
+        first, sense = self.spec.objectives[0], self.spec.senses[0]
+        members = [point for point in self.points if point.front]
+        return tuple(sorted(members, key=lambda point: point.values[first], reverse=sense == "max"))
+
+    @cached_property
+    def known(self) -> tuple[Candidate, ...]:
+        return tuple(point for point in self.points if point.engine == "event")
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(self.points[0].axes) if self.points else ()
+
+    def best(self, text: str | None, objective: str) -> Candidate | None:
+        """The best known design of an objective, within a budget if there is one."""
+        budget = parse_constraint(text) if text else None
+        sense = OBJECTIVES[objective][1]
+        inside = [
+            point for point in self.known if point.allowed and (budget is None or budget.holds(point.values.get))
+            and np.isfinite(point.values[objective])
+        ]  # fmt: skip
+        return (max if sense == "max" else min)(inside, key=lambda point: point.values[objective], default=None)
+
+    def errors(self, objective: str) -> np.ndarray:
+        """Event over analytical, less one, of every point that both engines ran: float64[point]."""
+        ratios = [point.values[objective] / point.cheap[objective] - 1 for point in self.known if point.cheap[objective]]
+        return np.array([ratio for ratio in ratios if np.isfinite(ratio)])
+
+
+def without_constants(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Axes that have one value everywhere tell nothing, nor do those that another repeats."""
+    columns: dict[tuple[str, ...], str] = {}
+    for axis in candidates[0].axes if candidates else ():
+        values = tuple(each.axes[axis] for each in candidates)
+        if len(set(values)) > 1:
+            columns.setdefault(values, axis)
+    kept = list(columns.values())
+    return [replace(each, axes={axis: each.axes[axis] for axis in kept}) for each in candidates]
+
+
+def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
+    """What takes the largest part of a run's critical path, and which part."""
+    name = row["bounded_by"]
+    return (name, row[f"bound_{name}"]) if name else ("–", 0.0)
+
+
+def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
+    """Every objective of a run, NaN where it has none.
+
+    All are of all MoE layers of the model, as energy per token is, so that throughput times energy is power: where fewer
+    layers ran, the columns of the results are those of these, and throughput is less, time more by their share.
+    """
+    values = {name: np.nan if row[column] is None else float(row[column]) for name, (column, _, _) in OBJECTIVES.items()}
+    share = _share(model, row)
+    return values | {"throughput": values["throughput"] * share, "time": values["time"] / share}
+
+
+def _share(model: ModelSpec, row: Mapping[str, Any]) -> float:
+    """MoE layers that ran over those of the model; 1 in rows of older versions, which do not tell."""
+    every = len(model.moe_layer_ids)
+    return (row.get("layers") or every) / every
+
+
+def band_of(model: ModelSpec, row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Throughput of all MoE layers at the ends of the calibration's interval."""
+    low, high, rate = row.get("decode_ns_low"), row.get("decode_ns_high"), row.get("throughput_tokens_per_s")
+    if not low or not high or not rate:
+        return None
+    rate *= _share(model, row)
+    return rate * row["decode_ns"] / high, rate * row["decode_ns"] / low
+
+
+def sensitivities(points: Sequence[Candidate], objective: str) -> list[tuple[str, str, float, str, float]]:
+    """(axis, level of the least, its ratio, level of the largest, its ratio), the widest first.
+
+    The ratio of a level is the geometric mean of an objective over its points, over that of all points.
+    """
+    logs = np.array([np.log(point.values[objective]) if point.values[objective] else np.nan for point in points])
+    known = np.isfinite(logs)
+    if not known.any():
+        return []
+    found = []
+    for axis in points[0].axes:
+        levels = np.array([point.axes[axis] for point in points])
+        means = {str(level): logs[known & (levels == level)].mean() for level in np.unique(levels[known])}
+        low, high = min(means, key=lambda level: means[level]), max(means, key=lambda level: means[level])
+        if low != high:
+            middle = logs[known].mean()
+            found.append((axis, low, float(np.exp(means[low] - middle)), high, float(np.exp(means[high] - middle))))
+    return sorted(found, key=lambda each: each[2] / each[4])

@@ -1,0 +1,149 @@
+"""The page of an exploration: one HTML file that needs nothing else, the front as CSV, and the YAML of every best design."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim.base.files import write_text
+from archsim.report import layers
+from archsim.report.rendering import rendered
+from archsim.report.units import NO_BREAK
+from archsim.runs.economics import Coefficients, build_costs
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.sweeps.constraints import parse_constraint
+from archsim.specs.sweeps.explore import OBJECTIVES
+from archsim.specs.text.yaml import dump_yaml
+from archsim.studies.exploration.figures import scatter, strips, tornado, value
+from archsim.studies.exploration.outcome import Candidate, Exploration
+
+MOST_STRIPS = 12
+PART_NOTE = (
+    "Not all MoE layers ran. Throughput, time and energy on this page are those of all of them, scaled by the share of those that "
+    "ran; in results.parquet and in the reports of single designs, throughput and time are those of the layers that ran."
+)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best design of an objective within a budget. ``page``: of its run, relative, or empty."""
+
+    heading: str
+    point: Candidate
+    values: str
+    yaml: str
+    file: str
+    page: str
+
+
+def write_exploration(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str], folder: Path) -> Path:
+    """Write ``index.html``, ``front.csv`` and ``designs/*.yaml``; returns the path of the page.
+
+    designs: point → experiment, resolved, for :func:`wanted`; pages: point → path of its report, relative to ``folder``.
+    """
+    (folder / "designs").mkdir(parents=True, exist_ok=True)
+    for index, tree in designs.items():
+        write_text(folder / "designs" / f"point-{index}.yaml", dump_yaml(tree))
+    write_text(folder / "front.csv", csv_of(found))
+    write_text(folder / "index.html", render(found, designs, pages))
+    return folder / "index.html"
+
+
+def wanted(found: Exploration) -> dict[str, Candidate]:
+    """Heading → design: the best of every objective, and of the first within each budget."""
+    first = found.spec.objectives[0]
+    named = {f"best {name}": found.best(None, name) for name in found.spec.objectives}
+    named |= {budget_of(first, text): found.best(text, first) for text in found.spec.budgets}
+    return {heading: point for heading, point in named.items() if point is not None}
+
+
+def budget_of(objective: str, text: str) -> str:
+    """The heading of the best design within a budget."""
+    return f"best {objective} with {text}"
+
+
+def with_units(text: str) -> str:
+    """``cost <= 30000 USD``; the units of its names behind a budget that does not end in a number."""
+    names = parse_constraint(text).names
+    if len(names) == 1 and text[-1].isdigit():
+        return f"{text} {OBJECTIVES[names[0]][2]}"
+    return f"{text} ({', '.join(f'{name} in {OBJECTIVES[name][2]}' for name in names)})"
+
+
+def csv_of(found: Exploration) -> str:
+    """One row for every point that the event engine ran: its axes, objectives by both engines, and what limits it."""
+    stream = io.StringIO()
+    rows = csv.writer(stream, lineterminator="\n")
+    units = [f"{name} ({OBJECTIVES[name][2]})" for name in OBJECTIVES]
+    rows.writerow(["point", "front", *found.axes, *units, *(f"{name}, analytical" for name in OBJECTIVES), "limit", "share", "run"])
+    for point in found.known:
+        numbers = [f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in OBJECTIVES)]
+        rows.writerow([point.index, int(point.front), *point.axes.values(), *numbers, point.limit[0], f"{point.limit[1]:.4f}", point.run])
+    return stream.getvalue()
+
+
+def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]) -> str:
+    """The page as text."""
+    context = figures_of(found) | {
+        "best": list(_best(found, designs, pages)),
+        "rows": [*found.front, *(point for point in found.known if not point.front)],
+        "errors": [_error(found, name) for name in found.spec.objectives],
+    }
+    return rendered("explore.html.j2", context, {"shown": value})
+
+
+def figures_of(found: Exploration) -> dict[str, Any]:
+    """The figures that pages of designs have in common, by their names in the templates."""
+    names = found.spec.objectives
+    pairs = [(names[0], other) for other in names[1:]] or [(names[0], "cost")]
+    return {
+        "found": found,
+        "layers": layers.told(found.layers),
+        "parts": layers.partial(found.layers),
+        "part_note": PART_NOTE,
+        "objectives": OBJECTIVES,
+        "scatters": [(up, across, scatter(found, across, up)) for up, across in pairs],
+        "tornados": [(name, tornado(found.points, name)) for name in names],
+        "strips": [(axis, strips(found.points, axis, names[0])) for axis in found.axes[:MOST_STRIPS]],
+    }
+
+
+def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]):
+    first = found.spec.objectives[0]
+    budgets = {budget_of(first, text): budget_of(first, with_units(text)) for text in found.spec.budgets}
+    for heading, point in wanted(found).items():
+        design = designs.get(point.index)
+        values = ", ".join(f"{name} {value(name, point.values[name])}{_range(found, name, design)}" for name in found.spec.objectives)
+        heading = budgets.get(heading, heading)
+        yaml = dump_yaml(designs[point.index]) if point.index in designs else ""
+        yield Best(heading, point, values, yaml, f"designs/point-{point.index}.yaml", pages.get(point.index, ""))
+
+
+def _range(found: Exploration, objective: str, design: Mapping[str, Any] | None) -> str:
+    """`` (20.0 k USD to 210 k USD)`` behind the price of a design: with all coefficients at their bounds; empty for others."""
+    if objective != "cost" or design is None:
+        return ""
+    system, own = SystemSpec.model_validate(design["systems"][0]), Coefficients().changed(found.spec.coefficients)
+    low, high = (value("cost", sum(build_costs(system, own.at(bound)).usd.values())) for bound in ("low", "high"))
+    return f" ({low} to {high})"
+
+
+def _error(found: Exploration, objective: str) -> tuple[str, int, str, str]:
+    """(objective, points, median, from the 5th to the 95th percentile) of event over analytical, less one."""
+    errors = found.errors(objective)
+    if not len(errors):
+        return objective, 0, "–", "–"
+    low, middle, high = np.percentile(errors, [5, 50, 95])
+    return objective, len(errors), _change(middle), f"{_change(low)} to {_change(high)}"
+
+
+def _change(share: float) -> str:
+    """``+1.2 %``, ``−0.3 %``; ``0 %`` where nothing is left of it."""
+    rounded = round(100 * share, 1)
+    return f"{'−' if rounded < 0 else '+'}{abs(rounded)}{NO_BREAK}%" if rounded else f"0{NO_BREAK}%"

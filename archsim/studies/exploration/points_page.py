@@ -1,0 +1,39 @@
+"""The page of a sweep over points: its front, what each axis moves, the best points; one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from archsim.base.files import write_text
+from archsim.base.tables import INTEGER, read_parquet
+from archsim.report import engines
+from archsim.report.rendering import rendered
+from archsim.runs.results import RUN_COLUMNS
+from archsim.specs.sweeps.plan import SweepPlan
+from archsim.studies.exploration.figures import value
+from archsim.studies.exploration.outcome import Exploration
+from archsim.studies.exploration.page import figures_of
+from archsim.studies.exploration.sweep_view import view_of
+
+MOST_ROWS = 200  # of the table: the front, then the fastest of the others
+
+
+def write_points_page(plan: SweepPlan, results: Path, dropped: Mapping[str, int], folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Write ``index.html`` beside the results; returns its path, and what to note. Equal results, equal bytes."""
+    rows = read_parquet(results, {"point": INTEGER} | RUN_COLUMNS).rows
+    found = view_of(plan, rows, dropped)
+    write_text(folder / "index.html", render(found, folder))
+    return folder / "index.html", found.notes
+
+
+def render(found: Exploration, folder: Path) -> str:
+    """The page as text. ``folder``: where a comparison of both engines may lie."""
+    first = found.spec.objectives[0]
+    others = sorted((point for point in found.points if not point.front), key=lambda point: -point.values[first])
+    context = figures_of(found) | {
+        "engine_names": sorted({point.engine for point in found.points}),
+        "engines": engines.section(folder),
+        "rows": [*found.front, *others][:MOST_ROWS],
+    }
+    return rendered("points.html.j2", context, {"shown": value})

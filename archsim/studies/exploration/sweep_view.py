@@ -1,0 +1,85 @@
+"""The points of a sweep that was run by one engine, seen as an exploration: its front, by that engine's word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from archsim.runs.calibration_notes import calibration_notes, die_of
+from archsim.runs.drawn_notes import drawn_notes
+from archsim.runs.results import layers_that_ran
+from archsim.specs.sweeps.explore import ExploreSpec
+from archsim.specs.sweeps.plan import Point, SweepPlan
+from archsim.studies.exploration.front import as_costs, pareto
+from archsim.studies.exploration.outcome import (
+    Candidate,
+    Exploration,
+    band_of,
+    limit_of,
+    objectives_of,
+    without_constants,
+)
+
+SHOWN = ExploreSpec(objectives=("throughput", "energy", "cost"))
+
+
+def view_of(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], spec: ExploreSpec = SHOWN) -> Exploration:
+    """``rows``: of results.parquet, with ``point``."""
+    rows = list(rows)
+    at = [plan.point(row["point"]) for row in rows]
+    seen = [candidate_of(plan, point, row) for point, row in zip(at, rows, strict=True)]
+    values = np.array([[each.values[name] for name in spec.objectives] for each in seen]).reshape(len(seen), len(spec.objectives))
+    front = pareto(as_costs(values, spec.senses))
+    points = without_constants([replace(each, front=bool(on)) for each, on in zip(seen, front, strict=True)])
+    return Exploration(
+        name=plan.experiment.name,
+        spec=spec,
+        points=tuple(points),
+        combinations=plan.combinations,
+        dropped=dropped,
+        budget=0,
+        stable=True,
+        failures=(),
+        assumptions=tuple(each.label for each in plan.experiment.assumptions),
+        notes=notes_of(at, rows),
+        layers=layers_of(at, rows),
+    )
+
+
+def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What to know of the calibrations and batches behind some points, ``rows`` being their results."""
+    rows = list(rows)
+    dies = [(point.system.name, die_of(point.system)) for point in points]
+    return (*calibration_notes(rows, dies), *drawn_notes(rows))
+
+
+def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[tuple[int, ...], int]]:
+    """Which MoE layers of the points' models ran, ``rows`` being their results."""
+    return layers_that_ran(rows, {point.model.name: len(point.model.moe_layer_ids) for point in points})
+
+
+def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candidate:
+    """A point with the values of its row, by the engine that it names; not on a front yet."""
+    values = objectives_of(point.model, row)
+    return Candidate(
+        index=point.index,
+        axes=levels_of(plan, point),
+        values=values,
+        cheap=values,
+        engine=row["engine"],
+        front=False,
+        allowed=True,
+        limit=limit_of(row),
+        band=band_of(point.model, row),
+        run=row["run"],
+    )
+
+
+def levels_of(plan: SweepPlan, point: Point) -> dict[str, str]:
+    """What distinguishes a point: the experiment's own lists, then the axes, as written."""
+    shown = {kind: point.parts[kind].name for kind in ("model", "system", "policy")}
+    shown |= {"batch": f"{point.batch}", "assumptions": point.assumptions.label}
+    return shown | plan.shown(point)

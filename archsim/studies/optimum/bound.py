@@ -1,0 +1,176 @@
+"""A lower bound of a step: multipliers from a linear programme (SciPy's HiGHS), and a proof that needs nothing but them.
+
+Multipliers λ ≥ 0 of the resources that sum to 1 prove a bound: no step is shorter than Σ λ · load, and the least of that sum
+falls apart into one minimum an expert (Lagrangian duality; Geoffrion, Mathematical Programming Study 2, 1974). Good multipliers
+are those of the linear relaxation, in which dies run shares of experts and fetch as much of the weights. It is solved without what depends
+on where a token lives, over a few choices (home, holders of copies, neighbours of the home); the proof searches all dies, and
+what turns out cheaper enters (column generation). Where hidden vectors move, multipliers that grow with a power of the load of
+the relaxation's plan, vectors included, are tried, too. So the bound holds whatever the programme leaves out, and
+whatever the tolerances of the solver are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.studies.optimum.problem import Problem, loads
+
+ROUNDS = 4
+GAIN = 1e-3  # relative distance of programme and proof at which no further choices are looked for
+POWERS = (2.0, 8.0)  # of loads: a choice; any are valid
+MARGIN = 1e-6  # taken off: rates under ``arbitration: round_robin`` settle to that, and flows end at that part of their bytes
+HALVINGS = 6  # of the search for a division's dual prices
+
+
+class Bound(NamedTuple):
+    """``ns``: no allocation is faster. ``share``: the relaxation's plan, whose loads (hidden vectors included) are ``loads_ns``."""
+
+    ns: float
+    multipliers: np.ndarray  # float64[resource], sum 1: those that prove it
+    share: np.ndarray  # float64[row, die]: of an expert's tokens
+    loads_ns: np.ndarray  # float64[resource]
+    iterations: int  # of the solver
+
+
+class Prices(NamedTuple):
+    """What the parts of a plan cost at some multipliers."""
+
+    opening: np.ndarray  # float64[row, die]: of fetching the expert to a die, or reading a copy there
+    asking: np.ndarray  # float64[row, die]: of the reads at the home
+    token: np.ndarray  # float64[row, die or 1, die]: of running a token that lives on the first die on the second
+
+    def alone(self, problem: Problem) -> np.ndarray:
+        """Of an expert that runs on one die as a whole, float64[row, die]."""
+        count = problem.tokens[:, None] if problem.origins is None else problem.origins
+        return self.opening + self.asking + np.einsum("ej,ejd->ed", count, self.token)
+
+
+def lower_bound(problem: Problem) -> Bound:
+    """The bound of a step; see the module's text."""
+    multipliers, share, iterations = _relaxation(problem._replace(origins=None))
+    flow = None if problem.origins is None else problem.origins.T @ share
+    loads_ns = loads(problem, share, share, flow)
+    best_ns = proved_by(problem, multipliers)
+    if problem.origins is not None:
+        for other in _softer(problem, loads_ns):
+            ns = proved_by(problem, other, best_ns)
+            if ns > best_ns:
+                best_ns, multipliers = ns, other
+    return Bound(max(best_ns, problem.sure_ns) * (1 - MARGIN), multipliers, share, loads_ns, iterations)
+
+
+def proved_by(problem: Problem, multipliers: np.ndarray, known_ns: float = -np.inf) -> float:
+    """The bound that multipliers (float64[resource], not negative, sum 1) prove, ns; -inf if it cannot be above ``known_ns``."""
+    prices = prices_at(problem, multipliers)
+    every_ns, alone = multipliers @ (problem.base_ns + problem.start_ns), prices.alone(problem)
+    if every_ns + alone.min(axis=1).sum() <= known_ns:
+        return -np.inf
+    return float(every_ns + _least(problem, prices, alone).sum())
+
+
+def prices_at(problem: Problem, multipliers: np.ndarray) -> Prices:
+    """The prices of everything that can be decided."""
+    fabric, dies = problem.fabric, problem.fabric.dies
+    hbm, array, link = multipliers[:dies], multipliers[dies : 2 * dies], multipliers[2 * dies :]
+    token = problem.token_ns[:, None, None] * array
+    if problem.origins is not None:
+        token = token + fabric.move_ns @ link + 2 * fabric.vector_ns * hbm * (1 - np.eye(dies))
+    return Prices(
+        problem.reads * fabric.read_ns * hbm + problem.fetches * (fabric.fetch_ns @ link)[problem.home],
+        problem.asks.sum(axis=2) * (fabric.read_ns * hbm[problem.home])[:, None],
+        token,
+    )
+
+
+def _least(problem: Problem, prices: Prices, alone: np.ndarray) -> np.ndarray:
+    """At most what any division of an expert costs, float64[row].
+
+    Dividing among dies is facility location, of which any dual prices v of tokens with Σ max(0, v - token) ≤ opening on every
+    die prove the bound Σ v (Erlenkotter, Operations Research 26(6), 1978). Here v lies between a token's nearest die and
+    the best die of the expert as a whole, as far towards this one as that condition allows.
+    """
+    if problem.origins is None:  # a token costs the same wherever it lives: one die is best
+        return alone.min(axis=1)
+    rows, best = np.arange(len(alone)), alone.argmin(axis=1)
+    nearest = prices.token.min(axis=2)
+    wished = prices.token[rows, :, best] + (prices.opening[rows, best] / problem.tokens)[:, None] - nearest
+    low, high = np.zeros(len(alone)), np.ones(len(alone))
+    for halving in range(HALVINGS + 1):
+        part = high if halving == 0 else (low + high) / 2
+        dual = nearest + part[:, None] * wished
+        spent = np.einsum("ej,ejd->ed", problem.origins, np.maximum(dual[:, :, None] - prices.token, 0.0))
+        fits = (spent <= prices.opening * (1 + 1e-12)).all(axis=1)
+        low = np.where(fits, part, low)
+        if halving == 0 and fits.all():
+            break
+        high = np.where(fits, high, part)
+    return prices.asking.min(axis=1) + (problem.origins * (nearest + low[:, None] * wished)).sum(axis=1)
+
+
+def _softer(problem: Problem, loads_ns: np.ndarray):
+    """Multipliers that grow with powers of the loads: of all resources, and of links alone."""
+    links = np.arange(len(loads_ns)) >= 2 * problem.fabric.dies
+    for among in (np.ones(len(loads_ns), bool), links):
+        if loads_ns[among].max(initial=0.0) > 0:
+            for power in POWERS:
+                weights = np.where(among, loads_ns / loads_ns[among].max(), 0.0) ** power
+                yield weights / weights.sum()
+
+
+def _relaxation(problem: Problem) -> tuple[np.ndarray, np.ndarray, int]:
+    """(multipliers, share, iterations) of a step without hidden vectors."""
+    chosen, iterations = _first_choices(problem), 0
+    for _ in range(ROUNDS):
+        programme_ns, multipliers, share, used = _programme(problem, chosen)
+        iterations += used
+        alone = prices_at(problem, multipliers).alone(problem)
+        cheaper = alone < np.where(chosen, alone, np.inf).min(axis=1, keepdims=True) * (1 - GAIN)
+        proved_ns = multipliers @ (problem.base_ns + problem.start_ns) + alone.min(axis=1).sum()
+        if proved_ns >= programme_ns * (1 - GAIN) or not cheaper.any():
+            break
+        chosen = chosen | cheaper
+    return multipliers, share, iterations
+
+
+def _first_choices(problem: Problem) -> np.ndarray:
+    """Home, holders of any slice, and dies to which nothing is nearer by than the home, bool[row, die]."""
+    links = (problem.fabric.fetch_ns > 0).sum(axis=2)
+    near = np.where(links > 0, links, links.max(initial=0) + 1).min(axis=1, keepdims=True)
+    return (links <= near)[problem.home] | (problem.fetches < problem.fetches.max(axis=1, keepdims=True))
+
+
+def _programme(problem: Problem, chosen: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, int]:
+    """(value in ns, multipliers, share, iterations) of the linear programme over the chosen (row, die)."""
+    from scipy.optimize import linprog
+    from scipy.sparse import csc_array, hstack
+
+    (row, die), rows = np.nonzero(chosen), len(chosen)
+    load, floor, columns = _whole_loads(problem, row, die), problem.base_ns + problem.start_ns, np.arange(len(row))
+    scale = float(floor.max() + load.max())
+    solved = linprog(
+        np.append(np.zeros(len(row)), 1.0),
+        hstack([load / scale, csc_array(-np.ones((len(floor), 1)))], format="csc"), -floor / scale,
+        csc_array((np.ones(len(row)), (row, columns)), shape=(rows, len(row) + 1)), np.ones(rows),
+        method="highs-ds",
+    )
+    if solved.status != 0:
+        raise RuntimeError(f"linear programme of a step: {solved.message}")
+    multipliers, share = np.maximum(-solved.ineqlin.marginals, 0.0), np.zeros(chosen.shape)
+    share[row, die] = np.maximum(solved.x[:-1], 0.0)
+    return solved.fun * scale, multipliers / multipliers.sum(), share / share.sum(axis=1, keepdims=True), solved.nit
+
+
+def _whole_loads(problem: Problem, row, die):
+    """Load of experts that run on one die as a whole: sparse[resource, column]."""
+    from scipy.sparse import csc_array, vstack
+
+    fabric, dies, column = problem.fabric, problem.fabric.dies, np.arange(len(row))
+    own = problem.reads[row, die] * fabric.read_ns
+    asked = problem.asks[row, die].sum(axis=1) * fabric.read_ns
+    array = (problem.tokens * problem.token_ns)[row]
+    place = np.concatenate([die, problem.home[row], dies + die]), np.tile(column, 3)
+    units = csc_array((np.concatenate([own, asked, array]), place), shape=(2 * dies, len(row)))
+    links = csc_array(fabric.fetch_ns.reshape(dies * dies, -1).T)[:, problem.home[row] * dies + die]
+    return vstack([units, links * problem.fetches[row, die]], format="csc")

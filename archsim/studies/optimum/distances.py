@@ -1,0 +1,100 @@
+"""How far the steps of a run are from the best that any allocation could do under the same placement, copies and caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from archsim.engine.loop import EventEngine, StepResult
+from archsim.engine.work import send_tokens
+from archsim.studies.optimum.bound import Bound, lower_bound
+from archsim.studies.optimum.exact import exact_bound, is_small
+from archsim.studies.optimum.problem import Problem, ProblemBuilder, loads
+
+KINDS = ("hbm", "compute", "link")
+
+
+@dataclass(frozen=True)
+class StepDistance:
+    """One step. ``step_ns``: of the engine without the decision, which adds ``exposed_ns``; ``loads_ns``: of the policy's plan."""
+
+    step: int
+    layer: int  # of the demand's MoE layers
+    step_ns: float
+    exposed_ns: float
+    bound: Bound
+    problem: Problem
+    loads_ns: np.ndarray  # float64[resource]
+
+    @property
+    def plan_ns(self) -> float:
+        """What the plan takes at least: its own fullest resource."""
+        return float((self.loads_ns + self.problem.start_ns).max())
+
+    @property
+    def distance(self) -> float:
+        """Of the step, its decision included, above the bound; 0.1 is 10 %."""
+        return (self.step_ns + self.exposed_ns) / self.bound.ns - 1
+
+    @property
+    def bound_by(self) -> str:
+        """The kind of resource that proves most of the bound."""
+        dies = self.problem.fabric.dies
+        parts = np.split(self.bound.multipliers, [dies, 2 * dies])
+        return KINDS[int(np.argmax([part.sum() for part in parts]))]
+
+    @property
+    def plan_by(self) -> str:
+        """The kind of the plan's fullest resource."""
+        return KINDS[min(int(self.loads_ns.argmax()) // self.problem.fabric.dies, 2)]
+
+
+@dataclass
+class Bounds:
+    """Bounds of the steps of one demand on one machine, kept for policies under which experts lie alike."""
+
+    known: dict[tuple, Bound] = field(default_factory=dict)
+
+    def of(self, at: tuple[int, int], problem: Problem) -> Bound:
+        arrays = (problem.home, problem.asks, problem.reads, problem.fetches, problem.base_ns, problem.start_ns)
+        key = (at, *(array.tobytes() for array in arrays))
+        if key not in self.known:
+            bound = lower_bound(problem)
+            self.known[key] = exact_bound(problem, bound) if is_small(problem) else bound
+        return self.known[key]
+
+
+def distances(engine: EventEngine, builder: ProblemBuilder, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
+    """Run all steps, and bound at most ``most_steps`` of them, evenly spread over the run (None: all)."""
+    demand = engine.demand
+    routed = [tuple(map(int, at)) for at in np.argwhere(demand.tokens.any(axis=2))]
+    asked = set(range(len(routed)) if most_steps is None else np.linspace(0, len(routed) - 1, min(most_steps, len(routed))).round().astype(int).tolist())
+    results = engine.steps()
+    for index, (step, layer) in enumerate(routed):
+        problem = None
+        if index in asked:  # with memory as the step finds it
+            origins = None if demand.origins is None else demand.origins[step, layer]
+            problem = builder.build(demand.tokens[step, layer], origins, demand.top_k, layer, engine.memory)
+        result = next(results)
+        if problem is not None:
+            yield _compare(result, problem, bounds.of((step, layer), problem), engine)
+
+
+def _compare(result: StepResult, problem: Problem, bound: Bound, engine: EventEngine) -> StepDistance:
+    return StepDistance(
+        result.step, result.layer, result.end_ns - result.begin_ns, result.exposed_ns, bound, problem,
+        plan_loads(problem, result.plan, engine.mesh.hops),
+    )
+
+
+def plan_loads(problem: Problem, plan, hops: np.ndarray) -> np.ndarray:
+    """Loads of a policy's plan (hidden vectors sent as the engine sends them), float64[resource] in ns."""
+    row = np.searchsorted(problem.expert, plan.expert)
+    given = np.zeros((len(problem.expert), problem.fabric.dies))
+    np.add.at(given, (row, plan.die), plan.tokens)
+    flow = None
+    if problem.origins is not None:
+        flow = send_tokens(row, plan.die, plan.tokens, np.ascontiguousarray(problem.origins.T), hops)
+    return loads(problem, given / problem.tokens[:, None], given > 0, flow)

@@ -1,0 +1,214 @@
+"""One step as a min–max problem: whoever runs what, no resource is done sooner than its load takes.
+
+Decided is which die runs how many tokens of each expert. What follows from it is linear, and true under every allocation:
+
+========================  =============================================================================================
+load                      is at least
+========================  =============================================================================================
+compute array             its tokens, at the best rate that any number of the expert's tokens reaches
+HBM, weights              every slice that a die does not have at the begin of the step is read at the home once, however many
+                          dies ask for it (later ones may find it in the LLC); a die's own copy is read once; what lies in an LLC
+                          at the begin of the step costs nothing
+links, weights            a slice crosses the route from its home to every other die that runs the expert and has no copy
+HBM, hidden vectors       dispatch and combine each read (or write) a vector at the home of its token; if the token is executed
+                          elsewhere, there as well
+links, hidden vectors     there and back, for tokens that are executed elsewhere
+========================  =============================================================================================
+
+Resources are numbered HBM ``0..D``, compute array ``D..2D``, then the links of the engine's machine. Their loads are in ns.
+Under ``contention: shared`` a load is bytes over bandwidth; under ``reserved`` weights hold links and HBM for their latency as
+well, and a request holds the links of its way. What is not certain (evictions, the rounding of transfers, hidden vectors
+carried along with weights, the LLC port, copies that are made) is left out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError
+from archsim.engine.machine import build_machine
+from archsim.engine.state import SLICES, UNITS, Machine, Memory
+from archsim.engine.work import WorkBuilder
+from archsim.policies.allocation.rules import Plan
+
+MOST_DIES = 128  # tables of die × die × link are kept dense: 128 dies take about 60 MB
+
+
+class Fabric(NamedTuple):
+    """What does not change from step to step; times in ns."""
+
+    dies: int
+    read_ns: float  # of an HBM for one slice
+    fetch_ns: np.ndarray  # float64[home, die, link]: a slice from home to die
+    move_ns: np.ndarray  # float64[src, dst, link]: the hidden vector of a token there and back
+    vector_ns: float  # of an HBM for one hidden vector, read or written; 0 where activations are ignored
+
+    @property
+    def resources(self) -> int:
+        return 2 * self.dies + self.fetch_ns.shape[2]
+
+
+class Problem(NamedTuple):
+    """One step. Rows are the experts that have tokens."""
+
+    fabric: Fabric
+    expert: np.ndarray  # int64[row]
+    tokens: np.ndarray  # int64[row]
+    home: np.ndarray  # int64[row]
+    token_ns: np.ndarray  # float64[row]: of an array for one token
+    asks: np.ndarray  # bool[row, die, slice]: a die that runs the expert has the home's HBM read the slice
+    reads: np.ndarray  # int64[row, die]: slices that it reads from its own copy
+    fetches: np.ndarray  # int64[row, die]: slices that cross the mesh to it
+    origins: np.ndarray | None  # int64[row, die]: where tokens live; None where activations are ignored
+    base_ns: np.ndarray  # float64[resource]: load that every allocation has
+    start_ns: np.ndarray  # float64[resource]: time in which it certainly idles
+    sure_ns: float  # no step is shorter
+
+
+class ProblemBuilder:
+    """Builds the problems of the steps of one run (one system, model, placement and set of assumptions)."""
+
+    def __init__(self, system, model, assumptions, home: np.ndarray, copies: bool, most_tokens: int):
+        """``home``: int32[expert]; ``copies``: whether dies look for copies; ``most_tokens``: of an expert in a step.
+
+        Raises ArchsimError for more than 128 dies.
+        """
+        if system.dies > MOST_DIES:
+            raise ArchsimError(f"{system.name}: {system.dies} dies; bounds are worked out for up to {MOST_DIES}")
+        self._machine, self._mesh = build_machine(system, model, assumptions)
+        self._work = WorkBuilder(system, model, assumptions, self._machine, self._mesh, home, copies)
+        self._home, self._copies, self._assumptions = home.astype(np.int64), copies, assumptions
+        self._ids, self._experts = model.experts + model.shared_experts, model.experts
+        vector_bytes = model.hidden * system.compute.dtype_bytes if assumptions.activations == "dispatched" else 0
+        self.fabric = _fabric(self._machine, vector_bytes)
+        self._most_tokens, self._token_ns = most_tokens, None
+
+    def build(self, tokens: np.ndarray, origins: np.ndarray | None, top_k: int, layer: int, memory: Memory) -> Problem:
+        """The problem of a step. ``tokens``: int[expert]; ``origins``: int[die, expert]; ``memory``: as the step begins."""
+        expert = np.flatnonzero(tokens)
+        if self._token_ns is None:
+            self._token_ns = self._best_rates(memory)
+        cached, copied = self._held(layer, memory)
+        asks, reads, fetches = _sources(self._home[expert], cached[expert], copied[expert], self._copies)
+        dispatched = self._assumptions.activations == "dispatched"
+        base_ns = self._base(layer, origins, top_k, memory, cached)
+        token_ns = SLICES * self._token_ns[tokens[expert]]
+        start_ns, sure_ns = self._latencies(bool(cached.any()), float(token_ns.min()))
+        return Problem(
+            self.fabric, expert, tokens[expert].astype(np.int64), self._home[expert], token_ns,
+            asks, reads, fetches, origins.T[expert].astype(np.int64) if dispatched else None, base_ns, start_ns, sure_ns,
+        )
+
+    def _best_rates(self, memory: Memory) -> np.ndarray:
+        """ns of one slice's GEMM a token, float64[n + 1]: the best over 1 to n tokens. As the engine's own work has it."""
+        count = np.arange(1, self._most_tokens + 1, dtype=np.int32)
+        one = np.zeros(len(count), np.int32)
+        nobody = np.zeros((self.fabric.dies, self._experts), np.int32)
+        entries = self._work.build(0, Plan(one, one, count), nobody, 1, None, memory).entries
+        return np.concatenate([[0.0], np.minimum.accumulate(entries["compute_ns"] / count)])
+
+    def _held(self, layer: int, memory: Memory) -> tuple[np.ndarray, np.ndarray]:
+        """What LLCs and HBMs hold of the layer's experts: (slices in LLCs, copies), bool[expert, die, slice] each."""
+        first, count = layer * self._ids * SLICES, self._ids * SLICES
+        cached = np.zeros((self.fabric.dies, count), bool)
+        tags = memory.llc_tags.reshape(self.fabric.dies, -1) - first
+        die, way = np.nonzero((tags >= 0) & (tags < count))
+        cached[die, tags[die, way]] = True
+        copied = memory.copies.present[:, first : first + count] > 0
+        shape = self.fabric.dies, self._ids, SLICES
+        return cached.reshape(shape).transpose(1, 0, 2), copied.reshape(shape).transpose(1, 0, 2)
+
+    def _base(self, layer, origins, top_k, memory, cached) -> np.ndarray:
+        """Shared experts and the hidden vectors of where tokens live, float64[resource]."""
+        dies, base_ns = self.fabric.dies, np.zeros(self.fabric.resources)
+        if not self._work.needs_origins:
+            return base_ns
+        nothing = Plan(*(np.zeros(0, np.int32),) * 3)
+        entries = self._work.build(layer, nothing, origins, top_k, None, memory).entries  # of shared experts
+        die, slices = entries["die"], SLICES - cached[entries["expert"], entries["die"]].sum(axis=1)
+        np.add.at(base_ns, die, slices * entries["read_bytes"] / self._machine.hbm_bytes_per_ns)
+        np.add.at(base_ns, dies + die, SLICES * entries["compute_ns"])
+        base_ns[:dies] += 2 * self.fabric.vector_ns * origins.sum(axis=1)
+        return base_ns
+
+    def _latencies(self, cached: bool, token_ns: float) -> tuple[np.ndarray, float]:
+        """Time in which each resource is certainly idle, float64[resource], and time that any step takes.
+
+        Nothing is computed before a look-up has ended. If no slice of the layer is ``cached`` in an LLC, the first one must come
+        from an HBM. An HBM idles while the last of what it sent is under way, and while the first look-up misses, unless hidden
+        vectors come sooner; a link idles while what it carries first is asked for or read, and behind it for a hop. A resource
+        that is not used at all has its time, too: no step is shorter than ``sure_ns``.
+        """
+        m, dies = self._machine, self.fabric.dies
+        lookup_ns = min(m.llc_hit_ns, m.llc_miss_ns)
+        sure_ns = lookup_ns + token_ns
+        if not cached:
+            lookup_ns = m.llc_miss_ns + m.hbm_latency_ns
+            sure_ns = lookup_ns + max(token_ns, m.slice_bytes / m.hbm_bytes_per_ns)
+        hbm_ns = link_ns = 0.0
+        if not m.whole_ns:  # under ``reserved`` latencies are part of what holds HBM and links
+            hop_ns = float((m.route_ns + np.where(np.eye(dies), np.inf, 0.0)).min())  # infinite on one die
+            hbm_ns = m.llc_miss_ns + min(m.hbm_latency_ns, hop_ns)
+            link_ns = m.llc_miss_ns + hop_ns + min(m.llc_hit_ns, m.hbm_latency_ns)
+            if self._assumptions.activations == "dispatched":
+                hbm_ns, link_ns = hbm_ns - m.llc_miss_ns, min(link_ns, m.hbm_latency_ns)
+            link_ns += hop_ns
+        return np.minimum(np.repeat([hbm_ns, lookup_ns, link_ns], [dies, dies, m.link_resources]), sure_ns), sure_ns
+
+
+def loads(problem: Problem, share: np.ndarray, opened: np.ndarray, flow: np.ndarray | None) -> np.ndarray:
+    """Load of a plan on every resource, float64[resource] in ns.
+
+    ``share``: float64[row, die] of an expert's tokens that the die runs; ``opened``: whether it needs the weights (``share > 0``, or
+    ``share`` itself in the relaxation); ``flow``: tokens that live on the first die and run on the second, [die, die], or None.
+    """
+    fabric, dies = problem.fabric, problem.fabric.dies
+    opened, load = np.asarray(opened, np.float64), problem.base_ns.copy()
+    asked = np.minimum(np.einsum("ed,eds->es", opened, problem.asks), 1.0).sum(axis=1)
+    load[:dies] += fabric.read_ns * ((opened * problem.reads).sum(axis=0) + np.bincount(problem.home, asked, dies))
+    load[dies : 2 * dies] += (share * (problem.tokens * problem.token_ns)[:, None]).sum(axis=0)
+    fetched = np.zeros((dies, dies))
+    np.add.at(fetched, problem.home, opened * problem.fetches)
+    load[2 * dies :] += np.einsum("hd,hdl->l", fetched, fabric.fetch_ns)
+    if flow is not None and problem.origins is not None:
+        load[:dies] += 2 * fabric.vector_ns * (flow.sum(axis=0) - np.diag(flow))
+        load[2 * dies :] += np.einsum("jd,jdl->l", flow, fabric.move_ns)
+    return load
+
+
+def _fabric(machine: Machine, vector_bytes: int) -> Fabric:
+    """Times of one slice and of one hidden vector on every resource."""
+    dies, links = machine.dies, machine.link_resources
+    passes = np.zeros((dies * dies, links))
+    for pair in range(dies * dies):
+        group = UNITS * dies + pair
+        used = machine.group_resources[machine.group_ptr[group] : machine.group_ptr[group + 1]] - UNITS * dies
+        passes[pair, used] = 1.0
+    passes = passes.reshape(dies, dies, links)
+    back, read_ns = passes.transpose(1, 0, 2), machine.slice_bytes / machine.hbm_bytes_per_ns
+    if machine.whole_ns:  # reserved: all links of a route are held as long as the narrowest takes, and for the latency
+        rate, latency_ns = machine.route_bytes_per_ns[:, :, None], machine.route_ns[:, :, None]
+        read_ns = machine.hbm_latency_ns + np.ceil(read_ns)
+        fetch_ns = passes * (latency_ns + np.ceil(machine.slice_bytes / rate))
+        fetch_ns += (passes * (latency_ns + np.ceil(machine.request_bytes / rate))).transpose(1, 0, 2)
+        move_ns = passes * (vector_bytes / rate)
+        move_ns = move_ns + move_ns.transpose(1, 0, 2)
+    else:
+        fetch_ns = passes * (machine.slice_bytes / machine.link_rates)
+        move_ns = (passes + back) * (vector_bytes / machine.link_rates)
+    return Fabric(dies, float(read_ns), fetch_ns, move_ns, vector_bytes / machine.hbm_bytes_per_ns)
+
+
+def _sources(home, cached, copied, copies: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(asks, reads, fetches) of `Problem`. ``cached``, ``copied``: bool[row, die, slice]."""
+    row = np.arange(len(home))
+    at_home = np.zeros(cached.shape, bool)
+    at_home[row, home] = True
+    in_home_llc = cached[row, home][:, None]
+    here = cached & at_home | (cached | copied if copies else False)  # without leaving the die
+    fetches = ~here & ~at_home
+    asks = (fetches | at_home) & ~in_home_llc
+    reads = here & copied & ~cached & ~at_home
+    return asks, reads.sum(axis=2), fetches.sum(axis=2)

@@ -1,0 +1,254 @@
+"""An import: sources to batches, batches to drafts side by side, drafts to a store.
+
+A draft is a file of rows named by what it was read from, so an import that was stopped goes on where it was. The store
+appears when everything has been read.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from archsim.base.errors import TraceError
+from archsim.base.threads import in_order
+from archsim.specs.model import ModelSpec
+from archsim.workload import checks
+from archsim.workload.formats.batches import Item, grouped
+from archsim.workload.formats.json_request import RequestRows
+from archsim.workload.formats.json_tree_batches import ARCHIVES, archive_items, archive_name, tree_items, tree_name
+from archsim.workload.formats.jsonl import jsonl_items, jsonl_name
+from archsim.workload.formats.loads import holds_loads, loads_name, read_loads
+from archsim.workload.formats.npz_batches import npz_items, npz_name
+from archsim.workload.store.frames import read_frames, write_frames
+from archsim.workload.store.store import Entry, Shape, row_columns
+from archsim.workload.store.store_writer import DRAFTS, write_loads, write_tokens, writing
+
+STOP, SKIP = "stop", "skip"
+_DRAFT_LAYOUT = 1
+
+
+class Watcher(Protocol):
+    def read(self, requests: int, size: int) -> None:
+        """So many more requests have been read, from so many bytes."""
+
+    def problem(self, message: str) -> None:
+        """Something was left out."""
+
+
+@dataclass
+class Report:
+    """What came of an import. kept: requests that drafts of an earlier attempt held. size: bytes read."""
+
+    requests: int = 0
+    tokens: int = 0
+    size: int = 0
+    kept: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    entries: list[Entry]
+    layer_ids: np.ndarray | None
+    problems: list[str]
+    size: int
+    kept: bool
+
+
+def import_sources(
+    sources: Sequence[Path],
+    out: Path,
+    model: ModelSpec | None,
+    jobs: int,
+    on_error: str,
+    watcher: Watcher,
+    replace: bool,
+) -> Report:
+    """Make `out` a store of what is in the sources. Raises TraceError; a store that is there stays as it is then.
+
+    model: what the routing is checked against; None: the shipped model that the first source names. on_error: stop at
+    the first damaged request or file, or skip it.
+    """
+    for source in sources:
+        if not source.exists():
+            raise TraceError(f"{source}: no such file or directory")
+    names = [_name(source) for source in sources]
+    model = model or _known_model(sources[0], names[0])
+    for source, name in zip(sources, names, strict=True):
+        checks.check_name(str(source), model, name)
+        if (
+            name
+            and names[0]
+            and name != names[0]
+            and not all(checks.is_named(model, each) for each in (name, names[0]))
+        ):
+            raise TraceError(f"{source}: the trace is of {name}, that of {sources[0]} is of {names[0]}")
+    kinds = [source.is_file() and not _is_archive(source) and holds_loads(source) for source in sources]
+    if len(set(kinds)) > 1:
+        raise TraceError(f"{sources[kinds.index(True)]}: holds expert loads, others hold tokens; import them apart")
+    with writing(out, replace):
+        if kinds[0]:
+            return _import_loads(sources, out, model, names[0], watcher)
+        return _import_tokens(sources, out, model, names[0], jobs, on_error, watcher)
+
+
+def _name(source: Path) -> str:
+    """The model that a source names, or ''."""
+    if source.is_dir():
+        return tree_name(source)
+    if _is_archive(source):
+        return archive_name(source)
+    if holds_loads(source):
+        return loads_name(source)
+    return {".npz": npz_name, ".jsonl": jsonl_name, ".json": tree_name}.get(source.suffix, _unknown)(source)
+
+
+def _is_archive(source: Path) -> bool:
+    return source.is_file() and source.name.endswith(ARCHIVES)
+
+
+def _unknown(source: Path) -> str:
+    raise TraceError(
+        f"{source}: not known; expected a directory or archive ({', '.join(ARCHIVES)}) of requests, or .json, .jsonl, "
+        ".npz, .csv or .pt"
+    )
+
+
+def _known_model(source: Path, name: str) -> ModelSpec:
+    found = [model for model in checks.shipped_models() if name and checks.is_named(model, name)]
+    if len(found) != 1:
+        named = f"names the model {name!r}, which is none of those shipped" if name else "does not name its model"
+        raise TraceError(f"{source}: {named}; give --model NAME or a model file")
+    return found[0]
+
+
+def _items(source: Path, model: ModelSpec) -> Iterator[Item]:
+    if source.is_dir() or source.suffix == ".json":
+        return tree_items(source)
+    if _is_archive(source):
+        return archive_items(source)
+    return npz_items(source, model) if source.suffix == ".npz" else jsonl_items(source)
+
+
+def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watcher) -> Report:
+    every = [read_loads(source, model) for source in sources]
+    for source, loads in zip(sources, every, strict=True):
+        if not np.array_equal(loads.layer_ids, every[0].layer_ids):
+            raise TraceError(f"{source}: has other layers than {sources[0]}")
+    names = list(chain.from_iterable(loads.names for loads in every))
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise TraceError(f"{out}: two matrices are named {repeated!r}; name the files apart")
+    phase = list(chain.from_iterable(loads.phase for loads in every))
+    counts = np.concatenate([loads.counts for loads in every])
+    write_loads(out, Shape.of(model, name, every[0].layer_ids), names, phase, counts)
+    size = sum(source.stat().st_size for source in sources)
+    watcher.read(len(names), size)
+    return Report(requests=len(names), size=size)
+
+
+def _import_tokens(sources, out: Path, model: ModelSpec, name: str, jobs: int, on_error: str, watcher) -> Report:
+    for source in sources:
+        if passed := sum(1 for _ in source.rglob("*.npz")) if source.is_dir() else 0:
+            watcher.problem(f"{source}: {passed} .npz {'file' if passed == 1 else 'files'}; of a directory, .json requests are read; name the others one by one")
+    drafts = out / DRAFTS
+    drafts.mkdir(exist_ok=True)
+    report, entries = Report(), []
+    problems = report.problems
+    items = chain.from_iterable(_guarded(_items(source, model), on_error, problems, watcher) for source in sources)
+    batches = grouped(items)
+    layer_ids = None
+
+    def read(batch: list[Item]) -> _Draft:
+        return _draft(batch, drafts, model, layer_ids, on_error)
+
+    def finished(draft: _Draft) -> None:
+        entries.extend(draft.entries)
+        report.size += draft.size
+        report.kept += len(draft.entries) if draft.kept else 0
+        for message in draft.problems:
+            problems.append(message)
+            watcher.problem(message)
+        watcher.read(len(draft.entries), draft.size)
+
+    for batch in batches:  # until one says which layers there are; the others must have the same
+        draft = read(batch)
+        finished(draft)
+        if draft.layer_ids is not None:
+            layer_ids = draft.layer_ids
+            break
+    for draft in in_order(jobs, read, batches):
+        finished(draft)
+    if not entries:
+        raise TraceError(
+            f"{sources[0]}: no request could be read; {len(problems)} problem(s), the first: {problems[0]}"
+        )
+    write_tokens(out, Shape.of(model, name, layer_ids), entries, jobs)
+    report.requests, report.tokens = len(entries), sum(entry.rows for entry in entries)
+    return report
+
+
+def _guarded(items: Iterator[Item], on_error: str, problems: list[str], watcher: Watcher) -> Iterator[Item]:
+    """The items of a source, up to where it breaks."""
+    try:
+        yield from items
+    except TraceError as error:
+        if on_error == STOP:
+            raise
+        problems.append(str(error))
+        watcher.problem(str(error))
+
+
+def _draft(batch: list[Item], drafts: Path, model: ModelSpec, layer_ids: np.ndarray | None, on_error: str) -> _Draft:
+    """Read a batch into a draft, or find the draft that holds it already."""
+    size = sum(item.size for item in batch)
+    file = drafts / f"{_key(batch, model, layer_ids)}.col"
+    kept = file.is_file()
+    if not kept:
+        _write_draft(file, batch, model, layer_ids, on_error)
+    columns, facts = read_frames(file, frozenset())
+    if facts["problems"] and on_error == STOP:
+        raise TraceError(facts["problems"][0])
+    entries, first = [], 0
+    for dataset, subject, number, rows, prefill_rows in facts["requests"]:
+        entries.append(Entry(dataset, subject, number, file, first, rows, prefill_rows))
+        first += rows
+    found = np.array(facts["layer_ids"], np.int32) if entries else None
+    return _Draft(entries, found, facts["problems"], size, kept)
+
+
+def _write_draft(file: Path, batch: list[Item], model: ModelSpec, layer_ids, on_error: str) -> None:
+    found: list[RequestRows] = []
+    requests, problems = [], []
+    for item in batch:
+        try:
+            request = item.read(model, layer_ids)
+        except TraceError as error:
+            if on_error == STOP:
+                raise
+            problems.append(str(error))
+            continue
+        layer_ids = request.layer_ids
+        prefill_rows = int(np.count_nonzero(request.iteration == 0))
+        requests.append([item.dataset, item.subject, item.number, len(request.iteration), prefill_rows])
+        found.append(request)
+    columns = {}
+    if found:
+        experts = np.concatenate([request.experts for request in found])
+        columns = row_columns(experts, np.concatenate([request.iteration for request in found]), model.experts)
+    layers = [] if layer_ids is None else layer_ids.tolist()
+    write_frames(file, columns, {"requests": requests, "layer_ids": layers, "problems": problems})
+
+
+def _key(batch: list[Item], model: ModelSpec, layer_ids: np.ndarray | None) -> str:
+    """Names what a draft is read from: files by path, size and time of change."""
+    shape = (_DRAFT_LAYOUT, model.layers, model.moe_layer_ids, model.experts, model.top_k)
+    digest = hashlib.sha256(repr((shape, None if layer_ids is None else layer_ids.tolist())).encode())
+    for item in batch:
+        file = Path(item.where.partition(": ")[0])
+        digest.update(f"{item.where} {item.size} {file.stat().st_mtime_ns} ".encode())
+    return digest.hexdigest()

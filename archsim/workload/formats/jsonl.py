@@ -1,0 +1,100 @@
+"""JSON lines, one request each, as loggers of serving engines write them.
+
+A line is an object: ``topk_ids`` (or ``routed_experts``, as vLLM calls it): ids [token][layer][k], prompt first;
+``prompt_tokens``: how many of the tokens are the prompt's (0: decode alone; required). Optional: ``layer_ids`` (default:
+the model's MoE layers), ``model``. Other keys are not read. The subject is the file's name, the number the line's.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from archsim.base.errors import TraceError
+from archsim.specs.model import ModelSpec
+from archsim.workload import checks
+from archsim.workload.formats.batches import Item
+from archsim.workload.formats.json_request import RequestRows
+
+IDS = ("topk_ids", "routed_experts")
+MOST_LINE_BYTES = 512 << 20
+
+
+def jsonl_name(path: Path) -> str:
+    """The model that the first line names, or ''."""
+    with path.open("rb") as stream:
+        first = _parse(stream.readline(MOST_LINE_BYTES), f"{path}: line 1")
+    return str(first.get("model", ""))
+
+
+def jsonl_items(path: Path) -> Iterator[Item]:
+    """Raises TraceError for a file without lines; a line is parsed when its item is read, but for its names."""
+    number = 0
+    with path.open("rb") as stream:
+        while line := stream.readline(MOST_LINE_BYTES + 1):
+            number += 1
+            where = f"{path}: line {number}"
+            if len(line) > MOST_LINE_BYTES:
+                raise TraceError(f"{where}: longer than {MOST_LINE_BYTES} bytes")
+            if line.strip():
+                yield Item(where, "", path.stem, number, len(line), partial(_read, line, where))
+    if number == 0:
+        raise TraceError(f"{path}: empty; expected one request a line")
+
+
+def _parse(line: bytes, where: str) -> dict:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{where}: not valid JSON ({error}); is the file truncated?") from error
+    if not isinstance(data, dict):
+        raise TraceError(f"{where}: expected an object with {' or '.join(IDS)}, and prompt_tokens")
+    return data
+
+
+def _read(line: bytes, where: str, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
+    data = _parse(line, where)
+    checks.check_name(where, model, str(data.get("model", "")))
+    layers = _integers(where, "layer_ids", data.get("layer_ids", list(model.moe_layer_ids)), 1).astype(np.int32)
+    checks.check_layers(where, model, layers)
+    if layer_ids is not None and not np.array_equal(layers, layer_ids):
+        raise TraceError(f"{where}: has layers {layers.tolist()}; expected {layer_ids.tolist()}, as before it")
+    name = next((name for name in IDS if name in data), None)
+    if name is None:
+        raise TraceError(f"{where}: has no {' or '.join(IDS)}")
+    experts = _integers(where, name, data[name], 3)
+    if experts.shape[1:] != (len(layers), model.top_k):
+        raise TraceError(
+            f"{where}: {name} has shape {list(experts.shape)}; expected [tokens, {len(layers)} layers, top_k = {model.top_k}]"
+        )
+    checks.check_experts(
+        where, experts, model.experts, lambda row, column: f"{where}: token {row}, layer {layers[column]}"
+    )
+    prompt = data.get("prompt_tokens")
+    if type(prompt) is not int or not 0 <= prompt <= len(experts):
+        raise TraceError(
+            f"{where}: prompt_tokens is {prompt!r}; expected a number from 0 to {len(experts)}, the tokens"
+        )
+    if len(experts) - prompt > checks.MAX_ITERATION:
+        raise TraceError(f"{where}: {len(experts) - prompt} decode steps; expected at most {checks.MAX_ITERATION}")
+    iteration = np.r_[np.zeros(prompt, np.int16), np.arange(1, len(experts) - prompt + 1, dtype=np.int16)]
+    return RequestRows(experts.astype(np.int16), iteration, layers)
+
+
+def _integers(where: str, name: str, values, dimensions: int) -> np.ndarray:
+    """The numbers of nested lists. Raises TraceError where they are ragged, or are not all integers."""
+    try:
+        found = np.array(values)
+    except (ValueError, OverflowError):
+        found = np.empty(0, object)
+    if found.dtype.kind != "i" or found.ndim != dimensions or _has_boolean(values, dimensions):
+        raise TraceError(f"{where}: {name}: expected integers in {dimensions} nested list(s) of even lengths")
+    return found
+
+
+def _has_boolean(values, dimensions: int) -> bool:
+    if dimensions == 1:
+        return any(type(value) is bool for value in values)
+    return any(_has_boolean(value, dimensions - 1) for value in values)

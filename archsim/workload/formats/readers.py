@@ -1,0 +1,62 @@
+"""Open a recorded trace, whatever its layout; large ones are converted once."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+from archsim.base.errors import TraceError
+from archsim.base.nearest import did_you_mean
+from archsim.specs.model import ModelSpec
+from archsim.workload.formats.json_tree import read_json_tree, request_files
+from archsim.workload.formats.npz import read_npz
+from archsim.workload.store import column_cache
+from archsim.workload.store.store import DRAFTS, is_store, open_stored
+from archsim.workload.trace import Trace
+
+CACHED_BYTES = 4 << 20
+"""Sources of at least this size are kept as columns in the cache; smaller ones are read anew within a second."""
+
+
+def open_trace(path: str | Path, model: ModelSpec) -> Trace:
+    """Open a trace store, a token-level ``.npz`` file, or a directory (or file) of the JSON layout; check it against a model.
+
+    A directory may be any level of ``<org>/<model>/<dataset>/<subject>/<n>.json``. The trace may have fewer layers than
+    the model. Raises TraceError naming file, request, iteration and layer.
+    """
+    location = Path(path)
+    if not location.exists():
+        raise TraceError(f"{location}: no such file or directory{_beside(location)}")
+    if is_store(location):
+        return open_stored(location, model, str(path))
+    if (location / DRAFTS).is_dir():
+        raise TraceError(f"{location}: an import that did not end; the same `archsim trace import` goes on with it")
+    if location.suffix == ".npz" and location.is_file():
+        read, files = read_npz, [location]
+    elif location.suffix == ".json" or location.is_dir():
+        read, files = read_json_tree, request_files(location)
+    else:
+        raise TraceError(f"{location}: not a trace; expected a .npz file, a .json request or a directory of requests")
+    if sum(file.stat().st_size for file in files) < CACHED_BYTES:
+        return read(location, model, str(path))
+    key = _key(files, model)
+    trace = column_cache.load(key) or column_cache.store(key, read(location, model, str(path)))
+    return replace(trace, source=str(path))
+
+
+def _key(files: list[Path], model: ModelSpec) -> str:
+    """Names the content of the files, and what it is checked against."""
+    shape = (model.name, model.aliases, model.layers, model.moe_layer_ids, model.experts, model.top_k)
+    digest = hashlib.sha256(repr(shape).encode())
+    for file in files:
+        with file.open("rb") as stream:
+            digest.update(f"{'/'.join(file.absolute().parts[-5:])} ".encode())
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _beside(location: Path) -> str:
+    """What there is instead of a mistyped path."""
+    parent = next(parent for parent in location.absolute().parents if parent.exists())
+    missing = location.absolute().relative_to(parent).parts[0]
+    names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+    return f": {parent} has no {missing!r}{did_you_mean(missing, names)}"

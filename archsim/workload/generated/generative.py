@@ -1,0 +1,406 @@
+"""Generated routing that has the patterns of recorded routing: popular experts, tastes, kinds of tokens.
+
+A token is of a *kind*, the same at all layers: that couples the layers and makes experts be chosen together. For each of
+the top_k experts of a token at a layer, one component is picked by the weights of the layer and proposes an expert; one
+that the token has already, or that its groups exclude, or that is refused by the acceptance of the expert, is drawn
+anew. Components (`archsim.workload.generated.traffic_model.COMPONENTS`):
+
+popularity  an expert by its share at this layer, in this phase (prefill, and stretches of the decode steps).
+task        by its share in tokens of the request's task; a task that the model does not know has shares of its own,
+            made of draws from the popularity by its name.
+taste       one of the few experts that this request prefers, themselves drawn from the shares of its task.
+keep        an expert of the previous token: experts stay, with a probability that decays geometrically with the lag.
+kind        by its share in tokens of this kind.
+
+The kind of a token is drawn by the same components; there, *kind* means by what follows the previous token's kind.
+Tastes are dealt out by Latin hypercube sampling over BLOCK requests of a task, so that loads depend little on the seed.
+Acceptance, of each phase its own, settles how far the loads of the phases agree, and corrects what distinct
+experts of a token change of the shares. Numbers are counter-based, as in `archsim.workload.generated.synthetic`: the routing of a
+request depends on the seed, its number, and, in the last block of a task, on how many requests that block has.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numba import njit
+
+from archsim.workload.generated.synthetic import alias_table, mix_bits, scatter
+from archsim.workload.generated.traffic_model import COMPONENTS, TrafficModel
+from archsim.workload.trace import StepTokens, Trace, rows_per_piece
+
+TASK_SIZE = 64
+"""Experts, drawn with repeats, that make up the shares of a task or language the model does not know."""
+
+BLOCK = 256
+"""Requests of a task over which tastes are spread evenly."""
+
+MOST_TASTES = 64
+"""Experts of a request's taste at a layer, at most: what is kept for every request of a batch."""
+
+_ATTEMPTS = np.int64(256)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_BITS_16 = np.uint64(0xFFFF)
+_POPULARITY, _TASK, _TASTE, _KEEP, _KIND = range(len(COMPONENTS))
+
+
+class GenerativeTraffic:
+    """Routing generated from a `TrafficModel`; a `TokenSource`.
+
+    requests: how many. mix: task → weight; None: the tasks of the model. lengths: int64[request, 2], prompt tokens and
+    decode steps of every request; None: drawn from the quantiles of the model.
+    """
+
+    def __init__(
+        self,
+        model: TrafficModel,
+        requests: int,
+        seed: int,
+        mix: Mapping[str, float] | None = None,
+        lengths: np.ndarray | None = None,
+        request_task: np.ndarray | None = None,
+    ):
+        self.model, self.requests, self.seed = model, requests, seed
+        self.layer_ids, self.num_experts, self.top_k = model.layer_ids, model.experts, model.top_k
+        share = dict(mix) if mix else dict(zip(model.task_names, model.task_share.tolist(), strict=True))
+        self.tasks = tuple(share)
+        self.lengths = model_lengths(model, requests, seed) if lengths is None else np.asarray(lengths, np.int64)
+        drawn = _pick(np.array(list(share.values())), _uniform(seed, 1, requests)) if request_task is None else request_task
+        self.request_task = np.asarray(drawn, np.int64)
+        self._strata = _strata(self.request_task)
+        self._tables, self._taste_ends = _tables(model, self.tasks)
+
+    @property
+    def label(self) -> str:
+        return f"synthetic like={self.model.name} seed={self.seed} tasks={'+'.join(self.tasks)}"
+
+    @property
+    def digest(self) -> str:
+        digest = hashlib.sha256(f"{self.label} {self.requests} {self.model.digest}".encode())
+        for array in (self.lengths, self.request_task):
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+        """See `archsim.workload.trace.TokenSource.steps`. Holds the last token of every request, nothing more."""
+        layers = len(self.layer_ids)
+        last = np.zeros((len(requests), layers, self.top_k), np.int16)
+        kind = np.zeros(len(requests), np.int64)
+        group = np.arange(self.num_experts) * self.model.groups // self.num_experts
+        most = np.int64(self.model.top_groups if self.model.groups > 1 else 2)
+        tastes = self._tastes(requests)
+        for iteration, position, token in self._rows(requests, decode_steps):
+            experts = np.empty((len(position), layers, self.top_k), np.int16)
+            request = requests[position]
+            phase = np.searchsorted(self.model.phase_starts, iteration, side="right") - 1
+            _generate(
+                np.uint64(self.seed), np.int64(phase), group, most, request, token, position,
+                self.request_task[request], self.layer_ids, *tastes, *self._tables, kind, last, experts,
+            )  # fmt: skip
+            yield StepTokens(iteration, position, experts)
+
+    def _tastes(self, requests: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What requests prefer: experts int16[request, item], where in a row each layer begins, and kinds."""
+        task = self.request_task[requests]
+        starts = np.concatenate([[0], np.cumsum(_sizes(self.model.taste_size))])
+        experts = np.empty((len(requests), starts[-1]), np.int16)
+        kinds = np.empty((len(requests), int(_sizes(self.model.kind_taste_size)[0])), np.int16)
+        of_experts, of_kinds = self._taste_ends
+        key, strata = np.uint64(self.seed), self._strata[requests]
+        _fill_tastes(key, strata, task, self.layer_ids + 1, starts, of_experts, experts)
+        _fill_tastes(key, strata, task, np.zeros(1, np.int32), np.array([0, kinds.shape[1]]), of_kinds, kinds)
+        return experts, starts, kinds
+
+    def _rows(self, requests: np.ndarray, decode_steps: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(iteration, position int32[n], token int64[n] within its request) of every piece."""
+        prompt, decode = self.lengths[requests].T
+        size = rows_per_piece(len(self.layer_ids), self.top_k)
+        for iteration in range(min(decode_steps, int(decode.max(initial=0))) + 1):
+            count = prompt if iteration == 0 else (decode >= iteration).astype(np.int64)
+            ends = np.cumsum(count)
+            total = int(ends[-1]) if len(ends) else 0
+            for start in range(0, total, size):
+                row = np.arange(start, min(start + size, total))
+                position = np.searchsorted(ends, row, side="right").astype(np.int32)
+                token = row - (ends - count)[position] + (prompt[position] + iteration - 1 if iteration else 0)
+                yield iteration, position, token
+
+
+def collect(source: GenerativeTraffic) -> Trace:
+    """All requests of generated routing as a `Trace` in memory."""
+    pieces = list(source.steps(np.arange(source.requests), int(source.lengths[:, 1].max(initial=0))))
+    owner = np.concatenate([piece.request for piece in pieces])
+    iteration = np.concatenate([np.full(len(piece.request), piece.iteration, np.int16) for piece in pieces])
+    order = np.argsort(owner, kind="stable")
+    return Trace(
+        experts=np.concatenate([piece.experts for piece in pieces])[order],
+        request_offsets=np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=source.requests))]),
+        iteration=iteration[order],
+        layer_ids=source.layer_ids,
+        num_experts=source.num_experts,
+        top_k=source.top_k,
+        model=source.model.name,
+        source=source.label,
+        request_subject=source.request_task.astype(np.int16),
+        subject_names=source.tasks,
+    )
+
+
+def shares_of_task(known: np.ndarray, names: tuple[str, ...], popularity: np.ndarray, name: str) -> np.ndarray:
+    """float64[row, item]: shares of a task. known: float64[task, row, item] of `names`; popularity: float64[row, item].
+
+    A task that is not known, such as `mmlu_zh`, is half its own (`mmlu`) and half its language's (`zh`), each of
+    TASK_SIZE draws from the popularity, by its name.
+    """
+    if name in names:
+        return known[names.index(name)]
+    base, _, language = name.rpartition("_")
+    parts = [base, f"language {language}"] if base and len(language) == 2 else [name]
+    return np.mean(
+        [known[names.index(part)] if part in names else _drawn_task(popularity, part) for part in parts], axis=0
+    )
+
+
+def model_lengths(model: TrafficModel, requests: int, seed: int) -> np.ndarray:
+    """int64[request, 2]: prompt tokens and decode steps, each drawn from its quantiles."""
+    found = []
+    for stream, quantiles in ((2, model.prompt_tokens), (3, model.decode_steps)):
+        at = _uniform(seed, stream, requests) * (len(quantiles) - 1)
+        found.append(np.round(np.interp(at, np.arange(len(quantiles)), quantiles)))
+    return np.stack(found, axis=1).astype(np.int64)
+
+
+def _drawn_task(popularity: np.ndarray, name: str) -> np.ndarray:
+    key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
+    drawn = [_pick(row, _uniform(key, 16 + index, TASK_SIZE)) for index, row in enumerate(popularity)]
+    return np.stack([np.bincount(each, minlength=popularity.shape[1]) for each in drawn]) / TASK_SIZE
+
+
+def _uniform(seed: int, stream: int, count: int) -> np.ndarray:
+    """float64[count] in [0, 1): a function of (seed, stream, index)."""
+    with np.errstate(over="ignore"):
+        origin = mix_bits(mix_bits(np.uint64(seed) + _GOLDEN) ^ np.uint64(stream << 40))
+        return (mix_bits(origin + np.arange(count, dtype=np.uint64) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+
+
+def _pick(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """int64[n]: indices drawn by weights."""
+    ends = np.cumsum(weights)
+    return np.minimum(np.searchsorted(ends, uniform * ends[-1], side="right"), len(weights) - 1)
+
+
+def _tables(model: TrafficModel, tasks: tuple[str, ...]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """What `_generate` draws from, kinds first, and what tastes are made of: `_ends` of experts and of kinds."""
+    mean = model.popularity.mean(axis=0)
+    task = np.stack([shares_of_task(model.task_popularity, model.task_names, mean, name) for name in tasks])
+    kinds = [
+        shares_of_task(model.task_kinds[:, None], model.task_names, model.kind_popularity.mean(axis=0)[None], name)[0]
+        for name in tasks
+    ]
+    kinds = np.stack(kinds)
+    drawn = (
+        _thresholds(model.kind_weights[None], [_KEEP, _KIND])[0],
+        _compact(model.kind_popularity),
+        _compact(kinds),
+        _compact(model.kind_following),
+        _thresholds(model.weights, [_KEEP]),
+        _compact(model.popularity),
+        _compact(task),
+        _compact(model.kind_experts),
+        np.round(model.acceptance * 65536).astype(np.uint32),
+    )
+    return drawn, (_ends(task), _ends(kinds[:, None]))
+
+
+def _thresholds(weights: np.ndarray, needs_previous: list[int]) -> np.ndarray:
+    """uint64[layer, case, component]: cumulative weights times 65536. Case 1: there is no previous token."""
+    first = weights.copy()
+    first[:, needs_previous] = 0
+    both = np.stack([weights, first], axis=1)
+    both[:, :, _POPULARITY] += 1e-9
+    return np.round(np.cumsum(both / both.sum(axis=2, keepdims=True), axis=2) * 65536).astype(np.uint64)
+
+
+def _compact(shares: np.ndarray) -> np.ndarray:
+    """uint32[..., item]: `alias_table` of shares [..., item], with a limit of 16 bits: limit << 16 | other."""
+    table = alias_table(shares.reshape(-1, shares.shape[-1]))
+    own = np.arange(shares.shape[-1], dtype=np.uint64)
+    limit = table >> np.uint64(20)
+    other = np.where(limit >> np.uint64(16), own, table & _BITS_16)
+    return (np.minimum(limit, _BITS_16) << np.uint64(16) | other).astype(np.uint32).reshape(shares.shape)
+
+
+def _ends(shares: np.ndarray) -> np.ndarray:
+    """uint32[..., item]: cumulative shares times 2**32, less 1."""
+    ends = np.cumsum(shares, axis=-1)
+    return np.maximum(np.round(ends / ends[..., -1:] * 2.0**32) - 1, 0).astype(np.uint32)
+
+
+def _strata(task: np.ndarray) -> np.ndarray:
+    """int64[request, 3]: block, place in the block and size of the block of every request.
+
+    A block is BLOCK consecutive requests of one task; the last one is what is left.
+    """
+    found = np.empty((len(task), 3), np.int64)
+    for each in np.unique(task):
+        rows = np.flatnonzero(task == each)
+        place = np.arange(len(rows))
+        first = place // BLOCK * BLOCK
+        found[rows] = np.stack([place // BLOCK, place - first, np.minimum(len(rows) - first, BLOCK)], axis=1)
+    return found
+
+
+@njit(cache=True)
+def _generate(
+    seed, phase, group, most_groups, request, token, position, task, layer_ids, tastes, taste_starts, kind_tastes,
+    kind_limits, kind_popular, kind_tasked, kind_next, limits, popular, tasked, by_kind, acceptance, last_kind, last, out,
+):  # fmt: skip
+    """Fill out int16[n, layer, k]; leave each request's latest token in last int16[batch, layer, k] and last_kind.
+
+    group: int64[expert], a token uses most_groups of them. request, token, task int64[n], position int32[n]: of every row.
+    kind_limits, limits: `_thresholds`. The rest are alias tables: popular[phase, layer], tasked[task, layer],
+    by_kind[kind, layer], and the same of kinds; acceptance uint32[phase, layer, expert] of 65536.
+    """
+    rows, layers, top_k = out.shape
+    experts = popular.shape[2]
+    taken_by = np.full(experts, -1, np.int64)
+    for row in range(rows):
+        first = np.int64(token[row] == 0)
+        origin = scatter(scatter(seed + _GOLDEN) ^ np.uint64(request[row]))
+        before = last[position[row]]
+        kind = _kind_of(
+            origin, token[row], kind_limits[first], kind_tastes[position[row]], kind_popular[phase],
+            kind_tasked[task[row]], kind_next, last_kind[position[row]],
+        )  # fmt: skip
+        last_kind[position[row]] = kind
+        for layer in range(layers):
+            owner = row * layers + layer
+            own = scatter(origin + np.uint64(layer_ids[layer] + 1) * _GOLDEN)
+            stream = scatter(own ^ (np.uint64(token[row]) + _GOLDEN))
+            chosen, attempts, used, groups_used = 0, 0, np.uint64(0), 0
+            while chosen < top_k:
+                stream += _GOLDEN
+                pick = scatter(stream)
+                draw = (pick ^ (pick >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
+                component = _component(pick, limits[layer, first])
+                if component == _KIND:
+                    expert = _column(draw, by_kind[kind, layer])
+                elif component == _KEEP:
+                    expert = np.int64(_item(draw, before[layer]))
+                elif component == _TASTE:
+                    of_layer = tastes[position[row], taste_starts[layer] : taste_starts[layer + 1]]
+                    expert = np.int64(_item(draw, of_layer))
+                elif component == _TASK:
+                    expert = _column(draw, tasked[task[row], layer])
+                else:
+                    expert = _column(draw, popular[phase, layer])
+                attempts += 1
+                forced = attempts > _ATTEMPTS  # the tables may hold fewer than top_k experts: then all in turn
+                if forced:
+                    expert = (attempts + np.int64(own >> np.uint64(40))) % experts
+                bit = np.uint64(1) << np.uint64(group[expert])
+                in_groups = groups_used < most_groups or (used & bit) != 0
+                accepted = forced or (pick >> np.uint64(48)) < acceptance[phase, layer, expert]
+                if taken_by[expert] != owner and accepted and in_groups:
+                    taken_by[expert] = owner
+                    out[row, layer, chosen] = expert
+                    groups_used += (used & bit) == 0
+                    used |= bit
+                    chosen += 1
+        for layer in range(layers):
+            for rank in range(top_k):
+                before[layer, rank] = out[row, layer, rank]
+
+
+@njit(cache=True)
+def _kind_of(origin, token, limits, tastes, popular, tasked, following, before):
+    """The kind of a token; see `_generate`. before: that of the previous one."""
+    pick = scatter(scatter(origin) ^ (np.uint64(token) + _GOLDEN))
+    draw = scatter(pick)
+    component = _component(pick, limits)
+    if component == _KEEP:
+        return before
+    if component == _KIND:
+        return _column(draw, following[before])
+    if component == _TASTE:
+        return np.int64(_item(draw, tastes))
+    return _column(draw, tasked if component == _TASK else popular)
+
+
+@njit(cache=True)
+def _component(number, limits):
+    """The component that the lower 16 bits of a random number pick."""
+    component = 0
+    while (number & _BITS_16) >= limits[component]:
+        component += 1
+    return component
+
+
+def _sizes(taste_size: np.ndarray) -> np.ndarray:
+    return np.clip(np.round(taste_size), 1, MOST_TASTES).astype(np.int64)
+
+
+@njit(cache=True)
+def _fill_tastes(seed, strata, task, layer_ids, starts, ends, out):
+    """Fill out int16[request, item]: columns starts[layer] to starts[layer + 1] are of a layer.
+
+    strata: see `_strata`. task: int64[request]. ends: `_ends` of [task, layer, expert].
+    """
+    for row in range(len(out)):
+        for layer in range(len(layer_ids)):
+            key = scatter(scatter(seed - _GOLDEN) + np.uint64(layer_ids[layer]) * _GOLDEN) + np.uint64(task[row] << 32)
+            for column in range(starts[layer], starts[layer + 1]):
+                number = _stratified(key + np.uint64(column - starts[layer]), strata[row])
+                out[row, column] = _at(number, ends[task[row], layer])
+
+
+@njit(cache=True)
+def _stratified(key, stratum):
+    """A random number of 32 bits, uniform for each request, evenly spread over the requests of a block.
+
+    The block is cut into as many equal intervals as it has requests, dealt out by a permutation of its own for every
+    key (Latin hypercube sampling, McKay et al., Technometrics 21, 1979).
+    """
+    block, place, size = stratum
+    bits = 1
+    while (1 << bits) < size:
+        bits += 1
+    mask, half = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
+    key = scatter(key ^ scatter(np.uint64(block) + _GOLDEN))
+    item = np.uint64(place)
+    while True:  # a bijection of `bits` bits, until it falls below the size: a permutation of the places
+        for step in range(4):
+            turn = key >> np.uint64(13 * step)
+            item = ((item ^ (turn & mask)) * ((turn >> np.uint64(1)) | np.uint64(1))) & mask
+            item ^= item >> half
+        if item < np.uint64(size):
+            break
+    within = scatter(key + np.uint64(place)) >> np.uint64(32)
+    return ((item << np.uint64(32)) + within) // np.uint64(size)
+
+
+@njit(cache=True)
+def _at(number, ends):
+    """The item of `_ends` whose interval a number of 32 bits falls into."""
+    low, high = 0, len(ends) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if number <= np.uint64(ends[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return np.int64(low)
+
+
+@njit(cache=True)
+def _item(number, items):
+    """One of some items, by the upper 24 bits of a random number."""
+    return items[np.int64((number >> np.uint64(40)) * np.uint64(len(items)) >> np.uint64(24))]
+
+
+@njit(cache=True)
+def _column(number, table):
+    """An item drawn from a row of `_compact` by the upper 24 and lower 16 bits of a random number."""
+    column = ((number >> np.uint64(40)) * np.uint64(len(table))) >> np.uint64(24)
+    entry = np.uint64(table[column])
+    return np.int64(column if (number & _BITS_16) < (entry >> np.uint64(16)) else entry & _BITS_16)

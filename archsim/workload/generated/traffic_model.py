@@ -1,0 +1,163 @@
+"""The parameters of generated routing: what they are, and the files that keep them.
+
+How they act: `archsim.workload.generated.generative`. A model fitted on a trace keeps its arrays in an .npz file, some 100 kB,
+beside its .yaml file; one known from loads or published statistics alone gives a few numbers, and `from_statistics`
+makes arrays of them.
+"""
+
+import hashlib
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from archsim.base.errors import TraceError
+
+COMPONENTS = ("popularity", "task", "taste", "keep", "kind")
+"""Ways in which an expert is chosen; also those in which the kind of a token is (there, the last is a transition)."""
+
+QUANTILES = 21
+
+
+@dataclass(frozen=True)
+class TrafficModel:
+    """Parameters of generated routing of one model.
+
+    layer_ids: int32[layer]. top_k: experts a token. groups, top_groups: experts lie in `groups` groups of equal size,
+    a token uses at most `top_groups` of them (1 and 1: no limit).
+    weights: float64[layer, component], rows sum to 1. taste_size: float64[layer], experts that make up the taste of a
+    request, drawn with repeats. phase_starts: int64[phase], the first iteration of each phase: 0 is the prefill, answers
+    begin alike and so have phases of their own. popularity, acceptance: float64[phase, layer, expert]: shares, and the
+    probability that a drawn expert is taken. kind_experts: float64[kind, layer, expert], shares.
+    kind_weights: float64[component], kind_taste_size: float64[1], kind_popularity: float64[phase, kind],
+    kind_following: float64[kind, kind]: the same of the kinds of tokens.
+    task_names, task_share: known tasks and their part of the requests; task_popularity: float64[task, layer, expert],
+    task_kinds: float64[task, kind]: shares of a task.
+    prompt_tokens, decode_steps: float64[QUANTILES], quantiles of the lengths of requests at 0, 5, ..., 100 %.
+    """
+
+    name: str
+    source: str
+    groups: int
+    top_groups: int
+    top_k: int
+    task_names: tuple[str, ...]
+    layer_ids: np.ndarray
+    weights: np.ndarray
+    taste_size: np.ndarray
+    phase_starts: np.ndarray
+    popularity: np.ndarray
+    acceptance: np.ndarray
+    kind_experts: np.ndarray
+    kind_weights: np.ndarray
+    kind_taste_size: np.ndarray
+    kind_popularity: np.ndarray
+    kind_following: np.ndarray
+    task_share: np.ndarray
+    task_popularity: np.ndarray
+    task_kinds: np.ndarray
+    prompt_tokens: np.ndarray
+    decode_steps: np.ndarray
+
+    @property
+    def experts(self) -> int:
+        return self.popularity.shape[2]
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of everything that acts on the routing."""
+        digest = hashlib.sha256(f"{self.groups} {self.top_groups} {self.top_k} {self.task_names}".encode())
+        for name, array in sorted(self.arrays.items()):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def changed(self, **changes) -> "TrafficModel":
+        return replace(self, **changes)
+
+
+def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
+    """Write `path` (.yaml) and the arrays beside it (.npz), shares rounded to 8 or 16 bits. of: whose routing it is."""
+    tables = path.with_suffix(".npz")
+    np.savez_compressed(tables, **{name: _coded(name, array) for name, array in model.arrays.items()})
+    head = {
+        "name": model.name,
+        **({"model": of} if of else {}),
+        "source": model.source,
+        "top_k": int(model.top_k),
+        "groups": model.groups,
+        "top_groups": model.top_groups,
+        "tasks": list(model.task_names),
+        "tables": tables.name,
+    }
+    path.write_text(yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
+
+
+def read_tables(head: dict, path: Path) -> TrafficModel:
+    """The model of a .yaml file (`head`, read from `path`) that names tables. Raises TraceError if they do not fit."""
+    try:
+        with np.load(path.parent / head["tables"], allow_pickle=False) as archive:
+            arrays = {name: _decoded(name, archive[name]) for name in archive.files}
+        head = {key: head[key] for key in ("name", "source", "top_k", "groups", "top_groups")} | {
+            "task_names": tuple(head["tasks"])
+        }
+        model = TrafficModel(**head, **arrays)
+        _check(model)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise TraceError(f"{path}: not a readable traffic model ({error})") from error
+    return model
+
+
+def _check(model: TrafficModel) -> None:
+    kinds, layers, experts = model.kind_experts.shape
+    tasks, components, phases = len(model.task_names), len(COMPONENTS), len(model.phase_starts)
+    expected = {
+        "layer_ids": (layers,), "weights": (layers, components), "taste_size": (layers,),
+        "popularity": (phases, layers, experts), "acceptance": (phases, layers, experts), "kind_weights": (components,),
+        "kind_taste_size": (1,), "kind_popularity": (phases, kinds), "kind_following": (kinds, kinds),
+        "task_share": (tasks,), "task_popularity": (tasks, layers, experts), "task_kinds": (tasks, kinds),
+        "prompt_tokens": (QUANTILES,), "decode_steps": (QUANTILES,),
+    }  # fmt: skip
+    for name, shape in expected.items():
+        array = getattr(model, name)
+        if array.shape != shape:
+            raise ValueError(f"{name} has shape {array.shape}; expected {shape}")
+        if not (np.isfinite(array).all() and (array >= 0).all()):
+            raise ValueError(f"{name} has values that are negative or no numbers")
+    if model.phase_starts[0] != 0 or (np.diff(model.phase_starts) <= 0).any():
+        raise ValueError(f"phase_starts is {model.phase_starts.tolist()}; expected to rise from 0")
+    if not 1 <= model.top_k <= experts:
+        raise ValueError(f"top_k is {model.top_k}; expected 1 to {experts}")
+    if model.groups > 1 and (experts % model.groups or model.top_groups * experts // model.groups < model.top_k):
+        raise ValueError(f"{model.top_groups} of {model.groups} groups hold fewer than {model.top_k} experts")
+
+
+def _is_shares(name: str) -> bool:
+    return name in ("popularity", "task_popularity", "kind_experts", "kind_following", "kind_popularity", "task_kinds")
+
+
+def _coded(name: str, array: np.ndarray) -> np.ndarray:
+    """Shares relative to the largest of their row: 16 bits, those of kinds 8 bits of the square root."""
+    if name in ("kind_experts", "task_popularity"):
+        return np.round(np.sqrt(array / array.max(axis=-1, keepdims=True)) * 255).astype(np.uint8)
+    if _is_shares(name):
+        return np.round(array / array.max(axis=-1, keepdims=True) * 65535).astype(np.uint16)
+    if name == "acceptance":
+        return np.round(array * 255).astype(np.uint8)
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+def _decoded(name: str, array: np.ndarray) -> np.ndarray:
+    if _is_shares(name):
+        shares = array.astype(np.float64) ** (2 if array.dtype == np.uint8 else 1)
+        return shares / shares.sum(axis=-1, keepdims=True)
+    if name == "acceptance":
+        return array / 255
+    return array.astype(np.float64) if array.dtype.kind == "f" else array

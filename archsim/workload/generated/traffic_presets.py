@@ -1,0 +1,222 @@
+"""Models of generated routing by name: files of configs/traffic, fitted (with tables) or made of statistics.
+
+A file of statistics gives what is known of a model without a trace; keys and meanings are in `STATISTICS`.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from archsim.base.errors import TraceError
+from archsim.base.nearest import did_you_mean
+from archsim.specs.loading.config_files import named_files
+from archsim.workload.generated.generative import GenerativeTraffic
+from archsim.workload.generated.synthetic import SyntheticTraffic, popularity
+from archsim.workload.generated.traffic_model import COMPONENTS, QUANTILES, TrafficModel, read_tables
+from archsim.workload.layers import spread_layers
+from archsim.workload.trace import TokenSource
+
+STATISTICS = {
+    "name": "of the model",
+    "model": "whose traffic it is, by name; without it, that of the same name as the preset",
+    "source": "where each number comes from",
+    "groups": "equal groups that the experts lie in; 1: none",
+    "top_groups": "groups that the experts of a token may lie in",
+    "loads": ".npz file with layer_ids, loads [2, layer, expert] (prefill, decode) and acceptance, the same shape",
+    "popularity_skew": "without loads: standard deviation of log popularity",
+    "phase_agreement": "without loads: correlation of log popularity in prefill and decode",
+    "kinds": "how many kinds of tokens",
+    "kind_spread": "standard deviation of the log of a kind's share of an expert over the expert's popularity",
+    "weights": "of the components, all layers alike",
+    "taste_size": "experts of a request's taste",
+    "kind_weights": "of the components by which kinds are drawn",
+    "kind_taste_size": "kinds of a request's taste",
+    "prompt_tokens": "shortest, median and longest prompt",
+    "decode_steps": "fewest, median and most decode steps",
+}
+_OPTIONAL = {"model", "loads", "popularity_skew", "phase_agreement"}
+
+
+@dataclass(frozen=True)
+class _Shape:
+    layer_ids: np.ndarray
+    experts: int
+    top_k: int
+
+    @property
+    def moe_layer_ids(self) -> tuple[int, ...]:
+        return tuple(self.layer_ids.tolist())
+
+
+def generated_traffic(model, spec, largest_batch: int, layers: int | None = None) -> TokenSource:
+    """The traffic of a SyntheticSpec for a ModelSpec; see `SyntheticTraffic` and `GenerativeTraffic`. Raises TraceError.
+
+    layers: so many of the model's MoE layers, evenly spread, which have the routing that they have among all; None: all.
+    """
+    shape = shape_of(model)
+    if layers is not None:
+        shape = replace(shape, layer_ids=shape.layer_ids[spread_layers(len(shape.layer_ids), layers)])
+    if spec.like is None:
+        return SyntheticTraffic(shape, spec, largest_batch)
+    parameters = load_traffic(spec.like, model)
+    if layers is not None:
+        parameters = _of_layers(parameters, shape.layer_ids, traffic_file(spec.like))
+    if spec.prompt_tokens is not None:
+        parameters = parameters.changed(prompt_tokens=np.full(QUANTILES, float(spec.prompt_tokens)))
+    if spec.decode_steps is not None:
+        parameters = parameters.changed(decode_steps=np.full(QUANTILES, float(spec.decode_steps)))
+    return GenerativeTraffic(parameters, spec.requests or largest_batch, spec.seed, spec.mix)
+
+
+def traffic_file(like: str) -> Path:
+    """The .yaml file of a preset's name, or the path itself. Raises TraceError."""
+    if like.endswith((".yaml", ".yml")):
+        return Path(like)
+    files = named_files("traffic")
+    if like not in files:
+        raise TraceError(f"no traffic preset {like!r}{did_you_mean(like, files)} (known: {', '.join(files)})")
+    return files[like]
+
+
+def preset_digest(like: str) -> str:
+    """sha256 of the files of a preset. Raises TraceError."""
+    file = traffic_file(like)
+    digest = hashlib.sha256()
+    for part in (file, file.with_suffix(".npz")):
+        digest.update(part.read_bytes() if part.exists() else b"")
+    return digest.hexdigest()
+
+
+def shape_of(model) -> _Shape:
+    return _Shape(np.array(model.moe_layer_ids, np.int32), model.experts, model.top_k)
+
+
+def load_traffic(like: str, model) -> TrafficModel:
+    """The parameters of a preset for the layers of a ModelSpec. Raises TraceError if they are of another shape."""
+    file = traffic_file(like)
+    head = _head(file)
+    shape = shape_of(model)
+    found = read_tables(head, file) if "tables" in head else from_statistics(head, file, shape)
+    if (found.experts, found.top_k) != (model.experts, model.top_k):
+        raise TraceError(
+            f"{file}: traffic of {found.experts} experts, top-{found.top_k}; model {model.name} has {model.experts}, "
+            f"top-{model.top_k}"
+        )
+    return _of_layers(found, shape.layer_ids, file)
+
+
+def model_of(like: str) -> str:
+    """The name of the model that a preset is of. Raises TraceError if it does not tell."""
+    file = traffic_file(like)
+    head = _head(file)
+    name = head.get("model", head.get("name"))
+    if "model" not in head and name not in named_files("models"):
+        raise TraceError(f"{file}: does not tell of which model it is; give --model")
+    return str(name)
+
+
+def _head(file: Path) -> dict:
+    try:
+        head = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TraceError(f"{file}: not a readable traffic model ({error})") from error
+    if not isinstance(head, dict):
+        raise TraceError(f"{file}: not a traffic model; expected keys such as name, source")
+    return head
+
+
+def from_statistics(head: dict, file: Path, shape: _Shape) -> TrafficModel:
+    """A model of traffic from the numbers of a file; see `STATISTICS`. Raises TraceError."""
+    unknown, missing = set(head) - set(STATISTICS), set(STATISTICS) - _OPTIONAL - set(head)
+    if unknown or missing:
+        problem = f"unknown key {min(unknown)!r}" if unknown else f"key {min(missing)!r} is missing"
+        raise TraceError(f"{file}: {problem}; expected {', '.join(STATISTICS)}")
+    try:
+        shares, acceptance, layer_ids = _shares(head, file, shape)
+        weights = np.array([head["weights"][component] for component in COMPONENTS], float)
+        kind_weights = np.array([head["kind_weights"][component] for component in COMPONENTS], float)
+        mean, kinds = shares.mean(axis=0), int(head["kinds"])
+        layers = len(layer_ids)
+        return TrafficModel(
+            name=head["name"],
+            source=head["source"],
+            groups=head["groups"],
+            top_groups=head["top_groups"],
+            top_k=shape.top_k,
+            task_names=("any",),
+            layer_ids=layer_ids,
+            weights=np.tile(weights / weights.sum(), (layers, 1)),
+            taste_size=np.full(layers, float(head["taste_size"])),
+            phase_starts=np.arange(2),
+            popularity=shares,
+            acceptance=acceptance,
+            kind_experts=_kind_shares(mean, layer_ids, kinds, head["kind_spread"], head["groups"]),
+            kind_weights=kind_weights / kind_weights.sum(),
+            kind_taste_size=np.array([float(head["kind_taste_size"])]),
+            kind_popularity=np.full((2, kinds), 1 / kinds),
+            kind_following=np.roll(np.eye(kinds), 1, axis=1),
+            task_share=np.ones(1),
+            task_popularity=mean[None],
+            task_kinds=np.full((1, kinds), 1 / kinds),
+            prompt_tokens=_quantiles(head["prompt_tokens"]),
+            decode_steps=_quantiles(head["decode_steps"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TraceError(f"{file}: not a readable traffic model ({error})") from error
+
+
+def _shares(head: dict, file: Path, shape: _Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Popularity and acceptance float64[phase, layer, expert], and the layers they are of."""
+    if "loads" in head:
+        with np.load(file.parent / head["loads"], allow_pickle=False) as archive:
+            loads = archive["loads"] / archive["loads"].sum(axis=2, keepdims=True, dtype=np.float64)
+            return loads, archive["acceptance"] / 255, archive["layer_ids"].astype(np.int32)
+    skew, agreement = head["popularity_skew"], head["phase_agreement"]
+    logs = [np.log(popularity(seed, shape.layer_ids, shape.experts, skew)) for seed in (1, 2)]
+    decode = np.exp(agreement * logs[0] + np.sqrt(1 - agreement**2) * logs[1])
+    shares = np.stack([np.exp(logs[0]), decode])
+    shares /= shares.sum(axis=2, keepdims=True)
+    tilt = shares / shares.mean(axis=0)  # kinds have the mean of the phases: acceptance makes them differ
+    return shares, tilt / tilt.max(axis=2, keepdims=True), shape.layer_ids
+
+
+def _kind_shares(mean: np.ndarray, layer_ids: np.ndarray, kinds: int, spread: float, groups: int) -> np.ndarray:
+    """float64[kind, layer, expert]: shares whose mean over kinds is `mean` float64[layer, expert].
+
+    Log-normal about the popularity; where experts lie in groups, half of the variance is common to a group. Rows and
+    columns are scaled in turn until both sums hold (Sinkhorn).
+    """
+    layers, experts = mean.shape
+    each = np.log(popularity(11, np.arange(kinds * layers, dtype=np.int32), experts, 1.0))
+    if groups > 1:
+        common = np.log(popularity(12, np.arange(kinds * layers, dtype=np.int32), groups, 1.0))
+        each = np.sqrt(0.5) * (each + np.repeat(common, experts // groups, axis=1))
+    table = np.exp(spread * each).reshape(kinds, layers, experts) * mean
+    for _ in range(30):
+        table *= mean / np.maximum(table.mean(axis=0), 1e-300)
+        table /= table.sum(axis=2, keepdims=True)
+    return table
+
+
+def _quantiles(three: list[float]) -> np.ndarray:
+    """Quantiles of lengths from the shortest, the median and the longest."""
+    return np.interp(np.linspace(0, 1, QUANTILES), [0, 0.5, 1], np.array(three, float))
+
+
+def _of_layers(found: TrafficModel, layer_ids: np.ndarray, file: Path) -> TrafficModel:
+    at = {int(layer): index for index, layer in enumerate(found.layer_ids)}
+    missing = [int(layer) for layer in layer_ids if int(layer) not in at]
+    if missing:
+        raise TraceError(f"{file}: no parameters of layer {missing[0]}; there are those of {len(at)} layers")
+    rows = [at[int(layer)] for layer in layer_ids]
+    return found.changed(
+        layer_ids=layer_ids,
+        weights=found.weights[rows],
+        taste_size=found.taste_size[rows],
+        **{
+            key: getattr(found, key)[:, rows] for key in ("popularity", "acceptance", "kind_experts", "task_popularity")
+        },
+    )

@@ -1,0 +1,140 @@
+"""Writing stores: files named by their content first, the manifest last, so that a reader sees the old store or the new."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from archsim.base.errors import TraceError
+from archsim.base.files import DRAFT_SUFFIX, drafted, sole_writer, write_text
+from archsim.base.threads import in_order
+from archsim.workload.store.frames import pack_frames
+from archsim.workload.store.store import (
+    DRAFTS,
+    LOADS,
+    MANIFEST,
+    TOKENS,
+    Entry,
+    Shape,
+    is_store,
+    manifest_of,
+    row_columns,
+    rows_of,
+)
+
+FILE_TOKENS = 8192
+"""A file of rows ends with the request that brings it to this many tokens: 1–4 MB of the larger models."""
+
+@contextmanager
+def writing(out: Path, replace: bool) -> Iterator[None]:
+    """Hold a folder that is, or is to become, a store. Raises TraceError if there is one, unless it may be replaced."""
+    if is_store(out) and not replace:
+        raise TraceError(f"{out}: is a trace store already; give another folder, or --replace")
+    if out.exists() and not is_store(out) and not _is_unfinished(out):
+        raise TraceError(f"{out}: exists and is not a trace store; nothing is written there")
+    with sole_writer(out):
+        yield
+
+
+def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -> None:
+    """Make `out` (see `writing`) a store of these requests, put in order. Raises TraceError if one comes twice."""
+    ordered = sorted(entries, key=lambda entry: entry[:3])
+    if not ordered:
+        raise TraceError(f"{out}: no request is left; nothing is written")
+    for one, other in zip(ordered, ordered[1:], strict=False):
+        if one[:3] == other[:3]:
+            raise TraceError(f"{out}: request {one.name} comes twice, from {one.file} and {other.file}")
+    groups = list(_groups(ordered))
+    packed = in_order(jobs, lambda group: _pack_rows(shape, group), groups)
+    rows = []
+    for group, content in zip(groups, packed, strict=True):
+        rows.append(_write(out, "rows", content, requests=len(group), tokens=sum(entry.rows for entry in group)))
+    index, facts = _index(ordered)
+    tokens = sum(entry.rows for entry in ordered)
+    prefill = sum(entry.prefill_rows for entry in ordered)
+    counted = {"requests": len(ordered), "tokens": tokens, "prefill_tokens": prefill, "subjects": facts["subjects"]}
+    parts = {"index": _write(out, "index", pack_frames(index, facts)), "rows": rows, **counted}
+    _finish(out, manifest_of(TOKENS, shape, **parts))
+
+
+def write_loads(out: Path, shape: Shape, names: list[str], phase: list[int], counts: np.ndarray) -> None:
+    """Make `out` (see `writing`) a store of load matrices.
+
+    counts: int64[matrix, layer, expert]. phase: 0 prefill, 1 decode, -1 unknown.
+    """
+    columns = {"counts": np.asarray(counts, np.int64), "phase": np.array(phase, np.int8)}
+    about = _write(out, "loads", pack_frames(columns, {"names": names}))
+    _finish(out, manifest_of(LOADS, shape, loads=about, matrices=len(names)))
+
+
+def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """Consecutive requests of one file of rows."""
+    group, tokens = [], 0
+    for entry in entries:
+        group.append(entry)
+        tokens += entry.rows
+        if tokens >= FILE_TOKENS:
+            yield group
+            group, tokens = [], 0
+    if group:
+        yield group
+
+
+def _pack_rows(shape: Shape, entries: list[Entry]) -> bytes:
+    tokens = sum(entry.rows for entry in entries)
+    experts = np.empty((tokens, len(shape.layer_ids), shape.top_k), np.int16)
+    iteration = np.empty(tokens, np.int16)
+    ends = np.cumsum([entry.rows for entry in entries])
+    placed = sorted(zip(entries, ends, strict=True), key=lambda pair: str(pair[0].file))
+    for file, pairs in groupby(placed, key=lambda pair: pair[0].file):
+        columns = rows_of(file)
+        for entry, end in pairs:
+            rows = slice(entry.first, entry.first + entry.rows)
+            experts[end - entry.rows : end] = columns["experts"][rows]
+            iteration[end - entry.rows : end] = columns["iteration"][rows]
+    return pack_frames(row_columns(experts, iteration, shape.num_experts), {})
+
+
+def _index(entries: list[Entry]) -> tuple[dict[str, np.ndarray], dict]:
+    datasets = sorted({entry.dataset for entry in entries})
+    subjects = sorted({entry.subject for entry in entries})
+    dataset_of = {name: n for n, name in enumerate(datasets)}
+    subject_of = {name: n for n, name in enumerate(subjects)}
+    index = {
+        "dataset": np.array([dataset_of[entry.dataset] for entry in entries], np.int32),
+        "subject": np.array([subject_of[entry.subject] for entry in entries], np.int32),
+        "number": np.array([entry.number for entry in entries], np.int64),
+        "rows": np.array([entry.rows for entry in entries], np.int32),
+        "prefill_rows": np.array([entry.prefill_rows for entry in entries], np.int32),
+    }
+    return index, {"datasets": datasets, "subjects": subjects}
+
+
+def _write(out: Path, part: str, content: bytes, **more: int) -> dict:
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"{part}-{digest[:16]}.col"
+    with drafted(out / name, durable=True) as draft:
+        draft.write_bytes(content)
+    return {"file": name, "bytes": len(content), "sha256": digest, **more}
+
+
+def _finish(out: Path, manifest: dict) -> None:
+    write_text(out / MANIFEST, json.dumps(manifest, indent=1), durable=True)
+    named = {about["file"] for about in [*manifest["rows"], manifest.get("index"), manifest.get("loads")] if about}
+    for file in [*out.glob("*.col"), *out.glob(f".*{DRAFT_SUFFIX}")]:
+        if file.name not in named:
+            file.unlink(missing_ok=True)
+    shutil.rmtree(out / DRAFTS, ignore_errors=True)
+
+
+def _is_unfinished(out: Path) -> bool:
+    """Whether a folder holds nothing but what an import leaves that has not ended."""
+    return out.is_dir() and all(
+        file.name in (DRAFTS, ".lock") or file.suffix == ".col" or file.name.endswith(DRAFT_SUFFIX)
+        for file in out.iterdir()
+    )

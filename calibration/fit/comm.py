@@ -1,0 +1,109 @@
+"""Transfers: P2P copies, collectives, dispatch and combine, and the host path, as laws of calibration.fit.segments.
+
+Points are grouped into series, in each of which only the size varies; a series has one law. Its held-out error comes
+from sizes that are left out in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from archsim.specs.calibration import Quantiles, TransferTable
+from calibration.fit.segments import SegmentLaw, fit_segments
+
+# What tells two series apart, besides the library and its version. Sources, destinations and element types are pooled.
+SERIES = {
+    "p2p": ("placement", "method", "direction", "concurrent_pairs"),
+    "collective": ("op", "variant", "num_gpus", "sms", "hidden", "top_k", "experts"),
+    "hostpath": ("direction", "method", "pinned"),
+}
+LIBRARY = ("library", "library_version")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one curve: float64[point] sizes and times; ``of`` says which curve."""
+
+    kind: str
+    gpu: str
+    library: str
+    version: str
+    of: dict[str, str]
+    source: str
+    sweeps: tuple[str, ...]
+    size_bytes: np.ndarray
+    time_ns: np.ndarray
+
+    @property
+    def name(self) -> str:
+        """All that tells it from others, in one line."""
+        of = " ".join(f"{key}={value}" for key, value in self.of.items())
+        return f"{self.gpu} {self.library} {self.version} {of}"
+
+
+def series_of(rows: pd.DataFrame, kind: str) -> Iterator[Series]:
+    """The series of a table of measurements, in a fixed order."""
+    names = SERIES[kind]
+    for key, points in rows.groupby(["gpu", *LIBRARY, *names], dropna=False, sort=True):
+        gpu, library, version, *values = key
+        yield Series(
+            kind,
+            gpu,
+            library,
+            version,
+            {name: _text(value) for name, value in zip(names, values, strict=True) if _text(value)},
+            " ".join(sorted(set(points["file"]))),
+            tuple(sorted(set(points["run_id"]))),
+            points["bytes"].to_numpy(np.float64),
+            points["latency_us_median"].to_numpy(np.float64) * 1e3,
+        )
+
+
+def _text(value) -> str:
+    """'' for what a series does not have."""
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:g}"
+    return str(value)
+
+
+def fit_transfers(rows: pd.DataFrame, kind: str) -> tuple[TransferTable, ...]:
+    """One table per series of `kind` ('p2p', 'collective' or 'hostpath')."""
+    return tuple(transfer_table(series) for series in series_of(rows, kind))
+
+
+def transfer_table(series: Series) -> TransferTable:
+    """The law of a series, with its source."""
+    law = fit_segments(series.size_bytes, series.time_ns)
+    low, middle, high = law.residual_quantiles
+    return TransferTable(
+        library=series.library,
+        version=series.version,
+        source=series.source,
+        sweeps=series.sweeps,
+        of=series.of,
+        from_bytes=law.from_bytes,
+        latency_ns=law.latency_ns,
+        ns_per_byte=law.ns_per_byte,
+        first_bytes=law.first_bytes,
+        last_bytes=law.last_bytes,
+        residuals=Quantiles(p05=low, p50=middle, p95=high, points=law.points),
+        held_out_error=law.held_out_error,
+    )
+
+
+def law_of(table: TransferTable) -> SegmentLaw:
+    """The law that a table holds, to be evaluated."""
+    return SegmentLaw(
+        table.from_bytes,
+        table.latency_ns,
+        table.ns_per_byte,
+        table.first_bytes,
+        table.last_bytes,
+        (table.residuals.p05, table.residuals.p50, table.residuals.p95),
+        table.held_out_error,
+        table.residuals.points,
+    )

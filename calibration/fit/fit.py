@@ -1,0 +1,77 @@
+"""From measurements to the parameters of one GPU."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from archsim.specs.calibration import CalibrationSpec, GemmLaw, GemmTable
+from calibration.fit.comm import fit_transfers
+from calibration.fit.gemm import fit_gemm
+from calibration.fit.launch import fit_launch
+from calibration.fit.memory import fit_memory, hbm_read_bytes_per_s
+from calibration.fit.moe import fit_moe
+from calibration.fit.quantisation import without_quantisation
+from calibration.laws.gemm import choose_table
+from calibration.measurements.datasheets import DATASHEETS, UNKNOWN_SMS, Nominal, reference_of
+from calibration.measurements.reading import CalibrationError, Measurements
+from calibration.measurements.schema import TABLES
+
+UNKNOWN_BANDWIDTH = 1e12  # of a GPU without a datasheet, HBM reads or a GEMM table
+
+
+def sms_of(gpu: str) -> int:
+    """SMs of a GPU; only how full waves of tiles are depends on it."""
+    return DATASHEETS[gpu].sms if gpu in DATASHEETS else UNKNOWN_SMS
+
+
+def fit_measurements(measurements: Measurements, gpu: str, named: Nominal | None = None) -> CalibrationSpec:
+    """All sections that the measurements of a GPU allow. Raises CalibrationError where there are none of it.
+
+    ``named``: nominal rates of the GPU, in place of those of a datasheet, or of none.
+    """
+    if gpu not in measurements.gpus():
+        known = ", ".join(measurements.gpus()) or "none"
+        raise CalibrationError(f"no measurements of {gpu!r}; there are some of: {known}")
+    gemm, memory = fit_gemm(products(measurements, gpu), sms_of(gpu)), measurements.table("memory", gpu)
+    laws = _laws_in_use(gpu, gemm)
+    rates = {dtype: law.flop_per_s for dtype, law in laws.items()}
+    bandwidth = hbm_read_bytes_per_s(memory) or max((law.bytes_per_s for law in laws.values()), default=UNKNOWN_BANDWIDTH)
+    reference = reference_of(gpu, rates, bandwidth, named)
+    return CalibrationSpec(
+        gpu=gpu,
+        reference=reference,
+        gemm=gemm,
+        moe=fit_moe(measurements.table("moe", gpu)),
+        p2p=fit_transfers(measurements.table("p2p", gpu), "p2p"),
+        collectives=fit_transfers(measurements.table("collective", gpu), "collective"),
+        pcie=fit_transfers(measurements.table("hostpath", gpu), "hostpath"),
+        hbm=fit_memory(memory, reference.hbm_bytes_per_s),
+        launch=fit_launch(measurements, gpu),
+    )
+
+
+def _laws_in_use(gpu: str, gemm: tuple[GemmTable, ...]) -> dict[str, GemmLaw]:
+    """dtype → law of the table that systems take."""
+    there = CalibrationSpec.model_construct(gpu=gpu, gemm=gemm)
+    return {dtype: choose_table(there, dtype).law for dtype in sorted({table.dtype for table in gemm if table.groups == 1})}
+
+
+def products(measurements: Measurements, gpu: str) -> pd.DataFrame:
+    """Measured rows, and those that follow from them where the quantisation of activations was measured, too."""
+    rows, overhead = measurements.table("gemm", gpu), measurements.table("quantisation", gpu)
+    return pd.concat([rows, without_quantisation(rows, overhead)], ignore_index=True) if len(overhead) else rows
+
+
+def choose_gpu(measurements: Measurements, wanted: str | None, name: str) -> str:
+    """The GPU to fit: as asked for, or the one that the output is named after, or the only one there is.
+
+    Raises CalibrationError where that leaves a choice, or there is nothing to choose from.
+    """
+    known = measurements.gpus(tuple(TABLES))
+    if not known:
+        raise CalibrationError("nothing that can be used in these measurements: no file has a row that is neither refused nor quarantined")
+    if wanted is not None:
+        return wanted
+    if name in known or len(known) == 1:
+        return name if name in known else known[0]
+    raise CalibrationError(f"measurements of several GPUs ({', '.join(known)}); choose one with --gpu")

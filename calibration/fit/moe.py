@@ -1,0 +1,167 @@
+"""Fits fused MoE layers: a law of one rank's pairs and active experts, and corrections at what was measured.
+
+At measured EP and TP sizes corrections are interpolated along ln tokens; at others they come from ``moe_between``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from archsim.specs.calibration import MoeTable, shape_of
+from calibration.fit.gemm import NS_PER_US, quantiles
+from calibration.fit.moe_between import LEAST_RANKS_TO_LEAVE_OUT, carried, choose
+from calibration.laws.fused_moe import POINT, axes, fit_law, law_ns, time_of_load
+from calibration.laws.gemm import UNIT
+from calibration.laws.waited_rank import BALANCED, DRAWS_OF_POINT, load_draws, routing_of
+from calibration.measurements.sweeps import consensus, pools, repeatability
+
+KEYS = ["model", "library", "kernel", "dtype", "distribution", "hidden", "ffn", "experts", "top_k"]
+NUMBERS = ("hidden", "ffn", "experts", "top_k")
+
+
+def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
+    """(what a table is of, its sweeps: ln us, index ep, tp, tokens_total) of one GPU's MoE rows, in a fixed order.
+
+    Sweeps of one release are apart where their collectors routed tokens in different ways.
+    """
+    rows = rows.assign(kernel=rows["kernel"].fillna("").astype(str))
+    for values, mine in rows.groupby(KEYS, sort=True):
+        named = dict(zip(KEYS, values, strict=True))
+        named |= {key: int(named[key]) for key in NUMBERS} | {"source": ", ".join(sorted(set(mine["file"])))}
+        for version, sweeps in pools(mine, POINT, "latency_us_median"):
+            for name, alike in _by_routing(sweeps, version, named):
+                yield {**named, "version": name}, alike
+
+
+def _by_routing(sweeps: pd.DataFrame, version: str, named: dict) -> list[tuple[str, pd.DataFrame]]:
+    if named["distribution"] == BALANCED or sweeps.shape[1] == 1:
+        return [(version, sweeps)]
+    routings = {name: fit_law(_logs(sweeps[[name]]), named)[1] for name in sweeps}
+    found = []
+    for routing in dict.fromkeys(routings.values()):
+        names = [name for name in sweeps if routings[name] == routing]
+        found.append((names[0].partition("/")[0], sweeps[names].dropna(how="all")))
+    return found if len(found) > 1 else [(version, sweeps)]
+
+
+def _logs(sweeps: pd.DataFrame) -> pd.Series:
+    return consensus(sweeps) + np.log(NS_PER_US)
+
+
+def fit_moe(rows: pd.DataFrame) -> tuple[MoeTable, ...]:
+    """Tables of one GPU's MoE rows (of the schema), sorted."""
+    tables = [fit_table(sweeps, named) for named, sweeps in moe_pools(rows)]
+    return tuple(sorted(tables, key=lambda t: (t.model, t.library, t.version, t.kernel, t.dtype, t.distribution)))
+
+
+def fit_table(sweeps: pd.DataFrame, named: dict) -> MoeTable:
+    """The table of one pool of sweeps (ln us; index ep, tp, tokens_total)."""
+    return _table(_logs(sweeps), {**named, "sweeps": tuple(sorted(sweeps.columns))})
+
+
+def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:
+    """``error`` = predicted / measured - 1 of every EP size (at tp = 1) by a table fitted without it, ``floor``, ``extrapolated``.
+
+    Law, routing and kriging are all found without that size. ``floor``: how far sweeps are apart; with one sweep of drawn
+    routing, how far its draws are apart (by the law); else nan. Index ep, tp, tokens_total.
+    """
+    logs = _logs(sweeps)
+    spread = repeatability(sweeps).reindex(logs.index)
+    found = [pd.DataFrame(columns=["error", "floor", "extrapolated"], dtype=float)]
+    for out in _sizes_to_leave_out(logs):
+        table = _table(logs[~out], named)
+        error = moe_ns(table, *axes(logs[out])) / np.exp(logs[out]) - 1
+        floor = spread[out].fillna(pd.Series(draw_noise(table, *axes(logs[out])), index=error.index))
+        found.append(pd.DataFrame({"error": error, "floor": floor, "extrapolated": outside_ranks(table, *axes(logs[out]))}))
+    return pd.concat(found[1:] or found)
+
+
+def draw_noise(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    """Mean distance of what a collector draws for a point from the median of that, by the law, float64[point]; nan: nothing is drawn."""
+    named, found = _named(table), np.full(len(ep), np.nan)
+    for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
+        draws = load_draws(named, routing_of(table), e, t)
+        if draws is not None:
+            times = time_of_load(table.law, named, *draws, e, p, t)
+            together = DRAWS_OF_POINT.get(table.library, 1)
+            times = times[: len(times) // together * together].reshape(-1, together).mean(axis=1)
+            found[at] = np.abs(times / np.median(times) - 1).mean()
+    return found
+
+
+def _sizes_to_leave_out(logs: pd.Series) -> list[np.ndarray]:
+    """A mask of points for every EP size at tp = 1; none where there are too few sizes."""
+    ep, tp, _ = axes(logs)
+    sizes = np.unique(ep[tp == 1])
+    return [(ep == size) & (tp == 1) for size in sizes] if len(sizes) >= LEAST_RANKS_TO_LEAVE_OUT else []
+
+
+def _table(logs: pd.Series, named: dict) -> MoeTable:
+    law, routing = fit_law(logs, named)
+    corrections = logs - np.log(law_ns(law, named, routing, *axes(logs)))
+    kriging, errors = choose(axes(logs), corrections.to_numpy())
+    tokens, ranks = _filled(corrections)
+    return MoeTable(
+        **named,
+        law=law,
+        routing=routing,
+        tokens=tokens,
+        ranks=ranks,
+        kriging=kriging,
+        unseen=quantiles(np.expm1(-errors)),
+    )
+
+
+def _filled(corrections: pd.Series) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
+    """Token counts, and per rank the corrections at all of them; gaps are filled along ln tokens."""
+    table = corrections.unstack("tokens_total").sort_index()
+    axis = np.sort(table.columns.to_numpy(float))
+    ranks = {}
+    for (ep, tp), row in table[axis].iterrows():
+        known = np.isfinite(row.to_numpy())
+        filled = np.interp(np.log(axis), np.log(axis[known]), row.to_numpy()[known])
+        ranks[f"{int(ep)}x{int(tp)}"] = tuple(np.rint(filled / UNIT))
+    return tuple(axis), ranks
+
+
+def moe_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    """Time of fused layers, float64[point]; ep, tp, tokens: float64[point] (tokens of the whole EP group)."""
+    ep, tp, tokens = (np.asarray(values, float) for values in (ep, tp, tokens))
+    return table_law_ns(table, ep, tp, tokens) * np.exp(_corrections(table, ep, tp, tokens))
+
+
+def outside_ranks(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    """bool[point]: outside of the EP and TP sizes or of the tokens that were measured; arguments as of ``moe_ns``."""
+    ranks = np.array([shape_of(name) for name in table.ranks], float)
+    found = np.zeros(len(tokens), bool)
+    for values, known in ((ep, ranks[:, 0]), (tp, ranks[:, 1]), (tokens, np.array(table.tokens))):
+        found |= (values < known.min()) | (values > known.max())
+    return found
+
+
+def table_law_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    """The same by the law alone."""
+    return law_ns(table.law, _named(table), routing_of(table), ep, tp, tokens)
+
+
+def _corrections(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    axis = np.log(table.tokens)
+    found, seen = np.zeros(len(ep)), np.zeros(len(ep), bool)
+    for name, row in table.ranks.items():
+        e, p = shape_of(name)
+        here = (ep == e) & (tp == p)
+        found[here] = np.interp(np.log(tokens[here]), axis, row) * UNIT
+        seen |= here
+    if not seen.all():
+        known = [(*shape_of(name), size) for name in table.ranks for size in table.tokens]
+        corrections = np.array([value for row in table.ranks.values() for value in row]) * UNIT
+        points = tuple(np.array(known, float).T)
+        found[~seen] = carried(table.kriging, points, corrections, (ep[~seen], tp[~seen], tokens[~seen]))
+    return found
+
+
+def _named(table: MoeTable) -> dict:
+    return table.model_dump(include={"model", "distribution", "dtype", *NUMBERS})

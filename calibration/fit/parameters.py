@@ -1,0 +1,34 @@
+"""Calibration files, written: the same parameters always give the same bytes. Read by ``archsim.specs.calibration``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from archsim.base.files import write_text
+from archsim.specs.calibration import CalibrationSpec
+from archsim.specs.text.yaml import dump_yaml
+from calibration.measurements.reading import CalibrationError
+
+YAML = (".yaml", ".yml")
+HEAD = "# Fitted by `archsim calibrate`; see archsim/specs/calibration.py for what the keys mean.\n"
+
+
+def text_of(calibration: CalibrationSpec) -> str:
+    """YAML text that reads back to an equal calibration."""
+    return HEAD + dump_yaml(calibration.model_dump(mode="json", exclude_defaults=True))
+
+
+def write_calibration(calibration: CalibrationSpec, path: str | Path) -> Path:
+    """Write the file as a whole."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text_of(calibration))
+    return path
+
+
+def is_calibration_file(out: str) -> bool:
+    """Whether an output is a YAML file, not a folder. Raises CalibrationError for a file of another kind."""
+    path = Path(out)
+    if path.suffix in YAML or path.is_dir() or out.endswith("/") or not path.suffix[1:2].isalpha():
+        return path.suffix in YAML
+    raise CalibrationError(f"--out {out}: a calibration is a .yaml file, not {path.suffix}; a folder that is not there yet ends with /")

@@ -1,0 +1,224 @@
+"""Piecewise latency + size/bandwidth: what a transfer of S bytes takes, with the break points found from the points.
+
+A law is a sequence of contiguous pieces of the size axis, each with its own line ``latency + S / bandwidth`` (Hockney's
+model, piece by piece, as communication libraries change protocol with size). Pieces need not meet: a protocol that sets
+in too late or too early is a step that is there in the measurements.
+
+Two ways to cut, and sizes that are left out of the fit say which is used, and how many pieces:
+
+- the pieces that minimise the sum of squared relative errors, found exactly by dynamic programming over the sizes
+  (Bellman, 1961). Every half octave of sizes weighs the same, however many points it has; outliers lose their weight by
+  iterating with Cauchy weights on the residuals. As few pieces as predict about as well as the best number does;
+- where a sweep has few sizes, a piece from each size to the next (lines between medians, after a median of three
+  neighbours, which removes lone outliers and leaves what rises or falls as it is).
+
+Nothing is drawn at random: the same points give the same law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from archsim.base.kernels import inner
+from calibration.fit.segment_search import best_pieces
+
+MOST_PIECES = 8
+END_SPAN = 2.0  # a last piece over less than an octave may be a plateau, or the start of a protocol; longer ones tell more than a mean
+MOST_PIECES_OF_SPARSE = 4
+SPARSE_SIZES_PER_OCTAVE = 4.0  # up to here a law may have a piece for every two neighbouring sizes
+SPARSE_FAVOUR = 0.75  # fewer pieces must be that much better: leaving sizes out of few makes gaps that they suit
+LEAST_SIZES_TO_CHOOSE = 8
+FOLDS = 5  # sizes are left out every fifth at a time
+GOOD_ENOUGH = 1.03  # fewer pieces are preferred up to this multiple of the smallest held-out error
+ROUNDS = 4  # of reweighting
+OUTLIER_SCALES = 3.0  # residuals beyond about this many standard deviations lose their weight
+LEAST_SCALE = 0.003  # repeatability that is always granted; residuals below it are no reason to reweight
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+@dataclass(frozen=True)
+class SegmentLaw:
+    """Time of S bytes: ``latency_ns[i] + S * ns_per_byte[i]`` from ``from_bytes[i]`` on.
+
+    ``first_bytes``, ``last_bytes``: smallest and largest size measured; outside them the law extrapolates (below the
+    smallest size: the time of that size; above the largest: the last piece, which is one of its own where the last measured
+    one is short). ``residual_quantiles``: QUANTILES of
+    measured / law - 1. ``held_out_error``: mean over half octaves of the error on sizes left out of the fit.
+    """
+
+    from_bytes: tuple[float, ...]
+    latency_ns: tuple[float, ...]
+    ns_per_byte: tuple[float, ...]
+    first_bytes: float
+    last_bytes: float
+    residual_quantiles: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    held_out_error: float = 0.0
+    points: int = 0
+
+    def time_ns(self, size_bytes) -> np.ndarray:
+        """float64, the shape of `size_bytes`."""
+        size = np.maximum(np.asarray(size_bytes, dtype=np.float64), self.first_bytes)
+        piece = np.maximum(np.searchsorted(self.from_bytes, size, side="right") - 1, 0)
+        return np.asarray(self.latency_ns)[piece] + size * np.asarray(self.ns_per_byte)[piece]
+
+    def extrapolates(self, size_bytes) -> np.ndarray:
+        """bool: outside what was measured."""
+        size = np.asarray(size_bytes)
+        return (size < self.first_bytes) | (size > self.last_bytes)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """float64[piece] each, for ``segment_time_ns``; the first begins at the smallest measured size."""
+        return np.array(self.from_bytes), np.array(self.latency_ns), np.array(self.ns_per_byte)
+
+
+@inner
+def segment_time_ns(size_bytes, from_bytes, latency_ns, ns_per_byte):
+    """The law in compiled code; arrays as of ``SegmentLaw.arrays``."""
+    size_bytes = max(size_bytes, from_bytes[0])
+    piece = 0
+    while piece + 1 < from_bytes.shape[0] and from_bytes[piece + 1] <= size_bytes:
+        piece += 1
+    return latency_ns[piece] + size_bytes * ns_per_byte[piece]
+
+
+def fit_segments(size_bytes, time_ns) -> SegmentLaw:
+    """The law of points (size, time); several points of one size are welcome.
+
+    Raises ValueError where a size or time is not positive and finite, or where there is no point.
+    """
+    size, time = _checked(size_bytes, time_ns)
+    pieces, held_out_error = _choose(size, time)
+    law = _fit(size, time, pieces)
+    law = _with_an_end(law)
+    quantiles = _weighted_quantiles(time / law.time_ns(size) - 1, _evening_weights(size), QUANTILES)
+    return replace(law, residual_quantiles=quantiles, held_out_error=held_out_error)
+
+
+def held_out_ratios(size_bytes, time_ns, folds: int) -> np.ndarray:
+    """float64[point]: law / measured, each from a fit without that size; nan for the smallest and the largest size.
+
+    Of the distinct sizes every `folds`-th is left out at a time. The end sizes always stay in: judged is what lies
+    between. Points in the order of `size_bytes`.
+    """
+    size, time = np.asarray(size_bytes, dtype=np.float64), np.asarray(time_ns, dtype=np.float64)
+    fold_of, ratio = _folds(size, folds), np.full(size.shape, np.nan)
+    for fold in range(folds):
+        out = fold_of == fold
+        if out.any():
+            ratio[out] = fit_segments(size[~out], time[~out]).time_ns(size[out]) / time[out]
+    return ratio
+
+
+def half_octave(size_bytes) -> np.ndarray:
+    """int64: bin of a size; bins begin at the powers of the square root of two."""
+    return np.floor(2 * np.log2(np.asarray(size_bytes, dtype=np.float64))).astype(np.int64)
+
+
+def binned_errors(size_bytes, ratio) -> np.ndarray:
+    """float64[bin]: |median of law / measured - 1| of every half octave of sizes; nan ratios do not count."""
+    there = ~np.isnan(ratio)
+    which, ratio = half_octave(size_bytes)[there], np.asarray(ratio)[there]
+    return np.array([abs(np.median(ratio[which == x]) - 1) for x in np.unique(which)])
+
+
+def _checked(size_bytes, time_ns) -> tuple[np.ndarray, np.ndarray]:
+    size, time = np.asarray(size_bytes, dtype=np.float64), np.asarray(time_ns, dtype=np.float64)
+    if size.size == 0:
+        raise ValueError("no points to fit")
+    if not (np.all(np.isfinite(size)) and np.all(np.isfinite(time)) and np.all(size > 0) and np.all(time > 0)):
+        raise ValueError("sizes and times must be positive and finite")
+    order = np.lexsort((time, size))
+    return size[order], time[order]
+
+
+def _folds(size: np.ndarray, folds: int) -> np.ndarray:
+    """int64[point]: the fold of each; -1 at both ends."""
+    sizes = np.unique(size)
+    fold_of = np.searchsorted(sizes, size) % folds
+    fold_of[(size == sizes[0]) | (size == sizes[-1])] = -1
+    return fold_of
+
+
+def _evening_weights(size: np.ndarray) -> np.ndarray:
+    """float64[point]: the weights of a half octave sum to one."""
+    _, which, count = np.unique(half_octave(size), return_inverse=True, return_counts=True)
+    return 1.0 / count[which]
+
+
+def _choose(size: np.ndarray, time: np.ndarray) -> tuple[int, float]:
+    """(number of pieces, mean error on sizes left out): the smallest number that is about as good as the best.
+
+    0 pieces stand for one between every two sizes.
+    """
+    sizes = len(np.unique(size))
+    if sizes < LEAST_SIZES_TO_CHOOSE:
+        return 0, 0.0
+    sparse = sizes <= SPARSE_SIZES_PER_OCTAVE * (np.log2(size[-1] / size[0]) + 1)
+    numbers = [*range(1, min(MOST_PIECES_OF_SPARSE, sizes // 3) + 1), 0] if sparse else [*range(1, MOST_PIECES + 1)]
+    fold_of, errors = _folds(size, FOLDS), []
+    for number in numbers:
+        ratio = np.full(len(size), np.nan)
+        for fold in range(FOLDS):
+            out = fold_of == fold
+            ratio[out] = _fit(size[~out], time[~out], number).time_ns(size[out]) / time[out]
+        errors.append(binned_errors(size, ratio).mean())
+    if sparse:
+        errors[-1] *= SPARSE_FAVOUR
+    best = next(i for i, error in enumerate(errors) if error <= GOOD_ENOUGH * min(errors) + 1e-4)
+    return numbers[best], float(errors[best] / (SPARSE_FAVOUR if numbers[best] == 0 else 1))
+
+
+def _fit(size: np.ndarray, time: np.ndarray, pieces: int) -> SegmentLaw:
+    return _law(size, *(_robust_pieces(size, time, pieces) if pieces else _joined_pieces(size, time)))
+
+
+def _robust_pieces(size: np.ndarray, time: np.ndarray, pieces: int):
+    """Dynamic programming, then weights from its residuals, again."""
+    even = _evening_weights(size)
+    weights = even
+    for _ in range(ROUNDS):
+        found = best_pieces(size, time, weights, pieces)
+        residual = _law(size, *found).time_ns(size) / time - 1
+        scale = max(1.4826 * _weighted_quantiles(np.abs(residual), even, (0.5,))[0], LEAST_SCALE)
+        weights = even / (1 + (residual / (OUTLIER_SCALES * scale)) ** 2)
+    return found
+
+
+def _joined_pieces(size: np.ndarray, time: np.ndarray):
+    """A line from each size to the next. One size alone: all of its time is size / bandwidth."""
+    sizes, begin = np.unique(size, return_index=True)
+    times = np.array([np.median(group) for group in np.split(time, begin[1:])])
+    if len(sizes) == 1:
+        return sizes, np.zeros(1), times / sizes
+    times[1:-1] = np.median([times[:-2], times[1:-1], times[2:]], axis=0)
+    slope = np.diff(times) / np.diff(sizes)
+    slope[-1] = max(slope[-1], 0.0)
+    return sizes[:-1], times[:-1] - slope * sizes[:-1], slope
+
+
+def _law(size, from_bytes, latency_ns, ns_per_byte) -> SegmentLaw:
+    columns = [tuple(float(x) for x in column) for column in (from_bytes, latency_ns, ns_per_byte)]
+    return SegmentLaw(*columns, float(size.min()), float(size.max()), points=int(size.size))
+
+
+def _with_an_end(law: SegmentLaw) -> SegmentLaw:
+    """With a piece from the largest size on, unless the last one is long enough to tell what larger sizes take.
+
+    Its slope is that of the law over END_SPAN.
+    """
+    begin = max(law.last_bytes / END_SPAN, law.first_bytes)
+    if law.from_bytes[-1] <= begin or law.from_bytes[-1] >= law.last_bytes:
+        return law
+    early_ns, last_ns = (float(law.time_ns(size)) for size in (begin, law.last_bytes))
+    slope = max((last_ns - early_ns) / (law.last_bytes - begin), 0.0)
+    more = (law.last_bytes, last_ns - slope * law.last_bytes, slope)
+    pieces = zip((law.from_bytes, law.latency_ns, law.ns_per_byte), more, strict=True)
+    return replace(law, **dict(zip(("from_bytes", "latency_ns", "ns_per_byte"), (column + (each,) for column, each in pieces), strict=True)))
+
+
+def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, wanted: tuple[float, ...]) -> tuple[float, ...]:
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order]) - weights[order] / 2
+    return tuple(float(x) for x in np.interp(np.asarray(wanted) * weights.sum(), reached, values[order]))

@@ -1,0 +1,107 @@
+"""Peak rates of the GPUs that calibrations are known of (vendors' datasheets, dense, without sparsity), and those a user names.
+
+They only scale a calibration to other dies; the fitted rates are independent of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from archsim.base.nearest import did_you_mean
+from archsim.specs.calibration import HBM, Reference
+from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
+from calibration.measurements.schema import DTYPES
+
+TERA = 1e12
+
+
+def _tensor(bf16: float, fp8: float | None, hbm_tbytes_per_s: float, sms: int) -> Reference:
+    peaks = {"bf16": bf16 * TERA} | ({} if fp8 is None else {"fp8": fp8 * TERA, "fp8_block": fp8 * TERA})
+    return Reference(peak_flop_per_s=peaks, hbm_bytes_per_s=hbm_tbytes_per_s * TERA, sms=sms)
+
+
+DATASHEETS = {
+    "a100": _tensor(312, None, 2.039, 108),
+    "h100": _tensor(989, 1979, 3.35, 132),
+    "h100-pcie": _tensor(756, 1513, 2.0, 114),
+    "h200": _tensor(989, 1979, 4.8, 132),
+    "h800": _tensor(989, 1979, 3.35, 132),
+    "h20": _tensor(148, 296, 4.0, 78),
+    "b200": _tensor(2250, 4500, 8.0, 148),
+    "gb200": _tensor(2500, 5000, 8.0, 148),
+    "b300": _tensor(2250, 4500, 8.0, 148),
+    "l40": _tensor(181, 362, 0.864, 142),
+    "mi300x": _tensor(1307, 2615, 5.3, 304),
+}
+UNKNOWN_SMS = 132
+SAME_PEAK = {"fp16": "bf16", "bf16": "fp16", "fp8_block": "fp8", "fp8": "fp8_block"}  # of the tensor cores of all of DATASHEETS
+
+
+@dataclass(frozen=True)
+class Nominal:
+    """Rates that a user names for a GPU: ``peak_flop_per_s`` by dtype, of its HBM; they go before a datasheet's."""
+
+    peak_flop_per_s: dict[str, float] = field(default_factory=dict)
+    hbm_bytes_per_s: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.peak_flop_per_s) or self.hbm_bytes_per_s is not None
+
+
+def peak_named(text: str) -> tuple[str, float]:
+    """(dtype, FLOP/s) of a text such as ``bf16=600TFLOP/s``. Raises ValueError."""
+    dtype, equals, rate = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r}: expected a dtype and its peak, such as bf16=600TFLOP/s")
+    if dtype not in DTYPES:
+        raise ValueError(f"{text!r}: no dtype is called {dtype!r}{did_you_mean(dtype, DTYPES)} (known: {', '.join(DTYPES)})")
+    return dtype, _positive(float(parse_quantity(rate, COMPUTE)), text)
+
+
+def hbm_named(text: str) -> float:
+    """Bytes/s of a text such as ``2.4TB/s``. Raises ValueError."""
+    return _positive(float(parse_quantity(text, BANDWIDTH)), text)
+
+
+def _positive(rate: float, text: str) -> float:
+    if rate <= 0:
+        raise ValueError(f"{text!r}: must be positive")
+    return rate
+
+
+def reference_of(gpu: str, fitted_flop_per_s: dict[str, float], fitted_bytes_per_s: float, named: Nominal | None = None) -> Reference:
+    """Rates that were named, then those of the GPU's datasheet; where there is neither, the fitted ones stand for them.
+
+    fp16 has the peak of bf16, fp8_block that of fp8, and the reverse.
+    """
+    named, sheet = named or Nominal(), DATASHEETS.get(gpu)
+    peaks = (sheet.peak_flop_per_s if sheet else {}) | named.peak_flop_per_s
+    same = {dtype: peaks[SAME_PEAK[dtype]] for dtype in fitted_flop_per_s if dtype not in peaks and SAME_PEAK[dtype] in peaks}
+    fitted = {dtype: rate for dtype, rate in fitted_flop_per_s.items() if dtype not in peaks and dtype not in same}
+    bandwidth = named.hbm_bytes_per_s or (sheet.hbm_bytes_per_s if sheet else None)
+    return Reference(
+        peak_flop_per_s=peaks | same | fitted,
+        hbm_bytes_per_s=bandwidth or fitted_bytes_per_s,
+        sms=sheet.sms if sheet else UNKNOWN_SMS,
+        fitted=(*fitted, *([] if bandwidth else [HBM])),
+    )
+
+
+def fitted_note(gpu: str, reference: Reference) -> str:
+    """That rates of the reference are fitted ones, and what to give; '' where all are nominal."""
+    if not reference.fitted:
+        return ""
+    rates = {dtype: format_quantity(_short(reference.peak_flop_per_s[dtype]), COMPUTE) for dtype in reference.fitted if dtype != HBM}
+    asked = [f"--peak {dtype}=..." for dtype in rates]
+    if HBM in reference.fitted:
+        rates[HBM] = format_quantity(_short(reference.hbm_bytes_per_s), BANDWIDTH)
+        asked.append("--hbm ...")
+    told = ", ".join(f"{name} {rate}" for name, rate in rates.items())
+    return (
+        f"{gpu}: no nominal rate is known, so that fitted ones stand for the peaks ({told}); a system that names the nominal "
+        f"ones would be faster than measured: give them with {' '.join(asked)}, or name the fitted ones in systems"
+    )
+
+
+def _short(rate: float) -> float:
+    return float(f"{rate:.4g}")

@@ -1,0 +1,166 @@
+"""Measurements of a folder, checked: what is wrong is refused (a file) or quarantined (a row), with file and line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from archsim.base.errors import ArchsimError
+from calibration.measurements.adapters import LAYOUTS
+from calibration.measurements.cells import is_table, read_cells
+from calibration.measurements.checking import Problem, checked, without_contradictions
+from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
+from calibration.measurements.machine import with_machine
+from calibration.measurements.schema import TABLES, Table
+
+CASES = "cases.parquet"  # lies in every folder that ``archsim validate`` has written, which holds no measurements
+
+
+class CalibrationError(ArchsimError):
+    """Measurements or a calibration file cannot be used."""
+
+
+@dataclass
+class Measurements:
+    """``tables``: kind → rows in the columns of the schema plus ``gpu`` (short name), ``file``, ``line``.
+
+    ``skipped``: CSV files of no known layout.
+    """
+
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    def table(self, kind: str, gpu: str | None = None) -> pd.DataFrame:
+        """Rows of a kind (of one GPU); an empty frame with the schema's columns where there are none."""
+        columns = [column.name for column in TABLES[kind].columns]
+        rows = self.tables.get(kind, pd.DataFrame(columns=[*columns, "gpu", "file", "line"]))
+        return rows if gpu is None else rows[rows["gpu"] == gpu].reset_index(drop=True)
+
+    def gpus(self, kinds: tuple[str, ...] = tuple(TABLES)) -> list[str]:
+        """Short names of the GPUs that have rows of these kinds."""
+        return sorted({gpu for kind in kinds for gpu in self.table(kind)["gpu"].unique()})
+
+
+def read_measurements(path: str | Path) -> Measurements:
+    """All CSV files below a folder (or one file). Raises CalibrationError where there is nothing to read."""
+    path = Path(path)
+    files = [path] if path.is_file() else sorted(filter(_may_hold_measurements, path.rglob("*")))
+    if not files:
+        raise CalibrationError(f"{path}: {'no CSV file in it' if path.is_dir() else 'no such file or folder'}")
+    found = Measurements()
+    frames: dict[str, list[pd.DataFrame]] = {}
+    for file in files:
+        label = str(file.relative_to(path)) if path.is_dir() else str(file)
+        for kind, rows in _read_file(file, label, found):
+            frames.setdefault(kind, []).append(rows)
+    for kind in (kind for kind in TABLES if kind in frames):
+        rows, problems = without_contradictions(pd.concat(frames[kind], ignore_index=True), TABLES[kind])
+        found.problems += problems
+        if len(rows):
+            found.tables[kind] = rows
+    return found
+
+
+def _may_hold_measurements(file: Path) -> bool:
+    return is_table(file) and not (file.parent / CASES).exists()
+
+
+def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, pd.DataFrame]]:
+    """(kind, rows) of one file: several only for layouts of several kinds."""
+    problems: list[Problem] = []
+    raw = read_cells(file, label, problems)
+    layouts = _layouts_of(raw, label, problems, found) if raw is not None else []
+    if not layouts:  # what is wrong with rows of something else does not matter
+        problems = [problem for problem in problems if problem.kind == "refused"]
+    elif not len(raw) and not problems:
+        problems.append(Problem(label, 1, "a header and no rows", "warning"))
+    if any(layout.of_user for layout in layouts):
+        raw = with_machine(raw, file, label, problems)
+    read = []
+    for layout in layouts if raw is not None else []:
+        rows = checked(_rows_of(raw, layout, label, problems), TABLES[layout.kind], label, problems, own=layout.of_user)
+        if len(rows):
+            read.append((layout.kind, rows))
+    found.problems += sorted(set(problems), key=lambda problem: (problem.line, problem.reason))
+    return [] if any(problem.kind == "refused" for problem in problems) else read
+
+
+def _rows_of(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Problem]) -> pd.DataFrame:
+    """The rows of a layout in the columns of the schema; what it leaves out or does not know is told."""
+    figures = _figures(raw, layout, label, problems)
+    rows = layout.convert(figures)
+    unused = figures.index.difference(rows.index)
+    if layout.leaves_out and len(unused):
+        reason = f"{len(unused)} rows from here on are not used: {layout.leaves_out}"
+        problems.append(Problem(label, int(unused[0]), reason, "warning"))
+    if layout.of_user and "library_version" not in raw and len(rows):
+        nameless = rows.index[rows["library_version"] == UNKNOWN_VERSION]
+        if len(nameless):
+            reason = f"no version of the library: called {UNKNOWN_VERSION!r}, so what two versions of it do is fitted as one"
+            problems.append(Problem(label, int(nameless[0]), reason, "warning"))
+    return rows
+
+
+def _own_layout(table: Table) -> Layout:
+    return Layout(table.kind, table.kind, table.required, table.figures, lambda rows: rows.copy(), of_user=True)
+
+
+def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: Measurements) -> list[Layout]:
+    """The layouts whose columns the file has. A file that nearly is one is refused, others are skipped."""
+    header = set(raw.columns)
+    known = [*map(_own_layout, TABLES.values()), *LAYOUTS]
+    fitting = [layout for layout in known if header.issuperset(layout.required)]
+    if fitting:
+        most = max(len(layout.required) for layout in fitting)
+        odd = _odd_header(raw, [layout for layout in known if len(layout.required) > most])
+        if odd:
+            problems.append(Problem(label, 1, odd, "refused"))
+        return [layout for layout in fitting if len(layout.required) == most and not odd]
+    odd = _odd_header(raw, known)
+    if odd:
+        problems.append(Problem(label, 1, odd, "refused"))
+        return []
+    nearest = max(known, key=lambda layout: len(header & set(layout.required)) / len(layout.required))
+    missing = [name for name in nearest.required if name not in header]
+    if len(missing) <= max(1, len(nearest.required) // 4):
+        extra = sorted(header - set(nearest.required))
+        hint = f"; it has {', '.join(extra[:4])}" if extra else ""
+        problems.append(
+            Problem(label, 1, f"layout {nearest.name}: column {', '.join(missing)} is missing{hint}", "refused")
+        )
+    else:
+        found.skipped.append(label)
+    return []
+
+
+def _odd_header(raw: pd.DataFrame, known: list[Layout]) -> str:
+    """What is wrong with a header that would fit a layout if it were written in another way; '' if it would not."""
+    if len(raw.columns) == 1 and any(mark in raw.columns[0] for mark in ";\t|"):
+        return f"columns are not separated by commas: {raw.columns[0][:60]!r}"
+    written = {name.strip().lower(): name for name in raw.columns}
+    for layout in known:
+        if set(layout.required) <= set(written):
+            name = next(name for name in layout.required if written[name] != name)
+            return f"layout {layout.name}: expected the column {name!r}, not {written[name]!r}"
+    return ""
+
+
+def _figures(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Problem]) -> pd.DataFrame:
+    """Figures as float64; rows where one is no number are quarantined (a unit behind it would mean mixed units)."""
+    raw, bad = raw.copy(), pd.Series(False, index=raw.index)
+    for name in layout.figures:
+        if name not in raw:
+            continue
+        cells = raw[name].str.strip()
+        values = pd.to_numeric(cells, errors="coerce").astype(float)
+        empty = (cells == "") & (name in layout.may_be_empty or layout.name in TABLES and name not in layout.required)
+        wrong = ~np.isfinite(values) & ~empty
+        for line, cell in cells[wrong].items():
+            reason = f"{name}: {cell!r} is not a plain number; the unit is that of the column"
+            problems.append(Problem(label, line, reason))
+        raw[name], bad = values, bad | wrong
+    return raw[~bad]

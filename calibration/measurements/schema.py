@@ -1,0 +1,229 @@
+"""The CSV layout of measurements: one kind of table per file, one row per measured point and repetition.
+
+Units are in the column names (``_us`` microseconds, ``_bytes``, ``_bytes_per_s``); a repetition is a ``run_id``, all of its
+rows on one GPU. ``python -m calibration.measure`` writes this layout; ``calibration.measurements.reading`` checks it, and reads public
+layouts into it (``calibration.measurements.adapters``). ``describe()`` prints the tables below for people.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+DTYPES = ("bf16", "fp16", "fp8", "fp8_block")
+MOST_OF_NAME = 64  # letters of a GPU's name
+FIGURES = {"count": "whole number >= 0", "size": "whole number >= 1", "time": "number > 0", "number": "number >= 0"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """``kind``: 'text', one of FIGURES, or a tuple of the accepted words. ``required``: the column must be there."""
+
+    name: str
+    kind: str | tuple[str, ...]
+    meaning: str
+    required: bool = True
+
+    @property
+    def is_figure(self) -> bool:
+        return self.kind in FIGURES
+
+
+@dataclass(frozen=True)
+class Table:
+    """A kind of measurement. ``key``: what makes two rows of a run the same point; ``value``: the measured column;
+    ``not_above``: pairs of columns, the first of which is at most the second.
+    """
+
+    kind: str
+    meaning: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    value: str = "latency_us_median"
+    not_above: tuple[tuple[str, str], ...] = ()
+    figures: tuple[str, ...] = field(init=False)
+    required: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "figures", tuple(column.name for column in self.columns if column.is_figure))
+        object.__setattr__(self, "required", tuple(column.name for column in self.columns if column.required))
+
+
+def _table(kind: str, meaning: str, columns: tuple[Column, ...], key: str, timed: bool = True) -> Table:
+    return Table(
+        kind,
+        meaning,
+        (*_WHO, *columns, *(_TIMES if timed else ()), *_NOTES),
+        ("run_id", "gpu_name", "library", "library_version", *key.split()),
+        "latency_us_median" if timed else "value",
+        tuple(pair for pair in _NOT_ABOVE if set(pair) <= {column.name for column in (*columns, *(_TIMES if timed else ()))}),
+    )
+
+
+_WHO = (
+    Column("run_id", "text", "the repetition: a process of its own"),
+    Column("gpu_name", "text", "as the driver reports it; one per file"),
+    Column("library", "text", "what was timed: torch, trtllm, nccl, cuda, ..."),
+    Column("library_version", "text", "its version; two versions of a library are calibrated apart"),
+)
+_TIMES = (
+    Column("latency_us_median", "time", "median of the repeats within the run, us"),
+    Column("latency_us_p10", "time", "10th percentile, us", required=False),
+    Column("latency_us_p90", "time", "90th percentile, us", required=False),
+)
+_NOTES = (
+    Column("driver", "text", "version of the driver", required=False),
+    Column("sm_clock_mhz", "number", "clock of the SMs while measuring", required=False),
+    Column("mem_clock_mhz", "number", "clock of the memory while measuring", required=False),
+    Column("power_w", "number", "power drawn while measuring", required=False),
+    Column("iters", "size", "repeats behind the median", required=False),
+)
+_NOT_ABOVE = (
+    ("top_k", "experts"),
+    ("ep", "experts"),
+    ("latency_us_p10", "latency_us_median"),
+    ("latency_us_median", "latency_us_p90"),
+)
+_DTYPE = Column("dtype", DTYPES, "of weights and activations; fp8: per-tensor scales, fp8_block: 128-blocks")
+
+GEMM = _table(
+    "gemm",
+    "m x n x k products C[m,n] = A[m,k] B[k,n]; grouped: one such product per group",
+    (
+        _DTYPE,
+        Column("quant_included", ("0", "1"), "1: the time holds the dynamic quantisation of the activation"),
+        Column("groups", "size", "1: plain GEMM; above: grouped GEMM with m rows per group"),
+        Column("m", "size", "rows (tokens)"),
+        Column("n", "size", "output features"),
+        Column("k", "size", "input features"),
+        Column("kernel", "text", "kernel or back end", required=False),
+        Column("weight_copies", "size", "copies of the weights that were rotated through", required=False),
+    ),
+    "dtype quant_included groups m n k",
+)
+MOE = _table(
+    "moe",
+    "a whole fused MoE layer of one rank: permute, two grouped GEMMs, activation, finalize; no network",
+    (
+        Column("model", "text", "name of the model"),
+        _DTYPE,
+        Column("hidden", "size", "hidden size"),
+        Column("ffn", "size", "width of one expert's FFN, before tensor parallelism"),
+        Column("experts", "size", "routed experts of the whole model"),
+        Column("top_k", "size", "experts per token"),
+        Column("ep", "size", "ranks that share the experts"),
+        Column("tp", "size", "ranks that share each expert"),
+        Column("distribution", "text", "balanced, or the skew of the routing"),
+        Column("tokens_total", "size", "tokens of the whole EP group"),
+        Column("kernel", "text", "kernel or back end", required=False),
+        Column("tokens_rank", "count", "tokens that this rank computes", required=False),
+        Column("active_experts_rank", "count", "its experts that have tokens", required=False),
+        Column("max_tokens_per_expert", "count", "tokens of its most loaded expert", required=False),
+    ),
+    "model dtype ep tp distribution tokens_total kernel",
+)
+P2P = _table(
+    "p2p",
+    "copies from one GPU to another",
+    (
+        Column("placement", ("intra_node", "inter_node"), "both GPUs in one node, or in two"),
+        Column("src", "text", "sending GPU"),
+        Column("dst", "text", "receiving GPU"),
+        Column("method", ("ce", "sm", "nccl"), "ce: copy engine; sm: loads and stores of a kernel; nccl: send/recv"),
+        Column("direction", ("uni", "bi", "ring"), "one way, both ways at once, or all GPUs in a ring"),
+        Column("concurrent_pairs", "size", "pairs that copy at the same time"),
+        Column("bytes", "size", "sent in one direction of one pair"),
+    ),
+    "placement src dst method direction concurrent_pairs bytes",
+)
+COLLECTIVE = _table(
+    "collective",
+    "collectives, and dispatch and combine of MoE libraries",
+    (
+        Column("op", "text", "all_to_all, all_gather, all_reduce, reduce_scatter, dispatch, combine, ..."),
+        Column("variant", "text", "mode of the library (normal, low_latency, ...)", required=False),
+        Column("num_gpus", "size", "ranks"),
+        Column("bytes", "size", "as the library counts the message; dispatch and combine: bytes that one rank sends"),
+        Column("dtype", "text", "element type (not limited to the GEMM dtypes)", required=False),
+        Column("sms", "count", "SMs given to communication", required=False),
+        Column("tokens_per_rank", "count", "of dispatch and combine", required=False),
+        Column("hidden", "size", "hidden size, of dispatch and combine", required=False),
+        Column("top_k", "size", "experts per token, of dispatch and combine", required=False),
+        Column("experts", "size", "experts, of dispatch and combine", required=False),
+    ),
+    "op variant num_gpus bytes dtype sms tokens_per_rank hidden top_k experts",
+)
+HOSTPATH = _table(
+    "hostpath",
+    "copies between host and device",
+    (
+        Column("direction", ("h2d", "d2h", "bi"), "to the device, to the host, or both at once"),
+        Column("pinned", ("0", "1"), "1: page-locked host memory"),
+        Column("method", ("ce", "sm"), "copy engine, or loads and stores of a kernel"),
+        Column("bytes", "size", "in one direction"),
+    ),
+    "direction pinned method bytes",
+)
+LAUNCH = _table(
+    "launch",
+    "what it costs to start a kernel",
+    (
+        Column(
+            "kind",
+            ("stream", "graph_node", "grid_sync", "launch_to_sync"),
+            "back to back on a stream, as a node of a graph, a sync of the whole grid, or launch and wait",
+        ),
+        Column("kernel_bytes", "count", "moved by the kernel; 0: an empty one"),
+    ),
+    "kind kernel_bytes",
+)
+MEMORY = _table(
+    "memory",
+    "bandwidth and latency of the memory hierarchy",
+    (
+        Column("level", ("l1", "l2", "hbm", "any"), "any: decided by the working set"),
+        Column("op", ("read", "write", "copy", "triad", "chase"), "chase: dependent loads"),
+        Column("working_set_bytes", "size", "of the whole GPU"),
+        Column("quantity", ("bytes_per_s", "latency_ns"), "what the value is"),
+        Column("value", "time", "in the unit that the quantity names"),
+    ),
+    "level op working_set_bytes quantity",
+    timed=False,
+)
+QUANTISATION = _table(
+    "quantisation",
+    "dynamic quantisation of m x k activations, which some GEMM times hold",
+    (
+        _DTYPE,
+        Column("op", ("compute_scale", "scale_matrix"), "finding the scale, or scaling and writing the activation"),
+        Column("m", "size", "rows (tokens)"),
+        Column("k", "size", "features"),
+    ),
+    "dtype op m k",
+)
+TABLES = {table.kind: table for table in (GEMM, MOE, P2P, COLLECTIVE, HOSTPATH, LAUNCH, MEMORY, QUANTISATION)}
+
+
+def gpu_key(gpu_name: str) -> str:
+    """The short name of a GPU, as calibrations are called: 'NVIDIA H100 80GB HBM3', 'H100 DGX', 'sm_90 (H100)' → 'h100'.
+
+    The PCIe and NVL cards have other clocks and memories than the SXM modules, so they keep '-pcie' and '-nvl'.
+    """
+    found = re.search(r"\b(GB|MI|[ABHLVT])(\d{2,4}[A-Z]?)", gpu_name, re.IGNORECASE)
+    if not found:
+        return re.sub(r"[^a-z0-9]+", "-", gpu_name.lower()).strip("-")[:MOST_OF_NAME].strip("-")
+    form = re.search(r"pcie|\bnvl\b", gpu_name, re.IGNORECASE)
+    return found[0].lower() + (f"-{form[0].lower()}" if form else "")
+
+
+def describe() -> str:
+    """The tables as Markdown."""
+    lines = []
+    for table in TABLES.values():
+        lines += [f"### {table.kind}.csv: {table.meaning}", "", "| column | values | meaning |", "| --- | --- | --- |"]
+        for column in table.columns:
+            values = FIGURES.get(column.kind, column.kind) if isinstance(column.kind, str) else " / ".join(column.kind)
+            optional = "" if column.required else " (may be left out)"
+            lines.append(f"| `{column.name}` | {values} | {column.meaning}{optional} |")
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,293 @@
+"""Errors of a calibration: with a file, and on what a fit has not seen (sweeps, shapes, EP sizes), beside repeatability.
+
+A case is one measured point. ``error`` = predicted / measured - 1. ``floor``: |measured / median of the other sweeps of
+the same library and release at the same point - 1|: what no model can be expected to be better than.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from archsim.specs.calibration import CalibrationSpec, GemmTable, MoeTable
+from calibration.fit.fit import sms_of
+from calibration.fit.gemm import NS_PER_US, POINT, fit_table
+from calibration.fit.moe import left_out_errors, moe_ns, moe_pools, outside_ranks
+from calibration.laws.fused_moe import POINT as RANK_POINT
+from calibration.laws.gemm import outside, table_times
+from calibration.measurements.reading import Measurements
+from calibration.measurements.sweeps import SAME, off_the_others, pools, release, repeatability, table_of_sweeps
+from calibration.validate.choosing import (
+    GEMM,
+    GEMM_KEYS,
+    MOE,
+    MOE_NAMES,
+    gemm_groups,
+    gemm_table_for,
+    moe_groups,
+    moe_table_for,
+    name_of,
+)
+
+UNDER = 0.05
+# Kinds of cases: by the calibration file, of sweeps and sizes that were and were not in its fit; and by fits without something.
+FITTED, NEW = "file: in its fit", "file: not in its fit"
+SWEEP_OUT, SHAPE_OUT, RANK_OUT = "sweep left out", "shape left out", "EP size left out"
+# Expert shapes of the paper's validation and of the models that its DGX measurements name.
+EXPERTS = ("DeepSeek-V3", "Qwen3-235B-A22B", "Qwen3-30B-A3B")
+SHAPES_OF_EXPERTS = {
+    **dict.fromkeys(((4096, 7168), (2048, 7168), (7168, 2048)), EXPERTS[0]),
+    **dict.fromkeys(((3072, 4096), (1536, 4096), (4096, 1536)), EXPERTS[1]),
+    **dict.fromkeys(((1536, 2048), (768, 2048), (2048, 768)), EXPERTS[2]),
+}
+POWERS_OF_TWO = tuple(2**exponent for exponent in range(13))  # M = 1 ... 4096
+SHAPE_FOLDS = 16  # shapes of a grid are left out every sixteenth at a time,
+FEW_SHAPES, FOLDS_OF_FEW = 32, 8  # fewer than those every eighth
+LEAST_SHAPES = 4
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of some cases: mean, p95 and max of |error|, cases under 5 %, the mean of the floor (nan: unknown), and how many are
+    at sizes outside of the measured ones of the table that judged them."""
+
+    cases: int
+    mean: float
+    p95: float
+    max: float
+    under: int
+    floor: float
+    extrapolated: int
+
+
+def summary(cases: pd.DataFrame) -> Summary:
+    """Raises ValueError for no cases."""
+    errors = cases["error"].abs().to_numpy(float)
+    if not len(errors):
+        raise ValueError("no cases")
+    floor = float(cases["floor"].mean())
+    return Summary(
+        len(errors),
+        errors.mean(),
+        float(np.quantile(errors, 0.95)),
+        errors.max(),
+        int((errors < UNDER).sum()),
+        floor,
+        int(cases["extrapolated"].sum()),
+    )
+
+
+def summaries(cases: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """One row per group: the columns of Summary."""
+    rows = [dict(zip(by, key, strict=True)) | vars(summary(group)) for key, group in cases.groupby(by, sort=True)]
+    return pd.DataFrame(rows)
+
+
+def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
+    """Every GEMM row of the calibration's GPU by the calibration file, with the table that was used."""
+    rows = measurements.table("gemm", calibration.gpu)
+    found = []
+    for key, mine in gemm_groups(measurements, calibration.gpu):
+        table = gemm_table_for(calibration, *key)
+        if table is not None:
+            n, k, m = (mine[name].to_numpy(np.int64) for name in POINT)
+            predicted = table_times(table, n, k, m, sms_of(calibration.gpu)) / NS_PER_US
+            cases = _cases(mine, predicted).assign(table=name_of(table), extrapolated=outside(table, n, k, m))
+            alike = _of_release(rows, GEMM_KEYS, key, table)
+            there = _named(n, k).isin(table.shapes) & np.isin(m, table.m)
+            found.append(cases.assign(floor=_floors(mine, alike, POINT), kind=_kinds(mine, table, there.to_numpy())))
+    return _joined(found)
+
+
+def _named(first: np.ndarray, second: np.ndarray) -> pd.Series:
+    """'4096x7168': the names that tables have for two sizes."""
+    return pd.Series(first.astype(np.int64).astype(str)) + "x" + pd.Series(second.astype(np.int64).astype(str))
+
+
+def _kinds(rows: pd.DataFrame, table: GemmTable | MoeTable, there: np.ndarray) -> np.ndarray:
+    """Of a row in the fit, the table has its sweep and its sizes (``there``: bool[row])."""
+    return np.where(there & (rows["library"] == table.library) & _sweeps(rows).isin(_fitted(table)), FITTED, NEW)
+
+
+def _of_release(rows: pd.DataFrame, names: list[str], key: tuple, table: GemmTable | MoeTable) -> pd.DataFrame:
+    """Rows of all sweeps of a release; of another version only those that the fit found to be alike, if it had this one.
+
+    ``key``: what ``names`` are, and then the version.
+    """
+    same = rows["library_version"].map(release) == release(key[-1])
+    for name, value in zip(names, key, strict=False):
+        same &= rows[name] == value
+    own, fitted = rows["library_version"] == key[-1], _sweeps(rows).isin(_fitted(table))
+    return rows[same & (own | fitted) if (same & own & fitted).any() else same]
+
+
+def _sweeps(rows: pd.DataFrame) -> pd.Series:
+    return rows["library_version"] + "/" + rows["run_id"]
+
+
+def _fitted(table: GemmTable | MoeTable) -> set[str]:
+    return {name for sweep in table.sweeps for name in sweep.split(SAME)}
+
+
+def _floors(mine: pd.DataFrame, alike: pd.DataFrame, point: list[str]) -> np.ndarray:
+    """Of each row: how far it is from the median of the other sweeps of its release; nan where there is none."""
+    sweeps = table_of_sweeps(alike, point, "latency_us_median")
+    logs = np.log(mine["latency_us_median"].to_numpy(float))
+    at = sweeps.reindex(pd.MultiIndex.from_frame(mine[point])).to_numpy(copy=True)
+    at[np.isclose(at, logs[:, None], rtol=0, atol=1e-12)] = np.nan
+    known = ~np.isnan(at).all(axis=1)
+    floors = np.full(len(mine), np.nan)
+    floors[known] = np.abs(np.expm1(logs[known] - np.nanmedian(at[known], axis=1)))
+    return floors
+
+
+def _gemm_pools(measurements: Measurements, gpu: str) -> Iterator[tuple[dict, pd.DataFrame]]:
+    for key, mine in measurements.table("gemm", gpu).groupby(GEMM_KEYS, sort=True):
+        library, dtype, included, groups = key
+        for version, sweeps in pools(mine, POINT, "latency_us_median"):
+            quantisation = "included" if included == "1" else "apart"
+            yield (
+                {
+                    "dtype": dtype,
+                    "quantisation": quantisation,
+                    "groups": int(groups),
+                    "sms": sms_of(gpu),
+                    "who": {"library": library, "version": version, "source": "cross-validation"},
+                },
+                sweeps,
+            )
+
+
+def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
+    """Each sweep of a release by a table fitted to the other sweeps only, at shapes that those have."""
+    found = []
+    for how, sweeps in _gemm_pools(measurements, gpu):
+        for name in sweeps.columns if sweeps.shape[1] > 1 else ():
+            rest = sweeps.drop(columns=name).dropna(how="all")
+            shapes = set(zip(*_sizes(rest)[:2], strict=True))
+            judged = sweeps[name].dropna()
+            judged = judged[[(n, k) in shapes for n, k, _ in judged.index]]
+            if len(judged):
+                floor = off_the_others(sweeps)[name].abs().reindex(judged.index)
+                found.append(_predicted(SWEEP_OUT, fit_table(rest, **how), judged, how, name, floor))
+    return _joined(found)
+
+
+def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOLDS) -> pd.DataFrame:
+    """Shapes by a table fitted without them, one of ``folds`` parts of the shapes at a time (of few shapes, of at most FOLDS_OF_FEW).
+
+    Tables of fewer than LEAST_SHAPES shapes are left out.
+    """
+    found = []
+    for how, sweeps in _gemm_pools(measurements, gpu):
+        shapes = sorted(set(zip(*_sizes(sweeps)[:2], strict=True)))
+        parts = folds if len(shapes) >= FEW_SHAPES else min(len(shapes), FOLDS_OF_FEW)
+        fold_of = {shape: at % parts for at, shape in enumerate(shapes)}
+        part = np.array([fold_of[n, k] for n, k, _ in sweeps.index])
+        for fold in range(parts) if len(shapes) >= LEAST_SHAPES else ():
+            table = fit_table(sweeps[part != fold], **how)
+            judged = sweeps[part == fold].median(axis=1).dropna()
+            spread = repeatability(sweeps[part == fold]).reindex(judged.index)
+            found.append(_predicted(SHAPE_OUT, table, judged, how, "all", spread))
+    return _joined(found)
+
+
+def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, floor) -> pd.DataFrame:
+    n, k, m = _sizes(judged)
+    measured = np.exp(judged.to_numpy())
+    predicted = table_times(table, n, k, m, how["sms"]) / NS_PER_US
+    return pd.DataFrame(
+        {
+            "kind": kind,
+            "what": GEMM,
+            "library": table.library,
+            "version": table.version,
+            "dtype": table.dtype,
+            "sweep": sweep,
+            "groups": table.groups,
+            "n": n,
+            "k": k,
+            "m": m,
+            "measured_us": measured,
+            "predicted_us": predicted,
+            "error": predicted / measured - 1,
+            "floor": np.asarray(floor, float),
+            "table": name_of(table),
+            "extrapolated": outside(table, n, k, m),
+        }
+    )
+
+
+def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
+    measured = rows["latency_us_median"].to_numpy(float)
+    names = {"library": "library", "library_version": "version", "dtype": "dtype", "run_id": "sweep"}
+    cases = rows[list(names)].rename(columns=names).assign(what=GEMM)
+    cases = cases.assign(**{name: rows[name].astype(np.int64) for name in ("groups", *POINT)})
+    return cases.assign(measured_us=measured, predicted_us=predicted, error=predicted / measured - 1)
+
+
+def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
+    """Every MoE row by the calibration file's table of the same model, library, release, dtype and distribution."""
+    found = []
+    rows = measurements.table("moe", calibration.gpu)
+    rows = rows.assign(kernel=rows["kernel"].fillna("").astype(str))
+    for key, mine in moe_groups(measurements, calibration.gpu):
+        table = moe_table_for(calibration, *key)
+        if table is not None:
+            floor = _floors(mine, _of_release(rows, MOE_NAMES[:-1], key[: len(MOE_NAMES)], table), RANK_POINT)
+            found.append(_moe_predicted(table, mine).assign(floor=floor))
+    return _joined(found)
+
+
+def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
+    points = ep, tp, tokens = [rows[name].to_numpy(float) for name in RANK_POINT]
+    there = _named(ep, tp).isin(table.ranks) & np.isin(tokens, table.tokens)
+    predicted = moe_ns(table, *points) / NS_PER_US
+    measured = rows["latency_us_median"].to_numpy(float)
+    names = {"library": "library", "library_version": "version", "run_id": "sweep"}
+    cases = rows[[*names, "model", "dtype", "distribution", *RANK_POINT]].rename(columns=names)
+    return cases.assign(
+        kind=_kinds(rows, table, there.to_numpy()),
+        what=MOE,
+        measured_us=measured,
+        predicted_us=predicted,
+        error=predicted / measured - 1,
+        table=name_of(table),
+        extrapolated=outside_ranks(table, *points),
+    )
+
+
+def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
+    """Fused MoE layers of each EP size by a table fitted without that size."""
+    found = []
+    for named, sweeps in moe_pools(measurements.table("moe", gpu)):
+        errors = left_out_errors(sweeps, named)
+        if len(errors):
+            measured = np.exp(sweeps.median(axis=1).reindex(errors.index))
+            cases = errors.assign(measured_us=measured).reset_index()
+            who = {name: named[name] for name in MOE_NAMES} | {"table": f"{named['library']} {named['version']}"}
+            found.append(cases.assign(kind=RANK_OUT, what=MOE, sweep="all", **who))
+    cases = _joined(found)
+    return cases.assign(predicted_us=(1 + cases["error"]) * cases["measured_us"]) if len(cases) else cases
+
+
+def _sizes(indexed) -> tuple[np.ndarray, ...]:
+    return tuple(indexed.index.get_level_values(name).to_numpy(np.int64) for name in POINT)
+
+
+def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    if not frames:
+        return pd.DataFrame(
+            columns=["kind", "what", "library", "version", "dtype", "table", "error", "floor", "measured_us", "predicted_us", "extrapolated"]
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def expert_cases(cases: pd.DataFrame) -> pd.DataFrame:
+    """Cases of the nine expert shapes at M = 1, 2 ... 4096, with a column ``model``."""
+    model = [SHAPES_OF_EXPERTS.get(shape) for shape in zip(cases["n"], cases["k"], strict=True)] if len(cases) else []
+    cases = cases.assign(model=pd.Series(model, index=cases.index, dtype=object))
+    return cases[cases["model"].notna() & cases["m"].isin(POWERS_OF_TWO)] if len(cases) else cases

@@ -1,0 +1,41 @@
+"""Fused MoE layers with an EP size left out, group by group: what is aimed at, and what is met."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from calibration.validate.choosing import MOE_NAMES
+from calibration.validate.errors import RANK_OUT, summaries
+
+# Mean errors aimed at: of the model that most is decided with, and of any model. Models are compared by lower case.
+AIM_OF = {"DeepSeek-V3": 0.04}
+AIM = 0.06
+GROUP = ["library", "dtype", "distribution", "model", "version", "kernel"]
+
+
+def layer_groups(cases: pd.DataFrame) -> pd.DataFrame:
+    """One row per group of GROUP: the columns of ``validate.Summary``, ``aim`` and ``met`` ('yes', 'no', 'floor').
+
+    'floor': missed, but by less than repetitions, or draws of the routing, differ.
+    """
+    if not len(cases) or not set(MOE_NAMES) <= set(cases):
+        return pd.DataFrame()
+    cases = cases[cases["kind"] == RANK_OUT]
+    found = summaries(cases.assign(model=_one_name_each(cases["model"])), GROUP)
+    if not len(found):
+        return found
+    found["aim"] = found["model"].map(AIM_OF).fillna(AIM)
+    found["met"] = [_met(row) for row in found.to_dict("records")]
+    return found
+
+
+def _one_name_each(models: pd.Series) -> pd.Series:
+    """Models whose names differ in capitals only by one name: that of AIM_OF, else the first one of the alphabet."""
+    shown = {name.lower(): name for name in [*sorted(models.unique(), reverse=True), *AIM_OF]}
+    return models.map(lambda name: shown[name.lower()])
+
+
+def _met(row: dict) -> str:
+    if row["mean"] <= row["aim"]:
+        return "yes"
+    return "floor" if row["mean"] <= row["floor"] else "no"

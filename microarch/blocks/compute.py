@@ -1,0 +1,34 @@
+"""Compute array of a die: multiplies a sub-kernel's tokens with one weight slice at a time.
+
+State layout: none of its own; under ``shared`` ``archsim.engine.event.transfers.DIE[die]`` knows what it works on and what waits.
+
+Transitions::
+
+    state    event   next  spawns  action    latency
+    -------  ------  ----  ------  --------  ------------------
+    COMPUTE  SERVED  DONE          multiply  flop / flop_per_ns
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from microarch.blocks.parameters import PAPER, SIMULATOR, parameter
+from microarch.blocks.request import Event, State, Unit
+from microarch.blocks.state_machine import Step
+
+SERVES = {State.COMPUTE: Unit.COMPUTE}
+STEPS = {(State.COMPUTE, Event.SERVED): Step(State.DONE, action="multiply", latency="flop / flop_per_ns")}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Speed of the array; the peak is that of Dojo (FP8) by default. ``gemm: tables`` has its own shares of it."""
+
+    peak_flop_per_s: float = parameter(1e15, "compute.peak", f"{PAPER}, table I")
+    efficiency: float = parameter(0.7, "compute.efficiency", SIMULATOR)
+
+    @property
+    def flop_per_ns(self) -> float:
+        """What the GEMM of an expert reaches."""
+        return self.peak_flop_per_s / 1e9 * self.efficiency

@@ -1,0 +1,265 @@
+"""Global command processor: what it does in a step, state by state, and how long each state takes.
+
+Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V. The paper charges it nothing; the rules for its cost are this
+project's (``docs/decisions.md``). Counts of work come from the policy functions themselves (``archsim.policies.allocation.rules.Effort``),
+which every executor runs; an executor only turns counts into time.
+
+State layout: the tables of ``archsim area`` (distribution table, heatmap, prediction table); work counts in ``Counts``.
+
+Transitions::
+
+    state     event  next      spawns  action              latency
+    --------  -----  --------  ------  ------------------  ------------------------------------------
+    IDLE      START  RECEIVE           ask for the demand  waits
+    RECEIVE   READY  READ              add the demand up   message + dies · experts / lanes
+    READ      READY  ORDER             read the table      entries · 72 / table_port_bits
+    ORDER     READY  GENERATE          sort experts        comparisons / comparators
+    GENERATE  READY  EVALUATE          rank candidates     candidates
+    EVALUATE  READY  MERGE             give blocks out     blocks · (candidates / lanes + log2 lanes)
+    MERGE     READY  DISPATCH  ROWS    form sub-kernels    plan entries
+    ROWS      READY  SELECT            read heatmap rows   rows · experts · 16 / heatmap_port_bits
+    SELECT    READY  WRITE             select the top      rows · experts / comparators
+    WRITE     READY  DONE              set cp_en bits      message + experts / prediction_port_bits
+    DISPATCH  READY  COLLECT           command the dies    message
+    COLLECT   READY  UPDATE            take in reports     message
+    UPDATE    READY  DONE              enter copies        copies
+
+=========  ======================================================================================================
+RECEIVE    demand travels to it: tokens per expert of every die (16 bits each), and is added up
+READ       the expert distribution table, one entry a cycle
+ORDER      experts are sorted by tokens
+GENERATE   candidates of every expert are ranked
+EVALUATE   every block of tokens goes to the cheapest candidate, ``lanes`` candidates side by side; a solver's multiply-adds
+MERGE      blocks of an expert on a die become one sub-kernel
+DISPATCH   sub-kernels (16 bytes each) travel to the Local CPs
+ROWS       heatmap rows of the experts that run are read
+SELECT     the top of each row is selected
+WRITE      cp_en bits travel to the PDUs and are written
+COLLECT    the dies report that they are done, and the copies that they made
+UPDATE     the distribution table takes in the copies
+=========  ======================================================================================================
+
+RECEIVE, ORDER, GENERATE, EVALUATE, MERGE, DISPATCH and COLLECT are on the critical path. READ overlaps with the step
+before, UPDATE with this one: what does not fit is exposed. ROWS, SELECT and WRITE run beside the step; their bits act
+when they are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import ceil, log2
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.kernels import kernel
+from microarch.blocks.parameters import CHOICE, PAPER, parameter
+from microarch.blocks.state_machine import Step, Table
+
+COUNT_BYTES = 2  # tokens of an expert on a die: 16 bits, as a heatmap counter has (paper, table II)
+COMMAND_BYTES = 16  # command and address of a request on the mesh (paper, table I)
+ENTRY_BITS = 72  # of the expert distribution table (paper, table II: 4.5 KB for 512 experts)
+COUNTER_BITS = 16  # of a heatmap entry (paper, table II: 512 x 512 x 2 B a layer)
+NS_PER_S = 1e9
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Datapath of the state machine; latencies in its table are cycles of ``clock_hz``, messages cross the mesh."""
+
+    clock_hz: float = parameter(2e9, "decision.fsm.clock", "H100 SXM: up to 1.98 GHz, as its driver reports")
+    lanes: int = parameter(8, "decision.fsm.lanes", CHOICE)
+    comparators: int = parameter(32, "decision.fsm.comparators", CHOICE)
+    table_port_bits: int = parameter(72, "decision.fsm.table_port_bits", f"{PAPER}, table II")
+    heatmap_port_bits: int = parameter(512, "decision.fsm.heatmap_port_bits", f"{PAPER}, table II")
+    prediction_port_bits: int = parameter(16, "decision.fsm.prediction_port_bits", f"{PAPER}, table II")
+
+
+class State(IntEnum):
+    IDLE = 0
+    RECEIVE = 1
+    READ = 2
+    ORDER = 3
+    GENERATE = 4
+    EVALUATE = 5
+    MERGE = 6
+    DISPATCH = 7
+    ROWS = 8
+    SELECT = 9
+    WRITE = 10
+    COLLECT = 11
+    UPDATE = 12
+    DONE = 13
+
+
+class Event(IntEnum):
+    START = 0  # the router of a layer has chosen experts
+    READY = 1  # the state's work is done
+
+
+TABLE = Table(
+    name="global_cp",
+    states=State,
+    events=Event,
+    initial=(State.IDLE,),
+    final=State.DONE,
+    steps={
+        (State.IDLE, Event.START): Step(State.RECEIVE, None, "ask for the demand", "waits"),
+        (State.RECEIVE, Event.READY): Step(State.READ, None, "add the demand up", "message + dies · experts / lanes"),
+        (State.READ, Event.READY): Step(State.ORDER, None, "read the table", "entries · 72 / table_port_bits"),
+        (State.ORDER, Event.READY): Step(State.GENERATE, None, "sort experts", "comparisons / comparators"),
+        (State.GENERATE, Event.READY): Step(State.EVALUATE, None, "rank candidates", "candidates"),
+        (State.EVALUATE, Event.READY): Step(State.MERGE, None, "give blocks out", "blocks · (candidates / lanes + log2 lanes)"),
+        (State.MERGE, Event.READY): Step(State.DISPATCH, State.ROWS, "form sub-kernels", "plan entries"),
+        (State.ROWS, Event.READY): Step(State.SELECT, None, "read heatmap rows", "rows · experts · 16 / heatmap_port_bits"),
+        (State.SELECT, Event.READY): Step(State.WRITE, None, "select the top", "rows · experts / comparators"),
+        (State.WRITE, Event.READY): Step(State.DONE, None, "set cp_en bits", "message + experts / prediction_port_bits"),
+        (State.DISPATCH, Event.READY): Step(State.COLLECT, None, "command the dies", "message"),
+        (State.COLLECT, Event.READY): Step(State.UPDATE, None, "take in reports", "message"),
+        (State.UPDATE, Event.READY): Step(State.DONE, None, "enter copies", "copies"),
+    },
+)
+CRITICAL = (
+    State.RECEIVE, State.ORDER, State.GENERATE, State.EVALUATE, State.MERGE, State.DISPATCH, State.COLLECT,
+)
+ON_THE_PATH = np.array(CRITICAL)
+EXPOSABLE = (State.READ, State.UPDATE, *CRITICAL)  # the rest runs beside the step
+PREDICTING = (State.ROWS, State.SELECT, State.WRITE)
+
+
+class Counts(NamedTuple):
+    """Work of one decision."""
+
+    dies: int
+    experts: int  # of the model
+    demand_received: bool  # whether the policy needs the demand of all dies
+    table_entries: int  # of the distribution table that were read
+    sorted_experts: int
+    candidates: np.ndarray  # int64[expert placed], ranked
+    blocks: np.ndarray  # int64[expert placed], given out
+    plan_entries: int
+    rows: int  # of the heatmap that were read; 0 without prediction
+    copies: int  # reported by the dies
+    operations: int = 0  # multiply-adds of a solver
+
+
+class Fabric(NamedTuple):
+    """What messages to and from the Global CP cost. It sits on the die nearest to the middle of the mesh."""
+
+    farthest_ns: float  # latency of the links to the die that is reached last
+    bytes_per_ns: float  # of all links of its die together
+
+
+def _travel_ns(fabric: Fabric, n_bytes: float) -> float:
+    return fabric.farthest_ns + n_bytes / fabric.bytes_per_ns
+
+
+def message_ns(counts: Counts, fabric: Fabric) -> np.ndarray:
+    """float64[State]: what messages over the mesh cost, whoever decides."""
+    ns = np.zeros(len(State))
+    if counts.demand_received:
+        ns[State.RECEIVE] = _travel_ns(fabric, counts.dies * counts.experts * COUNT_BYTES)
+    ns[State.DISPATCH] = _travel_ns(fabric, counts.plan_entries * COMMAND_BYTES)
+    ns[State.COLLECT] = _travel_ns(fabric, (counts.dies + counts.copies) * COMMAND_BYTES)
+    if counts.rows:
+        ns[State.WRITE] = _travel_ns(fabric, counts.dies * counts.experts / 8)
+    return ns
+
+
+def comparisons(n: int, sorter: str) -> float:
+    """Comparisons that sort n items: merge n log2 n; bitonic network n/2 · log2 n (log2 n + 1)/2 (Batcher 1968)."""
+    if n < 2:
+        return 0.0
+    levels = ceil(log2(n))
+    return n * levels if sorter == "merge" else 2**levels / 2 * levels * (levels + 1) / 2
+
+
+def fsm_ns(counts: Counts, fsm) -> np.ndarray:
+    """float64[State]: cycles of the state machine's datapath (``archsim.specs.machine.decision.FsmSpec``), in ns."""
+    cycles = np.zeros(len(State))
+    if counts.demand_received:
+        cycles[State.RECEIVE] = ceil(counts.dies * counts.experts / fsm.lanes)
+    cycles[State.READ] = counts.table_entries * ceil(ENTRY_BITS / fsm.table_port_bits)
+    cycles[State.ORDER] = ceil(comparisons(counts.sorted_experts, fsm.sorter) / fsm.comparators)
+    cycles[State.GENERATE] = counts.candidates.sum()
+    # A lane that evaluates a candidate a cycle does a multiply-add a cycle: kind to a solver, which no such datapath has.
+    cycles[State.EVALUATE] = _evaluation_cycles(counts.candidates, counts.blocks, fsm.lanes) + ceil(counts.operations / fsm.lanes)
+    cycles[State.MERGE] = counts.plan_entries if len(counts.blocks) else 0
+    if counts.rows:
+        cycles[State.ROWS] = counts.rows * ceil(counts.experts * COUNTER_BITS / fsm.heatmap_port_bits)
+        cycles[State.SELECT] = counts.rows * ceil(counts.experts / fsm.comparators)
+        cycles[State.WRITE] = ceil(counts.experts / fsm.prediction_port_bits)
+    cycles[State.UPDATE] = counts.copies
+    return cycles * (NS_PER_S / fsm.clock_hz)
+
+
+def dram_ns(counts: Counts, latency_ns: float, bytes_per_ns: float) -> np.ndarray:
+    """float64[State]: reading and writing tables that lie in an HBM, each state as one stream; its traffic slows nobody else."""
+    ns = np.zeros(len(State))
+    row_bytes = counts.experts * COUNTER_BITS / 8
+    for state, n_bytes in (
+        (State.READ, counts.table_entries * ENTRY_BITS / 8),
+        (State.ROWS, counts.rows * row_bytes),
+        (State.UPDATE, counts.copies * ENTRY_BITS / 8),
+    ):
+        if n_bytes:
+            ns[state] = latency_ns + n_bytes / bytes_per_ns
+    return ns
+
+
+@kernel
+def _evaluation_cycles(candidates, blocks, lanes):
+    """Every block: its candidates ``lanes`` at a time, and a tree of comparisons over those side by side, int64."""
+    cycles = np.int64(0)
+    for expert in range(len(blocks)):
+        levels = np.int64(0)
+        while (np.int64(1) << levels) < min(candidates[expert], lanes):
+            levels += 1
+        cycles += blocks[expert] * (-(-candidates[expert] // lanes) + levels)
+    return cycles
+
+
+def firmware_ns(counts: Counts, firmware) -> np.ndarray:
+    """float64[State]: instructions of the program (``archsim.specs.machine.decision.FirmwareSpec``), in ns."""
+    work = np.zeros(len(State))
+    if counts.demand_received:
+        work[State.RECEIVE] = counts.dies * counts.experts * firmware.per_table_entry
+    work[State.READ] = counts.table_entries * firmware.per_table_entry
+    work[State.ORDER] = comparisons(counts.sorted_experts, "merge") * firmware.per_comparison
+    work[State.GENERATE] = counts.candidates.sum() * firmware.per_candidate
+    work[State.EVALUATE] = (counts.blocks * counts.candidates).sum() * firmware.per_evaluation
+    work[State.EVALUATE] += counts.operations * firmware.per_operation
+    work[State.MERGE] = counts.plan_entries * firmware.per_plan_entry if len(counts.blocks) else 0
+    work[State.ROWS] = counts.rows * counts.experts * firmware.per_heatmap_entry
+    work[State.SELECT] = counts.rows * counts.experts * firmware.per_heatmap_entry
+    work[State.WRITE] = counts.dies * counts.experts / 32 * firmware.per_table_entry if counts.rows else 0
+    work[State.UPDATE] = counts.copies * firmware.per_table_entry
+    return work * (NS_PER_S / (firmware.ipc * firmware.clock_hz))
+
+
+def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
+    """float64[State]: the function's own time on a host and what crosses PCIe (``archsim.specs.machine.decision.HostSpec``).
+
+    Once per MoE layer: the host notices the end of gating, reads demand and copies back, decides (``decided_ns``: time of
+    the policy function, allocation and prediction), sends plan and bits, and launches.
+    """
+    ns = np.zeros(len(State))
+    if not counts.demand_received and not counts.rows:
+        return ns
+    back = counts.dies * counts.experts * COUNT_BYTES + counts.copies * COMMAND_BYTES
+    there = counts.plan_entries * COMMAND_BYTES + (counts.dies * counts.experts / 8 if counts.rows else 0)
+    bytes_per_ns = host.pcie_bandwidth_bytes_per_s / NS_PER_S
+    ns[State.RECEIVE] = host.sync_ns + host.pcie_latency_ns + back / bytes_per_ns
+    ns[State.EVALUATE] = decided_ns
+    ns[State.DISPATCH] = host.pcie_latency_ns + there / bytes_per_ns + host.launch_ns
+    return ns
+
+
+def exposed_ns(states_ns: np.ndarray, before_ns: float, step_ns: float) -> np.ndarray:
+    """float64[State]: what of each state is on the critical path. ``before_ns``, ``step_ns``: the step before, and this one."""
+    exposed = np.zeros(len(State))
+    exposed[ON_THE_PATH] = states_ns[ON_THE_PATH]
+    exposed[State.READ] = max(0.0, states_ns[State.READ] - before_ns)
+    exposed[State.UPDATE] = max(0.0, states_ns[State.UPDATE] - step_ns)
+    return exposed

@@ -1,0 +1,116 @@
+"""HBM of a die as a store of expert weights: homes that never leave and copies that the PDU made, evicted by LRU.
+
+A slice key is ``(layer * experts + expert) * 3 + slice``. Copies have finite room, what homes and reserve leave over
+(machine model, ``capacity: finite``), or a practically unlimited one (``capacity: unbounded``).
+
+==============  ========================  ==================================================================
+array           layout                    meaning
+==============  ========================  ==================================================================
+``present``     uint8[die, key]           1 where the die holds a copy
+``slices``      int8[layer·expert, die]   slices of the expert that the die holds copies of
+``ring``        lru.RING[die, key + 1]    the order in which copies were used last
+``room``        ROOM[die]                 bytes used, most ever used, bytes there are, copies evicted
+==============  ========================  ==================================================================
+
+Transitions::
+
+    state       event   next      spawns    action                            latency
+    ----------  ------  --------  --------  --------------------------------  ---------------------------------
+    LOCAL_HBM   SERVED  COMPUTE   LLC_FILL  read the slice                    latency_ns + bytes / bytes_per_ns
+    REMOTE_HBM  SERVED  DATA      LLC_FILL  read it for another die           latency_ns + bytes / bytes_per_ns
+    COPY        SERVED  DONE                enter the copy, evict the oldest  latency_ns + bytes / bytes_per_ns
+    ACT_READ    SERVED  ACT_MOVE            read vectors that leave           latency_ns + bytes / bytes_per_ns
+    ACT_READ    HERE    DONE                read vectors that stay            latency_ns + bytes / bytes_per_ns
+    ACT_WRITE   SERVED  DONE                write vectors that came           latency_ns + bytes / bytes_per_ns
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.kernels import inner
+from archsim.specs.model import SLICES
+from microarch.blocks import lru
+from microarch.blocks.parameters import PAPER, SIMULATOR, parameter
+from microarch.blocks.request import Event, State, Unit
+from microarch.blocks.state_machine import Step
+
+UNBOUNDED_BYTES = 2**62
+SERVES = {state: Unit.HBM for state in (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY, State.ACT_READ, State.ACT_WRITE)}
+MOVED = "latency_ns + bytes / bytes_per_ns"
+STEPS = {
+    (State.LOCAL_HBM, Event.SERVED): Step(State.COMPUTE, State.LLC_FILL, "read the slice", MOVED),
+    (State.REMOTE_HBM, Event.SERVED): Step(State.DATA, State.LLC_FILL, "read it for another die", MOVED),
+    (State.COPY, Event.SERVED): Step(State.DONE, None, "enter the copy, evict the oldest", MOVED),
+    (State.ACT_READ, Event.SERVED): Step(State.ACT_MOVE, None, "read vectors that leave", MOVED),
+    (State.ACT_READ, Event.HERE): Step(State.DONE, None, "read vectors that stay", MOVED),
+    (State.ACT_WRITE, Event.SERVED): Step(State.DONE, None, "write vectors that came", MOVED),
+}
+
+ROOM = np.dtype([("used_bytes", "i8"), ("peak_bytes", "i8"), ("limit_bytes", "i8"), ("evictions", "i8")])
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Size and speed of the HBM of one die; bandwidth and capacity are those of Dojo by default."""
+
+    bandwidth_bytes_per_s: float = parameter(2e12, "hbm.bandwidth", f"{PAPER}, table I")
+    efficiency: float = parameter(0.9, "hbm.efficiency", SIMULATOR)
+    latency_ns: float = parameter(300.0, "hbm.latency", PAPER)
+    capacity_bytes: int = parameter(80 * 10**9, "hbm.capacity", f"{PAPER}, table I")
+    reserved_fraction: float = parameter(0.1, "hbm.reserved", PAPER)
+
+    @property
+    def bytes_per_ns(self) -> float:
+        """What transfers reach."""
+        return self.bandwidth_bytes_per_s / 1e9 * self.efficiency
+
+
+class Copies(NamedTuple):
+    """Copies on all dies; see the module's table."""
+
+    present: np.ndarray
+    slices: np.ndarray
+    ring: np.ndarray
+    room: np.ndarray
+
+
+def no_copies(experts: int, limit_bytes: np.ndarray) -> Copies:
+    """Copies of ``experts`` (over all layers) on dies that have ``limit_bytes: int64[die]`` for them, none made yet."""
+    dies, keys = len(limit_bytes), experts * SLICES
+    room = np.zeros(dies, ROOM)
+    room["limit_bytes"] = limit_bytes
+    return Copies(np.zeros((dies, keys), np.uint8), np.zeros((experts, dies), np.int8), lru.empty_rings(dies, keys), room)
+
+
+@inner
+def touch(copies, die, key):
+    """A copy was read: it becomes the youngest."""
+    lru.touch(copies.ring[die], key)
+
+
+@inner
+def keep(copies, die, key, slice_bytes):
+    """Enter a copy, evicting the oldest ones where there is no room; False if it can never fit."""
+    if copies.present[die, key]:
+        touch(copies, die, key)
+        return True
+    room, ring = copies.room[die], copies.ring[die]
+    if slice_bytes > room.limit_bytes:
+        return False
+    while room.used_bytes + slice_bytes > room.limit_bytes:
+        oldest = lru.oldest(ring)
+        lru.unlink(ring, oldest)
+        copies.present[die, oldest] = 0
+        copies.slices[oldest // SLICES, die] -= 1
+        room.used_bytes -= slice_bytes
+        room.evictions += 1
+    copies.present[die, key] = 1
+    copies.slices[key // SLICES, die] += 1
+    room.used_bytes += slice_bytes
+    room.peak_bytes = max(room.peak_bytes, room.used_bytes)
+    lru.link_youngest(ring, key)
+    return True

@@ -1,0 +1,44 @@
+"""Die-to-die links: what crosses the mesh. Requests ask, slices answer, hidden vectors go out and come back.
+
+State layout: none of their own; who uses a link is what the kernels know of its resource (``CLAIM`` under ``reserved``,
+``FLOW`` under ``shared``), what passed it is ``archsim.engine.state.RESOURCE[resource]``.
+
+Transitions (those of DATA are the PDU's, which looks at what arrives)::
+
+    state     event   next        spawns  action               latency
+    --------  ------  ----------  ------  -------------------  --------------------------------------------
+    REQUEST   HIT     REMOTE_LLC          read the home's LLC  hops · hop_ns + request_bytes / bytes_per_ns
+    REQUEST   MISS    REMOTE_HBM          read the home's HBM  hops · hop_ns + request_bytes / bytes_per_ns
+    ACT_MOVE  SERVED  ACT_WRITE           vectors have come    hops · hop_ns + bytes / bytes_per_ns
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from microarch.blocks.parameters import PAPER, SIMULATOR, parameter
+from microarch.blocks.request import Event, State, Unit
+from microarch.blocks.state_machine import Step
+
+SERVES = {State.REQUEST: Unit.PATH, State.ACT_MOVE: Unit.PATH}
+ASKED = "hops · hop_ns + request_bytes / bytes_per_ns"
+STEPS = {
+    (State.REQUEST, Event.HIT): Step(State.REMOTE_LLC, action="read the home's LLC", latency=ASKED),
+    (State.REQUEST, Event.MISS): Step(State.REMOTE_HBM, action="read the home's HBM", latency=ASKED),
+    (State.ACT_MOVE, Event.SERVED): Step(State.ACT_WRITE, action="vectors have come", latency="hops · hop_ns + bytes / bytes_per_ns"),
+}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Speed of the links; bandwidth is that of one direction to one neighbour, of Dojo by default."""
+
+    bandwidth_bytes_per_s: float = parameter(1.5e12, "d2d.bandwidth", f"{PAPER}, table I")
+    efficiency: float = parameter(0.9, "d2d.efficiency", SIMULATOR)
+    hop_ns: float = parameter(200.0, "d2d.hop_latency", PAPER)
+    request_bytes: int = parameter(16, "d2d.request", PAPER)
+
+    @property
+    def bytes_per_ns(self) -> float:
+        """What transfers reach."""
+        return self.bandwidth_bytes_per_s / 1e9 * self.efficiency

@@ -1,0 +1,87 @@
+"""Last-level cache of a die: which weight slices it holds, least recently stored evicted first.
+
+State layout: ``tags: int64[die, set, way]``, slice keys in the order of their stores, oldest first, -1 where empty.
+A look-up does not touch the order (published simulator). A slice that is larger than the cache never stays
+(``ways`` = 0): it streams through.
+
+Transitions (those of LOOKUP are the ATU's)::
+
+    state       event   next  spawns  action                    latency
+    ----------  ------  ----  ------  ------------------------  --------
+    REMOTE_LLC  SERVED  DATA          read the slice            hit_ns
+    LLC_FILL    SERVED  DONE          store it as the youngest  write_ns
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.base.kernels import inner
+from microarch.blocks.parameters import CHOICE, PAPER, SIMULATOR, parameter
+from microarch.blocks.request import Event, State, Unit
+from microarch.blocks.state_machine import Step
+
+EMPTY = -1
+SERVES = {State.REMOTE_LLC: Unit.PORT, State.LLC_FILL: Unit.PORT}
+STEPS = {
+    (State.REMOTE_LLC, Event.SERVED): Step(State.DATA, action="read the slice", latency="hit_ns"),
+    (State.LLC_FILL, Event.SERVED): Step(State.DONE, action="store it as the youngest", latency="write_ns"),
+}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Size and speed of an LLC."""
+
+    capacity_bytes: int = parameter(64 * 2**20, "llc.capacity", PAPER)
+    hit_ns: float = parameter(100.0, "llc.hit", PAPER)
+    miss_ns: float = parameter(110.0, "llc.miss", PAPER)
+    write_ns: float = parameter(30.0, "llc.write", PAPER)
+    ways: int = parameter(2, "llc.ways", SIMULATOR)
+    segment_bytes: int = parameter(2**20, "llc.segment", CHOICE)
+
+
+def sliced_geometry(capacity_bytes: int, slice_bytes: int, ways: int) -> tuple[int, int]:
+    """(sets, ways) of the published simulator: one line a slice, ``max(1, capacity // (ways * slice))`` sets."""
+    return max(1, capacity_bytes // (ways * slice_bytes)), ways
+
+
+def segmented_geometry(capacity_bytes: int, slice_bytes: int, segment_bytes: int) -> tuple[int, int]:
+    """(sets, ways) of a fully associative cache of segments: one set, as many ways as whole slices fit."""
+    lines = -(-slice_bytes // segment_bytes)
+    return 1, capacity_bytes // (lines * segment_bytes)
+
+
+def empty_tags(dies: int, sets: int, ways: int) -> np.ndarray:
+    """``tags`` of an empty cache on every die."""
+    return np.full((dies, sets, ways), EMPTY, dtype=np.int64)
+
+
+@inner
+def holds(tags, die, expert, key):
+    """Whether the die's LLC has slice ``key`` of ``expert`` (the set is expert modulo sets)."""
+    line = tags[die, expert % tags.shape[1]]
+    for way in range(line.shape[0]):
+        if line[way] == key:
+            return True
+    return False
+
+
+@inner
+def store(tags, die, expert, key):
+    """Enter slice ``key``; it becomes the youngest, and the oldest of a full set leaves."""
+    line = tags[die, expert % tags.shape[1]]
+    ways = line.shape[0]
+    if ways == 0:
+        return
+    free = 0
+    while free < ways and line[free] != EMPTY and line[free] != key:
+        free += 1
+    first = 0 if free == ways else free
+    last = first
+    while last + 1 < ways and line[last + 1] != EMPTY:
+        line[last] = line[last + 1]
+        last += 1
+    line[last] = key

@@ -1,0 +1,60 @@
+"""Local command processor of a die: its part of a step, from the first sub-kernel to the results on their way.
+
+It starts as many slices as are in flight at a time, holds those back whose tokens have not come, and sends the results off
+when the last one is computed. (Yu et al., ISCA 2026, arXiv 2510.05497v4, section V; design choices in ``docs/engine.md``.)
+
+State layout: ``archsim.engine.state.LOCAL_CP[die]`` (state, next and last slice to start, bundles and slices that are left,
+slices held) and ``HELD[chain]`` (queue of those held).
+
+Transitions::
+
+    state    event      next     spawns  action                   latency
+    -------  ---------  -------  ------  -----------------------  -------
+    FETCH    TOKENS     EXECUTE          release the slices held  waits
+    EXECUTE  LAST_DONE  COMBINE          send the results         waits
+
+FETCH: slices are fetched, tokens are on their way. EXECUTE: the tokens are there, slices are computed as they come.
+COMBINE: all are computed, results travel to the dies on which their tokens live. A die that no tokens are sent to begins
+in EXECUTE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from microarch.blocks.parameters import CHOICE, PAPER, parameter
+from microarch.blocks.state_machine import Step, Table
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What bounds the slices in flight on a die (``llc: segments``): as many whole ones as its LLC has room for."""
+
+    llc_capacity_bytes: int = parameter(64 * 2**20, "llc.capacity", PAPER)
+    segment_bytes: int = parameter(2**20, "llc.segment", CHOICE)
+
+
+class State(IntEnum):
+    FETCH = 0
+    EXECUTE = 1
+    COMBINE = 2
+
+
+class Event(IntEnum):
+    TOKENS = 0  # the last dispatched bundle has arrived
+    LAST_DONE = 1  # the last routed slice has been computed
+
+
+TABLE = Table(
+    name="local_cp",
+    states=State,
+    events=Event,
+    initial=(State.FETCH, State.EXECUTE),
+    final=State.COMBINE,
+    steps={
+        (State.FETCH, Event.TOKENS): Step(State.EXECUTE, action="release the slices held", latency="waits"),
+        (State.EXECUTE, Event.LAST_DONE): Step(State.COMBINE, action="send the results", latency="waits"),
+    },
+)
+NEXT, _ = TABLE.arrays()  # int64[state, event]

@@ -1,0 +1,51 @@
+"""Least-recently-used order of the entries of a table, as a ring: every entry knows the next older and the next younger one.
+
+Layout: ``ring: RING[entry + 1]``; the last row is the head: its ``older`` is the youngest entry, its ``newer`` the oldest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archsim.base.kernels import inner
+
+RING = np.dtype([("older", "i8"), ("newer", "i8")])
+
+
+def empty_rings(dies: int, entries: int) -> np.ndarray:
+    """A ring without entries for every die, RING[die, entry + 1]."""
+    rings = np.zeros((dies, entries + 1), RING)
+    rings["older"] = rings["newer"] = entries
+    return rings
+
+
+@inner
+def unlink(ring, entry):
+    """Take an entry out."""
+    older, newer = ring[entry].older, ring[entry].newer
+    ring[older].newer = newer
+    ring[newer].older = older
+
+
+@inner
+def link_youngest(ring, entry):
+    """Put an entry that is not in the ring in front."""
+    head = ring.shape[0] - 1
+    youngest = ring[head].older
+    ring[entry].older = youngest
+    ring[entry].newer = head
+    ring[youngest].newer = entry
+    ring[head].older = entry
+
+
+@inner
+def oldest(ring):
+    """The entry that would leave; the head's own number if there is none."""
+    return ring[ring.shape[0] - 1].newer
+
+
+@inner
+def touch(ring, entry):
+    """An entry was used: it becomes the youngest."""
+    unlink(ring, entry)
+    link_youngest(ring, entry)

@@ -1,0 +1,46 @@
+"""Predictive Data Unit of a die's D2D controller: keeps a copy of a slice that passes, if the Global CP predicts its use.
+
+Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: when remote data returns, the PDU looks at the ``cp_en`` bit of the
+expert and at whether it is local already, and may write the slice to the local HBM and enter it in the ATU.
+
+State layout: ``cp_en: uint8[die, expert]``, one bit of hardware each.
+
+Transitions::
+
+    state  event   next     spawns  action                      latency
+    -----  ------  -------  ------  --------------------------  ----------------------------------------------
+    DATA   SERVED  COMPUTE          pass the slice on           hops · link.hop_ns + bytes / link.bytes_per_ns
+    DATA   KEEP    COMPUTE  COPY    pass it on and keep a copy  hops · link.hop_ns + bytes / link.bytes_per_ns
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from archsim.base.kernels import inner
+from microarch.blocks.parameters import PAPER, parameter
+from microarch.blocks.request import Event, State, Unit
+from microarch.blocks.state_machine import Step, codes
+
+SERVES = {State.DATA: Unit.PATH}
+MOVED = "hops · link.hop_ns + bytes / link.bytes_per_ns"
+STEPS = {
+    (State.DATA, Event.SERVED): Step(State.COMPUTE, action="pass the slice on", latency=MOVED),
+    (State.DATA, Event.KEEP): Step(State.COMPUTE, State.COPY, action="pass it on and keep a copy", latency=MOVED),
+}
+SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """A PDU keeps up with its link; what bounds it is the port through which the Global CP writes its bits."""
+
+    bits_port_bits: int = parameter(16, "decision.fsm.prediction_port_bits", f"{PAPER}, table II")
+
+
+@inner
+def decide(cp_en, ready_ns, copies, entry, key, now):
+    """KEEP or SERVED for a slice that arrives from another die. ``cp_en: uint8[die, expert]``, there from ``ready_ns`` on."""
+    if now >= ready_ns and cp_en[entry.die, entry.expert] and not copies.present[entry.die, key]:
+        return KEEP
+    return SERVED

@@ -1,0 +1,161 @@
+"""The tables that the command processors and D2D controllers keep: entries and bits, derived from what they must hold.
+
+Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), table II and section V. For 512 experts, 25 dies and 100 layers it gives
+4.5 KB, 0.5 MB (50 MB in DRAM), 128 B and 4.25 KB, but no fields. The fields here are the ones its text names:
+
+- **expert distribution table**, 72 bits an expert: the id of its first die, in whole bytes (8), and one bit a die that says
+  whether the die holds the expert, in whole 64-bit words (64).
+- **heatmap**, 16 bits a pair of experts: a counter. One layer is on chip, all layers are in DRAM.
+- **prediction table**, 2 bits an expert and die: ``cp_en`` and ``is_local``.
+- **ATU**, 68 bits an expert and die: where the expert lies on its die as seen from the wafer (die id, and address in its HBM
+  in units of a line: 5 + 31), where its copy lies in the local HBM (31), and a valid bit (1). 80 GB are 37 bits of byte address, a
+  line of 64 B takes off 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import ceil
+
+BYTE_BITS = 8
+
+
+class Storage(Enum):
+    SRAM = "SRAM"
+    REGISTERS = "registers"
+    DRAM = "DRAM"
+
+
+@dataclass(frozen=True)
+class TableDesign:
+    """What the tables are built for. The defaults are those of table II; Dojo's HBM is that of table I."""
+
+    experts: int = 512  # rows of the tables; a model may have fewer
+    layers: int = 100  # MoE layers whose heatmaps are kept in DRAM
+    dies: int = 25
+    hbm_capacity_bytes: int = 80 * 10**9  # of one die
+    counter_bits: int = 16  # of a heatmap entry
+    granule_bytes: int = 64  # unit of address translation: a line, or a page
+    presence_word_bits: int = 64  # presence bits come in whole words
+    ports: int = 1  # read/write ports of every table
+    table_port_bits: int = 72  # of the expert distribution table
+    heatmap_port_bits: int = 512
+    prediction_port_bits: int = 16
+    clock_hz: float = 2.5e9  # of tables and cores; fitted, see ``microarch.silicon.technology``
+    atu_entries: int | None = None  # of the ATU of a die; None: one for every expert
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for sizes that no table has."""
+        for name, value in vars(self).items():
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+
+    @property
+    def die_id_bits(self) -> int:
+        return bits_to_count(self.dies)
+
+    @property
+    def granule_address_bits(self) -> int:
+        """Bits that tell apart the granules of one die's HBM."""
+        return bits_to_count(ceil(self.hbm_capacity_bytes / self.granule_bytes))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with ``entries`` of ``fields`` (name → bits); ``copies`` of it are on the wafer."""
+
+    name: str
+    storage: Storage
+    entries: int
+    fields: tuple[tuple[str, int], ...]
+    port_bits: int
+    ports: int
+    copies: int = 1
+
+    @property
+    def bits_per_entry(self) -> int:
+        return sum(bits for _, bits in self.fields)
+
+    @property
+    def bits(self) -> int:
+        """Of one copy."""
+        return self.entries * self.bits_per_entry
+
+    @property
+    def size_bytes(self) -> float:
+        """Of one copy."""
+        return self.bits / BYTE_BITS
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A table that is too small for a model."""
+
+    table: Table
+    needed: Table
+
+    @property
+    def entries(self) -> int:
+        return self.needed.entries - self.table.entries
+
+    @property
+    def bits(self) -> int:
+        """Of one copy."""
+        return self.needed.bits - self.table.bits
+
+
+def bits_to_count(things: int) -> int:
+    """Bits of an id for ``things``; at least 1."""
+    return max(1, (things - 1).bit_length())
+
+
+def expert_distribution_table(design: TableDesign) -> Table:
+    words = ceil(design.dies / design.presence_word_bits)
+    fields = (
+        ("first die", BYTE_BITS * ceil(design.die_id_bits / BYTE_BITS)),
+        ("held by die", words * design.presence_word_bits),
+    )
+    return Table("expert distribution table", Storage.SRAM, design.experts, fields, design.table_port_bits, design.ports)
+
+
+def heatmap_cache(design: TableDesign) -> Table:
+    """One layer's heatmap, on chip."""
+    fields = (("times seen", design.counter_bits),)
+    return Table("heatmap cache", Storage.SRAM, design.experts**2, fields, design.heatmap_port_bits, design.ports)
+
+
+def heatmap(design: TableDesign) -> Table:
+    """All layers' heatmaps, in DRAM."""
+    fields = (("times seen", design.counter_bits),)
+    entries = design.layers * design.experts**2
+    return Table("heatmap", Storage.DRAM, entries, fields, design.heatmap_port_bits, design.ports)
+
+
+def prediction_table(design: TableDesign) -> Table:
+    fields = (("cp_en", 1), ("is_local", 1))
+    width = design.prediction_port_bits
+    return Table("prediction table", Storage.REGISTERS, design.experts, fields, width, design.ports, design.dies)
+
+
+def address_translation_unit(design: TableDesign) -> Table:
+    fields = (
+        ("die", design.die_id_bits),
+        ("remote granule", design.granule_address_bits),
+        ("local granule", design.granule_address_bits),
+        ("valid", 1),
+    )
+    port_bits = sum(bits for _, bits in fields)
+    return Table("ATU", Storage.SRAM, design.atu_entries or design.experts, fields, port_bits, design.ports, design.dies)
+
+
+def tables_of(design: TableDesign) -> tuple[Table, ...]:
+    """All tables: those of the dies, then those of the Global CP."""
+    builders = (prediction_table, address_translation_unit, expert_distribution_table, heatmap_cache, heatmap)
+    return tuple(build(design) for build in builders)
+
+
+def shortfalls(built: TableDesign, needed: TableDesign) -> tuple[Shortfall, ...]:
+    """The tables of ``built`` that have fewer entries than ``needed`` asks for."""
+    pairs = zip(tables_of(built), tables_of(needed), strict=True)
+    return tuple(Shortfall(table, other) for table, other in pairs if other.entries > table.entries)
