@@ -3,7 +3,7 @@
 Prints
 
 * errors of decode time on ``POINTS`` random points of each kind of contention that no coefficient was fitted to
-  (tests/random_points.py), and those outside with the bound that was misjudged;
+  (tests/support/random_points.py), and those outside with the bound that was misjudged;
 * errors of the law on design points that share a plan with a reference, every rate and latency drawn within a factor of four;
 * design points a second on one core. *Sharing plans*: a point is Dojo's 5 × 5 dies with its own rates and latencies, DeepSeek-V3,
   batch 4096, policy ``ep``, one decode step, all 58 MoE layers, by the law from one pass over the plans.
@@ -22,8 +22,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from random_points import HELD_OUT, STEPS, random_point, with_rates
 from scipy.stats import spearmanr
+from support.random_points import HELD_OUT, STEPS, random_point, with_rates
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.analytic.features import FIELDS, features_of

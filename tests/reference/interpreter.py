@@ -7,7 +7,7 @@ copies are dictionaries and lists here, queues are Python's ``heapq``, rates com
 
 What follows an event is nowhere written but in the tables. What is written here is how long a state lasts, what it waits
 for, and how the blocks choose between events; ``Reserved`` and ``Shared`` (modules of their names) tell the first two in their own way.
-A new state needs a table that leads to it, and a subclass that says the same of it (``tests/test_extend_block.py``).
+A new state needs a table that leads to it, and a subclass that says the same of it (``tests/microarch/test_extend_block.py``).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from archsim.engine.analytic.slices import (
 from archsim.engine.event.heaps import calendar_pop, calendar_push
 from archsim.engine.state import COMBINE, DISPATCH, SLICES
 
-# Chosen from 0.1, 0.2 and 0.3 by the signed errors against event runs of points 0 to 149 of tests/random_points.py under
+# Chosen from 0.1, 0.2 and 0.3 by the signed errors against event runs of points 0 to 149 of tests/support/random_points.py under
 # ``reserved`` (runs of ``base`` and ``pred``, whose weights travel); those its errors are stated on are others.
 CONVOY = 0.3
 

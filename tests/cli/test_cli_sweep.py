@@ -1,0 +1,210 @@
+"""``archsim sweep`` and ``archsim run`` as a user meets them."""
+
+import csv
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+from support.tiny import archsim, start, tiny_file
+
+from archsim.report.units import RATE_UNITS, TIME_UNITS, scaled
+
+FINITE = ["--set", "assumptions={set: published, capacity: finite}"]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """(folder, what the first sweep printed)."""
+    folder = tmp_path_factory.mktemp("cli")
+    tiny_file(folder)
+    return folder, archsim(folder, "sweep", "tiny.yaml", "--jobs", "2")
+
+
+def test_sweep_prints_lines_a_table_and_where_the_page_is(swept):
+    folder, ended = swept
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert lines[0] == "tiny: 20 runs, 2 jobs → reports/tiny"
+    assert lines[-1] == "report: reports/tiny/index.html"
+    assert (folder / "reports" / "tiny" / "index.html").stat().st_size > 1000
+    progress = [line for line in ended.stderr.splitlines() if not line.startswith("compiling, once: ")]
+    assert len(progress) == 20 and progress[0].startswith("[1/20] ") and progress[-1].startswith("[20/20] ")
+    assert all(" decode " in line and " ms, simulated in " in line for line in progress)
+
+
+def test_table_of_speedups_is_that_of_the_results(swept):
+    folder, ended = swept
+    with (folder / "reports" / "tiny" / "results.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    shown = [line.split() for line in ended.stdout.splitlines() if "published" in line]
+    assert [line[:4] for line in shown] == [
+        [row[name] for name in ("system", "model", "batch", "assumptions")] for row in rows if row["policy"] == "base"
+    ]
+    every = [cell for line in shown for cell in line[4:]]
+    assert every == [f"{float(row['speedup_vs_base']):.2f}×" for row in rows]
+
+
+def test_second_sweep_says_that_all_is_there(swept):
+    folder, _ = swept
+    ended = archsim(folder, "sweep", "tiny.yaml", "--jobs", "2")
+    assert ended.returncode == 0 and ended.stderr.splitlines() == ["20 of 20 runs are there from before"]
+
+
+def test_sweep_of_the_manifest(swept):
+    folder, _ = swept
+    ended = archsim(folder, "sweep", "reports/tiny/manifest.yaml", "--out", "again", "--jobs", "1")
+    assert ended.returncode == 0, ended.stderr
+    again, first = folder / "again", folder / "reports" / "tiny"
+    assert (again / "results.csv").read_bytes() == (first / "results.csv").read_bytes()
+
+
+def test_terminal_gets_a_bar(tmp_path):
+    """A pseudo-terminal as stderr: no line a run, but a bar that counts them."""
+    tiny_file(tmp_path)
+    leader, follower = pty.openpty()
+    arguments = [sys.executable, "-m", "archsim.cli.main", "sweep", "tiny.yaml", "--jobs", "1", "--set", "workload.batch=12"]
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "150"}
+    process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=follower, env=environment)
+    os.close(follower)
+    shown = b""
+    try:
+        while piece := os.read(leader, 65536):
+            shown += piece
+    except OSError:  # Linux says so when the other side has closed
+        pass
+    os.close(leader)
+    assert process.wait(60) == 0
+    text = shown.decode()
+    assert "10/10" in text and "left" in text and "simulated in" not in text
+
+
+def test_something_is_shown_before_the_runs(tmp_path):
+    """The first line does not wait for compilers, traces or runs."""
+    tiny_file(tmp_path)
+    (tmp_path / "stuck.py").write_text("import time\ndef stuck(step, **params):\n    time.sleep(600)\n")
+    process = start(
+        tmp_path, "sweep", "tiny.yaml", "--jobs", "1", "--set", "policies=[{name: s, allocation: stuck:stuck}]"
+    )
+    assert process.stdout.readline() == "tiny: 4 runs, 1 job → reports/tiny\n"
+    process.kill()
+    process.communicate()
+
+
+def test_dry_run_shows_every_run_and_writes_nothing(tmp_path):
+    tiny_file(tmp_path)
+    ended = archsim(tmp_path, "sweep", "tiny.yaml", "--dry-run", *FINITE)
+    assert ended.returncode == 0 and ended.stderr == ""
+    rows = [line.split() for line in ended.stdout.splitlines() if "published" in line]
+    assert len(rows) == 20 and {row[-1] for row in rows} == {"yes"}
+    # 16 experts of 3 slices of 512 × 256 fp16 in 2 layers: 3 experts on die 0; 4 GB less 10 %.
+    small = next(row for row in rows if row[0] == "small")
+    assert small[5:9] == ["0", "0.0", "3.6", "3.6"]
+    assert [file.name for file in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_dry_run_of_what_does_not_fit(tmp_path):
+    tiny_file(tmp_path)
+    ended = archsim(tmp_path, "sweep", "tiny.yaml", "--dry-run", *FINITE, "--set", "systems.1.hbm.capacity=2MB")
+    assert ended.returncode == 2
+    rows = [line.split() for line in ended.stdout.splitlines() if "published" in line]
+    assert {(row[0], row[-1]) for row in rows} == {("small", "yes"), ("square", "no")}
+    assert ended.stderr.startswith("toy does not fit on square: die 0 needs ") and ended.stderr.count("\n") == 1
+
+
+def test_dry_run_where_memory_is_not_limited(tmp_path):
+    tiny_file(tmp_path)
+    ended = archsim(tmp_path, "sweep", "tiny.yaml", "--dry-run", "--set", "systems.1.hbm.capacity=2MB")
+    assert ended.returncode == 0 and ended.stdout.count("not limited") == 20
+
+
+def test_sweep_refuses_what_does_not_fit(tmp_path):
+    tiny_file(tmp_path)
+    ended = archsim(tmp_path, "sweep", "tiny.yaml", *FINITE, "--set", "systems.1.hbm.capacity=2MB")
+    assert ended.returncode == 2 and "toy does not fit on square" in ended.stderr
+    assert not (tmp_path / "reports").exists()
+
+
+def test_run_prints_its_row(swept):
+    folder, _ = swept
+    ended = archsim(folder, "run", "tiny.yaml", "--policy", "allo", "--system", "square", "--batch", "40")
+    assert ended.returncode == 0, ended.stderr
+    printed = dict(re.split(r"\s{2,}", line.strip())[:2] for line in ended.stdout.splitlines() if "  " in line.strip())
+    with (folder / "reports" / "tiny" / "results.csv").open(newline="") as stream:
+        row = next(row for row in csv.DictReader(stream) if row["run"] == printed["run"])
+    assert (row["policy"], row["system"], row["batch"]) == ("allo", "square", "40")
+    assert printed["decode"] == scaled(float(row["decode_ns"]), TIME_UNITS) and printed["policy"] == "allo"
+    assert printed["throughput"] == scaled(float(row["throughput_tokens_per_s"]), RATE_UNITS)
+    assert "of base, ep, allo, pred, allo+pred; choose by --policy" in ended.stdout and "None" not in ended.stdout
+
+
+@pytest.mark.parametrize("assumptions", ["published", "physical"])
+def test_run_writes_a_timeline(tmp_path, assumptions):
+    tiny_file(tmp_path)
+    arguments = ["--policy", "allo", "--step", "2", "--layer", "1", "--timeline", "step.json"]
+    ended = archsim(tmp_path, "run", "tiny.yaml", *arguments, "--set", f"assumptions={assumptions}")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1].startswith("timeline: step.json")
+    timeline = json.loads((tmp_path / "step.json").read_text())
+    assert timeline["otherData"]["title"] == f"small toy batch 12 allo {assumptions}, iteration 2, layer 1"
+    assert len([event for event in timeline["traceEvents"] if event["ph"] == "X"]) > 10
+
+
+REFUSED = {
+    "policy": (["--policy", "alo"], "policy 'alo' is not in the experiment; did you mean 'allo'? (it has: base, ep,"),
+    "system": (
+        ["--system", "smal"],
+        "system 'smal' is not in the experiment; did you mean 'small'? (it has: small, square)",
+    ),
+    "model": (["--model", "Toy"], "model 'Toy' is not in the experiment; did you mean 'toy'? (it has: toy)"),
+    "batch": (["--batch", "13"], "batch size 13 is not in the experiment (it has: 12, 40)"),
+    "assumptions": (
+        ["--assumptions", "physical"],
+        "assumption set 'physical' is not in the experiment (it has: published)",
+    ),
+    "step": (
+        ["--step", "5", "--layer", "1", "--timeline", "x"],
+        "--step 5: the run has iterations 0 (the prefill) to 4",
+    ),
+    "layer": (
+        ["--step", "1", "--layer", "0", "--timeline", "x"],
+        "--layer 0: not an MoE layer of the routing; it has 1 to 2; nearest is 1",
+    ),
+    "no layer": (["--step", "1", "--timeline", "x"], "a timeline needs all of --step, --layer and --timeline"),
+    "no file": (["--step", "1", "--layer", "1"], "a timeline needs all of --step, --layer and --timeline"),
+    "no folder": (
+        ["--step", "1", "--layer", "1", "--timeline", "/nowhere/x"],
+        "/nowhere/x: cannot be written to: /nowhere is no directory",
+    ),
+    "a folder": (["--step", "1", "--layer", "1", "--timeline", "/"], "/: cannot be written to: is a directory"),
+    "no room": (FINITE + ["--set", "systems.0.hbm.capacity=1MB"], "toy does not fit on small: die 0 needs "),
+}
+
+
+@pytest.mark.parametrize("arguments, message", REFUSED.values(), ids=REFUSED)
+def test_run_refuses(tmp_path, capsys, arguments, message):
+    from archsim.cli.main import main
+
+    assert main(["run", str(tiny_file(tmp_path)), *arguments]) == 2
+    assert capsys.readouterr().err.startswith(message)
+    assert not (tmp_path / "x").exists()
+
+
+def test_out_that_cannot_be_written(tmp_path, capsys):
+    from archsim.cli.main import main
+
+    (tmp_path / "file").write_text("")
+    assert main(["sweep", str(tiny_file(tmp_path)), "--out", str(tmp_path / "file" / "out")]) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_help_is_light():
+    """`--help` imports nothing that takes long."""
+    code = "import sys; from archsim.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code += "heavy = {'numpy', 'numba', 'pandas', 'pyarrow', 'matplotlib', 'rich', 'pydantic'}\n"
+    code += "print('imported:', sorted(heavy & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.stdout.endswith("imported: []\n"), ended.stdout

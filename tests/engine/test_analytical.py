@@ -1,0 +1,152 @@
+"""Laws of the analytical engine, and how far it is from the event engine on random points that it was not fitted to."""
+
+import numpy as np
+import pytest
+from support.random_points import HELD_OUT, random_point
+from support.small_runs import CASES, IDS, demand_of, engine_of, policy, small_model, small_system
+from support.tiny import archsim as run_archsim
+from support.tiny import tiny, tiny_file
+
+import archsim
+from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.loop import EventEngine
+from archsim.engine.state import UNITS
+from archsim.runs.engine_comparison import Compared, errors, read_comparison
+from archsim.specs.loading.library import load_assumptions
+
+FEW = 40  # points of each kind; benchmarks/analytical.py takes hundreds
+
+
+def both(system, model, spec, **assumptions):
+    """Outcomes of the event engine and of the analytical engine."""
+    assumptions = load_assumptions("physical", **assumptions)
+    demand = demand_of(model, system, spec)
+    return [engine(system, model, spec, assumptions, demand).run() for engine in (EventEngine, AnalyticalEngine)]
+
+
+FREE = {"decision_cost": "free", "heatmap_update": "free"}
+
+
+@pytest.mark.parametrize("contention", ["shared", "reserved"])
+@pytest.mark.parametrize("window", [1, 3, 4])
+@pytest.mark.parametrize("peak", [1e12, 1e15])
+def test_one_expert_on_one_die_is_exact(contention, window, peak):
+    """Memory-bound and compute-bound, with one slice in flight or all three."""
+    model = small_model(experts=1, top_k=1, shared_experts=0)
+    slice_bytes = model.hidden * model.expert_ffn
+    llc = {"capacity_bytes": window * slice_bytes, "segment_bytes": slice_bytes}
+    system = small_system(1, 1, llc=llc, compute={"peak_flop_per_s": peak})
+    event, analytical = both(system, model, policy("ep"), activations="ignored", contention=contention, **FREE)
+    assert analytical.step_ns == pytest.approx(event.step_ns, rel=1e-12)
+
+
+@pytest.mark.parametrize("contention", ["shared", "reserved"])
+@pytest.mark.parametrize("peak", [1e12, 1e15])
+def test_experts_at_home_are_exact_where_nothing_contends(contention, peak):
+    """One expert a die, weights at home, no hidden vectors on the mesh, one slice at a time."""
+    model = small_model(experts=6, top_k=2, shared_experts=0)
+    slice_bytes = model.hidden * model.expert_ffn
+    system = small_system(llc={"capacity_bytes": slice_bytes, "segment_bytes": slice_bytes}, compute={"peak_flop_per_s": peak})
+    event, analytical = both(system, model, policy("ep"), activations="ignored", contention=contention, **FREE)
+    assert analytical.step_ns == pytest.approx(event.step_ns, rel=1e-12)
+
+
+@pytest.mark.parametrize("contention", ["shared", "reserved"])
+def test_one_slice_from_a_neighbour_is_exact(contention):
+    """The only expert runs beside its home: request, read, travel, compute, one slice after the other."""
+    model = small_model(experts=1, top_k=1, shared_experts=0)
+    slice_bytes = model.hidden * model.expert_ffn
+    system = small_system(2, 1, llc={"capacity_bytes": slice_bytes, "segment_bytes": slice_bytes})
+    event, analytical = both(system, model, policy("base"), activations="ignored", contention=contention, **FREE)
+    assert event.tally.dies["remote_read_bytes"].sum() > 0
+    assert analytical.step_ns == pytest.approx(event.step_ns, rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
+def test_counts_and_lower_bounds(name, changes):
+    """What moves is conserved, no resource moves more than it can, and bounds explain all of the time."""
+    system, model, spec = small_system(), small_model(), policy(name)
+    event = engine_of(system, model, spec, load_assumptions("physical", **changes)).run()
+    twin = engine_of(system, model, spec, load_assumptions("physical", **changes))
+    analytical = AnalyticalEngine(system, model, spec, load_assumptions("physical", **changes), twin.demand, routing_of(model))
+    outcome = analytical.run()
+    machine, tally = analytical.machine, outcome.tally
+    assert (outcome.load.sum(axis=2) == event.load.sum(axis=2)).all()
+    links = tally.resources[UNITS * machine.dies :]
+    assert links["bytes"].sum() == tally.hops[:, 1].sum()
+    hbms = tally.resources[machine.dies : 2 * machine.dies]
+    assert (hbms["bytes"] == sum(tally.dies[field] for field in tally.dies.dtype.names)).all()
+    total = outcome.prefill_ns + outcome.decode_ns
+    assert total >= hbms["bytes"].max() / machine.hbm_bytes_per_ns * (1 - 1e-9)
+    assert total >= links["bytes"].max() / machine.link_bytes_per_ns * (1 - 1e-6)
+    assert tally.bound_ns.sum() + outcome.decision.exposed_ns.sum() == pytest.approx(total, rel=1e-9)
+    assert (tally.bound_ns >= -1e-6).all()
+
+
+def routing_of(model):
+    from support.small_runs import BATCH, traffic
+
+    return traffic(model).steps(np.arange(BATCH), 3)
+
+
+@pytest.mark.parametrize(("contention", "median", "p95", "rank"), [("shared", 0.05, 0.15, 0.97), ("reserved", 0.15, None, 0.97)])
+def test_errors_on_points_held_out(contention, median, p95, rank):
+    from scipy.stats import spearmanr
+
+    pairs = []
+    for number in range(HELD_OUT, HELD_OUT + FEW):
+        point = random_point(number, contention)
+        pairs.append([point.run(engine).decode_ns for engine in (EventEngine, AnalyticalEngine)])
+    event, analytical = np.array(pairs).T
+    error = np.abs(analytical / event - 1)
+    assert np.median(error) <= median
+    assert p95 is None or np.percentile(error, 95) <= p95
+    assert spearmanr(event, analytical).statistic >= rank
+
+
+def test_same_columns_as_the_event_engine(tmp_path):
+    """Every column that the event engine fills is filled, but for waiting times, which bookings do not tell."""
+    rows, waits = [], []
+    for engine in ("event", "analytical"):
+        results = archsim.simulate(tiny(tmp_path, f"engine={engine}", "assumptions=physical"))
+        rows.append(results.runs.rows[0])
+        waits.append({row["hbm_wait_ns"] for row in results.dies.rows} | {row["wait_ns"] for row in results.links.rows})
+    event, analytical = rows
+    assert event["engine"] == "event" and analytical["engine"] == "analytical"
+    assert event["run"] != analytical["run"]
+    assert event.keys() == analytical.keys()
+    assert {name for name in event if (event[name] is None) != (analytical[name] is None)} == set()
+    assert analytical["events"] == 0
+    assert None not in waits[0] and waits[1] == {None}
+    for name in ("hop_messages", "hop_bytes", "local_hbm_read_bytes", "remote_hbm_read_bytes", "activation_bytes"):
+        assert analytical[name] == event[name]
+
+
+def test_a_timeline_needs_the_event_engine():
+    system, model, spec = small_system(), small_model(), policy("ep")
+    assumptions = load_assumptions("physical", **FREE)
+    engine = AnalyticalEngine(system, model, spec, assumptions, demand_of(model, system, spec))
+    with pytest.raises(archsim.base.errors.ArchsimError, match="engine: event"):
+        engine.trace_step(1, 0)
+
+
+def test_an_analytical_sweep_carries_a_sample_of_both_engines(tmp_path):
+    swept = run_archsim(tmp_path, "sweep", tiny_file(tmp_path), "--set", "engine=analytical", "--jobs", 1, "--out", "out")
+    assert swept.returncode == 0, swept.stderr
+    assert "12 of 20 runs also on the event engine" in swept.stdout
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "Analytical and event engine" in page and "rank correlation" in page
+    kept, about = read_comparison(tmp_path / "out")
+    assert len(kept) == 12 and about == {"decode_steps": 1, "of": 20}
+
+
+def test_compare_names_the_bound_that_was_misjudged(tmp_path):
+    done = run_archsim(tmp_path, "compare", tiny_file(tmp_path), "--sample", 6, "--steps", 2)
+    assert done.returncode == 0, done.stderr
+    assert "6 of 20 runs on both engines, at most 2 decode steps" in done.stdout
+    assert "published: 6 runs, error of decode time: median" in done.stdout
+    bounds = {"hbm": 60.0, "link": 40.0}
+    slow = Compared("a run", "published", 100.0, 130.0, bounds, {"hbm": 50.0, "link": 80.0})
+    assert slow.error == pytest.approx(0.3)
+    assert slow.reason == "link judged too long, by 40% of the time"
+    assert errors([slow])[0].rank is None

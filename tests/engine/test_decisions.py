@@ -1,0 +1,270 @@
+"""What decisions cost, and that nothing else changes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.ported_heatmap import SlowHeatmap
+from support.small_runs import BATCH, demand_of, engine_of, policy, small_model, small_system, traffic
+
+from archsim.base.kernels import kernel
+from archsim.engine.decision import REPEATS, ChargedDecision
+from archsim.engine.loop import EventEngine
+from archsim.engine.machine import build_machine, policy_costs
+from archsim.engine.state import ENTRY
+from archsim.policies.allocation.rules import StepView, isca26, paper
+from archsim.policies.prediction.heatmap import TopPositive, copy_bits
+from archsim.policies.prediction.ported_heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
+from archsim.specs.loading.library import load_assumptions
+from archsim.specs.machine.decision import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
+from archsim.workload.trace import StepTokens
+from microarch.blocks import atu, global_cp
+from microarch.blocks.global_cp import Counts, State
+from microarch.silicon.decision_area import decision_parts, design_of
+
+EXECUTORS = ("fsm", "firmware", "host")
+EXPERTS, DIES = 40, 6
+
+
+def system_deciding(executor, **host):
+    decision = DecisionSpec(executor=executor, host=HostSpec(**host)) if host else DecisionSpec(executor=executor)
+    return small_system().model_copy(update={"decision": decision})
+
+
+def view_of(rng):
+    system, model = small_system(), small_model(experts=EXPERTS)
+    machine, mesh = build_machine(system, model, load_assumptions("physical"))
+    tokens = rng.integers(0, 3000, EXPERTS) * (rng.random(EXPERTS) < 0.8)
+    home = rng.integers(0, DIES, EXPERTS)
+    copied = (rng.integers(0, 4, (EXPERTS, DIES)) * (rng.random((EXPERTS, DIES)) < 0.1)).astype(np.int8)
+    first = np.argsort(rng.random(EXPERTS)).astype(np.int16)
+    view = StepView(tokens.astype(np.int32), first, home.astype(np.int32), copied, mesh.hops, policy_costs(system, model))
+    return view, machine, mesh
+
+
+@settings(max_examples=1000, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), rule=st.sampled_from([isca26, paper]))
+def test_every_executor_makes_the_same_plan_and_bits(seed, rule):
+    """Three executors on each demand: 3000 decisions."""
+    rng = np.random.default_rng(seed)
+    view, machine, mesh = view_of(rng)
+    heat = rng.integers(0, 4, (1, EXPERTS, EXPERTS)).astype(np.uint32)
+    made = []
+    for executor in EXECUTORS:
+        decision = ChargedDecision(DecisionSpec(executor=executor), machine, mesh, EXPERTS)
+        plan = decision.decide(rule, view)
+        hot = np.zeros((1, EXPERTS, EXPERTS // 8), np.uint8)
+        TopPositive(3)(heat, np.ones((1, EXPERTS), np.bool_), hot)
+        bits = copy_bits(plan.expert, plan.die, hot[0], DIES, EXPERTS, False)
+        exposed_ns = decision.after_step(plan, len(np.unique(plan.expert)), 0, 1e5, 1e5)
+        made.append((plan, bits, exposed_ns))
+    for plan, bits, _ in made[1:]:
+        assert all((ours == theirs).all() for ours, theirs in zip(plan[:3], made[0][0][:3], strict=True))
+        assert (bits == made[0][1]).all()
+    if view.tokens.any():
+        assert len({exposed for _, _, exposed in made}) == 3
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("name", ["base", "ep", "allo", "allo-paper"])
+@pytest.mark.parametrize("contention", ["shared", "reserved"])
+def test_a_charged_run_takes_the_exposed_time_longer(name, executor, contention):
+    system = system_deciding(executor, time_ns=20_000.0) if executor == "host" else system_deciding(executor)
+    model = small_model()
+    runs = {
+        cost: engine_of(
+            system, model, policy(name), load_assumptions("physical", contention=contention, decision_cost=cost)
+        ).run()
+        for cost in ("free", "charged")
+    }
+    free, charged = runs["free"], runs["charged"]
+    assert (charged.load == free.load).all()
+    assert charged.tally.resources.tobytes() == free.tally.resources.tobytes()
+    exposed = np.array(charged.decision.by_step)
+    prefill = int((free.step_ns[0] > 0).sum())
+    assert charged.prefill_ns == free.prefill_ns + sum(charged.decision.by_step[:prefill])
+    assert charged.decode_ns == pytest.approx(free.decode_ns + exposed[prefill:].sum(), rel=1e-14)
+    assert exposed.min() > 0
+    assert charged.decision.exposed_ns.sum() == pytest.approx(exposed.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["base", "allo", "allo+pred"])
+def test_a_host_that_is_timed_keeps_what_every_call_took(name):
+    engine = engine_of(system_deciding("host"), small_model(), policy(name), load_assumptions("physical", decision_cost="charged"))
+    decision = engine.run().decision
+    assert len(decision.called_ns) == REPEATS * len(decision.by_step) > 0
+    medians = np.median(np.reshape(decision.called_ns, (-1, REPEATS)), axis=1)
+    assert decision.states_ns[State.EVALUATE] == pytest.approx(medians.sum(), rel=1e-12)
+
+
+def test_a_host_whose_time_is_given_does_the_same_every_time():
+    def run():
+        system = system_deciding("host", time_ns=20_000.0)
+        return engine_of(system, small_model(), policy("allo"), load_assumptions("physical", decision_cost="charged")).run()
+
+    first, second = run(), run()
+    assert first.decision.called_ns == [] and first.decision.by_step == second.decision.by_step
+
+
+def test_only_an_allocation_takes_the_time_that_is_given_for_it():
+    for name, times in (("base", 0), ("ep", 0), ("allo", 1)):
+        engine = engine_of(
+            system_deciding("host", time_ns=20_000.0), small_model(), policy(name), load_assumptions("physical", decision_cost="charged")
+        )
+        decision = engine.run().decision
+        assert decision.states_ns[State.EVALUATE] == 20_000.0 * times * len(decision.by_step)
+
+
+def test_what_a_calibration_gives_of_the_path_is_what_a_step_pays():
+    """The same plan over another path: every step differs by the difference of latencies, launch and noticing alone."""
+    cited = {"time_ns": 20e3, "pcie_bandwidth_bytes_per_s": 50e9}
+    fitted = HostSpec(calibration="h100", pcie_latency_ns=5000.0, **cited)
+    assert (fitted.launch_ns, fitted.sync_ns) == (2534.0, 2534.0) and fitted.source.startswith("calibration h100: ")
+    steps = []
+    for host in (HostSpec(**cited), fitted):
+        system = small_system().model_copy(update={"decision": DecisionSpec(executor="host", host=host)})
+        run = engine_of(system, small_model(), policy("allo"), load_assumptions("physical", decision_cost="charged")).run()
+        steps.append(np.array(run.decision.by_step))
+    plain = HostSpec()
+    more_ns = 2 * (5000 - plain.pcie_latency_ns) + (2534 - plain.launch_ns) + (2534 - plain.sync_ns)
+    assert steps[1] - steps[0] == pytest.approx(np.full(len(steps[0]), more_ns), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["pred", "allo+pred"])
+def test_late_bits_make_fewer_copies_and_the_results_count_them(name):
+    slow = small_system().model_copy(update={"decision": DecisionSpec(fsm=FsmSpec(clock_hz=1e6))})
+    free, charged = (
+        engine_of(
+            slow, small_model(), policy(name),
+            load_assumptions("physical", decision_cost=cost, heatmap_update="free", tables="unbounded"),
+        ).run()
+        for cost in ("free", "charged")
+    )
+    made, late = free.tally.dies["write_bytes"].sum(), charged.tally.dies["write_bytes"].sum()
+    assert late <= made
+    if name == "pred":
+        assert late < made
+
+
+def test_more_of_anything_never_takes_longer():
+    """More lanes, comparators, wider ports or a quicker clock: no state takes longer."""
+    counts = Counts(25, 256, True, 200, 200, np.full(200, 7), np.full(200, 3), 400, 200, 30)
+    base = global_cp.fsm_ns(counts, FsmSpec())
+    for field, value in (("lanes", 16), ("comparators", 64), ("heatmap_port_bits", 1024), ("prediction_port_bits", 32),
+                         ("table_port_bits", 144), ("clock_hz", 4e9)):
+        better = global_cp.fsm_ns(counts, FsmSpec().model_copy(update={field: value}))
+        assert (better <= base).all() and (field == "table_port_bits" or better.sum() < base.sum())
+    firmware = FirmwareSpec.model_validate({"core": "a76"})
+    slower = FirmwareSpec.model_validate({"core": "a72"})
+    assert (global_cp.firmware_ns(counts, firmware) <= global_cp.firmware_ns(counts, slower)).all()
+
+
+def test_what_overlaps_is_exposed_only_where_it_does_not_fit():
+    states_ns = np.arange(len(State), dtype=float) * 100
+    exposed = global_cp.exposed_ns(states_ns, before_ns=150.0, step_ns=1e6)
+    assert exposed[State.READ] == states_ns[State.READ] - 150.0
+    assert exposed[State.UPDATE] == 0 and not exposed[list(global_cp.PREDICTING)].any()
+    assert exposed[State.DISPATCH] == states_ns[State.DISPATCH]
+
+
+@kernel
+def ask_atu(table, entry, experts, known):
+    for i in range(len(experts)):
+        known[i] = atu.knows(table, entry[0], experts[i])
+
+
+def test_a_finite_atu_forgets_the_least_recently_used():
+    table = atu.no_translations(1, 10, entries=2)
+    entry = np.zeros(1, ENTRY)
+    entry["home"], entry["look_here"] = 1, 1
+    known = np.zeros(6, np.bool_)
+    ask_atu(table, entry, np.array([3, 4, 3, 5, 4, 3]), known)
+    assert known.tolist() == [False, False, True, False, False, False]
+    assert table.used[0] == 2 and table.misses[0] == 5 and table.known.sum() == 2
+
+
+@pytest.mark.parametrize("entries", [1, 8, 512])
+def test_more_atu_entries_miss_less(entries):
+    def misses(n):
+        system = small_system().model_copy(update={"decision": DecisionSpec(atu_entries=n)})
+        return int(engine_of(system, small_model(), policy("pred"), load_assumptions("physical")).run().memory.atu.misses.sum())
+
+    assert misses(entries) >= misses(2 * entries) > 0
+
+
+def prompt(experts):
+    """One request whose prompt tokens choose these experts, int[token, rank], in one layer; then one decode token."""
+    tokens = np.array(experts, np.int16)[:, None, :]
+    yield StepTokens(0, np.zeros(len(tokens), np.int32), tokens)
+    yield StepTokens(1, np.zeros(1, np.int32), tokens[:1])
+
+
+@pytest.mark.parametrize(("top_k", "tokens", "limit"), [(1, 150_000, 150_000), (2, 90_000, 80_000), (3, 500, 90), (2, 0, 5)])
+def test_heatmap_counts_as_the_slow_one_does_also_where_counters_are_full(top_k, tokens, limit):
+    """A full counter halves its row; experts that follow themselves, and one that stands twice in a token, count each time."""
+    rng = np.random.default_rng(tokens)
+    experts = np.minimum(rng.geometric(0.8, (tokens + 1, top_k)) - 1, 4)
+    seen = []
+    heatmap = PortedHeatmap(prompt(experts), 1, 1, 5, top_k, lambda heat, changed, out: seen.append(heat[0].tolist()))
+    slow = SlowHeatmap(prompt(experts), 1, 5, None)
+    heatmap.begin(0)
+    slow.begin(0)
+    assert heatmap.take_in(0, limit) == slow.take_in(0, limit)
+    heatmap.begin(1)
+    heatmap.hot(0)
+    assert seen == [[slow.counts[0, before] for before in range(5)]]
+    largest = max(map(max, seen[0]))
+    assert largest <= COUNTER_LIMIT
+    if tokens > 10**5:
+        assert 0 < sum(seen[0][0]) < 0.7 * (experts[:-1] == 0).sum()  # its row was halved
+
+
+def test_heatmap_drops_what_its_port_has_no_time_for_and_counts_it():
+    model = small_model()
+    system = small_system().model_copy(update={"decision": DecisionSpec(fsm=FsmSpec(clock_hz=2e8, heatmap_port_bits=16))})
+    narrow = engine_of(system, model, policy("pred"), load_assumptions("physical")).run()
+    wide = engine_of(small_system(), model, policy("pred"), load_assumptions("physical")).run()
+    assert narrow.heatmap_dropped > wide.heatmap_dropped
+    transitions = 3 * BATCH * len(model.moe_layer_ids)  # one within the prompt, two between decode steps
+    assert 0 < narrow.heatmap_dropped < transitions
+    assert cycles_per_transition(256, 8, 512) < cycles_per_transition(256, 8, 256)
+
+
+def test_limited_updates_with_time_to_spare_see_all_pairs_one_iteration_later():
+    """With a port that is never full the map equals the free one of the iteration before."""
+    model, spec = small_model(), policy("pred")
+    predictor = TopPositive(4)
+    demand = demand_of(model, small_system(), spec)
+    seen = []
+
+    def remember(heat, changed, out):
+        seen.append(heat.copy())
+        predictor(heat, changed, out)
+
+    heatmap = PortedHeatmap(traffic(model).steps(np.arange(BATCH), 3), BATCH, demand.layers, model.experts, model.top_k, remember)
+    for step in range(demand.steps):
+        heatmap.begin(step)
+        for layer in range(demand.layers):
+            heatmap.hot(layer)
+            assert heatmap.take_in(layer, 10**9) == 0
+    prompt_pairs, between = BATCH * model.top_k**2, BATCH * model.top_k**2
+    totals = [int(heat.sum()) for heat in seen[:: demand.layers]]
+    assert totals == [prompt_pairs, prompt_pairs, prompt_pairs + between]
+
+
+def test_routing_is_asked_for_where_the_heatmap_needs_it():
+    model, system, spec = small_model(), small_system(), policy("pred")
+    with pytest.raises(ValueError, match="needs the routing"):
+        EventEngine(system, model, spec, load_assumptions("physical"), demand_of(model, system, spec))
+
+
+def test_tables_in_dram_are_slower_and_spare_their_sram():
+    on_chip = system_deciding("fsm")
+    dram = on_chip.model_copy(update={"decision": DecisionSpec(fsm=FsmSpec(tables="dram"))})
+    assumptions = load_assumptions("physical", decision_cost="charged", heatmap_update="free")
+    near, far = (engine_of(system, small_model(), policy("allo+pred"), assumptions).run().decision.states_ns for system in (on_chip, dram))
+    waits = [State.READ, State.ROWS, State.UPDATE]
+    assert (far[waits] > near[waits]).tolist() == [True, True, bool(near[State.UPDATE])]  # there may be no copies to enter
+    assert np.delete(far, waits) == pytest.approx(np.delete(near, waits))
+    names = [{part.name for part in decision_parts(system.decision, design_of(system))} for system in (on_chip, dram)]
+    assert names[0] - names[1] == {"expert distribution table", "heatmap cache"} and not names[1] - names[0]

@@ -1,0 +1,200 @@
+"""Models from exported graphs: every form in which exporters write MoE layers, at the shapes of real models."""
+
+import csv
+
+import pytest
+from support.onnx_graphs import Builder, attention, batched, fused, mlp, per_expert, quantised, whole_model
+
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
+from archsim.models.onnx_import import import_model
+from archsim.specs.loading.library import load_model
+
+SIZES = ("layers", "moe_layer_ids", "hidden", "expert_ffn", "experts", "top_k", "shared_experts", "shared_ffn")
+
+
+def sizes(spec):
+    return {name: getattr(spec, name) for name in SIZES}
+
+
+def with_shared(layer_of, shared_ffn):
+    def make(g, x, layer, model):
+        routed = layer_of(g, x, layer, model)
+        return g.node("Add", routed, mlp(g, x, f"model.layers.{layer}.mlp.shared_experts", model.hidden, shared_ffn))
+
+    return make
+
+
+# Model of configs/models → how a layer is written; all layers of the model are in the graph.
+FORMS = {
+    "DeepSeek-V3, batched, grouped routing, shared expert": (
+        "deepseek-v3",
+        with_shared(lambda *a: batched(*a, grouped=True), 2048),
+    ),
+    "Qwen3, fused MoE with three weights": ("qwen3-235b-a22b", fused),
+    "Qwen3, fused MoE with gate and up joined": ("qwen3-235b-a22b", lambda *a: fused(*a, joined=True)),
+    "OLMoE, QMoE of 4 bits": ("olmoe-1b-7b", quantised),
+    "OLMoE, experts by number": ("olmoe-1b-7b", per_expert),
+    "Mixtral, experts by number": ("mixtral-8x7b", per_expert),
+    "Mixtral, experts by shape": ("mixtral-8x7b", lambda *a: per_expert(*a, named=False)),
+    "Mixtral, batched": ("mixtral-8x7b", batched),
+    "Llama-4, alternating dense and MoE, joined, shared": (
+        "llama-4-maverick",
+        with_shared(lambda *a: batched(*a, joined=True), 8192),
+    ),
+    "Qwen1.5, wide shared expert": ("qwen1.5-moe-a2.7b", with_shared(batched, 5632)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sizes_equal_those_of_the_shipped_model(form, tmp_path):
+    name, layer_of = FORMS[form]
+    model = load_model(name)
+    path = whole_model(tmp_path / "m.onnx", model, lambda g, x, layer: layer_of(g, x, layer, model))
+    assert sizes(import_model(path).spec) == sizes(model)
+
+
+@pytest.fixture
+def small():
+    """Two layers of OLMoE's shape."""
+    return load_model("olmoe-1b-7b").model_copy(
+        update={"layers": 2, "moe_layers": load_model("olmoe-1b-7b").moe_layers.model_copy(update={"last": 1})}
+    )
+
+
+def test_a_shared_expert_without_a_telling_name_is_one_that_gets_what_the_router_gets(small, tmp_path):
+    def layer_of(g, x, layer):
+        routed = fused(g, x, layer, small)
+        return g.node("Add", routed, mlp(g, x, f"model.layers.{layer}.mlp.always", small.hidden, 512))
+
+    spec = import_model(whole_model(tmp_path / "m.onnx", small, layer_of)).spec
+    assert (spec.shared_experts, spec.shared_ffn, spec.expert_ffn) == (1, 512, 1024)
+
+
+def transposed(g, tensor, name, k, n):
+    """A linear layer whose weights are kept as [n, k], as PyTorch has them."""
+    weight = g.node("Transpose", g.weight(f"{name}.weight", n, k), perm=[1, 0])
+    return g.node("MatMul", tensor, weight, name=f"/{name.replace('.', '/')}/MatMul")
+
+
+def general(g, tensor, name, k, n):
+    return g.node("Gemm", tensor, g.weight(f"{name}.weight", n, k), transB=1, name=f"/{name.replace('.', '/')}/Gemm")
+
+
+def dequantised(g, tensor, name, k, n):
+    weight = g.node("DequantizeLinear", g.weight(f"{name}.weight", k, n), g.weight(f"{name}.scale", n), axis=1)
+    return g.node("MatMul", tensor, weight, name=f"/{name.replace('.', '/')}/MatMul")
+
+
+def by_blocks(g, tensor, name, k, n):
+    inputs = tensor, g.weight(f"{name}.weight", n, k // 32, 16), g.weight(f"{name}.scale", n * k // 32)
+    node = f"/{name.replace('.', '/')}/MatMulNBits"
+    return g.node("MatMulNBits", *inputs, name=node, domain="com.microsoft", K=k, N=n, bits=4, block_size=32)
+
+
+@pytest.mark.parametrize("linear", [transposed, general, dequantised, by_blocks])
+def test_linear_layers_as_exporters_write_them(linear, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(Builder, "linear", linear)
+    spec = import_model(
+        whole_model(tmp_path / "m.onnx", small, lambda g, x, layer: per_expert(g, x, layer, small))
+    ).spec
+    assert sizes(spec) == sizes(small)
+
+
+@pytest.mark.parametrize(
+    "operator", ["MatMul", "Gemm", "TopK", "MoE", "QMoE", "Einsum", "GroupQueryAttention", "Transpose"]
+)
+def test_operators_without_their_inputs_are_no_moe(operator, tmp_path):
+    g = Builder()
+    g.node(operator)
+    g.node(operator, "x")
+    g.node(operator, "x", g.weight("w", 3))
+    with pytest.raises(SpecError, match="m.onnx: "):
+        import_model(g.save(tmp_path / "m.onnx"))
+
+
+def test_a_dense_model_is_refused(tmp_path, capsys):
+    g, x = Builder(), "x"
+    for layer in range(2):
+        x = mlp(g, attention(g, x, layer, 64), f"model.layers.{layer}.mlp", 64, 128)
+    path = g.save(tmp_path / "dense.onnx")
+    assert main(["model", "import", str(path), "--out", str(tmp_path / "m.yaml")]) == 2
+    assert "no MoE layer was recognised" in capsys.readouterr().err
+    assert not (tmp_path / "m.yaml").exists()
+
+
+def test_what_the_graph_does_not_tell_must_be_given(small, tmp_path, capsys):
+    def layer_of(g, x, layer):
+        g.number = lambda value: g.node("ReduceMax", x)
+        return batched(g, x, layer, small)
+
+    path, out = whole_model(tmp_path / "m.onnx", small, layer_of), tmp_path / "m.yaml"
+    assert main(["model", "import", str(path), "--out", str(out)]) == 2
+    assert "top_k could not be found; give it with --top-k" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(["model", "import", str(path), "--out", str(out), "--top-k", "8"]) == 0
+    assert load_model(str(out)).top_k == 8
+
+
+def test_what_contradicts_the_graph_is_refused(small, tmp_path):
+    path = whole_model(tmp_path / "m.onnx", small, lambda g, x, layer: batched(g, x, layer, small))
+    with pytest.raises(SpecError, match="top_k is 8 in the graph; --top-k says 2"):
+        import_model(path, given={"top_k": 2})
+
+
+def test_layers_that_differ_are_refused(small, tmp_path):
+    other = small.model_copy(update={"expert_ffn": 512})
+    path = whole_model(tmp_path / "m.onnx", small, lambda g, x, layer: batched(g, x, layer, (small, other)[layer]))
+    with pytest.raises(SpecError, match="expert_ffn differs between layers: 1024 in layer 0, 512 in layer 1"):
+        import_model(path)
+
+
+def test_experts_that_are_missing_are_told(small, tmp_path):
+    fewer = small.model_copy(update={"experts": 60})
+
+    def layer_of(g, x, layer):
+        out = per_expert(g, x, layer, fewer)
+        gate = next(weight for weight in g.weights if weight.name == f"model.layers.{layer}.mlp.gate.weight")
+        gate.dims[1] = 64
+        return out
+
+    with pytest.raises(SpecError, match="60 experts are named; the router has 64"):
+        import_model(whole_model(tmp_path / "m.onnx", small, layer_of))
+
+
+def test_experts_of_two_matrices_are_refused(small, tmp_path):
+    def layer_of(g, x, layer):
+        name, e, h, f = f"model.layers.{layer}.mlp", small.experts, small.hidden, small.expert_ffn
+        weights = g.weight(f"{name}.fc1", e, f, h), "", g.weight(f"{name}.fc2", e, h, f)
+        return g.node(
+            "MoE", x, g.linear(x, f"{name}.gate", h, e), *weights, name=f"/{name}/MoE", domain="com.microsoft", k=8
+        )
+
+    with pytest.raises(SpecError, match="an expert of archsim has three slices"):
+        import_model(whole_model(tmp_path / "m.onnx", small, layer_of))
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x07\x12\xff\xff\xff"])
+def test_a_file_that_is_no_model(content, tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    with pytest.raises(SpecError, match="m.onnx: not "):
+        import_model(path)
+
+
+def test_table_of_operators(small, tmp_path):
+    path = whole_model(tmp_path / "m.onnx", small, lambda g, x, layer: quantised(g, x, layer, small))
+    out, table = tmp_path / "m.yaml", tmp_path / "operators.csv"
+    assert main(["model", "import", str(path), "--out", str(out), "--operators", str(table)]) == 0
+    rows = list(csv.DictReader(table.open()))
+    down = next(row for row in rows if row["weights"] == "model.layers.1.mlp.fc2")
+    assert (down["layer"], down["part"], down["experts"], down["k"], down["n"]) == ("1", "expert", "64", "2048", "1024")
+    assert int(down["flop_per_row"]) == 2 * 2048 * 1024
+    assert int(down["weight_bytes"]) == 64 * 2048 * 1024 // 2, "4 bits a weight"
+    attended = [row for row in rows if row["part"] == "attention"]
+    assert len(attended) == 2
+    assert {(row["kv_heads"], row["head_size"], row["flop_per_row_and_context_token"]) for row in attended} == {
+        ("8", "128", "4096")
+    }
+    routers = [row for row in rows if row["part"] == "router"]
+    assert [(row["k"], row["n"], row["weight_bytes"]) for row in routers] == [("2048", "64", str(2048 * 64 * 2))] * 2

@@ -1,0 +1,435 @@
+"""The report page: complete, self-contained, the same for the same inputs, and right about what was published."""
+
+import re
+from pathlib import Path
+
+import pytest
+from support.html_page import POLICIES, Page
+from support.report_folder import read_csv, write_csv, write_folder
+
+from archsim.report import data, published
+from archsim.report.copies import beyond_memory
+from archsim.report.data import ReportError, read_report
+from archsim.report.draw.charts import apart
+from archsim.report.draw.mesh_map import LEVELS, level, mesh_map
+from archsim.report.draw.svg import linear_axis, log_axis
+from archsim.report.figures import BOUND_NAMES, speedup_panels
+from archsim.report.layers import told
+from archsim.report.page import render, write_report
+from archsim.report.tables import results, ties
+from archsim.report.units import BYTE_UNITS, factor, plain_factor, prefixed, scaled, signed_percent, significant
+from archsim.runs.results import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
+from archsim.specs.loading.library import load_assumptions
+
+
+@pytest.fixture(scope="module")
+def page(text) -> Page:
+    return Page(text)
+
+
+def test_names_everything_that_was_run(page):
+    for name in (
+        *POLICIES,
+        "dojo",
+        "tsmc_sow",
+        "deepseek-v3",
+        "qwen3-235b-a22b",
+        "published+ties=sequence",
+        "physical",
+    ):
+        assert name in page.text
+    assert "in this folder: archsim sweep manifest.yaml" in page.text
+    assert "144 runs:" in page.text
+
+
+def test_needs_no_network(page, text):
+    loads = [(tag, attrs) for tag, attrs in page.tags if {"src", "href", "xlink:href", "data"} & set(attrs)]
+    assert {tag for tag, _ in loads} == {"a"}
+    assert {attrs["href"] for _, attrs in loads if not attrs["href"].startswith("#")} == {
+        "results.csv", "dies.csv", "links.csv", "manifest.yaml",
+    }  # fmt: skip
+    assert (
+        "url(" not in text
+        and "@import" not in text
+        and "//" not in re.sub(r"<script>.*?</script>", "", text, flags=re.S)
+    )
+
+
+def test_links_inside_the_page_have_targets(page):
+    ids = {attrs["id"] for _, attrs in page.tags if "id" in attrs}
+    targets = {attrs["href"][1:] for tag, attrs in page.tags if tag == "a" and attrs["href"].startswith("#")}
+    assert targets and targets <= ids
+
+
+def test_equal_inputs_give_equal_bytes(folder, text):
+    assert write_report(folder).read_text(encoding="utf-8") == text
+    assert len(text.encode()) < 3_000_000
+
+
+def test_does_not_depend_on_the_order_of_rows(folder, text, tmp_path):
+    for name in ("results", "dies", "links"):
+        rows = read_csv(folder / f"{name}.csv")
+        write_csv(tmp_path / f"{name}.csv", rows[::-1] if name == "results" else rows)
+    (tmp_path / "manifest.yaml").write_bytes((folder / "manifest.yaml").read_bytes())
+    assert write_report(tmp_path).read_text(encoding="utf-8") == text
+
+
+def test_leaves_no_draft_behind(folder, text):
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "dies.csv", "index.html", "links.csv", "manifest.yaml", "results.csv",
+    ]  # fmt: skip
+
+
+def test_every_figure_has_a_panel_for_every_place(page):
+    spoken = [attrs["aria-label"] for tag, attrs in page.tags if tag == "svg"]
+    for figure in (
+        "decode throughput over base",
+        "hops of base",
+        "HBM traffic of",
+        "What bounds",
+        "tokens of the most",
+        "copies on",
+    ):
+        assert sum(label.startswith(figure) for label in spoken) == 2 * 2 * 2
+    assert sum(label.startswith("Load of dies and links") for label in spoken) == 2 * 2 * 2 * len(POLICIES)
+
+
+def test_all_results_are_in_the_table(folder, page):
+    for row in read_csv(folder / "results.csv"):
+        shown = page.row(row["system"], row["model"], f"{int(row['batch']):,}", row["policy"], row["assumptions"])
+        assert factor(float(row["speedup_vs_base"])).rstrip("×") in shown
+
+
+def test_reads_the_columns_that_a_sweep_writes(folder):
+    assert set(data.RESULT_COLUMNS) <= set(RUN_COLUMNS)
+    assert set(data.DIE_COLUMNS) <= set(DIE_COLUMNS)
+    assert set(data.LINK_COLUMNS) <= set(LINK_COLUMNS)
+    assert set(BOUND_NAMES) == set(data.BOUNDS) == {name for name in RUN_COLUMNS if name.startswith("bound_")}
+
+
+def test_a_single_run_without_base(tmp_path):
+    write_folder(tmp_path, policies=("ep",), assumptions=(load_assumptions("physical"),))
+    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    assert "1 run:" in page.text and "no base run" in page.text
+    assert "Nothing was published" in page.text
+
+
+def test_no_prefill_and_nothing_measured(tmp_path):
+    empty = dict.fromkeys(data.OPTIONAL, "")
+    write_folder(tmp_path, prefill_ns=0, changes=empty | {"decode_ns": 0, "hop_messages": 0})
+    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    assert page.text.count("not measured") == 20  # bounds and balance of 10 runs
+    assert page.row("dojo", "deepseek-v3", "4,096", "base")[6] == "0"
+
+
+def test_a_mesh_of_one_die_has_no_links(tmp_path):
+    write_folder(tmp_path, policies=("base", "allo"), changes={"mesh_x": 1, "mesh_y": 1})
+    write_csv(tmp_path / "dies.csv", [row for row in read_csv(tmp_path / "dies.csv") if row["die"] == "0"])
+    header = (tmp_path / "links.csv").read_text(encoding="utf-8").splitlines()[0]
+    (tmp_path / "links.csv").write_text(header + "\n", encoding="utf-8")
+    assert "busiest die 0" in Page(write_report(tmp_path).read_text(encoding="utf-8")).text
+
+
+def test_names_are_escaped(tmp_path):
+    write_folder(tmp_path, trace="recorded.npz", changes={"trace": "a <b>&'\".npz"})
+    assert "recorded traffic (a <b>&'\".npz)" in Page(write_report(tmp_path).read_text(encoding="utf-8")).text
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("name", ["results.csv", "dies.csv", "links.csv", "manifest.yaml"])
+def test_a_missing_file_is_told(tmp_path, name):
+    write_folder(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(ReportError, match=rf"{name}: no such file"):
+        write_report(tmp_path)
+    assert not (tmp_path / "index.html").exists()
+
+
+def test_missing_dies_are_told(tmp_path):
+    write_folder(tmp_path)
+    write_csv(tmp_path / "dies.csv", read_csv(tmp_path / "dies.csv")[1:])
+    with pytest.raises(
+        ReportError,
+        match=r"dies\.csv: 24 rows for run \w+ \(base, batch 4096, deepseek-v3 on dojo, published\), expected 25",
+    ):
+        write_report(tmp_path)
+
+
+def test_missing_links_are_told(tmp_path):
+    write_folder(tmp_path)
+    links = read_csv(tmp_path / "links.csv")
+    write_csv(tmp_path / "links.csv", [row for row in links if row["policy"] != "pred"])
+    with pytest.raises(ReportError, match=r"links\.csv: no rows for run \w+ \(pred, "):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decode_ns": "soon"}, "results.csv:2: decode_ns: 'soon' is not a number"),
+        ({"decode_ns": ""}, "results.csv:2: decode_ns: '' is not a number"),
+        (
+            {"policy": "magic"},
+            "results.csv:2: policy 'magic' is not in manifest.yaml (it has base, ep, allo, pred, allo+pred)",
+        ),
+    ],
+)
+def test_bad_rows_are_told(tmp_path, change, message):
+    write_folder(tmp_path)
+    rows = read_csv(tmp_path / "results.csv")
+    write_csv(tmp_path / "results.csv", [rows[0] | change, *rows[1:]])
+    with pytest.raises(ReportError, match=re.escape(message)):
+        write_report(tmp_path)
+
+
+def test_a_missing_column_and_no_rows_are_told(tmp_path):
+    write_folder(tmp_path)
+    rows = read_csv(tmp_path / "results.csv")
+    write_csv(tmp_path / "results.csv", [{key: row[key] for key in row if key != "decode_ns"} for row in rows])
+    with pytest.raises(ReportError, match=r"results\.csv:1: column 'decode_ns' is missing"):
+        write_report(tmp_path)
+    (tmp_path / "results.csv").write_text(",".join(rows[0]) + "\n", encoding="utf-8")
+    with pytest.raises(ReportError, match="has no runs"):
+        write_report(tmp_path)
+
+
+# --- published values
+
+
+def compare(folder: Path) -> dict[tuple[str, str], published.Comparison]:
+    report = read_report(folder)
+    return {
+        (claim.what, each.assumptions): each for claim, found in published.compare(report).items() for each in found
+    }
+
+
+def hold_speedup(folder: Path, **speedups: float) -> Path:
+    """A folder whose runs of a policy (``allo_pred`` for allo+pred) are so many times as fast as base."""
+
+    def value(row: dict) -> float:
+        return speedups.get(row["policy"].replace("+", "_"), 1.0)
+
+    changes = {"speedup_vs_base": value, "throughput_tokens_per_s": lambda row: 1e5 * value(row)}
+    return write_folder(folder, assumptions=(load_assumptions("published"),), changes=changes)
+
+
+@pytest.mark.parametrize(
+    ("measured", "met", "verdict"),
+    [
+        (5.3, True, "met"),
+        (4.78, True, "met"),
+        (5.82, True, "met"),
+        (4.7, False, "not met: 11 % below"),
+        (6.36, False, "not met: 20 % above"),
+        (53, False, "not met: 10.0× the published"),
+    ],
+)
+def test_published_speedup_is_met_or_not(tmp_path, measured, met, verdict):
+    hold_speedup(tmp_path, allo_pred=measured)
+    found = compare(tmp_path)["speed-up of allo+pred, deepseek-v3", "published"]
+    assert (found.claim.value, found.met, found.runs) == (5.3, met, 1)
+    assert found.measured == pytest.approx(measured)
+    assert found.verdict.replace("\u00a0", " ") == verdict
+    row = Page(render(read_report(tmp_path))).row("speed-up of allo+pred, deepseek-v3")
+    assert row[1] == "5.3×" and row[4].replace("\u00a0", " ") == verdict
+
+
+def test_a_published_mean_is_compared_with_the_mean_of_its_runs(tmp_path):
+    models = ("deepseek-v3", "qwen3-235b-a22b")
+    speedup = {"deepseek-v3": 6.0, "qwen3-235b-a22b": 2.0}
+    changes = {
+        "throughput_tokens_per_s": lambda row: speedup[row["model"]] if row["policy"] == "allo+pred" else 1.0,
+        "decode_steps": 127,
+    }
+    write_folder(tmp_path, models=models, batches=(4096, 8192, 16384), trace="recorded.npz", changes=changes)
+    found = compare(tmp_path)["speed-up of allo+pred, mean of the models on Dojo", "physical"]
+    assert (found.measured, found.runs, found.met, found.conditions) == (4.0, 6, True, ())
+
+
+def test_conditions_that_differ_are_told(tmp_path):
+    write_folder(tmp_path, systems=("isca26_dojo",), models=("llama-4-maverick",), batches=(128, 235), decode_steps=3)
+    found = compare(tmp_path)["speed-up of allo+pred, llama-4-maverick", "published"]
+    assert found.claim.value == 7.3
+    write_folder(tmp_path / "one", decode_steps=1)
+    one = compare(tmp_path / "one")["speed-up of allo+pred, deepseek-v3", "published"]
+    assert one.conditions[0] == "1 decode step instead of 127" and "batch 4,096 alone, of 4,096, 8,192 and 16,384" in one.conditions
+    assert found.conditions == (
+        "3 decode steps instead of 127",
+        "generated traffic instead of recorded",
+        "batch 128 and 235 instead of 4,096, 8,192 and 16,384",
+        "on isca26_dojo only",
+    )
+
+
+def test_layers_that_did_not_run_are_told(tmp_path, text):
+    """In the head, beside the throughput, and in what differs from the published runs."""
+    write_folder(tmp_path, changes={"layers": 3})
+    found = compare(tmp_path)["speed-up of allo+pred, deepseek-v3", "published"]
+    assert "3 of 58 MoE layers of deepseek-v3" in found.conditions
+    page = render(read_report(tmp_path))
+    assert "10 runs: 3 of 58 MoE layers of deepseek-v3 on dojo" in " ".join(page.split()).replace("runs:\n", "runs: ")
+    assert "of all of them it is 3/58 of it (deepseek-v3)" in page
+    assert "MoE layers of deepseek-v3, qwen3-235b-a22b on" in text and "of all of them it is" not in text
+
+
+def test_layers_are_told_of_every_model():
+    parts = {"a": ((3,), 58), "b": ((48,), 48), "c": ((1, 2, 4), 4)}
+    assert told(parts) == "3 of 58 MoE layers of a, all MoE layers of b, 1, 2 or 4 of 4 MoE layers of c"
+    assert told({"b": ((48,), 48), "d": ((1,), 1)}) == "MoE layers of b, d"
+
+
+def test_an_edited_system_is_told(tmp_path):
+    write_folder(tmp_path)
+    manifest = (tmp_path / "manifest.yaml").read_text(encoding="utf-8")
+    assert "bandwidth: 1.5 TB/s" in manifest
+    (tmp_path / "manifest.yaml").write_text(
+        manifest.replace("bandwidth: 1.5 TB/s", "bandwidth: 3 TB/s"), encoding="utf-8"
+    )
+    found = compare(tmp_path)["speed-up of allo+pred, deepseek-v3", "published"]
+    assert "dojo with other d2d" in found.conditions
+
+
+def test_hops_and_expert_parallelism(tmp_path):
+    hops = {"base": 2130, "pred": 500, "allo": 15, "allo+pred": 0, "ep": 0}
+    write_folder(tmp_path, batches=(16384,), changes={"hop_messages": lambda row: hops[row["policy"]]})
+    found = compare(tmp_path)
+    assert found["hops of base ÷ hops of pred", "physical"].measured == pytest.approx(4.26)
+    assert found["hops of base ÷ hops of allo", "physical"].met
+    assert ("hops of base ÷ hops of allo+pred", "physical") not in found  # nothing to divide by
+    assert "hardware of arXiv v2" in found["hops of base ÷ hops of allo", "physical"].conditions
+    assert {what for what, _ in found if "over ep" in what} == {"speed-up of allo+pred over ep, batch 16,384"}
+    assert "no hops" in Page(render(read_report(tmp_path))).text
+
+
+def test_runs_without_hops_are_left_out_of_a_mean_and_told(tmp_path):
+    def hops(row: dict) -> int:
+        return {"base": 1420, "allo": 10 if row["batch"] == 4096 else 0}.get(row["policy"], 1)
+
+    write_folder(tmp_path, batches=(4096, 16384), changes={"hop_messages": hops})
+    found = compare(tmp_path)["hops of base ÷ hops of allo", "published"]
+    assert (found.measured, found.runs, found.kind) == (142, 1, "met")
+    assert found.conditions[-1] == "1 more without hops left out"
+
+
+def test_nothing_is_claimed_of_other_hardware(tmp_path):
+    write_folder(tmp_path, systems=("dojo_enhanced",))
+    assert compare(tmp_path) == {}
+
+
+def test_published_marks_are_drawn_on_the_bars_of_their_strategy(tmp_path):
+    hold_speedup(tmp_path, allo_pred=4.0)
+    report = read_report(tmp_path)
+    (panel,) = speedup_panels(report, list(published.compare(report)))
+    assert panel.svg.count('class="mark"') == 1
+    assert "allo+pred 5.3×" in panel.note
+
+
+# --- ties
+
+
+def test_ties_compare_runs_that_differ_in_nothing_else(folder):
+    report = read_report(folder)
+    rows = ties(report)
+    assert len(rows) == 2 * 2 * 2 * len(POLICIES)
+    row = next(each for each in rows if each["policy"] == "pred")
+    own = {
+        run.place.assumptions: run["decode_ns"]
+        for run in report.runs
+        if (run.place.system, run.place.model, run.batch, run.policy)
+        == (row["system"], row["model"], int(row["batch"].replace(",", "")), "pred")
+    }
+    assert row["change"] == signed_percent(own["published+ties=sequence"] / own["published"] - 1)
+
+
+def test_no_section_on_ties_without_such_a_pair(tmp_path):
+    write_folder(tmp_path)
+    assert 'id="ties"' not in write_report(tmp_path).read_text(encoding="utf-8")
+
+
+# --- drawing
+
+
+def test_map_draws_each_direction_where_links_are_shared(folder):
+    report = read_report(folder)
+
+    def lines(label: str) -> int:
+        run = next(run for run in report.runs if run.place.assumptions == label and run.policy == "base")
+        drawn = mesh_map(report.dies[run.key], report.links[run.key], "map")
+        return sum(part.count("M") for part in re.findall(r'class="l\d+" d="([^"]*)"', drawn))
+
+    assert (lines("published"), lines("physical")) == (40, 80)
+
+
+def test_dies_of_maps_have_numbers_or_the_busiest_is_outlined():
+    """What the text calls die 4 can be found."""
+
+    def dies(side):
+        return tuple(data.Die(i, i // side, i % side, 0.2, 0.9 if i == 7 else 0.1, 0.0) for i in range(side * side))
+
+    small, large = mesh_map(dies(5), (), "small"), mesh_map(dies(16), (), "large")
+    assert re.findall(r'class="id n\d+"[^>]*>(\d+)<', small) == [str(die) for die in range(25)] and "hot" not in small
+    assert large.count('class="hot"') == 1 and 'class="id' not in large
+    at = re.search(r'class="hot" x="([\d.]+)" y="([\d.]+)"', large)
+    assert (float(at[1]), float(at[2])) == (2.0, 2.0 + 7 * 54.0)
+
+
+def test_labels_of_ticks_do_not_touch():
+    axis = log_axis(1.0, 1e6, plain_factor)
+    kept = apart(axis, lambda value: 100 + 180 * axis.share(value))
+    assert kept == (1.0, 1e2, 1e4, 1e6)
+    assert apart(axis, lambda value: 1000 * axis.share(value)) == axis.ticks
+
+
+def test_columns_that_no_run_has_are_left_out(tmp_path):
+    write_folder(tmp_path)
+    headers = [header["text"] for header in results(read_report(tmp_path))[0]]
+    assert not any(name.startswith(("decode, low", "GEMMs", "copies extrapolated")) for name in headers)
+    write_folder(tmp_path, changes={"gemm_extrapolated": lambda row: 0.5 if row["policy"] == "ep" else ""})
+    assert "GEMMs extrapolated [%]" in [header["text"] for header in results(read_report(tmp_path))[0]]
+
+
+def test_copies_beyond_memory_are_told_where_nothing_bounds_them(tmp_path):
+    """A die of dojo has 72 GB; ten or eleven experts of 58 layers, 44 MB each, are its homes."""
+    homes = 256 // 25 * 58 * 3 * 7168 * 2048
+    room = int(80e9 * 0.9) - homes
+    for held, seen in ((room, False), (room + 1, True)):
+        write_folder(tmp_path, changes={"replicas_max_bytes_per_die": lambda row, held=held: held if row["policy"] == "pred" else 0})
+        found = list(beyond_memory(read_report(tmp_path)))
+        assert [each.policies for each in found] == [("pred",)] * seen
+        assert [(each.place.assumptions, each.room_bytes) for each in found] == [("published", room)] * seen
+        assert ("copies are more than memory holds: pred" in " ".join(render(read_report(tmp_path)).split())) == seen
+
+
+def test_levels_tell_idle_from_little_used():
+    assert [level(use) for use in (0, 1e-9, 0.5, 0.999, 1, 1.2)] == [0, 1, LEVELS // 2, LEVELS, LEVELS, LEVELS]
+
+
+def test_axes_hold_their_values():
+    axis = linear_axis(5.41, factor)
+    assert axis.ticks[0] == 0 and axis.ticks[-1] <= 5.41 and axis.share(5.41) == 1
+    axis = log_axis(0.5, 213, factor)
+    assert (axis.low, axis.high) == (0.1, 1000)
+    assert axis.share(1) == pytest.approx(0.25)
+    assert log_axis(1, 1, factor).high == 10
+
+
+def test_numbers_are_written_for_people():
+    assert [significant(value) for value in (1234.5, 12.345, 0.0123, 0, 999.9, 0.99996, 99.99)] == [
+        "1,234",
+        "12.3",
+        "0.0123",
+        "0",
+        "1,000",
+        "1.00",
+        "100",
+    ]
+    assert [prefixed(value) for value in (4.35e12, 33, 0)] == ["4.35\u00a0T", "33", "0"]
+    assert scaled(1.24e12, BYTE_UNITS) == "1.24\u00a0TB"
+    assert (factor(5.3), plain_factor(5.3)) == ("5.30×", "5.3×")
+    assert [signed_percent(change).replace("\u00a0", " ") for change in (0.031, -0.0042, 0)] == [
+        "+3.1 %",
+        "−0.42 %",
+        "0 %",
+    ]

@@ -1,0 +1,184 @@
+"""Tables of results: what the columns must satisfy among themselves, and that files hold exactly what the tables do."""
+
+import csv
+import json
+
+import pandas
+import pytest
+from support.tiny import tiny
+
+import archsim
+from archsim.base.errors import ArchsimError
+from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
+from archsim.report.data import CALIBRATION, HOST_TIMES
+from archsim.runs.results import BASE_POLICY, DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS, Results
+
+SETS = [
+    "published",
+    "{set: published, hops: all, weights: all}",
+    "physical",
+    "{set: physical, arbitration: round_robin}",
+]
+ISSUE_COLUMNS = (
+    "system, mesh_x, mesh_y, model, trace, batch, policy, engine, assumptions, decode_steps, prefill_ns, decode_ns, "
+    "throughput_tokens_per_s, speedup_vs_base, hop_messages, hop_bytes, local_hbm_read_bytes, remote_hbm_read_bytes, "
+    "local_hbm_write_bytes, activation_bytes, die_utilisation, load_max_over_mean, replicas_max_bytes_per_die, events"
+).split(", ")
+
+
+@pytest.fixture(scope="module", params=SETS)
+def swept(request, tmp_path_factory):
+    """(experiment, results, folder) of a sweep under one set of assumptions."""
+    folder = tmp_path_factory.mktemp("results")
+    experiment = tiny(folder, f"assumptions={request.param}")
+    return experiment, archsim.sweep(experiment, folder / "out", jobs=1), folder / "out"
+
+
+def test_columns_and_order_of_rows(swept):
+    experiment, results, folder = swept
+    with (folder / "results.csv").open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    assert header == list(RUN_COLUMNS) and header[: len(ISSUE_COLUMNS)] == ISSUE_COLUMNS
+    expected = [
+        (system.name, model.name, str(batch), assumptions.label, policy.name)
+        for system in experiment.systems
+        for model in experiment.models
+        for batch in experiment.workload.batch
+        for assumptions in experiment.assumptions
+        for policy in experiment.policies
+    ]
+    at = [header.index(name) for name in ("system", "model", "batch", "assumptions", "policy")]
+    assert [tuple(row[column] for column in at) for row in rows] == expected
+    assert len({row[header.index("run")] for row in rows}) == experiment.runs == len(results.runs)
+
+
+def test_files_hold_what_the_tables_do(swept):
+    _, results, folder = swept
+    loaded = Results.load(folder)
+    assert loaded == results
+    parquet = pandas.read_parquet(folder / "results.parquet")
+    pandas.testing.assert_frame_equal(parquet, results.runs.to_pandas(), check_dtype=False)
+    assert list(parquet.columns) == list(RUN_COLUMNS)
+
+
+def test_base_is_the_measure_of_speed(swept):
+    for row in swept[1].runs.rows:
+        base = next(
+            each
+            for each in swept[1].runs.rows
+            if each["policy"] == BASE_POLICY
+            and all(each[name] == row[name] for name in ("system", "model", "batch", "assumptions"))
+        )
+        assert row["speedup_vs_base"] == row["throughput_tokens_per_s"] / base["throughput_tokens_per_s"]
+        assert row["policy"] != BASE_POLICY or row["speedup_vs_base"] == 1
+
+
+def test_dies_sum_to_their_run(swept):
+    experiment, results, _ = swept
+    dies = results.dies.to_pandas().groupby("run")
+    for row in results.runs.rows:
+        of_run = dies.get_group(row["run"])
+        assert list(of_run["die"]) == list(range(row["mesh_x"] * row["mesh_y"]))
+        assert len(set(zip(of_run["x"], of_run["y"], strict=True))) == len(of_run)
+        for name in ("local_hbm_read_bytes", "remote_hbm_read_bytes", "local_hbm_write_bytes"):
+            assert of_run[name].sum() == row[name]
+        assert of_run["replica_peak_bytes"].max() == row["replicas_max_bytes_per_die"]
+        assert of_run["compute_utilisation"].mean() == pytest.approx(row["die_utilisation"])
+        # Every request has 3 prompt tokens and 4 decode steps, top-2 experts in each of 2 layers.
+        assert of_run["tokens"].sum() == row["batch"] * (3 + 4) * 2 * 2
+
+
+def test_links_carry_what_hops(swept):
+    """Bytes over links are bytes times distance."""
+    results = swept[1]
+    carried = results.links.to_pandas().groupby("run")["bytes"].sum()
+    counted = [row for row in results.runs.rows if "hops=all" in row["assumptions"] or row["assumptions"] == "physical"]
+    for row in counted:
+        assert carried[row["run"]] == row["hop_bytes"]
+        assert row["hop_messages"] == sum(row[f"hop_{kind}_messages"] for kind in ("request", "data", "activation"))
+    for row in set(map(lambda each: each["run"], results.runs.rows)) - {row["run"] for row in counted}:
+        assert carried[row] >= next(each["hop_bytes"] for each in results.runs.rows if each["run"] == row)
+
+
+def test_links_lie_between_neighbours(swept):
+    links = swept[1].links.to_pandas()
+    assert ((links.src_x - links.dst_x).abs() + (links.src_y - links.dst_y).abs() == 1).all()
+    for (_, mesh_x, mesh_y), rows in links.merge(swept[1].runs.to_pandas(), on="run").groupby(
+        ["run", "mesh_x", "mesh_y"]
+    ):
+        edges = mesh_x * (mesh_y - 1) + mesh_y * (mesh_x - 1)
+        one_way = set(rows.direction) == {"one way"}
+        assert len(rows) == (2 * edges if one_way else edges)
+        assert len(set(zip(rows.src, rows.dst, strict=True))) == len(rows)
+
+
+def test_shares_are_shares(swept):
+    results = swept[1]
+    bounds = results.runs.to_pandas().filter(like="bound_")
+    assert bounds.shape[1] == 6 and (bounds >= 0).all().all()
+    assert bounds.sum(axis=1).to_numpy() == pytest.approx(1)
+    for frame, names in ((results.dies, ["compute_utilisation", "hbm_utilisation"]), (results.links, ["utilisation"])):
+        shares = frame.to_pandas()[names].to_numpy()
+        assert (shares >= 0).all() and (shares <= 1 + 1e-12).all() and shares.any()
+
+
+def test_decode_steps_and_throughput(swept):
+    for row in swept[1].runs.rows:
+        assert row["decode_steps"] == 4 and row["prefill_ns"] > 0
+        steps = 5 if row["assumptions"].startswith("published") else 4  # nominal: the prefill is counted
+        assert row["throughput_tokens_per_s"] == pytest.approx(row["batch"] * steps / row["decode_ns"] * 1e9)
+
+
+def test_generated_throughput_counts_tokens_of_decode(tmp_path):
+    experiment = tiny(tmp_path, "assumptions={set: published, throughput: generated}")
+    row = archsim.simulate(experiment, policy="ep").runs.rows[0]
+    assert row["throughput_tokens_per_s"] == pytest.approx(row["batch"] * 4 / row["decode_ns"] * 1e9)
+
+
+def test_no_prompt_is_no_prefill(tmp_path):
+    row = archsim.simulate(tiny(tmp_path, "workload.trace.synthetic.prompt_tokens=0")).runs.rows[0]
+    assert row["prefill_ns"] == 0 and row["decode_steps"] == 4
+
+
+def test_no_base_is_no_speedup(tmp_path):
+    row = archsim.simulate(tiny(tmp_path), policy="ep").runs
+    assert row.rows[0]["speedup_vs_base"] is None
+    assert dict(zip(RUN_COLUMNS, row.to_csv().splitlines()[1].split(","), strict=True))["speedup_vs_base"] == ""
+
+
+def test_cells_are_short_and_exact(tmp_path):
+    table = Table(
+        {"name": TEXT, "end_ns": REAL, "share": REAL, "bytes": INTEGER},
+        (
+            {"name": "a, b", "end_ns": 3.0, "share": 1.0, "bytes": 2**60},
+            {"name": "c", "end_ns": 0.1 + 0.2, "share": None, "bytes": 0},
+        ),
+    )
+    assert table.to_csv() == 'name,end_ns,share,bytes\n"a, b",3,1.0,1152921504606846976\nc,0.30000000000000004,,0\n'
+    table.write_csv(tmp_path / "table.csv")
+    assert read_csv(tmp_path / "table.csv", table.columns) == table
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(
+        ArchsimError, match=r"results\.csv: no such file; are these the results of a sweep that ended\?"
+    ):
+        Results.load(tmp_path)
+
+
+def test_every_column_has_one_kind(swept):
+    """What is kept as JSON comes back as it was, so a resumed sweep writes the same bytes."""
+    _, results, folder = swept
+    kinds = {TEXT: str, INTEGER: int, REAL: float}
+    for table, columns in ((results.runs, RUN_COLUMNS), (results.dies, DIE_COLUMNS), (results.links, LINK_COLUMNS)):
+        for row in table.rows:
+            given = {name: kind for name, kind in columns.items() if name not in (*HOST_TIMES, *CALIBRATION, "drawn_from")}
+            assert all(type(row[name]) is kinds[kind] for name, kind in given.items())
+    assert all(row[name] is None for row in results.runs.rows for name in HOST_TIMES)  # no host decided
+    kind = float if "physical" in results.runs.rows[0]["assumptions"] else type(None)  # published needs no calibration
+    assert all(type(row[name]) is kind for row in results.runs.rows for name in CALIBRATION if name != "copies_extrapolated")
+    assert all(row["copies_extrapolated"] is None for row in results.runs.rows)  # no link is calibrated
+    assert all(row["drawn_from"] is None for row in results.runs.rows)  # as many requests are generated as the largest batch has
+    assert len(list((folder / "runs").glob("*.json"))) == len(results.runs)
+    kept = json.loads((folder / "runs" / f"{results.runs.rows[0]['run']}.json").read_text())
+    assert set(kept["record"]["row"]) | {"run", "speedup_vs_base"} == set(RUN_COLUMNS)

@@ -1,0 +1,407 @@
+"""Sweeps: the same bytes whatever the order, the jobs and the history; nothing stale, nothing lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.tiny import SLOW_POLICY, TINY, archsim, start, tiny, tiny_file
+
+from archsim.base.errors import ArchsimError, CapacityError, TraceError
+from archsim.base.files import drafted, sole_writer
+from archsim.runs.pool.schedule import Schedule
+from archsim.runs.results import RUN_COLUMNS
+from archsim.runs.run import expand, generated_digest
+from archsim.runs.store import RunStore
+from archsim.runs.sweep import prepare, simulate, sweep
+from archsim.specs.loading.library import load_experiment
+
+SETS = ["published", "[physical, {set: published, hops: all, weights: all}]"]
+SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
+
+
+def expanded(experiment):
+    digests = {model.name: generated_digest(experiment.workload) for model in experiment.models}
+    return expand(experiment, digests)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files of a report that must not depend on how it was made."""
+    return {name: (folder / name).read_bytes() for name in ("results.csv", "results.parquet", "dies.csv", "links.csv")}
+
+
+class Heard:
+    """A watcher that remembers."""
+
+    def __init__(self):
+        self.kept, self.ran, self.failures = 0, [], []
+
+    def begin(self, runs, kept):
+        self.kept = kept
+
+    def finished(self, run, record):
+        self.ran.append(run.key)
+
+    def failed(self, run, failure):
+        self.failures.append(failure)
+
+
+@pytest.mark.parametrize("assumptions", SETS)
+def test_jobs_change_nothing(tmp_path, assumptions):
+    experiment = tiny(tmp_path, f"assumptions={assumptions}")
+    alone, beside = sweep(experiment, tmp_path / "1", jobs=1), sweep(experiment, tmp_path / "3", jobs=3)
+    assert alone.runs == beside.runs and alone.dies == beside.dies and alone.links == beside.links
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
+
+
+def test_order_of_the_experiment_changes_no_run(tmp_path):
+    one = sweep(tiny(tmp_path), tmp_path / "a", jobs=1)
+    two = sweep(tiny(tmp_path, "policies=[allo+pred, pred, base]", "workload.batch=[40, 12]"), tmp_path / "b", jobs=1)
+    rows = {row["run"]: row for row in one.runs.rows}
+    assert len(two.runs) == 12 and all(rows[row["run"]] == row for row in two.runs.rows)
+
+
+def test_a_run_alone_is_the_run_in_the_sweep(tmp_path):
+    """Runs that share a demand that holds more than they need come out as with a demand of their own."""
+    experiment = tiny(tmp_path, "assumptions=[published, {set: published, weights: all}]")
+    swept = {row["run"]: row for row in sweep(experiment, tmp_path / "out", jobs=1).runs.rows}
+    for policy in ("ep", "pred"):
+        for system in ("small", "square"):
+            for assumptions in ("published", "published+weights=all"):
+                named = {"policy": policy, "system": system, "assumptions": assumptions}
+                row = dict(simulate(experiment, **named, batch=40).runs.rows[0])
+                assert row.items() - swept[row["run"]].items() == {("speedup_vs_base", None)}
+
+
+def test_second_sweep_runs_nothing_and_changes_nothing(tmp_path):
+    experiment = tiny(tmp_path)
+    sweep(experiment, tmp_path / "out", jobs=1)
+    before, heard = files_of(tmp_path / "out"), Heard()
+    sweep(experiment, tmp_path / "out", jobs=1, watcher=heard)
+    assert heard.kept == experiment.runs and heard.ran == []
+    assert files_of(tmp_path / "out") == before
+
+
+def test_only_what_changed_is_run(tmp_path):
+    sweep(tiny(tmp_path), tmp_path / "out", jobs=1)
+    changed, heard = tiny(tmp_path, "systems.1.d2d.bandwidth=2TB/s"), Heard()
+    sweep(changed, tmp_path / "out", jobs=1, watcher=heard)
+    assert len(heard.ran) == heard.kept == changed.runs // 2
+    sweep(changed, tmp_path / "fresh", jobs=1)
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "fresh")
+
+
+DAMAGE = {
+    "truncated": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "no mapping": lambda text: "[1]",
+    "other code": lambda text: json.dumps(json.loads(text) | {"code": "0" * 12}),
+    "other run": lambda text: text.replace('"run": "', '"run": "f'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_what_is_damaged_or_stale_is_run_again(tmp_path, damage):
+    experiment = tiny(tmp_path, "systems=[isca26_dojo]", "policies=[base, ep]")
+    sweep(experiment, tmp_path / "out", jobs=1)
+    before, heard = files_of(tmp_path / "out"), Heard()
+    victim = sorted((tmp_path / "out" / "runs").iterdir())[1]
+    victim.write_text(damage(victim.read_text()))
+    sweep(experiment, tmp_path / "out", jobs=1, watcher=heard)
+    assert heard.ran == [victim.stem]
+    assert files_of(tmp_path / "out") == before
+
+
+def test_manifest_makes_the_same_results_again(tmp_path):
+    experiment = tiny(tmp_path, "assumptions=[{set: published, ties: sequence}]", "workload.seed=3")
+    sweep(experiment, tmp_path / "out", jobs=1)
+    again = load_experiment(tmp_path / "out" / "manifest.yaml")
+    assert again == experiment
+    sweep(again, tmp_path / "again", jobs=1)
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
+    assert (tmp_path / "again" / "manifest.yaml").read_bytes() == (tmp_path / "out" / "manifest.yaml").read_bytes()
+
+
+def recorded(folder: Path, experts: int = 16, model: str = "toy") -> Path:
+    """A small trace in the token-level layout: 3 requests of 2 prompt tokens and 3 decode steps, layers 1 and 2."""
+    tokens = 3 * 5
+    rng = np.random.default_rng(1)
+    path = folder / "recorded.npz"
+    np.savez(
+        path,
+        experts=rng.permuted(np.tile(np.arange(experts), (tokens, 2, 1)), axis=2)[:, :, :2].astype(np.int16),
+        request_offsets=np.array([0, 5, 10, 15]),
+        iteration=np.tile([0, 0, 1, 2, 3], 3),
+        layer_ids=np.array([1, 2]),
+        num_experts=experts,
+        top_k=2,
+        model=model,
+    )
+    return path
+
+
+def test_recorded_trace_from_another_folder(tmp_path, monkeypatch):
+    """A manifest that is run from elsewhere finds the trace and gives the same bytes."""
+    (tmp_path / "data").mkdir()
+    recorded(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    experiment = tiny(tmp_path, "workload.trace=data/recorded.npz", "workload.batch=[2, 7]")
+    results = sweep(experiment, "reports/x", jobs=1)
+    assert {row["trace"] for row in results.runs.rows} == {"data/recorded.npz"}
+    assert {row["decode_steps"] for row in results.runs.rows} == {3}
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    sweep(load_experiment(tmp_path / "reports" / "x" / "manifest.yaml"), "again", jobs=2)
+    assert files_of(tmp_path / "reports" / "x") == files_of(tmp_path / "elsewhere" / "again")
+
+
+def test_trace_of_another_model_is_refused_before_anything_runs(tmp_path):
+    recorded(tmp_path, experts=24)
+    with pytest.raises(TraceError, match="24"):
+        sweep(tiny(tmp_path, f"workload.trace={tmp_path}/recorded.npz"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_misfits_are_all_told_before_anything_runs(tmp_path):
+    experiment = tiny(
+        tmp_path,
+        "systems.0.hbm.capacity=1 MB",
+        "systems.1.hbm.capacity=2 MB",
+        "assumptions=[published, {set: published, capacity: finite}]",
+    )
+    with pytest.raises(CapacityError) as error:
+        sweep(experiment, tmp_path / "out")
+    lines = str(error.value).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["toy does not fit on small", "toy does not fit on square"]
+    assert not (tmp_path / "out").exists()
+
+
+FIELDS = [
+    "systems.0.name=other",
+    "systems.0.mesh.x=4",
+    "systems.0.hbm.latency=301ns",
+    "models.0.hidden=513",
+    "policies=[{preset: base, name: base, allocation: {offset: 8}}]",
+    "assumptions={set: published, hops: all}",
+    "workload.batch=[13]",
+    "workload.decode_steps=5",
+    "workload.seed=1",
+    "workload.trace.synthetic.stickiness=0.2",
+]
+
+
+@pytest.mark.parametrize("override", FIELDS)
+def test_key_names_everything_that_a_run_is_made_of(tmp_path, override):
+    assert expanded(tiny(tmp_path))[0].key != expanded(tiny(tmp_path, override))[0].key
+
+
+def test_key_names_nothing_else(tmp_path):
+    changed = tiny(tmp_path, "name=renamed", "systems.1.mesh.x=4", "policies=[base]", "workload.batch=[12, 77]")
+    assert expanded(changed)[0].key == expanded(tiny(tmp_path))[0].key
+    assert len({run.key for run in expanded(tiny(tmp_path))}) == tiny(tmp_path).runs
+
+
+def test_an_edited_policy_is_run_again(tmp_path):
+    _, arguments = slow_folder(tmp_path)
+    assert archsim(tmp_path, *arguments).returncode == 0
+    (tmp_path / "slow.py").write_text(SLOW_POLICY + "# edited")
+    assert archsim(tmp_path, *arguments).stderr.startswith("8 of 12 runs are there from before")
+
+
+BOTH_KINDS = "assumptions=[published, {set: published, contention: shared}]"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_schedule_gives_every_run_once(tmp_path, workers):
+    experiment = tiny(tmp_path, BOTH_KINDS)
+    schedule, given, turn = Schedule(expanded(experiment)), [], 0
+    while task := schedule.next(turn % workers):
+        schedule.compiled(task.run)
+        given.append(task.run.key)
+        turn += 1
+    assert sorted(given) == sorted(run.key for run in expanded(experiment))
+    assert all(schedule.next(worker) is None for worker in range(workers))
+
+
+def test_workers_compile_different_kernels_on_different_demands(tmp_path):
+    schedule = Schedule(expanded(tiny(tmp_path, BOTH_KINDS)))
+    first = [schedule.next(worker) for worker in (0, 1)]
+    assert all(task.cold for task in first)
+    assert {task.run.assumptions.contention for task in first} == {"reserved", "shared"}
+    assert len({task.run.demand.key for task in first}) == 2
+    schedule.compiled(first[0].run)
+    later = [schedule.next(0) for _ in range(4)]
+    assert all(task and not task.cold for task in later)
+    assert {task.run.assumptions.contention for task in later} == {first[0].run.assumptions.contention}
+
+
+def test_a_worker_waits_for_a_kernel_rather_than_compile_it_again(tmp_path):
+    schedule = Schedule(expanded(tiny(tmp_path)))
+    first, given = schedule.next(0), []
+    waiting = threading.Thread(target=lambda: given.append(schedule.next(1)))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive() and given == []
+    schedule.compiled(first.run)
+    waiting.join(10)
+    assert len(given) == 1 and not given[0].cold
+
+
+def test_a_worker_stays_with_its_demand_then_helps(tmp_path):
+    experiment = tiny(tmp_path)
+    schedule, first = Schedule(expanded(experiment)), None
+    for worker in (0, 1):
+        first = schedule.next(worker)
+        schedule.compiled(first.run)
+    rest = [schedule.next(1) for _ in range(experiment.runs - 2)]
+    demands = [task.run.demand.key for task in (first, *rest)]
+    changes = sum(one != two for one, two in zip(demands, demands[1:], strict=False))
+    assert changes == len(set(demands)) - 1 == len({run.demand.key for run in expanded(experiment)}) - 1
+
+
+def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "faulty.py").write_text("def wrong(step, **params):\n    raise RuntimeError('no idea')\n")
+    sweep(tiny(tmp_path, "policies=[base]", "workload.batch=12"), "out", jobs=1)
+    policies = "policies=[base, ep, {name: wrong, allocation: faulty:wrong}]"
+    experiment, heard = tiny(tmp_path, policies, "workload.batch=12"), Heard()
+    with pytest.raises(ArchsimError) as error:
+        sweep(experiment, "out", jobs=1, watcher=heard)
+    head, *lines = str(error.value).splitlines()
+    assert head == "2 of 6 runs failed; the others are kept in out"
+    assert lines[0] == f"small toy batch 12 wrong published: faulty:wrong: RuntimeError: no idea ({tmp_path / 'faulty.py'}:2)"
+    assert len(heard.ran) == 2
+    details = heard.failures[0].details.splitlines()
+    assert details == [f'  File "{tmp_path / "faulty.py"}", line 2, in wrong', "    raise RuntimeError('no idea')", "RuntimeError: no idea"]
+    assert len((tmp_path / "out" / "results.csv").read_text().splitlines()) == 1 + 4
+    assert not (tmp_path / "out" / "dies.csv").exists(), "is of the sweep before"
+
+
+def test_a_worker_that_dies_is_a_failed_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = "import os, signal\ndef dies(step, **params):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    (tmp_path / "deadly.py").write_text(source)
+    policies = "policies=[base, {name: dies, allocation: deadly:dies}]"
+    experiment, heard = tiny(tmp_path, policies, "workload.batch=12"), Heard()
+    with pytest.raises(ArchsimError, match="2 of 4 runs failed(.|\n)*ended by signal 9"):
+        sweep(experiment, "out", jobs=2, watcher=heard)
+    assert len(heard.ran) == 2
+
+
+def test_one_writer_at_a_time(tmp_path):
+    with sole_writer(tmp_path / "out"):
+        with pytest.raises(ArchsimError, match="another sweep is writing there"):
+            sweep(tiny(tmp_path), tmp_path / "out")
+
+
+def test_draft_is_no_file(tmp_path):
+    with pytest.raises(RuntimeError), drafted(tmp_path / "whole") as draft:
+        draft.write_text("half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".results.csv.draft").write_text("half")
+    RunStore(tmp_path)
+    assert list(tmp_path.iterdir()) == [tmp_path / "runs"]
+
+
+def slow_folder(tmp_path: Path) -> tuple[Path, list[str]]:
+    """(report's folder, arguments) of a sweep of 12 runs, a third of which take a tenth of a second each."""
+    (tmp_path / "slow.py").write_text(SLOW_POLICY)
+    return tmp_path / "out", ["sweep", str(tiny_file(tmp_path)), "--set", SLOW, "--out", "out", "--jobs", "2"]
+
+
+def wait_for(condition, process=None, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until and (process is None or process.poll() is None)
+        time.sleep(0.005)
+
+
+def workers_of(process) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("needs /proc to find worker processes")
+    return [int(pid) for pid in children.read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_killed_at_any_point_it_goes_on_from_there(tmp_path):
+    """SIGKILL again and again: what had ended is not run again, and nothing that is there is half a file."""
+    out, arguments = slow_folder(tmp_path)
+    kept = 0
+    for more in (1, 4):
+        process = start(tmp_path, *arguments)
+        wait_for(lambda: len(list(out.glob("runs/*.json"))) >= kept + more, process)  # noqa: B023
+        workers = workers_of(process)
+        process.kill()
+        process.communicate(timeout=30)
+        wait_for(lambda: not any(map(alive, workers)))  # noqa: B023
+        kept = len(list(out.glob("runs/*.json")))
+        assert all(json.loads(file.read_text())["record"]["run"] == file.stem for file in out.glob("runs/*.json"))
+        # The table follows the run that has just been kept; killed in between, it is one row behind, or not there yet.
+        table = out / "results.csv"
+        lines = table.read_text().splitlines() if table.exists() else [",".join(RUN_COLUMNS)]
+        assert lines[0] == ",".join(RUN_COLUMNS) and kept - 1 <= len(lines) - 1 <= kept
+        assert not (out / "index.html").exists()
+    ended = archsim(tmp_path, *arguments)
+    assert ended.returncode == 0, ended.stderr
+    assert f"{kept} of 12 runs are there from before" in ended.stderr
+    assert ended.stderr.count("simulated in") == 12 - kept
+    fresh = archsim(tmp_path, *arguments, "--out", "fresh")
+    assert fresh.returncode == 0 and files_of(out) == files_of(tmp_path / "fresh")
+
+
+def start_stuck(tmp_path: Path):
+    """A sweep whose two workers are in runs that do not end, one run having ended: (process, workers)."""
+    (tmp_path / "stuck.py").write_text("import time\ndef stuck(step, **params):\n    time.sleep(600)\n")
+    stuck = "policies=[ep, {name: stuck, allocation: stuck:stuck}]"
+    process = start(tmp_path, "sweep", tiny_file(tmp_path), "--set", stuck, "--out", "out", "--jobs", "2")
+    wait_for(lambda: list((tmp_path / "out").glob("runs/*.json")), process)
+    workers = workers_of(process)
+    assert len(workers) == 2 and all(map(alive, workers))
+    return process, workers
+
+
+def test_workers_end_with_their_parent_whatever_they_do(tmp_path):
+    process, workers = start_stuck(tmp_path)
+    process.kill()
+    process.communicate(timeout=10)
+    wait_for(lambda: not any(map(alive, workers)), seconds=10)
+
+
+def test_interrupted_it_keeps_what_has_ended_and_says_so(tmp_path):
+    process, workers = start_stuck(tmp_path)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    out = tmp_path / "out"
+    assert process.returncode == 130
+    assert "interrupted; the runs that have ended are kept in out" in err and "Traceback" not in err
+    assert not any(map(alive, workers))
+    assert list(out.glob("runs/*.json")) and (out / "results.csv").exists()
+
+
+def test_unguarded_script_may_sweep_beside(tmp_path):
+    """The API needs no `if __name__ == "__main__"`: workers do not import the caller's script."""
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    script = "import archsim\nprint(len(archsim.sweep(archsim.load_experiment('tiny.yaml'), 'out', jobs=2).runs))"
+    (tmp_path / "script.py").write_text(script)
+    ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "20\n", ended.stderr
+
+
+def test_prepared_runs_are_in_the_order_of_the_results(tmp_path):
+    names = [run.name for run in prepare(tiny(tmp_path)).runs]
+    assert names[:3] == [f"small toy batch 12 {policy} published" for policy in ("base", "ep", "allo")]
+    assert names[-1] == "square toy batch 40 allo+pred published"

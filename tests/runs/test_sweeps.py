@@ -1,0 +1,416 @@
+"""Sweeps: what axes, samples and constraints say, that points are what they say, and that results stream and are found again."""
+
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+from support.tiny import TINY, archsim, start
+
+from archsim.base.errors import ArchsimError, CapacityError, SpecError
+from archsim.runs import point_sweep as sweeping
+from archsim.runs import run_cache
+from archsim.runs.point_measures import Measures
+from archsim.runs.point_runs import PointRuns
+from archsim.runs.point_sweep import select, sweep_points
+from archsim.runs.sweep import Unwatched, prepare
+from archsim.runs.sweep import sweep as sweep_experiment
+from archsim.specs.loading.library import load_experiment, load_sweep
+from archsim.specs.sweeps.axis_values import counted_values
+from archsim.specs.sweeps.constraints import parse_constraint
+from archsim.specs.sweeps.plan import MEASURES, Dropped
+from archsim.specs.text.yaml import dump_yaml
+
+FIRST_LINE = len(TINY.splitlines()) + 1
+
+
+def file_of(folder, sweep, experiment=TINY, name="tiny.yaml"):
+    file = folder / name
+    file.write_text(f"{experiment}sweep:\n{sweep}", encoding="utf-8")
+    return file
+
+
+def plan_of(folder, sweep, *overrides):
+    return load_sweep(file_of(folder, sweep), overrides)
+
+
+def points_of(plan):
+    dropped = Dropped()
+    return list(plan.points(Measures().functions(), dropped)), dropped
+
+
+def one_of_everything(folder, sweep):
+    """The plan over one system, model, batch and policy."""
+    experiment = TINY.replace("batch: [12, 40]", "batch: 12").replace("[base, ep, allo, pred, allo+pred]", "[base]")
+    head, _, rest = experiment.partition("- name: square")
+    return load_sweep(file_of(folder, sweep, head + rest[rest.index("models:") :]))
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({"from": "1 TB/s", "to": "4 TB/s", "step": "1 TB/s"}, ("1 TB/s", "2 TB/s", "3 TB/s", "4 TB/s")),
+        ({"from": "0.1 TB/s", "to": "0.35 TB/s", "step": "0.1 TB/s"}, ("100 GB/s", "200 GB/s", "300 GB/s")),
+        ({"from": "1 TB/s", "to": "8 TB/s", "log": 3}, ("1 TB/s", "2.82843 TB/s", "8 TB/s")),
+        ({"from": "32 MiB", "to": "128 MiB", "factor": 2}, ("32 MiB", "64 MiB", "128 MiB")),
+        ({"from": 1, "to": 64, "factor": 4}, (1, 4, 16, 64)),
+        ({"from": 1, "to": 4, "linear": 7}, (1, 2, 3, 4)),
+        ({"from": 0.0, "to": 1.0, "linear": 3}, (0.0, 0.5, 1.0)),
+        ({"from": "10 %", "to": "30 %", "step": "10 %"}, ("10 %", "20 %", "30 %")),
+    ],
+)
+def test_ranges_are_counted_out(given, values):
+    assert counted_values(given) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("a <= 2", True),
+        ("a < 2", False),
+        ("1 < a <= 2 < b", True),
+        ("a + 1 >= b and b > a", True),
+        ("a * (b - 1) == 4", True),
+        ("b / a < 1.5", False),
+        ("-a < 0", True),
+        ("size == 1 kB and 1 TB/s == 1000 GB/s", True),
+        ("word == torus", True),
+        ("word != 'torus'", False),
+        ("inside fits", True),
+        ("nothing > 5", True),
+    ],
+)
+def test_constraints_mean_what_they_say(text, holds):
+    values = {"a": 2, "b": 3, "size": 1000, "word": "torus", "torus": "torus", "inside": True, "nothing": None}
+    assert parse_constraint(text).holds(values.__getitem__) is holds
+
+
+def test_every_combination_is_a_point_once(tmp_path):
+    sweep = "  grid: {mesh: [3x2, 2x2], hbm: {bandwidth: [1 TB/s, 2 TB/s]}, topology: [mesh, ring]}\n"
+    plan = plan_of(tmp_path, sweep, "policies=[base, ep]")
+    points, dropped = points_of(plan)
+    assert plan.combinations == 8 * 2 * 2 * 2 and dropped.total + len(points) == plan.combinations
+    seen = {(p.system.mesh.x, p.system.hbm.bandwidth_bytes_per_s, p.system.topology.name, p.system.source, p.batch, p.policy.name) for p in points}
+    assert len(seen) == 8 * 2 * 2
+    # The two systems of the experiment differ in their mesh, which the axis replaces: but their names differ, too.
+    assert len(points) == plan.combinations
+    assert [plan.point(p.index).system.name for p in points] == [p.system.name for p in points]
+    assert load_experiment(tmp_path / "tiny.yaml", ["policies=[base, ep]"]) == plan.experiment
+
+
+def test_linked_axes_move_together_and_groups_multiply(tmp_path):
+    sweep = "  zip:\n  - {mesh: [3x2, 4x2, 5x2], llc.capacity: [1 MiB, 2 MiB, 3 MiB]}\n  - {d2d.bandwidth: [1 TB/s, 2 TB/s], compute.dtype: [fp8, fp16]}\n"
+    points, _ = points_of(one_of_everything(tmp_path, sweep))
+    assert [(p.system.mesh.x, p.system.llc.capacity_bytes >> 20) for p in points] == [(3, 1), (3, 1), (4, 2), (4, 2), (5, 3), (5, 3)]
+    assert {(p.system.d2d.bandwidth_bytes_per_s, p.system.compute.dtype) for p in points} == {(1e12, "fp8"), (2e12, "fp16")}
+
+
+SAMPLED = "  sample: {{method: {}, count: 16, seed: {}, over: {{hbm.bandwidth: {{from: 1 TB/s, to: 16 TB/s, scale: log}}, decision.fsm.lanes: {{from: 1, to: 16}}, topology: [mesh, torus]}}}}\n"
+
+
+@pytest.mark.parametrize("method", ["latin_hypercube", "sobol"])
+def test_samples_are_seeded_and_fill_every_stratum(tmp_path, method):
+    points, other = (points_of(one_of_everything(tmp_path, SAMPLED.format(method, seed)))[0] for seed in (3, 4))
+    again, _ = points_of(one_of_everything(tmp_path, SAMPLED.format(method, 3)))
+    values = [(p.system.hbm.bandwidth_bytes_per_s, p.system.decision.fsm.lanes, p.system.topology.name) for p in points]
+    assert values == [(p.system.hbm.bandwidth_bytes_per_s, p.system.decision.fsm.lanes, p.system.topology.name) for p in again]
+    assert values != [(p.system.hbm.bandwidth_bytes_per_s, p.system.decision.fsm.lanes, p.system.topology.name) for p in other]
+    bandwidth, lanes, names = zip(*values, strict=True)
+    assert sorted(np.floor(np.log2(np.array(bandwidth) / 1e12) * 4).astype(int)) == list(range(16))
+    assert sorted(lanes) == list(range(1, 17)) and names.count("torus") == 8
+
+
+def test_any_part_may_vary(tmp_path):
+    sweep = (
+        "  zip:\n    system: [dojo, {like: dojo, name: slow, hbm: {latency: 1 us}}]\n    model: [qwen3-235b-a22b, deepseek-v3]\n"
+        "    policy: [ep, {preset: allo, name: blocks, allocation: {block_tokens: 9}}]\n    assumptions: [published, {set: physical, contention: reserved}]\n"
+        "    workload.batch: [8, 16]\n    workload.trace.synthetic.popularity_skew: [0.0, 1.0]\n    workload.seed: [1, 2]\n    engine: [event, event]\n"
+    )
+    bare = "name: x\nworkload: {trace: {synthetic: {}}, decode_steps: 2}\n"
+    plan = load_sweep(file_of(tmp_path, sweep, bare))
+    first, second = points_of(plan)[0]
+    assert (first.system.name, second.system.name, second.system.hbm.latency_ns) == ("dojo", "slow", 1000)
+    assert (first.model.name, second.model.name) == ("qwen3-235b-a22b", "deepseek-v3")
+    assert second.policy.allocation.params["block_tokens"] == 9 and first.policy.name == "ep"
+    assert (first.assumptions.label, second.assumptions.label) == ("published", "physical+contention=reserved")
+    assert (first.batch, second.batch, first.workload.seed) == (8, 16, 1)
+    assert [p.workload.trace.synthetic.popularity_skew for p in (first, second)] == [0, 1]
+
+
+def test_a_parameter_leaves_policies_without_it_as_they_are(tmp_path):
+    plan = plan_of(tmp_path, "  grid: {policy.allocation.block_tokens: [4, 8]}\n", "workload.batch=12", "policies=[base, allo]")
+    points, dropped = points_of(plan)
+    assert dropped.repeats == 2 and len(points) == 2 * (1 + 2)
+    cells = {(p.parts["policy"].name, plan.cells(p)["axis.policy.allocation.block_tokens"]) for p in points}
+    assert cells == {("base", None), ("allo", 4), ("allo", 8)}
+    assert {p.policy.name for p in points if p.parts["policy"].name == "base"} == {"base"}
+
+
+def test_what_follows_from_a_key_follows_its_axis(tmp_path):
+    plan = one_of_everything(tmp_path, "  grid: {decision.firmware.core: [a72, a76], model.expert_ffn: [256, 128]}\n")
+    points, _ = points_of(plan)
+    assert {(p.system.decision.firmware.core, p.system.decision.firmware.clock_hz) for p in points} == {("a72", 2.5e9), ("a76", 3e9)}
+    assert all(p.model.shared_ffn == p.model.expert_ffn for p in points)
+
+
+def test_equal_parts_have_equal_names_in_any_sweep(tmp_path):
+    one = one_of_everything(tmp_path, "  grid: {mesh: [2x2, 4x2], hbm.bandwidth: [1 TB/s]}\n")
+    other = one_of_everything(tmp_path, "  grid: {hbm.bandwidth: [2 TB/s, 1 TB/s], mesh: [4x2]}\n")
+    names = [{p.system.name: p.system for p in points_of(plan)[0]} for plan in (one, other)]
+    (shared,) = names[0].keys() & names[1].keys()
+    assert names[0][shared] == names[1][shared] and shared.startswith("small.")
+
+
+def test_constraints_drop_what_breaks_them_and_count_it(tmp_path):
+    sweep = "  grid: {mesh: [2x2, 4x2, 8x2], hbm.bandwidth: [1 TB/s, 2 TB/s, 4 TB/s]}\n  where: [dies <= 8, hbm.bandwidth >= 2 * d2d.bandwidth, policy == base]\n"
+    points, dropped = points_of(one_of_everything(tmp_path, sweep))
+    assert [(p.system.dies, p.system.hbm.bandwidth_bytes_per_s) for p in points] == [(4, 2e12), (4, 4e12), (8, 2e12), (8, 4e12)]
+    assert dropped.by_constraint == {"dies <= 8": 3, "hbm.bandwidth >= 2 * d2d.bandwidth": 2}
+
+
+def test_measures_are_those_of_the_machine(tmp_path):
+    plan = one_of_everything(tmp_path, "  grid: {mesh: [2x2, 8x8], hbm.capacity: [4 MB, 4 GB], decision.fsm.lanes: [1, 4096]}\n")
+    points, _ = points_of(plan)
+    ask = Measures().functions()
+    assert set(ask) == set(MEASURES)
+    assert [ask["dies"](p) for p in points] == [4] * 4 + [64] * 4
+    for name in ("area_mm2", "silicon_mm2", "cost_usd"):
+        assert ask[name](points[0]) < ask[name](points[4]), name
+    assert ask["area_mm2"](points[0]) < ask["area_mm2"](points[1]), "lanes take silicon"
+    # 16 experts of 3 × 512 × 256 × 2 B in 2 layers on 4 dies, and the shared one on each: 7.9 MB a die.
+    assert [ask["hbm_capacity"](p) for p in points] == [False, False, True, True] + [True] * 4
+    weights = 3 * 512 * 256 * 2 * 2
+    assert 0.9 * 4e6 > weights * (16 / 64 + 1) and 0.9 * 4e6 < weights * (16 / 4 + 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "sweep", "problem"),
+    [
+        (2, "  gird: {mesh: [2x2]}", "sweep.gird: unknown key; did you mean 'grid'?"),
+        (2, "  grid: {hbm.bandwith: [1 TB/s]}", "sweep.grid.hbm.bandwith.0: unknown key; did you mean 'bandwidth'?"),
+        (2, "  grid: {hmb.bandwidth: [1 TB/s]}", "unknown key 'hmb'; did you mean 'hbm'?"),
+        (2, "  grid: {source: [a]}", "write system.source or model.source or assumptions.source"),
+        (2, "  grid: {mesh: 2x2}", "expected a list of values or a range"),
+        (2, "  grid: {mesh: []}", "needs at least one value"),
+        (2, "  grid: [mesh]", "expected a mapping of paths and values"),
+        (3, "  grid:\n    mesh: [2x2, 0x2]", "sweep.grid.mesh.1.x: 0 is out of range; expected 1 to 64"),
+        (4, "  grid:\n    mesh:\n    - two by two", "expected two sides such as 5x5, or {x: 5, y: 5}, not 'two by two'"),
+        (2, "  grid: {topology: [torus, rign]}", "unknown value 'rign'; did you mean 'ring'?"),
+        (2, "  grid: {model: [deepseek-v4]}", "unknown model 'deepseek-v4'; did you mean 'deepseek-v3'?"),
+        (2, "  grid: {workload.batch: [8, many]}", "sweep.grid.workload.batch.1: expected a batch, an integer from 1 to 10000000, not the text 'many'"),
+        (2, "  grid: {engine: [evnet]}", "unknown value 'evnet'; did you mean 'event'?"),
+        (2, "  grid: {policy.allocation.block_token: [8]}", "no policy of the experiment has the parameter 'block_token'; did you mean 'block_tokens'?"),
+        (2, "  grid: {policy.allocation.block_tokens: [0]}", "block_tokens.0: 0 is out of range; expected 1 to"),
+        (2, "  grid: {assumptions.set: [physical]}", "make the whole an axis, assumptions: [...]"),
+        (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB}}", "from is a bandwidth, to is a size"),
+        (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s}}", "a range is counted by one of step, factor, linear, log; none is given"),
+        (2, "  grid: {hbm.bandwidth: {from: 2 TB/s, to: 1 TB/s, log: 3}}", "from '2 TB/s' is not below to '1 TB/s'"),
+        (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s, lgo: 3}}", "unknown key 'lgo' of a range; did you mean 'log'?"),
+        (2, "  grid: {mesh.x: {from: 1, to: 4, step: 1 ns}}", "step: expected a pure number above 0"),
+        (2, "  grid: {llc: {capacity: [1 MiB]}, system.llc.capacity: [2 MiB]}", "system.llc.capacity is an axis already"),
+        (2, "  zip: {mesh: [2x2, 3x2], llc.capacity: [1 MiB]}", "equally many values; system.mesh has 2, system.llc.capacity has 1"),
+        (2, "  sample: {method: sobel, count: 4, over: {mesh: [2x2]}}", "sweep.sample.method: unknown value 'sobel'; did you mean 'sobol'?"),
+        (2, "  sample: {over: {mesh: [2x2]}}", "sweep.sample.count: expected a whole number from 1"),
+        (2, "  sample: {count: 3}", "needs axes in over"),
+        (1, "  where: [dies < 3]", "varies nothing; give axes in grid, zip or sample"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [dies <= ]", "sweep.where.0: 'dies <=': expected a number, a name or '(' at its end"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [dies 8]", "expected one of <= < >= > == != instead of '8'"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [\"dies < 8; import os\"]", "cannot be read from"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [area_mm <= 8]", "unknown name 'area_mm'; did you mean 'area_mm2'?"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [hbm.bandwith > 1 TB/s]", "unknown name 'hbm.bandwith'; did you mean 'hbm.bandwidth'?"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [mesh == 4]", "'mesh' is no single value; compare one of its keys: x, y"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [dies fits]", "only hbm_capacity fits or does not; dies is a number"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [hbm_capacity <= 4]", "write `hbm_capacity fits`"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [5]", "expected a constraint such as dies <= 64, not the number 5"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(tmp_path, line, sweep, problem):
+    with pytest.raises(SpecError) as told:
+        plan_of(tmp_path, f"{sweep}\n")
+    assert problem in str(told.value)
+    assert str(told.value).startswith(f"{tmp_path / 'tiny.yaml'}:{FIRST_LINE + line - 1}: sweep")
+
+
+def test_a_combination_that_cannot_be_is_told_with_its_point(tmp_path):
+    edges = "{name: edges, edges: [[0, 1], [1, 2], [2, 3]]}"
+    plan = one_of_everything(tmp_path, "  grid: {topology: [mesh, ring], mesh: [2x2, 3x2]}\n  zip: {compute.dtype: [fp8]}\n".replace("ring", "torus"))
+    assert len(points_of(plan)[0]) == 4
+    with pytest.raises(SpecError, match="no route from die 0 to dies 4, 5"):
+        one_of_everything(tmp_path, f"  grid: {{topology: [{edges}], mesh: [2x2, 3x2]}}\n")
+    head = "name: x\nworkload: {trace: {synthetic: {}}, batch: 4}\nmodels: [qwen3-235b-a22b]\npolicies: [base]\nsystems: [{like: dojo, name: d, mesh: 2x2}]\n"
+    plan = load_sweep(file_of(tmp_path, f"  grid: {{topology: [{edges}], mesh: [2x2, 3x2]}}\n", head))
+    with pytest.raises(SpecError, match=r"no route from die 0 to dies 4, 5.* \(point 1: system.topology .*, system.mesh 3x2\)"):
+        points_of(plan)
+
+
+SWEEP = "  grid: {mesh: [3x2, 2x2], topology: [mesh, switch], policy.allocation.block_tokens: [4, 512]}\n"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """(plan, folder of its results), in parts of 7."""
+    folder = tmp_path_factory.mktemp("swept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeping, "PART_RUNS", 7)
+        plan = plan_of(folder, SWEEP, *OF_ONE_SYSTEM)
+        sweep_points(plan, folder / "out", 1, Unwatched())
+    return plan, folder / "out"
+
+
+OF_ONE_SYSTEM = ("workload.batch=[12, 40]", "policies=[base, allo]")
+
+
+def rows_of(folder):
+    return parquet.read_table(folder / "results.parquet").to_pylist()
+
+
+def test_results_have_a_row_for_every_point_with_its_axes(swept):
+    plan, folder = swept
+    points, _ = points_of(plan)
+    rows = rows_of(folder)
+    assert [row["point"] for row in rows] == [p.index for p in points]
+    for row, point in zip(rows, points, strict=True):
+        assert row["axis.system.mesh"] == f"{point.system.mesh.x}x{point.system.mesh.y}"
+        assert row["axis.system.topology"] == point.system.topology.name and row["batch"] == point.batch
+        assert (row["speedup_vs_base"] == 1) == (row["policy"] == "base") and row["speedup_vs_base"] > 0
+    assert len(list((folder / "parts").iterdir())) == -(-len(points) // 7)
+    assert not list((folder / "runs").iterdir())
+
+
+def test_a_point_is_an_experiment_that_can_be_run_alone(swept, tmp_path):
+    plan, folder = swept
+    row = rows_of(folder)[-1]
+    file = tmp_path / "point.yaml"
+    file.write_text(dump_yaml(plan.resolved(plan.point(row["point"]))), encoding="utf-8")
+    alone = load_experiment(file)
+    assert prepare(alone).runs[0].key == row["run"] == PointRuns().run(plan.point(row["point"])).key
+    (result,) = sweep_experiment(alone, tmp_path / "out", jobs=1).runs.rows
+    differ = {name for name, value in result.items() if value != row[name]}
+    assert differ <= {"speedup_vs_base"}, "base is not in the experiment of one point"
+
+
+def test_results_do_not_depend_on_what_was_kept_or_on_the_parts(swept, tmp_path, monkeypatch):
+    plan, folder = swept
+    out = tmp_path / "out"
+    monkeypatch.setattr(sweeping, "PART_RUNS", 7)
+    monkeypatch.setattr(run_cache, "WORTH_S", np.inf)
+    monkeypatch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
+    killed = iter(range(10))
+
+    class Killed(Unwatched):
+        def finished(self, run, record):
+            if next(killed) == 9:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep_points(plan, out, 1, Killed())
+    assert not (out / "results.parquet").exists()
+    assert len(list((out / "parts").iterdir())) == 1 and len(list((out / "runs").iterdir())) == 3
+    done = []
+
+    class Counting(Unwatched):
+        def finished(self, run, record):
+            done.append(run.key)
+
+    sweep_points(plan, out, 1, Counting())
+    assert len(done) == len(rows_of(folder)) - 10
+    assert (out / "results.parquet").read_bytes() == (folder / "results.parquet").read_bytes()
+    part = sorted((out / "parts").iterdir())[1]
+    part.write_bytes(part.read_bytes()[:-100])  # torn
+    sweep_points(plan, out, 1, Counting())
+    assert len(done) == len(rows_of(folder)) - 10 + 7
+    assert (out / "results.parquet").read_bytes() == (folder / "results.parquet").read_bytes()
+
+
+def test_a_run_that_another_sweep_has_made_is_not_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(run_cache, "WORTH_S", 0.0)
+    done = []
+
+    class Counting(Unwatched):
+        def finished(self, run, record):
+            done.append(run.key)
+
+    narrow = one_of_everything(tmp_path, "  grid: {mesh: [3x2, 2x2], hbm.bandwidth: [2 TB/s]}\n")
+    wide = one_of_everything(tmp_path, "  grid: {hbm.bandwidth: [1 TB/s, 2 TB/s], mesh: [2x2, 3x2]}\n")
+    sweep_points(narrow, tmp_path / "narrow", 1, Counting())
+    assert len(done) == 2
+    sweep_points(wide, tmp_path / "wide", 1, Counting())
+    assert len(done) == 4
+    shared = {row["run"]: row for row in rows_of(tmp_path / "narrow")}
+    again = [row for row in rows_of(tmp_path / "wide") if row["run"] in shared]
+    assert len(again) == 2
+    for row in again:
+        assert {k: v for k, v in row.items() if k != "point"} == {k: v for k, v in shared[row["run"]].items() if k != "point"}
+
+
+def test_a_cluster_gives_the_same_rows(tmp_path, monkeypatch):
+    pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
+    from test_cluster import Cluster
+
+    plan = one_of_everything(tmp_path, "  grid: {mesh: [3x2, 2x2], topology: [mesh, switch]}\n")
+    for out in ("here", "there"):
+        monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / f"cache of {out}"))
+        cluster = Cluster(tmp_path, workers=1) if out == "there" else None
+        try:
+            sweep_points(plan, tmp_path / out, 1, Unwatched(), cluster and cluster.address)
+        finally:
+            if cluster:
+                cluster.end()
+    assert (tmp_path / "here" / "results.parquet").read_bytes() == (tmp_path / "there" / "results.parquet").read_bytes()
+
+
+def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
+    (tmp_path / "failing.py").write_text("def fail(step, **params):\n    raise ValueError('on purpose')\n")
+    monkeypatch.chdir(tmp_path)
+    plan = one_of_everything(tmp_path, "  grid: {policy: [base, {name: bad, allocation: 'failing:fail'}]}\n")
+    with pytest.raises(ArchsimError, match="1 of 2 runs failed(.|\n)*on purpose"):
+        sweep_points(plan, tmp_path / "out", 1, Unwatched())
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 1
+
+
+def test_points_that_do_not_fit_are_told_before_anything_runs(tmp_path):
+    sweep = "  grid: {assumptions: [physical], hbm.capacity: [1 MB, 4 GB], mesh: [2x2, 3x2]}\n"
+    with pytest.raises(CapacityError, match=r"2 of 4 points do not fit .* point 0 \(toy on .*1 MB.*where: \[hbm_capacity fits\]"):
+        select(one_of_everything(tmp_path, sweep))
+    assert len(select(one_of_everything(tmp_path, f"{sweep}  where: hbm_capacity fits\n")).kept) == 2
+    with pytest.raises(ArchsimError, match="no point is left of 4: dropped 4 by `dies > 99`"):
+        select(one_of_everything(tmp_path, f"{sweep}  where: dies > 99\n"))
+
+
+def test_commands(tmp_path):
+    file_of(tmp_path, f"{SWEEP}  where: [dies < 6]\n", TINY.replace("[base, ep, allo, pred, allo+pred]", "[base, allo]"))
+    assert "a sweep over 3 axes: 64 points, before 1 constraint" in archsim(tmp_path, "check", "tiny.yaml").stdout
+    listed = archsim(tmp_path, "sweep", "tiny.yaml", "--dry-run").stdout
+    assert "24 of 64 points run; 24 dropped by `dies < 6`; 16 repeat another" in listed
+    point = archsim(tmp_path, "sweep", "tiny.yaml", "--point", "63").stdout
+    (tmp_path / "point.yaml").write_text(point, encoding="utf-8")
+    assert load_experiment(tmp_path / "point.yaml").runs == 1
+    assert "the sweep has 64" in archsim(tmp_path, "sweep", "tiny.yaml", "--point", "64").stderr
+    process = start(tmp_path, "sweep", "tiny.yaml", "--jobs", "1", "--out", "out")
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert "highest decode throughput" in out and "results: out/results.parquet" in out
+    again = archsim(tmp_path, "sweep", "out/manifest.yaml", "--jobs", "1", "--out", "again")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again" / "results.parquet").read_bytes() == (tmp_path / "out" / "results.parquet").read_bytes()
+
+
+def test_an_analytical_sweep_carries_a_sample_of_the_event_engine(tmp_path):
+    one_of_everything(tmp_path, "  grid: {engine: [analytical, event], hbm.bandwidth: [1 TB/s, 2 TB/s, 4 TB/s]}\n")
+    swept = archsim(tmp_path, "sweep", "tiny.yaml", "--jobs", "1", "--out", "out")
+    assert swept.returncode == 0, swept.stderr
+    assert "3 of 3 points also on the event engine" in swept.stdout and "error of decode time: median" in swept.stdout
+    engines = parquet.read_table(tmp_path / "out" / "results.parquet", columns=["engine", "axis.engine"]).to_pylist()
+    assert [row["engine"] for row in engines] == ["analytical"] * 3 + ["event"] * 3
+    assert (tmp_path / "out" / "comparison.json").is_file()
+
+
+def test_the_shipped_design_space_has_ten_thousand_points():
+    from archsim.specs.loading.config_files import shipped_configs
+
+    plan = load_sweep(shipped_configs() / "design_space.yaml")
+    selection = select(plan)
+    assert len(selection.kept) >= 10_000 and selection.dropped.total == plan.combinations - len(selection.kept)
+    assert {plan.point(index).system.topology.name for index in selection.kept[::97]} >= {"mesh", "torus", "switch", "fully_connected"}

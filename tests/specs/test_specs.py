@@ -1,0 +1,491 @@
+"""Specs that are valid: what is read, found, overridden and written again."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import archsim
+from archsim.cli.main import main
+from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
+from archsim.specs.loading.config_files import named_files, shipped_configs
+from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.machine.system import D2DSpec, SystemSpec
+from archsim.specs.machine.utilisation import published_utilisation
+from archsim.specs.policies import PRESETS, RULES
+from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
+from archsim.specs.text.yaml import dump_yaml, parse_yaml, resolve_scalar
+
+ROOT = Path(__file__).resolve().parents[2]
+DOJO = ROOT / "configs" / "dojo.yaml"
+
+# machine.md's tables: mesh, HBM bytes/s, D2D bytes/s, HBM bytes, FLOP/s, dtype
+SYSTEMS = {
+    "dojo": (5, 5, 2e12, 1.5e12, 80 * 10**9, 1e15, "fp8"),
+    "tsmc_sow": (3, 8, 2e12, 1.5e12, 80 * 10**9, 1e15, "fp8"),
+    "dojo_enhanced": (5, 5, 8e12, 2e12, 180 * 10**9, 4.5e15, "fp8"),
+    "isca26_dojo": (5, 5, 3.35e12, 1.741e12, 80 * 10**9, 1e15, "fp16"),
+    "isca26_tsmc_sow": (3, 8, 3.35e12, 1.741e12, 80 * 10**9, 1e15, "fp16"),
+}
+# MoE layers (of), first MoE layer, hidden, expert FFN, experts, top-k, shared experts, shared FFN
+MODELS = {
+    "deepseek-v3": (58, 61, 3, 7168, 2048, 256, 8, 1, 2048),
+    "qwen3-235b-a22b": (94, 94, 0, 4096, 1536, 128, 8, 0, 1536),
+    "kimi-k2": (60, 61, 1, 7168, 2048, 384, 8, 1, 2048),
+    "llama-4-maverick": (24, 48, 1, 5120, 8192, 128, 1, 1, 8192),
+    "glm-4.5": (89, 92, 3, 5120, 1536, 160, 8, 1, 1536),
+    "mixtral-8x7b": (32, 32, 0, 4096, 14336, 8, 2, 0, 14336),
+    "olmoe-1b-7b": (16, 16, 0, 2048, 1024, 64, 8, 0, 1024),
+    "gpt-oss-20b": (24, 24, 0, 2880, 2880, 32, 4, 0, 2880),
+    "deepseek-v2-lite": (26, 27, 1, 2048, 1408, 64, 6, 2, 1408),
+    "qwen1.5-moe-a2.7b": (24, 24, 0, 2048, 1408, 60, 4, 1, 4 * 1408),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_shipped_system(name):
+    system = load_system(name)
+    found = (system.mesh.x, system.mesh.y, system.hbm.bandwidth_bytes_per_s, system.d2d.bandwidth_bytes_per_s)
+    found += (system.hbm.capacity_bytes, system.compute.peak_flop_per_s, system.compute.dtype)
+    assert found == SYSTEMS[name]
+    assert (system.llc.capacity_bytes, system.llc.hit_ns, system.llc.miss_ns, system.llc.write_ns) == (
+        2**26,
+        100,
+        110,
+        30,
+    )
+    assert (system.d2d.hop_latency_ns, system.d2d.request_bytes, system.hbm.latency_ns) == (200, 16, 300)
+    assert (system.hbm.reserved_fraction, system.name) == (0.1, name)
+    assert system.dies == system.mesh.x * system.mesh.y
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_shipped_model(name):
+    model = load_model(name)
+    found = (
+        len(model.moe_layer_ids),
+        model.layers,
+        model.moe_layer_ids[0],
+        model.hidden,
+        model.expert_ffn,
+        model.experts,
+    )
+    found += (model.top_k, model.shared_experts, model.shared_ffn)
+    assert found == MODELS[name]
+    assert model.name == name
+    assert model.slice_weights == model.hidden * model.expert_ffn
+
+
+def test_no_shipped_file_is_left_out_of_the_tables():
+    assert set(named_files("systems")) == set(SYSTEMS)
+    assert set(named_files("models")) == set(MODELS)
+
+
+def test_llama_4_has_moe_in_the_odd_layers():
+    assert load_model("llama-4-maverick").moe_layer_ids == tuple(range(1, 48, 2))
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem)
+def test_shipped_experiment(file, request):
+    overrides = []
+    if file.stem == "published_llama4":
+        trace = request.getfixturevalue("shared") / "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
+        overrides = [f"workload.trace={trace}"]
+    experiment = load_experiment(file, overrides)
+    assert experiment.policies[0].name == "base"
+    assert experiment.name.replace("-", "_") == file.stem
+
+
+def test_system_like_another(tmp_path):
+    file = tmp_path / "experiment.yaml"
+    systems = "[{like: dojo, name: mine, mesh: {y: 3}, decision: {executor: host, host: {time: 50 us}}}, dojo]"
+    file.write_text(re.sub(r"systems: .*", f"systems: {systems}", DOJO.read_text()))
+    mine, dojo = load_experiment(file, ["systems.0.hbm.latency=400 ns"]).systems
+    assert (mine.mesh.x, mine.mesh.y, mine.hbm.latency_ns, mine.decision.host.time_ns) == (5, 3, 400, 50e3)
+    same = {"name": "dojo", "mesh": dojo.mesh, "decision": dojo.decision, "hbm": dojo.hbm}
+    assert mine.model_copy(update=same) == dojo
+    assert mine.hbm.model_copy(update={"latency_ns": 300.0}) == dojo.hbm
+    written = tmp_path / "manifest.yaml"
+    written.write_text(dump_yaml(load_experiment(file).resolved()))
+    assert "like: dojo" not in written.read_text()
+    assert load_experiment(written) == load_experiment(file)
+
+
+def test_bytes_of_a_weight():
+    assert load_system("dojo").compute.dtype_bytes == 1
+    assert load_system("isca26_dojo").compute.dtype_bytes == 2
+
+
+# --- quantities -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"),
+    [
+        ("3.35 TB/s", BANDWIDTH, 3.35e12),
+        ("2TB/s", BANDWIDTH, 2e12),
+        ("1 GiB/s", BANDWIDTH, 2.0**30),
+        ("64 MiB", SIZE, 64 * 2**20),
+        ("80 GB", SIZE, 80e9),
+        ("1.5 kB", SIZE, 1500),
+        ("16 B", SIZE, 16),
+        ("1e3 B", SIZE, 1000),
+        ("200 ns", TIME, 200),
+        ("0.2 us", TIME, 200),
+        ("0.2 \u00b5s", TIME, 200),
+        ("0.2 \u03bcs", TIME, 200),
+        ("1 ms", TIME, 1e6),
+        ("1 s", TIME, 1e9),
+        ("989 TFLOP/s", COMPUTE, 989e12),
+        ("1 PFLOP/s", COMPUTE, 1e15),
+    ],
+)
+def test_quantity(text, dimension, value):
+    assert float(parse_quantity(text, dimension)) == value
+
+
+@given(st.floats(min_value=1e-6, max_value=1e18, allow_nan=False), st.sampled_from([BANDWIDTH, COMPUTE, TIME]))
+def test_written_quantity_reads_back_exactly(value, dimension):
+    assert float(parse_quantity(format_quantity(value, dimension), dimension)) == value
+
+
+@given(st.integers(min_value=1, max_value=10**15))
+def test_written_size_reads_back_exactly(value):
+    assert int(parse_quantity(format_quantity(value, SIZE), SIZE)) == value
+
+
+def test_quantities_are_written_as_people_write_them():
+    assert format_quantity(3.35e12, BANDWIDTH) == "3.35 TB/s"
+    assert format_quantity(64 * 2**20, SIZE) == "64 MiB"
+    assert format_quantity(80 * 10**9, SIZE) == "80 GB"
+    assert format_quantity(200.0, TIME) == "200 ns"
+
+
+def test_python_may_use_attribute_names_and_plain_numbers():
+    by_name = D2DSpec(bandwidth_bytes_per_s=1.5e12, hop_latency_ns=200, request_bytes=16)
+    assert by_name == D2DSpec(bandwidth="1.5 TB/s")
+
+
+# --- YAML -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1.7e12", 1.7e12),
+        ("200e-9", 200e-9),
+        ("1e3", 1000.0),
+        ("1.7E+12", 1.7e12),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("-3", -3),
+        ("0", 0),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        *((text, text) for text in ("on", "off", "yes", "no", "y", "1:30", "017", "0x1F", "0o17", "1_000", ".nan", ".inf", "nan", "inf", "e3", ".", "+", "-", "1e", ".e3", "2024-01-01", "3 TB/s", "tRUE")),
+    ],
+)  # fmt: skip
+def test_plain_scalar(text, value):
+    found = resolve_scalar(text)
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_quoted_scalars_are_text():
+    assert parse_yaml("a: '1'\nb: \"true\"\nc: |\n  5\n", "t").data == {"a": "1", "b": "true", "c": "5\n"}
+
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+_TRAPS = st.sampled_from(
+    ["1e3", "on", "017", "1:30", "null", "~", "", " x ", "- a", "a: b", "1.7e12", "0x1F", "<<", "=", "\ufeff"]
+)
+_TREES = st.recursive(
+    _SCALARS | _TRAPS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | _TRAPS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(_TREES)
+def test_written_yaml_reads_back_equal(tree):
+    assert parse_yaml(dump_yaml({"root": tree}), "t").data == {"root": tree}
+
+
+# --- references and overrides -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["systems", "models", "assumptions", ""])
+def test_libyaml_reads_what_the_parser_in_python_reads(folder, monkeypatch):
+    texts = [path.read_text(encoding="utf-8") for path in sorted((shipped_configs() / folder).glob("*.yaml"))]
+    texts += ["a: 'x'\nb: \"y\"\nc: |\n  z\nd: &e [1, ~]\nf: *e\n", "- " * 200 + "a"]
+    fast = [parse_yaml(text, "file") for text in texts]
+    monkeypatch.setattr(yaml, "__with_libyaml__", False)
+    slow = [parse_yaml(text, "file") for text in texts]
+    assert [(tree.data, tree.places) for tree in fast] == [(tree.data, tree.places) for tree in slow]
+
+
+def test_named_path_and_inline_systems_are_the_same(tmp_path):
+    inline = dump_yaml({"systems": [load_system("dojo").model_dump(mode="json", by_alias=True)]})
+    rest = "name: x\nmodels: [olmoe-1b-7b]\nworkload: {trace: {synthetic: {}}, batch: 8}\npolicies: [base]\n"
+    found = []
+    for number, systems in enumerate((inline, "systems: [dojo]\n", f"systems: [{ROOT}/configs/systems/dojo.yaml]\n")):
+        (tmp_path / f"{number}.yaml").write_text(rest + systems)
+        found.append(load_experiment(tmp_path / f"{number}.yaml"))
+    assert found[0] == found[1] == found[2]
+
+
+def test_files_beside_the_experiment_come_first(tmp_path):
+    (tmp_path / "systems").mkdir()
+    text = (ROOT / "configs" / "systems" / "dojo.yaml").read_text().replace("{x: 5, y: 5}", "{x: 2, y: 2}")
+    (tmp_path / "systems" / "dojo.yaml").write_text(text)
+    (tmp_path / "e.yaml").write_text(DOJO.read_text())
+    assert load_experiment(tmp_path / "e.yaml").systems[0].dies == 4
+    assert load_experiment(DOJO).systems[0].dies == 25
+
+
+def test_overrides():
+    experiment = load_experiment(
+        DOJO,
+        [
+            "workload.batch=[64]",
+            "systems.0.d2d.bandwidth=2TB/s",
+            "systems.0.llc.ways=4",
+            "models=[mixtral-8x7b]",
+            "models.0.top_k=1",
+            "policies=[allo, base]",
+            "policies.0.allocation.block_tokens=128",
+            "assumptions=physical",
+            "assumptions.contention=reserved",
+            "workload.trace.synthetic.seed=1e3",
+        ],
+    )
+    assert experiment.workload.batch == (64,)
+    assert experiment.systems[0].d2d.bandwidth_bytes_per_s == 2e12
+    assert experiment.systems[0].llc.ways == 4
+    assert (experiment.models[0].name, experiment.models[0].top_k) == ("mixtral-8x7b", 1)
+    assert experiment.policies[0].allocation.params == {"block_tokens": 128, "candidates": 5}
+    assert [each.label for each in experiment.assumptions] == ["physical+contention=reserved"]
+    assert experiment.workload.trace.synthetic.seed == 1000
+
+
+def test_override_of_a_name_that_is_not_there_mends_it(tmp_path):
+    (tmp_path / "e.yaml").write_text(DOJO.read_text().replace("systems: [dojo]", "systems: [gone]"))
+    assert load_experiment(tmp_path / "e.yaml", ["systems=[dojo]"]).systems == load_experiment(DOJO).systems
+
+
+def test_trace_is_found_from_the_current_directory_then_around_the_file(tmp_path, monkeypatch):
+    (tmp_path / "reports" / "x").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "t.npz").touch()
+    file = tmp_path / "reports" / "x" / "manifest.yaml"
+    file.write_text(
+        "name: x\nsystems: [dojo]\nmodels: [olmoe-1b-7b]\nworkload: {trace: data/t.npz, batch: 1}\npolicies: [base]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert load_experiment(file).workload.trace == "data/t.npz"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load_experiment(file).workload.trace == os.path.join("..", "data", "t.npz")
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+def test_presets_are_made_of_known_rules():
+    for preset in PRESETS.values():
+        assert all(rule in RULES[part] for part, rule in preset.items())
+
+
+def _policies(tmp_path, text):
+    (tmp_path / "e.yaml").write_text(
+        DOJO.read_text().replace("policies: [base, ep, allo, pred, allo+pred]", f"policies: {text}")
+    )
+    return load_experiment(tmp_path / "e.yaml").policies
+
+
+def test_a_policy_starts_from_a_preset(tmp_path):
+    mine, paper = _policies(
+        tmp_path,
+        "[{name: mine, preset: allo+pred, allocation: {block_tokens: 64}, prediction: {top_n: 3}}, allo-paper]",
+    )
+    assert (mine.allocation.name, mine.allocation.params) == ("isca26", {"block_tokens": 64, "candidates": 5})
+    assert (mine.prediction.name, mine.prediction.params) == ("heatmap", {"top_n": 3})
+    assert (paper.allocation.name, paper.allocation.params) == ("paper", {"block_tokens": 50, "distance": 1})
+
+
+def test_another_rule_takes_its_own_defaults(tmp_path):
+    (mine,) = _policies(
+        tmp_path, "[{name: mine, preset: allo, allocation: paper, prediction: {name: heatmap, top_fraction: 50 %}}]"
+    )
+    assert mine.allocation.params == {"block_tokens": 50, "distance": 1}
+    assert mine.prediction.params == {"top_fraction": 0.5}
+
+
+def test_own_function_from_the_current_directory(tmp_path, monkeypatch):
+    (tmp_path / "my_rules_for_test.py").write_text("def allocate(step, greed):\n    return greed\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (mine,) = _policies(tmp_path, "[{name: mine, allocation: {name: 'my_rules_for_test:allocate', greed: 2}}]")
+    assert mine.allocation.is_function
+    assert (mine.placement.name, mine.prediction.name) == ("linear", "none")
+    assert mine.allocation.params == {"greed": 2}
+
+
+# --- assumptions ------------------------------------------------------------------------------------------------------
+
+
+def test_shipped_sets_differ_where_the_machine_description_says():
+    physical, published = load_assumptions("physical"), load_assumptions("published")
+    same = {field for field in ASSUMPTIONS if getattr(physical, field) == getattr(published, field)}
+    assert same == {"arbitration", "source"}
+    assert (published.contention, published.numbering, published.ties) == ("reserved", "column_major", "heapq")
+    assert (physical.contention, physical.capacity, physical.gemm) == ("shared", "finite", "calibrated")
+
+
+def test_labels():
+    assert load_assumptions("published").label == "published"
+    assert load_assumptions("physical", contention="shared").label == "physical"
+    assert load_assumptions("published", ties="sequence", hops="all").label == "published+hops=all+ties=sequence"
+    own = {field: next(iter(values)) for field, values in ASSUMPTIONS.items()}
+    assert load_assumptions("mine", **own).label == "mine"
+
+
+def test_a_mapping_without_a_set_starts_from_physical(tmp_path):
+    (tmp_path / "e.yaml").write_text(DOJO.read_text().replace("[published, physical]", "{hops: requests}"))
+    assert [each.label for each in load_experiment(tmp_path / "e.yaml").assumptions] == ["physical+hops=requests"]
+
+
+def test_documentation_agrees_with_the_table_of_assumptions():
+    """docs/assumptions.md: '## `field`', then a row '| `value` | sets | meaning |' for every value."""
+    documented: dict[str, dict[str, tuple[str, str]]] = {}
+    for line in (ROOT / "docs" / "assumptions.md").read_text().splitlines():
+        if line.startswith("## `"):
+            field = line.split("`")[1]
+            documented[field] = {}
+        elif line.startswith("| `"):
+            value, sets, meaning = (cell.strip() for cell in line.strip("|").split("|"))
+            documented[field][value.strip("`")] = (sets, meaning)
+    expected = {
+        field: {
+            value: (", ".join(name for name, each in shipped_sets().items() if getattr(each, field) == value), meaning)
+            for value, meaning in values.items()
+        }
+        for field, values in ASSUMPTIONS.items()
+    }
+    assert documented == expected
+
+
+def test_published_utilisation():
+    llama = published_utilisation("llama-4-maverick")
+    assert (llama.hbm, llama.bounds, llama.values) == (0.85, (128, 256, 512, 1024), (0.65, 0.65, 0.72, 0.70, 0.65))
+    assert published_utilisation("qwen3-235b-a22b").values == (0.7, 0.6, 0.7, 0.7, 0.69, 0.71, 0.70)
+    deepseek = published_utilisation("deepseek-v3")
+    assert (deepseek.hbm, deepseek.bounds) == (0.9, (128, 256, 512, 1024, 4096))
+    assert deepseek == published_utilisation("kimi-k2") == published_utilisation("mixtral-8x7b")
+
+
+# --- round trip -------------------------------------------------------------------------------------------------------
+
+ROUND_TRIPS = {
+    "as shipped": [],
+    "uneven numbers": [
+        "systems.0.d2d.bandwidth=1.2345678901234 TB/s",
+        "systems.0.hbm.latency=0.1 ns",
+        "systems.0.hbm.reserved=1 %",
+    ],
+    "changed assumptions": ["assumptions=[{set: published, ties: sequence}, physical]"],
+    "top n": ["policies=[base, {name: on, preset: pred, prediction: {top_n: 3}}]"],
+    "name like a number": ["name='1e3'"],
+}
+
+
+@pytest.mark.parametrize("case", ROUND_TRIPS)
+def test_resolved_experiment_loads_again_as_an_equal_one(tmp_path, case):
+    experiment = load_experiment(DOJO, ROUND_TRIPS[case])
+    manifest = tmp_path / "manifest.yaml"
+    manifest.write_text(
+        dump_yaml({"manifest": {"version": "1e3", "anything": [1, {"x": None}]}} | experiment.resolved())
+    )
+    again = load_experiment(manifest)
+    assert again == experiment
+    assert [each.label for each in again.assumptions] == [each.label for each in experiment.assumptions]
+    assert dump_yaml(again.resolved()) == dump_yaml(experiment.resolved())
+
+
+def test_specs_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        load_system("dojo").name = "other"
+    assert SystemSpec.model_config["frozen"]
+
+
+# --- command line -----------------------------------------------------------------------------------------------------
+
+
+def test_check(capsys):
+    assert main(["check", str(DOJO), "--set", "workload.batch=[64]"]) == 0
+    assert (
+        capsys.readouterr().out
+        == f"{DOJO}: ok, 1 system × 2 models × 1 batch × 5 policies × 2 assumption sets = 20 runs\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"), [("calibrations/h100.yaml", "calibration"), ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"), ("systems/dojo.yaml", "system")]
+)
+def test_check_takes_every_kind(capsys, file, kind):
+    path = shipped_configs() / file
+    assert main(["check", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: ok, a valid {kind}\n"
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("systems", SYSTEMS),
+        ("models", MODELS),
+        ("policies", PRESETS),
+        ("assumptions", [f"{field}:" for field in ASSUMPTIONS]),
+        ("calibrations", [file.stem for file in (shipped_configs() / "calibrations").glob("*.yaml")]),
+        ("traffic", [file.stem for file in (shipped_configs() / "traffic").glob("*.yaml")]),
+    ],
+)
+def test_list(capsys, what, names):
+    assert main(["list", what]) == 0
+    assert set(names) <= set(capsys.readouterr().out.split())
+
+
+def _loaded_by(code: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has loaded after running ``code``."""
+    probe = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}}, file=sys.stderr)"
+    return set(subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stderr.split())
+
+
+def test_help_waits_for_no_import():
+    code = "import archsim.cli.main\ntry: archsim.cli.main.main(['--help'])\nexcept SystemExit: pass"
+    loaded = _loaded_by(code)
+    assert "argparse" in loaded
+    assert not loaded & {"pydantic", "yaml", "numpy", "numba", "pandas", "matplotlib", "pyarrow"}
+
+
+def test_specs_stay_light():
+    loaded = _loaded_by("import archsim.specs.loading.library, archsim.specs.loading.describe, archsim.specs.machine.utilisation")
+    assert "pydantic" in loaded
+    assert not loaded & {"numpy", "numba", "pandas", "matplotlib", "pyarrow"}
+
+
+def test_public_names():
+    assert archsim.load_experiment is load_experiment
+    with pytest.raises(AttributeError, match="no attribute 'load_experimnt'"):
+        _ = archsim.load_experimnt
+
+
+def test_shipped_configs_are_found():
+    assert (shipped_configs() / "dojo.yaml").is_file()

@@ -1,0 +1,249 @@
+"""Laws of topologies: links, routes, and what a run does with links of different classes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tiny import TINY, tiny
+
+from archsim.base.errors import ArchsimError, SpecError
+from archsim.engine.machine import build_fabric, build_machine, link_properties
+from archsim.engine.state import HIDDEN, UNITS
+from archsim.report.data import Die, Link
+from archsim.report.draw.mesh_map import MOST_BOWED, mesh_map
+from archsim.report.page import write_report
+from archsim.runs.simulator import Simulator
+from archsim.runs.sweep import prepare, sweep
+from archsim.specs.loading.library import load_experiment
+from microarch.fabric.mesh import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
+from microarch.fabric.topology import BUILDERS, Edge, build_topology, link_rank, narrowest, per_route
+
+SIDES = st.tuples(st.integers(1, 5), st.integers(1, 5))
+NUMBERINGS = st.sampled_from(["row_major", "column_major"])
+LISTED = "{name: edges, edges: [[0, 1], {dies: [1, 2], bandwidth: 400 GB/s}, [2, 3], [3, 4], {dies: [4, 5], hop_latency: 900 ns}, [5, 0]]}"
+EVERY = ["torus", "ring", "fully_connected", "switch", LISTED, "{name: mesh, vertical: {bandwidth: 300 GB/s, hop_latency: 700 ns}}"]
+
+
+def tree_edges(dies: int) -> tuple[Edge, ...]:
+    """A tree and a few more edges, with latencies."""
+    rng = np.random.default_rng(dies)
+    pairs = {(int(rng.integers(0, die)), die) for die in range(1, dies)}
+    pairs |= {tuple(sorted(rng.choice(dies, 2, replace=False).tolist())) for _ in range(dies // 2) if dies > 1}
+    return tuple(Edge(a, b, float(rng.integers(1, 9))) for a, b in sorted(pairs))
+
+
+def built(name, sides, numbering="row_major"):
+    return build_topology(name, *sides, numbering, tree_edges(sides[0] * sides[1]) if name == "edges" else ())
+
+
+@given(name=st.sampled_from(sorted(BUILDERS)), sides=SIDES, numbering=NUMBERINGS)
+def test_routes_lead_from_die_to_die_by_the_fewest_links(name, sides, numbering):
+    mesh = built(name, sides, numbering)
+    nodes = len(mesh.node_x)
+    distance = np.full((nodes, nodes), nodes + 1)
+    np.fill_diagonal(distance, 0)
+    distance[mesh.link_src, mesh.link_dst] = 1
+    for middle in range(nodes):  # Floyd and Warshall
+        distance = np.minimum(distance, distance[:, middle, None] + distance[middle])
+    for src in range(mesh.dies):
+        for dst in range(mesh.dies):
+            route = mesh.route(src, dst)
+            stops = [src, *mesh.link_dst[route].tolist()]
+            assert stops[:-1] == mesh.link_src[route].tolist() and stops[-1] == dst
+            assert len(route) == distance[src, dst] and len(set(stops)) == len(stops)
+            assert mesh.hops[src, dst] == sum(stop < mesh.dies for stop in stops[1:])
+
+
+@given(name=st.sampled_from(sorted(BUILDERS)), sides=SIDES)
+def test_every_link_has_one_the_other_way_on_the_same_edge(name, sides):
+    mesh = built(name, sides)
+    links = {(s, d): (e, c) for s, d, e, c in zip(mesh.link_src, mesh.link_dst, mesh.link_edge, mesh.link_class, strict=True)}
+    assert len(links) == mesh.links == 2 * mesh.edges
+    assert all(links[d, s] == own for (s, d), own in links.items())
+    assert sorted(np.bincount(mesh.link_edge, minlength=mesh.edges)) == [2] * mesh.edges
+
+
+@pytest.mark.parametrize("name", ["ring", "torus", "fully_connected", "edges"])
+def test_two_dies_are_linked_alike_in_every_topology(name):
+    two, plain = build_topology(name, 2, 1, "row_major", (Edge(0, 1, 1.0),)), build_mesh(2, 1)
+    for array in ("hops", "link_src", "link_dst", "link_edge", "link_class", "route_ptr", "route_links"):
+        assert np.array_equal(getattr(two, array), getattr(plain, array)), array
+
+
+@given(sides=SIDES, numbering=NUMBERINGS)
+def test_a_torus_is_never_longer_than_a_mesh_and_even_everywhere(sides, numbering):
+    torus, mesh = built("torus", sides, numbering), built("mesh", sides, numbering)
+    assert (torus.hops <= mesh.hops).all()
+    assert len(set(torus.hops.sum(axis=1).tolist())) == 1  # no die is in the middle
+    assert np.array_equal(torus.hops, torus.hops.T)
+    small = max(sides) <= 2
+    assert np.array_equal(torus.route_links, mesh.route_links) == (small or torus.links == mesh.links)
+
+
+@given(dies=st.integers(2, 24))
+def test_all_are_neighbours_where_all_are_connected(dies):
+    others = ~np.eye(dies, dtype=bool)
+    for name, links in (("fully_connected", dies * (dies - 1)), ("switch", 2 * dies)):
+        mesh = build_topology(name, dies, 1, "row_major")
+        assert mesh.links == links and (mesh.hops[others] == 1).all()
+    ring = build_topology("ring", dies, 1, "row_major")
+    assert ring.hops.max() == dies // 2 and ring.links == (2 if dies == 2 else 2 * dies)
+    assert ring.link_dst[ring.route(0, dies // 2)][0] == 1, "half way round goes up"
+
+
+def test_a_list_goes_by_links_then_latency_then_number():
+    square = build_topology("edges", 4, 1, "row_major", (Edge(0, 1, 5.0), Edge(1, 3, 5.0), Edge(0, 2, 5.0), Edge(2, 3, 1.0)))
+    assert square.link_dst[square.route(0, 3)].tolist() == [2, 3]
+    assert square.link_dst[square.route(1, 2)].tolist() == [3, 2]
+    even = build_topology("edges", 4, 1, "row_major", (Edge(0, 1, 1.0), Edge(1, 3, 1.0), Edge(0, 2, 1.0), Edge(2, 3, 1.0)))
+    assert even.link_dst[even.route(0, 3)].tolist() == [1, 3]
+    assert even.link_dst[even.route(1, 2)].tolist() == [0, 2]
+
+
+@given(name=st.sampled_from(sorted(BUILDERS)), sides=SIDES, seed=st.integers(0, 99))
+def test_properties_of_routes_are_those_of_their_links(name, sides, seed):
+    mesh = built(name, sides)
+    of_link = np.random.default_rng(seed).choice([0.1, 0.7, 3.0], mesh.links)
+    total, least = per_route(mesh, of_link), narrowest(mesh, of_link, here=7.0)
+    for src in range(mesh.dies):
+        for dst in range(mesh.dies):
+            own = of_link[mesh.route(src, dst)]
+            assert total[src, dst] == pytest.approx(own.sum())
+            assert least[src, dst] == own.min(initial=7.0 if src == dst else np.inf)
+    assert np.array_equal(per_route(built("mesh", sides), np.full(built("mesh", sides).links, 0.1)), built("mesh", sides).hops * 0.1)
+
+
+def test_an_order_of_links_rises_along_routes_or_is_refused():
+    for name in ("mesh", "fully_connected", "switch"):
+        mesh = built(name, (4, 3))
+        rank = link_rank(mesh)
+        assert all((np.diff(rank[mesh.route(s, d)]) > 0).all() for s in range(12) for d in range(12))
+    for name in ("ring", "torus"):
+        with pytest.raises(ValueError, match="circle"):
+            link_rank(built(name, (4, 3)))
+
+
+def test_classes_of_links_have_their_own_bandwidth_and_latency(tmp_path):
+    topology = "{name: torus, vertical: {bandwidth: 250 GB/s}, wrap: {hop_latency: 1 us}}"
+    system = tiny(tmp_path, "systems.0.mesh=4x3", f"systems.0.topology={topology}").systems[0]
+    mesh = build_fabric(system, "row_major")
+    rates, latencies = link_properties(system, mesh)
+    wraps = np.isin(mesh.link_class, [HORIZONTAL_WRAP, VERTICAL_WRAP])
+    narrow = mesh.link_class == VERTICAL
+    assert wraps.sum() == 2 * (4 + 3) and narrow.sum() == 2 * 4 * 2
+    assert set(rates[narrow]) == {250 * 0.9} and set(rates[~narrow]) == {1000 * 0.9}
+    assert set(latencies[wraps]) == {1000.0} and set(latencies[~wraps]) == {200.0}
+
+
+def one_run(folder, topology, contention, *more):
+    changes = ["systems=[{name: small, source: made up, mesh: 3x2, hbm: {bandwidth: 2 TB/s, capacity: 4 GB}, "
+               f"d2d: {{bandwidth: 1 TB/s}}, compute: {{peak: 300 TFLOP/s, dtype: fp16}}, topology: {topology}}}]",
+               "workload.batch=24", "policies=[allo+pred]", f"assumptions={{set: physical, contention: {contention}}}", *more]
+    run = prepare(tiny(folder, *changes)).runs[0]
+    return run, Simulator().engine(run)
+
+
+@pytest.mark.parametrize("contention", ["shared", "reserved"])
+@pytest.mark.parametrize("topology", EVERY)
+def test_bytes_and_tokens_are_conserved_on_every_topology(tmp_path, topology, contention):
+    _, engine = one_run(tmp_path, topology, contention)
+    outcome = engine.run()
+    mesh, hops, links = outcome.mesh, outcome.tally.hops, outcome.tally.resources[UNITS * outcome.mesh.dies :]
+    assert np.array_equal(outcome.load.sum(axis=2), engine.demand.tokens.sum(axis=2))
+    per_hop = 2 if mesh.topology == "switch" else 1  # up and down
+    assert links["bytes"].sum() == per_hop * hops[:, 1].sum() > 0
+    assert hops[HIDDEN, 1] > 0
+    capacity = engine.machine.link_rates
+    busiest = links["bytes"] / (capacity if contention == "shared" else capacity[mesh.link_src < mesh.link_dst])
+    assert outcome.prefill_ns + outcome.decode_ns >= busiest.max() * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("contention", ["shared", "reserved"])
+def test_links_of_a_class_like_d2d_change_nothing(tmp_path, contention):
+    like_d2d = "{bandwidth: 1 TB/s, hop_latency: 200 ns}"
+    topology = f"{{name: mesh, horizontal: {like_d2d}, vertical: {like_d2d}}}"
+    plain, same = (one_run(tmp_path, each, contention)[1].run() for each in ("mesh", topology))
+    slower = one_run(tmp_path, "{name: mesh, vertical: {bandwidth: 100 GB/s, hop_latency: 2 us}}", contention)[1].run()
+    assert np.array_equal(plain.step_ns, same.step_ns)
+    assert slower.decode_ns > plain.decode_ns
+
+
+def test_round_robin_is_refused_where_routes_go_in_a_circle(tmp_path):
+    round_robin = "assumptions={set: physical, arbitration: round_robin}"
+    experiment = tiny(tmp_path, "systems.0.topology=torus", "systems.0.mesh=4x1", round_robin)
+    with pytest.raises(ArchsimError, match="small: arbitration: round_robin has no steady state on topology torus of 4 × 1 dies"):
+        sweep(experiment, tmp_path / "out", jobs=1)
+    run, engine = one_run(tmp_path, "switch", "shared", "assumptions={set: physical, arbitration: round_robin}")
+    assert engine.run().decode_ns > 0
+
+
+def test_machines_of_a_topology_share_its_arrays(tmp_path):
+    one, other = (tiny(tmp_path, "systems.0.topology=torus", f"systems.0.d2d.bandwidth={rate} TB/s") for rate in (1, 2))
+    meshes = [build_machine(each.systems[0], each.models[0], each.assumptions[0])[1] for each in (one, other)]
+    assert meshes[0] is meshes[1]
+
+
+@pytest.mark.parametrize(
+    ("topology", "problem"),
+    [
+        ("toruss", "topology.name: unknown value 'toruss'; did you mean 'torus'"),
+        ("{name: ring, vertical: {bandwidth: 2 TB/s}}", "topology.vertical: links of topology ring have no direction"),
+        ("{name: mesh, wrap: {bandwidth: 2 TB/s}}", "topology.wrap: only a torus has links that wrap around"),
+        ("{name: mesh, edges: [[0, 1]]}", "topology.edges: topology mesh lists no edges"),
+        ("edges", "topology.edges: no route from die 0 to dies 1, 2, 3, 4, 5; list the links"),
+        ("{name: edges, edges: [[0, 1], [1, 2], [4, 5]]}", "topology.edges: no route from die 0 to dies 3, 4, 5"),
+        ("{name: edges, edges: [[0, 1], [1, 6]]}", "topology.edges.1: there is no die 6 (end 2 of 2); expected 0 to 5"),
+        ("{name: edges, edges: [[0, 1], [1, 0]]}", "topology.edges.1: dies 0 and 1 are linked already, by item 0"),
+        ("{name: edges, edges: [[2, 2]]}", "topology.edges.0: links die 2 to itself"),
+        ("{name: edges, edges: [[0, 1, 2]]}", "topology.edges.0.dies: an edge has two dies, not 3"),
+        ("{name: edges, edges: [{dies: [0, 1], bandwith: 1 TB/s}]}", "bandwith: unknown key; did you mean 'bandwidth'"),
+        ("{name: edges, edges: [{dies: [0, 1], bandwidth: 7}]}", "topology.edges.0.bandwidth: 7 has no unit"),
+    ],
+)
+def test_bad_topologies_are_told_with_their_place(tmp_path, topology, problem):
+    file = tmp_path / "tiny.yaml"
+    file.write_text(TINY.replace("mesh: {x: 3, y: 2}", f"mesh: {{x: 3, y: 2}}\n  topology: {topology}"), encoding="utf-8")
+    with pytest.raises(SpecError) as told:
+        load_experiment(file)
+    assert str(told.value).startswith(f"{file}:6: systems.0.topology") and problem in str(told.value)
+
+
+def test_a_resolved_topology_is_read_back(tmp_path):
+    for topology in (*EVERY, "mesh"):
+        system = tiny(tmp_path, f"systems.0.topology={topology}").systems[0]
+        written = system.model_dump(mode="json", by_alias=True)
+        assert type(system).model_validate(written, context={"from_yaml": True}) == system
+
+
+def drawing(name, sides):
+    mesh = built(name, sides)
+    dies = tuple(Die(die, int(mesh.x_of[die]), int(mesh.y_of[die]), 0.5, 0.5, 0) for die in range(mesh.dies))
+    at = list(zip(mesh.node_x.tolist(), mesh.node_y.tolist(), strict=True))
+    links = tuple(Link(s, d, at[s], at[d], False, 0.5) for s, d in zip(mesh.link_src.tolist(), mesh.link_dst.tolist(), strict=True))
+    return mesh, mesh_map(dies, links, "map")
+
+
+@pytest.mark.parametrize("name", sorted(BUILDERS))
+def test_every_topology_is_drawn(name):
+    mesh, drawn = drawing(name, (4, 3))
+    apart = np.abs(mesh.node_x[mesh.link_src] - mesh.node_x[mesh.link_dst]) + np.abs(mesh.node_y[mesh.link_src] - mesh.node_y[mesh.link_dst])
+    assert drawn.count("Q") == (apart != 1).sum()
+    assert drawn.count("<circle") == len(mesh.node_x) - mesh.dies
+    assert "not drawn" not in drawn
+
+
+def test_a_map_says_what_it_leaves_out():
+    mesh, drawn = drawing("fully_connected", (7, 6))
+    long = mesh.links - build_mesh(7, 6).links
+    assert long > MOST_BOWED and f"{long:,} links between dies that are no neighbours are not drawn" in drawn
+    assert "Q" not in drawn
+
+
+def test_a_report_names_topologies_and_draws_them(tmp_path):
+    switch = "systems.1.topology=switch"
+    classes = "systems.0.topology={name: mesh, vertical: {bandwidth: 300 GB/s}}"
+    experiment = tiny(tmp_path, classes, switch, "workload.batch=12", "policies=[base]", "assumptions=physical")
+    sweep(experiment, tmp_path / "out", jobs=1)
+    page = write_report(tmp_path / "out").read_text(encoding="utf-8")
+    assert "<td>2 × 2, switch</td>" in page and "<td>3 × 2, mesh</td>" in page
+    assert page.count("<circle class=\"u0 l0\"") == 1

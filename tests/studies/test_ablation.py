@@ -1,0 +1,97 @@
+"""Ablations: the chain leads from one set to the other, its ends are the sets' own results, and nothing else changes."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+from support.tiny import tiny, tiny_file
+
+from archsim.base.errors import ArchsimError
+from archsim.cli.main import main
+from archsim.runs.sweep import simulate
+from archsim.specs.assumptions import ASSUMPTIONS
+from archsim.specs.loading.library import load_assumptions
+from archsim.studies.ablation.ablation import ORDER, ablate, ablated, links_between
+from archsim.studies.ablation.page import render, sentence, write_ablation
+
+START, END = load_assumptions("published"), load_assumptions("physical")
+
+
+def values(spec) -> dict[str, str]:
+    return {field: getattr(spec, field) for field in ASSUMPTIONS}
+
+
+def test_every_assumption_has_a_place_in_the_chain():
+    assert sorted(ORDER) == sorted(ASSUMPTIONS)
+
+
+def test_links_change_one_field_each_and_lead_from_start_to_end():
+    before = values(START)
+    for link in links_between(START, END):
+        assert values(link.alone) == values(START) | {link.field: link.after}
+        assert values(link.chain) == before | {link.field: link.after}
+        before = values(link.chain)
+    assert before == values(END)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ablation")
+    experiment = tiny(folder, "policies=[base, allo, allo+pred]")
+    return experiment, folder, ablate(experiment, START, END, folder / "out", jobs=1)
+
+
+def test_the_chain_closes_and_its_ends_are_the_sets_own_results(made):
+    experiment, _, found = made
+    assert found.closes
+    for end, name in ((START, "start"), (END, "end")):
+        for fall in found.waterfalls:
+            alone = experiment.model_copy(update={"assumptions": (end,)})
+            place = {"system": fall.system, "batch": fall.batch}
+            own, base = (simulate(alone, policy=each, **place).runs.rows[0]["throughput_tokens_per_s"] for each in (fall.policy, "base"))
+            assert getattr(fall, name) == own / base
+
+
+def test_steps_multiply_to_the_whole(made):
+    for fall in made[2].waterfalls:
+        product = fall.start
+        for effect in fall.effects:
+            product *= effect.factor
+        assert product == pytest.approx(fall.end, rel=1e-12)
+        assert fall.effects[0].speedup_alone == fall.effects[0].speedup_after
+
+
+def test_page_and_table_tell_all_of_it(made):
+    _, folder, found = made
+    page = write_ablation(found, "tiny", folder / "out").read_text(encoding="utf-8")
+    assert page.count("<figure>") == len(found.waterfalls) and "The chain closes" in page
+    rows = list(csv.DictReader((folder / "out" / "ablation.csv").open(encoding="utf-8")))
+    assert len(rows) == len(found.waterfalls) * len(found.links)
+    assert all(f"<code>{link.field}</code>" in page for link in found.links)
+    assert "MoE layers of toy" in page and "archsim ablate manifest.yaml --from published --to physical" in page
+    assert (folder / "out" / "manifest.yaml").is_file()
+    assert "1 of 2 MoE layers of toy" in render(replace(found, layers={"toy": ((1,), 2)}), "tiny")
+
+
+def test_a_chain_that_does_not_close_is_said_to(made):
+    assert "does not close" in render(replace(made[2], closes=False), "tiny")
+
+
+def test_in_short_tells_the_largest_changes(made):
+    """Not those of fixed assumptions: what is farthest from 1, either way, comes first; what changes nothing is not told."""
+    fall = max(made[2].waterfalls, key=lambda each: each.start)
+    factors = [0.999, 1.3, 1.0, 0.5, 4.0, 0.9] + [1.0] * (len(fall.effects) - 6)
+    effects = tuple(replace(each, speedup_before=2.0, speedup_after=2.0 * factor) for each, factor in zip(fall.effects, factors, strict=True))
+    told = sentence(replace(fall, effects=effects), made[2])
+    names = [effects[place].link.field for place in (4, 3, 1, 5)]
+    assert [told.index(f"by {name} (") for name in names] == sorted(told.index(f"by {name} (") for name in names)
+    assert told.count(" by ") == 4 and "4.00× by" in told
+
+
+def test_what_cannot_be_ablated_is_refused(tmp_path, capsys):
+    with pytest.raises(ArchsimError, match="nothing to ablate: published and published"):
+        links_between(START, START)
+    with pytest.raises(ArchsimError, match="'base': it and another must be"):
+        ablated(tiny(tmp_path, "policies=[ep, allo]"), START, END)
+    assert main(["ablate", str(tiny_file(tmp_path)), "--from", "publisht"]) == 2
+    assert "unknown assumption set 'publisht'; did you mean 'published'?" in capsys.readouterr().err

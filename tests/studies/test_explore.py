@@ -1,0 +1,211 @@
+"""Explorations end to end: the front is that of all points, every claim on the page is established, bad input is named."""
+
+import csv
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from support.explorations import EXPLORED, SWEPT
+from support.tiny import TINY
+
+from archsim.base.errors import SpecError
+from archsim.base.tables import INTEGER, read_parquet
+from archsim.cli.main import main
+from archsim.runs.economics import Coefficients, build_costs
+from archsim.runs.results import RUN_COLUMNS
+from archsim.runs.sweep import Unwatched, sweep
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.library import load_exploration
+from archsim.specs.sweeps.explore import OBJECTIVES
+from archsim.studies.exploration.explore import explore
+from archsim.studies.exploration.figures import value
+from archsim.studies.exploration.front import as_costs, pareto
+from archsim.studies.exploration.outcome import objectives_of, sensitivities
+from archsim.studies.exploration.page import csv_of, render, wanted, with_units, write_exploration
+from archsim.studies.exploration.sweep_view import SHOWN, view_of
+
+
+@contextmanager
+def unwatched():
+    yield Unwatched()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("explore") / "explored.yaml"
+    path.write_text(EXPLORED, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(file):
+    plan, spec = load_exploration(file, ["policies=[base, ep, pred]", "engine=analytical"])
+    return plan, explore(plan, spec, file.parent / "out", 1, unwatched)
+
+
+def test_every_claim_is_established_by_the_event_engine(found):
+    _, outcome = found
+    assert outcome.front and all(point.engine == "event" for point in outcome.front)
+    assert len(outcome.known) <= outcome.budget == round(0.4 * len(outcome.points))
+
+
+def test_front_is_that_of_the_event_engine_over_all_points(file, found):
+    """Where the search ended by itself, every point of the exhaustive front is matched by one that was found."""
+    _, outcome = found
+    plan, spec = load_exploration(file, ["policies=[base, ep, pred]", "explore.event_runs=100 %"])
+    everything = explore(plan, spec, file.parent / "all", 1, unwatched)
+    costs = as_costs(np.array([[point.values[name] for name in spec.objectives] for point in everything.points]), spec.senses)
+    best = costs[pareto(costs)]
+    reached = as_costs(np.array([[point.values[name] for name in spec.objectives] for point in outcome.front]), spec.senses)
+    for point in best:
+        assert (reached <= point + 0.02 * np.abs(point)).all(axis=1).any()
+
+
+def test_a_best_design_runs_again_from_its_yaml(file, found):
+    plan, outcome = found
+    best = wanted(outcome)["best throughput"]
+    tree = plan.resolved(plan.point(best.index)._replace(engine="event"))
+    row = sweep(ExperimentSpec.model_validate(tree), file.parent / "again", 1).runs.rows[0]
+    assert row["throughput_tokens_per_s"] == best.values["throughput"] and row["run"] == best.run
+
+
+def test_objectives_are_of_all_layers_however_few_ran(file, found):
+    """The columns stay those of the layers that ran; what is judged does not depend on how many, so that budgets hold."""
+    plan, outcome = found
+    point = plan.point(outcome.front[0].index)
+    row = {"throughput_tokens_per_s": 600.0, "decode_ns": 100.0, "energy_per_token_j": 0.5, "power_w": 90.0, "silicon_mm2": 1.0, "cost_usd": 2.0}
+    every = len(point.model.moe_layer_ids)
+    part = objectives_of(point.model, row | {"layers": 1})
+    whole = objectives_of(point.model, row | {"layers": every})
+    assert whole == objectives_of(point.model, row | {"layers": None})  # of an older version
+    assert part["throughput"] * every == pytest.approx(whole["throughput"]) and part["time"] == pytest.approx(whole["time"] * every)
+    assert {name for name in OBJECTIVES if part[name] != whole[name]} == {"throughput", "time"}
+    few, spec = load_exploration(file, ["policies=[base, ep]", "workload.layers=1", "workload.trace.synthetic.prompt_tokens=0", "assumptions=physical"])
+    seen = explore(few, spec, file.parent / "few layers", 1, unwatched)
+    assert all(each.values["throughput"] * each.values["energy"] == pytest.approx(each.values["power"]) for each in seen.points)
+    page = render(seen, {}, {})
+    assert f"1 of {every} MoE layers of {point.model.name}" in page and "Not all MoE layers ran" in page
+    assert "Not all MoE layers ran" not in render(outcome, {}, {})
+
+
+def test_budgets_are_kept(found):
+    _, outcome = found
+    designs = wanted(outcome)
+    assert designs["best throughput with cost <= 4900"].values["cost"] <= 4900
+    assert "best throughput with cost <= 1" not in designs
+
+
+def test_page_and_csv_tell_the_same(found, tmp_path):
+    plan, outcome = found
+    designs = {point.index: plan.resolved(plan.point(point.index)) for point in wanted(outcome).values()}
+    page = write_exploration(outcome, designs, {}, tmp_path)
+    rows = list(csv.DictReader((tmp_path / "front.csv").open(encoding="utf-8")))
+    assert sorted(int(row["point"]) for row in rows) == sorted(point.index for point in outcome.known)
+    assert sum(int(row["front"]) for row in rows) == len(outcome.front)
+    text = page.read_text(encoding="utf-8")
+    assert all(f"designs/point-{index}.yaml" in text and (tmp_path / "designs" / f"point-{index}.yaml").is_file() for index in designs)
+    assert render(outcome, designs, {}) == text and csv_of(outcome) == (tmp_path / "front.csv").read_text(encoding="utf-8")
+
+
+def test_page_tells_units_and_the_range_of_a_price(found):
+    plan, outcome = found
+    best = wanted(outcome)["best cost"]
+    designs = {best.index: plan.resolved(plan.point(best.index))}
+    page = render(outcome, designs, {})
+    system = plan.point(best.index).system
+    low, high = (value("cost", sum(build_costs(system, Coefficients().at(bound)).usd.values())) for bound in ("low", "high"))
+    assert f"cost {value('cost', best.values['cost'])} ({low} to {high})" in page
+    assert "best throughput with cost &lt;= 4900 USD" in page and "-0.0" not in page
+    assert "energy (mJ/token, logarithmic)" in page or "energy (µJ/token, logarithmic)" in page
+    assert with_units("cost <= 3 and power <= cost") == "cost <= 3 and power <= cost (cost in USD, power in W)"
+
+
+def test_coefficients_change_what_they_price_and_nothing_else(file, found):
+    plan, outcome = found
+    _, spec = load_exploration(file, ["explore.coefficients={hbm_usd_per_gb: 20}"])
+    dearer = explore(plan, spec, file.parent / "out", 1, unwatched)
+    for one, other in zip(outcome.points, dearer.points, strict=True):
+        assert other.cheap["cost"] > one.cheap["cost"]
+        assert {name: other.cheap[name] for name in OBJECTIVES if name != "cost"} == {name: one.cheap[name] for name in OBJECTIVES if name != "cost"}
+
+
+def test_where_keeps_points_off_the_front(file, found):
+    plan, outcome = found
+    most = max(point.values["throughput"] for point in outcome.known)
+    _, spec = load_exploration(file, [f"explore.where=['throughput < {most}']"])
+    limited = explore(plan, spec, file.parent / "out", 1, unwatched)
+    assert limited.front and all(point.values["throughput"] < most for point in limited.front)
+
+
+def test_optuna_chooses_where_not_all_can_run(file):
+    pytest.importorskip("optuna", reason="needs optuna: pip install 'archsim[explore]'")
+    plan, spec = load_exploration(file, ["explore.analytical_runs=60", "explore.event_runs=20", "sweep.where=[dies >= 6]", "engine=analytical"])
+    one, other = (explore(plan, spec, file.parent / name, 1, unwatched) for name in ("chosen", "chosen again"))
+    assert plan.combinations == 120 and 40 <= len(one.points) <= 60  # half of them have six dies
+    assert [point.index for point in one.points] == [point.index for point in other.points]
+    assert one.front and all(plan.point(point.index).system.dies == 6 for point in one.points)
+
+
+def test_numbers_of_points_are_made_of_their_choices(file):
+    plan, _ = load_exploration(file)
+    for index in (0, 7, plan.combinations - 1):
+        chosen, rest = [], index
+        for size in reversed(plan.sizes):
+            rest, at = divmod(rest, size)
+            chosen.append(at)
+        assert plan.index_of(tuple(reversed(chosen))) == index == plan.point(index).index
+
+
+def test_sensitivities_are_ratios_of_geometric_means(found):
+    _, outcome = found
+    for axis, least, below, most, above in sensitivities(outcome.points, "throughput"):
+        values = {level: [p.values["throughput"] for p in outcome.points if p.axes[axis] == level] for level in (least, most)}
+        ratio = np.exp(np.mean(np.log(values[most])) - np.mean(np.log(values[least])))
+        assert above / below == pytest.approx(ratio) and below <= 1 <= above
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("objectives: [throughput, enrgy]", "unknown objective 'enrgy'; did you mean 'energy'?"),
+        ("objectives: []", "objectives"),
+        ("objectives: [cost, cost]", "objective 'cost' is listed twice"),
+        ("objectives: [cost]\n  where: [cots < 3]", "unknown result 'cots'; did you mean 'cost'?"),
+        ("objectives: [cost]\n  where: ['cost <']", "cost <"),
+        ("objectives: [cost]\n  budgets: cost", "expected a list of constraints"),
+        ("objectives: [cost]\n  event_runs: 120 %", "a share is above 0 and at most 1"),
+        ("objectives: [cost]\n  event_runs: many", "expected a share of the points such as 15 %"),
+        ("objective: [cost]", "explore.objective: unknown key; did you mean 'objectives'?"),
+    ],
+)
+def test_bad_explorations_are_named_with_their_line(tmp_path, text, says):
+    file = tmp_path / "bad.yaml"
+    file.write_text(f"{SWEPT}explore:\n  {text}\n", encoding="utf-8")
+    with pytest.raises(SpecError) as problem:
+        load_exploration(file)
+    assert says in str(problem.value) and "bad.yaml:" in str(problem.value)
+
+
+def test_an_exploration_needs_a_sweep_and_objectives(tmp_path, capsys):
+    file = tmp_path / "lacking.yaml"
+    file.write_text(TINY, encoding="utf-8")
+    assert main(["explore", str(file)]) == 2
+    assert "an exploration needs sweep:" in capsys.readouterr().err
+    file.write_text(SWEPT, encoding="utf-8")
+    assert main(["explore", str(file)]) == 2
+    assert "an exploration needs explore: {objectives:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["event", "analytical"])
+def test_page_of_a_sweep_over_points(file, capsys, engine):
+    """Every number of the page's table is in the results, and the front is that of all points."""
+    assert main(["sweep", str(file), "--set", "policies=[base, ep]", "--set", f"engine={engine}", "--out", str(file.parent / "swept"), "--jobs", "1"]) == 0
+    assert f"report: {file.parent / 'swept' / 'index.html'}" in capsys.readouterr().out
+    plan, _ = load_exploration(file, ["policies=[base, ep]"])
+    rows = read_parquet(file.parent / "swept" / "results.parquet", {"point": INTEGER} | RUN_COLUMNS).rows
+    view = view_of(plan, rows, {})
+    costs = as_costs(np.array([[row[OBJECTIVES[name][0]] for name in SHOWN.objectives] for row in rows], float), SHOWN.senses)
+    assert [point.front for point in view.points] == pareto(costs).tolist()
+    page = (file.parent / "swept" / "index.html").read_text(encoding="utf-8")
+    assert page.count("<td>front</td>") == len(view.front) and f"by the {engine} engine" in page
+    assert ("Analytical and event engine" in page) == (engine == "analytical")

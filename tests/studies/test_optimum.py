@@ -1,0 +1,178 @@
+"""The bound of a step: below every policy's time whatever is assumed, and equal to brute force where that can be had."""
+
+import csv
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.optimum_oracle import best_time
+from support.small_runs import engine_of, policy, small_model, small_system
+from support.tiny import tiny_file
+
+from archsim.base.errors import ArchsimError
+from archsim.cli.main import main
+from archsim.engine.machine import build_memory, refuse_misfit
+from archsim.specs.loading.library import load_assumptions
+from archsim.studies.optimum.bound import lower_bound, proved_by
+from archsim.studies.optimum.distances import Bounds, distances
+from archsim.studies.optimum.exact import exact_bound
+from archsim.studies.optimum.problem import MOST_DIES, ProblemBuilder, loads
+
+POLICIES = ("base", "allo", "allo-lp", "allo+pred")
+ASSUMPTIONS = (
+    ("physical", {}),
+    ("published", {}),
+    ("physical", {"activations": "ignored", "weights": "routed"}),
+    ("physical", {"contention": "reserved"}),
+    ("physical", {"arbitration": "round_robin"}),
+    ("physical", {"source": "queued", "llc": "slices", "decision_cost": "free"}),
+    ("published", {"contention": "shared", "capacity": "finite"}),
+)
+LARGE_LLC = {"capacity_bytes": 2**30}  # slices stay from one iteration to the next
+
+
+def run(name, system, model, assumptions, seed=1, **parts):
+    spec = policy(name, **parts)
+    engine = engine_of(system, model, spec, assumptions, seed)
+    copies = engine.policy.predictor is not None
+    builder = ProblemBuilder(system, model, assumptions, engine.home, copies, int(engine.demand.tokens.max()))
+    return distances(engine, builder, None, Bounds())
+
+
+def assert_bounds_hold(found):
+    steps = list(found)
+    assert len(steps) > 5
+    for each in steps:
+        assert each.bound.ns <= each.step_ns
+        assert each.bound.ns <= each.plan_ns * (1 + 1e-9)
+        assert each.plan_ns <= each.step_ns * (1 + 1e-6)  # what follows from a plan is no more than what the engine makes of it
+    return steps
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("base", "changes"), ASSUMPTIONS, ids=str)
+def test_no_step_is_shorter_than_its_bound(name, base, changes):
+    system = small_system(llc=LARGE_LLC if name in ("base", "allo+pred") else {})
+    assert_bounds_hold(run(name, system, small_model(), load_assumptions(base, **changes)))
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from(POLICIES),
+    chosen=st.sampled_from(ASSUMPTIONS),
+    mesh=st.sampled_from([(1, 1), (2, 1), (4, 1), (2, 3), (3, 3)]),
+    link=st.sampled_from([2e10, 3e11, 2e13]),
+    llc=st.sampled_from([2**20, 2**26, 2**30]),
+    capacity=st.sampled_from([2**27, 2**34]),
+    hidden=st.sampled_from([256, 4096]),
+    latency=st.sampled_from([0.0, 3000.0]),
+    seed=st.integers(0, 99),
+)
+def test_no_step_of_any_machine_is_shorter_than_its_bound(name, chosen, mesh, link, llc, capacity, hidden, latency, seed):
+    system = small_system(
+        *mesh, d2d={"bandwidth_bytes_per_s": link}, llc={"capacity_bytes": llc},
+        hbm={"capacity_bytes": capacity, "latency_ns": latency},
+    )
+    assumptions = load_assumptions(chosen[0], **chosen[1])
+    if capacity < 2**30:
+        assumptions = assumptions.model_copy(update={"capacity": "unbounded"})
+    model = small_model(hidden=hidden, expert_ffn=256, experts=10, layers=4, shared_experts=seed % 2)
+    assert_bounds_hold(run(name, system, model, assumptions, seed))
+
+
+def test_bound_is_tight_where_nothing_can_be_gained():
+    """Every expert at home, read by an HBM that does nothing else: only latencies are missing."""
+    system = small_system(1, 1, compute={"peak_flop_per_s": 1e18})
+    steps = assert_bounds_hold(run("ep", system, small_model(shared_experts=0), load_assumptions("physical", decision_cost="free", gemm="roofline")))
+    assert max(each.distance for each in steps) < 0.02
+
+
+def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
+    """A random step of one layer, with copies and cached slices here and there, and the oracle's answer."""
+    # Vectors, slices and GEMMs of like weight, so that all kinds of resources count.
+    system = small_system(
+        *mesh, compute={"peak_flop_per_s": 10.0 ** rng.uniform(11, 14)}, d2d={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10, 13)},
+        hbm={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10.5, 12.5)}, llc={"segment_bytes": 2**20},
+    )
+    model = small_model(hidden=256, expert_ffn=16, experts=experts, layers=4, shared_experts=0)
+    assumptions = load_assumptions("physical", activations="dispatched" if dispatched else "ignored", gemm="roofline")
+    dies, home = system.dies, rng.integers(0, system.dies, experts).astype(np.int32)
+    origins = np.zeros((dies, experts), np.int32)
+    for expert, count in enumerate(tokens):
+        np.add.at(origins[:, expert], rng.integers(0, dies, count), 1)
+    memory = build_memory(system, model, assumptions, 1, refuse_misfit(system, model, assumptions, home))
+    copied, cached = [set() for _ in range(experts)], [set() for _ in range(experts)]
+    for expert, die, part in itertools.product(range(experts), range(dies), range(3)):
+        if copies and die != home[expert] and rng.random() < 0.2:
+            memory.copies.present[die, 3 * expert + part] = 1
+            copied[expert].add((die, part))
+        free = np.flatnonzero(memory.llc_tags[die].ravel() < 0)
+        if (die == home[expert] or copies) and len(free) and rng.random() < 0.1:
+            memory.llc_tags[die].reshape(-1)[free[0]] = 3 * expert + part
+            cached[expert].add((die, part))
+    builder = ProblemBuilder(system, model, assumptions, home, copies, max(tokens))
+    problem = builder.build(origins.sum(axis=0), origins, 1, 0, memory)
+    machine, mesh_of = builder._machine, builder._mesh
+    rate = machine.hbm_bytes_per_ns, machine.link_bytes_per_ns
+    weights, vector = 256 * 16, 256 * dispatched
+    at = origins.T.tolist() if dispatched else [[count] + [0] * (dies - 1) for count in tokens]
+    keep = [expert for expert in range(experts) if tokens[expert]]
+    token_ns = 6 * 256 * 16 / (system.compute.peak_flop_per_s / 1e9 * system.compute.efficiency)
+    least = best_time(
+        [at[e] for e in keep], home[keep], [token_ns] * len(keep), weights / rate[0], weights / rate[1], vector / rate[0],
+        vector / rate[1], mesh_of.route, dies, mesh_of.links, problem.base_ns + problem.start_ns,
+        [copied[e] for e in keep], [cached[e] for e in keep],
+    )
+    return problem, least
+
+
+@pytest.mark.parametrize("dispatched", [False, True])
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize(
+    ("mesh", "tokens"),
+    [((2, 2), (1, 2, 1, 1)), ((2, 1), (3, 2, 4, 1, 2, 2)), ((3, 1), (1, 2, 3, 1, 1)), ((4, 1), (2, 1, 2, 1)), ((2, 2), (1, 1, 0, 1, 1, 1))],
+    ids=str,
+)
+def test_tiny_steps_equal_brute_force(mesh, tokens, dispatched, copies):
+    for seed in range(3):
+        problem, least = tiny_problem(np.random.default_rng(seed), mesh, len(tokens), tokens, dispatched, copies)
+        relaxed = lower_bound(problem)
+        found = exact_bound(problem, relaxed, most_nodes=100_000)
+        assert relaxed.ns <= least * (1 + 1e-9)
+        assert found.ns == pytest.approx(max(least, problem.sure_ns), rel=1e-5)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), dispatched=st.booleans(), copies=st.booleans())
+def test_any_multipliers_prove_a_bound_of_any_plan(seed, dispatched, copies):
+    rng = np.random.default_rng(seed)
+    problem, _ = tiny_problem(rng, (2, 1), 4, (2, 1, 3, 1), dispatched, copies)
+    weights = rng.exponential(size=problem.fabric.resources) * (rng.random(problem.fabric.resources) < 0.5) + 1e-9
+    proved_ns = proved_by(problem, weights / weights.sum())
+    lives = problem.tokens[:, None] if problem.origins is None else problem.origins
+    split = np.array([[rng.multinomial(count, [0.5, 0.5]) for count in row] for row in lives])  # [row, lives, runs]
+    share = split.sum(axis=1) / problem.tokens[:, None]
+    flow = split.sum(axis=0) if problem.origins is not None else None
+    assert proved_ns <= (loads(problem, share, share > 0, flow) + problem.start_ns).max() * (1 + 1e-9)
+
+
+def test_page_says_in_short_who_is_nearest(tmp_path):
+    file = tiny_file(tmp_path)
+    assert main(["optimum", str(file), "--set", "policies=[base, ep]", "--set", "workload.layers=1", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    with (tmp_path / "optimum.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert "Steps of 1 of 2 MoE layers of toy" in page
+    of = {policy: np.mean([float(row["distance"]) for row in rows if (row["system"], row["batch"], row["policy"]) == ("small", "40", policy)])
+          for policy in ("base", "ep")}
+    near, far = sorted(of, key=of.get)
+    assert f"<b>toy on small, batch 40, under published</b>: nearest {near}, {100 * of[near]:.1f}" in page
+    assert f"farthest {far}, {100 * of[far]:.1f}" in page and "hbm" not in page.partition("<body>")[2]
+
+
+def test_bounds_are_worked_out_for_so_many_dies():
+    system = small_system(16, 9)
+    with pytest.raises(ArchsimError, match=f"144 dies; bounds are worked out for up to {MOST_DIES}"):
+        ProblemBuilder(system, small_model(), load_assumptions("physical"), np.zeros(20, np.int32), False, 1)

@@ -1,0 +1,1 @@
+"""Builders, tiny machines and files that tests share."""

@@ -1,0 +1,18 @@
+"""An experiment that is explored."""
+
+from support.tiny import TINY
+
+SWEPT = TINY + """\
+sweep:
+  grid:
+    hbm.bandwidth: [1 TB/s, 2 TB/s, 4 TB/s]
+    d2d.bandwidth: [500 GB/s, 2 TB/s]
+"""
+
+
+EXPLORED = SWEPT + """\
+explore:
+  objectives: [throughput, energy, cost]
+  budgets: [cost <= 4900, cost <= 1]
+  event_runs: 40 %
+"""

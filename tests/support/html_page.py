@@ -1,0 +1,76 @@
+"""An HTML page, parsed for what tests look for."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from archsim.report.page import write_report
+from archsim.specs.loading.library import load_assumptions
+from support.report_folder import write_folder
+
+VOID = {"meta", "br", "wbr"}
+
+
+POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
+
+
+class Page(HTMLParser):
+    """Checks that elements are closed in order; collects text, tags with attributes, and the rows of tables."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, text):
+        self.text += text
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += text
+
+    def row(self, *begin: str) -> list[str]:
+        """The first table row whose cells begin with these texts."""
+        return next(
+            row for row in self.rows if all(cell.startswith(text) for cell, text in zip(row, begin, strict=False))
+        )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_folder(
+        tmp_path_factory.mktemp("report"),
+        systems=("dojo", "tsmc_sow"),
+        models=("deepseek-v3", "qwen3-235b-a22b"),
+        batches=(4096, 16384),
+        policies=POLICIES,
+        assumptions=(
+            load_assumptions("published"),
+            load_assumptions("published", ties="sequence"),
+            load_assumptions("physical"),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def text(folder) -> str:
+    return write_report(folder).read_text(encoding="utf-8")

@@ -1,0 +1,390 @@
+"""Imports: every source gives the same store, damage is named and leaves what was there, what was stopped goes on."""
+
+import gzip
+import io
+import json
+import shutil
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from support.stores import LAYERS, NAMES, Quiet, contents, imported
+from support.trace_files import TOY, save_npz, toy_requests, write_tree
+
+from archsim.base.errors import TraceError
+from archsim.specs.loading.library import load_model
+from archsim.workload import open_trace
+from archsim.workload.formats import batches, importing, json_request
+from archsim.workload.formats import json_tree_batches as tree
+from archsim.workload.formats.importing import import_sources
+from archsim.workload.formats.json_scan import scan
+from archsim.workload.store.select import write_selection
+from archsim.workload.store.store import open_store
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_tree(tmp_path / "tree", toy_requests(NAMES), LAYERS, 5)
+
+
+def packed(source, path, mode="w:gz"):
+    with tarfile.open(path, mode) as archive:
+        archive.add(source, arcname=".")
+    return path
+
+
+def test_the_shared_requests_and_the_shared_npz_give_identical_stores(shared, tmp_path):
+    data = shared / "data/traces"
+    llama = load_model("llama-4-maverick")
+    imported(data / "meta-llama", tmp_path / "raw", None, jobs=2)
+    imported(data / "llama4-maverick/mmlu_abstract_algebra_anatomy.npz", tmp_path / "npz", None)
+    raw, npz = open_store(tmp_path / "raw"), open_store(tmp_path / "npz")
+    wanted = {entry.name for entry in raw.entries}
+    write_selection(npz, [entry for entry in npz.entries if entry.name in wanted], tmp_path / "same", 1)
+    assert len(wanted) == 16 and len(npz.entries) == 235
+    assert contents(tmp_path / "same") == contents(tmp_path / "raw")
+    assert open_trace(tmp_path / "raw", llama).digest == open_trace(data / "meta-llama", llama).digest
+    size = sum(file.stat().st_size for file in (data / "meta-llama").rglob("*.json"))
+    assert sum(map(len, contents(tmp_path / "raw").values())) * 15 < size
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w"])
+def test_archives_are_read_like_directories(mode, source, tmp_path):
+    imported(source, tmp_path / "one")
+    imported(packed(source, tmp_path / ("x.tar.gz" if mode == "w:gz" else "x.tar"), mode), tmp_path / "other", jobs=3)
+    assert contents(tmp_path / "one") == contents(tmp_path / "other")
+
+
+def test_jobs_batches_and_the_order_of_sources_do_not_change_a_store(source, tmp_path, monkeypatch):
+    imported(source, tmp_path / "one")
+    monkeypatch.setattr(batches, "BATCH_BYTES", 1)
+    imported([source / "org/toy/set/b", source / "org/toy/set/a"], tmp_path / "other", jobs=4)
+    assert contents(tmp_path / "one") == contents(tmp_path / "other")
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4, "\t"])
+def test_formatting_does_not_matter(indent, source, tmp_path):
+    before = open_trace(source, TOY).digest
+    for file in source.rglob("*.json"):
+        content = json.dumps(json.loads(file.read_text()), indent=indent)
+        assert scan(content.encode(), 6, 2, 99) is not None, "the fast scanner reads it"
+        file.write_text(content)
+    assert open_trace(source, TOY).digest == before
+
+
+def test_unusual_formatting_is_left_to_the_exact_reader(source):
+    before = open_trace(source, TOY).digest
+    for file in source.rglob("*.json"):
+        data = [dict(reversed(each.items())) if t else each for t, each in enumerate(json.loads(file.read_text()))]
+        content = json.dumps(data).replace('"1"', '"\\u0031"')
+        assert scan(content.encode(), 6, 2, 99) is None
+        file.write_text(content)
+    assert open_trace(source, TOY).digest == before
+
+
+def test_json_lines(tmp_path):
+    requests = toy_requests(["log/1", "log/2"])
+    with (tmp_path / "log.jsonl").open("w") as stream:
+        for key, (experts, iteration) in zip(("topk_ids", "routed_experts"), requests.values(), strict=True):
+            line = {key: experts.tolist(), "prompt_tokens": int((iteration == 0).sum()), "finish_reason": "stop"}
+            stream.write(json.dumps(line) + "\n")
+    imported(tmp_path / "log.jsonl", tmp_path / "store")
+    npz = open_trace(save_npz(tmp_path / "a.npz", requests, LAYERS), TOY)
+    assert open_trace(tmp_path / "store", TOY).digest == npz.digest
+
+
+BAD_LINES = {
+    "{": "line 1: not valid JSON",
+    "[]": "line 1: expected an object with topk_ids",
+    '{"prompt_tokens": 1}': "line 1: has no topk_ids",
+    '{"topk_ids": [[[1, 2]]], "prompt_tokens": 1}': r"topk_ids has shape \[1, 1, 2\]; expected \[tokens, 4 layers, top_k = 2\]",
+    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1]]], "prompt_tokens": 1}': "topk_ids: expected integers in 3 nested",
+    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, true]]], "prompt_tokens": 1}': "topk_ids: expected integers in 3 nested",
+    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 6]]], "prompt_tokens": 1}': "token 0, layer 4: expert id 6 at rank 1",
+    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 5]]]}': "prompt_tokens is None",
+    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 5]]], "prompt_tokens": 2}': "prompt_tokens is 2; expected a number from 0 to 1",
+    '{"topk_ids": [[[1, 2]]], "layer_ids": [0], "prompt_tokens": 1}': "layer 0 is dense in model toy",
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES)
+def test_bad_json_lines(line, tmp_path):
+    (tmp_path / "log.jsonl").write_text(line + "\n")
+    with pytest.raises(TraceError, match=BAD_LINES[line]):
+        imported(tmp_path / "log.jsonl", tmp_path / "store")
+
+
+def test_load_matrices_of_every_format_agree(tmp_path):
+    counts = np.random.default_rng(0).integers(0, 1000, (4, 6))
+    every_layer = np.vstack([np.zeros((1, 6), int), counts])
+    sources = {
+        "dump.json": json.dumps({"logical_count": every_layer.tolist()}),
+        "steps.json": json.dumps({"logical_count": [every_layer.tolist(), np.zeros_like(every_layer).tolist()]}),
+        "load.csv": "layer,0,1,2,3,4,5\n"
+        + "".join(f"{n + 1},{','.join(map(str, row))}\n" for n, row in enumerate(counts)),
+    }
+    for name, text in sources.items():
+        (tmp_path / name).write_text(text)
+    np.savez(tmp_path / "load.npz", counts=counts)
+    for name in [*sources, "load.npz"]:
+        out = tmp_path / f"store of {name}"
+        imported(tmp_path / name, out)
+        assert np.array_equal(open_store(out).loads()[0]["counts"][0], counts), name
+        with pytest.raises(TraceError, match="holds expert loads; this needs the experts of every token"):
+            open_trace(out, TOY)
+
+
+def test_published_load_matrices(shared, tmp_path):
+    file = shared / "data/traces/deepseek-v3-r1/sglang_logical_count.npz"
+    imported(file, tmp_path / "store", load_model("deepseek-v3"))
+    columns, facts = open_store(tmp_path / "store").loads()
+    with np.load(file) as members:
+        assert np.array_equal(columns["counts"], members["counts"])
+        assert facts["names"] == members["workload"].tolist() and columns["phase"].tolist() == members["phase"].tolist()
+
+
+BAD_LOADS = {
+    ("x.json", '{"logical_count": [[1, 2], [3]]}'): "expected whole numbers in nested lists of even lengths",
+    ("x.json", '{"physical_count": []}'): "expected an object with logical_count",
+    ("x.json", '{"logical_count": [[1,2,3,4,5,6]]}'): "1 layers; toy has 5 layers, 4 of them MoE",
+    ("x.json", '{"logical_count": [[1.5]]}'): "expected whole numbers",
+    ("x.json", '{"logical_count": '): "not valid JSON",
+    ("x.csv", "layer,0,1\n1,2,3\n"): "the header has 3 columns",
+    ("x.csv", "layer,0,1,2,3,4,5\n1,2,3,4,5,6,-7\n"): "line 2: expected a layer and 6 counts",
+    ("x.csv", "layer,0,1,2,3,4,5\n1,2,3\n"): "line 2: expected a layer and 6 counts",
+    ("x.csv", ""): "the header has 0 columns",
+    ("x.pt", "rubbish"): "x.pt: (.pt files are read by torch alone|not a .pt file)",
+}
+
+
+@pytest.mark.parametrize("case", BAD_LOADS)
+def test_bad_loads(case, tmp_path):
+    (tmp_path / case[0]).write_text(case[1])
+    with pytest.raises(TraceError, match=BAD_LOADS[case]):
+        imported(tmp_path / case[0], tmp_path / "store")
+
+
+def add(archive, name, content=b"[]", **changes):
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    for key, value in changes.items():
+        setattr(member, key, value)
+    archive.addfile(member, io.BytesIO(content))
+
+
+# What is added to an archive of good requests → the message.
+BAD_MEMBERS = {
+    "path traversal": (lambda archive: add(archive, "org/toy/set/../../../../etc/1.json"), "leads out of the archive"),
+    "absolute path": (lambda archive: add(archive, "/etc/1.json"), "leads out of the archive"),
+    "link": (
+        lambda archive: add(archive, "org/toy/set/a/7.json", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+        "is a link or a device",
+    ),
+    "device": (
+        lambda archive: add(archive, "org/toy/set/a/7.json", b"", type=tarfile.CHRTYPE),
+        "is a link or a device",
+    ),
+    "no number": (lambda archive: add(archive, "org/toy/set/a/x.json"), "expected <dataset>/<subject>/<n>.json"),
+    "another model": (
+        lambda archive: add(archive, "org/other/set/a/7.json"),
+        "holds requests of org/toy and of org/other",
+    ),
+    "no iterations": (lambda archive: add(archive, "org/toy/set/a/7.json"), "a/7: expected a list of 1 to 32767"),
+    "binary rubbish": (lambda archive: add(archive, "org/toy/set/a/7.json", b"\xff\x00\x81"), "a/7: not valid JSON"),
+    "a request twice": (
+        lambda archive: add(archive, "org/toy/set/a/1.json", archive.again),
+        "request set/a/1 comes twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MEMBERS)
+def test_bad_archives_leave_the_store_as_it_was(case, source, tmp_path):
+    imported(source, tmp_path / "store")
+    before = contents(tmp_path / "store")
+    spoil, message = BAD_MEMBERS[case]
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
+        archive.add(source / "org", arcname="org")
+        archive.again = (source / "org/toy/set/a/1.json").read_bytes()
+        spoil(archive)
+    with pytest.raises(TraceError, match=message):
+        imported(tmp_path / "x.tar.gz", tmp_path / "store", replace=True)
+    assert contents(tmp_path / "store") == before
+
+
+def test_a_member_that_declares_too_much_is_refused_unread(source, tmp_path, monkeypatch):
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        archive.add(source / "org", arcname="org")
+        member = tarfile.TarInfo("org/toy/set/a/7.json")
+        member.size = 1 << 40
+        archive.fileobj.write(member.tobuf())
+        archive.fileobj.write(b"\0" * 2048)
+        archive.offset = archive.fileobj.tell()
+    with pytest.raises(TraceError, match="declares 1099511627776 bytes; expected at most"):
+        imported(tmp_path / "x.tar", tmp_path / "store")
+
+
+def test_a_member_that_inflates_too_much_is_refused_unread(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("experts.npy", bytes(80 << 20))
+    with pytest.raises(TraceError, match="member 'experts.npy' declares 83886080 bytes in"):
+        imported(tmp_path / "bomb.npz", tmp_path / "store")
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])
+def test_truncated_archives(part, source, tmp_path):
+    for name, mode in (("x.tar.gz", "w:gz"), ("x.tar", "w")):
+        file = packed(source, tmp_path / name, mode)
+        content = file.read_bytes().rstrip(b"\0")  # a tar archive may have more zeros at its end than it needs
+        file.write_bytes(content[: int(part * len(content))])
+        with pytest.raises(TraceError, match=f"{name}: .*truncated"):
+            imported(file, tmp_path / "store")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x1f\x8b rubbish", bytes(range(256)) * 8, gzip.compress(b"no tar")])
+def test_rubbish_of_every_name_is_refused(content, tmp_path):
+    for name in ("x.tar.gz", "x.tar", "x.npz", "x.json", "x.jsonl", "x.csv", "x.xyz"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(TraceError, match=str(tmp_path)):
+            imported(tmp_path / name, tmp_path / "store")
+    assert not (tmp_path / "store/manifest.json").exists()
+
+
+def spoiled(source):
+    """Damage a/2: an id that does not exist."""
+    file = source / "org/toy/set/a/2.json"
+    data = json.loads(file.read_text())
+    data[1]["2"][0][0] = 6
+    file.write_text(json.dumps(data))
+    return file
+
+
+def test_damage_stops_an_import(source, tmp_path):
+    file = spoiled(source)
+    with pytest.raises(TraceError) as error:
+        imported(source, tmp_path / "store")
+    assert (
+        str(error.value)
+        == f"{file}: request a/2, iteration 1, layer 2: expert id 6 at rank 0 is out of range; expected 0 to 5"
+    )
+    assert not (tmp_path / "store/manifest.json").exists()
+
+
+def test_damage_is_skipped_when_asked(source, tmp_path):
+    file = spoiled(source)
+    report = imported(source, tmp_path / "store", on_error="skip")
+    assert [str(file) in problem for problem in report.problems] == [True]
+    assert [entry.name for entry in open_store(tmp_path / "store").entries] == ["set/a/1", "set/b/9", "set/b/10"]
+
+
+def test_an_import_that_did_not_end_is_named(source, tmp_path):
+    spoiled(source)
+    with pytest.raises(TraceError):
+        imported(source, tmp_path / "store")
+    with pytest.raises(TraceError, match="store: an import that did not end; the same `archsim trace import` goes on with it"):
+        open_trace(tmp_path / "store", TOY)
+
+
+def test_what_a_directory_has_beside_requests_is_told(source, tmp_path):
+    (source / "other.npz").write_bytes(b"")
+    heard, watcher = [], Quiet()
+    watcher.problem = heard.append
+    import_sources([source], tmp_path / "store", TOY, 1, "stop", watcher, False)
+    assert heard == [f"{source}: 1 .npz file; of a directory, .json requests are read; name the others one by one"]
+
+
+def test_skipping_everything_is_an_error(source, tmp_path):
+    for file in source.rglob("*.json"):
+        file.write_text("{")
+    with pytest.raises(TraceError, match=r"no request could be read; 4 problem\(s\), the first: .*a/1"):
+        imported(source, tmp_path / "store", on_error="skip")
+
+
+def test_a_stopped_import_goes_on(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(batches, "BATCH_BYTES", 1)
+    imported(source, tmp_path / "whole")
+    read = tree.read_request
+    calls = []
+
+    def failing(content, origin, model, layer_ids):
+        calls.append(origin.name)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return read(content, origin, model, layer_ids)
+
+    monkeypatch.setattr(tree, "read_request", failing)
+    with pytest.raises(KeyboardInterrupt):
+        imported(source, tmp_path / "store")
+    assert not (tmp_path / "store/manifest.json").exists()
+    report = imported(source, tmp_path / "store")
+    assert report.kept == 2 and calls == ["a/1", "a/2", "b/9", "b/9", "b/10"]
+    assert contents(tmp_path / "store") == contents(tmp_path / "whole")
+    assert not (tmp_path / "store/.import").exists()
+
+
+def test_a_file_that_changed_since_is_read_again(source, tmp_path, monkeypatch):
+    spoiled(source)
+    with pytest.raises(TraceError):
+        imported(source, tmp_path / "store")
+    shutil.rmtree(source)
+    write_tree(source, toy_requests(NAMES), LAYERS, 5)
+    imported(source, tmp_path / "store")
+    assert open_trace(tmp_path / "store", TOY).digest == open_trace(source, TOY).digest
+
+
+def test_sources_of_two_models_are_refused(shared, source, tmp_path):
+    with pytest.raises(TraceError, match="the trace is of llama-4-maverick .* the model is deepseek-v2-lite"):
+        data = shared / "data/traces"
+        imported([data / "deepseek-v2-lite/moe_beyond_prompts.npz", data / "meta-llama"], tmp_path / "store", None)
+
+
+def test_a_model_that_nobody_names_must_be_given(source, tmp_path):
+    with pytest.raises(TraceError, match="names the model 'org/toy', which is none of those shipped; give --model"):
+        imported(source, tmp_path / "store", None)
+
+
+def test_tokens_and_loads_do_not_mix(source, tmp_path):
+    np.savez(tmp_path / "load.npz", counts=np.ones((4, 6), int))
+    with pytest.raises(TraceError, match="holds expert loads, others hold tokens; import them apart"):
+        imported([source, tmp_path / "load.npz"], tmp_path / "store")
+
+
+def test_memory_is_a_few_batches(tmp_path, monkeypatch):
+    """However many requests there are, no more batches are under way than the jobs can use."""
+    write_tree(tmp_path / "tree", toy_requests([f"a/{n}" for n in range(40)]), LAYERS, 5)
+    monkeypatch.setattr(batches, "BATCH_BYTES", 1)
+    taken, done = [], []
+
+    class Counting(Quiet):
+        def read(self, requests, size):
+            done.append(len(taken))
+
+    original = tree.tree_items
+
+    def counted(root):
+        for item in original(root):
+            taken.append(item)
+            yield item
+
+    monkeypatch.setattr(importing, "tree_items", counted)
+    import_sources([tmp_path / "tree"], tmp_path / "store", TOY, 2, "stop", Counting(), False)
+    assert len(done) == 40
+    assert max(ahead - finished for finished, ahead in enumerate(done)) <= 5
+
+
+def test_the_exact_reader_refuses_what_json_would_swallow(source):
+    file = source / "org/toy/set/a/1.json"
+    good = file.read_text()
+    for text, message in (
+        (good.replace('"2":', '"1":', 1), "layer id '1' stands twice in one iteration"),
+        (good.replace("null", "NaN", 1), "layer 0: has routing|layer 0 is dense"),
+    ):
+        file.write_text(text)
+        with pytest.raises(TraceError, match=message):
+            open_trace(source, TOY)
+    origin = json_request.Origin("x", "a/1")
+    data = json.loads(good)
+    data[1]["1"] = [[True, 2]]
+    with pytest.raises(TraceError, match="expert id True at rank 0"):
+        json_request.read_request(json.dumps(data).encode(), origin, TOY, None)

@@ -1,0 +1,130 @@
+"""`workload.layers`: some of the MoE layers run, and they do what they do among all."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.tiny import tiny, tiny_file
+from support.trace_files import TOY, save_npz, toy_requests
+
+from archsim.base.errors import ArchsimError, SpecError, TraceError
+from archsim.runs.capacity import rooms
+from archsim.runs.point_sweep import select
+from archsim.runs.simulator import Simulator
+from archsim.runs.sweep import prepare, simulate
+from archsim.specs.loading.library import load_experiment, load_model, load_sweep
+from archsim.specs.workload import SyntheticSpec
+from archsim.workload import open_trace
+from archsim.workload.demand import build_demand
+from archsim.workload.generated.traffic_presets import generated_traffic
+from archsim.workload.layers import SomeLayers, some_layers, spread_layers
+
+SEVEN = ("models.0.layers=8", "models.0.moe_layers={first: 1, last: 7}")
+ENGINES = ("event", "analytical")
+
+
+def one_run(folder, *overrides, policy="pred"):
+    experiment = tiny(folder, *SEVEN, "workload.batch=[12]", *overrides)
+    return next(run for run in prepare(experiment).runs if run.policy.name == policy)
+
+
+def record(run, traces=None):
+    return {name: part for name, part in Simulator(traces).record(run).items() if name not in ("run", "host")}
+
+
+@pytest.mark.parametrize(("available", "layers", "spread"), [(58, 4, [0, 19, 38, 57]), (7, 3, [0, 3, 6]), (5, 1, [0]), (1, 1, [0])])
+def test_layers_are_evenly_spread_with_first_and_last(available, layers, spread):
+    assert spread_layers(available, layers).tolist() == spread
+
+
+def test_every_number_of_layers_gives_so_many_different_ones():
+    for available in range(1, 100):
+        for layers in range(1, available + 1):
+            assert len(set(spread_layers(available, layers).tolist())) == layers
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("policy", ["allo", "pred"])
+def test_all_layers_are_the_default_to_the_bit(tmp_path, engine, policy):
+    whole = one_run(tmp_path, f"engine={engine}", policy=policy)
+    told = one_run(tmp_path, f"engine={engine}", "workload.layers=7", policy=policy)
+    assert record(whole) == record(told)
+    assert record(whole)["row"]["layers"] == 7
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("policy", ["allo", "pred"])
+def test_some_layers_are_those_of_a_model_that_has_no_others(tmp_path, engine, policy):
+    """Layers 1, 4 and 7 of seven; with room for copies unbounded, as memory counts every layer of the model."""
+    free = (f"engine={engine}", "assumptions={set: published, capacity: unbounded}")
+    some = record(one_run(tmp_path, *free, "workload.layers=3", policy=policy))
+    by_hand = record(one_run(tmp_path, *free, "models.0.moe_layers={first: 1, last: 7, every: 3}", policy=policy))
+    whole = record(one_run(tmp_path, *free, policy=policy))
+    energy = ("energy_per_token_j",)  # of a token that passes all layers of its model
+    assert {name: value for name, value in some["row"].items() if name not in energy} == {
+        name: value for name, value in by_hand["row"].items() if name not in energy
+    }
+    assert some["dies"] == by_hand["dies"] and some["links"] == by_hand["links"]
+    assert some["row"]["layers"] == 3 and some["row"]["decode_ns"] < whole["row"]["decode_ns"]
+    assert some["row"]["energy_per_token_j"] == pytest.approx(by_hand["row"]["energy_per_token_j"] * 7 / 3)
+
+
+@pytest.mark.parametrize("like", [None, "deepseek-v3"])
+def test_generated_layers_have_the_routing_that_they_have_among_all(like):
+    model = load_model("deepseek-v3")
+    spec = SyntheticSpec(like=like, prompt_tokens=2)
+    whole, some = generated_traffic(model, spec, 6), generated_traffic(model, spec, 6, layers=4)
+    columns = spread_layers(58, 4)
+    assert some.layer_ids.tolist() == [3, 22, 41, 60]
+    for ours, theirs in zip(some.steps(np.arange(6), 3), SomeLayers(whole, columns).steps(np.arange(6), 3), strict=True):
+        assert (ours.experts == theirs.experts).all() and ours.iteration == theirs.iteration
+    assert some.digest != whole.digest
+
+
+def test_recorded_layers_are_columns_of_the_demand_of_all(tmp_path):
+    file = save_npz(tmp_path / "toy.npz", toy_requests(["a/1", "a/2", "b/1"]), [1, 2, 3, 4])
+    trace = open_trace(file, TOY)
+    some = some_layers(trace, 2)
+    whole, part = build_demand(trace, 3, 8, 0, origin_dies=2), build_demand(some, 3, 8, 0, origin_dies=2)
+    for name in ("tokens", "first_seen", "origins"):
+        assert (getattr(part, name) == getattr(whole, name)[:, [0, 3]]).all(), name
+    assert part.layer_ids.tolist() == [1, 4] and part.has_prefill == whole.has_prefill
+    assert some.digest != trace.digest and some_layers(trace, 4).digest != some.digest
+    with pytest.raises(TraceError, match="workload.layers: 5 is out of range; the trace has 4 layers"):
+        some_layers(trace, 5)
+
+
+def test_more_layers_than_the_model_has_are_refused_with_both_numbers(tmp_path):
+    with pytest.raises(SpecError, match=r"tiny.yaml.*workload\.layers: 9 is out of range; toy has 2 MoE layers"):
+        file = tiny_file(tmp_path)
+        file.write_text(file.read_text().replace("decode_steps: 4", "decode_steps: 4, layers: 9"))
+        load_experiment(file)
+
+
+def test_a_point_with_more_layers_than_its_model_is_refused_before_anything_runs(tmp_path):
+    file = tiny_file(tmp_path)
+    file.write_text(f"{file.read_text()}sweep: {{grid: {{workload.layers: [1, 2, 3]}}}}\n")
+    with pytest.raises(ArchsimError, match="workload.layers: 3 is out of range; toy has 2 MoE layers"):
+        select(load_sweep(file))
+
+
+def test_keys_tell_the_layers_and_are_as_before_without(tmp_path):
+    whole, some = one_run(tmp_path), one_run(tmp_path, "workload.layers=3")
+    assert len({whole.key, some.key, one_run(tmp_path, "workload.layers=4").key}) == 3
+    assert whole.demand.key != some.demand.key
+    assert "layers" not in whole.demand.key[1]
+    told = replace(whole, workload=whole.workload.model_copy(update={"layers": None}))
+    assert told.key == whole.key
+
+
+def test_memory_holds_every_layer_of_the_model(tmp_path):
+    whole, some = one_run(tmp_path), one_run(tmp_path, "workload.layers=1")
+    fits = [room.fit.demand_bytes.tolist() for room in rooms([whole, some])]
+    assert fits[0] == fits[1]
+
+
+def test_throughput_is_that_of_the_layers_that_ran(tmp_path):
+    experiment = tiny(tmp_path, *SEVEN, "workload.batch=[12]", "workload.layers=2")
+    row = simulate(experiment, policy="ep").runs.rows[0]
+    assert row["layers"] == 2 and row["decode_steps"] == 4
+    assert row["expert_tokens"] == 12 * 2 * 2 * (3 + 4)  # requests · top_k · layers · tokens
