@@ -10,7 +10,7 @@ from archsim.base.errors import SpecError
 from archsim.specs.calibration import CalibrationSpec, Fitted, GemmTable, MoeTable, TransferTable, newest_first
 from calibration.fit.comm import SERIES, Series, series_of
 from calibration.fit.memory import curves_of
-from calibration.fit.moe import NUMBERS
+from calibration.moe import NUMBERS
 from calibration.laws.gemm import choose_table
 from calibration.measurements.reading import Measurements
 from calibration.measurements.sweeps import release
@@ -44,7 +44,7 @@ def gemm_table_for(calibration: CalibrationSpec, library, dtype, included, group
     quantisation = "included" if included == "1" else "apart"
     same = [
         table
-        for table in calibration.fit.gemm
+        for table in calibration.gemm
         if (table.library, table.dtype, table.quantisation, table.groups) == (library, dtype, quantisation, groups)
     ]
     for wanted in (version, release(version)):
@@ -63,7 +63,7 @@ def moe_table_for(calibration: CalibrationSpec, model, library, kernel, dtype, d
     """Of the same model and sizes; the same kernel before others, then the same version or release, then the newest."""
     tables = [
         t
-        for t in calibration.fit.moe
+        for t in calibration.moe
         if (t.model, t.library, t.dtype, t.distribution) == (model, library, dtype, distribution)
         and tuple(getattr(t, name) for name in NUMBERS) == numbers
     ]
