@@ -10,7 +10,7 @@ from archsim.base.errors import SpecError
 from archsim.specs.calibration import CalibrationSpec, Fitted, GemmTable, MoeTable, TransferTable, newest_first
 from calibration.fit.comm import SERIES, Series, series_of
 from calibration.fit.memory import curves_of
-from calibration.moe import NUMBERS
+from calibration.fit.moe import NUMBERS
 from calibration.laws.gemm import choose_table
 from calibration.measurements.reading import Measurements
 from calibration.measurements.sweeps import release
