@@ -25,6 +25,7 @@ from archsim.specs.workload import WorkloadSpec
 from archsim.workload.generated.traffic_presets import preset_digest
 
 KEY_DIGITS = 12
+_LEFT_OUT_IF_NULL = ("layers", "reader")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,7 @@ class DemandSpec:
     def key(self) -> tuple[str, str, int, int | None, str | None]:
         """Equal for equal demands of one experiment or sweep."""
         plain = {**_plain(self.workload), "batch": None}
-        if plain["layers"] is None:
-            del plain["layers"]
+        plain = {key: value for key, value in plain.items() if key not in _LEFT_OUT_IF_NULL or value is not None}
         workload = json.dumps(plain, sort_keys=True)
         predicting = self.predicting and _prediction(self.predicting)
         return self.model.name, workload, self.batch, self.origin_dies, predicting
