@@ -4,7 +4,8 @@ The rules are those of the published simulator (design notes, machine section 4)
 ``microarch.blocks.request``) has an earliest time and a group of resources. When it is created and none of them is claimed,
 it claims them and will start when the last of them falls free; otherwise it waits in the queue of each. Stages are
 processed in order of start; processing creates the successors, gives the resources up at once (they fall free at the
-stage's end) and offers each to the first that waits for it.
+stage's end) and offers each to the first that waits for it. A look-up chooses the whole way of its slice: where the home is
+asked, whether its LLC has the slice is seen then, not when the request arrives.
 
 Rows of the pool stay until the step ends; they are also the log from which timelines are drawn.
 """
@@ -69,6 +70,7 @@ STAGE = np.dtype(
         ("event", "i8"),  # microarch.blocks.request.Event that ended it, set when processed
         ("priority", "i8"),  # 1 where the expert's home is another die (published simulator)
         ("admitted", "i8"),  # 1 once it has claimed its resources
+        ("home_hit", "i8"),  # of a look-up: 1 if the home's LLC has the slice; the request goes there, else to the HBM
     ],
     align=True,
 )
@@ -194,6 +196,7 @@ def _serve_slice(s, row):
     if kind == LOOKUP:
         event = atu.look_up(memory.llc_tags, memory.copies, entry, key)
         s.tally.llc_hits[0] += event == HIT
+        row.home_hit = llc.holds(memory.llc_tags, entry.home, entry.expert, key)
         latency = machine.llc_hit_ns if event == HIT else machine.llc_miss_ns
         if event != HIT and not atu.knows(memory.atu, entry, key // SLICES):
             latency += machine.hbm_latency_ns
@@ -204,8 +207,7 @@ def _serve_slice(s, row):
         return SERVED, duration, entry.read_bytes
     if kind == REQUEST:
         duration = _cross(s, REQUESTS, entry.die, entry.home, machine.request_bytes)
-        hit = llc.holds(memory.llc_tags, entry.home, entry.expert, key)
-        return (HIT if hit else MISS), duration, machine.request_bytes
+        return (HIT if s.pool.stages[row.parent].home_hit else MISS), duration, machine.request_bytes
     if kind == REMOTE_LLC:
         s.tally.llc_hits[1] += 1
         return SERVED, machine.llc_hit_ns, n_bytes
