@@ -19,4 +19,4 @@ def _entry(name: str) -> str:
     value = getattr(archsim, name)
     if not hasattr(value, "__module__"):
         return f"### `archsim.{name}`\n\nA constant of type `{type(value).__name__}`."
-    return f"::: {value.__module__}.{value.__qualname__}\n    options:\n      heading: \"archsim.{name}\""
+    return f'::: {value.__module__}.{value.__qualname__}\n    options:\n      heading: "archsim.{name}"'
