@@ -226,7 +226,11 @@ def _narrow(counts: np.ndarray) -> np.ndarray:
 
 
 def _stack(steps: list[np.ndarray], shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    return np.stack(steps) if steps else np.zeros((0, *shape), dtype)
+    """One array of all steps, emptying the list on the way: never are all of them in memory twice."""
+    stacked = np.empty((len(steps), *shape), np.result_type(dtype, *{step.dtype for step in steps}))
+    for at in reversed(range(len(steps))):
+        stacked[at] = steps.pop()
+    return stacked
 
 
 def _digest(source: TokenSource, requests: np.ndarray, decode_steps: int) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.engine.event.heaps import calendar_pop, calendar_push, queue_pop, queue_push
+from archsim.engine.event.heaps import BOOKING, bookings_pop, bookings_push, calendar_pop, calendar_push, queue_pop, queue_push
 from archsim.engine.event.steplog import step_log
 from archsim.engine.state import (
     COMBINE,
@@ -83,7 +83,7 @@ class Pool(NamedTuple):
     stages: np.ndarray  # STAGE[stage]
     claims: np.ndarray  # CLAIM[resource]
     queue: np.ndarray  # int64[resource, waiting]: heaps of the stages that wait
-    calendar: np.ndarray  # int64[stage]: heap of admitted stages
+    calendar: np.ndarray  # BOOKING[stage]: heap of admitted stages
     offers: np.ndarray  # int64[resource]: heap of the stages that are offered something
     count: np.ndarray  # int64[3]
 
@@ -105,7 +105,7 @@ def new_pool(resources: int, stages: int, waiting: int) -> Pool:
         stages=np.zeros(stages, STAGE),
         claims=np.zeros(resources, CLAIM),
         queue=np.zeros((resources, waiting), np.int64),
-        calendar=np.zeros(stages, np.int64),
+        calendar=np.zeros(stages, BOOKING),
         offers=np.zeros(resources + 1, np.int64),
         count=np.zeros(3, np.int64),
     )
@@ -124,7 +124,8 @@ def _admit(s, stage):
     if binding >= 0:
         s.tally.resources[binding].wait_ns += start - row.time
     row.time, row.cause, row.admitted = start, cause, 1
-    s.pool.count[BOOKED] = calendar_push(s.pool.calendar, s.pool.count[BOOKED], stage, s.pool.stages)
+    booking = start, row.tie, stage
+    s.pool.count[BOOKED] = bookings_push(s.pool.calendar, s.pool.count[BOOKED], booking, s.pool.stages)
 
 
 @inner
@@ -409,7 +410,8 @@ def run_step(s, begin_ns):
     _start_all(s, begin_ns)
     end, last = begin_ns, NOBODY
     while s.pool.count[BOOKED] > 0:
-        stage, s.pool.count[BOOKED] = calendar_pop(s.pool.calendar, s.pool.count[BOOKED], s.pool.stages)
+        booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.pool.stages)
+        stage = booking[2]
         _process(s, stage)
         if s.pool.stages[stage].end > end:
             end, last = s.pool.stages[stage].end, stage
