@@ -16,7 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.engine.event.heaps import BOOKING, bookings_pop, bookings_push, calendar_pop, calendar_push, queue_pop, queue_push
+from archsim.engine.event.heaps import (
+    BOOKING,
+    bookings_pop,
+    bookings_push,
+    calendar_pop,
+    calendar_push,
+    queue_pop,
+    queue_push,
+)
 from archsim.engine.event.steplog import step_log
 from archsim.engine.state import (
     COMBINE,
