@@ -108,7 +108,7 @@ def _fit_one(measurements, gpu: str, named, path: Path, written: list[Path]) -> 
         print(f"{gpu}: these measurements alone say nothing that a calibration holds", file=sys.stderr)
         return
     written.append(write_calibration(calibration, path))
-    note = fitted_note(gpu, calibration.reference) if calibration.fit.gemm or calibration.hbm else ""
+    note = fitted_note(gpu, calibration.reference) if calibration.gemm or calibration.hbm else ""
     if note:
         print(f"note: {note}", file=sys.stderr)
     counts = {kind: len(getattr(calibration, kind)) for kind in SECTIONS}

@@ -59,13 +59,13 @@ def choose_table(
     Tables without the quantisation of the activation go first. fp16 is as fast as bf16, and either stands for the other. Raises SpecError where there is
     none, naming those there are.
     """
-    plain = [table for table in calibration.fit.gemm if table.groups == 1 and library in (None, table.library)]
+    plain = [table for table in calibration.gemm if table.groups == 1 and library in (None, table.library)]
     plain = [table for table in plain if version is None or version == table.version]
     same = (dtype, "bf16" if dtype == "fp16" else "fp16" if dtype == "bf16" else dtype)
     tables = next((found for name in same if (found := [table for table in plain if table.dtype == name])), [])
     if not tables:
         asked = " ".join(part for part in (library, version, dtype) if part)
-        others = sorted({f"{table.library} {table.dtype}" for table in calibration.fit.gemm if table.groups == 1})
+        others = sorted({f"{table.library} {table.dtype}" for table in calibration.gemm if table.groups == 1})
         raise SpecError(f"calibration {calibration.gpu} has no GEMM table for {asked} (it has: {', '.join(others) or 'none'})")
     best = max(tables, key=lambda table: (table.quantisation == "apart", len(table.shapes), table.library))
     alike = [each for each in tables if (each.library, each.quantisation) == (best.library, best.quantisation)]

@@ -44,7 +44,7 @@ def gemm_table_for(calibration: CalibrationSpec, library, dtype, included, group
     quantisation = "included" if included == "1" else "apart"
     same = [
         table
-        for table in calibration.fit.gemm
+        for table in calibration.gemm
         if (table.library, table.dtype, table.quantisation, table.groups) == (library, dtype, quantisation, groups)
     ]
     for wanted in (version, release(version)):
@@ -63,7 +63,7 @@ def moe_table_for(calibration: CalibrationSpec, model, library, kernel, dtype, d
     """Of the same model and sizes; the same kernel before others, then the same version or release, then the newest."""
     tables = [
         t
-        for t in calibration.fit.moe
+        for t in calibration.moe
         if (t.model, t.library, t.dtype, t.distribution) == (model, library, dtype, distribution)
         and tuple(getattr(t, name) for name in NUMBERS) == numbers
     ]

@@ -114,17 +114,17 @@ def test_all_six_files_are_read_whole(node):
 
 def test_products_and_copies_are_fitted_as_they_were_made_up(fitted):
     calibration = load_calibration(fitted)
-    assert {(table.library, table.version, table.dtype, table.groups) for table in calibration.fit.gemm} == {
+    assert {(table.library, table.version, table.dtype, table.groups) for table in calibration.gemm} == {
         ("cublas", "12.4.5", dtype, 1) for dtype in WAYS
     }
-    for table in calibration.fit.gemm:
+    for table in calibration.gemm:
         expected = [1e3 * product_us(table.dtype, m, 4096, 7168) for m in M]
         assert table_times(table, np.full(len(M), 4096), np.full(len(M), 7168), np.array(M), 132) == pytest.approx(expected, rel=0.01)
     laws = {(table.library, table.of["direction"]): law_of(table) for table in calibration.p2p}
     for direction in ("uni", "bi"):
         expected = [1e3 * copy_us(size, direction) for size in SIZES]
         assert laws["cuda", direction].time_ns(SIZES) == pytest.approx(expected, rel=0.015)
-    assert {table.of["kind"]: table.value for table in calibration.fit.launch} == pytest.approx(
+    assert {table.of["kind"]: table.value for table in calibration.launch} == pytest.approx(
         {"stream": 2400, "graph_node": 1200, "launch_to_sync": 7000}, rel=0.02
     )
 

@@ -47,7 +47,7 @@ def _path_of_file(path: Path, changed_ns: int) -> HostPath:
 def path_of(calibration: CalibrationSpec) -> HostPath:
     """What ``calibration`` knows of the path."""
     chosen = [_smallest(calibration, direction) for direction in DIRECTIONS]
-    launches = {table.of.get("kind", ""): table for table in calibration.fit.launch}
+    launches = {table.of.get("kind", ""): table for table in calibration.launch}
     missing = {}
     latency_ns = bandwidth = launch_ns = sync_ns = None
     if None in chosen:
