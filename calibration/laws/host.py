@@ -1,4 +1,4 @@
-"""The way to a host and back, from a calibration: what one transfer over PCIe, a launch and noticing its end take.
+"""The way to a host and back: what one transfer over PCIe, a launch and noticing its end take.
 
 A calibration has laws of transfers by size, direction and method (``pcie``, from ``hostpath.csv``) and what it costs to start a
 kernel (``launch``, from ``launch.csv``). A decision sends small messages, 1 KiB to 1 MiB (demand of all dies, plan, bits), so
@@ -8,12 +8,11 @@ a decision; their latencies and times a byte are averaged.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
-from archsim.specs.calibration import CalibrationSpec, TransferTable, find_calibration, load_calibration, newest_first
+from calibration.laws.choosing import newest
+from calibration.laws.piecewise import law_of
+from calibration.laws.tables import CalibrationSpec, TransferTable
 
 SMALL_BYTES = 64 * 2**10  # a law that begins above says nothing about the latency of small messages
 LARGE_BYTES = 2**20
@@ -31,17 +30,6 @@ class HostPath(NamedTuple):
     sync_ns: float | None
     source: str
     missing: dict[str, str]
-
-
-def calibrated_path(name: str) -> HostPath:
-    """The path of a calibration by name or file. Raises SpecError if there is no such calibration or it is malformed."""
-    path = find_calibration(name)
-    return _path_of_file(path, path.stat().st_mtime_ns) if path.is_file() else path_of(load_calibration(path))
-
-
-@lru_cache(maxsize=8)
-def _path_of_file(path: Path, changed_ns: int) -> HostPath:
-    return path_of(load_calibration(path))
 
 
 def path_of(calibration: CalibrationSpec) -> HostPath:
@@ -85,23 +73,17 @@ def _smallest(calibration: CalibrationSpec, direction: str) -> TransferTable | N
     best = min(laws, key=lambda table: (table.first_bytes, table.of.get("method") != "ce"))
     same = [table for table in laws if (table.library, table.of.get("method")) == (best.library, best.of.get("method"))]
     small = [table for table in same if table.first_bytes <= max(SMALL_BYTES, best.first_bytes)]
-    return max(small, key=lambda table: newest_first(table.version))
+    return newest(small)
 
 
 def _line(table: TransferTable) -> tuple[float, float]:
     """(latency in ns, ns a byte) through the smallest size and LARGE_BYTES, or the largest size that was measured."""
     small, large = table.first_bytes, min(max(LARGE_BYTES, table.first_bytes), table.last_bytes)
+    least_ns, most_ns = (float(law_of(table).time_ns(size)) for size in (small, large))
     if large <= small:
-        return 0.0, time_ns(table, small) / small
-    ns_per_byte = (time_ns(table, large) - time_ns(table, small)) / (large - small)
-    return time_ns(table, small) - small * ns_per_byte, ns_per_byte
-
-
-def time_ns(table: TransferTable, size_bytes: float) -> float:
-    """Time of a transfer by the law; below the smallest size that was measured: of that size."""
-    size = max(size_bytes, table.first_bytes)
-    piece = max(bisect_right(table.from_bytes, size) - 1, 0)
-    return table.latency_ns[piece] + size * table.ns_per_byte[piece]
+        return 0.0, least_ns / small
+    ns_per_byte = (most_ns - least_ns) / (large - small)
+    return least_ns - small * ns_per_byte, ns_per_byte
 
 
 def _source(gpu: str, transfers: list[TransferTable | None], launches: dict) -> str:
