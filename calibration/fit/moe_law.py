@@ -10,11 +10,24 @@ from calibration.laws.fused_moe import POINT, time_of_load
 from calibration.laws.rank_load import BY_CHANCE, LAUNCHED_ONE_BY_ONE, candidates, rank_loads
 from calibration.laws.tables import MoeLaw
 
-NAMES = ("launch_ns", "ns_per_token", "ns_per_pair", "ns_per_expert", "flop_per_s", "bytes_per_s", "order", "spread", "floor_ns")
+NAMES = (
+    "launch_ns",
+    "ns_per_token",
+    "ns_per_pair",
+    "ns_per_expert",
+    "flop_per_s",
+    "bytes_per_s",
+    "order",
+    "spread",
+    "floor_ns",
+)
 # Logs of typical values, and how far from them the logs may be; of the order, of what it is above 1.
 START = np.log([3e4, 10.0, 0.1, 10.0, 5e14, 2.5e12, 1.5, 0.9])
 STEPS_TO_COMPARE, MOST_STEPS = 10, 100
-FLOOR_AT, FLOOR_WITHIN = 0.05, np.log(2.0)  # a floor begins at this quantile of the times, and stays within a factor of two
+FLOOR_AT, FLOOR_WITHIN = (
+    0.05,
+    np.log(2.0),
+)  # a floor begins at this quantile of the times, and stays within a factor of two
 LOOSENESS = np.log([1e3, 1e4, 1e4, 1e4, 30, 30, 10, 3])
 
 

@@ -26,7 +26,9 @@ def carried(kriging: Kriging | None, points: tuple, corrections: np.ndarray, wan
     return _covariance(_scaled(kriging, wanted), known) @ weights
 
 
-def off_the_others(kriging: Kriging | None, points: tuple, corrections: np.ndarray) -> dict[tuple[float, float], np.ndarray]:
+def off_the_others(
+    kriging: Kriging | None, points: tuple, corrections: np.ndarray
+) -> dict[tuple[float, float], np.ndarray]:
     """(ep, tp) → measured corrections - those carried there from all other ranks, float64[point of the rank]."""
     ranks = ranks_of(points)
     if kriging is None:

@@ -11,7 +11,8 @@ from archsim.base.nearest import did_you_mean
 from calibration.laws.tables import Fitted
 
 Table = TypeVar("Table", bound=Fitted)
-# Libraries that are taken only by name: the bandwidth of NCCL under XLA depends on XLA's channel settings (docs/calibration.md).
+# Libraries that are taken by name, or where there is no other: the bandwidth of NCCL under XLA depends on XLA's channel
+# settings (docs/calibration.md).
 ONLY_BY_NAME = ("nccl-xla",)
 
 

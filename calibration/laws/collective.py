@@ -9,7 +9,8 @@ from calibration.laws.choosing import ONLY_BY_NAME, newest
 from calibration.laws.tables import CalibrationSpec, TransferTable
 
 DISPATCH, COMBINE = "dispatch", "combine"
-# Of a value of a hidden vector: DeepEP dispatches FP8 with one FP32 scale for 128 values, and combines BF16 (deepseek-ai/DeepEP, README).
+# Of a value of a hidden vector: DeepEP dispatches FP8 with one FP32 scale for 128 values, and combines BF16
+# (deepseek-ai/DeepEP, README).
 BYTES_PER_VALUE = MappingProxyType({DISPATCH: 1 + 4 / 128, COMBINE: 2})
 
 
@@ -33,6 +34,7 @@ def preferred(tables: Sequence[TransferTable]) -> TransferTable:
 
     Of one library's variants that with most points, then the one with most SMs.
     """
+
     def rank(table: TransferTable) -> tuple:
         return table.library not in ONLY_BY_NAME, table.residuals.points, float(table.of.get("sms", 0)), table.library
 

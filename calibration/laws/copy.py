@@ -38,7 +38,9 @@ def preferred(tables: Sequence[TransferTable]) -> TransferTable:
             -table.residuals.points,
         ),
     )
-    return newest(table for table in tables if (table.library, table.of.get("method")) == (best.library, best.of.get("method")))
+    return newest(
+        table for table in tables if (table.library, table.of.get("method")) == (best.library, best.of.get("method"))
+    )
 
 
 def why_no_link(calibration: CalibrationSpec) -> str:
@@ -46,7 +48,9 @@ def why_no_link(calibration: CalibrationSpec) -> str:
     tables, reason = calibration.p2p, "no measurements of copies between GPUs (p2p.csv)"
     for asked, holds in WANTED.items():
         if tables:
-            reason = f"measurements of copies between GPUs, but none {asked}{_sizes(tables) if holds is _covers else ''}"
+            reason = (
+                f"measurements of copies between GPUs, but none {asked}{_sizes(tables) if holds is _covers else ''}"
+            )
         tables = [table for table in tables if holds(table)]
     return reason
 

@@ -26,14 +26,18 @@ class Scale(NamedTuple):
 
 
 def scale_to(calibration: CalibrationSpec, table: GemmTable, rates: Rates | None) -> Scale:
-    """The scale of a die; None: the GPU that was measured. Raises LawMissing where the calibration names no peak for the dtype."""
+    """The scale of a die; None: the GPU that was measured.
+
+    Raises LawMissing where the calibration names no peak for the dtype.
+    """
     reference = calibration.reference
     if table.dtype not in reference.peak_flop_per_s:
         raise LawMissing(f"calibration {calibration.gpu} names no peak for {table.dtype}")
     if rates is None:
         return Scale(1.0, 1.0)
     return Scale(
-        rates.peak_flop_per_s / reference.peak_flop_per_s[table.dtype], rates.hbm_bytes_per_s / reference.hbm_bytes_per_s
+        rates.peak_flop_per_s / reference.peak_flop_per_s[table.dtype],
+        rates.hbm_bytes_per_s / reference.hbm_bytes_per_s,
     )
 
 
@@ -76,7 +80,9 @@ class ExpertGemm:
     def law_ns(self, tokens: np.ndarray, compute) -> np.ndarray:
         """Sum over gate, up and down by the law alone on a die of ``compute`` times the measured peak, float64[entry]."""
         table, memory = self.table, self.scale.memory
-        return sum(many * law_ns(table.law, tokens, n, k, table.dtype, 1, compute, memory) for many, n, k in self._sizes)
+        return sum(
+            many * law_ns(table.law, tokens, n, k, table.dtype, 1, compute, memory) for many, n, k in self._sizes
+        )
 
     def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
         """bool[entry]: the weights' shape or the number of tokens lies outside what was measured."""

@@ -36,7 +36,9 @@ def time_of_load(law: MoeLaw, named: dict, pairs, active, ep, tp, tokens) -> np.
 def moe_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
     """Time of fused layers, float64[point]; ep, tp, tokens: float64[point] (tokens of the whole EP group)."""
     ep, tp, tokens = (np.asarray(values, float) for values in (ep, tp, tokens))
-    return law_ns(table.law, named_of(table), routing_of(table), ep, tp, tokens) * np.exp(_corrections(table, ep, tp, tokens))
+    return law_ns(table.law, named_of(table), routing_of(table), ep, tp, tokens) * np.exp(
+        _corrections(table, ep, tp, tokens)
+    )
 
 
 def rank_ns(table: MoeTable, pairs, active, ep, tp, tokens) -> np.ndarray:
@@ -45,7 +47,9 @@ def rank_ns(table: MoeTable, pairs, active, ep, tp, tokens) -> np.ndarray:
     The corrections are those of the table at these sizes: kernels are chosen by them.
     """
     pairs, active, ep, tp, tokens = (np.asarray(values, float) for values in (pairs, active, ep, tp, tokens))
-    return time_of_load(table.law, named_of(table), pairs, active, ep, tp, tokens) * np.exp(_corrections(table, ep, tp, tokens))
+    return time_of_load(table.law, named_of(table), pairs, active, ep, tp, tokens) * np.exp(
+        _corrections(table, ep, tp, tokens)
+    )
 
 
 def outside_ranks(table: MoeTable, ep, tp, tokens) -> np.ndarray:

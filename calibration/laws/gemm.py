@@ -61,15 +61,21 @@ def choose_table(
     wanted = [
         table
         for table in alike
-        if library in (None, table.library) and version in (None, table.version) and quantisation in (None, table.quantisation)
+        if library in (None, table.library)
+        and version in (None, table.version)
+        and quantisation in (None, table.quantisation)
     ]
     stand_in = {"fp16": "bf16", "bf16": "fp16"}.get(dtype, dtype)
-    tables = next((found for name in (dtype, stand_in) if (found := [table for table in wanted if table.dtype == name])), [])
+    tables = next(
+        (found for name in (dtype, stand_in) if (found := [table for table in wanted if table.dtype == name])), []
+    )
     if not tables:
         together = f" in groups of {groups}" if groups > 1 else ""
         asked = " ".join(part for part in (library, version, dtype, quantisation) if part)
         others = sorted({f"{table.library} {table.dtype}" for table in alike}) or sorted(
-            {f"groups of {table.groups} by {table.library}" for table in calibration.gemm if table.groups > 1} if groups > 1 else ()
+            {f"groups of {table.groups} by {table.library}" for table in calibration.gemm if table.groups > 1}
+            if groups > 1
+            else ()
         )
         raise LawMissing(
             f"calibration {calibration.gpu} has no GEMM table for {asked}{together} (it has: {', '.join(others) or 'none'})"
@@ -84,7 +90,9 @@ def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 
     m, n, k = (np.asarray(size, float) for size in (m, n, k))
     flop_ns = groups * 2 * m * n * k / (law.flop_per_s * compute) * NS_PER_S
     bytes_ns = groups * (operand * (n * k + m * k) + OUTPUT_BYTES * m * n) / (law.bytes_per_s * memory) * NS_PER_S
-    return law.launch_ns + (law.ns_per_k * k + law.ns_per_input * m * k) / memory + overlapped_ns(law, flop_ns, bytes_ns)
+    return (
+        law.launch_ns + (law.ns_per_k * k + law.ns_per_input * m * k) / memory + overlapped_ns(law, flop_ns, bytes_ns)
+    )
 
 
 def overlapped_ns(law: GemmLaw | MoeLaw, flop_ns: np.ndarray, bytes_ns: np.ndarray) -> np.ndarray:
@@ -105,7 +113,9 @@ def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0,
     return GemmCurve(m, ns, low, high, measured, far, int(first), int(last))
 
 
-def _curves(table: GemmTable, shapes: np.ndarray, sms: int, compute: float, memory: float) -> tuple[np.ndarray, np.ndarray]:
+def _curves(
+    table: GemmTable, shapes: np.ndarray, sms: int, compute: float, memory: float
+) -> tuple[np.ndarray, np.ndarray]:
     """(m int64[point], ns float64[shape, point]) of shapes int64[shape, (n, k)], on to MOST_ROWS."""
     known = {size: row for row, size in enumerate(table.sizes)}
     rows = np.array([known.get((n, k), -1) for n, k in shapes.tolist()])

@@ -18,7 +18,10 @@ from calibration.laws.tables import CalibrationSpec, Fitted, MoeTable, ScalarTab
 
 
 class Times(NamedTuple):
-    """``ns``: float64 and ``extrapolated`` (outside of what was measured): bool, the shape of the sizes asked for; ``table``: whose they are."""
+    """``ns``: float64, and ``extrapolated``: bool (outside of what was measured), of the shape of the sizes asked for.
+
+    ``table``: whose times they are.
+    """
 
     ns: np.ndarray
     extrapolated: np.ndarray
@@ -54,12 +57,17 @@ class Laws:
         ``quantisation``: ``apart`` or ``included`` in the time; apart first. ``rates``: of the die that is modelled
         (``calibration.laws.expert_gemm.Rates``); None: the measured GPU. Raises LawMissing.
         """
-        return self.grouped_gemm(m, n, k, 1, dtype=dtype, library=library, version=version, quantisation=quantisation, rates=rates)
+        return self.grouped_gemm(
+            m, n, k, 1, dtype=dtype, library=library, version=version, quantisation=quantisation, rates=rates
+        )
 
     def grouped_gemm(
         self, m, n, k, groups: int, *, dtype: str, library=None, version=None, quantisation=None, rates=None
     ) -> Times:
-        """``groups`` products of m rows each in one kernel; the rest as of ``gemm``. Numbers of groups are those that were measured."""
+        """``groups`` products of m rows each in one kernel; the rest as of ``gemm``.
+
+        Numbers of groups are those that were measured.
+        """
         from calibration.laws.expert_gemm import scale_to
         from calibration.laws.gemm import choose_table, outside, table_times
 
@@ -70,7 +78,7 @@ class Laws:
         return Times(ns.reshape(shape), outside(table, n, k, m).reshape(shape), table)
 
     def expert_gemm(self, hidden: int, ffn: int, *, dtype: str, rates=None, library=None):
-        """Gate, up and down product of an expert on a die of these rates: a ``calibration.laws.expert_gemm.ExpertGemm``, to be kept."""
+        """Gate, up and down product of an expert on a die of these rates: a ``calibration.laws.expert_gemm.ExpertGemm``."""
         from calibration.laws.expert_gemm import ExpertGemm
 
         return ExpertGemm(self.calibration, hidden, ffn, dtype, rates, library)
@@ -92,7 +100,9 @@ class Laws:
         if (pairs is None) != (active_experts is None):
             raise ValueError("fused_moe needs both pairs and active_experts of a rank, or neither")
         asked = {"model": model, **(sizes._asdict() if sizes else {}), "dtype": dtype, "distribution": distribution}
-        tables = self._matching("fused MoE", self.calibration.moe, asked | {"library": library, "version": version, "kernel": kernel})
+        tables = self._matching(
+            "fused MoE", self.calibration.moe, asked | {"library": library, "version": version, "kernel": kernel}
+        )
         table = _preferred_moe(tables)
         if pairs is None:
             (tokens, ep, tp), shape = _flat(np.float64, tokens=tokens, ep=ep, tp=tp)
@@ -103,12 +113,22 @@ class Laws:
             ns = rank_ns(table, pairs, active_experts, ep, tp, tokens)
         return Times(ns.reshape(shape), outside_ranks(table, ep, tp, tokens).reshape(shape), table)
 
-    def attention(self, tokens, context_tokens, *, heads: int, kv_heads: int, head_dim: int, dtype: str, library=None) -> Times:
+    def attention(
+        self, tokens, context_tokens, *, heads: int, kv_heads: int, head_dim: int, dtype: str, library=None
+    ) -> Times:
         """Attention of ``tokens`` over ``context_tokens`` each. Raises LawMissing: no calibration has tables of it yet."""
         raise LawMissing(f"calibration {self.calibration.gpu} has no attention tables: no attention is fitted yet")
 
     def copy(
-        self, size_bytes, *, direction="uni", placement="intra_node", concurrent_pairs=None, method=None, library=None, version=None
+        self,
+        size_bytes,
+        *,
+        direction="uni",
+        placement="intra_node",
+        concurrent_pairs=None,
+        method=None,
+        library=None,
+        version=None,
     ) -> Times:
         """A copy from GPU to GPU. ``direction``: uni, bi or ring; ``method``: ce (copy engine), nccl. Raises LawMissing."""
         asked = {"placement": placement, "direction": direction, "concurrent_pairs": concurrent_pairs, "method": method}
@@ -132,20 +152,51 @@ class Laws:
         return _transfer(collective.preferred(tables), size_bytes)
 
     def dispatch_combine(
-        self, op: str, tokens, *, kernel: str, ranks: int, hidden: int, top_k: int, experts: int, sms=None, library=None, version=None
+        self,
+        op: str,
+        tokens,
+        *,
+        kernel: str,
+        ranks: int,
+        hidden: int,
+        top_k: int,
+        experts: int,
+        sms=None,
+        library=None,
+        version=None,
     ) -> Times:
-        """``dispatch`` or ``combine`` of ``tokens`` of each rank. ``kernel``: normal or low_latency; ``sms``: given to it, the most first.
+        """``dispatch`` or ``combine`` of ``tokens`` of each rank.
+
+        ``kernel``: normal or low_latency; ``sms``: given to it, the most first.
 
         Ranks, hidden size, top_k and experts are those that were measured. Raises LawMissing.
         """
-        asked = {"op": op, "variant": kernel, "num_gpus": ranks, "hidden": hidden, "top_k": top_k, "experts": experts, "sms": sms}
+        asked = {
+            "op": op,
+            "variant": kernel,
+            "num_gpus": ranks,
+            "hidden": hidden,
+            "top_k": top_k,
+            "experts": experts,
+            "sms": sms,
+        }
         there = collective.dispatches(self.calibration)
         tables = self._matching("dispatch and combine", there, asked | {"library": library, "version": version})
-        return _transfer(collective.preferred(tables), collective.sent_bytes(op, np.asarray(tokens, np.float64), top_k, hidden))
+        return _transfer(
+            collective.preferred(tables), collective.sent_bytes(op, np.asarray(tokens, np.float64), top_k, hidden)
+        )
 
-    def host(self, size_bytes, direction: str, *, pinned: bool = True, method=None, library=None, version=None) -> Times:
+    def host(
+        self, size_bytes, direction: str, *, pinned: bool = True, method=None, library=None, version=None
+    ) -> Times:
         """A transfer over PCIe; ``direction``: d2h or h2d. Raises LawMissing."""
-        asked = {"direction": direction, "pinned": int(pinned), "method": method, "library": library, "version": version}
+        asked = {
+            "direction": direction,
+            "pinned": int(pinned),
+            "method": method,
+            "library": library,
+            "version": version,
+        }
         there = [table for table in self.calibration.pcie if isinstance(table, TransferTable)]
         return _transfer(copy.preferred(self._matching("host transfer (pcie)", there, asked)), size_bytes)
 
@@ -158,15 +209,18 @@ class Laws:
         return host.path_of(self.calibration)
 
     def memory(self, level: str, op: str, quantity: str, *, library=None, version=None) -> ScalarTable:
-        """A number of a level (l1, l2, hbm): ``bytes_per_s`` or ``efficiency`` of op read or write, ``latency_ns`` of chase. Raises LawMissing."""
+        """A number of a level (l1, l2, hbm): ``bytes_per_s`` or ``efficiency`` of op read or write, ``latency_ns`` of chase.
+
+        Raises LawMissing.
+        """
         there = [table for table in self.calibration.hbm if isinstance(table, ScalarTable)]
         asked = {"level": level, "op": op, "quantity": quantity, "library": library, "version": version}
         return memory.preferred(self._matching("memory", there, asked))
 
     def memory_curve(self, working_set_bytes, op: str, *, library=None, version=None) -> Times:
-        """By working set: one pass over it (``read``, ``write``), or one dependent load in it (``chase``), which levels off above the last.
+        """By working set: one pass over it (``read``, ``write``), or one dependent load in it (``chase``).
 
-        Raises LawMissing.
+        Loads level off above the largest set that was measured. Raises LawMissing.
         """
         there = [table for table in self.calibration.hbm if isinstance(table, TransferTable)]
         table = newest(self._matching("memory curve", there, {"op": op, "library": library, "version": version}))

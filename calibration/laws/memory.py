@@ -9,7 +9,10 @@ from calibration.laws.tables import CalibrationSpec, ScalarTable
 
 
 class HbmReads(NamedTuple):
-    """``latency_ns`` of a dependent load; ``efficiency``: share of the reference's bandwidth that streaming reads reach; None: not measured."""
+    """``latency_ns`` of a dependent load; ``efficiency``: share of the reference's bandwidth that streaming reads reach.
+
+    None: not measured.
+    """
 
     latency_ns: float | None
     efficiency: float | None
@@ -19,7 +22,9 @@ def hbm_reads(calibration: CalibrationSpec) -> HbmReads:
     """What was measured of the HBM."""
     tables = [table for table in calibration.hbm if isinstance(table, ScalarTable) and table.of.get("level") == "hbm"]
     latency = preferred([table for table in tables if table.of.get("quantity") == "latency_ns"])
-    efficiency = preferred([table for table in tables if (table.of.get("op"), table.of.get("quantity")) == ("read", "efficiency")])
+    efficiency = preferred(
+        [table for table in tables if (table.of.get("op"), table.of.get("quantity")) == ("read", "efficiency")]
+    )
     return HbmReads(None if latency is None else latency.value, None if efficiency is None else efficiency.value)
 
 

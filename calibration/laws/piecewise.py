@@ -1,8 +1,8 @@
 """Transfers by size: contiguous pieces of the size axis, each with its own line ``latency + size / bandwidth``.
 
 Hockney's model (Parallel Computing 20, 1994), piece by piece, as communication libraries change protocol with size. Pieces
-need not meet: a protocol that sets in too late or too early is a step that is there in the measurements. ``calibration.fit.segments``
-finds the pieces; whoever asks for a time asks here.
+need not meet: a protocol that sets in too late or too early is a step that is there in the measurements.
+``calibration.fit.segments`` finds the pieces; whoever asks for a time asks here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What a system takes from a calibration: HBM, die-to-die links and the way to a host, as numbers that a manifest keeps.
+"""What HBM and die-to-die links take from a calibration, as numbers that a manifest keeps.
 
-A ``calibration`` in ``hbm``, ``d2d`` or ``decision.host`` is replaced by what was measured of that GPU. The HBM's are those of reads:
-latency and a share of the nominal bandwidth. A link's come from the law of one-way copies between two GPUs of a node, its
-rate as a share of the link's nominal one. A run has slices of one size, and its links are the piece in which that size lies, so
-that a slice takes the time of a measured copy. ``calibration.laws`` chooses the tables and evaluates the laws.
+A ``calibration`` in ``hbm`` or ``d2d`` is replaced by what was measured of that GPU (in ``decision.host``, too:
+``archsim.specs.machine.decision``). The HBM's are those of reads: latency and a share of the nominal bandwidth. A link's come
+from the law of one-way copies between two GPUs of a node, its rate as a share of the link's nominal one. A run has slices of
+one size, and its links are the piece in which that size lies, so that a slice takes the time of a measured copy.
+``calibration.laws`` chooses the tables and evaluates the laws.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from calibration.laws.tables import HBM, Axis, CalibrationSpec, Numbers, Positiv
 
 
 class Found(NamedTuple):
-    """What a calibration gives to ``hbm`` or ``d2d``: its keys there, and what the source says of them. Nothing: ``why`` not."""
+    """What a calibration gives to ``hbm`` or ``d2d``: its keys there, and what the source says of them; no keys: ``why``."""
 
     values: dict[str, Any]
     told: str
