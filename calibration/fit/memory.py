@@ -14,7 +14,7 @@ import pandas as pd
 
 from calibration.fit.comm import Series, transfer_table
 from calibration.fit.scalars import scalar_table
-from calibration.laws.memory import preferred
+from calibration.laws.memory import preferred_number
 from calibration.laws.tables import ScalarTable, TransferTable
 
 # Working sets that surely lie in a level of every GPU known: past any L1 and within the near half of any L2; past any L2.
@@ -43,8 +43,9 @@ def fit_memory(rows: pd.DataFrame, peak_bytes_per_s: float | None) -> tuple[Tran
 def hbm_read_bytes_per_s(rows: pd.DataFrame) -> float | None:
     """Of streaming reads, by the number that systems take; None where there are none."""
     of = {"level": "hbm", "op": "read", "quantity": "bytes_per_s"}
-    reads = preferred([scalar for scalar in _scalars(rows.astype({"working_set_bytes": float, "value": float})) if scalar.of == of])
-    return None if reads is None else reads.value
+    scalars = _scalars(rows.astype({"working_set_bytes": float, "value": float}))
+    reads = [scalar for scalar in scalars if scalar.of == of]
+    return preferred_number(reads).value if reads else None
 
 
 def _scalars(rows: pd.DataFrame) -> Iterator[ScalarTable]:

@@ -29,7 +29,7 @@ def sent_bytes(op: str, tokens, top_k: int, hidden: int):
     return tokens * top_k * hidden * BYTES_PER_VALUE[op]
 
 
-def preferred(tables: Sequence[TransferTable]) -> TransferTable:
+def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
     """Of several the library with most points, and its newest version; libraries of ONLY_BY_NAME last.
 
     Of one library's variants that with most points, then the one with most SMs.

@@ -22,10 +22,10 @@ NVLINK_BYTES_PER_S = MappingProxyType({
 def link_table(calibration: CalibrationSpec) -> TransferTable | None:
     """The law of one-way copies of one pair of GPUs of a node that covers SLICES_BYTES; None where there is none."""
     tables = [table for table in calibration.p2p if all(holds(table) for holds in WANTED.values())]
-    return preferred(tables) if tables else None
+    return preferred_copy(tables) if tables else None
 
 
-def preferred(tables: Sequence[TransferTable]) -> TransferTable:
+def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
     """Of several one of more than one size, then that of one pair of GPUs at a time, then a copy engine's, then of the library with
     most points, of which the newest version counts."""
     best = min(
@@ -45,7 +45,8 @@ def preferred(tables: Sequence[TransferTable]) -> TransferTable:
 
 def why_no_link(calibration: CalibrationSpec) -> str:
     """What a calibration lacks where ``link_table`` gives None."""
-    tables, reason = calibration.p2p, "no measurements of copies between GPUs (p2p.csv)"
+    tables: Sequence[TransferTable] = calibration.p2p
+    reason = "no measurements of copies between GPUs (p2p.csv)"
     for asked, holds in WANTED.items():
         if tables:
             reason = (

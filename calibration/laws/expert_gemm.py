@@ -67,7 +67,7 @@ class ExpertGemm:
         self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in three]))
         self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in three]))
         self.ns_per_token = 2.0 * hidden * ffn / (self.table.law.flop_per_s * self.scale.compute) * NS_PER_S
-        self._sizes = (2, ffn, hidden), (1, hidden, ffn)  # how many, n, k
+        self._hidden, self._ffn = hidden, ffn
         self._ns = np.stack([self.gate.ns, self.down.ns])
 
     def times(self, tokens: np.ndarray) -> np.ndarray:
@@ -80,9 +80,8 @@ class ExpertGemm:
     def law_ns(self, tokens: np.ndarray, compute) -> np.ndarray:
         """Sum over gate, up and down by the law alone on a die of ``compute`` times the measured peak, float64[entry]."""
         table, memory = self.table, self.scale.memory
-        return sum(
-            many * law_ns(table.law, tokens, n, k, table.dtype, 1, compute, memory) for many, n, k in self._sizes
-        )
+        gate_ns = law_ns(table.law, tokens, self._ffn, self._hidden, table.dtype, 1, compute, memory)
+        return 2 * gate_ns + law_ns(table.law, tokens, self._hidden, self._ffn, table.dtype, 1, compute, memory)
 
     def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
         """bool[entry]: the weights' shape or the number of tokens lies outside what was measured."""

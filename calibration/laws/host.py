@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from calibration.laws.choosing import newest
 from calibration.laws.piecewise import law_of
-from calibration.laws.tables import CalibrationSpec, TransferTable
+from calibration.laws.tables import CalibrationSpec, ScalarTable, TransferTable
 
 SMALL_BYTES = 64 * 2**10  # a law that begins above says nothing about the latency of small messages
 LARGE_BYTES = 2**20
@@ -34,21 +34,24 @@ class HostPath(NamedTuple):
 
 def path_of(calibration: CalibrationSpec) -> HostPath:
     """What ``calibration`` knows of the path."""
-    chosen = [_smallest(calibration, direction) for direction in DIRECTIONS]
+    by_direction = {direction: _smallest(calibration, direction) for direction in DIRECTIONS}
+    chosen = [table for table in by_direction.values() if table is not None]
     launches = {table.of.get("kind", ""): table for table in calibration.launch}
-    missing = {}
+    missing: dict[str, str] = {}
     latency_ns = bandwidth = launch_ns = sync_ns = None
-    if None in chosen:
-        there = next(text for text, table in zip(DIRECTIONS.values(), chosen, strict=True) if table is None)
+    if len(chosen) < len(DIRECTIONS):
+        there = next(DIRECTIONS[direction] for direction, table in by_direction.items() if table is None)
         missing = dict.fromkeys(("pcie_latency", "pcie_bandwidth"), f"no pinned transfers {there} (hostpath.csv)")
     else:
         lines = [_line(table) for table in chosen]
         bandwidth = NS_PER_S / (sum(ns_per_byte for _, ns_per_byte in lines) / len(lines))
-        if all(table.first_bytes <= SMALL_BYTES for table in chosen):
+        least = max(table.first_bytes for table in chosen)
+        if least <= SMALL_BYTES:
             latency_ns = max(0.0, sum(latency for latency, _ in lines) / len(lines))
         else:
-            least = max(table.first_bytes for table in chosen) / 2**20
-            missing["pcie_latency"] = f"no transfers of at most {SMALL_BYTES // 2**10} KiB (hostpath.csv); they begin at {least:g} MiB"
+            missing["pcie_latency"] = (
+                f"no transfers of at most {SMALL_BYTES // 2**10} KiB (hostpath.csv); they begin at {least / 2**20:g} MiB"
+            )
     if STREAM in launches:
         launch_ns = launches[STREAM].value
         sync_ns = max(0.0, launches[AND_WAIT].value - launch_ns) if AND_WAIT in launches else launch_ns
@@ -66,7 +69,9 @@ def _smallest(calibration: CalibrationSpec, direction: str) -> TransferTable | N
     laws = [
         table
         for table in calibration.pcie
-        if isinstance(table, TransferTable) and table.of.get("direction") == direction and table.of.get("pinned", "1") == "1"
+        if isinstance(table, TransferTable)
+        and table.of.get("direction") == direction
+        and table.of.get("pinned", "1") == "1"
     ]
     if not laws:
         return None
@@ -86,8 +91,11 @@ def _line(table: TransferTable) -> tuple[float, float]:
     return least_ns - small * ns_per_byte, ns_per_byte
 
 
-def _source(gpu: str, transfers: list[TransferTable | None], launches: dict) -> str:
-    found = [f"{table.of['direction']} {table.of.get('method', '')} by {table.library}".replace("  ", " ") for table in transfers if table]
+def _source(gpu: str, transfers: list[TransferTable], launches: dict[str, ScalarTable]) -> str:
+    found = [
+        f"{table.of['direction']} {table.of.get('method', '')} by {table.library}".replace("  ", " ")
+        for table in transfers
+    ]
     found += [
         f"{kind} launch of {launches[kind].of.get('measured_on', gpu)} by {launches[kind].library}"
         for kind in (STREAM, AND_WAIT)

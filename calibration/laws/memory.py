@@ -21,13 +21,13 @@ class HbmReads(NamedTuple):
 def hbm_reads(calibration: CalibrationSpec) -> HbmReads:
     """What was measured of the HBM."""
     tables = [table for table in calibration.hbm if isinstance(table, ScalarTable) and table.of.get("level") == "hbm"]
-    latency = preferred([table for table in tables if table.of.get("quantity") == "latency_ns"])
-    efficiency = preferred(
-        [table for table in tables if (table.of.get("op"), table.of.get("quantity")) == ("read", "efficiency")]
+    latencies = [table for table in tables if table.of.get("quantity") == "latency_ns"]
+    shares = [table for table in tables if (table.of.get("op"), table.of.get("quantity")) == ("read", "efficiency")]
+    return HbmReads(
+        preferred_number(latencies).value if latencies else None, preferred_number(shares).value if shares else None
     )
-    return HbmReads(None if latency is None else latency.value, None if efficiency is None else efficiency.value)
 
 
-def preferred(tables: list[ScalarTable]) -> ScalarTable | None:
-    """Of several libraries the last by name, of its versions the newest; None of none."""
-    return max(tables, key=lambda table: (table.library, newest_first(table.version)), default=None)
+def preferred_number(tables: list[ScalarTable]) -> ScalarTable:
+    """Of several libraries the last by name, of its versions the newest. Raises ValueError for none."""
+    return max(tables, key=lambda table: (table.library, newest_first(table.version)))

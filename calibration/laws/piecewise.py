@@ -24,11 +24,20 @@ class Beyond(Enum):
 class Pieces(Protocol):
     """What has the numbers of a law: a ``TransferTable``, or the copies of a system."""
 
-    from_bytes: tuple[float, ...]
-    latency_ns: tuple[float, ...]
-    ns_per_byte: tuple[float, ...]
-    first_bytes: float | None
-    last_bytes: float | None
+    @property
+    def from_bytes(self) -> tuple[float, ...]: ...
+
+    @property
+    def latency_ns(self) -> tuple[float, ...]: ...
+
+    @property
+    def ns_per_byte(self) -> tuple[float, ...]: ...
+
+    @property
+    def first_bytes(self) -> float | None: ...
+
+    @property
+    def last_bytes(self) -> float | None: ...
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ def hbm_measured(calibration: CalibrationSpec) -> Found:
     """``latency`` and ``efficiency``, as far as they were measured."""
     from calibration.laws.laws import Laws
 
-    values, (latency_ns, efficiency) = {}, Laws(calibration).hbm_reads()
+    values: dict[str, Any] = {}
+    latency_ns, efficiency = Laws(calibration).hbm_reads()
     if latency_ns is not None:
         values["latency"] = f"{latency_ns:.4g} ns"
     if efficiency is not None:
