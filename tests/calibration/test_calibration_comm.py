@@ -152,7 +152,7 @@ class TestPublicSets:
         rows = public["comm"].table("p2p", "b200")
         for table, series in zip(fit_transfers(rows, "p2p"), series_of(rows, "p2p"), strict=True):
             law = fit_segments(series.size_bytes, series.time_ns)
-            assert law_of(table) == law
+            assert law_of(table) == law_of(law)
             assert table.residuals.p05 <= table.residuals.p50 <= table.residuals.p95
 
     def test_a_calibration_is_judged_on_sizes_that_it_has_not_seen(self, public):
