@@ -14,8 +14,8 @@ from pathlib import Path
 
 from archsim.base.code_digest import source_digest
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.calibration import calibration_digest
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec

@@ -11,7 +11,6 @@ import pandas as pd
 
 from archsim.base.errors import SpecError
 from archsim.engine.loop import EventEngine
-from archsim.specs.calibration import CalibrationSpec, GemmTable
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -20,6 +19,7 @@ from archsim.workload.demand import Demand
 from calibration.fit.fit import products
 from calibration.fit.gemm import NS_PER_US
 from calibration.laws.gemm import choose_table, table_times
+from calibration.laws.tables import CalibrationSpec, GemmTable
 from calibration.measurements.reading import Measurements
 from calibration.measurements.sweeps import release
 from calibration.validate.errors import EXPERTS
