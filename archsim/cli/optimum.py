@@ -31,7 +31,7 @@ def optimum_command(experiment: ExperimentSpec, out: str | None, most_steps: int
         if same != machine:
             bounds, machine = Bounds(), same
         copies, most_tokens = engine.policy.predictor is not None, int(engine.demand.tokens.max())
-        builder = ProblemBuilder(run.system, run.model, run.assumptions, engine.home, copies, most_tokens)
+        builder = ProblemBuilder(run.scenario, engine.home, copies, most_tokens)
         steps = tuple(distances(engine, builder, most_steps, bounds))
         found.append(Measured(run, engine.demand.layer_ids, engine.mesh, steps))
         mean, p95, worst = found[-1].summary()

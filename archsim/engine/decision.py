@@ -14,6 +14,7 @@ import numpy as np
 
 from archsim.engine.state import Machine
 from archsim.policies.allocation.rules import Plan
+from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import Counts, Fabric, State
 from microarch.fabric.mesh import Mesh
@@ -163,8 +164,8 @@ class ChargedDecision(FreeDecision):
         return lasts_ns
 
 
-def build_decision(system, model, assumptions, machine: Machine, mesh: Mesh) -> FreeDecision:
+def build_decision(scenario: Scenario, machine: Machine, mesh: Mesh) -> FreeDecision:
     """The cost model that ``decision_cost`` names."""
-    if assumptions.decision_cost == "free":
+    if scenario.assumptions.decision_cost == "free":
         return FreeDecision()
-    return ChargedDecision(system.decision, machine, mesh, model.experts)
+    return ChargedDecision(scenario.system.decision, machine, mesh, scenario.model.experts)

@@ -26,6 +26,7 @@ from archsim.policies.allocation.rules import Plan, StepView
 from archsim.policies.prediction.heatmap import copy_bits
 from archsim.policies.prediction.ported_heatmap import PortedHeatmap, cycles_per_transition
 from archsim.policies.registry import build_policy
+from archsim.specs.scenario import Scenario
 from microarch.blocks.request import State
 from microarch.fabric.mesh import Mesh
 
@@ -106,28 +107,30 @@ class LimitedHeatmap:
 
 
 class EventEngine:
-    """One run: a system serving a batch of a model under a policy and a set of assumptions.
+    """Runs a scenario.
 
     ``routing``: the batch's ``StepTokens`` in order of iteration; needed where a policy predicts and the heatmap's updates
     are limited (ValueError if it is missing). ``keep_transitions``: keep what the command processors do
     (``archsim.engine.transitions``), for ``transitions``.
     """
 
-    def __init__(self, system, model, policy_spec, assumptions, demand, routing=None, keep_transitions=False):
-        self.policy = build_policy(policy_spec)
+    def __init__(self, scenario: Scenario, demand, routing=None, keep_transitions=False):
+        system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+        self.scenario = scenario
+        self.policy = build_policy(scenario.policy)
         self.demand = demand
         self.home = np.asarray(self.policy.place(model.experts, system.dies), np.int32)
-        self.fit = refuse_misfit(system, model, assumptions, self.home)
-        self.machine, self.mesh = build_machine(system, model, assumptions)
-        self.memory = build_memory(system, model, assumptions, demand.layers, self.fit)
+        self.fit = refuse_misfit(scenario, self.home)
+        self.machine, self.mesh = build_machine(scenario)
+        self.memory = build_memory(scenario, demand.layers, self.fit)
         self.tally = new_tally(self.machine, len(State))
-        self.decision = build_decision(system, model, assumptions, self.machine, self.mesh)
+        self.decision = build_decision(scenario, self.machine, self.mesh)
         self._costs = policy_costs(system, model)
         self._ids = model.experts + model.shared_experts
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
         self._heatmap = self._build_heatmap(system, assumptions, routing)
         copies = self._heatmap is not None
-        self._builder = WorkBuilder(system, model, assumptions, self.machine, self.mesh, self.home, copies)
+        self._builder = WorkBuilder(scenario, self.machine, self.mesh, self.home, copies)
         self._log = TransitionLog(system.dies, global_die(self.mesh)) if keep_transitions else NoLog()
         self._kernel = self._build_kernel(assumptions)
 

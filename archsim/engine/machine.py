@@ -10,6 +10,7 @@ from archsim.base.errors import CapacityError
 from archsim.engine.state import SLICES, UNITS, Machine, Memory
 from archsim.policies.allocation.rules import Costs
 from archsim.specs.machine.utilisation import Utilisation, published_utilisation
+from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
 from microarch.fabric.mesh import Mesh
@@ -31,9 +32,10 @@ def slice_bytes(system, model) -> int:
     return model.hidden * model.expert_ffn * system.compute.dtype_bytes
 
 
-def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
+def build_machine(scenario: Scenario) -> tuple[Machine, Mesh]:
     """The run's machine and its mesh; see ``archsim.engine.state.Machine``."""
-    system = with_links_of_slices(system, model)
+    model, assumptions = scenario.model, scenario.assumptions
+    system = with_links_of_slices(scenario.system, model)
     mesh = build_fabric(system, assumptions.numbering)
     link_bytes_per_ns, link_ns = link_properties(system, mesh)
     shared = assumptions.contention == "shared"
@@ -59,7 +61,7 @@ def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
         llc_write_ns=system.llc.write_ns,
         slice_bytes=weights,
         first_bytes=min(weights, system.llc.segment_bytes) if segmented else weights,
-        window=max(1, llc_geometry(system, model, assumptions)[1]) if segmented else NO_WINDOW,
+        window=max(1, llc_geometry(scenario)[1]) if segmented else NO_WINDOW,
         whole_ns=not shared,
     )
     return machine, mesh
@@ -101,11 +103,12 @@ def _groups(mesh: Mesh, full_duplex: bool) -> tuple[np.ndarray, np.ndarray]:
     return ptr, np.concatenate([np.arange(own), own + link]).astype(np.int64)
 
 
-def llc_geometry(system, model, assumptions) -> tuple[int, int]:
+def llc_geometry(scenario: Scenario) -> tuple[int, int]:
     """(sets, ways) of a die's LLC."""
-    if assumptions.llc == "slices":
-        return llc.sliced_geometry(system.llc.capacity_bytes, slice_bytes(system, model), system.llc.ways)
-    return llc.segmented_geometry(system.llc.capacity_bytes, slice_bytes(system, model), system.llc.segment_bytes)
+    spec, weights = scenario.system.llc, slice_bytes(scenario.system, scenario.model)
+    if scenario.assumptions.llc == "slices":
+        return llc.sliced_geometry(spec.capacity_bytes, weights, spec.ways)
+    return llc.segmented_geometry(spec.capacity_bytes, weights, spec.segment_bytes)
 
 
 def policy_costs(system, model) -> Costs:
@@ -149,8 +152,9 @@ def memory_fit(system, model, assumptions, home: np.ndarray) -> Fit:
     return Fit(demand, bound)
 
 
-def refuse_misfit(system, model, assumptions, home: np.ndarray) -> Fit:
+def refuse_misfit(scenario: Scenario, home: np.ndarray) -> Fit:
     """The fit, or CapacityError with die, demand, bound, gap and what would make the model fit."""
+    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
     fit = memory_fit(system, model, assumptions, home)
     if assumptions.capacity == "unbounded" or fit.fits:
         return fit
@@ -175,9 +179,10 @@ def _written(n_bytes: float) -> str:
     return f"{n_bytes / size:.1f} {unit}"
 
 
-def build_memory(system, model, assumptions, layers: int, fit: Fit) -> Memory:
+def build_memory(scenario: Scenario, layers: int, fit: Fit) -> Memory:
     """Empty LLCs, no copies, and the room there is for copies beside the homes."""
-    sets, ways = llc_geometry(system, model, assumptions)
+    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+    sets, ways = llc_geometry(scenario)
     if assumptions.capacity == "unbounded":
         room = np.full(system.dies, UNBOUNDED_BYTES, dtype=np.int64)
     else:

@@ -22,6 +22,7 @@ from archsim.engine.state import (
     Work,
 )
 from archsim.policies.allocation.rules import Plan
+from archsim.specs.scenario import Scenario
 from microarch.fabric.mesh import Mesh
 
 NO_MOVES = np.zeros((2, 0), MOVE)
@@ -29,9 +30,10 @@ NO_ENTRIES = np.zeros(0, np.int32)
 
 
 class WorkBuilder:
-    """Builds the ``Work`` of steps of one run (one system, model, policy and set of assumptions)."""
+    """Builds the ``Work`` of the steps of a scenario."""
 
-    def __init__(self, system, model, assumptions, machine: Machine, mesh: Mesh, home: np.ndarray, copies: bool):
+    def __init__(self, scenario: Scenario, machine: Machine, mesh: Mesh, home: np.ndarray, copies: bool):
+        system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         self._machine, self._mesh, self._home, self._copies = machine, mesh, home, copies
         dtype_bytes = system.compute.dtype_bytes
         self.gemm = gemm_model(system, model, assumptions, machine)

@@ -38,7 +38,7 @@ def rooms(runs: Iterable[Run]) -> Iterator[Room]:
         home = np.asarray(build_policy(run.policy).place(run.model.experts, run.system.dies), np.int32)
         fit, problem = memory_fit(run.system, run.model, run.assumptions, home), None
         try:
-            refuse_misfit(run.system, run.model, run.assumptions, home)
+            refuse_misfit(run.scenario, home)
         except CapacityError as error:
             problem = str(error)
         yield Room(run, fit, run.assumptions.capacity == "finite", problem)

@@ -20,6 +20,7 @@ from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PARTS, PolicySpec, import_function
+from archsim.specs.scenario import Scenario
 from archsim.specs.text.fields import Spec
 from archsim.specs.workload import WorkloadSpec
 from archsim.workload.generated.traffic_presets import preset_digest
@@ -70,6 +71,11 @@ class Run:
     def key(self) -> str:
         """12 hex digits of everything that the run is made of, names included."""
         return key_of(self, plain_text)
+
+    @property
+    def scenario(self) -> Scenario:
+        """What the engine simulates."""
+        return Scenario(self.system, self.model, self.assumptions, self.policy, self.workload, self.batch)
 
     @property
     def code(self) -> str:

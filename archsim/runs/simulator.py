@@ -61,7 +61,7 @@ class Simulator:
         source, spec = self._source(run.demand), run.demand
         demand = build_demand(source, 1, 1, 0, origin_dies=spec.origin_dies, predictor=_predictor(spec))
         routing = source.steps(draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
-        ENGINES[run.engine](run.system, run.model, run.policy, run.assumptions, demand, routing).run()
+        ENGINES[run.engine](run.scenario, demand, routing).run()
 
     def engine(self, run: Run) -> EventEngine:
         """The engine of a run, at its beginning."""
@@ -70,7 +70,7 @@ class Simulator:
             source = self._source(run.demand)
             requests = draw_requests(source.requests, run.batch, run.workload.seed)
             routing = source.steps(requests, run.workload.decode_steps)
-        return ENGINES[run.engine](run.system, run.model, run.policy, run.assumptions, demand, routing)
+        return ENGINES[run.engine](run.scenario, demand, routing)
 
     def _demand_of(self, spec: DemandSpec) -> Demand:
         if self._demand is None or self._demand[0] != spec.key:

@@ -16,6 +16,8 @@ from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import WorkloadSpec
 from archsim.workload.demand import Demand
 from calibration.fit.fit import products
 from calibration.fit.gemm import NS_PER_US
@@ -66,6 +68,8 @@ def expert_ns(calibration: CalibrationSpec, named: str, dtype: str, hidden: int,
     )
     policy = PolicySpec(name="ep", **PRESETS["ep"])
     assumptions = load_assumptions("physical", activations="ignored", decision_cost="free")
+    workload = WorkloadSpec(trace={"synthetic": {}}, batch=int(tokens.max()))
+    scenario = Scenario(system, model, assumptions, policy, workload, int(tokens.max()))
     demand = Demand(
         tokens=tokens.astype(np.int32).reshape(-1, 1, 1),
         first_seen=np.zeros((len(tokens), 1, 1), np.int16),
@@ -77,7 +81,7 @@ def expert_ns(calibration: CalibrationSpec, named: str, dtype: str, hidden: int,
         batch=int(tokens.max()),
         digest="",
     )
-    return EventEngine(system, model, policy, assumptions, demand).run().step_ns[:, 0]
+    return EventEngine(scenario, demand).run().step_ns[:, 0]
 
 
 def _medians(rows: pd.DataFrame, table: GemmTable) -> pd.Series:

@@ -20,6 +20,8 @@ from archsim.specs.machine.memory_path import copies_of, link_fitted
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import WorkloadSpec
 from archsim.workload.demand import Demand
 from calibration.fit.comm import law_of
 from calibration.fit.gemm import NS_PER_US
@@ -71,11 +73,13 @@ def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     )
     policy = PolicySpec(name="base", **PRESETS["base"])
     assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", gemm="roofline")
+    workload = WorkloadSpec(trace={"synthetic": {}}, batch=1)
+    scenario = Scenario(system, model, assumptions, policy, workload, 1)
     demand = Demand(
         tokens=np.ones((1, 1, 1), np.int32), first_seen=np.zeros((1, 1, 1), np.int16), has_prefill=False, origins=None, hot=None,
         layer_ids=np.zeros(1, np.int32), top_k=1, batch=1, digest="",
     )
-    return float(EventEngine(system, model, policy, assumptions, demand).run().step_ns[0, 0]) / SLICES
+    return float(EventEngine(scenario, demand).run().step_ns[0, 0]) / SLICES
 
 
 def _text(value) -> str:

@@ -4,10 +4,10 @@ from copy import copy
 
 import numpy as np
 import pytest
+from support.small_runs import replay, scenario_of
 
 from archsim.base.errors import SpecError
 from archsim.engine.gemm import gemm_model
-from archsim.engine.loop import EventEngine
 from archsim.engine.machine import build_machine
 from archsim.runs.calibration_notes import Die, calibration_notes
 from archsim.runs.sweep import simulate
@@ -64,7 +64,7 @@ def run_one(system, model, tokens, **changes):
     source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=1, decode_steps=1), tokens)
     demand = build_demand(source, tokens, 1, 0, origin_dies=1, predictor=None)
     assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", **changes)
-    return EventEngine(system, model, EP, assumptions, demand).run()
+    return replay(system, model, EP, assumptions, demand).run()
 
 
 @pytest.mark.parametrize("case", [*CASES, SPARSE], ids=lambda case: "-".join(map(str, case)))
@@ -80,7 +80,7 @@ def test_one_expert_on_one_die_takes_what_the_law_says(case, changes):
 
 def times_of(system, model, tokens):
     assumptions = load_assumptions("physical")
-    machine, _ = build_machine(system, model, assumptions)
+    machine, _ = build_machine(scenario_of(system, model, EP, assumptions))
     read = np.full(len(tokens), machine.slice_bytes)
     return gemm_model(system, model, assumptions, machine).of(tokens, np.ones(len(tokens), np.int64), read)
 
@@ -110,7 +110,7 @@ def test_sizes_outside_the_measured_ones_are_counted():
     model, assumptions = one_expert("deepseek-v3"), load_assumptions("physical")
     for tokens, hidden, share in ((64, 7168, 0.0), (40_000, 7168, 1.0), (64, 64, 1.0)):
         shape = model.model_copy(update={"hidden": hidden})
-        machine, _ = build_machine(one_die(), shape, assumptions)
+        machine, _ = build_machine(scenario_of(one_die(), shape, EP, assumptions))
         gemm = gemm_model(one_die(), shape, assumptions, machine)
         gemm.of(np.array([tokens]), np.array([1]), np.array([machine.slice_bytes]))
         assert gemm.extrapolated_ns == share * gemm.calibrated_ns > -1
@@ -123,7 +123,7 @@ def small_runs(scale=None):
     system = system.model_copy(update={"mesh": system.mesh.model_copy(update={"x": 2, "y": 2})})
     source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=2, decode_steps=3), 200)
     demand = build_demand(source, 200, 3, 0, origin_dies=4, predictor=None)
-    engine = EventEngine(system, model, EP, load_assumptions("physical"), demand)
+    engine = replay(system, model, EP, load_assumptions("physical"), demand)
     if scale:
         gemm = engine._builder.gemm
         scaled, times = copy(gemm._experts[0]), gemm._experts[0].times

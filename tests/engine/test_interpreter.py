@@ -11,10 +11,9 @@ from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
 from reference.reserved import Reserved
 from reference.round_robin import SharedInTurns
 from reference.shared import Shared
-from support.small_runs import demand_of, policy, small_model, small_system, traffic
+from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
 from archsim.engine.event.transfers import FLOWS, WAITING
-from archsim.engine.loop import EventEngine
 from archsim.engine.transitions import Block
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.decision import FsmSpec, HostSpec
@@ -245,7 +244,7 @@ def run_both(name, changes, hardware):
     spec = POLICIES[name]
     routing = list(traffic(MODEL, 1, 3, 12).steps(draw_requests(12, 12, 0), 3))
     demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
-    engine = EventEngine(system, MODEL, spec, assumptions, demand, iter(routing), keep_transitions=True)
+    engine = replay(system, MODEL, spec, assumptions, demand, iter(routing), keep_transitions=True)
     engine._kernel = both = Both(engine, system, assumptions, routing)
     outcome = engine.run()
     compare_logs(engine.transitions(), both.log, outcome)
@@ -260,7 +259,7 @@ def test_reset_blocks_that_have_run_are_as_good_as_new(changes):
     system, spec = small_system(2, 2), POLICIES["allo+pred"]
     assumptions = load_assumptions("physical", heatmap_update="free", **changes)
     demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
-    left, new, again = (EventEngine(system, MODEL, spec, assumptions, demand, keep_transitions=True) for _ in range(3))
+    left, new, again = (replay(system, MODEL, spec, assumptions, demand, keep_transitions=True) for _ in range(3))
     for _ in itertools.islice(left.steps(), 5):
         pass
     again._kernel = left._kernel
@@ -274,7 +273,7 @@ def test_reset_blocks_that_have_run_are_as_good_as_new(changes):
 def test_a_run_without_a_log_is_the_same_and_has_none():
     system, spec, assumptions = small_system(2, 2), POLICIES["pred"], load_assumptions("physical", heatmap_update="free")
     demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
-    runs = [EventEngine(system, MODEL, spec, assumptions, demand, keep_transitions=kept) for kept in (False, True)]
+    runs = [replay(system, MODEL, spec, assumptions, demand, keep_transitions=kept) for kept in (False, True)]
     quiet, kept = (engine.run() for engine in runs)
     assert (quiet.step_ns == kept.step_ns).all() and quiet.tally.resources.tobytes() == kept.tally.resources.tobytes()
     assert quiet.decision.by_step == kept.decision.by_step

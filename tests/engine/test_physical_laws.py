@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.small_runs import CASES, IDS, STRATEGIES, demand_of, engine_of, policy, small_model, small_system
+from support.small_runs import CASES, IDS, STRATEGIES, demand_of, engine_of, policy, replay, small_model, small_system
 
-from archsim.engine.loop import EventEngine
 from archsim.engine.machine import memory_fit
 from archsim.engine.state import SLICES, UNITS
 from archsim.policies.registry import build_policy
@@ -177,8 +176,8 @@ def test_a_mirrored_placement_gives_mirrored_loads_and_the_same_time():
     flipped = [mirrored_x(die, system) for die in range(system.dies)]
     turned = type(demand)(**(vars(demand) | {"origins": demand.origins[:, :, flipped, :]}))
     assumptions = load_assumptions("physical")
-    one = EventEngine(system, model, plain, assumptions, demand).run()
-    other = EventEngine(system, model, mirrored, assumptions, turned).run()
+    one = replay(system, model, plain, assumptions, demand).run()
+    other = replay(system, model, mirrored, assumptions, turned).run()
     assert (other.load[:, :, flipped] == one.load).all()
     assert other.step_ns == pytest.approx(one.step_ns, rel=1e-9)
 
@@ -192,7 +191,7 @@ def test_one_expert_on_one_die_takes_what_the_formula_says(tokens, window):
     system = small_system(1, 1, llc={"capacity_bytes": window * slice_bytes, "segment_bytes": slice_bytes})
     demand = demand_of(model, system, policy("ep"), batch=tokens, decode_steps=1)
     assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", gemm="roofline")
-    engine = EventEngine(system, model, policy("ep"), assumptions, demand)
+    engine = replay(system, model, policy("ep"), assumptions, demand)
     outcome = engine.run()
     n = int(demand.tokens[1, 0, 0])
     compute_ns = 2 * model.hidden * model.expert_ffn * n / (1e6 * 0.7)

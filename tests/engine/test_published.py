@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.published import simulate
+from support.small_runs import replay
 
-from archsim.engine.loop import EventEngine
 from archsim.policies.registry import build_policy
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.machine.utilisation import published_utilisation
@@ -30,7 +30,7 @@ def policy(name):
 
 
 def run(system, model, policy_spec, demand, **changes):
-    return EventEngine(system, model, policy_spec, load_assumptions("published", **changes), demand).run()
+    return replay(system, model, policy_spec, load_assumptions("published", **changes), demand).run()
 
 
 def counted(outcome):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.small_runs import scenario_of
 from support.tiny import TINY, tiny
 
 from archsim.base.errors import ArchsimError, SpecError
@@ -179,7 +180,7 @@ def test_round_robin_is_refused_where_routes_go_in_a_circle(tmp_path):
 
 def test_machines_of_a_topology_share_its_arrays(tmp_path):
     one, other = (tiny(tmp_path, "systems.0.topology=torus", f"systems.0.d2d.bandwidth={rate} TB/s") for rate in (1, 2))
-    meshes = [build_machine(each.systems[0], each.models[0], each.assumptions[0])[1] for each in (one, other)]
+    meshes = [build_machine(scenario_of(each.systems[0], each.models[0], each.policies[0], each.assumptions[0]))[1] for each in (one, other)]
     assert meshes[0] is meshes[1]
 
 

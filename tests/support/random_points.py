@@ -22,6 +22,7 @@ from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import Demand, build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
+from support.small_runs import replay
 
 HELD_OUT = 100_000
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
@@ -50,7 +51,7 @@ class Point(NamedTuple):
     def run(self, engine: type = EventEngine):
         """The outcome of the run on an engine."""
         routing = self.traffic.steps(np.arange(self.demand.batch), STEPS)
-        return engine(self.system, self.model, self.policy, self.assumptions, self.demand, routing).run()
+        return replay(self.system, self.model, self.policy, self.assumptions, self.demand, routing, engine).run()
 
     @property
     def name(self) -> str:
@@ -122,17 +123,3 @@ def _system(rng, model, assumptions, policy) -> SystemSpec:
 
 def _changed(system: SystemSpec, changes: dict[str, dict[str, Any]]) -> SystemSpec:
     return system.model_copy(update={block: getattr(system, block).model_copy(update=of) for block, of in changes.items()})
-
-
-def with_rates(point: Point, factors: dict[str, float]) -> Point:
-    """The point on a machine whose rates and latencies are these factors times its own (archsim.engine.analytic.law.POINT)."""
-    system, f = point.system, factors
-    llc = {name: getattr(system.llc, name) * f["llc_latency"] for name in ("hit_ns", "miss_ns", "write_ns")}
-    hbm, d2d = system.hbm, system.d2d
-    changes = {
-        "compute": {"peak_flop_per_s": system.compute.peak_flop_per_s * f["compute"]},
-        "hbm": {"bandwidth_bytes_per_s": hbm.bandwidth_bytes_per_s * f["hbm"], "latency_ns": hbm.latency_ns * f["hbm_latency"]},
-        "d2d": {"bandwidth_bytes_per_s": d2d.bandwidth_bytes_per_s * f["link"], "hop_latency_ns": d2d.hop_latency_ns * f["hop_latency"]},
-        "llc": llc,
-    }
-    return point._replace(system=_changed(system, changes))

@@ -8,7 +8,8 @@ from archsim.engine.loop import EventEngine
 from archsim.policies.registry import build_policy
 from archsim.specs.loading.library import load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.workload import SyntheticSpec
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import SyntheticSpec, WorkloadSpec
 from archsim.workload.demand import build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
 
@@ -45,11 +46,22 @@ def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH):
     return build_demand(source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor)
 
 
+def scenario_of(system, model, spec, assumptions, batch=BATCH):
+    """The scenario of generated traffic; demands of tests come from elsewhere."""
+    workload = WorkloadSpec(trace={"synthetic": {}}, batch=batch)
+    return Scenario(system, model, assumptions, spec, workload, batch)
+
+
+def replay(system, model, spec, assumptions, demand, routing=None, engine=EventEngine, **options):
+    """An engine at the beginning of a run of ``demand``."""
+    return engine(scenario_of(system, model, spec, assumptions, demand.batch), demand, routing, **options)
+
+
 def engine_of(system, model, spec, assumptions, seed=1):
     """The engine on generated traffic, with the routing that a limited heatmap reads."""
     source = traffic(model, seed)
     routing = source.steps(np.arange(BATCH), 3)
-    return EventEngine(system, model, spec, assumptions, demand_of(model, system, spec, seed), routing)
+    return replay(system, model, spec, assumptions, demand_of(model, system, spec, seed), routing)
 
 
 CASES = [

@@ -32,6 +32,7 @@ from archsim.engine.machine import build_machine
 from archsim.engine.state import SLICES, UNITS, Machine, Memory
 from archsim.engine.work import WorkBuilder
 from archsim.policies.allocation.rules import Plan
+from archsim.specs.scenario import Scenario
 
 MOST_DIES = 128  # tables of die × die × link are kept dense: 128 dies take about 60 MB
 
@@ -68,17 +69,18 @@ class Problem(NamedTuple):
 
 
 class ProblemBuilder:
-    """Builds the problems of the steps of one run (one system, model, placement and set of assumptions)."""
+    """Builds the problems of the steps of a scenario."""
 
-    def __init__(self, system, model, assumptions, home: np.ndarray, copies: bool, most_tokens: int):
+    def __init__(self, scenario: Scenario, home: np.ndarray, copies: bool, most_tokens: int):
         """``home``: int32[expert]; ``copies``: whether dies look for copies; ``most_tokens``: of an expert in a step.
 
         Raises ArchsimError for more than 128 dies.
         """
+        system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         if system.dies > MOST_DIES:
             raise ArchsimError(f"{system.name}: {system.dies} dies; bounds are worked out for up to {MOST_DIES}")
-        self._machine, self._mesh = build_machine(system, model, assumptions)
-        self._work = WorkBuilder(system, model, assumptions, self._machine, self._mesh, home, copies)
+        self._machine, self._mesh = build_machine(scenario)
+        self._work = WorkBuilder(scenario, self._machine, self._mesh, home, copies)
         self._home, self._copies, self._assumptions = home.astype(np.int64), copies, assumptions
         self._ids, self._experts = model.experts + model.shared_experts, model.experts
         vector_bytes = model.hidden * system.compute.dtype_bytes if assumptions.activations == "dispatched" else 0
