@@ -24,13 +24,13 @@ from support.random_points import HELD_OUT, random_point
 from support.small_runs import replay
 
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.loop import EventEngine
+from archsim.engine.engine import EventEngine
+from archsim.engine.run_demand import build_run_demand
 from archsim.runs.engine_comparison import Compared
 from archsim.runs.measures import BOUND_BY
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.demand import build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
 
 POINTS = 300  # of each kind of contention
@@ -66,7 +66,7 @@ def dojo(policy, layers, gemm="calibrated"):
     model = model.model_copy(update={"layers": 3 + layers, "moe_layers": model.moe_layers.model_copy(update={"last": 2 + layers})})
     assumptions = load_assumptions("physical", capacity="unbounded", gemm=gemm)
     traffic = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=0, decode_steps=1), BATCH)
-    demand = build_demand(traffic, BATCH, 1, 0, origin_dies=system.dies)
+    demand = build_run_demand(traffic, BATCH, 1, 0, origin_dies=system.dies)
     return system, model, PolicySpec(name=policy, **PRESETS[policy]), assumptions, demand
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from archsim.base.errors import CapacityError
 from archsim.engine.state import SLICES, UNITS, Machine, Memory
 from archsim.policies.allocation.rules import Costs
+from archsim.policies.placement.placement import Placement
 from archsim.specs.machine.utilisation import Utilisation, published_utilisation
 from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
@@ -129,7 +130,7 @@ def policy_costs(system, model) -> Costs:
 class Fit:
     """How the weights of a model lie in the HBM of a system.
 
-    ``demand_bytes``: int64[die] homes, and shared experts if they run; ``bound_bytes``: what a die may hold.
+    ``demand_bytes``: int64[die] experts placed there, and shared experts if they run; ``bound_bytes``: what a die may hold.
     """
 
     demand_bytes: np.ndarray
@@ -139,23 +140,26 @@ class Fit:
     def fits(self) -> bool:
         return bool(self.demand_bytes.max() <= self.bound_bytes)
 
+    @property
+    def room_bytes(self) -> np.ndarray:
+        """What is left for copies, int64[die]."""
+        return self.bound_bytes - self.demand_bytes
 
-def memory_fit(system, model, assumptions, home: np.ndarray) -> Fit:
-    """Demand and bound per die. ``home: int32[expert]``; every MoE layer of the model counts, not the trace's alone."""
-    layers = len(model.moe_layer_ids)
-    homes = np.bincount(home, minlength=system.dies).astype(np.int64)
-    demand = homes * layers * SLICES * slice_bytes(system, model)
+
+def memory_fit(system, model, assumptions, placement: Placement) -> Fit:
+    """Demand and bound per die. Every MoE layer of the model counts, not those that a run simulates alone."""
+    demand = placement.bytes_per_die(SLICES * slice_bytes(system, model))
     if assumptions.weights == "all":
         shared = model.shared_experts * SLICES * model.hidden * model.shared_ffn * system.compute.dtype_bytes
-        demand = demand + layers * shared
+        demand = demand + placement.layers * shared
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
     return Fit(demand, bound)
 
 
-def refuse_misfit(scenario: Scenario, home: np.ndarray) -> Fit:
+def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:
     """The fit, or CapacityError with die, demand, bound, gap and what would make the model fit."""
     system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
-    fit = memory_fit(system, model, assumptions, home)
+    fit = memory_fit(system, model, assumptions, placement)
     if assumptions.capacity == "unbounded" or fit.fits:
         return fit
     die = int(fit.demand_bytes.argmax())
@@ -186,7 +190,7 @@ def build_memory(scenario: Scenario, layers: int, fit: Fit) -> Memory:
     if assumptions.capacity == "unbounded":
         room = np.full(system.dies, UNBOUNDED_BYTES, dtype=np.int64)
     else:
-        room = fit.bound_bytes - fit.demand_bytes
+        room = fit.room_bytes
     per_layer = model.experts + model.shared_experts
     entries = system.decision.atu_entries if assumptions.tables == "finite" else 0
     return Memory(

@@ -37,7 +37,7 @@ ENTRY = np.dtype(
         ("read_bytes", "i8"),  # of a local HBM read of one slice
         ("expert", "i8"),
         ("die", "i8"),  # that executes
-        ("home", "i8"),  # whose HBM is the expert's home
+        ("home", "i8"),  # whose HBM it reads the expert from: the nearest holder by placement
         ("tokens", "i8"),
         ("key", "i8"),  # of the first slice
         ("routed", "i8"),  # 0 for a shared expert, which needs no dispatched tokens

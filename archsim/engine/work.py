@@ -22,6 +22,7 @@ from archsim.engine.state import (
     Work,
 )
 from archsim.policies.allocation.rules import Plan
+from archsim.policies.placement.placement import Placement
 from archsim.specs.scenario import Scenario
 from microarch.fabric.mesh import Mesh
 
@@ -32,9 +33,9 @@ NO_ENTRIES = np.zeros(0, np.int32)
 class WorkBuilder:
     """Builds the ``Work`` of the steps of a scenario."""
 
-    def __init__(self, scenario: Scenario, machine: Machine, mesh: Mesh, home: np.ndarray, copies: bool):
+    def __init__(self, scenario: Scenario, machine: Machine, mesh: Mesh, copies: bool):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
-        self._machine, self._mesh, self._home, self._copies = machine, mesh, home, copies
+        self._machine, self._mesh, self._copies = machine, mesh, copies
         dtype_bytes = system.compute.dtype_bytes
         self.gemm = gemm_model(system, model, assumptions, machine)
         self._experts, self._ids = model.experts, model.experts + model.shared_experts
@@ -47,16 +48,21 @@ class WorkBuilder:
         self.needs_origins = assumptions.needs_origins(model)
         self._no_bits = np.zeros((machine.dies, self._ids), np.uint8)
 
-    def build(self, layer: int, plan: Plan, origins: np.ndarray | None, top_k: int, cp_en: np.ndarray | None,
-              memory: Memory) -> Work:
-        """The step's work. ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert] or None."""
+    def build(
+        self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
+        cp_en: np.ndarray | None, memory: Memory,
+    ) -> Work:
+        """The step's work. ``row``: the layer of the placement; ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert] or None.
+
+        A die reads an expert from its nearest holder: itself, if it is one.
+        """
         routed = len(plan.expert)
         shared_id, shared_die, shared_tokens = self._shared(origins, top_k)
         entries = np.zeros(routed + len(shared_id), ENTRY)
         entries["expert"][:routed], entries["expert"][routed:] = plan.expert, shared_id
         entries["die"][:routed], entries["die"][routed:] = plan.die, shared_die
         entries["tokens"][:routed], entries["tokens"][routed:] = plan.tokens, shared_tokens
-        entries["home"][:routed], entries["home"][routed:] = self._home[plan.expert], shared_die
+        entries["home"][:routed], entries["home"][routed:] = placement.sources(row, plan.expert, plan.die, self._mesh.hops), shared_die
         entries["routed"][:routed] = 1
         tokens = entries["tokens"]
         entries["read_bytes"] = np.where(entries["routed"], *self._slice_bytes) + tokens.astype(np.int64) * self._carried_bytes

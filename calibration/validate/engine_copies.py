@@ -12,7 +12,9 @@ from math import gcd
 import numpy as np
 import pandas as pd
 
-from archsim.engine.loop import EventEngine
+from archsim.engine.engine import EventEngine
+from archsim.engine.loop import Replay
+from archsim.engine.run_demand import RunDemand
 from archsim.engine.state import SLICES
 from archsim.specs.calibration import CalibrationSpec, TransferTable
 from archsim.specs.loading.library import load_assumptions
@@ -22,7 +24,6 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.demand import Demand
 from calibration.fit.comm import law_of
 from calibration.fit.gemm import NS_PER_US
 from calibration.measurements.reading import Measurements
@@ -75,11 +76,11 @@ def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", gemm="roofline")
     workload = WorkloadSpec(trace={"synthetic": {}}, batch=1)
     scenario = Scenario(system, model, assumptions, policy, workload, 1)
-    demand = Demand(
-        tokens=np.ones((1, 1, 1), np.int32), first_seen=np.zeros((1, 1, 1), np.int16), has_prefill=False, origins=None, hot=None,
+    demand = RunDemand(
+        tokens=np.ones((1, 1, 1), np.int32), first_seen=np.zeros((1, 1, 1), np.int16), has_prefill=False, 
         layer_ids=np.zeros(1, np.int32), top_k=1, batch=1, digest="",
     )
-    return float(EventEngine(scenario, demand).run().step_ns[0, 0]) / SLICES
+    return float(Replay(EventEngine(scenario), demand).run().step_ns[0, 0]) / SLICES
 
 
 def _text(value) -> str:

@@ -9,7 +9,7 @@ from support.tiny import tiny, tiny_file
 
 import archsim
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.loop import EventEngine
+from archsim.engine.engine import EventEngine
 from archsim.engine.state import UNITS
 from archsim.runs.engine_comparison import Compared, errors, read_comparison
 from archsim.specs.loading.library import load_assumptions
@@ -68,9 +68,9 @@ def test_counts_and_lower_bounds(name, changes):
     system, model, spec = small_system(), small_model(), policy(name)
     event = engine_of(system, model, spec, load_assumptions("physical", **changes)).run()
     twin = engine_of(system, model, spec, load_assumptions("physical", **changes))
-    analytical = replay(system, model, spec, load_assumptions("physical", **changes), twin.demand, routing_of(model), engine=AnalyticalEngine)
+    analytical = replay(system, model, spec, load_assumptions("physical", **changes), twin.demands, routing_of(model), engine=AnalyticalEngine)
     outcome = analytical.run()
-    machine, tally = analytical.machine, outcome.tally
+    machine, tally = analytical.engine.machine, outcome.tally
     assert (outcome.load.sum(axis=2) == event.load.sum(axis=2)).all()
     links = tally.resources[UNITS * machine.dies :]
     assert links["bytes"].sum() == tally.hops[:, 1].sum()

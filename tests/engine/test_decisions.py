@@ -14,6 +14,7 @@ from support.small_runs import (
     scenario_of,
     small_model,
     small_system,
+    step_view,
     traffic,
 )
 
@@ -21,7 +22,7 @@ from archsim.base.kernels import kernel
 from archsim.engine.decision import REPEATS, ChargedDecision
 from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY
-from archsim.policies.allocation.rules import StepView, isca26, paper
+from archsim.policies.allocation.rules import isca26, paper
 from archsim.policies.prediction.heatmap import TopPositive, copy_bits
 from archsim.policies.prediction.ported_heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
 from archsim.specs.loading.library import load_assumptions
@@ -47,7 +48,7 @@ def view_of(rng):
     home = rng.integers(0, DIES, EXPERTS)
     copied = (rng.integers(0, 4, (EXPERTS, DIES)) * (rng.random((EXPERTS, DIES)) < 0.1)).astype(np.int8)
     first = np.argsort(rng.random(EXPERTS)).astype(np.int16)
-    view = StepView(tokens.astype(np.int32), first, home.astype(np.int32), copied, mesh.hops, policy_costs(system, model))
+    view = step_view(tokens.astype(np.int32), first, home.astype(np.int32), copied, mesh.hops, policy_costs(system, model))
     return view, machine, mesh
 
 

@@ -141,7 +141,7 @@ def one_run(folder, topology, contention, *more):
                f"d2d: {{bandwidth: 1 TB/s}}, compute: {{peak: 300 TFLOP/s, dtype: fp16}}, topology: {topology}}}]",
                "workload.batch=24", "policies=[allo+pred]", f"assumptions={{set: physical, contention: {contention}}}", *more]
     run = prepare(tiny(folder, *changes)).runs[0]
-    return run, Simulator().engine(run)
+    return run, Simulator().replay(run)
 
 
 @pytest.mark.parametrize("contention", ["shared", "reserved"])
@@ -150,11 +150,11 @@ def test_bytes_and_tokens_are_conserved_on_every_topology(tmp_path, topology, co
     _, engine = one_run(tmp_path, topology, contention)
     outcome = engine.run()
     mesh, hops, links = outcome.mesh, outcome.tally.hops, outcome.tally.resources[UNITS * outcome.mesh.dies :]
-    assert np.array_equal(outcome.load.sum(axis=2), engine.demand.tokens.sum(axis=2))
+    assert np.array_equal(outcome.load.sum(axis=2), engine.demands.tokens.sum(axis=2))
     per_hop = 2 if mesh.topology == "switch" else 1  # up and down
     assert links["bytes"].sum() == per_hop * hops[:, 1].sum() > 0
     assert hops[HIDDEN, 1] > 0
-    capacity = engine.machine.link_rates
+    capacity = engine.engine.machine.link_rates
     busiest = links["bytes"] / (capacity if contention == "shared" else capacity[mesh.link_src < mesh.link_dst])
     assert outcome.prefill_ns + outcome.decode_ns >= busiest.max() * (1 - 1e-9)
 

@@ -1,10 +1,12 @@
 """The analytical engine: the event engine with another kernel.
 
-Plans, cp_en bits, work, copies and decisions are those of ``archsim.engine.loop``, from the same functions; a step takes as long as
+Plans, cp_en bits, work, copies and decisions are those of ``archsim.engine.engine``, from the same functions; a step takes as long as
 its walk (``archsim.engine.analytic.walk``).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.count import count_step
 from archsim.engine.analytic.slices import ARRAYS, HBMS
 from archsim.engine.analytic.walk import Walked, walk_step
-from archsim.engine.loop import EventEngine
+from archsim.engine.engine import EventEngine
 from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, Tally, Work
 from archsim.specs.scenario import Scenario
 from microarch.blocks.request import State
@@ -62,9 +64,9 @@ class WalkKernel:
 class AnalyticalEngine(EventEngine):
     """One run, as ``EventEngine``."""
 
-    def __init__(self, scenario: Scenario, demand, routing=None):
-        super().__init__(scenario, demand, routing)
+    def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None):
+        super().__init__(scenario, layer_ids)
         self.tally.resources["wait_ns"] = np.nan  # a booking does not tell who waited
 
-    def _build_kernel(self, assumptions) -> WalkKernel:
-        return WalkKernel(self.machine, assumptions.contention)
+    def _build_kernel(self) -> WalkKernel:
+        return WalkKernel(self.machine, self.scenario.assumptions.contention)
