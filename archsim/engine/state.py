@@ -30,7 +30,7 @@ TOKENS, LAST_DONE = codes(Event)
 
 ENTRY = np.dtype(
     [
-        ("compute_ns", "f8"),  # of the array for one slice's GEMM, its weights being there
+        ("compute_ns", "f8"),  # that the array holds a slice whose weights are there: the system's own blocks, then the GEMM
         ("drain_ns", "f8"),  # that the GEMM goes on at least after the last byte of the slice has come
         ("low_ns", "f8"),  # less than that the GEMM takes at the 5 % residual of its calibration
         ("high_ns", "f8"),  # more, at the 95 % residual

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from archsim.engine.gemm import gemm_model
+from archsim.engine.own_blocks import OwnBlocks
 from archsim.engine.state import (
     COMBINE,
     DISPATCH,
@@ -37,6 +38,7 @@ class WorkBuilder:
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         self._machine, self._mesh, self._copies = machine, mesh, copies
         dtype_bytes = system.compute.dtype_bytes
+        self._blocks = OwnBlocks(system.blocks)
         self.gemm = gemm_model(system, model, assumptions, machine)
         self._experts, self._ids = model.experts, model.experts + model.shared_experts
         self._hidden_bytes = model.hidden * dtype_bytes
@@ -67,8 +69,10 @@ class WorkBuilder:
         tokens = entries["tokens"]
         entries["read_bytes"] = np.where(entries["routed"], *self._slice_bytes) + tokens.astype(np.int64) * self._carried_bytes
         times = self.gemm.of(tokens, entries["routed"], entries["read_bytes"])
-        entries["compute_ns"] = np.ceil(times.compute_ns) if self._machine.whole_ns else times.compute_ns
-        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns, times.low_ns, times.high_ns
+        block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes))
+        compute_ns = times.compute_ns + block_ns
+        entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
+        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns + block_ns, times.low_ns, times.high_ns
         entries["key"] = (layer * self._ids + entries["expert"]) * SLICES
         entries["look_here"] = self._copies | (entries["die"] == entries["home"])
         moves = self._moves(plan, origins)
