@@ -14,8 +14,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from archsim.specs.calibration import load_calibration
-from calibration.laws.gemm import expert_gemm_table, gemm_times
+from archsim.specs.loading.calibrations import load_calibration
+from calibration.laws.expert_gemm import ExpertGemm
+from calibration.laws.gemm import gemm_times
 
 CALLS = 2_000_000
 MOST_M = 4096
@@ -27,8 +28,8 @@ def gemm_time_ns() -> float:
     start = time.perf_counter()
     calibration = load_calibration("h100")
     loaded = time.perf_counter()
-    gate, _, _ = expert_gemm_table(calibration, hidden=7168, ffn=2048, dtype="fp8")
-    expert_gemm_table(calibration, hidden=5000, ffn=1800, dtype="fp8")
+    gate = ExpertGemm(calibration, hidden=7168, ffn=2048, dtype="fp8").gate
+    ExpertGemm(calibration, hidden=5000, ffn=1800, dtype="fp8")
     built = time.perf_counter()
     print(f"load h100: {loaded - start:.2f} s; curves of a measured and of an unseen expert: {built - loaded:.2f} s")
     m = np.random.default_rng(0).integers(1, MOST_M, CALLS)

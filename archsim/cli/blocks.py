@@ -70,7 +70,7 @@ def write_diagrams(folder: Path, names: list[str]) -> None:
 
 
 def _module(name: str):
-    return importlib.import_module(f"microarch.{name}")
+    return importlib.import_module(f"microarch.blocks.{name}")
 
 
 def _indented(lines: str) -> str:

@@ -119,8 +119,8 @@ def _validate(arguments: argparse.Namespace) -> int:
     _one_thread()
     import pandas as pd
 
-    from archsim.specs.calibration import load_calibration
-    from archsim.specs.machine.memory_path import no_copies
+    from archsim.specs.loading.calibrations import load_calibration
+    from calibration.laws.copy import why_no_link as no_copies
     from calibration.measurements.reading import CalibrationError, read_measurements
     from calibration.validate import errors as validate
     from calibration.validate.choosing import choice_notes

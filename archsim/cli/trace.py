@@ -28,6 +28,7 @@ def add_trace_commands(commands: argparse._SubParsersAction) -> None:
     )
     _add_out(importing)
     importing.add_argument("--model", metavar="NAME", help="model by name or file (default: the one that SRC names)")
+    importing.add_argument("--reader", metavar="MODULE:FUNCTION", help="a format of your own (docs/traces.md)")
     importing.add_argument(
         "--on-error",
         choices=("stop", "skip"),
@@ -90,7 +91,7 @@ def _import(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     try:
         with _watcher() as watcher:
-            report = import_sources(sources, out, model, jobs, arguments.on_error, watcher, arguments.replace)
+            report = import_sources(sources, out, model, jobs, arguments.on_error, watcher, arguments.replace, arguments.reader)
     except KeyboardInterrupt:
         print("\ninterrupted; what has been read is kept: the same command goes on", file=sys.stderr)
         return INTERRUPTED

@@ -98,7 +98,7 @@ class EventEngine:
         """
         plan = self.plan(layer, demand)
         bits = self.decision.predict(self._copy_bits, layer, plan, demand.predicted)
-        rows = 0 if bits is None else int(np.count_nonzero(np.diff(plan.expert))) + 1  # entries are in order of expert
+        rows = 0 if bits is None else int(np.count_nonzero(plan.expert[1:] != plan.expert[:-1])) + 1  # entries are in order of expert
         written = self.tally.dies["write_bytes"].sum()
         self._log.begin()
         ready_ns = self.decision.before_step(plan, rows)
@@ -187,5 +187,5 @@ def _check(plan: Plan, view: StepView) -> None:
                            f"the plan gives out {given[expert]:.0f}")
     if len(plan.die) and (plan.die.min() < 0 or plan.die.max() >= len(view.hops)):
         raise ArchsimError(f"allocation: the plan names die {plan.die.max()}; the mesh has {len(view.hops)}")
-    if (np.diff(plan.expert) < 0).any() or (plan.tokens <= 0).any():
+    if (plan.expert[1:] < plan.expert[:-1]).any() or (plan.tokens <= 0).any():
         raise ArchsimError("allocation: the plan's entries must be in order of expert and have at least one token each")

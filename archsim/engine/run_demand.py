@@ -25,7 +25,7 @@ class RunDemand(Demand):
     """A batch's demand on a machine, under a policy. Iterating gives (MoE layer, `StepDemand`) in the order of time.
 
     origins: uint16 or int32[step, layer, die, expert], tokens by the die their request lives on (position·dies//batch); or None.
-    predicted_rows: uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap.rows`; or None.
+    predicted_rows: uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap`; or None.
     """
 
     origins: np.ndarray | None = None
@@ -62,7 +62,7 @@ def build_run_demand(
     watchers = [watcher for watcher in (origins, heatmap) if watcher]
     demand = build_demand(source, batch, decode_steps, seed, watchers=watchers, threads=threads)
     known = {field.name: getattr(demand, field.name) for field in fields(demand)}
-    return RunDemand(**known, origins=origins and origins.counts, predicted_rows=heatmap and heatmap.rows)
+    return RunDemand(**known, origins=origins.take_counts() if origins else None, predicted_rows=heatmap.take_rows() if heatmap else None)
 
 
 class Origins:
@@ -74,9 +74,8 @@ class Origins:
         self._now = np.zeros(self._shape, np.int32)
         self._steps: list[np.ndarray] = []
 
-    @property
-    def counts(self) -> np.ndarray:
-        """uint16 or int32[step, layer, die, expert]"""
+    def take_counts(self) -> np.ndarray:
+        """The counts of all steps so far, which are forgotten: uint16 or int32[step, layer, die, expert]."""
         return stacked(self._steps, self._shape, np.uint16)
 
     def add(self, piece: StepTokens, crew: LayerCrew) -> None:

@@ -48,6 +48,7 @@ class WorkBuilder:
         self._carried_bytes = 0 if self._dispatched else (model.hidden + model.expert_ffn) * dtype_bytes
         self._local_first = assumptions.order == "local_first"
         self.needs_origins = assumptions.needs_origins(model)
+        self._no_move_ptr = np.zeros((2, machine.dies + 1), np.int64)
         self._no_bits = np.zeros((machine.dies, self._ids), np.uint8)
 
     def build(
@@ -82,9 +83,9 @@ class WorkBuilder:
             cp_en=self._no_bits if cp_en is None else cp_en,
             cp_ready_ns=0.0,
             moves=moves,
-            move_ptr=np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]]),
+            move_ptr=self._move_ptr(moves),
             chains=chains,
-            local=self._local(entries, moves, first),
+            local=self._local(plan.die, moves, first),
             held=np.zeros(len(chains), HELD),
             notes=NO_NOTES,
         )
@@ -109,26 +110,34 @@ class WorkBuilder:
             moves["bytes"][row] = tokens[tokens > 0] * self._hidden_bytes
         return moves
 
+    def _move_ptr(self, moves):
+        """Where the moves of each source begin, int64[2, die + 1]."""
+        if not self._dispatched:
+            return self._no_move_ptr
+        return np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]])
+
     def _issue_order(self, entries, memory):
         """(chains int64[chain] by die in the order in which the Local CPs start them, first int64[die + 1])."""
-        keys = (entries["die"],)
+        die = entries["die"]
         if self._local_first:
-            copied = memory.copies.present[entries["die"], entries["key"]] > 0
-            far = (entries["die"] != entries["home"]) & ~copied
-            keys = (entries["routed"], far, entries["die"])
-        order = np.lexsort(keys)
+            copied = memory.copies.present[die, entries["key"]] > 0
+            order = np.lexsort((entries["routed"], (die != entries["home"]) & ~copied, die))
+        else:
+            order = np.argsort(die, kind="stable")
         chains = (order[:, None] * SLICES + np.arange(SLICES)).ravel()
-        first = np.searchsorted(entries["die"][order], np.arange(self._machine.dies + 1)) * SLICES
+        first = np.searchsorted(die[order], np.arange(self._machine.dies + 1)) * SLICES
         return chains, first
 
-    def _local(self, entries, moves, first):
+    def _local(self, routed_die, moves, first):
         """What the Local CPs know when the step begins, LOCAL_CP[die]."""
         dies = self._machine.dies
         local = np.zeros(dies, LOCAL_CP)
         local["next_chain"], local["end_chain"] = first[:-1], first[1:]
-        local["moves_left"] = np.bincount(moves["dst"][DISPATCH], minlength=dies)
-        local["routed_left"] = np.bincount(entries["die"], entries["routed"], dies) * SLICES
-        local["state"] = np.where(local["moves_left"] > 0, FETCH, EXECUTE)
+        local["routed_left"] = np.bincount(routed_die, minlength=dies) * SLICES
+        local["state"] = EXECUTE
+        if moves.size:
+            local["moves_left"] = np.bincount(moves["dst"][DISPATCH], minlength=dies)
+            local["state"][local["moves_left"] > 0] = FETCH
         local["held"] = local["held_last"] = -1
         return local
 

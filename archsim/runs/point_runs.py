@@ -51,7 +51,7 @@ class PointRuns:
             if (problem := layers_problem(point.model, workload)) is not None:
                 raise ArchsimError(f"point {point.index}: workload.layers: {problem}")
             if isinstance(workload.trace, str):
-                trace = self.traces.setdefault((workload.trace, point.model.name), open_trace(workload.trace, point.model))
+                trace = self.traces.setdefault((workload.trace, point.model.name), open_trace(workload.trace, point.model, workload.reader))
                 some_layers(trace, workload.layers)  # refuses more than there are
                 self._digests[key] = f"{trace_label(workload)} {trace.digest}"
             else:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from archsim.base.code_digest import source_digest
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.calibration import calibration_digest
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -26,6 +26,7 @@ from archsim.specs.workload import WorkloadSpec
 from archsim.workload.generated.traffic_presets import preset_digest
 
 KEY_DIGITS = 12
+_LEFT_OUT_IF_NULL = ("layers", "reader")
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,7 @@ class DemandSpec:
     def key(self) -> tuple[str, str, int, int | None, str | None]:
         """Equal for equal demands of one experiment or sweep."""
         plain = {**_plain(self.workload), "batch": None}
-        if plain["layers"] is None:
-            del plain["layers"]
+        plain = {key: value for key, value in plain.items() if key not in _LEFT_OUT_IF_NULL or value is not None}
         workload = json.dumps(plain, sort_keys=True)
         predicting = self.predicting and _prediction(self.predicting)
         return self.model.name, workload, self.batch, self.origin_dies, predicting

@@ -104,7 +104,7 @@ class Simulator:
             return self._traffic[1]
         key = spec.workload.trace, spec.model.name
         if key not in self._traces:
-            self._traces[key] = open_trace(spec.workload.trace, spec.model)
+            self._traces[key] = open_trace(spec.workload.trace, spec.model, spec.workload.reader)
         return some_layers(self._traces[key], layers)
 
 

@@ -67,7 +67,7 @@ def prepare(experiment: ExperimentSpec) -> Prepared:
     """Expand an experiment and open its trace. Raises TraceError if that is malformed, or of another model."""
     workload, traces = experiment.workload, {}
     if isinstance(workload.trace, str):
-        traces = {(workload.trace, model.name): open_trace(workload.trace, model) for model in experiment.models}
+        traces = {(workload.trace, model.name): open_trace(workload.trace, model, workload.reader) for model in experiment.models}
         for trace in traces.values():
             some_layers(trace, workload.layers)  # refuses more than there are
         label = trace_label(workload)

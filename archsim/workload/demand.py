@@ -106,8 +106,11 @@ def build_demand(
 
 
 def stacked(steps: list[np.ndarray], shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """One array of a list of steps of the same shape; an empty one of `dtype` if there is none."""
-    return np.stack(steps) if steps else np.zeros((0, *shape), dtype)
+    """One array of all steps (`dtype` or wider), emptying the list on the way: never are all of them in memory twice."""
+    every = np.empty((len(steps), *shape), np.result_type(dtype, *{step.dtype for step in steps}))
+    for at in reversed(range(len(steps))):
+        every[at] = steps.pop()
+    return every
 
 
 @free

@@ -13,7 +13,6 @@ from archsim.base.errors import SpecError
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
 from archsim.engine.run_demand import RunDemand
-from archsim.specs.calibration import CalibrationSpec, GemmTable
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -23,6 +22,7 @@ from archsim.specs.workload import WorkloadSpec
 from calibration.fit.fit import products
 from calibration.fit.gemm import NS_PER_US
 from calibration.laws.gemm import choose_table, table_times
+from calibration.laws.tables import CalibrationSpec, GemmTable
 from calibration.measurements.reading import Measurements
 from calibration.measurements.sweeps import release
 from calibration.validate.errors import EXPERTS

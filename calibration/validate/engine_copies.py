@@ -16,16 +16,17 @@ from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
 from archsim.engine.run_demand import RunDemand
 from archsim.engine.state import SLICES
-from archsim.specs.calibration import CalibrationSpec, TransferTable
 from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.memory_path import copies_of, link_fitted
+from archsim.specs.machine.measured import link_measured
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.workload import WorkloadSpec
-from calibration.fit.comm import law_of
 from calibration.fit.gemm import NS_PER_US
+from calibration.laws.copy import link_table
+from calibration.laws.piecewise import law_of
+from calibration.laws.tables import CalibrationSpec, TransferTable
 from calibration.measurements.reading import Measurements
 
 SIZES = tuple(2**octave for octave in range(12, 33))  # 4 KiB to 4 GiB, as figure 12 of Yu et al., ISCA 2026
@@ -40,7 +41,7 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
 
     Measured: the median of what was measured of that size in the law's series; nan where there is nothing.
     """
-    law = copies_of(calibration)
+    law = link_table(calibration)
     if law is None:
         return pd.DataFrame(columns=COLUMNS)
     measured = _medians(measurements.table("p2p", calibration.gpu), law)
@@ -59,7 +60,7 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
 
 def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     """Time of one copy of so many bytes from die to die by the event engine."""
-    fitted = link_fitted(calibration).values
+    fitted = link_measured(calibration).values
     system = SystemSpec(
         **ALIKE,
         mesh={"x": 2, "y": 1},

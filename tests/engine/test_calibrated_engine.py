@@ -12,12 +12,13 @@ from archsim.engine.machine import build_machine
 from archsim.engine.run_demand import build_run_demand
 from archsim.runs.calibration_notes import Die, calibration_notes
 from archsim.runs.sweep import simulate
-from archsim.specs.calibration import calibration_named
+from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.generated.synthetic import SyntheticTraffic
-from calibration.laws.gemm import expert_gemm_table, gemm_times
+from calibration.laws.expert_gemm import ExpertGemm, Rates
+from calibration.laws.gemm import gemm_times
 
 EP = PolicySpec(name="ep", **PRESETS["ep"])
 TOKENS = (1, 5, 48, 129, 512, 3000)
@@ -50,11 +51,10 @@ def one_die(calibration="h100", dtype="bf16", library=None, peak=989e12, hbm=3.3
 def fitted_ns(system, model, tokens):
     """Gate, up and down product by the law, ns."""
     compute, out, total = system.compute, np.empty(1), 0.0
-    curves = expert_gemm_table(
-        calibration_named(compute.calibration), model.hidden, model.expert_ffn, compute.dtype, compute.peak_flop_per_s,
-        system.hbm.bandwidth_bytes_per_s, compute.library,
-    )
-    for curve in curves:
+    rates = Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+    named = calibration_named(compute.calibration)
+    expert = ExpertGemm(named, model.hidden, model.expert_ffn, compute.dtype, rates, compute.library)
+    for curve in (expert.gate, expert.gate, expert.down):
         gemm_times(curve.m, curve.ns[None], np.zeros(1, np.int64), np.array([tokens]), out)
         total += out[0]
     return total

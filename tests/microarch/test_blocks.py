@@ -23,7 +23,7 @@ WHOLE = [blocks.REQUEST, blocks.TABLES["local_cp"], blocks.TABLES["global_cp"]]
 
 
 def module(name):
-    return importlib.import_module(f"microarch.{name}")
+    return importlib.import_module(f"microarch.blocks.{name}")
 
 
 @pytest.mark.parametrize("name", NAMES)

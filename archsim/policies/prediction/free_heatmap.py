@@ -15,7 +15,7 @@ from archsim.workload.trace import StepTokens, TokenSource
 class FreeHeatmap:
     """The heatmap of every layer, and the last token of every request of the batch; a `Watcher` of the demand.
 
-    rows: uint8[step, layer, expert, ceil(E/8)], little-endian bitset: bit j of row i is set where expert j is predicted
+    Rows: uint8[step, layer, expert, ceil(E/8)], little-endian bitset: bit j of row i is set where expert j is predicted
     to follow expert i by the heatmap as of this step, this step included; all zero in step 0.
     """
 
@@ -29,8 +29,8 @@ class FreeHeatmap:
         self._last_iteration = np.full(batch, -1, np.int32)
         self._rows: list[np.ndarray] = []
 
-    @property
-    def rows(self) -> np.ndarray:
+    def take_rows(self) -> np.ndarray:
+        """The rows of all steps so far, which are forgotten: uint8[step, layer, expert, ceil(E/8)]."""
         return stacked(self._rows, self._hot.shape, np.uint8)
 
     def add(self, piece: StepTokens, crew: LayerCrew) -> None:

@@ -12,7 +12,7 @@ from archsim.specs.loading.config_files import known_calibration
 from archsim.specs.machine.blocks import BlockSpec
 from archsim.specs.machine.decision import DecisionSpec
 from archsim.specs.machine.fabric import Bandwidth, Latency, TopologySpec
-from archsim.specs.machine.memory_path import CopyLaw, from_calibration, hbm_fitted, link_fitted, no_copies, no_hbm
+from archsim.specs.machine.measured import CopyLaw, hbm_measured, link_measured, with_measured
 from archsim.specs.text.fields import KeyProblem, Name, Spec, count
 from archsim.specs.text.quantities import COMPUTE, SIZE, format_quantity, fraction, quantity
 
@@ -54,7 +54,7 @@ class HbmSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _calibrated(cls, given: Any) -> Any:
-        return from_calibration(given, hbm_fitted, no_hbm)
+        return with_measured(given, hbm_measured)
 
 
 class D2DSpec(Spec):
@@ -75,7 +75,7 @@ class D2DSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _calibrated(cls, given: Any) -> Any:
-        return from_calibration(given, link_fitted, no_copies)
+        return with_measured(given, link_measured)
 
     def of_slices(self, size_bytes: int) -> "D2DSpec":
         """With the latency and efficiency for slices of this size."""
@@ -119,7 +119,7 @@ class ComputeSpec(Spec):
     # published simulator).
     efficiency: Efficiency = 0.7
     # GPU whose measured GEMMs this die's follow under ``gemm: calibrated``, scaled by the quotients of peaks and of HBM
-    # bandwidths; the name of a file of configs/calibrations, or a path. None: archsim.specs.calibration.DEFAULT_CALIBRATION.
+    # bandwidths; the name of a file of configs/calibrations, or a path. None: archsim.specs.loading.calibrations.DEFAULT_CALIBRATION.
     calibration: Calibration = None
     # Whose GEMMs of it; the one with most measured shapes if left out.
     library: str | None = None

@@ -1,4 +1,4 @@
-"""The way to a host and back, from a calibration: what one transfer over PCIe, a launch and noticing its end take.
+"""The way to a host and back: what one transfer over PCIe, a launch and noticing its end take.
 
 A calibration has laws of transfers by size, direction and method (``pcie``, from ``hostpath.csv``) and what it costs to start a
 kernel (``launch``, from ``launch.csv``). A decision sends small messages, 1 KiB to 1 MiB (demand of all dies, plan, bits), so
@@ -8,12 +8,11 @@ a decision; their latencies and times a byte are averaged.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
-from archsim.specs.calibration import CalibrationSpec, TransferTable, find_calibration, load_calibration, newest_first
+from calibration.laws.choosing import newest
+from calibration.laws.piecewise import law_of
+from calibration.laws.tables import CalibrationSpec, ScalarTable, TransferTable
 
 SMALL_BYTES = 64 * 2**10  # a law that begins above says nothing about the latency of small messages
 LARGE_BYTES = 2**20
@@ -33,34 +32,26 @@ class HostPath(NamedTuple):
     missing: dict[str, str]
 
 
-def calibrated_path(name: str) -> HostPath:
-    """The path of a calibration by name or file. Raises SpecError if there is no such calibration or it is malformed."""
-    path = find_calibration(name)
-    return _path_of_file(path, path.stat().st_mtime_ns) if path.is_file() else path_of(load_calibration(path))
-
-
-@lru_cache(maxsize=8)
-def _path_of_file(path: Path, changed_ns: int) -> HostPath:
-    return path_of(load_calibration(path))
-
-
 def path_of(calibration: CalibrationSpec) -> HostPath:
     """What ``calibration`` knows of the path."""
-    chosen = [_smallest(calibration, direction) for direction in DIRECTIONS]
+    by_direction = {direction: _smallest(calibration, direction) for direction in DIRECTIONS}
+    chosen = [table for table in by_direction.values() if table is not None]
     launches = {table.of.get("kind", ""): table for table in calibration.launch}
-    missing = {}
+    missing: dict[str, str] = {}
     latency_ns = bandwidth = launch_ns = sync_ns = None
-    if None in chosen:
-        there = next(text for text, table in zip(DIRECTIONS.values(), chosen, strict=True) if table is None)
+    if len(chosen) < len(DIRECTIONS):
+        there = next(DIRECTIONS[direction] for direction, table in by_direction.items() if table is None)
         missing = dict.fromkeys(("pcie_latency", "pcie_bandwidth"), f"no pinned transfers {there} (hostpath.csv)")
     else:
         lines = [_line(table) for table in chosen]
         bandwidth = NS_PER_S / (sum(ns_per_byte for _, ns_per_byte in lines) / len(lines))
-        if all(table.first_bytes <= SMALL_BYTES for table in chosen):
+        least = max(table.first_bytes for table in chosen)
+        if least <= SMALL_BYTES:
             latency_ns = max(0.0, sum(latency for latency, _ in lines) / len(lines))
         else:
-            least = max(table.first_bytes for table in chosen) / 2**20
-            missing["pcie_latency"] = f"no transfers of at most {SMALL_BYTES // 2**10} KiB (hostpath.csv); they begin at {least:g} MiB"
+            missing["pcie_latency"] = (
+                f"no transfers of at most {SMALL_BYTES // 2**10} KiB (hostpath.csv); they begin at {least / 2**20:g} MiB"
+            )
     if STREAM in launches:
         launch_ns = launches[STREAM].value
         sync_ns = max(0.0, launches[AND_WAIT].value - launch_ns) if AND_WAIT in launches else launch_ns
@@ -78,34 +69,33 @@ def _smallest(calibration: CalibrationSpec, direction: str) -> TransferTable | N
     laws = [
         table
         for table in calibration.pcie
-        if isinstance(table, TransferTable) and table.of.get("direction") == direction and table.of.get("pinned", "1") == "1"
+        if isinstance(table, TransferTable)
+        and table.of.get("direction") == direction
+        and table.of.get("pinned", "1") == "1"
     ]
     if not laws:
         return None
     best = min(laws, key=lambda table: (table.first_bytes, table.of.get("method") != "ce"))
     same = [table for table in laws if (table.library, table.of.get("method")) == (best.library, best.of.get("method"))]
     small = [table for table in same if table.first_bytes <= max(SMALL_BYTES, best.first_bytes)]
-    return max(small, key=lambda table: newest_first(table.version))
+    return newest(small)
 
 
 def _line(table: TransferTable) -> tuple[float, float]:
     """(latency in ns, ns a byte) through the smallest size and LARGE_BYTES, or the largest size that was measured."""
     small, large = table.first_bytes, min(max(LARGE_BYTES, table.first_bytes), table.last_bytes)
+    least_ns, most_ns = (float(law_of(table).time_ns(size)) for size in (small, large))
     if large <= small:
-        return 0.0, time_ns(table, small) / small
-    ns_per_byte = (time_ns(table, large) - time_ns(table, small)) / (large - small)
-    return time_ns(table, small) - small * ns_per_byte, ns_per_byte
+        return 0.0, least_ns / small
+    ns_per_byte = (most_ns - least_ns) / (large - small)
+    return least_ns - small * ns_per_byte, ns_per_byte
 
 
-def time_ns(table: TransferTable, size_bytes: float) -> float:
-    """Time of a transfer by the law; below the smallest size that was measured: of that size."""
-    size = max(size_bytes, table.first_bytes)
-    piece = max(bisect_right(table.from_bytes, size) - 1, 0)
-    return table.latency_ns[piece] + size * table.ns_per_byte[piece]
-
-
-def _source(gpu: str, transfers: list[TransferTable | None], launches: dict) -> str:
-    found = [f"{table.of['direction']} {table.of.get('method', '')} by {table.library}".replace("  ", " ") for table in transfers if table]
+def _source(gpu: str, transfers: list[TransferTable], launches: dict[str, ScalarTable]) -> str:
+    found = [
+        f"{table.of['direction']} {table.of.get('method', '')} by {table.library}".replace("  ", " ")
+        for table in transfers
+    ]
     found += [
         f"{kind} launch of {launches[kind].of.get('measured_on', gpu)} by {launches[kind].library}"
         for kind in (STREAM, AND_WAIT)

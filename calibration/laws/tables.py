@@ -1,31 +1,19 @@
-"""Calibrations: what measurements of a GPU were fitted to (``configs/calibrations/<gpu>.yaml``).
+"""The tables of a calibration file (``configs/calibrations/<gpu>.yaml``): what measurements of a GPU were fitted to.
 
 Long rows of numbers are written as one text of numbers with spaces, which keeps the files small and readable. Every table
-names its source, library and version. Times are ns, sizes bytes, rates per second. How the parameters are evaluated:
-``calibration.laws.gemm`` (GEMM) and ``calibration`` (everything else).
+names its source, library and version. Times are ns, sizes bytes, rates per second. ``calibration.laws.laws`` evaluates them;
+``archsim.specs.loading.calibrations`` finds and reads files.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from archsim.base.errors import SpecError
-from archsim.base.nearest import did_you_mean
-from archsim.specs.loading.config_files import display, named_files, search_folders
 from archsim.specs.text.fields import Name, Spec
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import read_yaml
 
-KIND = "calibrations"
-# Of a die that names none: the GPU whose measured GEMMs cover most shapes and dtypes, and on which Yu et al., ISCA 2026
-# (arXiv 2510.05497v4) validate.
-DEFAULT_CALIBRATION = "h100"
 HBM = "hbm"  # among the fitted rates of a reference
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -173,7 +161,7 @@ class MoeTable(Fitted):
     """Fused MoE layers of one model, library, version, kernel, dtype and distribution of the routing.
 
     ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: which of the
-    routings that the distribution may stand for (``calibration.laws.waited_rank``). ``kriging``: None where the law alone tells more.
+    routings that the distribution may stand for (``calibration.laws.rank_load``). ``kriging``: None where the law alone tells more.
     """
 
     model: str
@@ -238,58 +226,3 @@ def shape_of(name: str) -> tuple[int, int]:
     if not found:
         raise ValueError(f"{name!r} is not two numbers such as '4096x7168'")
     return int(found[1]), int(found[2])
-
-
-def newest_first(version: str) -> tuple:
-    """A key that sorts versions, to be used with ``reverse=True``: 1.10.0 before 1.9.0, 1.3.0 before 1.3.0rc10."""
-    release, _, candidate = version.partition("rc")
-    numbers = tuple(int(word) for word in re.findall(r"\d+", release))
-    return numbers, int(candidate) if candidate.isdecimal() else 10**9, version
-
-
-def find_calibration(name: str | Path) -> Path:
-    """The file of a calibration by name ('h100') or path. Raises SpecError for a name that is not known."""
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        return path
-    for folder in search_folders(KIND, None) if path.name == str(name) else ():
-        if (folder / f"{name}.yaml").is_file():
-            return folder / f"{name}.yaml"
-    known = named_files(KIND)
-    listed = f" (known: {', '.join(known)}; or the path of a YAML file)"
-    raise SpecError(f"no calibration is called {str(name)!r}{did_you_mean(str(name), known)}{listed}")
-
-
-def calibration_named(name: str | None) -> CalibrationSpec:
-    """As ``load_calibration``, read once until the file changes; the default where none is named."""
-    return _read_once(*_version(name))
-
-
-def calibration_digest(name: str | None) -> str:
-    """sha256 of the file, of the default where none is named; raises SpecError where there is no such calibration."""
-    return _digest_once(*_version(name))
-
-
-def _version(name: str | None) -> tuple[Path, int]:
-    """(file, when it changed)"""
-    path = find_calibration(name or DEFAULT_CALIBRATION).absolute()
-    try:
-        return path, path.stat().st_mtime_ns
-    except OSError:
-        raise SpecError(f"{display(path)}: no such file") from None
-
-
-@lru_cache(maxsize=8)
-def _read_once(path: Path, changed_ns: int) -> CalibrationSpec:
-    return load_calibration(path)
-
-
-@lru_cache(maxsize=8)
-def _digest_once(path: Path, changed_ns: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def load_calibration(name: str | Path) -> CalibrationSpec:
-    """A calibration by name ('h100') or path. Raises SpecError."""
-    path = find_calibration(name)
-    return validate(CalibrationSpec, read_yaml(path, display(path)))
