@@ -55,7 +55,8 @@ class WorkBuilder:
         self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
         cp_en: np.ndarray | None, memory: Memory,
     ) -> Work:
-        """The step's work. ``row``: the layer of the placement; ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert] or None.
+        """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert]
+        or None.
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
@@ -65,12 +66,14 @@ class WorkBuilder:
         entries["expert"][:routed], entries["expert"][routed:] = plan.expert, shared_id
         entries["die"][:routed], entries["die"][routed:] = plan.die, shared_die
         entries["tokens"][:routed], entries["tokens"][routed:] = plan.tokens, shared_tokens
-        entries["home"][:routed], entries["home"][routed:] = placement.sources(row, plan.expert, plan.die, self._mesh.hops), shared_die
+        entries["home"][:routed] = placement.sources(row, plan.expert, plan.die, self._mesh.hops)
+        entries["home"][routed:] = shared_die
         entries["routed"][:routed] = 1
         tokens = entries["tokens"]
-        entries["read_bytes"] = np.where(entries["routed"], *self._slice_bytes) + tokens.astype(np.int64) * self._carried_bytes
+        slice_bytes = np.where(entries["routed"], *self._slice_bytes)
+        entries["read_bytes"] = slice_bytes + tokens.astype(np.int64) * self._carried_bytes
         times = self.gemm.of(tokens, entries["routed"], entries["read_bytes"])
-        block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes))
+        block_ns = self._blocks.service_ns(slice_bytes)
         compute_ns = times.compute_ns + block_ns
         entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
         entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns + block_ns, times.low_ns, times.high_ns

@@ -34,3 +34,8 @@ class WeightStreaming:
 
     def gemm_time(self) -> GemmTime:
         return GemmTime(self.builder.gemm.calibrated_ns, self.builder.gemm.extrapolated_ns)
+
+
+def build(setup: Setup) -> WeightStreaming:
+    """The execution of a run."""
+    return WeightStreaming(setup)
