@@ -17,7 +17,6 @@ def optimum_command(experiment: ExperimentSpec, out: str | None, most_steps: int
     from archsim.runs.sweep import prepare
     from archsim.studies.optimum.distances import Bounds, distances
     from archsim.studies.optimum.page import Measured, write_optimum
-    from archsim.studies.optimum.problem import ProblemBuilder
 
     folder = target(experiment.name, out, "optimum")
     tell_replaced(folder, None)
@@ -26,14 +25,12 @@ def optimum_command(experiment: ExperimentSpec, out: str | None, most_steps: int
     tell_compiling()
     simulator, found, bounds, machine = Simulator(prepared.traces), [], Bounds(), None
     for run in prepared.runs:
-        engine = simulator.engine(run)
+        replay = simulator.replay(run)
         same = (run.system, run.model, run.batch, run.assumptions)
         if same != machine:
             bounds, machine = Bounds(), same
-        copies, most_tokens = engine.policy.predictor is not None, int(engine.demand.tokens.max())
-        builder = ProblemBuilder(run.system, run.model, run.assumptions, engine.home, copies, most_tokens)
-        steps = tuple(distances(engine, builder, most_steps, bounds))
-        found.append(Measured(run, engine.demand.layer_ids, engine.mesh, steps))
+        steps = tuple(distances(replay, most_steps, bounds))
+        found.append(Measured(run, replay.demands.layer_ids, replay.engine.mesh, steps))
         mean, p95, worst = found[-1].summary()
         print(f"{run.name}: above the bound by {percent(mean, 1)} in the mean, {percent(p95, 1)} p95, {percent(worst, 1)} worst; {len(steps)} steps", flush=True)
     print(f"report: {write_optimum(found, experiment.name, folder)}")

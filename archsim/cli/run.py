@@ -59,20 +59,21 @@ def _write_timeline(simulator, run: Run, step: int, layer: int, path: Path) -> N
     """Write what every block and link does in iteration ``step``, layer ``layer`` (the model's number of it)."""
     from archsim.report.timeline import write_timeline
 
-    engine = simulator.engine(run)
-    layers = engine.demand.layer_ids.tolist()
-    if not 0 <= step < engine.demand.steps:
-        raise ArchsimError(f"--step {step}: the run has iterations 0 (the prefill) to {engine.demand.steps - 1}")
+    replay = simulator.replay(run)
+    demand = replay.demands
+    layers = demand.layer_ids.tolist()
+    if not 0 <= step < demand.steps:
+        raise ArchsimError(f"--step {step}: the run has iterations 0 (the prefill) to {demand.steps - 1}")
     if layer not in layers:
         nearest = min(layers, key=lambda each: abs(each - layer))
         raise ArchsimError(
             f"--layer {layer}: not an MoE layer of the routing; it has {_ranges(layers)}; nearest is {nearest}"
         )
     index = layers.index(layer)
-    if not engine.demand.tokens[step, index].any():
+    if not demand.tokens[step, index].any():
         raise ArchsimError(f"--step {step} --layer {layer}: no request has routing there")
-    log = engine.trace_step(step, index)
-    write_timeline(log, path, f"{run.name}, iteration {step}, layer {layer}", engine.mesh)
+    log = replay.trace_step(step, index)
+    write_timeline(log, path, f"{run.name}, iteration {step}, layer {layer}", replay.engine.mesh)
 
 
 def _print_row(row: Mapping[str, Any], experiment: ExperimentSpec) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from archsim.engine.state import Machine
 from archsim.policies.allocation.rules import Plan
+from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import Counts, Fabric, State
 from microarch.fabric.mesh import Mesh
@@ -55,9 +56,9 @@ class FreeDecision:
     def decide(self, allocate, view):
         return allocate(view)
 
-    def predict(self, copy_bits, *given):
-        """The cp_en bits of a step, of a plan that was decided."""
-        return copy_bits(*given)
+    def predict(self, copy_bits, layer, plan, predicted):
+        """The cp_en bits of a step, of a plan that was decided. ``predicted``: archsim.workload.step_demand.Predicted, or None."""
+        return copy_bits(layer, plan, predicted)
 
     def before_step(self, plan: Plan, rows: int) -> float:
         """When cp_en bits are there, in ns from the begin of the step."""
@@ -105,11 +106,11 @@ class ChargedDecision(FreeDecision):
         self.totals.called_ns += taken
         return plan
 
-    def predict(self, copy_bits, *given):
+    def predict(self, copy_bits, layer, plan, predicted):
         """Where the host is timed, prediction adds to every call what it took: once, as the heatmap moves on."""
         begin = time.perf_counter_ns()
-        bits = copy_bits(*given)
-        took_ns = time.perf_counter_ns() - begin
+        bits = copy_bits(layer, plan, predicted)
+        took_ns = time.perf_counter_ns() - begin + (predicted.took_ns if predicted else 0)
         if bits is not None and self.totals.called_ns:
             self._decided_ns += took_ns
             self.totals.called_ns[-REPEATS:] = [each + took_ns for each in self.totals.called_ns[-REPEATS:]]
@@ -163,8 +164,8 @@ class ChargedDecision(FreeDecision):
         return lasts_ns
 
 
-def build_decision(system, model, assumptions, machine: Machine, mesh: Mesh) -> FreeDecision:
+def build_decision(scenario: Scenario, machine: Machine, mesh: Mesh) -> FreeDecision:
     """The cost model that ``decision_cost`` names."""
-    if assumptions.decision_cost == "free":
+    if scenario.assumptions.decision_cost == "free":
         return FreeDecision()
-    return ChargedDecision(system.decision, machine, mesh, model.experts)
+    return ChargedDecision(scenario.system.decision, machine, mesh, scenario.model.experts)

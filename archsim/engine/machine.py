@@ -9,7 +9,9 @@ import numpy as np
 from archsim.base.errors import CapacityError
 from archsim.engine.state import SLICES, UNITS, Machine, Memory
 from archsim.policies.allocation.rules import Costs
+from archsim.policies.placement.placement import Placement
 from archsim.specs.machine.utilisation import Utilisation, published_utilisation
+from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
 from microarch.fabric.mesh import Mesh
@@ -31,9 +33,10 @@ def slice_bytes(system, model) -> int:
     return model.hidden * model.expert_ffn * system.compute.dtype_bytes
 
 
-def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
+def build_machine(scenario: Scenario) -> tuple[Machine, Mesh]:
     """The run's machine and its mesh; see ``archsim.engine.state.Machine``."""
-    system = with_links_of_slices(system, model)
+    model, assumptions = scenario.model, scenario.assumptions
+    system = with_links_of_slices(scenario.system, model)
     mesh = build_fabric(system, assumptions.numbering)
     link_bytes_per_ns, link_ns = link_properties(system, mesh)
     shared = assumptions.contention == "shared"
@@ -59,7 +62,7 @@ def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
         llc_write_ns=system.llc.write_ns,
         slice_bytes=weights,
         first_bytes=min(weights, system.llc.segment_bytes) if segmented else weights,
-        window=max(1, llc_geometry(system, model, assumptions)[1]) if segmented else NO_WINDOW,
+        window=max(1, llc_geometry(scenario)[1]) if segmented else NO_WINDOW,
         whole_ns=not shared,
     )
     return machine, mesh
@@ -101,11 +104,12 @@ def _groups(mesh: Mesh, full_duplex: bool) -> tuple[np.ndarray, np.ndarray]:
     return ptr, np.concatenate([np.arange(own), own + link]).astype(np.int64)
 
 
-def llc_geometry(system, model, assumptions) -> tuple[int, int]:
+def llc_geometry(scenario: Scenario) -> tuple[int, int]:
     """(sets, ways) of a die's LLC."""
-    if assumptions.llc == "slices":
-        return llc.sliced_geometry(system.llc.capacity_bytes, slice_bytes(system, model), system.llc.ways)
-    return llc.segmented_geometry(system.llc.capacity_bytes, slice_bytes(system, model), system.llc.segment_bytes)
+    spec, weights = scenario.system.llc, slice_bytes(scenario.system, scenario.model)
+    if scenario.assumptions.llc == "slices":
+        return llc.sliced_geometry(spec.capacity_bytes, weights, spec.ways)
+    return llc.segmented_geometry(spec.capacity_bytes, weights, spec.segment_bytes)
 
 
 def policy_costs(system, model) -> Costs:
@@ -126,7 +130,7 @@ def policy_costs(system, model) -> Costs:
 class Fit:
     """How the weights of a model lie in the HBM of a system.
 
-    ``demand_bytes``: int64[die] homes, and shared experts if they run; ``bound_bytes``: what a die may hold.
+    ``demand_bytes``: int64[die] experts placed there, and shared experts if they run; ``bound_bytes``: what a die may hold.
     """
 
     demand_bytes: np.ndarray
@@ -136,22 +140,26 @@ class Fit:
     def fits(self) -> bool:
         return bool(self.demand_bytes.max() <= self.bound_bytes)
 
+    @property
+    def room_bytes(self) -> np.ndarray:
+        """What is left for copies, int64[die]."""
+        return self.bound_bytes - self.demand_bytes
 
-def memory_fit(system, model, assumptions, home: np.ndarray) -> Fit:
-    """Demand and bound per die. ``home: int32[expert]``; every MoE layer of the model counts, not the trace's alone."""
-    layers = len(model.moe_layer_ids)
-    homes = np.bincount(home, minlength=system.dies).astype(np.int64)
-    demand = homes * layers * SLICES * slice_bytes(system, model)
+
+def memory_fit(system, model, assumptions, placement: Placement) -> Fit:
+    """Demand and bound per die. Every MoE layer of the model counts, not those that a run simulates alone."""
+    demand = placement.bytes_per_die(SLICES * slice_bytes(system, model))
     if assumptions.weights == "all":
         shared = model.shared_experts * SLICES * model.hidden * model.shared_ffn * system.compute.dtype_bytes
-        demand = demand + layers * shared
+        demand = demand + placement.layers * shared
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
     return Fit(demand, bound)
 
 
-def refuse_misfit(system, model, assumptions, home: np.ndarray) -> Fit:
+def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:
     """The fit, or CapacityError with die, demand, bound, gap and what would make the model fit."""
-    fit = memory_fit(system, model, assumptions, home)
+    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+    fit = memory_fit(system, model, assumptions, placement)
     if assumptions.capacity == "unbounded" or fit.fits:
         return fit
     die = int(fit.demand_bytes.argmax())
@@ -175,13 +183,14 @@ def _written(n_bytes: float) -> str:
     return f"{n_bytes / size:.1f} {unit}"
 
 
-def build_memory(system, model, assumptions, layers: int, fit: Fit) -> Memory:
+def build_memory(scenario: Scenario, layers: int, fit: Fit) -> Memory:
     """Empty LLCs, no copies, and the room there is for copies beside the homes."""
-    sets, ways = llc_geometry(system, model, assumptions)
+    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+    sets, ways = llc_geometry(scenario)
     if assumptions.capacity == "unbounded":
         room = np.full(system.dies, UNBOUNDED_BYTES, dtype=np.int64)
     else:
-        room = fit.bound_bytes - fit.demand_bytes
+        room = fit.room_bytes
     per_layer = model.experts + model.shared_experts
     entries = system.decision.atu_entries if assumptions.tables == "finite" else 0
     return Memory(

@@ -30,14 +30,14 @@ TOKENS, LAST_DONE = codes(Event)
 
 ENTRY = np.dtype(
     [
-        ("compute_ns", "f8"),  # of the array for one slice's GEMM, its weights being there
+        ("compute_ns", "f8"),  # that the array holds a slice whose weights are there: the system's own blocks, then the GEMM
         ("drain_ns", "f8"),  # that the GEMM goes on at least after the last byte of the slice has come
         ("low_ns", "f8"),  # less than that the GEMM takes at the 5 % residual of its calibration
         ("high_ns", "f8"),  # more, at the 95 % residual
         ("read_bytes", "i8"),  # of a local HBM read of one slice
         ("expert", "i8"),
         ("die", "i8"),  # that executes
-        ("home", "i8"),  # whose HBM is the expert's home
+        ("home", "i8"),  # whose HBM it reads the expert from: the nearest holder by placement
         ("tokens", "i8"),
         ("key", "i8"),  # of the first slice
         ("routed", "i8"),  # 0 for a shared expert, which needs no dispatched tokens

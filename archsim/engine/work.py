@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from archsim.engine.gemm import gemm_model
+from archsim.engine.own_blocks import OwnBlocks
 from archsim.engine.state import (
     COMBINE,
     DISPATCH,
@@ -22,6 +23,8 @@ from archsim.engine.state import (
     Work,
 )
 from archsim.policies.allocation.rules import Plan
+from archsim.policies.placement.placement import Placement
+from archsim.specs.scenario import Scenario
 from microarch.fabric.mesh import Mesh
 
 NO_MOVES = np.zeros((2, 0), MOVE)
@@ -29,11 +32,13 @@ NO_ENTRIES = np.zeros(0, np.int32)
 
 
 class WorkBuilder:
-    """Builds the ``Work`` of steps of one run (one system, model, policy and set of assumptions)."""
+    """Builds the ``Work`` of the steps of a scenario."""
 
-    def __init__(self, system, model, assumptions, machine: Machine, mesh: Mesh, home: np.ndarray, copies: bool):
-        self._machine, self._mesh, self._home, self._copies = machine, mesh, home, copies
+    def __init__(self, scenario: Scenario, machine: Machine, mesh: Mesh, copies: bool):
+        system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+        self._machine, self._mesh, self._copies = machine, mesh, copies
         dtype_bytes = system.compute.dtype_bytes
+        self._blocks = OwnBlocks(system.blocks)
         self.gemm = gemm_model(system, model, assumptions, machine)
         self._experts, self._ids = model.experts, model.experts + model.shared_experts
         self._hidden_bytes = model.hidden * dtype_bytes
@@ -46,22 +51,32 @@ class WorkBuilder:
         self._no_move_ptr = np.zeros((2, machine.dies + 1), np.int64)
         self._no_bits = np.zeros((machine.dies, self._ids), np.uint8)
 
-    def build(self, layer: int, plan: Plan, origins: np.ndarray | None, top_k: int, cp_en: np.ndarray | None,
-              memory: Memory) -> Work:
-        """The step's work. ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert] or None."""
+    def build(
+        self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
+        cp_en: np.ndarray | None, memory: Memory,
+    ) -> Work:
+        """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert]
+        or None.
+
+        A die reads an expert from its nearest holder: itself, if it is one.
+        """
         routed = len(plan.expert)
         shared_id, shared_die, shared_tokens = self._shared(origins, top_k)
         entries = np.zeros(routed + len(shared_id), ENTRY)
         entries["expert"][:routed], entries["expert"][routed:] = plan.expert, shared_id
         entries["die"][:routed], entries["die"][routed:] = plan.die, shared_die
         entries["tokens"][:routed], entries["tokens"][routed:] = plan.tokens, shared_tokens
-        entries["home"][:routed], entries["home"][routed:] = self._home[plan.expert], shared_die
+        entries["home"][:routed] = placement.sources(row, plan.expert, plan.die, self._mesh.hops)
+        entries["home"][routed:] = shared_die
         entries["routed"][:routed] = 1
         tokens = entries["tokens"]
-        entries["read_bytes"] = np.where(entries["routed"], *self._slice_bytes) + tokens.astype(np.int64) * self._carried_bytes
+        slice_bytes = np.where(entries["routed"], *self._slice_bytes)
+        entries["read_bytes"] = slice_bytes + tokens.astype(np.int64) * self._carried_bytes
         times = self.gemm.of(tokens, entries["routed"], entries["read_bytes"])
-        entries["compute_ns"] = np.ceil(times.compute_ns) if self._machine.whole_ns else times.compute_ns
-        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns, times.low_ns, times.high_ns
+        block_ns = self._blocks.service_ns(slice_bytes)
+        compute_ns = times.compute_ns + block_ns
+        entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
+        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns + block_ns, times.low_ns, times.high_ns
         entries["key"] = (layer * self._ids + entries["expert"]) * SLICES
         entries["look_here"] = self._copies | (entries["die"] == entries["home"])
         moves = self._moves(plan, origins)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from archsim.engine.machine import memory_fit
-from archsim.policies.registry import build_policy
+from archsim.policies.registry import place_experts
 from archsim.runs.economics import Machine, build_costs
 from archsim.specs.sweeps.plan import Point
 
@@ -42,8 +40,9 @@ class Measures:
         return self._known[key]
 
     def _fits(self, system, model, policy, assumptions) -> bool:
-        home = self._once_by((str(policy.placement), model.experts, system.dies), lambda: _homes(policy, model, system))
-        return memory_fit(system, model, assumptions, home).fits
+        key = (str(policy.placement), len(model.moe_layer_ids), model.experts, system.dies)
+        placement = self._once_by(key, lambda: place_experts(policy, model, system.dies))
+        return memory_fit(system, model, assumptions, placement).fits
 
     def _once_by(self, key: tuple, compute: Callable[[], Any]) -> Any:
         if key not in self._known:
@@ -52,7 +51,3 @@ class Measures:
 
     def _machine(self, point: Point) -> Machine:
         return self._once("machine", build_costs, point.system)
-
-
-def _homes(policy, model, system) -> np.ndarray:
-    return np.asarray(build_policy(policy).place(model.experts, system.dies), np.int32)

@@ -19,7 +19,8 @@ from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PARTS, PolicySpec, import_function
+from archsim.specs.policies import PolicySpec, import_function
+from archsim.specs.scenario import Scenario
 from archsim.specs.text.fields import Spec
 from archsim.specs.workload import WorkloadSpec
 from archsim.workload.generated.traffic_presets import preset_digest
@@ -72,10 +73,14 @@ class Run:
         return key_of(self, plain_text)
 
     @property
+    def scenario(self) -> Scenario:
+        """What the engine simulates."""
+        return Scenario(self.system, self.model, self.assumptions, self.policy, self.workload, self.batch)
+
+    @property
     def code(self) -> str:
         """Names the code that the run executes; a result of other code is not reused."""
-        functions = [rule.name for part in PARTS if (rule := getattr(self.policy, part)).is_function]
-        return _digest_of_code(tuple(functions))
+        return _digest_of_code(self.scenario.own_functions)
 
     @property
     def limits_heatmap(self) -> bool:

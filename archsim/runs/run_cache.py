@@ -14,7 +14,6 @@ from pathlib import Path
 from archsim.base.files import write_text
 from archsim.runs.results import Record
 from archsim.runs.run import Run
-from archsim.specs.policies import PARTS
 from archsim.workload.store import column_cache
 
 WORTH_S = 0.05
@@ -39,8 +38,7 @@ def find(run: Run) -> Record | None:
 
 def keep(run: Run, record: Record) -> None:
     """Leave the record of a run for others, where the folder can be written."""
-    own_code = any(getattr(run.policy, part).is_function for part in PARTS)
-    if own_code or record["host"]["wall_s"] < WORTH_S:
+    if run.scenario.own_functions or record["host"]["wall_s"] < WORTH_S:
         return
     try:
         _file(run).parent.mkdir(parents=True, exist_ok=True)

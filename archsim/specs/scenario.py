@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PolicySpec
+from archsim.specs.policies import PARTS, PolicySpec
 from archsim.specs.workload import WorkloadSpec
 
 
@@ -21,3 +21,10 @@ class Scenario:
     policy: PolicySpec
     workload: WorkloadSpec
     batch: int
+
+    @property
+    def own_functions(self) -> tuple[str, ...]:
+        """Users' own code that runs, ``package.module:function`` each: rules of the policy, the execution, blocks of the system."""
+        rules = [rule.name for part in PARTS if (rule := getattr(self.policy, part)).is_function]
+        executions = [self.assumptions.execution] if ":" in self.assumptions.execution else []
+        return (*rules, *executions, *(block.name for block in self.system.blocks))

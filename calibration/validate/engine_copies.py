@@ -12,14 +12,17 @@ from math import gcd
 import numpy as np
 import pandas as pd
 
-from archsim.engine.loop import EventEngine
+from archsim.engine.engine import EventEngine
+from archsim.engine.loop import Replay
+from archsim.engine.run_demand import RunDemand
 from archsim.engine.state import SLICES
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.measured import link_measured
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.workload.demand import Demand
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import WorkloadSpec
 from calibration.fit.gemm import NS_PER_US
 from calibration.laws.copy import link_table
 from calibration.laws.piecewise import law_of
@@ -72,11 +75,13 @@ def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     )
     policy = PolicySpec(name="base", **PRESETS["base"])
     assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", gemm="roofline")
-    demand = Demand(
-        tokens=np.ones((1, 1, 1), np.int32), first_seen=np.zeros((1, 1, 1), np.int16), has_prefill=False, origins=None, hot=None,
+    workload = WorkloadSpec(trace={"synthetic": {}}, batch=1)
+    scenario = Scenario(system, model, assumptions, policy, workload, 1)
+    demand = RunDemand(
+        tokens=np.ones((1, 1, 1), np.int32), first_seen=np.zeros((1, 1, 1), np.int16), has_prefill=False, 
         layer_ids=np.zeros(1, np.int32), top_k=1, batch=1, digest="",
     )
-    return float(EventEngine(system, model, policy, assumptions, demand).run().step_ns[0, 0]) / SLICES
+    return float(Replay(EventEngine(scenario), demand).run().step_ns[0, 0]) / SLICES
 
 
 def _text(value) -> str:

@@ -8,6 +8,7 @@ import pytest
 import archsim
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
+from archsim.engine.run_demand import build_run_demand
 from archsim.report.page import write_report
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_experiment
@@ -15,7 +16,6 @@ from archsim.specs.machine.measured import CopyLaw
 from archsim.specs.machine.system import D2DSpec, HbmSpec
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import Place, Tree
-from archsim.workload.demand import build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
 from calibration.laws.copy import link_table
 from calibration.laws.piecewise import law_of
@@ -89,7 +89,7 @@ def test_the_shipped_validation_experiments_are_one_expert_on_one_die_and_a_copy
     for experiment in (experts, copies):
         model, synthetic = experiment.models[0], experiment.workload.trace.synthetic
         assert {each.experts for each in experiment.models} == {1}
-        demand = build_demand(SyntheticTraffic(model, synthetic, 2), 2, 1, 0, origin_dies=None, predictor=None)
+        demand = build_run_demand(SyntheticTraffic(model, synthetic, 2), 2, 1, 0, origin_dies=None, predictor=None)
         assert demand.has_prefill and demand.tokens[1:].ravel().tolist() == [2]  # decode_ns is one step
 
 

@@ -74,7 +74,7 @@ def sums_and_empties(heat, changed, out):
 def simulate(**parts):
     system, model, spec = small_system(), small_model(), policy("ep", **parts)
     engine = engine_of(system, model, spec, load_assumptions("physical"))
-    return engine.demand, engine.run()
+    return engine.demands, engine.run()
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,5 @@ def test_an_allocation_cannot_change_the_demand():
 
 
 def test_a_predictor_cannot_change_the_heatmap():
-    one, other = (simulate(prediction=f"test_users_own:{name}")[0].hot for name in ("sums", "sums_and_empties"))
+    one, other = (simulate(prediction=f"test_users_own:{name}")[0].predicted_rows for name in ("sums", "sums_and_empties"))
     assert one[-1].any() and (one == other).all()

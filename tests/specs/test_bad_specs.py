@@ -315,7 +315,7 @@ CHANGED = {
         "assumptions: physical",
         "assumptions: {set: mine, contention: shared}",
         "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; a set of your own gives every field; "
-        "missing: arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, source, gemm, "
+        "missing: execution, arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, source, gemm, "
         "numbering, order, tables, prediction_rows, throughput, ties)",
     ),
     "assumptions twice": (

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.small_runs import scenario_of
 from support.tiny import TINY, tiny
 
 from archsim.base.errors import ArchsimError, SpecError
@@ -140,7 +141,7 @@ def one_run(folder, topology, contention, *more):
                f"d2d: {{bandwidth: 1 TB/s}}, compute: {{peak: 300 TFLOP/s, dtype: fp16}}, topology: {topology}}}]",
                "workload.batch=24", "policies=[allo+pred]", f"assumptions={{set: physical, contention: {contention}}}", *more]
     run = prepare(tiny(folder, *changes)).runs[0]
-    return run, Simulator().engine(run)
+    return run, Simulator().replay(run)
 
 
 @pytest.mark.parametrize("contention", ["shared", "reserved"])
@@ -149,11 +150,11 @@ def test_bytes_and_tokens_are_conserved_on_every_topology(tmp_path, topology, co
     _, engine = one_run(tmp_path, topology, contention)
     outcome = engine.run()
     mesh, hops, links = outcome.mesh, outcome.tally.hops, outcome.tally.resources[UNITS * outcome.mesh.dies :]
-    assert np.array_equal(outcome.load.sum(axis=2), engine.demand.tokens.sum(axis=2))
+    assert np.array_equal(outcome.load.sum(axis=2), engine.demands.tokens.sum(axis=2))
     per_hop = 2 if mesh.topology == "switch" else 1  # up and down
     assert links["bytes"].sum() == per_hop * hops[:, 1].sum() > 0
     assert hops[HIDDEN, 1] > 0
-    capacity = engine.machine.link_rates
+    capacity = engine.engine.machine.link_rates
     busiest = links["bytes"] / (capacity if contention == "shared" else capacity[mesh.link_src < mesh.link_dst])
     assert outcome.prefill_ns + outcome.decode_ns >= busiest.max() * (1 - 1e-9)
 
@@ -179,7 +180,7 @@ def test_round_robin_is_refused_where_routes_go_in_a_circle(tmp_path):
 
 def test_machines_of_a_topology_share_its_arrays(tmp_path):
     one, other = (tiny(tmp_path, "systems.0.topology=torus", f"systems.0.d2d.bandwidth={rate} TB/s") for rate in (1, 2))
-    meshes = [build_machine(each.systems[0], each.models[0], each.assumptions[0])[1] for each in (one, other)]
+    meshes = [build_machine(scenario_of(each.systems[0], each.models[0], each.policies[0], each.assumptions[0]))[1] for each in (one, other)]
     assert meshes[0] is meshes[1]
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from archsim.specs.loading.config_files import known_calibration
+from archsim.specs.machine.blocks import BlockSpec
 from archsim.specs.machine.decision import DecisionSpec
 from archsim.specs.machine.fabric import Bandwidth, Latency, TopologySpec
 from archsim.specs.machine.measured import CopyLaw, hbm_measured, link_measured, with_measured
@@ -141,6 +142,8 @@ class SystemSpec(Spec):
     llc: LlcSpec = LlcSpec()
     compute: ComputeSpec
     decision: DecisionSpec = DecisionSpec()
+    # Your own blocks, which every weight slice passes on its die before it is computed with.
+    blocks: tuple[BlockSpec, ...] = ()
 
     @property
     def dies(self) -> int:
