@@ -33,7 +33,7 @@ def optimum_command(experiment: ExperimentSpec, out: str | None, most_steps: int
         copies, most_tokens = engine.policy.predictor is not None, int(engine.demand.tokens.max())
         builder = ProblemBuilder(run.system, run.model, run.assumptions, engine.home, copies, most_tokens)
         steps = tuple(distances(engine, builder, most_steps, bounds))
-        found.append(Measured(run, engine.demand.layer_ids, engine.mesh, steps))
+        found.append(Measured(run, engine.demand.layer_ids, engine.fabric, steps))
         mean, p95, worst = found[-1].summary()
         print(f"{run.name}: above the bound by {percent(mean, 1)} in the mean, {percent(p95, 1)} p95, {percent(worst, 1)} worst; {len(steps)} steps", flush=True)
     print(f"report: {write_optimum(found, experiment.name, folder)}")

@@ -27,7 +27,7 @@ from archsim.policies.prediction.heatmap import copy_bits
 from archsim.policies.prediction.ported_heatmap import PortedHeatmap, cycles_per_transition
 from archsim.policies.registry import build_policy
 from microarch.blocks.request import State
-from microarch.fabric.mesh import Mesh
+from microarch.fabric.fabric import Fabric
 
 KERNELS = {"reserved": ReservedKernel, "shared": SharedKernel}
 
@@ -43,7 +43,7 @@ class Outcome:
     """
 
     machine: Machine
-    mesh: Mesh
+    fabric: Fabric
     fit: Fit
     memory: Memory
     tally: Tally
@@ -118,21 +118,21 @@ class EventEngine:
         self.demand = demand
         self.home = np.asarray(self.policy.place(model.experts, system.dies), np.int32)
         self.fit = refuse_misfit(system, model, assumptions, self.home)
-        self.machine, self.mesh = build_machine(system, model, assumptions)
+        self.machine, self.fabric = build_machine(system, model, assumptions)
         self.memory = build_memory(system, model, assumptions, demand.layers, self.fit)
         self.tally = new_tally(self.machine, len(State))
-        self.decision = build_decision(system, model, assumptions, self.machine, self.mesh)
+        self.decision = build_decision(system, model, assumptions, self.machine, self.fabric)
         self._costs = policy_costs(system, model)
         self._ids = model.experts + model.shared_experts
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
         self._heatmap = self._build_heatmap(system, assumptions, routing)
         copies = self._heatmap is not None
-        self._builder = WorkBuilder(system, model, assumptions, self.machine, self.mesh, self.home, copies)
-        self._log = TransitionLog(system.dies, global_die(self.mesh)) if keep_transitions else NoLog()
+        self._builder = WorkBuilder(system, model, assumptions, self.machine, self.fabric, self.home, copies)
+        self._log = TransitionLog(system.dies, global_die(self.fabric)) if keep_transitions else NoLog()
         self._kernel = self._build_kernel(assumptions)
 
     def _build_kernel(self, assumptions):
-        return KERNELS[assumptions.contention](self.machine, self.mesh, assumptions)
+        return KERNELS[assumptions.contention](self.machine, self.fabric, assumptions)
 
     def _build_heatmap(self, system, assumptions, routing):
         if self.policy.predictor is None:
@@ -161,7 +161,7 @@ class EventEngine:
         gemm = self._builder.gemm
         residual_ns = self.tally.residual_ns - prefill_residual_ns
         return Outcome(
-            self.machine, self.mesh, self.fit, self.memory, self.tally, step_ns, load,
+            self.machine, self.fabric, self.fit, self.memory, self.tally, step_ns, load,
             prefill_ns=prefill_ns + prefill_exposed_ns,
             decode_ns=end_ns - prefill_ns + (exposed_ns - prefill_exposed_ns),
             decision=self.decision.totals,
@@ -228,7 +228,7 @@ class EventEngine:
             first_seen=demand.first_seen[step, layer],
             home=self.home,
             copied_slices=self.memory.copies.slices[begin : begin + experts],
-            hops=self.mesh.hops,
+            hops=self.fabric.hops,
             costs=self._costs,
         )
         plan = self.decision.decide(self.policy.allocate, view)
@@ -253,13 +253,13 @@ class EventEngine:
 
 
 def _check(plan: Plan, view: StepView) -> None:
-    """Every token of every expert is given to a die of the mesh, once; entries are in order of expert."""
+    """Every token of every expert is given to a die of the system, once; entries are in order of expert."""
     given = np.bincount(plan.expert, plan.tokens, len(view.tokens))
     if len(given) != len(view.tokens) or (given != view.tokens).any():
         expert = int(np.flatnonzero(given[: len(view.tokens)] != view.tokens)[0]) if len(given) == len(view.tokens) else len(given) - 1
         raise ArchsimError(f"allocation: expert {expert} has {view.tokens[expert] if expert < len(view.tokens) else 0} tokens, "
                            f"the plan gives out {given[expert]:.0f}")
     if len(plan.die) and (plan.die.min() < 0 or plan.die.max() >= len(view.hops)):
-        raise ArchsimError(f"allocation: the plan names die {plan.die.max()}; the mesh has {len(view.hops)}")
+        raise ArchsimError(f"allocation: the plan names die {plan.die.max()}; the system has {len(view.hops)}")
     if (np.diff(plan.expert) < 0).any() or (plan.tokens <= 0).any():
         raise ArchsimError("allocation: the plan's entries must be in order of expert and have at least one token each")

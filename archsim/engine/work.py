@@ -22,7 +22,7 @@ from archsim.engine.state import (
     Work,
 )
 from archsim.policies.allocation.rules import Plan
-from microarch.fabric.mesh import Mesh
+from microarch.fabric.fabric import Fabric
 
 NO_MOVES = np.zeros((2, 0), MOVE)
 NO_ENTRIES = np.zeros(0, np.int32)
@@ -31,8 +31,8 @@ NO_ENTRIES = np.zeros(0, np.int32)
 class WorkBuilder:
     """Builds the ``Work`` of steps of one run (one system, model, policy and set of assumptions)."""
 
-    def __init__(self, system, model, assumptions, machine: Machine, mesh: Mesh, home: np.ndarray, copies: bool):
-        self._machine, self._mesh, self._home, self._copies = machine, mesh, home, copies
+    def __init__(self, system, model, assumptions, machine: Machine, fabric: Fabric, home: np.ndarray, copies: bool):
+        self._machine, self._fabric, self._home, self._copies = machine, fabric, home, copies
         dtype_bytes = system.compute.dtype_bytes
         self.gemm = gemm_model(system, model, assumptions, machine)
         self._experts, self._ids = model.experts, model.experts + model.shared_experts
@@ -90,7 +90,7 @@ class WorkBuilder:
         """Bundles of hidden vectors, MOVE[2, move]: dispatch and combine, each row sorted by source."""
         if not self._dispatched:
             return NO_MOVES
-        sent = send_tokens(plan.expert, plan.die, plan.tokens, origins, self._mesh.hops)
+        sent = send_tokens(plan.expert, plan.die, plan.tokens, origins, self._fabric.hops)
         moves = np.zeros((2, np.count_nonzero(sent)), MOVE)
         for row, tokens in ((DISPATCH, sent), (COMBINE, sent.T)):
             moves["src"][row], moves["dst"][row] = np.nonzero(tokens)

@@ -74,7 +74,8 @@ class Run:
     @property
     def code(self) -> str:
         """Names the code that the run executes; a result of other code is not reused."""
-        functions = [rule.name for part in PARTS if (rule := getattr(self.policy, part)).is_function]
+        named = *(getattr(self.policy, part) for part in PARTS), self.system.topology
+        functions = [each.name for each in named if each.is_function]
         return _digest_of_code(tuple(functions))
 
     @property

@@ -52,13 +52,13 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _systems() -> str:
-    rows = [("name", "mesh", "HBM", "capacity", "D2D", "compute", "dtype", "file")]
+    rows = [("name", "dies", "HBM", "capacity", "D2D", "compute", "dtype", "file")]
     for name, file in named_files("systems").items():
         system = load_system(name)
         rows.append(
             (
                 name,
-                f"{system.mesh.x} × {system.mesh.y}{'' if system.topology.name == 'mesh' else f' {system.topology.name}'}",
+                system.shape,
                 format_quantity(system.hbm.bandwidth_bytes_per_s, BANDWIDTH),
                 format_quantity(system.hbm.capacity_bytes, SIZE),
                 format_quantity(system.d2d.bandwidth_bytes_per_s, BANDWIDTH),

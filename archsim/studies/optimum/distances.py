@@ -85,7 +85,7 @@ def distances(engine: EventEngine, builder: ProblemBuilder, most_steps: int | No
 def _compare(result: StepResult, problem: Problem, bound: Bound, engine: EventEngine) -> StepDistance:
     return StepDistance(
         result.step, result.layer, result.end_ns - result.begin_ns, result.exposed_ns, bound, problem,
-        plan_loads(problem, result.plan, engine.mesh.hops),
+        plan_loads(problem, result.plan, engine.fabric.hops),
     )
 
 

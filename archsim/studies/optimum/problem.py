@@ -60,7 +60,7 @@ class Problem(NamedTuple):
     token_ns: np.ndarray  # float64[row]: of an array for one token
     asks: np.ndarray  # bool[row, die, slice]: a die that runs the expert has the home's HBM read the slice
     reads: np.ndarray  # int64[row, die]: slices that it reads from its own copy
-    fetches: np.ndarray  # int64[row, die]: slices that cross the mesh to it
+    fetches: np.ndarray  # int64[row, die]: slices that cross the fabric to it
     origins: np.ndarray | None  # int64[row, die]: where tokens live; None where activations are ignored
     base_ns: np.ndarray  # float64[resource]: load that every allocation has
     start_ns: np.ndarray  # float64[resource]: time in which it certainly idles
@@ -77,8 +77,8 @@ class ProblemBuilder:
         """
         if system.dies > MOST_DIES:
             raise ArchsimError(f"{system.name}: {system.dies} dies; bounds are worked out for up to {MOST_DIES}")
-        self._machine, self._mesh = build_machine(system, model, assumptions)
-        self._work = WorkBuilder(system, model, assumptions, self._machine, self._mesh, home, copies)
+        self._machine, self._network = build_machine(system, model, assumptions)
+        self._work = WorkBuilder(system, model, assumptions, self._machine, self._network, home, copies)
         self._home, self._copies, self._assumptions = home.astype(np.int64), copies, assumptions
         self._ids, self._experts = model.experts + model.shared_experts, model.experts
         vector_bytes = model.hidden * system.compute.dtype_bytes if assumptions.activations == "dispatched" else 0
