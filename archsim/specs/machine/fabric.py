@@ -165,6 +165,11 @@ class LevelSpec(LinkSpec):
         """Dies or groups that the level connects."""
         return prod(self.sides)
 
+    @property
+    def text(self) -> str:
+        """``5 × 5 mesh``, ``8 switch``."""
+        return f"{' × '.join(map(str, self.sides)) if self.kind in _GRIDS else self.size} {self.kind}"
+
 
 class FabricSpec(Spec):
     """Levels, from the innermost on; their counts multiply."""
@@ -198,9 +203,7 @@ class FabricSpec(Spec):
         kinds = {level.kind for level in self.levels}
         if len(kinds) == 1 and not kinds & set(_GRIDS):
             return f"{' × '.join(str(level.size) for level in reversed(self.levels))} {kinds.pop()}"
-        return " of ".join(
-            f"{' × '.join(map(str, level.sides)) if level.kind in _GRIDS else level.size} {level.kind}" for level in reversed(self.levels)
-        )
+        return " of ".join(level.text for level in reversed(self.levels))
 
 
 class TopologySpec(Spec):

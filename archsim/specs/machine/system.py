@@ -164,7 +164,8 @@ class SystemSpec(Spec):
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
         """Without the keys of other fabrics than this one."""
-        return {key: value for key, value in written(self).items() if key not in ("mesh", "fabric") or value is not None}
+        absent = {key for key in ("mesh", "fabric") if getattr(self, key) is None} | ({"topology"} if self.fabric else set())
+        return {key: value for key, value in written(self).items() if key not in absent}
 
     @property
     def dies(self) -> int:
