@@ -114,18 +114,18 @@ def flow_network(machine: Machine, fabric: Fabric) -> FlowNetwork:
     (from HBM to HBM).
     """
     dies = fabric.dies
-    own = [[die] for die in range(dies)]
-    from_llc, from_hbm, hidden = [], [], []
-    for src in range(dies):
-        for dst in range(dies):
-            links = dies + fabric.route(src, dst)
-            from_llc.append(links)
-            from_hbm.append(np.concatenate([[src], links]))
-            hidden.append([src] if src == dst else np.concatenate([[src], links, [dst]]))
-    routes = [*own, *from_hbm, *from_llc, *hidden]
-    route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
+    src, dst = np.divmod(np.arange(dies * dies), dies)
+    away = src != dst
+    from_llc = dies + fabric.route_links
+    from_hbm = np.insert(from_llc, fabric.route_ptr[:-1], src)
+    behind = fabric.route_ptr[1:] + np.arange(1, dies * dies + 1)  # end of every route of from_hbm
+    hidden = np.insert(from_hbm, behind[away], dst[away])
+    length = np.diff(fabric.route_ptr)
+    lengths = np.concatenate([np.ones(dies, np.int64), length + 1, length, length + 1 + away])
+    route_ptr = np.concatenate([[0], np.cumsum(lengths)])
+    routes = np.concatenate([np.arange(dies), from_hbm, from_llc, hidden])
     capacity = np.concatenate([np.full(dies, machine.hbm_bytes_per_ns), machine.link_rates])
-    return build_network(capacity, route_ptr, np.concatenate(routes))
+    return build_network(capacity, route_ptr, routes)
 
 
 def port_ranks(fabric: Fabric) -> np.ndarray:
