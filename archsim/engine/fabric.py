@@ -12,9 +12,12 @@ from microarch.fabric.topology import Edge, build_topology
 
 
 def build_fabric(system, numbering: str) -> Fabric:
-    """Dies, links and routes of a system, with bandwidths and latencies. Systems that differ in these only share a graph.
+    """Dies, links and routes of a system, with bandwidths and latencies.
 
-    ``numbering``: of the dies of a mesh, see the assumption. Raises ArchsimError for a user's function that gives no fabric.
+    Systems that differ in these only share a graph.
+
+    ``numbering``: of the dies of a mesh, see the assumption. Raises ArchsimError for a user's function that gives no
+    fabric.
     """
     if system.fabric is not None:
         return _of_levels(system).with_links(system.shape, _level_classes(system))

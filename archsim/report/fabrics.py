@@ -31,6 +31,6 @@ def shape_of(system: Mapping[str, Any]) -> str:
 
 
 def map_width(system: Mapping[str, Any]) -> int:
-    """Dies in a row of a map of a fabric without coordinates: an innermost group of several, else as many as there are rows."""
+    """Dies a row in a map without coordinates: an innermost group of several, else as many as there are rows."""
     levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
     return levels[0].size if len(levels) > 1 else ceil(sqrt(dies_of(system)))

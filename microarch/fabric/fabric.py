@@ -1,9 +1,9 @@
 """A fabric: dies, the links between them, a route for every pair of dies, and what routes cost.
 
-A link is one direction of one edge (full duplex, [W] §II). Nodes are the dies and, behind them, what is no die: switches and
-shared ports. A :class:`Graph` is nodes, links and routes; designs that differ in bandwidths and latencies only share one. A
-:class:`Fabric` is a graph whose classes of links have a bandwidth and a latency. Graphs come from ``microarch.fabric.topology``
-(named ones over X × Y dies), ``levels`` (composed) and ``own`` (a user's function).
+A link is one direction of one edge (full duplex, [W] §II). Nodes are the dies and, behind them, what is no die:
+switches and shared ports. A :class:`Graph` is nodes, links and routes; designs that differ in bandwidths and latencies
+only share one. A :class:`Fabric` is a graph whose classes of links have a bandwidth and a latency. Graphs come from
+``microarch.fabric.topology`` (named ones over X × Y dies), ``levels`` (composed) and ``own`` (a user's function).
 
 ===============  ===========================  ====================================================================
 array            dtype[shape]                 meaning
@@ -13,7 +13,7 @@ array            dtype[shape]                 meaning
 ``link_dst``     int32[link]                  node a link enters
 ``link_edge``    int32[link]                  undirected edge that a link belongs to
 ``link_class``   int32[link]                  class of a link, an index of ``classes``
-``route_ptr``    int64[die·die + 1]           links of route (s, d): ``route_links[route_ptr[s·D+d]:route_ptr[s·D+d+1]]``
+``route_ptr``    int64[die·die + 1]           links of route p = s·D + d: ``route_links[route_ptr[p]:route_ptr[p+1]]``
 ``route_links``  int32[sum of lengths]        links in travelling order
 ``node_x``       int32[node] or None          column of a node, for maps; dies first. None: a fabric without a picture
 ``node_y``       int32[node] or None          row of a node
@@ -35,7 +35,7 @@ NS_PER_S = 1e9
 
 
 class LinkClass(NamedTuple):
-    """Links that are alike. ``law``: the calibration and kind of law (``h100/intra_node``) that an engine may ask instead.
+    """Links that are alike. ``law``: calibration and kind (``h100/intra_node``) of a law that an engine may ask instead.
 
     ``efficiency``: share of the bandwidth that transfers reach.
     """
@@ -54,7 +54,7 @@ class LinkClass(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Dies, links and routes; see the module's table for the arrays. ``kind``: name of the topology, or ``levels``, ``own``."""
+    """Dies, links and routes, see the module's table. ``kind``: name of the topology, or ``levels``, or ``own``."""
 
     kind: str
     dies: int
@@ -98,7 +98,9 @@ class Graph:
 
     def with_links(self, name: str, classes: Sequence[LinkClass]) -> Fabric:
         """The fabric of this graph, whose arrays it shares. ``classes``: in the order of ``link_class``."""
-        return Fabric(**{field.name: getattr(self, field.name) for field in fields(Graph)}, name=name, classes=tuple(classes))
+        return Fabric(
+            **{field.name: getattr(self, field.name) for field in fields(Graph)}, name=name, classes=tuple(classes)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +127,7 @@ class Fabric(Graph):
 
     @cached_property
     def pair_bytes_per_ns(self) -> np.ndarray:
-        """Bandwidth of a route that no other transfer uses, float64[die, die]: its narrowest link; infinite on the diagonal."""
+        """Bandwidth of an idle route, float64[die, die]: its narrowest link; infinite on the diagonal."""
         return narrowest(self, self.link_bytes_per_ns, here=np.inf)
 
 
@@ -146,7 +148,9 @@ class Wiring:
 
 
 def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.ndarray] | None = None) -> Graph:
-    """The arrays of a wiring. Links are numbered by (source, target), edges by their nodes. places: column and row of every node.
+    """The arrays of a wiring. Links are numbered by (source, target), edges by their nodes.
+
+    places: column and row of every node.
 
     Raises ValueError for a pair of dies whose route follows no link, or never arrives.
     """
@@ -164,8 +168,18 @@ def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.
     entered = np.concatenate([[0], np.cumsum(link_dst[route_links] < dies)])
     x, y = (None, None) if places is None else (place.astype(np.int32) for place in places)
     return Graph(
-        kind, dies, nodes, np.diff(entered[route_ptr]).reshape(dies, dies).astype(np.int32),
-        np.ascontiguousarray(link_src), np.ascontiguousarray(link_dst), edge, classes[edge].astype(np.int32), route_ptr, route_links, x, y,
+        kind,
+        dies,
+        nodes,
+        np.diff(entered[route_ptr]).reshape(dies, dies).astype(np.int32),
+        np.ascontiguousarray(link_src),
+        np.ascontiguousarray(link_dst),
+        edge,
+        classes[edge].astype(np.int32),
+        route_ptr,
+        route_links,
+        x,
+        y,
     )
 
 
@@ -183,7 +197,8 @@ def _routes(following: np.ndarray, link_of: np.ndarray, dies: int) -> tuple[np.n
         if (link < 0).any():
             at = travelling[np.argmax(link < 0)]
             raise ValueError(
-                f"the route from die {at // dies} to die {at % dies} leads from node {here[at]} to node {there[np.argmax(link < 0)]}, "
+                f"the route from die {at // dies} to die {at % dies} leads from node {here[at]} to node "
+                f"{there[np.argmax(link < 0)]}, "
                 "which no link connects"
             )
         pairs.append(travelling)

@@ -34,7 +34,7 @@ def die_places(x: int, y: int, numbering: str = ROW_MAJOR) -> tuple[np.ndarray, 
 
 
 def grid_wiring(x: int, y: int, places: tuple[np.ndarray, np.ndarray], *, wrapped: bool) -> Wiring:
-    """Links along x and y, between first and last of a row or column too if ``wrapped``; routes along x first, then along y.
+    """Links along x and y, if ``wrapped`` between first and last, too; routes along x first, then along y.
 
     A wrapped route goes the shorter way round; where both are equally long, towards the higher column or row.
     """

@@ -1,7 +1,8 @@
 """Fabrics composed of levels: devices in groups, groups in groups, each level with links of its own.
 
-Level 0 connects ``count`` dies. Level i connects ``count`` groups of what the levels below it make, so that counts multiply from the
-innermost level on. Die r of group k has the number r + k · (dies of a group). How a level takes hold of a group is its ``per``:
+Level 0 connects ``count`` dies. Level i connects ``count`` groups of what the levels below it make, so that counts
+multiply from the innermost level on. Die r of group k has the number r + k · (dies of a group). How a level takes hold
+of a group is its ``per``:
 
 ============  =================================================  ======================================================
 ``per``       links of the level                                 route to die r of another group
@@ -14,8 +15,8 @@ innermost level on. Die r of group k has the number r + k · (dies of a group). 
               other on the edges of neighbouring groups
 ============  =================================================  ======================================================
 
-The network of a level is one of the topologies of ``microarch.fabric.topology``. Links of level i are of class i; those between
-dies and the shared port of level i of class ``levels + i``. Routes do not depend on traffic.
+The network of a level is one of the topologies of ``microarch.fabric.topology``. Links of level i are of class i; those
+between dies and the shared port of level i of class ``levels + i``. Routes do not depend on traffic.
 """
 
 from __future__ import annotations
@@ -81,13 +82,15 @@ def _innermost(level: Level) -> _Group:
 def _network(level: Level) -> Wiring:
     """What connects the members of a level, all of one class."""
     if level.kind not in BUILDERS or level.kind == "edges":
-        raise ValueError(f"level kind {level.kind!r}: expected one of {', '.join(kind for kind in BUILDERS if kind != 'edges')}")
+        raise ValueError(
+            f"level kind {level.kind!r}: expected one of {', '.join(kind for kind in BUILDERS if kind != 'edges')}"
+        )
     wiring = BUILDERS[level.kind](Site(*level.sides, die_places(*level.sides)))
     return Wiring(wiring.edges, np.zeros(len(wiring.edges), np.int64), wiring.following)
 
 
 def _inside(group: _Group, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(edges, classes, following) of ``count`` copies of a group; a node follows only towards dies of its own copy, else itself."""
+    """(edges, classes, following) of ``count`` copies of a group; towards dies of other copies a node leads to itself."""
     wiring, dies = group.wiring, group.dies
     number = _numbers(group, count)
     edges = number[:, wiring.edges].reshape(-1, 2)
@@ -116,7 +119,7 @@ def _per_gpu(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> _
     target = np.arange(count * dies)
     group_of, rail_of = target // dies, target % dies
     following = np.concatenate([inside, np.empty((dies * middles, count * dies), np.int64)])
-    # Dies on the rail of the target, and the rail's own nodes, go along the rail; other nodes first to the rail, inside their group.
+    # First to the rail of the target, inside the own group; then along the rail.
     for node, copy in zip(_numbers(group, count).ravel(), np.repeat(np.arange(count), group.wiring.nodes), strict=True):
         away = group_of != copy
         following[node, away] = inside[node, copy * dies + rail_of[away]]
@@ -158,7 +161,10 @@ def _per_edge(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> 
         raise ValueError(f"level {number}: per edge: only a mesh or torus of meshes has edges that face each other")
     die = np.arange(group.dies * level.count)
     of_group = tuple(place[die // group.dies] for place in die_places(*level.sides))
-    places = tuple(side * outer + own[die % group.dies] for side, outer, own in zip(group.sides, of_group, group.places, strict=True))
+    places = tuple(
+        side * outer + own[die % group.dies]
+        for side, outer, own in zip(group.sides, of_group, group.places, strict=True)
+    )
     sides = tuple(inner * outer for inner, outer in zip(group.sides, level.sides, strict=True))
     wiring = grid_wiring(*sides, places, wrapped=level.kind == "torus")
     sizes = np.cumprod([1, *(each.count for each in inner)])  # dies of a group of every level

@@ -1,7 +1,7 @@
 """Fabrics that a user's function builds: what it returns, and the checks on the way in.
 
-``topology: package.module:function`` names a function ``(dies, **params)`` that returns a :class:`FabricDescription`, or any named
-tuple with its fields::
+``topology: package.module:function`` names a function ``(dies, **params)`` that returns a :class:`FabricDescription`,
+or any named tuple with its fields::
 
     def dragonfly(dies, radix=4):
         edges = [(0, 1), (1, 2), ...]
@@ -28,10 +28,11 @@ NEEDED = ("nodes", "edges", "classes")
 class FabricDescription(NamedTuple):
     """Nodes, links and, if they are given, routes and places.
 
-    nodes: how many, the dies (0 to dies - 1) included. edges: (node, node), each pair once; every edge is a link each way.
-    classes: of links; what transfers reach of a bandwidth is ``d2d.efficiency`` of the system. edge_class: int[edge], an index of ``classes``; None: all are of the first. following: int[node, die], the next
-    node on the way from a node to a die; None: shortest paths (fewest links, then least latency, then the lowest next number).
-    places: int[node, 2], column and row for maps; None: a map in an automatic layout.
+    nodes: how many, the dies (0 to dies - 1) included. edges: (node, node), each pair once; every edge is a link each
+    way. classes: of links; what transfers reach of a bandwidth is ``d2d.efficiency`` of the system. edge_class:
+    int[edge], an index of ``classes``; None: all are of the first. following: int[node, die], the next node on the way
+    from a node to a die; None: shortest paths (fewest links, then least latency, then the lowest next number). places:
+    int[node, 2], column and row for maps; None: a map in an automatic layout.
     """
 
     nodes: int
@@ -76,7 +77,11 @@ def _checked(dies: int, given: Any) -> tuple[Graph, tuple[LinkClass, ...]]:
         raise ValueError("classes: expected at least one class of links")
     edges = _edges(given.edges, nodes)
     of_edge = getattr(given, "edge_class", None)
-    edge_class = np.zeros(len(edges), np.int64) if of_edge is None else _integers("edge_class", of_edge, (len(edges),), len(classes))
+    edge_class = (
+        np.zeros(len(edges), np.int64)
+        if of_edge is None
+        else _integers("edge_class", of_edge, (len(edges),), len(classes))
+    )
     following = getattr(given, "following", None)
     if following is None:
         latency_ns = np.array([each.latency_ns for each in classes], np.float64)[edge_class]
@@ -95,9 +100,14 @@ def _link_class(index: int, given: Any) -> LinkClass:
     except TypeError:
         raise ValueError(f"classes[{index}]: expected microarch.fabric.fabric.LinkClass, not {given!r}") from None
     if not _is_number(found.bandwidth_bytes_per_s) or found.bandwidth_bytes_per_s <= 0:
-        raise ValueError(f"classes[{index}].bandwidth_bytes_per_s {found.bandwidth_bytes_per_s!r}: expected a positive, finite number")
+        raise ValueError(
+            f"classes[{index}].bandwidth_bytes_per_s {found.bandwidth_bytes_per_s!r}: "
+            "expected a positive, finite number"
+        )
     if not _is_number(found.latency_ns) or found.latency_ns < 0:
-        raise ValueError(f"classes[{index}].latency_ns {found.latency_ns!r}: expected a finite number that is not negative")
+        raise ValueError(
+            f"classes[{index}].latency_ns {found.latency_ns!r}: expected a finite number that is not negative"
+        )
     return found
 
 
@@ -116,7 +126,9 @@ def _edges(given: Any, nodes: int) -> np.ndarray:
     pairs, first, counts = np.unique(np.sort(edges, axis=1), axis=0, return_index=True, return_counts=True)
     if (counts > 1).any():
         a, b = pairs[counts > 1][0]
-        raise ValueError(f"edges[{first[counts > 1][0]}]: nodes {a} and {b} are linked more than once; an edge is a link each way")
+        raise ValueError(
+            f"edges[{first[counts > 1][0]}]: nodes {a} and {b} are linked more than once; an edge is a link each way"
+        )
     return edges
 
 

@@ -37,7 +37,7 @@ def _pairs(graph: Graph) -> np.ndarray:
 
 
 def link_rank(graph: Graph) -> np.ndarray:
-    """int32[link]: an order of the links along which every route rises, from 0: the longest way to a link over all routes.
+    """int32[link]: an order of the links along which every route rises: from 0, the longest way to a link.
 
     Raises ValueError where routes wait for each other in a circle, as around a ring of four dies or more.
     """
@@ -56,7 +56,7 @@ def link_rank(graph: Graph) -> np.ndarray:
 
 
 def shortest_paths(nodes: int, dies: int, edges: np.ndarray, latency_ns: np.ndarray) -> np.ndarray:
-    """int64[node, die]: the next node on the way to every die: fewest links, then least latency, then the lowest next number.
+    """int64[node, die]: next node on the way to a die: fewest links, then least latency, then the lowest number.
 
     edges: int64[edge, 2]; latency_ns: float64[edge]. Raises ValueError for a node that no route leads from.
     """
@@ -74,7 +74,7 @@ def shortest_paths(nodes: int, dies: int, edges: np.ndarray, latency_ns: np.ndar
 def _towards(
     target: int, nodes: int, src: np.ndarray, dst: np.ndarray, latency_ns: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(the next node on the way to ``target``, int64[node]; whether there is one, bool[node]); by the number of links left."""
+    """(next node on the way to ``target``, int64[node]; whether there is one, bool[node])."""
     following, left_ns = np.full(nodes, target), np.full(nodes, np.inf)
     settled, newest = np.zeros(nodes, bool), np.zeros(nodes, bool)
     settled[target] = newest[target] = True

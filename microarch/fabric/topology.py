@@ -1,7 +1,7 @@
 """Topologies by name over X × Y dies: which links there are, and the route from every die to every other.
 
-All of them become the same arrays (:class:`microarch.fabric.fabric.Graph`), so that engines, policies and reports need not know
-which it was. Routes are fixed, shortest, and do not depend on traffic:
+All of them become the same arrays (:class:`microarch.fabric.fabric.Graph`), so that engines, policies and reports need
+not know which it was. Routes are fixed, shortest, and do not depend on traffic:
 
 ================== ======================================= =============================================================
 name               links                                   route, and what decides between equally short ones
@@ -11,14 +11,14 @@ name               links                                   route, and what decid
                    to its first                            rows where both are equal
 ``ring``           die i to i + 1, the last to die 0       the shorter way round, towards higher numbers if equal
 ``fully_connected`` every die to every other               the link itself
-``switch``         every die to a node that is no die      up and down; the switch never blocks, its ports (the links) do
+``switch``         every die to a node that is no die      up and down; its ports (the links) block, the switch never
 ``edges``          as listed                               fewest links; then least latency; then, from die to die, the
                                                            lowest next number
 ================== ======================================= =============================================================
 
-Classes of links, which may have bandwidth and latency of their own: horizontal, vertical and each wrapped around for mesh
-and torus; the listed edges, one class each; one class for all other topologies. Rings of two dies have one edge, as has a
-side of two of a torus.
+Classes of links, which may have bandwidth and latency of their own: horizontal, vertical and each wrapped around for
+mesh and torus; the listed edges, one class each; one class for all other topologies. Rings of two dies have one edge,
+as has a side of two of a torus.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Edge(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What a topology is built on: X × Y dies with their places (column, row), and the listed edges if it has a list."""
+    """What a topology is built on: X × Y dies with their places (column, row), and the listed edges if any."""
 
     x: int
     y: int
@@ -109,8 +109,8 @@ BUILDERS: MappingProxyType[str, Callable[[Site], Wiring]] = MappingProxyType(
 def build_topology(name: str, x: int, y: int, numbering: str, edges: tuple[Edge, ...] = ()) -> Graph:
     """Dies, links and routes of a topology over X × Y dies; bandwidths are no part of it, so that designs can share it.
 
-    edges: of the topology ``edges``, each pair of dies once. Raises ValueError for an unknown name or numbering, a side below 1, or
-    edges that leave a die without a route.
+    edges: of the topology ``edges``, each pair of dies once. Raises ValueError for an unknown name or numbering, a side
+    below 1, or edges that leave a die without a route.
     """
     if name not in BUILDERS:
         raise ValueError(f"topology {name!r}: expected one of {', '.join(BUILDERS)}")

@@ -16,8 +16,12 @@ from microarch.fabric.own import FabricDescription, build_own
 from microarch.fabric.routes import shortest_paths
 from microarch.fabric.topology import build_topology
 
-LINES = st.builds(lambda kind, size: (kind, (size, 1)), st.sampled_from(["switch", "ring", "fully_connected"]), st.integers(1, 4))
-PLANES = st.builds(lambda kind, x, y: (kind, (x, y)), st.sampled_from(["mesh", "torus"]), st.integers(1, 3), st.integers(1, 3))
+LINES = st.builds(
+    lambda kind, size: (kind, (size, 1)), st.sampled_from(["switch", "ring", "fully_connected"]), st.integers(1, 4)
+)
+PLANES = st.builds(
+    lambda kind, x, y: (kind, (x, y)), st.sampled_from(["mesh", "torus"]), st.integers(1, 3), st.integers(1, 3)
+)
 NETWORKS = LINES | PLANES
 MOST_DIES = 64
 law = settings(deadline=None, max_examples=40)
@@ -37,7 +41,10 @@ def stacks(draw):
 
 SIDES = st.tuples(st.integers(1, 3), st.integers(1, 3))
 WAFERS = st.builds(
-    lambda inner, kind, outer: (Level("mesh", inner), Level(kind, outer, "edge")), SIDES, st.sampled_from(["mesh", "torus"]), SIDES
+    lambda inner, kind, outer: (Level("mesh", inner), Level(kind, outer, "edge")),
+    SIDES,
+    st.sampled_from(["mesh", "torus"]),
+    SIDES,
 )
 STACKS = stacks() | WAFERS
 
@@ -45,7 +52,10 @@ STACKS = stacks() | WAFERS
 def fabric_of(levels, seed=0, slow=1.0):
     """The levels with bandwidths and latencies that differ."""
     rng = np.random.default_rng(seed)
-    classes = [LinkClass(f"{i}", float(rng.integers(1, 9)) * 1e9 * slow, float(rng.integers(0, 9))) for i in range(2 * len(levels))]
+    classes = [
+        LinkClass(f"{i}", float(rng.integers(1, 9)) * 1e9 * slow, float(rng.integers(0, 9)))
+        for i in range(2 * len(levels))
+    ]
     return build_levels(levels).with_links("test", classes)
 
 
@@ -68,7 +78,10 @@ def test_routes_connect_all_dies_without_a_loop(levels):
 def test_hops_are_the_same_both_ways_and_links_too(levels):
     graph = build_levels(levels)
     assert np.array_equal(graph.hops, graph.hops.T)
-    links = {(s, d): (e, c) for s, d, e, c in zip(graph.link_src, graph.link_dst, graph.link_edge, graph.link_class, strict=True)}
+    links = {
+        (s, d): (e, c)
+        for s, d, e, c in zip(graph.link_src, graph.link_dst, graph.link_edge, graph.link_class, strict=True)
+    }
     assert len(links) == graph.links == 2 * graph.edges
     assert all(links[d, s] == own for (s, d), own in links.items())
 
@@ -131,7 +144,10 @@ def test_wafers_that_meet_at_their_edges_are_one_large_mesh():
     whole = build_topology("mesh", 6, 2, "row_major")
     number = np.array([x + 6 * y for x, y in zip(graph.x_of.tolist(), graph.y_of.tolist(), strict=True)])
     assert np.array_equal(graph.hops, whole.hops[np.ix_(number, number)])
-    crossing = {(int(graph.x_of[s]), int(graph.x_of[d])) for s, d in zip(graph.link_src[graph.link_class == 1], graph.link_dst[graph.link_class == 1], strict=True)}
+    crossing = {
+        (int(graph.x_of[s]), int(graph.x_of[d]))
+        for s, d in zip(graph.link_src[graph.link_class == 1], graph.link_dst[graph.link_class == 1], strict=True)
+    }
     assert crossing == {(2, 3), (3, 2)}
 
 
@@ -155,15 +171,21 @@ def test_512_gpus_are_built_in_one_piece():
 @law
 @given(levels=STACKS, seed=st.integers(0, 99))
 def test_twice_the_bandwidth_of_a_level_never_makes_one_transfer_slower(levels, seed):
-    """Transfers that meet no other, and all of them where every level has twice as much: rates that share are not monotonous in one."""
+    """All flows where every level has twice as much; of one level only lone flows and one route: sharing is not monotonic."""
     slow, fast = fabric_of(levels, seed), fabric_of(levels, seed, slow=2.0)
     rng = np.random.default_rng(seed)
-    flows = [(*rng.integers(0, slow.dies, 2), float(rng.integers(1, 999)), float(rng.integers(0, 50))) for _ in range(12)]
+    flows = [
+        (*rng.integers(0, slow.dies, 2), float(rng.integers(1, 999)), float(rng.integers(0, 50))) for _ in range(12)
+    ]
     zero = [(src, dst, size, 0.0) for src, dst, size, _ in flows]
     assert (simulate_flows(fast, zero) <= simulate_flows(slow, zero) * (1 + 1e-9)).all()
     for level in range(len(levels)):
-        own = [each._replace(bandwidth_bytes_per_s=2 * each.bandwidth_bytes_per_s) if number % len(levels) == level else each
-               for number, each in enumerate(slow.classes)]
+        own = [
+            each._replace(bandwidth_bytes_per_s=2 * each.bandwidth_bytes_per_s)
+            if number % len(levels) == level
+            else each
+            for number, each in enumerate(slow.classes)
+        ]
         wider = slow.with_links("test", own)
         for flow in flows:
             assert simulate_flows(wider, [flow]) <= simulate_flows(slow, [flow])
@@ -175,12 +197,19 @@ def test_twice_the_bandwidth_of_a_level_never_makes_one_transfer_slower(levels, 
 def test_flows_take_the_bandwidth_and_latency_of_their_links():
     """Four transfers out of a node share its port of 2 bytes/ns; inside the node each has 8."""
     levels = (Level("switch", (4, 1)), Level("switch", (2, 1), "group"))
-    classes = [LinkClass("inside", 8e9, 10.0), LinkClass("between", 2e9, 100.0), LinkClass("", 8e9, 0.0), LinkClass("port", 2e9, 0.0)]
+    classes = [
+        LinkClass("inside", 8e9, 10.0),
+        LinkClass("between", 2e9, 100.0),
+        LinkClass("", 8e9, 0.0),
+        LinkClass("port", 2e9, 0.0),
+    ]
     fabric = build_levels(levels).with_links("node", classes)
     assert simulate_flows(fabric, [(0, 1, 800, 0)]).tolist() == [2 * 10 + 100]
     together = simulate_flows(fabric, [(die, 4 + die, 800, 0) for die in range(4)])
     assert together.tolist() == pytest.approx([2 * 100 + 4 * 400] * 4)
-    assert simulate_flows(fabric, [(0, 4, 800, 0)], 1e9, 1.0).tolist() == [4 * 1 + 800], "given values replace the fabric's"
+    assert simulate_flows(fabric, [(0, 4, 800, 0)], 1e9, 1.0).tolist() == [4 * 1 + 800], (
+        "given values replace the fabric's"
+    )
     with pytest.raises(ValueError, match="link_bytes_per_s is missing"):
         simulate_flows(build_levels(levels), [(0, 4, 800, 0)])
     with pytest.raises(ValueError, match="circle"):
@@ -210,7 +239,10 @@ def test_shortest_paths_are_shortest(nodes, seed):
     here, target = np.nonzero(~np.eye(nodes, dtype=bool))
     after = following[here, target]
     assert np.array_equal(direct[here, after] + cost[after, target], cost[here, target])
-    lowest = [min(n for n in range(nodes) if n != h and direct[h, n] + cost[n, t] == cost[h, t]) for h, t in zip(here, target, strict=True)]
+    lowest = [
+        min(n for n in range(nodes) if n != h and direct[h, n] + cost[n, t] == cost[h, t])
+        for h, t in zip(here, target, strict=True)
+    ]
     assert after.tolist() == lowest
 
 
@@ -236,7 +268,9 @@ CALLED |= {
     "star": lambda dies, width=1: FabricDescription(
         dies + 1, [(die, dies) for die in range(dies)], [LINK], places=[*((die, 0) for die in range(dies)), (0, width)]
     ),
-    "table": lambda dies: FabricDescription(3, [(0, 1), (1, 2), (0, 2)], [LINK, LINK._replace(latency_ns=9.0)], [0, 0, 1], [[0, 1, 1], [0, 1, 2], [1, 1, 2]]),
+    "table": lambda dies: FabricDescription(
+        3, [(0, 1), (1, 2), (0, 2)], [LINK, LINK._replace(latency_ns=9.0)], [0, 0, 1], [[0, 1, 1], [0, 1, 2], [1, 1, 2]]
+    ),
     "apart": lambda dies: Mine(dies, [(0, 1)], [LINK]),
     "outside": lambda dies: Mine(dies, [(0, 1), (1, dies)], [LINK]),
     "twice": lambda dies: Mine(dies, [(0, 1), (1, 2), (1, 0)], [LINK]),
@@ -247,7 +281,9 @@ CALLED |= {
     "early": lambda dies: Mine(dies, [(0, 1), (1, 2)], [LinkClass("x", 1.0, -1.0)]),
     "odd": lambda dies: Mine(dies, [(0, 1), (1, 2)], [7]),
     "none": lambda dies: Mine(dies, [(0, 1), (1, 2)], []),
-    "unlinked": lambda dies: FabricDescription(3, [(0, 1), (1, 2)], [LINK], following=[[0, 1, 2], [0, 1, 2], [0, 1, 2]]),
+    "unlinked": lambda dies: FabricDescription(
+        3, [(0, 1), (1, 2)], [LINK], following=[[0, 1, 2], [0, 1, 2], [0, 1, 2]]
+    ),
     "round": lambda dies: FabricDescription(3, [(0, 1), (1, 2)], [LINK], following=[[0, 1, 1], [0, 1, 0], [1, 1, 2]]),
     "shape": lambda dies: FabricDescription(3, [(0, 1), (1, 2)], [LINK], following=[[0, 1], [0, 1]]),
     "class": lambda dies: FabricDescription(3, [(0, 1), (1, 2)], [LINK], edge_class=[0, 1]),

@@ -1,12 +1,12 @@
 """When concurrent transfers over a fabric finish: `simulate_flows`.
 
-A transfer takes the links of its route from its start on and moves at the rate that contention leaves it; the latency of its
-links is added once, at the end. Rates are constant between events (a start or an end), so a transfer's end is known as soon as
-its rate is, and only those whose rate changes are looked at again.
+A transfer takes the links of its route from its start on and moves at the rate that contention leaves it; the latency
+of its links is added once, at the end. Rates are constant between events (a start or an end), so a transfer's end is
+known as soon as its rate is, and only those whose rate changes are looked at again.
 
-Under ``shared`` contention rates come from `fair` or `round_robin`. Under ``reserved`` a transfer holds every undirected edge of
-its route, exclusively, from its begin to its end; transfers are booked in the order of (start, index), each at the earliest time
-at which all its edges are free, as in the published simulator.
+Under ``shared`` contention rates come from `fair` or `round_robin`. Under ``reserved`` a transfer holds every
+undirected edge of its route, exclusively, from its begin to its end; transfers are booked in the order of (start,
+index), each at the earliest time at which all its edges are free, as in the published simulator.
 """
 
 from __future__ import annotations
@@ -48,25 +48,24 @@ def simulate_flows(
 ) -> np.ndarray:
     """Finish times, float64[flow] in ns, of transfers that share the links of a fabric.
 
-    fabric: an X × Y mesh as ``(x, y)`` (die = x + X·y, XY routes), a ``Graph``, or a ``Fabric``, whose links have bandwidths and
-    latencies of their own (``archsim.engine.fabric.build_fabric(system, "row_major")``). Links are full duplex.
-    flows: rows (src, dst, size_bytes, start_ns), dies and real numbers.
-    link_bytes_per_s, hop_ns: bandwidth of one direction of a link, and the latency that every link adds to a route; for a ``Fabric``
-    they may be left out, or replace its own.
-    contention: ``shared``, transfers share the links of their routes; ``reserved``, a transfer has its route to itself, both ways.
-    arbitration: of ``shared``. ``fair``: rates are max-min fair over transfers. ``round_robin``: routers serve their input ports in
-    turn, which favours sources near the destination.
+    fabric: an X × Y mesh as ``(x, y)`` (die = x + X·y, XY routes), a ``Graph``, or a ``Fabric``, whose links have
+    bandwidths and latencies of their own (``archsim.engine.fabric.build_fabric(system, "row_major")``). Links are full
+    duplex. flows: rows (src, dst, size_bytes, start_ns), dies and real numbers. link_bytes_per_s, hop_ns: bandwidth of
+    one direction of a link, and the latency that every link adds to a route; for a ``Fabric`` they may be left out, or
+    replace its own. contention: ``shared``, transfers share the links of their routes; ``reserved``, a transfer has its
+    route to itself, both ways. arbitration: of ``shared``. ``fair``: rates are max-min fair over transfers.
+    ``round_robin``: routers serve their input ports in turn, which favours sources near the destination.
     die_port_bytes_per_s: what a die can inject, and eject, in all; None: no limit.
 
-    A transfer that meets no other finishes at start + latency of its route + size / bandwidth, with the least bandwidth of links and
-    die port. One of size 0 takes the latency alone. One from a die to itself uses no link and meets no other: it finishes at
-    start + size / die port, or at its start if the ports have no limit.
+    A transfer that meets no other finishes at start + latency of its route + size / bandwidth, with the least bandwidth
+    of links and die port. One of size 0 takes the latency alone. One from a die to itself uses no link and meets no
+    other: it finishes at start + size / die port, or at its start if the ports have no limit.
 
-    Raises ValueError for an unknown name, a bandwidth that is missing or not positive, a size, start or hop time that is negative or
-    not finite, a die outside the fabric (the message names the flow by its index), and ``round_robin`` on a fabric whose routes wait
-    for each other in a circle.
+    Raises ValueError for an unknown name, a bandwidth that is missing or not positive, a size, start or hop time that
+    is negative or not finite, a die outside the fabric (the message names the flow by its index), and ``round_robin``
+    on a fabric whose routes wait for each other in a circle.
 
-    >>> simulate_flows((3, 1), [(0, 2, 1000, 0), (1, 2, 1000, 0)], 1e9, 20.0).tolist()  # 1 byte/ns; both need link 1 → 2
+    >>> simulate_flows((3, 1), [(0, 2, 1000, 0), (1, 2, 1000, 0)], 1e9, 20.0).tolist()
     [2040.0, 2020.0]
     """
     _check_name("contention", contention, CONTENTIONS)
@@ -84,7 +83,9 @@ def simulate_flows(
     finish = start + latency + size / alone
     meets = np.flatnonzero((src != dst) & (size > 0))
     if len(meets):
-        finish[meets] = _shared(graph, src[meets], dst[meets], size[meets], start[meets], latency[meets], rates, port, arbitration)
+        finish[meets] = _shared(
+            graph, src[meets], dst[meets], size[meets], start[meets], latency[meets], rates, port, arbitration
+        )
     return finish
 
 
@@ -172,8 +173,10 @@ def _network(graph: Graph, pairs, rates, port):
     routes = [graph.route(*divmod(int(pair), dies)) for pair in pairs]
     if not math.isinf(port):
         rates = np.concatenate([rates, np.full(2 * dies, port)])
-        routes = [np.concatenate([[links + pair // dies], route, [links + dies + pair % dies]])
-                  for pair, route in zip(pairs, routes, strict=True)]
+        routes = [
+            np.concatenate([[links + pair // dies], route, [links + dies + pair % dies]])
+            for pair, route in zip(pairs, routes, strict=True)
+        ]
     route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
     return build_network(rates, route_ptr, np.concatenate(routes))
 

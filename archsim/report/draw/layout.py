@@ -1,4 +1,4 @@
-"""Places for the nodes of a fabric without coordinates: dies in rows, a group a row; what is no die beside and below them."""
+"""Places for the nodes of a fabric without coordinates: a group of dies a row; switches beside and below."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def arranged(dies: Sequence[Die], links: Sequence[Link], width: int) -> tuple[tu
 def places(dies: int, links: Iterable[tuple[int, int]], width: int) -> dict[int, Place]:
     """(column, row) of every node. Dies fill rows in order of number.
 
-    A node that is no die lies right of the dies that it is linked to if they are one row, below them if they are one column, else
-    below all; where a place is taken, the next one further right.
+    A node that is no die lies right of the dies that it is linked to if they are one row, below them if they are one
+    column, else below all; where a place is taken, the next one further right.
     """
     at = {die: (die % width, die // width) for die in range(dies)}
     around: dict[int, set[int]] = {}

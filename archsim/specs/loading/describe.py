@@ -46,12 +46,14 @@ def _links(system: SystemSpec) -> list[str]:
     """A line for every level, or class of links; of a list of edges only what they have in common."""
     if system.fabric is not None:
         sizes = [f"{level.text}{f' per {level.per}' if level.per else ''}" for level in system.fabric.levels]
-        return [f"  level {n}, {size}: {_link(system, level)}" for n, (size, level) in enumerate(zip(sizes, system.fabric.levels, strict=True))]
+        links = [_link(system, level) for level in system.fabric.levels]
+        return [f"  level {n}, {size}: {link}" for n, (size, link) in enumerate(zip(sizes, links, strict=True))]
     if system.topology.is_function:
         return []
-    named = dict(zip(system.topology.class_names, system.topology.classes, strict=True))
-    alike = len({_link(system, each) for each in named.values()}) == 1
-    return [f"  links: {_link(system, next(iter(named.values())))}"] if alike else [f"  {name}: {_link(system, each)}" for name, each in named.items()]
+    links = [_link(system, each) for each in system.topology.classes]
+    if len(set(links)) == 1:
+        return [f"  links: {links[0]}"]
+    return [f"  {name}: {link}" for name, link in zip(system.topology.class_names, links, strict=True)]
 
 
 def _link(system: SystemSpec, own: LinkSpec) -> str:

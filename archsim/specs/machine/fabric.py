@@ -1,4 +1,4 @@
-"""How the dies of a system are linked: a topology by name, levels, or a user's own function; and links that differ from ``d2d``.
+"""How the dies of a system are linked: a topology by name, levels, or a user's own function; classes of links.
 
 In YAML a name (``topology: torus``), or a mapping::
 
@@ -13,8 +13,8 @@ or levels, from the innermost on, whose counts multiply (this one has 32 dies)::
         - {switch: 8, bandwidth: 450 GB/s, hop_latency: 0.3 us, law: h100/intra_node}
         - {switch: 4, per: gpu, bandwidth: 50 GB/s, hop_latency: 2 us}
 
-What each name means, its routes and the order of its classes of links: ``microarch.fabric.topology``, ``microarch.fabric.levels``
-and, for functions, ``microarch.fabric.own``.
+What each name means, its routes and the order of its classes of links: ``microarch.fabric.topology``,
+``microarch.fabric.levels`` and, for functions, ``microarch.fabric.own``.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class SidesSpec(MeshSpec):
 class LinkSpec(Spec):
     """What links of a class have instead of the system's ``d2d``; null: the same.
 
-    ``law``: ``calibration/kind``, such as ``h100/intra_node``: the law of measured transfers that an engine may ask for these links
-    instead of bandwidth and latency.
+    ``law``: ``calibration/kind``, such as ``h100/intra_node``: the law of measured transfers that an engine may ask for
+    these links instead of bandwidth and latency.
     """
 
     bandwidth_bytes_per_s: Bandwidth | None = Field(None, alias="bandwidth")
@@ -120,11 +120,11 @@ class EdgeSpec(LinkSpec):
 
 
 class LevelSpec(LinkSpec):
-    """One level of a fabric: one of LEVEL_KINDS with its count or sides, and its links. In YAML ``{switch: 8, bandwidth: ...}``.
+    """One level: one of LEVEL_KINDS with its count or sides, and its links. In YAML ``{switch: 8, bandwidth: ...}``.
 
-    ``per``: ``gpu`` (one network for die r of every group, for each r), ``group`` (one network of shared ports, one a group), or
-    ``edge`` (dies that face each other on the edges of neighbouring meshes). If left out ``edge`` for meshes and tori of meshes, else
-    ``group``.
+    ``per``: ``gpu`` (one network for die r of every group, for each r), ``group`` (one network of shared ports, one a
+    group), or ``edge`` (dies that face each other on the edges of neighbouring meshes). If left out ``edge`` for meshes
+    and tori of meshes, else ``group``.
     """
 
     switch: count(1, _MOST_DIES) | None = None
@@ -179,14 +179,24 @@ class FabricSpec(Spec):
     @model_validator(mode="after")
     def _fits_together(self) -> FabricSpec:
         if self.levels[0].per is not None:
-            raise KeyProblem(("levels", 0, "per"), "the first level connects dies; per says how later levels connect groups")
+            raise KeyProblem(
+                ("levels", 0, "per"), "the first level connects dies; per says how later levels connect groups"
+            )
         if self.dies > _MOST_DIES:
-            raise KeyProblem(("levels",), f"{self.dies} dies are more than {_MOST_DIES}; {' × '.join(str(each.size) for each in self.levels)}")
+            raise KeyProblem(
+                ("levels",),
+                f"{self.dies} dies are more than {_MOST_DIES}; {' × '.join(str(each.size) for each in self.levels)}",
+            )
         levels = list(self.levels)
         for number, level in enumerate(levels[1:], 1):
-            of_meshes = level.kind in _GRIDS and all(each.kind == "mesh" and each.per in (None, "edge") for each in levels[:number])
+            of_meshes = level.kind in _GRIDS and all(
+                each.kind == "mesh" and each.per in (None, "edge") for each in levels[:number]
+            )
             if level.per == "edge" and not of_meshes:
-                raise KeyProblem(("levels", number, "per"), "only a mesh or torus of meshes has edges that face each other; expected gpu or group")
+                raise KeyProblem(
+                    ("levels", number, "per"),
+                    "only a mesh or torus of meshes has edges that face each other; expected gpu or group",
+                )
             if level.per is None:
                 levels[number] = level.model_copy(update={"per": "edge" if of_meshes else "group"})
         object.__setattr__(self, "levels", tuple(levels))
@@ -199,7 +209,7 @@ class FabricSpec(Spec):
 
     @property
     def shape(self) -> str:
-        """``5 × 5 mesh``, ``8 switch``, ``4 × 8 switch``; of different kinds ``4 switch of 5 × 5 mesh``, the outermost first."""
+        """``8 switch``, ``4 × 8 switch``; of different kinds ``4 switch of 5 × 5 mesh``, the outermost first."""
         kinds = {level.kind for level in self.levels}
         if len(kinds) == 1 and not kinds & set(_GRIDS):
             return f"{' × '.join(str(level.size) for level in reversed(self.levels))} {kinds.pop()}"
@@ -207,10 +217,12 @@ class FabricSpec(Spec):
 
 
 class TopologySpec(Spec):
-    """Which dies are linked, and classes of links. ``horizontal``, ``vertical``: along x, along y; ``wrap``: from last to first.
+    """Which dies are linked, and classes of links.
 
-    ``name``: one of TOPOLOGIES, or a user's own ``package.module:function``, which may have ``params``, and ``dies`` where the system
-    has no mesh.
+    ``horizontal``, ``vertical``: along x, along y; ``wrap``: from last to first.
+
+    ``name``: one of TOPOLOGIES, or a user's own ``package.module:function``, which may have ``params``, and ``dies``
+    where the system has no mesh.
     """
 
     name: str = "mesh"
@@ -234,8 +246,8 @@ class TopologySpec(Spec):
                 import_function(name)
         elif name not in TOPOLOGIES:
             raise ValueError(
-                f"unknown value {name!r}{did_you_mean(name, TOPOLOGIES)} (valid: {', '.join(TOPOLOGIES)}; or your own as "
-                "package.module:function)"
+                f"unknown value {name!r}{did_you_mean(name, TOPOLOGIES)} (valid: {', '.join(TOPOLOGIES)}; "
+                "or your own as package.module:function)"
             )
         return name
 
@@ -243,7 +255,11 @@ class TopologySpec(Spec):
     def _parts_belong(self) -> TopologySpec:
         for key in ("horizontal", "vertical"):
             if getattr(self, key) is not None and self.name not in _GRIDS:
-                raise KeyProblem((key,), f"links of topology {self.name} have no direction; only {' and '.join(_GRIDS)} have rows and columns")
+                raise KeyProblem(
+                    (key,),
+                    f"links of topology {self.name} have no direction; "
+                    f"only {' and '.join(_GRIDS)} have rows and columns",
+                )
         if self.wrap is not None and self.name != "torus":
             raise KeyProblem(("wrap",), f"only a torus has links that wrap around, not topology {self.name}")
         if self.edges and self.name != "edges":
@@ -275,7 +291,7 @@ class TopologySpec(Spec):
 
     @property
     def classes(self) -> tuple[LinkSpec, ...]:
-        """What links of each class have of their own, in the order of ``Graph.link_class``; of a function's links nothing is known here."""
+        """What links of each class have of their own, in the order of ``Graph.link_class``."""
         if self.name in _GRIDS:
             along = self.horizontal or LinkSpec(), self.vertical or LinkSpec()
             return *along, self.wrap or along[0], self.wrap or along[1]
@@ -286,27 +302,36 @@ class TopologySpec(Spec):
         """What each of ``classes`` is called."""
         if self.name in _GRIDS:
             return "horizontal", "vertical", "horizontal wrap", "vertical wrap"
-        return tuple(f"{a} – {b}" for a, b in (edge.dies for edge in self.edges)) if self.name == "edges" else (self.name,)
+        return (
+            tuple(f"{a} – {b}" for a, b in (edge.dies for edge in self.edges)) if self.name == "edges" else (self.name,)
+        )
 
     def refuse_unconnected(self, dies: int) -> None:
-        """Raises KeyProblem, below the system, for an edge that there cannot be, is listed twice, or dies without a route."""
+        """Raises KeyProblem, below the system, for an edge that cannot be or is listed twice, or dies without a route."""
         seen: dict[tuple[int, ...], int] = {}
         for index, edge in enumerate(self.edges):
             for end, die in enumerate(edge.dies):
                 if die >= dies:
-                    raise KeyProblem(("topology", "edges", index), f"there is no die {die} (end {end + 1} of 2); expected 0 to {dies - 1}")
+                    raise KeyProblem(
+                        ("topology", "edges", index),
+                        f"there is no die {die} (end {end + 1} of 2); expected 0 to {dies - 1}",
+                    )
             pair = tuple(sorted(edge.dies))
             if pair[0] == pair[1]:
                 raise KeyProblem(("topology", "edges", index), f"links die {pair[0]} to itself")
             if pair in seen:
-                raise KeyProblem(("topology", "edges", index), f"dies {pair[0]} and {pair[1]} are linked already, by item {seen[pair]}")
+                raise KeyProblem(
+                    ("topology", "edges", index),
+                    f"dies {pair[0]} and {pair[1]} are linked already, by item {seen[pair]}",
+                )
             seen[pair] = index
         apart = _unreached(dies, seen) if self.name == "edges" else []
         if apart:
             shown = ", ".join(map(str, apart[:8])) + (" …" if len(apart) > 8 else "")
             raise KeyProblem(
                 ("topology", "edges"),
-                f"no route from die 0 to {'die' if len(apart) == 1 else 'dies'} {shown}; list the links, such as edges: [[0, 1], [1, 2]]",
+                f"no route from die 0 to {'die' if len(apart) == 1 else 'dies'} {shown}; "
+                "list the links, such as edges: [[0, 1], [1, 2]]",
             )
 
 

@@ -1,6 +1,7 @@
 """The machine: equal dies, each with HBM, an LLC and a compute array, and the D2D links between them.
 
-Default values are those that all configurations of the wafer-scale paper share (Yu et al., ISCA 2026, arXiv 2510.05497v4).
+Default values are those that all configurations of the wafer-scale paper share (Yu et al., ISCA 2026, arXiv
+2510.05497v4).
 """
 
 from typing import Annotated, Any, Literal
@@ -84,7 +85,9 @@ class LlcSpec(Spec):
     def _holds_a_segment(self) -> "LlcSpec":
         if self.capacity_bytes < self.segment_bytes:
             sizes = (format_quantity(size, SIZE) for size in (self.capacity_bytes, self.segment_bytes))
-            raise KeyProblem(("capacity",), "{} is less than a segment, which is {}; give llc.segment, too".format(*sizes))
+            raise KeyProblem(
+                ("capacity",), "{} is less than a segment, which is {}; give llc.segment, too".format(*sizes)
+            )
         return self
 
 
@@ -92,7 +95,8 @@ class ComputeSpec(Spec):
     """The compute array of one die; ``dtype`` is that of weights and activations, and ``peak`` is for it.
 
     fp8 has one scale a tensor; fp8_block one for 128 values of an activation and for 128 x 128 weights, as DeepSeek-V3
-    (arXiv 2412.19437). They differ in which measured GEMMs stand for them under ``gemm: calibrated``, and in nothing else.
+    (arXiv 2412.19437). They differ in which measured GEMMs stand for them under ``gemm: calibrated``, and in nothing
+    else.
     """
 
     peak_flop_per_s: quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s") = Field(alias="peak")
@@ -115,8 +119,8 @@ class ComputeSpec(Spec):
 class SystemSpec(Spec):
     """A chiplet or wafer-scale GPU, or a cluster: equal dies and what links them.
 
-    The dies are those of ``mesh`` (X × Y, linked as ``topology`` says), of ``fabric`` (levels), or of a ``topology`` that is a
-    user's own function with a number of ``dies``.
+    The dies are those of ``mesh`` (X × Y, linked as ``topology`` says), of ``fabric`` (levels), or of a ``topology``
+    that is a user's own function with a number of ``dies``.
     """
 
     name: Name
@@ -155,16 +159,27 @@ class SystemSpec(Spec):
                     raise KeyProblem((key,), f"fabric has dies and links already; give either {key} or fabric")
         elif self.topology.dies is not None:
             if self.mesh is not None:
-                raise KeyProblem(("topology", "dies"), "the mesh has a number of dies already; give either mesh or topology.dies")
+                raise KeyProblem(
+                    ("topology", "dies"), "the mesh has a number of dies already; give either mesh or topology.dies"
+                )
         elif self.mesh is None:
             if self.topology.is_function:
-                raise KeyProblem(("topology",), f"how many dies has {self.topology.name}? Give topology: {{name: ..., dies: 12}}, or mesh: {{x: 4, y: 3}}")
-            raise KeyProblem(("mesh",), "required key is missing; expected mesh: {x: 5, y: 5}, or fabric: {levels: [{switch: 8, ...}]}")
+                raise KeyProblem(
+                    ("topology",),
+                    f"how many dies has {self.topology.name}? "
+                    "Give topology: {name: ..., dies: 12}, or mesh: {x: 4, y: 3}",
+                )
+            raise KeyProblem(
+                ("mesh",),
+                "required key is missing; expected mesh: {x: 5, y: 5}, or fabric: {levels: [{switch: 8, ...}]}",
+            )
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
         """Without the keys of other fabrics than this one."""
-        absent = {key for key in ("mesh", "fabric") if getattr(self, key) is None} | ({"topology"} if self.fabric else set())
+        absent = {key for key in ("mesh", "fabric") if getattr(self, key) is None} | (
+            {"topology"} if self.fabric else set()
+        )
         return {key: value for key, value in written(self).items() if key not in absent}
 
     @property
@@ -176,8 +191,12 @@ class SystemSpec(Spec):
 
     @property
     def kind_of_fabric(self) -> str:
-        """The topology by name, or the kinds of all levels: alike for systems that differ in counts and bandwidths only."""
-        return self.topology.name if self.fabric is None else " of ".join(level.kind for level in reversed(self.fabric.levels))
+        """The topology by name, or the kinds of all levels; alike for systems that differ in sizes only."""
+        return (
+            self.topology.name
+            if self.fabric is None
+            else " of ".join(level.kind for level in reversed(self.fabric.levels))
+        )
 
     @property
     def shape(self) -> str:
