@@ -114,7 +114,7 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
             cached[expert].add((die, part))
     builder = ProblemBuilder(system, model, assumptions, home, copies, max(tokens))
     problem = builder.build(origins.sum(axis=0), origins, 1, 0, memory)
-    machine, mesh_of = builder._machine, builder._mesh
+    machine, mesh_of = builder._machine, builder._network
     rate = machine.hbm_bytes_per_ns, machine.link_bytes_per_ns
     weights, vector = 256 * 16, 256 * dispatched
     at = origins.T.tolist() if dispatched else [[count] + [0] * (dies - 1) for count in tokens]
