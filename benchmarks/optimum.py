@@ -23,7 +23,7 @@ from archsim.specs.workload import SyntheticSpec
 from archsim.studies.optimum.bound import lower_bound
 from archsim.studies.optimum.problem import ProblemBuilder
 from archsim.workload.generated.synthetic import SyntheticTraffic
-from microarch.fabric.mesh import build_mesh
+from microarch.fabric.grid import build_mesh
 
 STEPS = 20
 

@@ -124,7 +124,7 @@ def test_rules_find_what_they_look_for():
     assert (
         rank_of("archsim.report.page")
         > rank_of("archsim.engine.loop")
-        > rank_of("microarch.fabric.mesh")
+        > rank_of("microarch.fabric.fabric")
         > rank_of("archsim.specs.x")
     )
     assert rank_of("numpy.random") is None

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="archsim", description="Simulates MoE serving on meshes of dies.")
+    parser = Parser(prog="archsim", description="Simulates MoE serving on chiplet, wafer-scale and multi-GPU machines.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     sweep = commands.add_parser("sweep", help="run every combination of an experiment and report on it")

@@ -30,7 +30,7 @@ def optimum_command(experiment: ExperimentSpec, out: str | None, most_steps: int
         if same != machine:
             bounds, machine = Bounds(), same
         steps = tuple(distances(replay, most_steps, bounds))
-        found.append(Measured(run, replay.demands.layer_ids, replay.engine.mesh, steps))
+        found.append(Measured(run, replay.demands.layer_ids, replay.engine.fabric, steps))
         mean, p95, worst = found[-1].summary()
         print(f"{run.name}: above the bound by {percent(mean, 1)} in the mean, {percent(p95, 1)} p95, {percent(worst, 1)} worst; {len(steps)} steps", flush=True)
     print(f"report: {write_optimum(found, experiment.name, folder)}")

@@ -73,7 +73,7 @@ def _write_timeline(simulator, run: Run, step: int, layer: int, path: Path) -> N
     if not demand.tokens[step, index].any():
         raise ArchsimError(f"--step {step} --layer {layer}: no request has routing there")
     log = replay.trace_step(step, index)
-    write_timeline(log, path, f"{run.name}, iteration {step}, layer {layer}", replay.engine.mesh)
+    write_timeline(log, path, f"{run.name}, iteration {step}, layer {layer}", replay.engine.fabric)
 
 
 def _print_row(row: Mapping[str, Any], experiment: ExperimentSpec) -> None:

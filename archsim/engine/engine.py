@@ -54,7 +54,7 @@ class EventEngine:
     processors do (``archsim.engine.transitions``), for ``transitions``. Raises CapacityError where the placement does not fit, and
     ArchsimError for layers that are no MoE layers of the model.
 
-    ``machine``, ``mesh``, ``memory``, ``tally``, ``fit``, ``placement``, ``policy`` and ``decision`` may be read between steps.
+    ``machine``, ``fabric``, ``memory``, ``tally``, ``fit``, ``placement``, ``policy`` and ``decision`` may be read between steps.
     """
 
     def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None, keep_transitions: bool = False):
@@ -64,18 +64,18 @@ class EventEngine:
         self.policy = build_policy(scenario.policy)
         self.placement = self.policy.place(len(model.moe_layer_ids), model.experts, system.dies)
         self.fit = refuse_misfit(scenario, self.placement)
-        self.machine, self.mesh = build_machine(scenario)
+        self.machine, self.fabric = build_machine(scenario)
         self.memory = build_memory(scenario, self.layers, self.fit)
         self.tally = new_tally(self.machine, len(State))
-        self.decision = build_decision(scenario, self.machine, self.mesh)
+        self.decision = build_decision(scenario, self.machine, self.fabric)
         self.execution = build_execution(
             assumptions.execution,
-            Setup(scenario, self.machine, self.mesh, self.memory, self.tally, self.policy.predictor is not None, self._build_kernel),
+            Setup(scenario, self.machine, self.fabric, self.memory, self.tally, self.policy.predictor is not None, self._build_kernel),
         )
         self._costs = policy_costs(system, model)
         self._ids = model.experts + model.shared_experts
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
-        self._log = TransitionLog(system.dies, global_die(self.mesh)) if keep_transitions else NoLog()
+        self._log = TransitionLog(system.dies, global_die(self.fabric)) if keep_transitions else NoLog()
         self._before_ns = 0.0
 
     @property
@@ -89,7 +89,7 @@ class EventEngine:
         return SLICES * self.machine.slice_bytes
 
     def _build_kernel(self) -> Kernel:
-        return KERNELS[self.scenario.assumptions.contention](self.machine, self.mesh, self.scenario.assumptions)
+        return KERNELS[self.scenario.assumptions.contention](self.machine, self.fabric, self.scenario.assumptions)
 
     def step(self, layer: int, demand: StepDemand, now_ns: float) -> StepTimes:
         """Decide, run, report: one step that begins at ``now_ns``. ``layer`` counts the layers that run.
@@ -131,7 +131,7 @@ class EventEngine:
             first_seen=demand.first_seen,
             home=self.placement.home[row],
             copied_slices=self.memory.copies.slices[begin : begin + len(demand.tokens)],
-            hops=self.mesh.hops,
+            hops=self.fabric.hops,
             costs=self._costs,
             layer=layer,
             step=demand.step,
@@ -179,13 +179,13 @@ def _rows_of(layer_ids: Sequence[int] | None, model) -> np.ndarray:
 
 
 def _check(plan: Plan, view: StepView) -> None:
-    """Every token of every expert is given to a die of the mesh, once; entries are in order of expert."""
+    """Every token of every expert is given to a die of the system, once; entries are in order of expert."""
     given = np.bincount(plan.expert, plan.tokens, len(view.tokens))
     if len(given) != len(view.tokens) or (given != view.tokens).any():
         expert = int(np.flatnonzero(given[: len(view.tokens)] != view.tokens)[0]) if len(given) == len(view.tokens) else len(given) - 1
         raise ArchsimError(f"allocation: expert {expert} has {view.tokens[expert] if expert < len(view.tokens) else 0} tokens, "
                            f"the plan gives out {given[expert]:.0f}")
     if len(plan.die) and (plan.die.min() < 0 or plan.die.max() >= len(view.hops)):
-        raise ArchsimError(f"allocation: the plan names die {plan.die.max()}; the mesh has {len(view.hops)}")
+        raise ArchsimError(f"allocation: the plan names die {plan.die.max()}; the system has {len(view.hops)}")
     if (plan.expert[1:] < plan.expert[:-1]).any() or (plan.tokens <= 0).any():
         raise ArchsimError("allocation: the plan's entries must be in order of expert and have at least one token each")

@@ -24,7 +24,7 @@ from archsim.policies.prediction.ported_heatmap import PortedHeatmap, cycles_per
 from archsim.policies.rebalancing.rules import History
 from archsim.workload.step_demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
-from microarch.fabric.mesh import Mesh
+from microarch.fabric.fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Outcome:
     """
 
     machine: Machine
-    mesh: Mesh
+    fabric: Fabric
     fit: Fit
     memory: Memory
     tally: Tally
@@ -166,7 +166,7 @@ class Balancer:
             return now_ns
         engine, old = self._engine, self._engine.placement
         new = self._rebalancing.rule(self._history(), old)
-        moves = moves_between(old, new, engine.expert_bytes, engine.mesh.hops)
+        moves = moves_between(old, new, engine.expert_bytes, engine.fabric.hops)
         self._steps.clear()
         self.migrations.append(Migration(step, moves))
         return engine.migrate(new, moves, now_ns)
@@ -240,7 +240,7 @@ class Replay:
             step_ns[step, layer], load[step, layer] = ns, tokens
         gemm, residual_ns = engine.execution.gemm_time(), tally.residual_ns - prefill_residual_ns
         return Outcome(
-            engine.machine, engine.mesh, engine.fit, engine.memory, tally, step_ns, load,
+            engine.machine, engine.fabric, engine.fit, engine.memory, tally, step_ns, load,
             prefill_ns=prefill_ns + prefill_exposed_ns,
             decode_ns=end_ns - prefill_ns + (exposed_ns - prefill_exposed_ns),
             decision=engine.decision.totals,

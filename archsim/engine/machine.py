@@ -7,17 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from archsim.base.errors import CapacityError
-from archsim.engine.state import SLICES, UNITS, Machine, Memory
+from archsim.engine.fabric import build_fabric, plain_link_bytes_per_ns, resource_groups
+from archsim.engine.state import SLICES, Machine, Memory
 from archsim.policies.allocation.rules import Costs
 from archsim.policies.placement.placement import Placement
 from archsim.specs.machine.utilisation import Utilisation, published_utilisation
 from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
-from microarch.fabric.mesh import Mesh
-from microarch.fabric.topology import Edge, build_topology, narrowest, per_route
+from microarch.fabric.fabric import NS_PER_S, Fabric
 
-NS_PER_S = 1e9
 NO_WINDOW = 2**31 - 1
 
 
@@ -33,29 +32,28 @@ def slice_bytes(system, model) -> int:
     return model.hidden * model.expert_ffn * system.compute.dtype_bytes
 
 
-def build_machine(scenario: Scenario) -> tuple[Machine, Mesh]:
-    """The run's machine and its mesh; see ``archsim.engine.state.Machine``."""
+def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
+    """The run's machine and its fabric; see ``archsim.engine.state.Machine``."""
     model, assumptions = scenario.model, scenario.assumptions
     system = with_links_of_slices(scenario.system, model)
-    mesh = build_fabric(system, assumptions.numbering)
-    link_bytes_per_ns, link_ns = link_properties(system, mesh)
+    fabric = build_fabric(system, assumptions.numbering)
     shared = assumptions.contention == "shared"
-    group_ptr, group_resources = _groups(mesh, full_duplex=shared)
+    group_ptr, group_resources = resource_groups(fabric, full_duplex=shared)
     weights, plain_link = slice_bytes(system, model), plain_link_bytes_per_ns(system)
     segmented = assumptions.llc == "segments"
     machine = Machine(
-        dies=mesh.dies,
-        hops=mesh.hops.astype(np.int64),
+        dies=fabric.dies,
+        hops=fabric.hops.astype(np.int64),
         group_ptr=group_ptr,
         group_resources=group_resources,
-        link_resources=mesh.links if shared else mesh.edges,
+        link_resources=fabric.links if shared else fabric.edges,
         hbm_bytes_per_ns=system.hbm.bandwidth_bytes_per_s / NS_PER_S * effective_utilisation(system, model, assumptions).hbm,
         link_bytes_per_ns=plain_link,
         hbm_latency_ns=system.hbm.latency_ns,
         hop_ns=system.d2d.hop_latency_ns,
-        link_rates=link_bytes_per_ns,
-        route_bytes_per_ns=narrowest(mesh, link_bytes_per_ns, here=plain_link),
-        route_ns=per_route(mesh, link_ns),
+        link_rates=fabric.link_bytes_per_ns,
+        route_bytes_per_ns=np.where(np.eye(fabric.dies, dtype=bool), plain_link, fabric.pair_bytes_per_ns),
+        route_ns=fabric.pair_ns,
         request_bytes=system.d2d.request_bytes,
         llc_hit_ns=system.llc.hit_ns,
         llc_miss_ns=system.llc.miss_ns,
@@ -65,43 +63,13 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Mesh]:
         window=max(1, llc_geometry(scenario)[1]) if segmented else NO_WINDOW,
         whole_ns=not shared,
     )
-    return machine, mesh
+    return machine, fabric
 
 
 def with_links_of_slices(system, model):
     """The system whose links are those of slices of the model's size, where they come from measured copies."""
     d2d = system.d2d.of_slices(slice_bytes(system, model))
     return system if d2d is system.d2d else system.model_copy(update={"d2d": d2d})
-
-
-def build_fabric(system, numbering: str) -> Mesh:
-    """Dies, links and routes of a system's topology."""
-    plain_ns = system.d2d.hop_latency_ns
-    edges = tuple(Edge(*edge.dies, plain_ns if edge.hop_latency_ns is None else edge.hop_latency_ns) for edge in system.topology.edges)
-    return build_topology(system.topology.name, system.mesh.x, system.mesh.y, numbering, edges)
-
-
-def plain_link_bytes_per_ns(system) -> float:
-    """Effective rate of a link to which the topology gives no bandwidth of its own."""
-    return system.d2d.bandwidth_bytes_per_s / NS_PER_S * system.d2d.efficiency
-
-
-def link_properties(system, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
-    """(effective bytes/ns, latency in ns), float64[link] each: the system's ``d2d``, or what the link's class has of its own."""
-    rates, latencies = [], []
-    for own in system.topology.classes:
-        given, latency = own.bandwidth_bytes_per_s, own.hop_latency_ns
-        rates.append(plain_link_bytes_per_ns(system) if given is None else given / NS_PER_S * system.d2d.efficiency)
-        latencies.append(system.d2d.hop_latency_ns if latency is None else latency)
-    return np.array(rates, np.float64)[mesh.link_class], np.array(latencies, np.float64)[mesh.link_class]
-
-
-def _groups(mesh: Mesh, full_duplex: bool) -> tuple[np.ndarray, np.ndarray]:
-    """CSR of the resources of every unit of a die, then of every route."""
-    own = UNITS * mesh.dies
-    link = mesh.route_links if full_duplex else mesh.link_edge[mesh.route_links]
-    ptr = np.concatenate([np.arange(own, dtype=np.int64), own + mesh.route_ptr])
-    return ptr, np.concatenate([np.arange(own), own + link]).astype(np.int64)
 
 
 def llc_geometry(scenario: Scenario) -> tuple[int, int]:

@@ -6,7 +6,7 @@ cheaper to compile than one a field. Integers are int64 throughout: a mixture wo
 
 A *chain* is one weight slice of one plan entry: ``chain = entry * 3 + slice``. A *move* is a bundle of hidden vectors
 from one die to another. Resources are numbered ``LLC port 0..D``, ``HBM D..2D``, ``compute array 2D..3D``, then the
-links (``contention: shared``: one each way; ``reserved``: one a mesh edge).
+links (``contention: shared``: one each way; ``reserved``: one an edge of the fabric).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from microarch.blocks.local_cp import Event, State
 from microarch.blocks.state_machine import codes
 
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
-REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # kinds of messages on the mesh
+REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # kinds of messages on the fabric
 DISPATCH, COMBINE = np.int64(0), np.int64(1)  # kinds of moves
 FETCH, EXECUTE, _ = codes(State)
 TOKENS, LAST_DONE = codes(Event)

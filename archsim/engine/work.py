@@ -25,7 +25,7 @@ from archsim.engine.state import (
 from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import Placement
 from archsim.specs.scenario import Scenario
-from microarch.fabric.mesh import Mesh
+from microarch.fabric.fabric import Fabric
 
 NO_MOVES = np.zeros((2, 0), MOVE)
 NO_ENTRIES = np.zeros(0, np.int32)
@@ -34,9 +34,9 @@ NO_ENTRIES = np.zeros(0, np.int32)
 class WorkBuilder:
     """Builds the ``Work`` of the steps of a scenario."""
 
-    def __init__(self, scenario: Scenario, machine: Machine, mesh: Mesh, copies: bool):
+    def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric, copies: bool):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
-        self._machine, self._mesh, self._copies = machine, mesh, copies
+        self._machine, self._fabric, self._copies = machine, fabric, copies
         dtype_bytes = system.compute.dtype_bytes
         self._blocks = OwnBlocks(system.blocks)
         self.gemm = gemm_model(system, model, assumptions, machine)
@@ -66,7 +66,7 @@ class WorkBuilder:
         entries["expert"][:routed], entries["expert"][routed:] = plan.expert, shared_id
         entries["die"][:routed], entries["die"][routed:] = plan.die, shared_die
         entries["tokens"][:routed], entries["tokens"][routed:] = plan.tokens, shared_tokens
-        entries["home"][:routed] = placement.sources(row, plan.expert, plan.die, self._mesh.hops)
+        entries["home"][:routed] = placement.sources(row, plan.expert, plan.die, self._fabric.hops)
         entries["home"][routed:] = shared_die
         entries["routed"][:routed] = 1
         tokens = entries["tokens"]
@@ -106,7 +106,7 @@ class WorkBuilder:
         """Bundles of hidden vectors, MOVE[2, move]: dispatch and combine, each row sorted by source."""
         if not self._dispatched:
             return NO_MOVES
-        sent = send_tokens(plan.expert, plan.die, plan.tokens, origins, self._mesh.hops)
+        sent = send_tokens(plan.expert, plan.die, plan.tokens, origins, self._fabric.hops)
         moves = np.zeros((2, np.count_nonzero(sent)), MOVE)
         for row, tokens in ((DISPATCH, sent), (COMBINE, sent.T)):
             moves["src"][row], moves["dst"][row] = np.nonzero(tokens)

@@ -38,7 +38,7 @@ def own_placement(target: str, params: Mapping[str, Any]) -> Callable[[int, int,
             raise ArchsimError(f"{target}: gives {len(home)} homes for {experts} experts")
         outside = np.flatnonzero((home < 0) | (home >= dies))
         if len(outside):
-            raise ArchsimError(f"{target}: the home of expert {outside[0]} is die {home[outside[0]]}; the mesh has 0 to {dies - 1}")
+            raise ArchsimError(f"{target}: the home of expert {outside[0]} is die {home[outside[0]]}; the system has 0 to {dies - 1}")
         return Placement.of_homes(home, layers, dies)
 
     return place

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import ArchsimError
+from archsim.report.fabrics import dies_of
 from archsim.report.layers import Parts
 from archsim.runs.results import layers_that_ran
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
@@ -28,12 +29,13 @@ RESULT_COLUMNS = (
     *("replicas_max_bytes_per_die", "events", *BOUNDS, *DECISIONS),
 )
 # Empty where there is nothing to measure: no base run, or no decode.
-OPTIONAL = ("throughput_tokens_per_s", "speedup_vs_base", "load_max_over_mean", *BOUNDS, *OVERHEADS, *HOST_TIMES)
+OPTIONAL = ("mesh_x", "mesh_y", "throughput_tokens_per_s", "speedup_vs_base", "load_max_over_mean", *BOUNDS, *OVERHEADS, *HOST_TIMES)
 # Not there in folders of older versions.
 CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_extrapolated")
 LATER = (*CALIBRATION, "layers", "drawn_from")
 NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
 DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
+PLACES = ("x", "y", "src_x", "src_y", "dst_x", "dst_y")  # empty in a fabric without coordinates
 LINK_COLUMNS = ("run", "src", "dst", "src_x", "src_y", "dst_x", "dst_y", "direction", "utilisation")
 
 
@@ -78,8 +80,8 @@ class Die:
     """Use of one die over a run, shares of the total time."""
 
     die: int
-    x: int
-    y: int
+    x: int | None  # None: a fabric without coordinates
+    y: int | None
     hbm: float
     compute: float
     activation_bytes: float
@@ -92,12 +94,12 @@ class Die:
 
 @dataclass(frozen=True)
 class Link:
-    """Use of one link over a run; ``both_ways``: a mesh edge that is one resource in both directions."""
+    """Use of one link over a run; ``both_ways``: an edge that is one resource in both directions."""
 
     src: int
     dst: int
-    src_at: tuple[int, int]
-    dst_at: tuple[int, int]
+    src_at: tuple[int, int] | None
+    dst_at: tuple[int, int] | None
     both_ways: bool
     utilisation: float
 
@@ -112,7 +114,7 @@ class Report:
     assumptions: Mapping[str, AssumptionsSpec]  # by label
     runs: tuple[Run, ...]
     dies: Mapping[str, tuple[Die, ...]]  # by Run.key
-    links: Mapping[str, tuple[Link, ...]]  # by Run.key; empty for a mesh of one die
+    links: Mapping[str, tuple[Link, ...]]  # by Run.key; empty for a system of one die
 
     @property
     def name(self) -> str:
@@ -148,6 +150,11 @@ class Report:
         """How many MoE layers a model has."""
         layers = self.models[model]["moe_layers"]
         return len(range(layers["first"], layers["last"] + 1, layers["every"]))
+
+    def dies_of(self, run: Run) -> int:
+        """How many dies the system of a run has."""
+        x, y = run.get("mesh_x"), run.get("mesh_y")
+        return dies_of(self.systems[run.place.system]) if x is None or y is None else int(x * y)
 
     def layers_of(self, run: Run) -> int:
         """How many of its model's MoE layers a run had: fewer than all by ``workload.layers``, or by its trace."""
@@ -292,9 +299,10 @@ def _by_run(path: Path, needed: tuple[str, ...], read) -> dict[str, tuple]:
 
 
 def _die(where: str, row: dict[str, str]) -> Die:
-    numbers = {column: _number(where, column, row[column]) for column in DIE_COLUMNS[1:]}
+    numbers = {column: _number(where, column, row[column]) for column in DIE_COLUMNS[1:] if row[column] or column not in PLACES}
     return Die(
-        *(int(numbers[column]) for column in ("die", "x", "y")),
+        int(numbers["die"]),
+        *(_at(row, "x", "y") or (None, None)),
         hbm=numbers["hbm_utilisation"],
         compute=numbers["compute_utilisation"],
         activation_bytes=numbers["activation_bytes"],
@@ -302,22 +310,27 @@ def _die(where: str, row: dict[str, str]) -> Die:
 
 
 def _link(where: str, row: dict[str, str]) -> Link:
-    numbers = {column: _number(where, column, row[column]) for column in LINK_COLUMNS[1:] if column != "direction"}
-    at = {column: int(number) for column, number in numbers.items() if column != "utilisation"}
+    read = [column for column in LINK_COLUMNS[1:] if column != "direction" and (row[column] or column not in PLACES)]
+    numbers = {column: _number(where, column, row[column]) for column in read}
     return Link(
-        at["src"],
-        at["dst"],
-        (at["src_x"], at["src_y"]),
-        (at["dst_x"], at["dst_y"]),
+        int(numbers["src"]),
+        int(numbers["dst"]),
+        _at(row, "src_x", "src_y"),
+        _at(row, "dst_x", "dst_y"),
         row["direction"] == "both ways",
         numbers["utilisation"],
     )
 
 
+def _at(row: dict[str, str], x: str, y: str) -> tuple[int, int] | None:
+    """(column, row) of a node; None in a fabric without coordinates."""
+    return (int(float(row[x])), int(float(row[y]))) if row[x] and row[y] else None
+
+
 def _check_complete(report: Report) -> None:
     """Every run has a row for each of its dies, and links if it has more than one."""
     for run in report.runs:
-        dies = int(run["mesh_x"] * run["mesh_y"])
+        dies = report.dies_of(run)
         found = len(report.dies.get(run.key, ()))
         if found != dies:
             raise ReportError(

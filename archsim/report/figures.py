@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from archsim.report.data import Place, Report, Run
 from archsim.report.draw.charts import Bar, Group, Segment, bar_panel
-from archsim.report.draw.mesh_map import mesh_map
+from archsim.report.draw.fabric_map import fabric_map
 from archsim.report.draw.svg import Axis, linear_axis, log_axis
+from archsim.report.fabrics import map_width
 from archsim.report.published import Claim, marks, ratio
 from archsim.report.units import BYTE_UNITS, factor, percent, plain, plain_factor, scaled, unit_of
 
@@ -162,9 +163,9 @@ def replica_panels(report: Report) -> list[Panel]:
 def map_panels(report: Report, place: Place) -> list[tuple[Run, str]]:
     """A map of every strategy at the largest batch that was run."""
     runs = report.at(place)
-    largest = max(run.batch for run in runs)
+    largest, width = max(run.batch for run in runs), map_width(report.systems[place.system])
     return [
-        (run, mesh_map(report.dies[run.key], report.links.get(run.key, ()), f"Load of dies and links: {run.label}"))
+        (run, fabric_map(report.dies[run.key], report.links.get(run.key, ()), f"Load of dies and links: {run.label}", width))
         for run in runs
         if run.batch == largest
     ]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.engine.event.transfers import port_ranks
-from archsim.engine.machine import Fit, build_fabric, memory_fit, refuse_misfit
+from archsim.engine.fabric import build_fabric
+from archsim.engine.machine import Fit, memory_fit, refuse_misfit
 from archsim.policies.registry import place_experts
 from archsim.runs.run import Run
 
@@ -50,7 +51,7 @@ def refuse_misfits(runs: Iterable[Run]) -> None:
 
 
 def refuse_misroutes(runs: Iterable[Run]) -> None:
-    """Raises ArchsimError with a line for every topology that the assumption ``arbitration`` of its runs does not know to share."""
+    """Raises ArchsimError with a line for every fabric that the assumption ``arbitration`` of its runs does not know to share."""
     problems = {}
     for run in runs:
         if run.assumptions.contention == "shared" and run.assumptions.arbitration == "round_robin":

@@ -32,15 +32,15 @@ def measure_run(run: Run, demand: Demand, label: str, outcome: Outcome) -> dict[
 
     Times in ns, ratios as fractions; ``None`` where there is nothing to measure.
     """
-    tally, room = outcome.tally, outcome.memory.copies.room
+    tally, room, mesh = outcome.tally, outcome.memory.copies.room, run.system.mesh
     decode = decode_iterations(demand)
     hops = tally.hops[:, MESSAGES]
     counted = [REQUESTS] if run.assumptions.hops == "requests" else [REQUESTS, DATA_MESSAGES, HIDDEN]
     total_ns = outcome.prefill_ns + outcome.decode_ns
     row = {
         "system": run.system.name,
-        "mesh_x": run.system.mesh.x,
-        "mesh_y": run.system.mesh.y,
+        "mesh_x": mesh and mesh.x,
+        "mesh_y": mesh and mesh.y,
         "model": run.model.name,
         "trace": trace_label(run.workload) if isinstance(run.workload.trace, str) else label,
         "batch": run.batch,
@@ -134,11 +134,11 @@ def measure_dies(outcome: Outcome) -> dict[str, list]:
     """Columns over the dies of a run, list[die] each."""
     total_ns = outcome.prefill_ns + outcome.decode_ns
     port, hbm, compute = (_per_die(outcome, unit) for unit in range(UNITS))
-    dies, mesh = outcome.tally.dies, outcome.mesh
+    dies, fabric = outcome.tally.dies, outcome.fabric
     columns = {
-        "die": np.arange(mesh.dies),
-        "x": mesh.x_of,
-        "y": mesh.y_of,
+        "die": np.arange(fabric.dies),
+        "x": _at(fabric.node_x, np.arange(fabric.dies)),
+        "y": _at(fabric.node_y, np.arange(fabric.dies)),
         "compute_busy_ns": compute["busy_ns"],
         "compute_wait_ns": compute["wait_ns"],
         "hbm_busy_ns": hbm["busy_ns"],
@@ -160,20 +160,20 @@ def measure_dies(outcome: Outcome) -> dict[str, list]:
 
 def measure_links(outcome: Outcome) -> dict[str, list]:
     """Columns over the links of a run, list[link] each: one way each, or edges that are held both ways at once."""
-    mesh, total_ns = outcome.mesh, outcome.prefill_ns + outcome.decode_ns
-    counted = outcome.tally.resources[UNITS * mesh.dies :]
-    one_way = len(counted) == mesh.links
+    fabric, total_ns = outcome.fabric, outcome.prefill_ns + outcome.decode_ns
+    counted = outcome.tally.resources[UNITS * fabric.dies :]
+    one_way = len(counted) == fabric.links
     # Of the two links of an edge, the one from the lower die names it.
-    shown = np.arange(mesh.links) if one_way else _first_link_of_edges(mesh)
-    src, dst = mesh.link_src[shown], mesh.link_dst[shown]
+    shown = np.arange(fabric.links) if one_way else _first_link_of_edges(fabric)
+    src, dst = fabric.link_src[shown], fabric.link_dst[shown]
     columns = {
         "link": np.arange(len(counted)),
         "src": src,
         "dst": dst,
-        "src_x": mesh.node_x[src],
-        "src_y": mesh.node_y[src],
-        "dst_x": mesh.node_x[dst],
-        "dst_y": mesh.node_y[dst],
+        "src_x": _at(fabric.node_x, src),
+        "src_y": _at(fabric.node_y, src),
+        "dst_x": _at(fabric.node_x, dst),
+        "dst_y": _at(fabric.node_y, dst),
         "bytes": counted["bytes"],
         "busy_ns": counted["busy_ns"],
         "wait_ns": counted["wait_ns"],
@@ -214,14 +214,19 @@ def _imbalance(load: np.ndarray) -> float | None:
 
 def _per_die(outcome: Outcome, unit: int) -> np.ndarray:
     """RESOURCE[die]: LLC ports (0), HBM (1) or compute arrays (2)."""
-    return outcome.tally.resources[unit * outcome.mesh.dies : (unit + 1) * outcome.mesh.dies]
+    return outcome.tally.resources[unit * outcome.fabric.dies : (unit + 1) * outcome.fabric.dies]
 
 
 def _of_time(busy_ns: np.ndarray, total_ns: float) -> np.ndarray:
     return busy_ns / total_ns if total_ns else np.zeros(len(busy_ns))
 
 
-def _first_link_of_edges(mesh) -> np.ndarray:
+def _at(place: np.ndarray | None, nodes: np.ndarray) -> np.ndarray:
+    """Column or row of some nodes, NaN in a fabric without coordinates."""
+    return np.full(len(nodes), np.nan) if place is None else place[nodes]
+
+
+def _first_link_of_edges(fabric) -> np.ndarray:
     """int64[edge]: the link of each edge that leaves the lower node."""
-    lower = np.flatnonzero(mesh.link_src < mesh.link_dst)
-    return lower[np.argsort(mesh.link_edge[lower])]
+    lower = np.flatnonzero(fabric.link_src < fabric.link_dst)
+    return lower[np.argsort(fabric.link_edge[lower])]

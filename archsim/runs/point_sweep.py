@@ -48,7 +48,7 @@ def select(plan: SweepPlan) -> Selection:
         kept.append(point.index)
         if point.assumptions.capacity == "finite" and not measures.fits(point):
             misfits.append(point)
-        alike = (point.system.mesh, str(point.system.topology), point.assumptions.label, point.model.name, point.workload.layers)
+        alike = (point.system.mesh, str(point.system.topology), str(point.system.fabric), point.assumptions.label, point.model.name, point.workload.layers)
         if alike not in asked:
             asked.add(alike)
             refuse_misroutes([runs.run(point)])

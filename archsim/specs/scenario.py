@@ -24,7 +24,8 @@ class Scenario:
 
     @property
     def own_functions(self) -> tuple[str, ...]:
-        """Users' own code that runs, ``package.module:function`` each: rules of the policy, the execution, blocks of the system."""
+        """Users' own code that runs, ``package.module:function`` each: rules of the policy, the topology, the execution, blocks of the system."""
         rules = [rule.name for part in PARTS if (rule := getattr(self.policy, part)).is_function]
+        topology = [self.system.topology.name] if self.system.topology.is_function else []
         executions = [self.assumptions.execution] if ":" in self.assumptions.execution else []
-        return (*rules, *executions, *(block.name for block in self.system.blocks))
+        return (*rules, *topology, *executions, *(block.name for block in self.system.blocks))

@@ -70,7 +70,7 @@ class Both:
         self.dropped = 0
         self.demand = demand = replay.demands
         self.steps = iter(np.argwhere(demand.tokens.any(axis=2)).tolist())
-        self.global_cp = SlowGlobalCP(system, MODEL, engine.mesh, assumptions.decision_cost == "charged")
+        self.global_cp = SlowGlobalCP(system, MODEL, engine.fabric, assumptions.decision_cost == "charged")
         self.fsm, self.heatmap = system.decision.fsm, None
         if engine.policy.predictor and assumptions.heatmap_update == "limited":
             self.heatmap = SlowHeatmap(routing, demand.layers, MODEL.experts, top_of(engine.policy.predictor))

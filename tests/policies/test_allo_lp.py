@@ -13,7 +13,7 @@ from archsim.policies.placement.rules import linear
 from archsim.specs.loading.library import load_model, load_system
 from archsim.specs.machine.decision import FirmwareSpec, FsmSpec
 from microarch.blocks.global_cp import Counts, State, firmware_ns, fsm_ns
-from microarch.fabric.mesh import build_mesh
+from microarch.fabric.grid import build_mesh
 
 COSTS = policy_costs(load_system("dojo"), load_model("deepseek-v3"))
 

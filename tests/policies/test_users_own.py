@@ -80,8 +80,8 @@ def simulate(**parts):
 @pytest.mark.parametrize(
     ("part", "function", "message"),
     [
-        ("placement", wide, "the home of expert 6 is die 6; the mesh has 0 to 5"),
-        ("placement", negative, "the home of expert 0 is die -1; the mesh has 0 to 5"),
+        ("placement", wide, "the home of expert 6 is die 6; the system has 0 to 5"),
+        ("placement", negative, "the home of expert 0 is die -1; the system has 0 to 5"),
         ("placement", short, "gives 3 homes for 20 experts"),
         ("placement", fractions, "the homes must be a row of integers, not float64 of shape (20,)"),
         ("placement", nothing, "the homes must be a row of integers, not object of shape ()"),

@@ -11,7 +11,7 @@ from archsim.report import data, published
 from archsim.report.copies import beyond_memory
 from archsim.report.data import ReportError, read_report
 from archsim.report.draw.charts import apart
-from archsim.report.draw.mesh_map import LEVELS, level, mesh_map
+from archsim.report.draw.fabric_map import LEVELS, fabric_map, level
 from archsim.report.draw.svg import linear_axis, log_axis
 from archsim.report.figures import BOUND_NAMES, speedup_panels
 from archsim.report.layers import told
@@ -356,7 +356,7 @@ def test_map_draws_each_direction_where_links_are_shared(folder):
 
     def lines(label: str) -> int:
         run = next(run for run in report.runs if run.place.assumptions == label and run.policy == "base")
-        drawn = mesh_map(report.dies[run.key], report.links[run.key], "map")
+        drawn = fabric_map(report.dies[run.key], report.links[run.key], "map")
         return sum(part.count("M") for part in re.findall(r'class="l\d+" d="([^"]*)"', drawn))
 
     assert (lines("published"), lines("physical")) == (40, 80)
@@ -368,7 +368,7 @@ def test_dies_of_maps_have_numbers_or_the_busiest_is_outlined():
     def dies(side):
         return tuple(data.Die(i, i // side, i % side, 0.2, 0.9 if i == 7 else 0.1, 0.0) for i in range(side * side))
 
-    small, large = mesh_map(dies(5), (), "small"), mesh_map(dies(16), (), "large")
+    small, large = fabric_map(dies(5), (), "small"), fabric_map(dies(16), (), "large")
     assert re.findall(r'class="id n\d+"[^>]*>(\d+)<', small) == [str(die) for die in range(25)] and "hot" not in small
     assert large.count('class="hot"') == 1 and 'class="id' not in large
     at = re.search(r'class="hot" x="([\d.]+)" y="([\d.]+)"', large)

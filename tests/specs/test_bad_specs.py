@@ -65,7 +65,7 @@ CHANGED = {
         "10: systems.0.d2d.bandwidth_bytes_per_s: unknown key; did you mean 'bandwidth'?",
     ),
     "duplicate key": ("x: 2, y: 3", "x: 2, x: 3", "5: systems.0.mesh.x: duplicate key; first given in line 5"),
-    "missing key": ("  mesh: {x: 2, y: 3}\n", "", "3: systems.0.mesh: required key is missing"),
+    "missing key": ("  mesh: {x: 2, y: 3}\n", "", "3: systems.0.mesh: required key is missing; expected mesh: {x: 5, y: 5}, or fabric: {levels: [{switch: 8, ...}]}"),
     "missing workload": ("workload:", "manifest:", "1: workload: required key is missing"),
     "wrong dimension": (
         "bandwidth: 1 TB/s",

@@ -50,7 +50,7 @@ from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN, UNIT
 from microarch.blocks.request import Event, State, Unit
 from microarch.blocks.state_machine import codes
-from microarch.fabric.mesh import Mesh
+from microarch.fabric.fabric import Fabric
 
 LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COPY, ACT_READ, ACT_MOVE, ACT_WRITE, DONE = (
     codes(State)
@@ -188,7 +188,7 @@ def _duration(s, fixed_ns, n_bytes, bytes_per_ns):
 
 @inner
 def _cross(s, what, src, dst, n_bytes):
-    """Duration of a message over the mesh, which is counted."""
+    """Duration of a message over the fabric, which is counted."""
     hops = s.machine.hops[src, dst]
     s.tally.hops[what, 0] += hops
     s.tally.hops[what, 1] += hops * n_bytes
@@ -432,7 +432,7 @@ def run_step(s, begin_ns):
 class ReservedKernel:
     """The strategy ``contention: reserved``: runs steps, keeping one pool that grows as steps need."""
 
-    def __init__(self, machine: Machine, mesh: Mesh, assumptions):
+    def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
         self._total_order = assumptions.ties == "sequence"
         self.pool = new_pool(machine.resources, 0, 0)

@@ -12,7 +12,7 @@ from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import Placement
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand
-from microarch.fabric.mesh import Mesh
+from microarch.fabric.fabric import Fabric
 
 
 class Kernel(Protocol):
@@ -30,7 +30,7 @@ class Setup(NamedTuple):
 
     scenario: Scenario
     machine: Machine
-    mesh: Mesh
+    fabric: Fabric
     memory: Memory
     tally: Tally
     copies: bool  # whether dies make copies, so that they look for them

@@ -17,7 +17,7 @@ class WeightStreaming:
 
     def __init__(self, setup: Setup):
         self._memory, self._tally = setup.memory, setup.tally
-        self.builder = WorkBuilder(setup.scenario, setup.machine, setup.mesh, setup.copies)
+        self.builder = WorkBuilder(setup.scenario, setup.machine, setup.fabric, setup.copies)
         self.kernel = setup.build_kernel()
 
     def step(self, order: Order, now_ns: float) -> float:

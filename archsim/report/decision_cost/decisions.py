@@ -155,7 +155,7 @@ def _where_hidden(overheads: dict[tuple[int, float], float]) -> str:
             fewest.setdefault(hz, lanes)
     if not fewest:
         least = min(overheads.values())
-        return f"It does not disappear: {_percent(least)} are left at the widest and fastest, most of it messages over the mesh."
+        return f"It does not disappear: {_percent(least)} are left at the widest and fastest, most of it messages over the fabric."
     designs = " or ".join(f"{lanes} {'lane' if lanes == 1 else 'lanes'} at {clock(hz)}" for hz, lanes in sorted(fewest.items()))
     return f"It disappears from {designs} on."
 

@@ -134,4 +134,4 @@ def load_named(name: str) -> SystemSpec:
 
 
 def _hardware(system: SystemSpec) -> tuple:
-    return system.mesh, system.topology, system.hbm, system.d2d, system.llc, system.compute
+    return system.mesh, system.topology, system.fabric, system.hbm, system.d2d, system.llc, system.compute

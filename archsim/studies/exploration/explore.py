@@ -111,7 +111,7 @@ def _some_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher
 
 def _families(points: Sequence[Point]) -> np.ndarray:
     """Points whose analytical error is alike: of one model, policy, set of assumptions and topology. int64[point]."""
-    names = [(each.model.name, each.policy.name, each.assumptions.label, each.system.topology.name) for each in points]
+    names = [(each.model.name, each.policy.name, each.assumptions.label, each.system.kind_of_fabric) for each in points]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names])
 

@@ -82,7 +82,7 @@ def distances(replay: Replay, most_steps: int | None, bounds: Bounds) -> Iterato
             problem = builder.build(demand.at(step, layer), layer, int(engine.rows[layer]), engine.placement, engine.memory)
         result = next(results)
         if problem is not None:
-            yield _compare(result, problem, bounds.of((step, layer), problem), engine.mesh.hops)
+            yield _compare(result, problem, bounds.of((step, layer), problem), engine.fabric.hops)
 
 
 def _compare(result: StepResult, problem: Problem, bound: Bound, hops: np.ndarray) -> StepDistance:

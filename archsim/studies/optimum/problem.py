@@ -63,7 +63,7 @@ class Problem(NamedTuple):
     token_ns: np.ndarray  # float64[row]: of an array for one token
     asks: np.ndarray  # bool[row, die, slice]: a die that runs the expert has the home's HBM read the slice
     reads: np.ndarray  # int64[row, die]: slices that it reads from its own copy
-    fetches: np.ndarray  # int64[row, die]: slices that cross the mesh to it
+    fetches: np.ndarray  # int64[row, die]: slices that cross the fabric to it
     origins: np.ndarray | None  # int64[row, die]: where tokens live; None where activations are ignored
     base_ns: np.ndarray  # float64[resource]: load that every allocation has
     start_ns: np.ndarray  # float64[resource]: time in which it certainly idles
@@ -81,8 +81,8 @@ class ProblemBuilder:
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         if system.dies > MOST_DIES:
             raise ArchsimError(f"{system.name}: {system.dies} dies; bounds are worked out for up to {MOST_DIES}")
-        self._machine, self._mesh = build_machine(scenario)
-        self._work = WorkBuilder(scenario, self._machine, self._mesh, copies)
+        self._machine, self._network = build_machine(scenario)
+        self._work = WorkBuilder(scenario, self._machine, self._network, copies)
         self._copies, self._assumptions = copies, assumptions
         self._ids, self._experts = model.experts + model.shared_experts, model.experts
         vector_bytes = model.hidden * system.compute.dtype_bytes if assumptions.activations == "dispatched" else 0

@@ -6,14 +6,15 @@ that are not between neighbours are left out, and the map says so.
 """
 
 from collections.abc import Callable, Iterable
-from math import hypot
+from math import ceil, hypot, sqrt
 
 from archsim.report.data import Die, Link
+from archsim.report.draw.layout import arranged
 from archsim.report.draw.svg import element, number, picture, text
 
 LEVELS = 20  # steps of the colour scale
 PITCH, SIDE = 54.0, 38.0  # distance of dies and size of one, px
-LANE = 5.0  # distance of the two directions of a mesh edge from its middle
+LANE = 5.0  # distance of the two directions of an edge from its middle
 MOST_LABELLED = 12  # dies along a side up to which numbers are written
 MOST_NAMED = 10  # dies along a side up to which each has its number in a corner; in larger ones the busiest is outlined
 WIDEST = 640.0
@@ -25,8 +26,13 @@ _DARK = ((40, 45, 53), (92, 42, 92), (178, 56, 78), (240, 122, 44), (252, 226, 1
 _IDLE_LINK = (150, 158, 168)  # seen on either page
 
 
-def mesh_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str) -> str:
-    """An SVG. Upper half of a die: HBM; lower half: compute array; both in percent of the run. Links by colour and width."""
+def fabric_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str, width: int | None = None) -> str:
+    """An SVG. Upper half of a die: HBM; lower half: compute array; both in percent of the run. Links by colour and width.
+
+    ``width``: dies a row where they have no places of their own; None: about as many as there are rows.
+    """
+    if dies and dies[0].x is None:
+        dies, links = arranged(dies, links, width or ceil(sqrt(len(dies))))
     places = [(die.x, die.y) for die in dies]
     middle = sorted({end for link in links for end in (link.src_at, link.dst_at)} - set(places))
     columns, rows = (1 + max(at[axis] for at in (*places, *middle)) for axis in (0, 1))
@@ -113,7 +119,7 @@ def _neighbours(link: Link) -> bool:
 
 
 def _links(links: Iterable[Link], draw: Callable[[Link], str], **style: str) -> str:
-    """One path a level: a mesh of thousands of links stays small."""
+    """One path a level: a map of thousands of links stays small."""
     lines: dict[int, list[str]] = {}
     for link in links:
         lines.setdefault(level(link.utilisation), []).append(draw(link))
