@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from microarch.fabric.mesh import build_mesh
 from support.small_runs import policy, scenario_of, small_model, small_system, step_view
 
 from archsim.base.errors import ArchsimError, CapacityError
@@ -15,6 +14,7 @@ from archsim.policies.allocation.rules import home, isca26, paper
 from archsim.policies.placement.placement import Placement, moves_between
 from archsim.policies.registry import build_policy, place_experts
 from archsim.specs.loading.library import load_assumptions
+from microarch.fabric.grid import build_mesh
 
 MESH = build_mesh(3, 2)
 

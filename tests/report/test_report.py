@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.html_page import POLICIES, Page
+from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
 
 from archsim.report import data, published
@@ -20,6 +20,29 @@ from archsim.report.tables import results, ties
 from archsim.report.units import BYTE_UNITS, factor, plain_factor, prefixed, scaled, signed_percent, significant
 from archsim.runs.results import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
 from archsim.specs.loading.library import load_assumptions
+
+POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_folder(
+        tmp_path_factory.mktemp("report"),
+        systems=("dojo", "tsmc_sow"),
+        models=("deepseek-v3", "qwen3-235b-a22b"),
+        batches=(4096, 16384),
+        policies=POLICIES,
+        assumptions=(
+            load_assumptions("published"),
+            load_assumptions("published", ties="sequence"),
+            load_assumptions("physical"),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def text(folder) -> str:
+    return write_report(folder).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

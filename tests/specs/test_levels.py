@@ -56,8 +56,8 @@ def experiment_of(folder, links, *more):
 
 def outcome_of(folder, links, *more):
     run = prepare(experiment_of(folder, links, *more)).runs[0]
-    engine = Simulator().engine(run)
-    return engine, engine.run()
+    replay = Simulator().replay(run)
+    return replay.engine, replay.run()
 
 
 @pytest.mark.parametrize("shape", STACKED)
