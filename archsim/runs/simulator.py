@@ -10,8 +10,8 @@ from typing import Any
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.loop import EventEngine
 from archsim.policies.registry import build_policy
-from archsim.runs.economics import activity_of, build_costs, economics, work_of
-from archsim.runs.measures import measure_dies, measure_links, measure_run
+from archsim.runs.columns import measured
+from archsim.runs.measure import Finished
 from archsim.runs.results import Record
 from archsim.runs.run import DemandSpec, Run, generated_digest
 from archsim.workload import TokenSource, Trace, draw_requests, open_trace
@@ -19,6 +19,7 @@ from archsim.workload.demand import Demand, Predictor, build_demand
 from archsim.workload.demand_cache import cached_demand
 from archsim.workload.generated.traffic_presets import generated_traffic
 from archsim.workload.layers import some_layers
+from archsim.workload.store import column_cache
 
 ENGINES = {"event": EventEngine, "analytical": AnalyticalEngine}
 
@@ -38,17 +39,12 @@ class Simulator:
         begin = time.perf_counter()
         outcome = engine.run()
         wall_s = time.perf_counter() - begin
-        dies, links = measure_dies(outcome), measure_links(outcome)
-        source = self._source(run.demand)
-        row = measure_run(run, engine.demand, source.label, outcome)
-        row |= {"drawn_from": float(source.requests) if run.batch > source.requests else None}
-        row |= work_of(run.model, run.assumptions, dies, links)
-        row |= economics(activity_of(run.model, row), build_costs(run.system))
+        finished = Finished(run, engine.demand, self._source(run.demand), outcome)
         return {
             "run": run.key,
-            "row": row,
-            "dies": dies,
-            "links": links,
+            "row": measured(finished),
+            "dies": finished.dies,
+            "links": finished.links,
             "host": {
                 "wall_s": round(wall_s, 6),
                 "host": platform.node(),
@@ -100,7 +96,7 @@ class Simulator:
             return self._traffic[1]
         key = spec.workload.trace, spec.model.name
         if key not in self._traces:
-            self._traces[key] = open_trace(spec.workload.trace, spec.model)
+            self._traces[key] = column_cache.load(spec.stored_trace) or open_trace(spec.workload.trace, spec.model)
         return some_layers(self._traces[key], layers)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.code_digest import source_digest
+from archsim.base.code_digest import numbers_digest
 from archsim.base.files import drafted
 from archsim.workload.demand import Demand
 from archsim.workload.store import column_cache
@@ -31,7 +31,7 @@ def folder() -> Path:
 
 def cached_demand(name: str, build: Callable[[], Demand]) -> Demand:
     """The demand that `build` makes. name: tells it from every other of the same code."""
-    file = folder() / f"{hashlib.sha256(f'{source_digest()} {name}'.encode()).hexdigest()}.npz"
+    file = folder() / f"{hashlib.sha256(f'{numbers_digest()} {name}'.encode()).hexdigest()}.npz"
     demand = _load(file)
     if demand is None:
         begin = time.perf_counter()
