@@ -11,7 +11,8 @@ import archsim
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
 from archsim.report.data import CALIBRATION, HOST_TIMES
-from archsim.runs.results import BASE_POLICY, DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS, Results
+from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
+from archsim.runs.results import BASE_POLICY, Results
 
 SETS = [
     "published",
@@ -161,7 +162,7 @@ def test_cells_are_short_and_exact(tmp_path):
 
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(
-        ArchsimError, match=r"results\.csv: no such file; are these the results of a sweep that ended\?"
+        ArchsimError, match=r"results\.parquet: no such file; are these the results of a sweep that ended\?"
     ):
         Results.load(tmp_path)
 
