@@ -30,12 +30,13 @@ from archsim.engine.analytic.features import FIELDS, features_of
 from archsim.engine.analytic.law import POINT, evaluate, overlaps, points
 from archsim.engine.loop import EventEngine
 from archsim.runs.engine_comparison import Compared
-from archsim.runs.measures import BOUND_BY
+from archsim.runs.measure import BOUND_BY
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
+from microarch.blocks.request import State
 
 POINTS = 300  # of each kind of contention
 FAMILIES = 100
@@ -46,7 +47,7 @@ SHARED_POINTS, OWN_POINTS, PYTHON_POINTS = 20_000, 100, 3
 
 
 def bounds(outcome):
-    shares = {name: outcome.tally.bound_ns[list(states)].sum() for name, states in BOUND_BY.items()}
+    shares = {name: outcome.tally.bound_ns[[State[state] for state in states]].sum() for name, states in BOUND_BY.items()}
     return shares | {"decision": outcome.decision.exposed_ns.sum()}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from archsim.base.errors import ArchsimError
 from archsim.report.layers import Parts
+from archsim.runs.columns import COLUMNS
 from archsim.runs.results import layers_that_ran
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
@@ -16,22 +17,15 @@ from archsim.specs.text.yaml import read_yaml
 
 KEYS = ("system", "model", "batch", "policy", "assumptions")
 TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")
-BOUNDS = ("bound_llc", "bound_hbm", "bound_link", "bound_compute", "bound_activations", "bound_decision")
-OVERHEADS = ("decision_overhead_percent", "decision_overhead_percent_p50", "decision_overhead_percent_p99")
-HOST_TIMES = ("host_p10_ns", "host_p50_ns", "host_p90_ns", "host_p99_ns")
-DECISIONS = ("decision_exposed_ns", "exposed_evaluate_ns", *OVERHEADS, *HOST_TIMES, "heatmap_dropped", "atu_misses")
+_PAGE = tuple(column for column in COLUMNS if column.page)
+BOUNDS = tuple(column.name for column in _PAGE if column.name.startswith("bound_"))
+HOST_TIMES = tuple(column.name for column in _PAGE if column.name.startswith("host_"))
 MANY_SYSTEMS = 4  # with more, figures show one of those that differ in who decides alone
-RESULT_COLUMNS = (
-    *("run", *KEYS, "mesh_x", "mesh_y", "trace", "engine", "decode_steps", "prefill_ns", "decode_ns"),
-    *("throughput_tokens_per_s", "speedup_vs_base", "hop_messages", "hop_bytes", "local_hbm_read_bytes"),
-    *("remote_hbm_read_bytes", "local_hbm_write_bytes", "activation_bytes", "die_utilisation", "load_max_over_mean"),
-    *("replicas_max_bytes_per_die", "events", *BOUNDS, *DECISIONS),
-)
+RESULT_COLUMNS = (*("run", *KEYS, "trace", "engine"), *(column.name for column in _PAGE if column.since == 1))
 # Empty where there is nothing to measure: no base run, or no decode.
-OPTIONAL = ("throughput_tokens_per_s", "speedup_vs_base", "load_max_over_mean", *BOUNDS, *OVERHEADS, *HOST_TIMES)
+OPTIONAL = tuple(column.name for column in _PAGE if column.optional)
 # Not there in folders of older versions.
-CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_extrapolated")
-LATER = (*CALIBRATION, "layers", "drawn_from")
+LATER = tuple(column.name for column in _PAGE if column.since > 1)
 NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
 DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
 LINK_COLUMNS = ("run", "src", "dst", "src_x", "src_y", "dst_x", "dst_y", "direction", "utilisation")

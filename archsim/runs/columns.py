@@ -20,11 +20,10 @@ from typing import Any
 
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.tables import INTEGER, REAL, TEXT
-from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS
 from archsim.runs import measure
 from archsim.runs.measure import Finished, bound, exposed, hop_messages, host_percentile, over_dies, overhead_percentile
 from archsim.specs.policies import import_function
-from microarch.blocks.global_cp import EXPOSABLE
+from archsim.specs.sweeps.explore import OBJECTIVES
 
 Measure = Callable[[Finished], Any]
 LAYOUT = 2  # of results: raised when columns are added, or mean something else; kept in manifests
@@ -51,13 +50,6 @@ class Column:
     optional: bool = False
     since: int = 1
     after: str = ""
-
-
-def _states() -> tuple[Column, ...]:
-    return tuple(
-        Column(f"exposed_{state.name.lower()}_ns", REAL, "ns", f"exposed time of decisions in state {state.name}", exposed(state), page=state.name == "EVALUATE")
-        for state in EXPOSABLE
-    )
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -90,9 +82,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("replicas_max_bytes_per_die", INTEGER, "bytes", "most that replicas took on a die at any time",
            lambda run: run.outcome.memory.copies.room["peak_bytes"].max(), "copies on the fullest die", True),
     Column("events", INTEGER, "events", "events of the event engine; steps of the analytical one's walk", lambda run: run.outcome.tally.events[0], "events", True),
-    Column("hop_request_messages", INTEGER, "message hops", "requests for slices, times hops", hop_messages(REQUESTS)),
-    Column("hop_data_messages", INTEGER, "message hops", "slices, times hops", hop_messages(DATA_MESSAGES)),
-    Column("hop_activation_messages", INTEGER, "message hops", "messages of hidden vectors, times hops", hop_messages(HIDDEN)),
+    Column("hop_request_messages", INTEGER, "message hops", "requests for slices, times hops", hop_messages("REQUESTS")),
+    Column("hop_data_messages", INTEGER, "message hops", "slices, times hops", hop_messages("DATA_MESSAGES")),
+    Column("hop_activation_messages", INTEGER, "message hops", "messages of hidden vectors, times hops", hop_messages("HIDDEN")),
     Column("replicas_evicted", INTEGER, "replicas", "replicas that were evicted", lambda run: run.outcome.memory.copies.room["evictions"].sum()),
     *(
         Column(f"bound_{name}", REAL, "share", f"time on the critical path that {what} takes; empty for a run without time", bound(name), page=True, optional=True)
@@ -117,7 +109,10 @@ COLUMNS: tuple[Column, ...] = (
         for at in measure.HOST_PERCENTILES
     ),
     Column("host_calls", INTEGER, "calls", "calls of a policy function that were timed", lambda run: len(run.outcome.decision.called_ns)),
-    *_states(),
+    *(
+        Column(f"exposed_{state.lower()}_ns", REAL, "ns", f"exposed time of decisions in state {state}", exposed(state), page=state == "EVALUATE")
+        for state in ("READ", "UPDATE", "RECEIVE", "ORDER", "GENERATE", "EVALUATE", "MERGE", "DISPATCH", "COLLECT")
+    ),
     Column("heatmap_dropped", INTEGER, "transitions", "token transitions that the heatmap did not take in", lambda run: run.outcome.heatmap_dropped, page=True),
     Column("atu_misses", INTEGER, "misses", "of the address translation units", lambda run: run.outcome.memory.atu.misses.sum(), page=True),
     Column("expert_tokens", INTEGER, "tokens", "pairs of token and routed expert that ran, over all layers, prefill included", lambda run: run.work["expert_tokens"], since=2),
@@ -248,9 +243,15 @@ def documented() -> str:
     """``docs/results.md``, whose tables are these; `python -c` of this makes it anew."""
     parts = [_DOCUMENT]
     for title, columns in (("results.csv, results.parquet", COLUMNS), ("dies.csv", DIES), ("links.csv", LINKS), ("timings.csv", TIMINGS)):
-        rows = [f"| `{each.name}` | {each.kind} | {each.unit} | {each.meaning} |" for each in columns]
+        rows = [f"| `{each.name}` | {each.kind} | {each.unit} | {each.meaning}{_used(each, columns)} |" for each in columns]
         parts.append("\n".join([f"## {title}", "", "| column | kind | unit | meaning |", "|---|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
+
+
+def _used(column: Column, columns: tuple[Column, ...]) -> str:
+    """What `explore:` calls the column, where it may be an objective."""
+    names = [name for name, (known, _) in OBJECTIVES.items() if known == column.name and columns is COLUMNS]
+    return "".join(f" (objective `{name}`)" for name in names)
 
 
 _DOCUMENT = """\

@@ -8,31 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archsim.engine.loop import Outcome
-from archsim.engine.machine import NS_PER_S, slice_bytes
-from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS
-from archsim.runs.economics import activity_of, build_costs, economics, work_of
-from archsim.runs.measure_units import ARRAYS, measure_dies, measure_links, per_die, share_of_time
-from archsim.runs.run import Run, trace_label
-from archsim.specs.scenario import Scenario
-from archsim.workload import TokenSource
-from archsim.workload.demand import Demand
-from microarch.blocks.request import State
+if TYPE_CHECKING:
+    from archsim.engine.loop import Outcome
+    from archsim.runs.run import Run
+    from archsim.specs.scenario import Scenario
+    from archsim.workload import TokenSource
+    from archsim.workload.demand import Demand
 
+NS_PER_S = 1e9
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
 HOST_PERCENTILES = (10, 50, 90, 99)
 
-# What a state of a request is waiting for, as far as the step as a whole is concerned.
+# Names of states of a request (microarch.blocks.request.State) by what the step as a whole waits for in them.
 BOUND_BY = {
-    "llc": (State.LOOKUP, State.REMOTE_LLC, State.LLC_FILL),
-    "hbm": (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY),
-    "link": (State.REQUEST, State.DATA),
-    "compute": (State.COMPUTE,),
-    "activations": (State.ACT_READ, State.ACT_MOVE, State.ACT_WRITE),
+    "llc": ("LOOKUP", "REMOTE_LLC", "LLC_FILL"),
+    "hbm": ("LOCAL_HBM", "REMOTE_HBM", "COPY"),
+    "link": ("REQUEST", "DATA"),
+    "compute": ("COMPUTE",),
+    "activations": ("ACT_READ", "ACT_MOVE", "ACT_WRITE"),
 }
 BOUNDS = (*BOUND_BY, "decision")
 
@@ -66,7 +63,10 @@ class Finished:
     @cached_property
     def bound_ns(self) -> dict[str, float]:
         """Time on the critical path by what it waited for (names of BOUNDS)."""
-        waited = {name: self.outcome.tally.bound_ns[list(states)].sum() for name, states in BOUND_BY.items()}
+        from microarch.blocks.request import State
+
+        bound_ns = self.outcome.tally.bound_ns
+        waited = {name: bound_ns[[State[state] for state in states]].sum() for name, states in BOUND_BY.items()}
         return waited | {"decision": self.outcome.decision.exposed_ns.sum()}
 
     @cached_property
@@ -85,21 +85,29 @@ class Finished:
     @cached_property
     def dies(self) -> dict[str, list]:
         """Columns over the dies, list[die] each; see ``archsim.runs.columns.DIES``."""
+        from archsim.runs.measure_units import measure_dies
+
         return measure_dies(self.outcome)
 
     @cached_property
     def links(self) -> dict[str, list]:
         """Columns over the links, list[link] each; see ``archsim.runs.columns.LINKS``."""
+        from archsim.runs.measure_units import measure_links
+
         return measure_links(self.outcome)
 
     @cached_property
     def work(self) -> dict[str, float]:
         """What energy follows from, prefill included; see ``archsim.runs.economics.work_of``."""
+        from archsim.runs.economics import work_of
+
         return work_of(self.run.model, self.run.assumptions, self.dies, self.links)
 
     @cached_property
     def economics(self) -> dict[str, float | None]:
         """See ``archsim.runs.economics.economics``."""
+        from archsim.runs.economics import activity_of, build_costs, economics
+
         tally, outcome = self.outcome.tally, self.outcome
         read = {f"{place}_hbm_read_bytes": tally.dies[f"{place}_read_bytes"].sum() for place in ("local", "remote")}
         times = {"prefill_ns": outcome.prefill_ns, "decode_ns": outcome.decode_ns, "decision_ns": outcome.decision.states_ns.sum()}
@@ -113,6 +121,8 @@ def plain(value: Any) -> Any:
 
 
 def trace(run: Finished) -> str:
+    from archsim.runs.run import trace_label
+
     workload = run.run.workload
     return trace_label(workload) if isinstance(workload.trace, str) else run.source.label
 
@@ -132,15 +142,23 @@ def hops(of: int) -> Callable[[Finished], int]:
     """MESSAGES or BYTES times hops, of the kinds that the assumption ``hops`` counts."""
 
     def measured(run: Finished) -> int:
+        from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS
+
         counted = [REQUESTS] if run.run.assumptions.hops == "requests" else [REQUESTS, DATA_MESSAGES, HIDDEN]
         return run.outcome.tally.hops[counted, of].sum()
 
     return measured
 
 
-def hop_messages(kind: int) -> Callable[[Finished], int]:
-    """Messages times hops of one kind: REQUESTS, DATA_MESSAGES or HIDDEN."""
-    return lambda run: run.outcome.tally.hops[kind, MESSAGES]
+def hop_messages(kind: str) -> Callable[[Finished], int]:
+    """Messages times hops of one kind of ``archsim.engine.state``: REQUESTS, DATA_MESSAGES or HIDDEN."""
+
+    def measured(run: Finished) -> int:
+        from archsim.engine import state
+
+        return run.outcome.tally.hops[getattr(state, kind), MESSAGES]
+
+    return measured
 
 
 def over_dies(column: str) -> Callable[[Finished], int]:
@@ -149,6 +167,8 @@ def over_dies(column: str) -> Callable[[Finished], int]:
 
 
 def die_utilisation(run: Finished) -> float:
+    from archsim.runs.measure_units import ARRAYS, per_die, share_of_time
+
     return share_of_time(per_die(run.outcome, ARRAYS)["busy_ns"], run.total_ns).mean()
 
 
@@ -194,9 +214,15 @@ def decision_exposed_ns(run: Finished) -> float:
     return np.array(run.outcome.decision.by_step).sum()
 
 
-def exposed(state: Any) -> Callable[[Finished], float]:
-    """Exposed time of decisions in one of the states EXPOSABLE."""
-    return lambda run: run.outcome.decision.exposed_ns[state]
+def exposed(state: str) -> Callable[[Finished], float]:
+    """Exposed time of decisions in a state of ``microarch.blocks.global_cp``."""
+
+    def measured(run: Finished) -> float:
+        from microarch.blocks.global_cp import State
+
+        return run.outcome.decision.exposed_ns[State[state]]
+
+    return measured
 
 
 def host_percentile(percent: int) -> Callable[[Finished], float | None]:
@@ -227,6 +253,8 @@ def gemm_extrapolated(run: Finished) -> float | None:
 
 def copies_extrapolated(run: Finished) -> float | None:
     """Share of the run's slices that are of a size outside the measured ones of copies; they all have one size."""
+    from archsim.engine.machine import slice_bytes
+
     law = run.run.system.d2d.copies
     outside = None if law is None else law.extrapolates(slice_bytes(run.run.system, run.run.model))
     return None if outside is None else float(outside)
