@@ -28,8 +28,8 @@ INERT = (
 )  # fmt: skip
 # What holds compiled functions, and constants that are compiled into them.
 COMPILED = (
-    "archsim/base/kernels.py", "archsim/workload", "archsim/policies", "archsim/engine", "calibration/laws", "calibration/fit/segments.py",
-    "microarch/blocks", "microarch/fabric",
+    "archsim/base/kernels.py", "archsim/specs/model.py", "archsim/workload", "archsim/policies", "archsim/engine", "calibration/laws",
+    "calibration/fit/segments.py", "microarch/blocks", "microarch/fabric",
 )  # fmt: skip
 _KEPT_S = 7 * 24 * 3600.0
 
@@ -44,7 +44,7 @@ def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
     """12 hex digits of the names and the content of all Python files in ``rooms``: folders, or files."""
     digest = hashlib.sha256()
     for room in rooms:
-        for file in sorted((checkout / room).rglob("*.py")) if not room.endswith(".py") else [checkout / room]:
+        for file in [checkout / room] if room.endswith(".py") else sorted((checkout / room).rglob("*.py")):
             digest.update(f"{file.relative_to(checkout).as_posix()} ".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:12]

@@ -65,7 +65,7 @@ def compiled(tree):
     """Functions that are compiled, and the names that they read."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and any(isinstance(each, ast.Name) and each.id in DECORATORS for each in node.decorator_list):
-            yield node.name, {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            yield node.name, {each.id for line in node.body for each in ast.walk(line) if isinstance(each, ast.Name)}
 
 
 def test_compiled_functions_and_their_constants_lie_in_compiled_rooms():

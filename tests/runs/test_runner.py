@@ -404,3 +404,79 @@ def test_prepared_runs_are_in_the_order_of_the_results(tmp_path):
     names = [run.name for run in prepare(tiny(tmp_path)).runs]
     assert names[:3] == [f"small toy batch 12 {policy} published" for policy in ("base", "ep", "allo")]
     assert names[-1] == "square toy batch 40 allo+pred published"
+
+
+def test_a_large_trace_is_read_once(tmp_path, monkeypatch):
+    """The parent opens and digests it; a second opening looks at size and time alone, and runs take its columns from the cache."""
+    from archsim.runs.simulator import Simulator
+    from archsim.workload.formats import readers
+
+    monkeypatch.setattr(readers, "CACHED_BYTES", 0)
+    path = recorded(tmp_path)
+    os.utime(path, (1e9, 1e9))  # settled long ago
+    experiment = tiny(tmp_path, f"workload.trace={path}", "workload.batch=2", "policies=[base]")
+    first = prepare(experiment)
+    (trace,) = first.traces.values()
+    assert first.runs[0].demand.stored_trace == trace.stored_as != ""
+
+    def read_again(*arguments):
+        raise AssertionError("the trace is read or digested again")
+
+    for name in ("read_npz", "_key"):
+        monkeypatch.setattr(readers, name, read_again)
+    again = prepare(experiment)
+    assert again.runs[0].key == first.runs[0].key
+    monkeypatch.setattr("archsim.runs.simulator.open_trace", read_again)
+    assert Simulator().record(again.runs[0])["run"] == first.runs[0].key  # as in a worker, which has no open trace
+    os.utime(path, (1e9, 1e9 + 1))
+    with pytest.raises(AssertionError, match="digested again"):
+        prepare(experiment)
+
+
+def test_a_trace_that_was_just_written_is_not_told_by_its_time(tmp_path, monkeypatch):
+    from archsim.workload.formats import readers
+
+    monkeypatch.setattr(readers, "CACHED_BYTES", 0)
+    experiment = tiny(tmp_path, f"workload.trace={recorded(tmp_path)}", "workload.batch=2", "policies=[base]")
+    prepare(experiment)
+    assert not (tmp_path / ".cache" / "keys").exists()
+
+
+def test_results_are_lazy_and_say_what_was_not_kept(tmp_path):
+    experiment = tiny(tmp_path, "workload.batch=12", "policies=[base]", "details=dropped")
+    results = sweep(experiment, tmp_path / "out", jobs=1)
+    assert len(results.runs) == len(results.timings) == 2 and not (tmp_path / "out" / "dies.csv").exists()
+    with pytest.raises(ArchsimError, match=r"dies.csv: no such file; .* details: kept"):
+        _ = results.dies
+    kept = sweep(tiny(tmp_path, "workload.batch=12", "policies=[base]"), tmp_path / "out", jobs=1)
+    assert len(kept.dies) == 3 * 2 + 2 * 2 and kept.runs == results.runs
+    assert sorted(file.name for file in (tmp_path / "out").iterdir() if not file.name.startswith(".")) == [
+        "dies.csv", "links.csv", "manifest.yaml", "results.csv", "results.parquet", "runs", "timings.csv",
+    ]  # fmt: skip
+
+
+def test_runs_with_their_dies_are_found_in_the_cache(tmp_path, monkeypatch):
+    from archsim.runs import cache
+
+    monkeypatch.setattr(cache, "WORTH_S", 0.0)
+    experiment, heard = tiny(tmp_path, "workload.batch=12"), Heard()
+    sweep(experiment, tmp_path / "one", jobs=1)
+    sweep(experiment, tmp_path / "two", jobs=1, watcher=heard)
+    assert heard.found == 10 and heard.ran == []
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+    monkeypatch.setattr(cache, "MOST_BYTES", 0)
+    cache.remove_oldest()
+    assert not list(cache.folder().glob("*/*.json"))
+
+
+def test_the_partial_table_grows_by_a_row_a_run(tmp_path):
+    """Written once a run, not again with every run: the file is as long as what has finished, whatever is still to come."""
+    sizes = []
+
+    class Sizes(Unwatched):
+        def finished(self, run, record):
+            sizes.append((tmp_path / "out" / "results.partial.csv").stat().st_size)
+
+    sweep(tiny(tmp_path, "workload.batch=12", "systems=[isca26_dojo]"), tmp_path / "out", jobs=1, watcher=Sizes())
+    assert len(sizes) == 5 and sizes == sorted(set(sizes))
+    assert not (tmp_path / "out" / "results.partial.csv").exists()
