@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRow:
     """One row of results.csv. ``numbers`` has the columns NUMBERS; empty cells of OPTIONAL ones are left out."""
 
     key: str
@@ -104,9 +104,9 @@ class Report:
     experiment: Mapping[str, Any]  # resolved, as in manifest.yaml
     made: Mapping[str, Any]  # version, seeds, digests
     assumptions: Mapping[str, AssumptionsSpec]  # by label
-    runs: tuple[Run, ...]
-    dies: Mapping[str, tuple[Die, ...]]  # by Run.key
-    links: Mapping[str, tuple[Link, ...]]  # by Run.key; empty for a mesh of one die
+    runs: tuple[RunRow, ...]
+    dies: Mapping[str, tuple[Die, ...]]  # by RunRow.key
+    links: Mapping[str, tuple[Link, ...]]  # by RunRow.key; empty for a mesh of one die
 
     @property
     def name(self) -> str:
@@ -143,12 +143,12 @@ class Report:
         layers = self.models[model]["moe_layers"]
         return len(range(layers["first"], layers["last"] + 1, layers["every"]))
 
-    def layers_of(self, run: Run) -> int:
+    def layers_of(self, run: RunRow) -> int:
         """How many of its model's MoE layers a run had: fewer than all by ``workload.layers``, or by its trace."""
         ran = run.get("layers")
         return self.moe_layers(run.place.model) if ran is None else int(ran)
 
-    def layers(self, runs: Iterable[Run] | None = None) -> Parts:
+    def layers(self, runs: Iterable[RunRow] | None = None) -> Parts:
         """Model → (how many MoE layers its runs had, how many it has), of all runs or of these."""
         rows = ({"model": run.place.model, "layers": run.get("layers")} for run in runs or self.runs)
         return layers_that_ran(rows, {model: self.moe_layers(model) for model in self.models})
@@ -189,11 +189,11 @@ class Report:
         order = [Place(a, s, m) for a in self.compared() for s in self.shown_systems() for m in self.models]
         return [place for place in order if place in found]
 
-    def at(self, place: Place) -> list[Run]:
+    def at(self, place: Place) -> list[RunRow]:
         """The runs of a place, in the order of batches and policies."""
         return [run for run in self.runs if run.place == place]
 
-    def find(self, place: Place, batch: int, policy: str) -> Run | None:
+    def find(self, place: Place, batch: int, policy: str) -> RunRow | None:
         return next((run for run in self.at(place) if (run.batch, run.policy) == (batch, policy)), None)
 
 
@@ -262,13 +262,13 @@ def _rank(where: str, row: dict[str, str], order: dict[str, list[str]]) -> tuple
     return tuple(ranks[key] for key in ("assumptions", "system", "model", "batch", "policy"))
 
 
-def _run(where: str, row: dict[str, str]) -> Run:
+def _run(where: str, row: dict[str, str]) -> RunRow:
     numbers = {
         column: _number(where, column, row[column]) for column in NUMBERS if row[column] or column not in OPTIONAL
     }
     numbers |= {column: _number(where, column, row[column]) for column in LATER if row.get(column)}
     place = Place(row["assumptions"], row["system"], row["model"])
-    return Run(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers)
+    return RunRow(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers)
 
 
 def _number(where: str, column: str, cell: str) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archsim.report.data import Report, Run
+from archsim.report.data import Report, RunRow
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.units import (
     NO_BREAK,
@@ -125,7 +125,7 @@ def overview(report: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def _bound(run: Run) -> str:
+def _bound(run: RunRow) -> str:
     shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
     name = max(shares, key=shares.__getitem__)
     return f"{name}, {percent(shares[name])} of the time" if shares[name] else "not measured"
@@ -168,7 +168,7 @@ def ties(report: Report) -> list[dict[str, str]]:
     return rows
 
 
-def _tie_row(run: Run, other: Run) -> dict[str, str]:
+def _tie_row(run: RunRow, other: RunRow) -> dict[str, str]:
     return {
         "system": run.place.system,
         "model": run.place.model,

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from archsim.base.kernels import free
-from archsim.base.threads import LayerCrew
+from archsim.base.threads import LayerThreads
 from archsim.workload.trace import StepTokens, TokenSource, draw_requests
 
 
@@ -87,8 +87,8 @@ def build_demand(
     requests = draw_requests(source.requests, batch, seed)
     layers, experts = len(source.layer_ids), source.num_experts
     die = _home_dies(batch, origin_dies) if origin_dies else None
-    crew = LayerCrew(layers, threads)
-    heatmap = _Heatmap(batch, layers, experts, source.top_k, predictor, crew) if predictor else None
+    layer_threads = LayerThreads(layers, threads)
+    heatmap = _Heatmap(batch, layers, experts, source.top_k, predictor, layer_threads) if predictor else None
     columns: dict[str, list[np.ndarray]] = {"tokens": [], "first_seen": [], "origins": [], "hot": []}
     prefill_rows = np.zeros(batch, np.int64)
     for iteration, pieces in _every_iteration(source.steps(requests, decode_steps)):
@@ -97,9 +97,9 @@ def build_demand(
         seen = np.zeros(layers, np.int64)
         origins = np.zeros((layers, origin_dies or 0, experts), np.int32)
         for piece in pieces:
-            crew.run(_count, piece.experts, seen, tokens, order)
+            layer_threads.run(_count, piece.experts, seen, tokens, order)
             if die is not None:
-                crew.run(_count_origins, piece.experts, die[piece.request], origins)
+                layer_threads.run(_count_origins, piece.experts, die[piece.request], origins)
             if heatmap:
                 heatmap.add(piece)
             if iteration == 0:
@@ -127,9 +127,9 @@ def build_demand(
 class _Heatmap:
     """The heatmap of every layer, and the last token of every request of the batch."""
 
-    def __init__(self, batch: int, layers: int, experts: int, top_k: int, predictor: Predictor, crew: LayerCrew):
+    def __init__(self, batch: int, layers: int, experts: int, top_k: int, predictor: Predictor, layer_threads: LayerThreads):
         self._predictor = predictor
-        self._crew = crew
+        self._layer_threads = layer_threads
         self._heat = np.zeros((layers, experts, experts), np.uint32)
         self._changed = np.ones((layers, experts), np.bool_)
         self._hot = np.zeros((layers, experts, (experts + 7) // 8), np.uint8)
@@ -142,7 +142,7 @@ class _Heatmap:
         same = np.concatenate([[False], piece.request[1:] == piece.request[:-1]])
         follows = same | (self._last_iteration[piece.request] == wanted)
         if piece.iteration != 1:
-            self._crew.run(
+            self._layer_threads.run(
                 _count_pairs, piece.experts, piece.request, same, follows, self._last, self._heat, self._changed
             )
         ends = np.concatenate([~same[1:], [True]])
