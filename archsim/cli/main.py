@@ -157,6 +157,8 @@ def _add_experiment(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
+    if not arguments.dry_run and arguments.point is None:
+        print(f"reading {arguments.file} ...", file=sys.stderr, flush=True)  # before anything is imported that takes time
     from archsim.cli.sweep import sweep_command
     from archsim.specs.loading.library import load_planned
 
