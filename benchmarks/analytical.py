@@ -27,11 +27,12 @@ from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.run_demand import build_run_demand
 from archsim.runs.engine_comparison import Compared
-from archsim.runs.measures import BOUND_BY
+from archsim.runs.measure import BOUND_BY
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.generated.synthetic import SyntheticTraffic
+from microarch.blocks.request import State
 
 POINTS = 300  # of each kind of contention
 OUTSIDE = {"shared": 0.15, "reserved": 0.5}
@@ -40,7 +41,7 @@ OWN_POINTS = 100
 
 
 def bounds(outcome):
-    shares = {name: outcome.tally.bound_ns[list(states)].sum() for name, states in BOUND_BY.items()}
+    shares = {name: outcome.tally.bound_ns[[State[state] for state in states]].sum() for name, states in BOUND_BY.items()}
     return shares | {"decision": outcome.decision.exposed_ns.sum()}
 
 

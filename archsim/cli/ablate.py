@@ -8,7 +8,7 @@ from archsim.base.cores import available_cores
 from archsim.base.errors import ArchsimError
 from archsim.base.nearest import did_you_mean
 from archsim.cli.printing import tell_compiling
-from archsim.cli.report_folder import target, tell_replaced
+from archsim.cli.report_folder import report_folder, tell_replaced
 from archsim.specs.assumptions import AssumptionsSpec, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.library import load_assumptions
@@ -24,7 +24,7 @@ def ablate_command(experiment: ExperimentSpec, start: str, end: str, out: str | 
     from archsim.studies.ablation.page import write_ablation
 
     first, last = set_of(experiment, start), set_of(experiment, end)
-    folder = target(experiment.name, out, "ablation")
+    folder = report_folder(experiment.name, out, "ablation")
     jobs = jobs or available_cores()
     whole = ablated(experiment, first, last)
     print(f"{experiment.name}: {start} → {end}, {whole.runs} runs, {jobs} jobs → {folder}", flush=True)

@@ -32,12 +32,12 @@ def write_sample(experiment: ExperimentSpec, folder: Path) -> None:
 def compare_points(plan, numbers, size: int, decode_steps: int):
     """Of the points of a sweep (by number), a sample on both engines: (compared, how many it was drawn from)."""
     from archsim.runs.engine_comparison import compare_engines, sample, shortened
-    from archsim.runs.point_runs import PointRuns
+    from archsim.runs.plan import RunMaker
     from archsim.runs.simulator import Simulator
 
-    makers = PointRuns()
-    drawn = [shortened(makers.run(plan.point(number)), decode_steps) for number in sample(numbers, size)]
-    return list(compare_engines(drawn, Simulator(makers.traces))), len(numbers)
+    maker = RunMaker()
+    drawn = [shortened(run, decode_steps) for run in maker.runs(map(plan.point, sample(numbers, size)))]
+    return list(compare_engines(drawn, Simulator(maker.traces))), len(numbers)
 
 
 def write_sample_of_points(plan, numbers, folder: Path) -> None:
@@ -54,7 +54,7 @@ def write_sample_of_points(plan, numbers, folder: Path) -> None:
 
 def compare_points_command(plan, size: int, decode_steps: int) -> int:
     """Run a sample of a sweep's points on both engines; print as ``compare_command``."""
-    from archsim.runs.point_sweep import select
+    from archsim.runs.plan import select
 
     tell_compiling()
     compared, of = compare_points(plan, select(plan).kept, size, decode_steps)

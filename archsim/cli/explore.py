@@ -7,7 +7,7 @@ from pathlib import Path
 
 from archsim.base.cores import available_cores
 from archsim.cli.printing import console, grid, print_notes, tell_compiling
-from archsim.cli.report_folder import target, tell_replaced
+from archsim.cli.report_folder import report_folder, tell_replaced
 from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.specs.sweeps.plan import SweepPlan
 
@@ -17,7 +17,7 @@ _SHOWN = 20  # points of the front that are printed
 
 def explore_command(plan: SweepPlan, spec: ExploreSpec, out: str | None, jobs: int | None) -> int:
     """``plan``: with the analytical engine. Runs what is missing, writes the page and those of the best designs."""
-    folder = target(plan.experiment.name, out, "exploration")
+    folder = report_folder(plan.experiment.name, out, "exploration")
     jobs = jobs or available_cores()
     print(f"{plan.experiment.name}: {plan.combinations:,} points, by {', '.join(spec.objectives)} → {folder}", flush=True)
     from archsim.base.files import sole_writer

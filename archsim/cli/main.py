@@ -157,16 +157,13 @@ def _add_experiment(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
+    if not arguments.dry_run and arguments.point is None:
+        print(f"reading {arguments.file} ...", file=sys.stderr, flush=True)  # before anything is imported that takes time
     from archsim.cli.sweep import sweep_command
-    from archsim.cli.sweep_points import refuse_point, sweep_points_command
     from archsim.specs.loading.library import load_planned
-    from archsim.specs.sweeps.plan import SweepPlan
 
     planned = load_planned(arguments.file, arguments.overrides)
-    if isinstance(planned, SweepPlan):
-        return sweep_points_command(planned, arguments.out, arguments.jobs, arguments.dry_run, arguments.point, arguments.scheduler)
-    refuse_point(arguments.point)
-    return sweep_command(planned, arguments.out, arguments.jobs, arguments.dry_run, arguments.scheduler)
+    return sweep_command(planned, arguments.out, arguments.jobs, arguments.dry_run, arguments.point, arguments.scheduler)
 
 
 def _optimum(arguments: argparse.Namespace) -> int:

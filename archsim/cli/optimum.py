@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archsim.cli.printing import tell_compiling
-from archsim.cli.report_folder import target, tell_replaced
+from archsim.cli.report_folder import report_folder, tell_replaced
 from archsim.specs.experiment import ExperimentSpec
 
 OK = 0
@@ -18,7 +18,7 @@ def optimum_command(experiment: ExperimentSpec, out: str | None, most_steps: int
     from archsim.studies.optimum.distances import Bounds, distances
     from archsim.studies.optimum.page import Measured, write_optimum
 
-    folder = target(experiment.name, out, "optimum")
+    folder = report_folder(experiment.name, out, "optimum")
     tell_replaced(folder, None)
     prepared = prepare(experiment)
     refuse_misfits(prepared.runs)

@@ -3,104 +3,96 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.cores import available_cores
-from archsim.base.errors import ArchsimError
-from archsim.cli.printing import console, grid, print_notes, tell_compiling
-from archsim.cli.report_folder import target, tell_replaced
+from archsim.base.errors import SpecError
+from archsim.cli.printing import print_notes, tell_compiling
+from archsim.cli.report_folder import report_folder, tell_replaced
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.sweeps.plan import SweepPlan, plan_without_axes
+from archsim.specs.text.yaml import dump_yaml
 
 if TYPE_CHECKING:
+    from archsim.runs.plan import Selection
     from archsim.runs.results import Results
 
 OK, REFUSED, INTERRUPTED = 0, 2, 130
-_GB = 1e9
 
 
 def sweep_command(
-    experiment: ExperimentSpec, out: str | None, jobs: int | None, dry_run: bool, scheduler: str | None = None
+    planned: ExperimentSpec | SweepPlan, out: str | None, jobs: int | None, dry_run: bool, point: int | None = None, scheduler: str | None = None
 ) -> int:
-    """Run what is missing, write the report, print the speed-ups."""
-    head = f"{experiment.name}: {_counted(experiment.runs, 'run')}"
-    if dry_run:
-        print(head, flush=True)
-        return _print_runs(experiment)
-    folder = target(experiment.name, out)
-    jobs = jobs or available_cores()
+    """Run what is missing, write the report, print its best; or only list what would run, or print one point as an experiment."""
+    plan = planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
+    if point is not None:
+        return _print_point(plan, point)
+    folder = report_folder(plan.experiment.name, out)
     # Before anything heavy is imported: something is on the screen at once.
-    doers = _counted(jobs, "job") if scheduler is None else scheduler
-    print(f"{head}, {doers} → {folder}", flush=True)
-    tell_replaced(folder, experiment.resolved())
+    doers = _counted(jobs or available_cores(), "job") if scheduler is None else scheduler
+    print(f"{plan.experiment.name}: {_size(plan)}{'' if dry_run else f', {doers} → {folder}'}", flush=True)
+    if dry_run:
+        return _dry_run(plan)
+    tell_replaced(folder, plan.given())
     tell_compiling()
     from archsim.cli.progress import watcher
-    from archsim.runs.sweep import sweep
 
     try:
         with watcher() as watching:
-            results = sweep(experiment, folder, jobs, watching, scheduler)
+            watching.phase("loading the simulator")
+            from archsim.runs.plan import select
+            from archsim.runs.sweep import sweep_selected
+
+            selection = select(plan, watching.phase)
+            results = sweep_selected(selection, folder, jobs, watching, scheduler)
     except KeyboardInterrupt:
-        print(
-            f"\ninterrupted; the runs that have ended are kept in {folder}: the same command goes on", file=sys.stderr
-        )
+        print(f"\ninterrupted; the runs that have ended are kept in {folder}: the same command goes on", file=sys.stderr)
         return INTERRUPTED
-    _print_speedups(results, [policy.name for policy in experiment.policies])
-    print_result_notes(results.runs.rows, experiment.systems)
-    if experiment.engine == "analytical":
-        from archsim.cli.compare import write_sample
-
-        write_sample(experiment, folder)
-    _print_page(folder)
+    _report(selection, results, folder)
     return OK
 
 
-def _print_runs(experiment: ExperimentSpec) -> int:
-    """The runs, and how the weights of each lie in the memory of its fullest die."""
-    from archsim.runs.capacity import rooms
-    from archsim.runs.sweep import prepare
+def _report(selection: Selection, results: Results, folder: Path) -> None:
+    """Print what came out, sample the event engine where another was asked, write the page."""
+    from archsim.cli.compare import write_sample, write_sample_of_points
+    from archsim.cli.sweep_tables import print_best, print_dropped, print_speedups
+    from archsim.studies.sweep_page import write_sweep_page
 
-    table = grid("system", "model", "batch", "policy", "assumptions")
-    for title in ("fullest die", "weights GB", "bound GB", "left GB", "fits"):
-        table.add_column(title, justify="right")
-    every = list(rooms(prepare(experiment).runs))
-    for room in every:
-        run, bound = room.run, room.fit.bound_bytes
-        table.add_row(
-            *(
-                run.system.name,
-                run.model.name,
-                str(run.batch),
-                run.policy.name,
-                run.assumptions.label,
-                str(room.fullest_die),
-            ),
-            *(f"{size / _GB:.1f}" for size in (room.demand_bytes, bound, bound - room.demand_bytes)),
-            "no" if room.problem else "yes" if room.bounded else "not limited",
-        )
-    console().print(table)
-    problems = dict.fromkeys(room.problem for room in every if room.problem)
-    if problems:
-        raise ArchsimError("\n".join(problems))
+    plan = selection.plan
+    if plan.sweep.axes:
+        print_dropped(selection)
+        print_best(plan, results)
+        write_sample_of_points(plan, selection.kept, folder)
+        print(f"results: {folder / 'results.parquet'}")
+    else:
+        print_speedups(results, [policy.name for policy in plan.experiment.policies])
+        if plan.experiment.engine == "analytical":
+            write_sample(plan.experiment, folder)
+    page, notes = write_sweep_page(selection, folder)
+    print_notes(notes)
+    print(f"report: {page}")
+
+
+def _dry_run(plan: SweepPlan) -> int:
+    """What would run: of an experiment every run, and how it lies in memory; of a sweep with axes the first points."""
+    from archsim.cli.sweep_tables import print_dropped, print_points, print_rooms
+    from archsim.runs.plan import select
+
+    if not plan.sweep.axes:
+        print_rooms(select(plan, refuse=False).runs())
+        return OK
+    selection = select(plan)
+    print_dropped(selection)
+    print_points(selection)
     return OK
 
 
-def _print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of every policy over base; in tokens/s where the experiment has no base."""
-    table = grid("system", "model", "batch", "assumptions")
-    for policy in policies:
-        table.add_column(policy, justify="right")
-    cells: dict[tuple, dict[str, str]] = {}
-    for row in results.runs.rows:
-        speedup, throughput = row["speedup_vs_base"], row["throughput_tokens_per_s"]
-        shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
-        cells.setdefault(tuple(str(row[name]) for name in ("system", "model", "batch", "assumptions")), {})[
-            row["policy"]
-        ] = shown
-    for combination, shown in cells.items():
-        table.add_row(*combination, *shown.values())
-    console().print(table)
+def _print_point(plan: SweepPlan, point: int) -> int:
+    if not plan.sweep.axes:
+        raise SpecError(f"--point {point}: the experiment has no sweep")
+    sys.stdout.write(dump_yaml(plan.resolved(plan.point(point))))
+    return OK
 
 
 def print_result_notes(rows, systems) -> None:
@@ -112,10 +104,11 @@ def print_result_notes(rows, systems) -> None:
     print_notes(drawn_notes(rows))
 
 
-def _print_page(folder: Path) -> None:
-    from archsim.report.page import write_report
-
-    print(f"report: {write_report(folder)}")
+def _size(plan: SweepPlan) -> str:
+    if not plan.sweep.axes:
+        return _counted(plan.combinations, "run")
+    axes = len(plan.sweep.axes)
+    return f"{axes} {'axis' if axes == 1 else 'axes'}, {plan.combinations:,} points"
 
 
 def _counted(number: int, noun: str) -> str:

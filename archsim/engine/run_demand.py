@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from archsim.base.kernels import free
-from archsim.base.threads import LayerCrew
+from archsim.base.threads import LayerThreads
 from archsim.policies.prediction.free_heatmap import FreeHeatmap
 from archsim.policies.prediction.heatmap import Predictor
 from archsim.workload.demand import Demand, build_demand, stacked
@@ -78,10 +78,10 @@ class Origins:
         """The counts of all steps so far, which are forgotten: uint16 or int32[step, layer, die, expert]."""
         return stacked(self._steps, self._shape, np.uint16)
 
-    def add(self, piece: StepTokens, crew: LayerCrew) -> None:
-        crew.run(_count_origins, piece.experts, self._die[piece.request], self._now)
+    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+        layer_threads.run(_count_origins, piece.experts, self._die[piece.request], self._now)
 
-    def end(self, iteration: int, crew: LayerCrew) -> None:
+    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
         self._steps.append(_narrow(self._now))
         self._now = np.zeros(self._shape, np.int32)
 

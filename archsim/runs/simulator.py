@@ -14,14 +14,15 @@ from archsim.engine.loop import Replay
 from archsim.engine.run_demand import RunDemand, build_run_demand
 from archsim.policies.prediction.heatmap import Predictor
 from archsim.policies.registry import build_policy
-from archsim.runs.economics import activity_of, build_costs, economics, work_of
-from archsim.runs.measures import measure_dies, measure_links, measure_run
+from archsim.runs.columns import measured
+from archsim.runs.measure import Finished
 from archsim.runs.results import Record
 from archsim.runs.run import DemandSpec, Run, generated_digest
 from archsim.workload import TokenSource, Trace, draw_requests, open_trace
 from archsim.workload.demand_cache import cached_demand
 from archsim.workload.generated.traffic_presets import generated_traffic
 from archsim.workload.layers import some_layers
+from archsim.workload.store import column_cache
 
 ENGINES = {"event": EventEngine, "analytical": AnalyticalEngine}
 
@@ -41,17 +42,12 @@ class Simulator:
         begin = time.perf_counter()
         outcome = replay.run()
         wall_s = time.perf_counter() - begin
-        dies, links = measure_dies(outcome), measure_links(outcome)
-        source = self._source(run.demand)
-        row = measure_run(run, replay.demands, source.label, outcome)
-        row |= {"drawn_from": float(source.requests) if run.batch > source.requests else None}
-        row |= work_of(run.model, run.assumptions, dies, links)
-        row |= economics(activity_of(run.model, row), build_costs(run.system))
+        finished = Finished(run, replay.demands, self._source(run.demand), outcome)
         return {
             "run": run.key,
-            "row": row,
-            "dies": dies,
-            "links": links,
+            "row": measured(finished),
+            "dies": finished.dies,
+            "links": finished.links,
             "host": {
                 "wall_s": round(wall_s, 6),
                 "host": platform.node(),
@@ -104,7 +100,8 @@ class Simulator:
             return self._traffic[1]
         key = spec.workload.trace, spec.model.name
         if key not in self._traces:
-            self._traces[key] = open_trace(spec.workload.trace, spec.model, spec.workload.reader)
+            stored = column_cache.load(spec.stored_trace)
+            self._traces[key] = stored or open_trace(spec.workload.trace, spec.model, spec.workload.reader)
         return some_layers(self._traces[key], layers)
 
 

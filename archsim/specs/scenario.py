@@ -24,8 +24,13 @@ class Scenario:
 
     @property
     def own_functions(self) -> tuple[str, ...]:
-        """Users' own code that runs, ``package.module:function`` each: rules of the policy, the topology, the execution, blocks of the system."""
-        rules = [rule.name for part in PARTS if (rule := getattr(self.policy, part)).is_function]
-        topology = [self.system.topology.name] if self.system.topology.is_function else []
-        executions = [self.assumptions.execution] if ":" in self.assumptions.execution else []
-        return (*rules, *topology, *executions, *(block.name for block in self.system.blocks))
+        """Users' own code that runs, ``package.module:function`` each."""
+        return own_functions(self.system, self.policy, self.assumptions)
+
+
+def own_functions(system: SystemSpec, policy: PolicySpec, assumptions: AssumptionsSpec) -> tuple[str, ...]:
+    """Users' own code in a scenario: rules of the policy, topology and blocks of the system, the execution."""
+    rules = [rule.name for part in PARTS if (rule := getattr(policy, part)).is_function]
+    topology = [system.topology.name] if system.topology.is_function else []
+    executions = [assumptions.execution] if ":" in assumptions.execution else []
+    return (*rules, *topology, *executions, *(block.name for block in system.blocks))

@@ -12,17 +12,17 @@ from typing import Protocol
 import numpy as np
 
 from archsim.base.kernels import free
-from archsim.base.threads import LayerCrew
+from archsim.base.threads import LayerThreads
 from archsim.workload.trace import StepTokens, TokenSource, draw_requests
 
 
 class Watcher(Protocol):
     """Sees the routing of a batch while it is summed."""
 
-    def add(self, piece: StepTokens, crew: LayerCrew) -> None:
-        """Rows of an iteration, in the order of the source. crew: threads that share the layers of kernels."""
+    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+        """Rows of an iteration, in the order of the source. layer_threads: they share the layers of kernels."""
 
-    def end(self, iteration: int, crew: LayerCrew) -> None:
+    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
         """An iteration is complete; from 0 on, none is left out."""
 
 
@@ -75,7 +75,7 @@ def build_demand(
     """
     requests = draw_requests(source.requests, batch, seed)
     layers, experts = len(source.layer_ids), source.num_experts
-    crew = LayerCrew(layers, threads)
+    layer_threads = LayerThreads(layers, threads)
     every_tokens: list[np.ndarray] = []
     every_order: list[np.ndarray] = []
     prefill_rows = np.zeros(batch, np.int64)
@@ -84,15 +84,15 @@ def build_demand(
         order = np.full((layers, experts), -1, np.int16)
         seen = np.zeros(layers, np.int64)
         for piece in pieces:
-            crew.run(_count, piece.experts, seen, tokens, order)
+            layer_threads.run(_count, piece.experts, seen, tokens, order)
             for watcher in watchers:
-                watcher.add(piece, crew)
+                watcher.add(piece, layer_threads)
             if iteration == 0:
                 prefill_rows += np.bincount(piece.request, minlength=batch)
         every_tokens.append(tokens)
         every_order.append(order)
         for watcher in watchers:
-            watcher.end(iteration, crew)
+            watcher.end(iteration, layer_threads)
     routed = np.flatnonzero(prefill_rows)
     return Demand(
         tokens=stacked(every_tokens, (layers, experts), np.int32),

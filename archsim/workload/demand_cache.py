@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from archsim.base.code_digest import source_digest
+from archsim.base.code_digest import numbers_digest
 from archsim.base.files import drafted
 from archsim.workload.demand import Demand
 from archsim.workload.store import column_cache
@@ -32,7 +32,7 @@ def folder() -> Path:
 
 def cached_demand(kind: type[Kind], name: str, build: Callable[[], Kind]) -> Kind:
     """The demand that `build` makes: a dataclass of arrays, None and numbers. name: tells it from every other of the same code."""
-    file = folder() / f"{hashlib.sha256(f'{source_digest()} {name}'.encode()).hexdigest()}.npz"
+    file = folder() / f"{hashlib.sha256(f'{numbers_digest()} {name}'.encode()).hexdigest()}.npz"
     demand = _load(kind, file)
     if demand is None:
         begin = time.perf_counter()

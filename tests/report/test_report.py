@@ -18,7 +18,7 @@ from archsim.report.layers import told
 from archsim.report.page import render, write_report
 from archsim.report.tables import results, ties
 from archsim.report.units import BYTE_UNITS, factor, plain_factor, prefixed, scaled, signed_percent, significant
-from archsim.runs.results import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
+from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
 from archsim.specs.loading.library import load_assumptions
 
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")

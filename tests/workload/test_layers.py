@@ -10,7 +10,7 @@ from support.trace_files import TOY, save_npz, toy_requests
 from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.engine.run_demand import build_run_demand
 from archsim.runs.capacity import rooms
-from archsim.runs.point_sweep import select
+from archsim.runs.plan import select
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import prepare, simulate
 from archsim.specs.loading.library import load_experiment, load_model, load_sweep
@@ -113,7 +113,8 @@ def test_keys_tell_the_layers_and_are_as_before_without(tmp_path):
     assert len({whole.key, some.key, one_run(tmp_path, "workload.layers=4").key}) == 3
     assert whole.demand.key != some.demand.key
     assert "layers" not in whole.demand.key[1]
-    told = replace(whole, workload=whole.workload.model_copy(update={"layers": None}))
+    scenario = replace(whole.scenario, workload=whole.workload.model_copy(update={"layers": None}))
+    told = replace(whole, scenario=scenario)
     assert told.key == whole.key
 
 

@@ -6,7 +6,7 @@ Rules: Yu et al., ISCA 2026 (arXiv 2510.05497v4), as in the published simulator.
 import numpy as np
 
 from archsim.base.kernels import free
-from archsim.base.threads import LayerCrew
+from archsim.base.threads import LayerThreads
 from archsim.policies.prediction.heatmap import Predictor
 from archsim.workload.demand import stacked
 from archsim.workload.trace import StepTokens, TokenSource
@@ -33,18 +33,18 @@ class FreeHeatmap:
         """The rows of all steps so far, which are forgotten: uint8[step, layer, expert, ceil(E/8)]."""
         return stacked(self._rows, self._hot.shape, np.uint8)
 
-    def add(self, piece: StepTokens, crew: LayerCrew) -> None:
+    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
         """Count the pairs that end in this piece: between prefill tokens, and between decode steps from the 2nd on."""
         wanted = piece.iteration - 1 if piece.iteration else 0
         same = np.concatenate([[False], piece.request[1:] == piece.request[:-1]])
         follows = same | (self._last_iteration[piece.request] == wanted)
         if piece.iteration != 1:
-            crew.run(_count_pairs, piece.experts, piece.request, same, follows, self._last, self._heat, self._changed)
+            layer_threads.run(_count_pairs, piece.experts, piece.request, same, follows, self._last, self._heat, self._changed)
         ends = np.concatenate([~same[1:], [True]])
         self._last[piece.request[ends]] = piece.experts[ends]
         self._last_iteration[piece.request[ends]] = piece.iteration
 
-    def end(self, iteration: int, crew: LayerCrew) -> None:
+    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
         """Predict for a step; nothing is predicted in iteration 0."""
         if iteration == 0:
             self._rows.append(np.zeros_like(self._hot))

@@ -1,6 +1,7 @@
 """Open a recorded trace, whatever its layout; large ones are converted once."""
 
 import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from archsim.workload.trace import Trace
 
 CACHED_BYTES = 4 << 20
 """Sources of at least this size are kept as columns in the cache; smaller ones are read anew within a second."""
+SETTLED_S = 2.0
+"""Files that have not changed for so long are told by size and time of change: file systems count time in steps up to this."""
 
 
 def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) -> Trace:
@@ -38,7 +41,7 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
     read, files = _reader_of(location)
     if sum(file.stat().st_size for file in files) < CACHED_BYTES:
         return read(location, model, str(path))
-    key = _key(files, model)
+    key = column_cache.remembered(_signature(files, model), lambda: _key(files, model))
     trace = column_cache.load(key) or column_cache.store(key, read(location, model, str(path)))
     return replace(trace, source=str(path))
 
@@ -60,15 +63,29 @@ def _assembled(location: Path, model: ModelSpec, source: str, reader: str | None
     return assembled(found.items(location, model), model, name, source)
 
 
+def _signature(files: list[Path], model: ModelSpec) -> str | None:
+    """Names the files by path, size and time of change; None where one has changed so lately that it might again, unseen."""
+    digest = hashlib.sha256(repr(_shape(model)).encode())
+    for file in files:
+        status = file.stat()
+        if time.time() - status.st_mtime < SETTLED_S:
+            return None
+        digest.update(f"{file.absolute()} {status.st_size} {status.st_mtime_ns} ".encode())
+    return digest.hexdigest()
+
+
 def _key(files: list[Path], model: ModelSpec) -> str:
     """Names the content of the files, and what it is checked against."""
-    shape = (model.name, model.aliases, model.layers, model.moe_layer_ids, model.experts, model.top_k)
-    digest = hashlib.sha256(repr(shape).encode())
+    digest = hashlib.sha256(repr(_shape(model)).encode())
     for file in files:
         with file.open("rb") as stream:
             digest.update(f"{'/'.join(file.absolute().parts[-5:])} ".encode())
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()
+
+
+def _shape(model: ModelSpec) -> tuple:
+    return model.name, model.aliases, model.layers, model.moe_layer_ids, model.experts, model.top_k
 
 
 def _beside(location: Path) -> str:
