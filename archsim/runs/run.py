@@ -96,11 +96,6 @@ class Run:
         return key_of(self, plain_text)
 
     @property
-    def scenario(self) -> Scenario:
-        """What the engine simulates."""
-        return Scenario(self.system, self.model, self.assumptions, self.policy, self.workload, self.batch)
-
-    @property
     def code(self) -> str:
         """Names the code that the run executes; a result of other code is not reused."""
         return code_of(self.scenario.own_functions + self.columns)
