@@ -13,6 +13,7 @@ FLOORS = [
     ("calibration.laws",),
     ("archsim.workload", "archsim.models"),
     ("archsim.policies",),
+    ("archsim.balancers",),
     ("microarch",),
     ("archsim.engine",),
     ("archsim.runs",),
