@@ -1,7 +1,7 @@
 """Balancers of MoE load as pure functions: arrays in, named tuples of arrays out; ties go to the lowest index.
 
-The policies call the same functions. ``docs/policies.md`` lists them; each states its shapes, its errors and its source.
-A ValueError says what is wrong with the input and what would fit.
+The policies call the same functions. ``docs/policies.md`` lists them; each states its shapes, its errors and its
+source. A ValueError says what is wrong with the input and what would fit.
 """
 
 from archsim.policies.allocation.harmoeny import harmoeny

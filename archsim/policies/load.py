@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 
 def checked_load(load: ArrayLike, shape: Sequence[str], name: str = "load") -> np.ndarray:
-    """``load`` as float64 with one axis for each name in ``shape``; ValueError if it is not finite, negative or of another shape."""
+    """``load`` as float64[shape]; ValueError if it is not finite, negative or of another number of dimensions."""
     array = np.asarray(load, dtype=np.float64)
     wanted = f"{name}[{', '.join(shape)}]"
     if array.ndim != len(shape):
@@ -28,7 +28,9 @@ def checked_tokens(tokens: ArrayLike, shape: Sequence[str], name: str = "tokens"
     """``tokens`` as int64[shape]; ValueError if any is negative or not whole, or the shape is another."""
     array = whole(checked_load(tokens, shape, name))
     if array.dtype != np.int64:
-        raise ValueError(f"{name} has entries that are not whole numbers; expected {name}[{', '.join(shape)}] of whole tokens")
+        raise ValueError(
+            f"{name} has entries that are not whole numbers; expected {name}[{', '.join(shape)}] of whole tokens"
+        )
     return array
 
 
@@ -49,7 +51,7 @@ def checked_name(value: str, name: str, known: Sequence[str]) -> str:
 def balancedness(load: ArrayLike) -> float | np.ndarray:
     """Mean / max over the last axis of ``load[..., gpu]``, in (0, 1]; 1.0 where nothing is to do.
 
-    CRAFT, section 2.3 and Algorithm 1. A number for one load, else float64[...]. ValueError for negative loads.
+    CRAFT, section 3.1 and Algorithm 1. A number for one load, else float64[...]. ValueError for negative loads.
     """
     mean, most = _mean_and_max(load)
     return _ratio(mean, most)

@@ -34,7 +34,14 @@ def eplb_inputs(draw):
     gpus, groups = nodes * gpus_per_node, nodes * groups_per_node
     experts = groups * group
     replicas = -(-experts // gpus) * gpus + gpus * draw(st.integers(0, 3))
-    return draw(loads(draw(st.integers(1, 3)), experts)), replicas, groups, nodes, gpus, draw(st.sampled_from([None, True, False]))
+    return (
+        draw(loads(draw(st.integers(1, 3)), experts)),
+        replicas,
+        groups,
+        nodes,
+        gpus,
+        draw(st.sampled_from([None, True, False])),
+    )
 
 
 @quick
@@ -73,7 +80,9 @@ def test_eplb_works_layer_by_layer_and_on_ratios_alone(given, power):
     scaled = balancers.eplb(load * 2.0**power, *sizes)
     assert (plan.physical_to_logical == scaled.physical_to_logical).all()
     for layer in range(len(load)):
-        assert (balancers.eplb(load[layer : layer + 1], *sizes).physical_to_logical[0] == plan.physical_to_logical[layer]).all()
+        assert (
+            balancers.eplb(load[layer : layer + 1], *sizes).physical_to_logical[0] == plan.physical_to_logical[layer]
+        ).all()
 
 
 def test_eplb_of_a_layer_without_load_gives_redundant_slots_to_the_first_expert():
@@ -83,7 +92,9 @@ def test_eplb_of_a_layer_without_load_gives_redundant_slots_to_the_first_expert(
 @st.composite
 def shared_experts(draw):
     gpus, experts = draw(small), draw(st.integers(1, 10))
-    holders = draw(st.lists(st.lists(st.integers(0, gpus - 1), min_size=1, max_size=4), min_size=experts, max_size=experts))
+    holders = draw(
+        st.lists(st.lists(st.integers(0, gpus - 1), min_size=1, max_size=4), min_size=experts, max_size=experts)
+    )
     return draw(loads(experts)), holders, gpus
 
 
@@ -119,10 +130,17 @@ def test_lplb_agrees_with_a_general_solver(seed, gpus, experts):
 
     generator = np.random.default_rng(seed)
     load = generator.lognormal(0, 1.5, experts) * (generator.random(experts) < 0.9)
-    holders = [generator.choice(gpus, min(gpus, generator.integers(1, 4)), replace=False).tolist() for _ in range(experts)]
+    holders = [
+        generator.choice(gpus, min(gpus, generator.integers(1, 4)), replace=False).tolist() for _ in range(experts)
+    ]
     gpu, expert = np.concatenate(holders), np.repeat(np.arange(experts), list(map(len, holders)))
     copies = np.arange(len(gpu))
-    above = csc_array((np.append(np.ones(len(gpu)), -np.ones(gpus)), (np.append(gpu, np.arange(gpus)), np.append(copies, np.full(gpus, len(gpu))))))
+    above = csc_array(
+        (
+            np.append(np.ones(len(gpu)), -np.ones(gpus)),
+            (np.append(gpu, np.arange(gpus)), np.append(copies, np.full(gpus, len(gpu)))),
+        )
+    )
     once = csc_array((np.ones(len(gpu)), (expert, copies)), shape=(experts, len(gpu) + 1))
     solved = linprog(np.append(np.zeros(len(gpu)), 1.0), above, np.zeros(gpus), once, load, method="highs")
     assert balancers.lplb(load, holders, gpus).max_load == pytest.approx(solved.fun, rel=1e-6, abs=1e-9)
@@ -134,14 +152,25 @@ def gains(layers):
 
 
 @quick
-@given(st.integers(1, 4).flatmap(gains), st.integers(0, 14), st.sampled_from(["gain", "replicas_times_gain"]), st.booleans())
+@given(
+    st.integers(1, 4).flatmap(gains),
+    st.integers(0, 14),
+    st.sampled_from(["gain", "replicas_times_gain"]),
+    st.booleans(),
+)
 def test_craft_budget_is_best_of_all_plans(gain, capacity, objective, exactly):
     layers = len(next(iter(gain.values())))
 
     def worth(plan):
-        return sum(gain[r][layer] * (r if objective == "replicas_times_gain" else 1) for layer, r in enumerate(plan) if r)
+        return sum(
+            gain[r][layer] * (r if objective == "replicas_times_gain" else 1) for layer, r in enumerate(plan) if r
+        )
 
-    plans = [plan for plan in product((0, *gain), repeat=layers) if (sum(plan) == capacity if exactly else sum(plan) <= capacity)]
+    plans = [
+        plan
+        for plan in product((0, *gain), repeat=layers)
+        if (sum(plan) == capacity if exactly else sum(plan) <= capacity)
+    ]
     budget = "exactly" if exactly else "at_most"
     if not plans:
         with pytest.raises(ValueError, match="exactly"):
@@ -183,12 +212,20 @@ def test_greedy_placement_keeps_capacities(gpus, experts, extra, data):
 def routings(draw):
     ranks, each = draw(small), draw(st.integers(1, 4))
     k = draw(st.integers(1, min(3, ranks * each)))
-    ids = [draw(arrays(np.int64, (draw(st.integers(0, 12)), k), elements=st.integers(-1, ranks * each - 1))) for _ in range(ranks)]
+    ids = [
+        draw(arrays(np.int64, (draw(st.integers(0, 12)), k), elements=st.integers(-1, ranks * each - 1)))
+        for _ in range(ranks)
+    ]
     return ids, ranks, each
 
 
 @quick
-@given(routings(), st.sampled_from(["routed", "routed_plus_local"]), st.sampled_from(["visited", "all", "sglang_dynamic"]), seeds)
+@given(
+    routings(),
+    st.sampled_from(["routed", "routed_plus_local"]),
+    st.sampled_from(["visited", "all", "sglang_dynamic"]),
+    seeds,
+)
 def test_waterfill_gives_each_token_one_open_rank(given, score, candidates, seed):
     ids, ranks, each = given
     plan = balancers.waterfill(ids, ranks, each, score, candidates, seed)
@@ -207,7 +244,14 @@ def test_waterfill_gives_each_token_one_open_rank(given, score, candidates, seed
 
 
 @quick
-@given(st.data(), st.integers(1, 20), small, st.integers(1, 8), st.integers(0, 12), st.sampled_from(["score", "order", "reverse_order", "random"]))
+@given(
+    st.data(),
+    st.integers(1, 20),
+    small,
+    st.integers(1, 8),
+    st.integers(0, 12),
+    st.sampled_from(["score", "order", "reverse_order", "random"]),
+)
 def test_drop_keeps_exactly_what_fits(data, count, experts, top_k, capacity, keep):
     scores = data.draw(loads(count, experts)) + 0.5
     chosen = balancers.drop(scores, top_k, count)
@@ -242,7 +286,9 @@ def test_one_round_of_reroute_is_drop_where_scores_differ(seed, count, experts, 
 def test_expert_capacity_holds_all_tokens_of_an_even_load(hundredths, count, top_k, experts):
     capacity = balancers.expert_capacity(hundredths / 100, count, top_k, experts)
     assert capacity == max(1, -(-hundredths * count * top_k // (100 * experts)))
-    assert balancers.expert_capacity(hundredths / 100, count, top_k, experts, "floor") == hundredths * count * top_k // (100 * experts)
+    assert balancers.expert_capacity(
+        hundredths / 100, count, top_k, experts, "floor"
+    ) == hundredths * count * top_k // (100 * experts)
 
 
 @quick
@@ -281,7 +327,11 @@ def test_libra_plan_keeps_homes_and_slots(given, rule):
 
 
 @quick
-@given(libra_inputs(), st.sampled_from(["literal", "restart", "literal_integer_tokens", "restart_integer_tokens"]), st.sampled_from([0.0, 0.01]))
+@given(
+    libra_inputs(),
+    st.sampled_from(["literal", "restart", "literal_integer_tokens", "restart_integer_tokens"]),
+    st.sampled_from([0.0, 0.01]),
+)
 def test_libra_shard_conserves_tokens_and_never_loads_more(given, rule, epsilon):
     load, home, slots, local = given
     holds = balancers.libra_plan(load, home, slots, local).holds
@@ -347,7 +397,12 @@ def test_dup_takes_the_best_of_all_copies_at_each_step(data, experts, gpus, slot
     holds = np.arange(experts)[:, None] // -(-experts // gpus) == np.arange(gpus)
     own = holds.sum(axis=0)
     for expert, gpu, change, most in plan.steps:
-        feasible = [(e, g) for e in range(experts) for g in range(gpus) if not holds[e, g] and holds[:, g].sum() < own[g] + slots]
+        feasible = [
+            (e, g)
+            for e in range(experts)
+            for g in range(gpus)
+            if not holds[e, g] and holds[:, g].sum() < own[g] + slots
+        ]
         after = []
         for e, g in feasible:
             tried = holds.copy()

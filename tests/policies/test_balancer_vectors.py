@@ -18,7 +18,9 @@ def pairs(mask):
 
 def run_eplb(case):
     given = case["input"]
-    return balancers.eplb(given["weight"], given["num_replicas"], given["num_groups"], given["num_nodes"], given["num_gpus"])
+    return balancers.eplb(
+        given["weight"], given["num_replicas"], given["num_groups"], given["num_nodes"], given["num_gpus"]
+    )
 
 
 @vectors("eplb")
@@ -67,7 +69,9 @@ def test_craft_budget(case, budget, objective, named):
             balancers.craft_budget(given["T"], given["capacity"], objective, budget)
         return
     replicas = balancers.craft_budget(given["T"], given["capacity"], objective, budget).tolist()
-    reached = sum(given["T"][str(r)][layer] * (1 if objective == "gain" else r) for layer, r in enumerate(replicas) if r)
+    reached = sum(
+        given["T"][str(r)][layer] * (1 if objective == "gain" else r) for layer, r in enumerate(replicas) if r
+    )
     assert reached == pytest.approx(expected["optimum"], rel=1e-9)
     assert len(replicas) == given["num_layers"] and {str(r) for r in replicas} <= {"0", *given["T"]}
     assert sum(replicas) == given["capacity"] if budget == "exactly" else sum(replicas) <= given["capacity"]
@@ -157,7 +161,10 @@ def test_drop_and_reroute(case):
         assert pairs(kept) == result["kept"]
         assert chosen - kept.sum() == result["dropped_slots"]
     if given["gamma"] is not None:
-        assert balancers.expert_capacity(given["gamma"], len(limits[0]), given["top_k"], limits[0].shape[1]) == given["capacity_C"]
+        assert (
+            balancers.expert_capacity(given["gamma"], len(limits[0]), given["top_k"], limits[0].shape[1])
+            == given["capacity_C"]
+        )
 
 
 @vectors("capacity_aware", "capacity")
@@ -171,7 +178,9 @@ def test_drop_experts(case):
     load, count = case["input"]["load"], case["input"]["drop_count"]
     ids = balancers.drop_experts(load, count)
     assert ids.tolist() == case["expected"]["dropped_experts"]
-    assert np.sum(np.take(load, ids)) / np.sum(load) == pytest.approx(case["expected"]["dropped_load_fraction"], rel=1e-9)
+    assert np.sum(np.take(load, ids)) / np.sum(load) == pytest.approx(
+        case["expected"]["dropped_load_fraction"], rel=1e-9
+    )
     assert np.delete(load, ids).max() == case["expected"]["max_load_after"]
 
 
@@ -182,7 +191,9 @@ def test_libra_plan(case, rule, named):
     plan = balancers.libra_plan(given["expert_load"], given["home_gpu"], given["N"], given["L"], rule)
     assert plan.holds.T.tolist() == expected["M"]
     assert plan.load.tolist() == pytest.approx(expected["load_after"], rel=1e-9)
-    assert (plan.holds.sum(axis=1) - np.bincount(given["home_gpu"], minlength=len(plan.holds))).tolist() == expected["extras_per_gpu"]
+    assert (plan.holds.sum(axis=1) - np.bincount(given["home_gpu"], minlength=len(plan.holds))).tolist() == expected[
+        "extras_per_gpu"
+    ]
     first = balancers.libra_plan(given["expert_load"], given["home_gpu"], given["L"], given["L"], rule)
     assert first.load.tolist() == expected["load_before_phase2"]
 
@@ -240,7 +251,10 @@ def test_harmoeny(case, rule, named):
     assert plan.load.tolist() == expected["final_load"]
     assert plan.moves.tolist() == expected["moves"]
     assert balancers.imbalance(plan.load) == pytest.approx(expected["imbalance"], rel=1e-9)
-    assert balancers.harmoeny(given["tokens"], given["num_gpus"], 10**9, rule).load.tolist() == case["expected"]["start_load"]
+    assert (
+        balancers.harmoeny(given["tokens"], given["num_gpus"], 10**9, rule).load.tolist()
+        == case["expected"]["start_load"]
+    )
 
 
 COSTS = {"linear": lambda tokens: tokens, "roofline": lambda tokens: max(40, tokens) if tokens else 0}

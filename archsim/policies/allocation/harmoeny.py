@@ -1,5 +1,6 @@
-"""HarMoEny: tokens leave overloaded GPUs in portions worth fetching an expert for (Doucet et al., HarMoEny, Algorithm 2; libra, section 2).
+"""HarMoEny: tokens leave overloaded GPUs in portions that are worth fetching an expert for.
 
+Doucet et al., HarMoEny, Algorithm 2, and its published code; described in Libra, section 2.
 Every expert starts on its home GPU e // (experts / GPUs). A destination fetches the experts that it does not hold.
 """
 
@@ -21,10 +22,11 @@ class Schedule(NamedTuple):
 def harmoeny(tokens: ArrayLike, gpus: int, threshold: int, rule: str = "released") -> Schedule:
     """Balance ``tokens[source, expert]`` towards floor(total / gpus) by moves from the most to the least loaded GPU.
 
-    A destination never ends above that average, so the largest load never grows. It stops where the destination has no room
-    for ``threshold`` tokens or fewer are to be moved. ``rule``: what is moved next. "released": the expert with most
-    tokens on the GPU, all senders together, as the published code; "paper": the sender with most tokens there and its
-    largest expert (Algorithm 2). Ties to the lowest index. ValueError: experts that do not divide among GPUs.
+    A destination never ends above that average, so the largest load never grows. It stops where the destination has
+    no room for ``threshold`` tokens or fewer are to be moved. ``rule``: what is moved next. "released": the expert
+    with most tokens on the GPU, all senders together, as the published code; "paper": the sender with most tokens
+    there and its largest expert (Algorithm 2). Ties to the lowest index. ValueError: experts that do not divide among
+    GPUs.
     """
     tokens = checked_tokens(tokens, ("source", "expert"))
     checked_count(gpus, "gpus")
@@ -56,9 +58,10 @@ def harmoeny(tokens: ArrayLike, gpus: int, threshold: int, rule: str = "released
 
 
 def _released(here: np.ndarray, surplus: int, room: int, threshold: int) -> list[tuple[int, int, int]]:
-    """(source, expert, tokens) to move off a GPU: its largest expert, from the largest senders, while there are surplus and room."""
+    """(source, expert, tokens) to move: the largest expert, its largest senders first, while surplus and room last."""
     expert = int(here.sum(axis=0).argmax())
-    left, chosen = here[:, expert].copy(), []
+    left = here[:, expert].copy()
+    chosen: list[tuple[int, int, int]] = []
     if left.sum() < threshold:
         return chosen
     while surplus > 0 and room > 0 and left.max() > 0:

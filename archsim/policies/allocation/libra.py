@@ -1,6 +1,8 @@
-"""Libra: which experts each GPU copies for the next layer, then how remote tokens are shared (libra, section 3, appendices B and C).
+"""Libra: which experts each GPU copies for the next layer, then how remote tokens are shared.
 
-A token runs on its own GPU if that holds its expert, otherwise on the expert's home, until sharding moves it to another holder.
+Libra, section 3, appendices B and C.
+A token runs on its own GPU if that holds its expert, otherwise on the expert's home, until sharding moves it to
+another holder.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ class Sharding(NamedTuple):
 
 
 def libra_plan(load: ArrayLike, home: ArrayLike, slots: int, local: int, rule: str = "literal") -> ReplicaPlan:
-    """Copy up to ``slots`` experts to every GPU (libra, Algorithm 1: N = ``slots``, L = ``local``).
+    """Copy up to ``slots`` experts to every GPU (Libra, Algorithm 1: N = ``slots``, L = ``local``).
 
-    ``load[gpu, expert]``: tokens on a GPU that want the expert, as predicted; ``home[expert]`` a GPU. First each GPU copies the ``local``
-    experts homed elsewhere that its tokens want most. Then the most loaded GPU above the mean lends the expert of its own
-    for which most remote tokens come, to the least loaded GPU without it and with a free slot, whose tokens for it become local. ``rule``:
-    "literal" does so only if that GPU stays within the mean, as printed, and ends at the first that would not;
-    "prose" without that test (section 3.2). Ties to the lowest index. ValueError: ``local`` above ``slots``, homes unknown.
+    ``load[gpu, expert]``: tokens on a GPU that want the expert, as predicted; ``home[expert]`` a GPU. First each GPU
+    copies the ``local`` experts homed elsewhere that its tokens want most. Then the most loaded GPU above the mean
+    lends the expert of its own for which most remote tokens come, to the least loaded GPU without it and with a free
+    slot, whose tokens for it become local. ``rule``: "literal" does so only if that GPU stays within the mean, as
+    printed, and ends at the first that would not; "prose" without that test (section 3.2). Ties to the lowest index.
+    ValueError: ``local`` above ``slots``, homes unknown.
     """
     wanted = whole(checked_load(load, ("gpu", "expert")))
     checked_name(rule, "rule", ("literal", "prose"))
@@ -62,8 +65,12 @@ def libra_plan(load: ArrayLike, home: ArrayLike, slots: int, local: int, rule: s
 
 def _checked_home(home: ArrayLike, gpus: int, experts: int) -> np.ndarray:
     home = np.asarray(home)
-    if home.shape != (experts,) or (experts and (home.dtype.kind not in "iu" or not 0 <= home.min() <= home.max() < gpus)):
-        raise ValueError(f"home has shape {home.shape}; expected the home GPU 0..{gpus - 1} of each of {experts} experts")
+    if home.shape != (experts,) or (
+        experts and (home.dtype.kind not in "iu" or not 0 <= home.min() <= home.max() < gpus)
+    ):
+        raise ValueError(
+            f"home has shape {home.shape}; expected the home GPU 0..{gpus - 1} of each of {experts} experts"
+        )
     return home.astype(np.int64)
 
 
@@ -74,8 +81,10 @@ def _load_at_home(wanted: np.ndarray, home: np.ndarray, holds: np.ndarray) -> np
     return result
 
 
-def _next_copy(wanted: np.ndarray, home: np.ndarray, holds: np.ndarray, load: np.ndarray, slots: int) -> tuple[int, int, int] | None:
-    """(from, expert, to), or None where no GPU is above the mean, has remote tokens, or finds a GPU with a free slot."""
+def _next_copy(
+    wanted: np.ndarray, home: np.ndarray, holds: np.ndarray, load: np.ndarray, slots: int
+) -> tuple[int, int, int] | None:
+    """(from, expert, to); None where no GPU is above the mean, has remote tokens, or finds a GPU with a free slot."""
     gpus = len(load)
     origin = int(load.argmax())
     remote = np.where(home == origin, np.where(holds, 0, wanted).sum(axis=0), -1)
@@ -88,15 +97,21 @@ def _next_copy(wanted: np.ndarray, home: np.ndarray, holds: np.ndarray, load: np
 
 
 def libra_shard(
-    holds: ArrayLike, local_load: ArrayLike, remote_load: ArrayLike, bound: float, epsilon: float = 0.0, rule: str = "literal"
+    holds: ArrayLike,
+    local_load: ArrayLike,
+    remote_load: ArrayLike,
+    bound: float,
+    epsilon: float = 0.0,
+    rule: str = "literal",
 ) -> Sharding:
-    """Move remote tokens between holders until no GPU is above (1 + ``epsilon``) * ``bound`` (libra, Algorithm 2).
+    """Move remote tokens between holders until no GPU is above (1 + ``epsilon``) * ``bound`` (Libra, Algorithm 2).
 
-    ``holds[gpu, expert]``; ``local_load[gpu]`` stays; ``remote_load[gpu, expert]`` is what a GPU runs for others. Each GPU above ``bound``,
-    the most loaded first, offers its experts, the largest first, to the least loaded other holder; that takes as much as fits under
-    ``bound``, and the next GPU's turn comes. ``rule``: "literal" finishes the round with loads ordered at its start, as printed;
-    "restart" orders anew after each move (section 3.3). "..._integer_tokens": a holder takes floor(room) tokens. Ties to the
-    lowest index. No GPU rises above ``bound``, so the largest load never grows. ValueError: shapes that differ.
+    ``holds[gpu, expert]``; ``local_load[gpu]`` stays; ``remote_load[gpu, expert]`` is what a GPU runs for others.
+    Each GPU above ``bound``, the most loaded first, offers its experts, the largest first, to the least loaded other
+    holder; that takes as much as fits under ``bound``, and the next GPU's turn comes. ``rule``: "literal" finishes
+    the round with loads ordered at its start, as printed; "restart" orders anew after each move (section 3.3).
+    "..._integer_tokens": a holder takes floor(room) tokens. Ties to the lowest index. No GPU rises above ``bound``,
+    so the largest load never grows. ValueError: shapes that differ.
     """
     checked_name(rule, "rule", SHARD_RULES)
     remote = checked_load(remote_load, ("gpu", "expert"), "remote_load").copy()
@@ -129,7 +144,9 @@ def libra_shard(
     return Sharding(load, np.array(moves, float).reshape(-1, 4))
 
 
-def _next_move(origin: int, held: np.ndarray, remote: np.ndarray, load: np.ndarray, bound: float, room_of) -> tuple[int, int, float] | None:
+def _next_move(
+    origin: int, held: np.ndarray, remote: np.ndarray, load: np.ndarray, bound: float, room_of
+) -> tuple[int, int, float] | None:
     """(expert, to, tokens) that a GPU gives away; None if no other holder has room."""
     experts = np.flatnonzero(remote[origin] > 0)
     for expert in experts[np.argsort(-remote[origin, experts], kind="stable")]:

@@ -1,7 +1,8 @@
-"""Waterfill: which rank runs the shared expert for each token (waterfill_lplb, section 2; SGLang's implementation).
+"""Waterfill: which rank runs the shared expert for each token (SGLang's Waterfill).
 
-Ranks are filled with shared slots up to a common waterline. A token draws among its candidates in proportion to what is
-missing there, other ranks than its own counting 10/11, as they cost a transfer.
+The SGLang article on Waterfill and LPLB, "Waterfill Dispatch Strategy". Ranks are filled with shared slots up to a
+common waterline. A token draws among its candidates in proportion to what is missing there, other ranks than its own
+counting 10/11, as they cost a transfer.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ def waterfill(
 ) -> SharedPlan:
     """Give every token of ``topk_ids[source] = int[token, k]`` a rank for its shared expert.
 
-    Expert e lives on rank e // ``experts_per_rank``; ids of -1 are padding; a token without a valid id gets no shared slot (-1).
-    ``load_score``: what a rank's slack is counted from, "routed" slots or "routed_plus_local" (its own tokens as well, as SGLang
-    does). The waterline is ceil((all scores + shared slots) / ranks); shared slots are routed slots // k, as in SGLang, which is the
-    tokens but for padding. ``candidates``: "visited" the ranks of the token's experts and its own; "all"; "sglang_dynamic" all if no
-    score is above the waterline, else visited. Where all of a token's weights are 0 it goes to its own rank, or on to each candidate whose
-    score is less than 10/11 of the best so far. Draws depend on ``seed`` alone. SGLang's static mode is one call for each
-    source with the others' tokens left out and candidates "all".
+    Expert e lives on rank e // ``experts_per_rank``; ids of -1 are padding; a token without a valid id gets no shared
+    slot (-1). ``load_score``: what a rank's slack is counted from, "routed" slots or "routed_plus_local" (its own
+    tokens as well, as SGLang does). The waterline is ceil((all scores + shared slots) / ranks); shared slots are
+    routed slots // k, as in SGLang, which is the tokens but for padding. ``candidates``: "visited" the ranks of the
+    token's experts and its own; "all"; "sglang_dynamic" all if no score is above the waterline, else visited. Where
+    all of a token's weights are 0 it goes to its own rank, or on to each candidate whose score is less than 10/11 of
+    the best so far. Draws depend on ``seed`` alone. SGLang's static mode is one call for each source with the others'
+    tokens left out and candidates "all".
 
     ValueError: sources that are not ``ranks`` in number, ids outside -1..experts - 1, different k.
     """
@@ -73,7 +75,9 @@ def waterfill(
 def _stacked(topk_ids: Sequence[ArrayLike], ranks: int, experts: int) -> tuple[np.ndarray, np.ndarray]:
     """(ids int64[token, k], source int64[token]) of all sources one after the other."""
     if len(topk_ids) != ranks:
-        raise ValueError(f"topk_ids has {len(topk_ids)} sources; expected one for each of {ranks} ranks, [] for an idle one")
+        raise ValueError(
+            f"topk_ids has {len(topk_ids)} sources; expected one for each of {ranks} ranks, [] for an idle one"
+        )
     tables = [np.asarray(table) for table in topk_ids]
     filled = [table for table in tables if table.size]
     if any(table.ndim != 2 or table.dtype.kind not in "iu" for table in filled):

@@ -21,7 +21,7 @@ class GreedyPlacement(NamedTuple):
     experts: list[np.ndarray]  # [gpu] int64: what a GPU holds, in the order of assignment; a copy each
 
 
-def craft_balancedness(loads: ArrayLike, plan: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
+def craft_balancedness(loads: ArrayLike, plan: Sequence[Sequence[ArrayLike]]) -> np.ndarray:
     """Balancedness of every batch under a placement, float64[batch, layer] (CRAFT, Algorithm 1, the inner loops).
 
     ``loads[batch, layer, expert]``; ``plan[layer][gpu]`` lists experts, one entry a copy (two on one GPU count twice).
@@ -31,14 +31,16 @@ def craft_balancedness(loads: ArrayLike, plan: Sequence[Sequence[Sequence[int]]]
     loads = checked_load(loads, ("batch", "layer", "expert"), "loads")
     batches, layers, experts = loads.shape
     if len(plan) != layers:
-        raise ValueError(f"plan has {len(plan)} layers, loads {layers}; expected plan[layer][gpu] for each layer of loads")
+        raise ValueError(
+            f"plan has {len(plan)} layers, loads {layers}; expected plan[layer][gpu] for each layer of loads"
+        )
     result = np.ones((batches, layers))
     for layer, gpus in enumerate(plan):
         result[:, layer] = balancedness(loads[:, layer] @ _shares(gpus, experts, layer))
     return result
 
 
-def _shares(gpus: Sequence[Sequence[int]], experts: int, layer: int) -> np.ndarray:
+def _shares(gpus: Sequence[ArrayLike], experts: int, layer: int) -> np.ndarray:
     """float64[expert, gpu] the part of an expert's load that a GPU gets."""
     count = np.zeros((experts, len(gpus)))
     for gpu, held in enumerate(gpus):
@@ -52,15 +54,17 @@ def _shares(gpus: Sequence[Sequence[int]], experts: int, layer: int) -> np.ndarr
     return count / copies[:, None]
 
 
-def craft_gain(loads: ArrayLike, gpus: int, nodes: int = 1, counts: Sequence[int] | None = None) -> dict[int, np.ndarray]:
-    """Mean balancedness over batches that r replicas in a layer gain over none, {r: float64[layer]} (CRAFT, Algorithm 1).
+def craft_gain(
+    loads: ArrayLike, gpus: int, nodes: int = 1, counts: Sequence[int] | None = None
+) -> dict[int, np.ndarray]:
+    """Mean balancedness that r replicas in a layer gain over none, {r: float64[layer]} (CRAFT, Algorithm 1).
 
-    ``loads[batch, layer, expert]``. ``counts``: the r to try, by default 1, 2, 4, ... up to ``gpus`` (section 4.2.1). Each
-    placement is chosen by the sum over batches and judged batch by batch. GPUs' capacities are `craft_assign`'s of
-    experts + r in every layer: they hold one expert more or less where that does not divide.
+    ``loads[batch, layer, expert]``. ``counts``: the r to try, by default 1, 2, 4, ... up to ``gpus`` (section 4.2.1).
+    Each placement is chosen by the sum over batches and judged batch by batch. GPUs' capacities are `craft_assign`'s
+    of experts + r in every layer: they hold one expert more or less where that does not divide.
     """
     loads = checked_load(loads, ("batch", "layer", "expert"), "loads")
-    checked_count(gpus, "gpus")
+    gpus = checked_count(gpus, "gpus")
     counts = [2**i for i in range(gpus.bit_length())] if counts is None else [checked_count(r, "count") for r in counts]
     _, layers, experts = loads.shape
     total, reached = loads.sum(axis=0), {}
@@ -74,10 +78,10 @@ def craft_gain(loads: ArrayLike, gpus: int, nodes: int = 1, counts: Sequence[int
 def craft_budget(
     gain: Mapping[int, ArrayLike], capacity: int, objective: str = "gain", budget: str = "at_most"
 ) -> np.ndarray:
-    """Replicas of every layer, int64[layer]: 0 or one of ``gain``'s counts, ``capacity`` in all, so that most is gained.
+    """Replicas of every layer, int64[layer]: 0 or one of ``gain``'s counts, so that most is gained.
 
     ``gain[replicas][layer]``: what so many replicas gain in a layer. ``objective``: "gain" sums gains (CRAFT, section
-    4.2.2); "replicas_times_gain" sums replicas * gain (as Algorithm 2 is printed). ``budget``: "at_most" or "exactly"
+    4.2.1); "replicas_times_gain" sums replicas * gain (as Algorithm 2 is printed). ``budget``: "at_most" or "exactly"
     ``capacity``. Dynamic programming, exact; of equal plans the one that replicates less in later layers.
 
     ValueError: unknown names, gains of unequal length, or a capacity that no choice uses exactly.
@@ -89,7 +93,9 @@ def craft_budget(
     value = {int(r): np.asarray(gains, dtype=np.float64) for r, gains in gain.items()}
     shapes = {gains.shape for gains in value.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 1:
-        raise ValueError(f"gain has rows of shapes {sorted(shapes)}; expected {{replicas: [gain of layer, ...]}} of one length")
+        raise ValueError(
+            f"gain has rows of shapes {sorted(shapes)}; expected {{replicas: [gain of layer, ...]}} of one length"
+        )
     if not all(np.isfinite(gains).all() for gains in value.values()):
         raise ValueError("gain has entries that are no finite numbers")
     if objective == "replicas_times_gain":
@@ -113,7 +119,10 @@ def _best_counts(counts: list[int], value: dict[int, np.ndarray], capacity: int,
             choice[layer, r:][better] = r
     if not np.isfinite(best[capacity]):
         reached = np.flatnonzero(np.isfinite(best))
-        raise ValueError(f"no choice of {counts} for {layers} layers makes exactly {capacity} replicas; the most below is {reached[-1]}")
+        raise ValueError(
+            f"no choice of {counts} for {layers} layers makes exactly {capacity} replicas; "
+            f"the most below is {reached[-1]}"
+        )
     replicas, left = np.zeros(layers, np.int64), capacity
     for layer in reversed(range(layers)):
         replicas[layer] = choice[layer, left]
@@ -125,9 +134,9 @@ def craft_assign(experts_per_layer: ArrayLike, gpus: int, nodes: int = 1) -> np.
     """How many experts every GPU holds in every layer, int64[layer, gpu] (CRAFT, Algorithm 3).
 
     ``experts_per_layer``: experts and replicas together, so that all that does not divide is spread. Each layer's
-    remainder goes to the GPUs that got least so far; of equal ones to every floor(i * tied / needed)-th, which spreads it
-    over nodes, whose GPUs are neighbours (Figure 7; the wording of the appendix, "including endpoints", does not give it).
-    Totals of GPUs differ by at most 1 after every layer.
+    remainder goes to the GPUs that got least so far; of equal ones to every floor(i * tied / needed)-th, which
+    spreads it over nodes, whose GPUs are neighbours (Figure 7; the wording of the appendix, "including endpoints",
+    does not give it). Totals of GPUs differ by at most 1 after every layer.
     """
     experts = np.asarray(experts_per_layer)
     if experts.ndim != 1 or (experts.size and experts.dtype.kind not in "iu") or (experts < 0).any():
@@ -150,7 +159,7 @@ def craft_assign(experts_per_layer: ArrayLike, gpus: int, nodes: int = 1) -> np.
 
 
 def greedy_placement(load: ArrayLike, gpus: int, extra: int, capacity: ArrayLike) -> GreedyPlacement:
-    """Copies of a layer's experts and their GPUs (CRAFT, section 4.2.3: capacity-aware greedy placement).
+    """Copies of a layer's experts and their GPUs (CRAFT, section 4.2.2, greedy placement).
 
     ``load[expert]``. ``extra`` copies go one by one to the largest load per copy; then the most loaded copy goes to the
     least loaded GPU that holds less than ``capacity[gpu]``. Ties to the lowest index. ValueError: too little capacity.
@@ -163,7 +172,10 @@ def greedy_placement(load: ArrayLike, gpus: int, extra: int, capacity: ArrayLike
         raise ValueError(f"capacity has shape {capacity.shape}; expected slots >= 0 of each of {gpus} GPUs")
     copies = len(load) + extra
     if capacity.sum() < copies or not len(load):
-        raise ValueError(f"{len(load)} experts and {extra} replicas in {capacity.sum()} slots; expected one expert or more, and {copies} slots or more")
+        raise ValueError(
+            f"{len(load)} experts and {extra} replicas in {capacity.sum()} slots; "
+            f"expected one expert or more, and {copies} slots or more"
+        )
 
     from archsim.policies.placement.replicas import pack, replicate
 
@@ -171,4 +183,4 @@ def greedy_placement(load: ArrayLike, gpus: int, extra: int, capacity: ArrayLike
     into, place = (each[0] for each in pack(given.load, capacity))
     in_order = given.expert[0][np.lexsort((place, into))]
     ends = np.cumsum(np.bincount(into, minlength=gpus))
-    return GreedyPlacement(given.count[0], np.split(in_order, ends[:-1]))
+    return GreedyPlacement(given.number[0], np.split(in_order, ends[:-1]))

@@ -32,8 +32,8 @@ def eplb(
     ``hierarchical``: None chooses it where ``nodes`` divides ``groups``; False: all experts are one group on one node.
     Ties go to the lowest expert and GPU; a layer without load gives all redundant slots to each node's first expert.
 
-    ValueError: ``replicas`` is less than the experts or no multiple of ``gpus``; hierarchical: ``nodes`` does not divide
-    ``groups`` and ``gpus``, or ``groups`` the experts; load that is negative or of another shape.
+    ValueError: ``replicas`` is less than the experts or no multiple of ``gpus``; hierarchical: ``nodes`` does not
+    divide ``groups`` and ``gpus``, or ``groups`` the experts; load that is negative or of another shape.
     """
     load = checked_load(load, ("layer", "expert"))
     for name, value in (("replicas", replicas), ("groups", groups), ("nodes", nodes), ("gpus", gpus)):
@@ -48,12 +48,13 @@ def eplb(
     from archsim.policies.placement.replicas import replicate
 
     expert = _experts_by_node(load, groups, nodes)
-    copies = replicate(np.take_along_axis(load, expert, axis=1).reshape(layers * nodes, -1), replicas // nodes)
+    by_node = layers * nodes, experts // nodes
+    copies = replicate(np.take_along_axis(load, expert, axis=1).reshape(by_node), replicas // nodes)
     slot = _pack_evenly(copies.load, gpus // nodes)
     of_node = _arranged(copies.expert, slot)
-    held = np.take_along_axis(expert.reshape(layers * nodes, -1), of_node, axis=1).reshape(layers, replicas)
+    held = np.take_along_axis(expert.reshape(by_node), of_node, axis=1).reshape(layers, replicas)
     rank = _arranged(copies.rank, slot).reshape(layers, replicas)
-    count = _arranged(copies.count.reshape(layers, experts), expert)
+    count = _arranged(copies.number.reshape(layers, experts), expert)
     slots = np.full((layers, experts, count.max(initial=1)), -1, np.int64)
     slots[np.arange(layers)[:, None], held, rank] = np.arange(replicas)
     return EplbPlacement(held, slots, count)
@@ -63,14 +64,24 @@ def _check_sizes(experts: int, replicas: int, groups: int, nodes: int, gpus: int
     if experts < 1:
         raise ValueError("load has no experts; expected load[layer, expert] of one expert or more")
     if replicas < experts:
-        raise ValueError(f"{replicas} replicas cannot hold {experts} experts; the least that fits {gpus} GPUs is {-(-experts // gpus) * gpus}")
+        raise ValueError(
+            f"{replicas} replicas cannot hold {experts} experts; "
+            f"the least that fits {gpus} GPUs is {-(-experts // gpus) * gpus}"
+        )
     if replicas % gpus:
         below, above = replicas // gpus * gpus, -(-replicas // gpus) * gpus
         fits = f"{below} or {above}" if below >= experts else str(above)
         raise ValueError(f"{replicas} replicas do not divide among {gpus} GPUs; {fits} would")
-    for many, what, few, by in ((groups, "groups", nodes, "nodes"), (gpus, "GPUs", nodes, "nodes"), (experts, "experts", groups, "groups")):
+    for many, what, few, by in (
+        (groups, "groups", nodes, "nodes"),
+        (gpus, "GPUs", nodes, "nodes"),
+        (experts, "experts", groups, "groups"),
+    ):
         if many % few:
-            raise ValueError(f"{many} {what} do not divide among {few} {by}, as hierarchical placement needs; hierarchical=False does without")
+            raise ValueError(
+                f"{many} {what} do not divide among {few} {by}, as hierarchical placement needs; "
+                "hierarchical=False does without"
+            )
 
 
 def _experts_by_node(load: np.ndarray, groups: int, nodes: int) -> np.ndarray:
@@ -83,7 +94,7 @@ def _experts_by_node(load: np.ndarray, groups: int, nodes: int) -> np.ndarray:
 
 
 def _pack_evenly(load: np.ndarray, bins: int) -> np.ndarray:
-    """int64[row, item] the place of every item if bins of equal size are filled; one item a bin: item i in bin i, as upstream."""
+    """int64[row, item] the place of every item in bins of one size; of size 1: item i in bin i, as upstream."""
     from archsim.policies.placement.replicas import pack
 
     rows, items = load.shape

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from archsim.policies.load import checked_count, checked_load
 
-# Maxima of sums of rounded costs: what differs by less than this part of the whole load is a tie.
+# Loads are sums of rounded costs: those that differ by less than this part of themselves are ties.
 TIE = 1e-12
 
 
@@ -30,24 +30,24 @@ def remap(cost: ArrayLike, gpus: int) -> PrefillPlacement:
     """
     cost = checked_load(cost, ("expert",), "cost")
     most = -(-len(cost) // checked_count(gpus, "gpus"))
-    load, held, steps = np.zeros(gpus), [[] for _ in range(gpus)], np.zeros((len(cost), 4))
-    tie = TIE * cost.sum()
+    held: list[list[int]] = [[] for _ in range(gpus)]
+    load, steps = np.zeros(gpus), np.zeros((len(cost), 4))
     for step, expert in enumerate(np.argsort(-cost, kind="stable")):
         before = load.max()
         open_load = np.where([len(each) < most for each in held], load, np.inf)
-        gpu = int(np.argmax(open_load <= open_load.min() + tie))
-        held[gpu].append(expert)
+        gpu = int(np.argmax(open_load <= open_load.min() * (1 + TIE)))
+        held[gpu].append(int(expert))
         load[gpu] += cost[expert]
         steps[step] = expert, gpu, load.max() - before, load.max()
     return PrefillPlacement([np.sort(np.array(each, np.int64)) for each in held], steps, load)
 
 
 def dup(load: ArrayLike, gpus: int, slots: int, cost: Callable[[float], float]) -> PrefillPlacement:
-    """Contiguous experts and ``slots`` copies a GPU, each the (expert, GPU) that lowers the largest load most, or raises it least.
+    """Contiguous experts and ``slots`` copies a GPU, each where it leaves the largest load lowest.
 
-    ``load[expert]``: tokens. ``cost(tokens)`` >= 0: what one copy takes; each of c copies has 1 / c of the tokens. Expert e
-    starts on GPU e // ceil(experts / gpus). All slots are filled as the algorithm is printed, also where the largest load
-    grows, until every GPU holds every expert. Ties to the lowest expert, then to the lowest GPU.
+    ``load[expert]``: tokens. ``cost(tokens)`` >= 0: what one copy takes; each of c copies has 1 / c of the tokens.
+    Expert e starts on GPU e // ceil(experts / gpus). All slots are filled as the algorithm is printed, also where the
+    largest load grows, until every GPU holds every expert. Ties to the lowest expert, then to the lowest GPU.
     """
     tokens = checked_load(load, ("expert",))
     checked_count(gpus, "gpus")
@@ -64,7 +64,7 @@ def dup(load: ArrayLike, gpus: int, slots: int, cost: Callable[[float], float]) 
             break
         most = _largest_after(total, holds, now, after)
         least = most[feasible].min()
-        expert, gpu = divmod(int(np.argmax(feasible & (most <= least + TIE * total.sum()))), gpus)
+        expert, gpu = divmod(int(np.argmax(feasible & (most <= least * (1 + TIE)))), gpus)
         holds[expert, gpu] = True
         free[gpu] -= 1
         steps.append((expert, gpu, most[expert, gpu] - total.max(), most[expert, gpu]))

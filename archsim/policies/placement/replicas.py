@@ -1,6 +1,7 @@
-"""The two greedy steps under EPLB and CRAFT: give out copies, pack copies. Compiled, for many rows (layers, nodes) at once.
+"""The two greedy steps under EPLB and CRAFT: give out copies, pack copies. Compiled, for many rows at once.
 
-Both are deepseek-ai/EPLB's (commit d52c72d), with ties to the lowest index. Import this module where it is used: it loads numba.
+Both are deepseek-ai/EPLB's (commit d52c72d), with ties to the lowest index. Import this module where it is used: it
+loads numba.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 
 from archsim.base.kernels import kernel
 
-# Pack loads are sums of rounded quotients. Sums that differ by less than this part of a row's load are ties.
+# Loads of bins are sums of rounded quotients: those that differ by less than this part of themselves are ties.
 TIE = 1e-12
 
 
@@ -20,12 +21,12 @@ class Copies(NamedTuple):
 
     expert: np.ndarray  # int64[row, copy]
     rank: np.ndarray  # int64[row, copy] 0 for an expert's first copy
-    count: np.ndarray  # int64[row, expert]
+    number: np.ndarray  # int64[row, expert] copies of an expert
     load: np.ndarray  # float64[row, copy] of one copy: the expert's load / its copies
 
 
 def replicate(load: np.ndarray, copies: int) -> Copies:
-    """``copies`` >= experts in all: one each, then again and again one to the largest load per copy. load: float64[row, expert]."""
+    """``copies`` of experts, load float64[row, expert]: one each, then one by one to the largest load per copy."""
     rows, experts = load.shape
     expert, rank = np.zeros((2, rows, copies), np.int64)
     expert[:, :experts] = np.arange(experts)
@@ -42,8 +43,7 @@ def pack(load: np.ndarray, capacity: np.ndarray) -> tuple[np.ndarray, np.ndarray
     rows, bins = len(load), len(capacity)
     into, place = np.zeros((2, *load.shape), np.int64)
     order = np.argsort(-load, axis=1, kind="stable")
-    tie = TIE * load.sum(axis=1)
-    _fill_bins(load, order, capacity, tie, np.zeros((rows, bins)), np.zeros((rows, bins), np.int64), into, place)
+    _fill_bins(load, order, capacity, np.zeros((rows, bins)), np.zeros((rows, bins), np.int64), into, place)
     return into, place
 
 
@@ -63,13 +63,13 @@ def _give_copies(load, each, count, expert, rank):
 
 
 @kernel
-def _fill_bins(load, order, capacity, tie, filled, items, into, place):
+def _fill_bins(load, order, capacity, filled, items, into, place):
     for row in range(len(load)):
         for item in order[row]:
             best = -1
             for candidate in range(len(capacity)):
                 if items[row, candidate] < capacity[candidate]:
-                    if best < 0 or filled[row, candidate] < filled[row, best] - tie[row]:
+                    if best < 0 or filled[row, candidate] < filled[row, best] * (1.0 - TIE):
                         best = candidate
             into[row, item], place[row, item] = best, items[row, best]
             filled[row, best] += load[row, item]

@@ -1,7 +1,9 @@
-"""Lina: the next layer's experts from the path that a token took through the layers before (libra, section 2 and appendix A).
+"""Lina: the next layer's experts from the path that a token took through the layers before.
 
-A table for each layer, counted over recorded tokens: which experts followed the top-1 experts of the last ``path_length`` layers.
-An unseen path loses its oldest layer until what is left was seen, at last nothing: then the layer's popularity counts.
+As Libra, section 2 and appendix A, describes its baseline.
+A table for each layer, counted over recorded tokens: which experts followed the top-1 experts of the last
+``path_length`` layers. An unseen path loses its oldest layer until what is left was seen, at last nothing: then the
+layer's popularity counts.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ class _Paths(NamedTuple):
 
     key: np.ndarray  # int64[path], ascending: number of the path less its oldest layer * experts + expert of that layer
     begin: np.ndarray  # int64[path + 1] into follows
-    follows: np.ndarray  # int64[...] experts seen after the path, the most frequent first, the lowest first among equal ones
+    follows: (
+        np.ndarray
+    )  # int64[...] experts seen after the path, the most frequent first, the lowest first among equal ones
 
 
 class LinaTable(NamedTuple):
@@ -30,8 +34,9 @@ class LinaTable(NamedTuple):
     def predict(self, top1: ArrayLike, top_k: int) -> np.ndarray:
         """The ``top_k`` experts that follow each token most often, int64[layer, token, top_k]; layer 0 has no path: -1.
 
-        ``top1[layer, token]``: of layer i, only layers before it are read. Where a path was followed by fewer experts, those of the next
-        shorter one come behind, at last unseen ones; ties to the lowest id. ValueError: other layers or experts than fitted.
+        ``top1[layer, token]``: of layer i, only layers before it are read. Where a path was followed by fewer
+        experts, those of the next shorter one come behind, at last unseen ones; ties to the lowest id. ValueError:
+        other layers or experts than fitted.
         """
         checked_count(top_k, "top_k")
         if top_k > self.experts:
@@ -80,14 +85,14 @@ def lina_fit(top1: ArrayLike, path_length: int, experts: int) -> LinaTable:
 
 
 def uniform_split(tokens: int, copies: int) -> np.ndarray:
-    """``tokens`` over an expert's copies, int64[copy]: as even as can be, the first copies take the remainder (libra, section 2)."""
+    """``tokens`` over an expert's copies, int64[copy], the remainder on the first (Libra, section 2)."""
     checked_count(tokens, "tokens", least=0)
     each, rest = divmod(int(tokens), checked_count(copies, "copies"))
     return each + (np.arange(copies) < rest).astype(np.int64)
 
 
 def device_share(popularity: ArrayLike, devices: int) -> np.ndarray:
-    """Devices that an expert's popularity (a fraction of all tokens) is worth, float64[expert] (Lina; libra, section 2)."""
+    """Devices that an expert's popularity, a fraction of all tokens, is worth, float64[expert] (Lina)."""
     return checked_load(popularity, ("expert",), "popularity") * checked_count(devices, "devices")
 
 
