@@ -114,6 +114,7 @@ def libra_shard(
     so the largest load never grows. ValueError: shapes that differ.
     """
     checked_name(rule, "rule", SHARD_RULES)
+    bound, epsilon = float(bound), float(epsilon)
     remote = checked_load(remote_load, ("gpu", "expert"), "remote_load").copy()
     held = np.asarray(holds).astype(bool)
     load = checked_load(local_load, ("gpu",), "local_load") + remote.sum(axis=1)
