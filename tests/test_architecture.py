@@ -14,6 +14,7 @@ FLOORS = [
     ("archsim.specs",),
     ("archsim.workload", "archsim.models"),
     ("archsim.policies",),
+    ("archsim.balancers",),
     ("microarch",),
     ("archsim.engine",),
     ("archsim.runs",),
