@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from conftest import shared_path
+
+from support.shared import shared_path
 
 FOLDER = shared_path() / "reference" / "policies"
 
