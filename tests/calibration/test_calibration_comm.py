@@ -20,7 +20,8 @@ from calibration.measure.backend import Machine, MeasureError, PointError, Timin
 from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
 from calibration.measure.recording import Recording
 from calibration.measure.session import Tally, measure
-from calibration.measurements.reading import Measurements, read_measurements
+from calibration.measurements.adapters.dispatches import WITHIN_A_NODE
+from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
 from calibration.measurements.schema import TABLES
 from calibration.validate.comm_errors import errors_with, table_of, transfer_errors
 
@@ -124,10 +125,10 @@ def public(shared):
 class TestPublicSets:
     def test_every_file_is_read_without_a_problem(self, public):
         told = [problem for found in public.values() for problem in found.problems]
-        assert [(problem.file, problem.kind) for problem in told] == [
-            ("gpu_benches_stream_vs_occupancy.csv", "warning")
-        ]
-        assert [file for found in public.values() for file in found.skipped] == ["deepep_readme_h800.csv"]
+        assert {(problem.file, problem.kind) for problem in told} <= {("gpu_benches_stream_vs_occupancy.csv", "warning")}
+        skipped = {file: why for found in public.values() for file, why in found.skipped.items()}
+        assert set(skipped) <= {"deepep_readme_h800.csv"} and UNKNOWN_LAYOUT not in skipped.values()
+        assert len(public["comm"].tables) == 2
 
     def test_send_recv_of_an_h100_node(self, public):
         rows = public["comm"].table("p2p", "h100")
@@ -144,9 +145,34 @@ class TestPublicSets:
     def test_dispatch_and_combine(self, public, variant, series):
         rows = public["comm"].table("collective", "h100")
         rows = rows[(rows["variant"] == variant) & (rows["hidden"] == 7168) & ~(rows["sms"] < 20)]
-        for errors in transfer_errors(Measurements({"collective": rows}), "h100"):
+        within = rows[rows["library_version"] == WITHIN_A_NODE]
+        found = transfer_errors(Measurements({"collective": within}), "h100")
+        assert len(found) == 2
+        for errors in found:
             assert errors.series >= series
             assert errors.mean <= 0.02
+
+    # Normal misses the 2 % of the others: the exchange of counts takes 30 to 50 us, at random (on 8 nodes up to 17 ms).
+    @pytest.mark.parametrize("variant, allowed", [("low_latency", 0.02), ("normal", 0.03)])
+    def test_dispatch_and_combine_between_nodes(self, public, variant, allowed):
+        rows = public["comm"].table("collective", "h100")
+        rows = rows[(rows["variant"] == variant) & (rows["nodes"] > 1)]
+        if not len(rows):
+            pytest.skip("needs measurements between nodes")
+        found = transfer_errors(Measurements({"collective": rows}), "h100")
+        assert {f"{nodes:g} nodes" in errors.name for nodes in set(rows["nodes"]) for errors in found} == {True, False}
+        assert max(errors.mean for errors in found) <= allowed
+
+    def test_laws_of_an_all_to_all_hold_what_was_measured(self, public):
+        """But for single tokens on 16 and 64 ranks, of which some took four times as long as their repetitions."""
+        rows = public["comm"].table("collective", "gb200")
+        if not len(rows):
+            pytest.skip("needs measurements of a GB200")
+        reference = Reference(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
+        calibration = CalibrationSpec(gpu="gb200", reference=reference, collectives=fit_transfers(rows, "collective"))
+        found = errors_with(calibration, Measurements({"collective": rows[rows["tokens_per_rank"] > 2]}))
+        assert len(found) == len(calibration.collectives)
+        assert np.mean([errors.mean for errors in found]) <= 0.01 and max(errors.binned_mean for errors in found) <= 0.02
 
     def test_tables_hold_the_laws(self, public):
         rows = public["comm"].table("p2p", "b200")
@@ -250,7 +276,7 @@ class TestMeasure:
         backend = FakeBackend()
         measure(backend, list(PLANS), models[:1], tmp_path, "1", console)
         found = read_measurements(tmp_path)
-        assert found.problems == [] and found.skipped == []
+        assert found.problems == [] and found.skipped == {}
         assert sum(len(rows) for rows in found.tables.values()) == backend.calls
         assert set(found.tables) == set(PLANS) and found.gpus() == ["h100"]
         [table] = [t for t in fit_transfers(found.table("p2p"), "p2p") if t.of["direction"] == "bi"]
