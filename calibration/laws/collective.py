@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from calibration.laws.choosing import ONLY_BY_NAME, newest
+from calibration.laws.choosing import ONLY_BY_NAME, LawMissing, newest
 from calibration.laws.tables import CalibrationSpec, TransferTable
 
 DISPATCH, COMBINE = "dispatch", "combine"
@@ -15,7 +15,7 @@ PREPARE, COMBINE_LOW_PRECISION = "prepare", "combine_low_precision"
 PAYLOAD_OF = MappingProxyType({DISPATCH: "fp8", COMBINE: "bf16", PREPARE: "bf16", COMBINE_LOW_PRECISION: "nvfp4"})
 # Of a value of a hidden vector: FP8 has one FP32 scale for 128 values (DeepEP, README), NVFP4 one FP8 scale for 16 (NVIDIA,
 # "Introducing NVFP4").
-BYTES_PER_VALUE = MappingProxyType({"bf16": 2.0, "fp8": 1 + 4 / 128, "nvfp4": 0.5 + 1 / 16})
+BYTES_PER_VALUE = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp8": 1 + 4 / 128, "fp8_block": 1 + 4 / 128, "nvfp4": 0.5 + 1 / 16})
 
 
 def collectives(calibration: CalibrationSpec) -> list[TransferTable]:
@@ -32,7 +32,10 @@ def sent_bytes(payload: str, tokens, top_k, hidden):
     """What one rank sends of ``tokens`` of its own, each to ``top_k`` experts on other ranks. ``payload``: of BYTES_PER_VALUE.
 
     The size that laws of dispatch and combine are of, whatever a library in fact sends (TensorRT-LLM: a vector once a rank).
+    Raises LawMissing.
     """
+    if payload not in BYTES_PER_VALUE:
+        raise LawMissing(f"the size of a value of {payload!r} is not known (known: {', '.join(BYTES_PER_VALUE)})")
     return tokens * top_k * hidden * BYTES_PER_VALUE[payload]
 
 

@@ -9,7 +9,7 @@ import pytest
 from archsim.base.errors import SpecError
 from archsim.specs.loading.calibrations import load_calibration
 from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import BYTES_PER_VALUE, PAYLOAD_OF, dispatches, payload_of
+from calibration.laws.collective import BYTES_PER_VALUE, PAYLOAD_OF, dispatches, payload_of, sent_bytes
 from calibration.laws.expert_gemm import Rates
 from calibration.laws.fused_moe import named_of, outside_ranks
 from calibration.laws.gemm import law_ns
@@ -162,7 +162,7 @@ class TestDefaults:
 
     def test_what_an_all_to_all_sends(self):
         layer = {"kernel": "nvlink_two_sided", "ranks": 64, "hidden": 7168, "top_k": 8, "experts": 256}
-        times = {dtype: laws_of("gb200").dispatch_combine("dispatch", 16384, dtype=dtype, **layer).ns for dtype in BYTES_PER_VALUE}
+        times = {dtype: laws_of("gb200").dispatch_combine("dispatch", 16384, dtype=dtype, **layer).ns for dtype in ("bf16", "fp8", "nvfp4")}
         assert times["nvfp4"] < times["fp8"] < times["bf16"]
         assert laws_of("gb200").dispatch_combine("dispatch", 16384, **layer).ns == times["fp8"]
 
@@ -238,6 +238,11 @@ def test_what_was_not_measured_is_told_with_what_was(ask, told):
     with pytest.raises(LawMissing) as raised:
         ask(laws_of("h100"))
     assert told in str(raised.value) and isinstance(raised.value, SpecError)
+
+
+def test_a_payload_of_unknown_size_is_told():
+    with pytest.raises(LawMissing, match="the size of a value of 'int4' is not known"):
+        sent_bytes("int4", 1, 8, 7168)
 
 
 def test_nothing_at_all():

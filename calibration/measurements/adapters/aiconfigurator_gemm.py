@@ -56,7 +56,7 @@ def _grid(rows: pd.DataFrame) -> pd.DataFrame:
 def _dense_projections(rows: pd.DataFrame) -> pd.DataFrame:
     """Products of attention, dense FFN, router and LM head of TRT-LLM: a library of its own.
 
-    A table has one law. With the widths of 32 to 131072 of these products in it, that of the experts' shapes would be another.
+    A table has one law. Widths of 32 to 65536 in it would move that of the experts' shapes.
     """
     return _products(rows, rows["dtype"], rows["latency_us"]).assign(
         run_id=rows["framework_version"], gpu_name=rows["gpu"], library=DENSE, library_version=rows["framework_version"]
