@@ -210,5 +210,5 @@ def _tell(measurements) -> None:
     for file, count in told.items():
         if count > MOST_TOLD:
             print(f"{file}: and {count - MOST_TOLD} more", file=sys.stderr)
-    for file in measurements.skipped:
-        print(f"{file}:1: skipped: no known layout has these columns", file=sys.stderr)
+    for file, why in measurements.skipped.items():
+        print(f"{file}:1: skipped: {why}", file=sys.stderr)

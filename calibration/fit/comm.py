@@ -13,12 +13,14 @@ import numpy as np
 import pandas as pd
 
 from calibration.fit.segments import fit_segments
+from calibration.laws.collective import PAYLOAD_OF
 from calibration.laws.tables import Quantiles, TransferTable
 
-# What tells two series apart, besides the library and its version. Sources, destinations and element types are pooled.
+# What tells two series apart, besides the library and its version. Sources, destinations and element types of collectives are
+# pooled; those of dispatch and combine are what they send.
 SERIES = {
     "p2p": ("placement", "method", "direction", "concurrent_pairs"),
-    "collective": ("op", "variant", "num_gpus", "sms", "hidden", "top_k", "experts"),
+    "collective": ("op", "variant", "num_gpus", "nodes", "sms", "hidden", "top_k", "experts", "dtype"),
     "hostpath": ("direction", "method", "pinned"),
 }
 LIBRARY = ("library", "library_version")
@@ -48,6 +50,9 @@ class Series:
 def series_of(rows: pd.DataFrame, kind: str) -> Iterator[Series]:
     """The series of a table of measurements, in a fixed order."""
     names = SERIES[kind]
+    if kind == "collective":
+        of_vectors = rows["op"].isin(list(PAYLOAD_OF))
+        rows = rows.assign(nodes=rows["nodes"].astype(float).fillna(1.0), dtype=rows["dtype"].where(of_vectors, ""))
     for key, points in rows.groupby(["gpu", *LIBRARY, *names], dropna=False, sort=True):
         gpu, library, version, *values = key
         yield Series(

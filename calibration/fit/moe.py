@@ -11,13 +11,13 @@ from calibration.fit.gemm import NS_PER_US, quantiles
 from calibration.fit.moe_between import choose
 from calibration.fit.moe_law import axes, fit_law
 from calibration.laws.between_ranks import LEAST_RANKS_TO_LEAVE_OUT
-from calibration.laws.fused_moe import POINT, SIZES, law_ns, moe_ns, named_of, outside_ranks, time_of_load
+from calibration.laws.fused_moe import EPLB, POINT, SIZES, law_ns, moe_ns, named_of, outside_ranks, time_of_load
 from calibration.laws.gemm import CORRECTION_UNIT
 from calibration.laws.rank_load import BALANCED, DRAWS_OF_POINT, load_draws, routing_of
 from calibration.laws.tables import MoeTable
-from calibration.measurements.sweeps import consensus, pools, repeatability
+from calibration.measurements.sweeps import SAME, consensus, pools, repeatability
 
-KEYS = ["model", "library", "kernel", "dtype", "distribution", *SIZES]
+KEYS = ["model", "library", "kernel", "dtype", "distribution", EPLB, *SIZES]
 
 
 def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
@@ -25,13 +25,25 @@ def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
 
     Sweeps of one release are apart where their collectors routed tokens in different ways.
     """
-    rows = rows.assign(kernel=rows["kernel"].fillna("").astype(str))
+    rows = with_defaults(rows)
     for values, mine in rows.groupby(KEYS, sort=True):
         named = dict(zip(KEYS, values, strict=True))
-        named |= {key: int(named[key]) for key in SIZES} | {"source": ", ".join(sorted(set(mine["file"])))}
+        named |= {key: int(named[key]) for key in (EPLB, *SIZES)}
         for version, sweeps in pools(mine, POINT, "latency_us_median"):
             for name, alike in _by_routing(sweeps, version, named):
-                yield {**named, "version": name}, alike
+                yield {**named, "version": name, "source": _source(mine, alike)}, alike
+
+
+def _source(rows: pd.DataFrame, sweeps: pd.DataFrame) -> str:
+    """The files that sweeps came in."""
+    named = {name for column in sweeps for name in column.split(SAME)}
+    return ", ".join(sorted(set(rows["file"][(rows["library_version"] + "/" + rows["run_id"]).isin(named)])))
+
+
+def with_defaults(rows: pd.DataFrame) -> pd.DataFrame:
+    """MoE rows with what tables are told apart by, where measurements leave it out: no kernel named, no EPLB."""
+    slots = rows[EPLB] if EPLB in rows else pd.Series(0.0, index=rows.index)
+    return rows.assign(kernel=rows["kernel"].fillna("").astype(str), **{EPLB: slots.astype(float).fillna(0.0)})
 
 
 def _by_routing(sweeps: pd.DataFrame, version: str, named: dict) -> list[tuple[str, pd.DataFrame]]:
@@ -52,7 +64,7 @@ def _logs(sweeps: pd.DataFrame) -> pd.Series:
 def fit_moe(rows: pd.DataFrame) -> tuple[MoeTable, ...]:
     """Tables of one GPU's MoE rows (of the schema), sorted."""
     tables = [fit_table(sweeps, named) for named, sweeps in moe_pools(rows)]
-    return tuple(sorted(tables, key=lambda t: (t.model, t.library, t.version, t.kernel, t.dtype, t.distribution)))
+    return tuple(sorted(tables, key=lambda t: (t.model, t.library, t.version, t.kernel, t.dtype, t.distribution, t.eplb_slots)))
 
 
 def fit_table(sweeps: pd.DataFrame, named: dict) -> MoeTable:

@@ -42,7 +42,7 @@ def fit_law(logs: pd.Series, named: dict) -> tuple[MoeLaw, str]:
     Routings are compared after a few steps; the law of the best is fitted to the end. It has a floor where the host
     launched the kernels one by one.
     """
-    routings = candidates(named["model"], named["distribution"], named["kernel"])
+    routings = candidates(named["model"], named["distribution"], named["kernel"], named["eplb_slots"])
     start, routing = START, routings[0]
     if len(routings) > 1:
         tried = {name: _search(logs, named, name, START, STEPS_TO_COMPARE) for name in routings}

@@ -12,8 +12,8 @@ from calibration.laws.tables import Fitted
 
 Table = TypeVar("Table", bound=Fitted)
 # Libraries that are taken by name, or where there is no other: the bandwidth of NCCL under XLA depends on XLA's channel
-# settings (docs/calibration.md).
-ONLY_BY_NAME = ("nccl-xla",)
+# settings (docs/calibration.md), and experts of wide EP were timed without what a whole layer does beside its products.
+ONLY_BY_NAME = ("nccl-xla", "trtllm-wideep")
 
 
 class LawMissing(SpecError):

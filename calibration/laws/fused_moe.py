@@ -14,6 +14,7 @@ from calibration.laws.tables import MoeLaw, MoeTable, shape_of
 
 POINT = ["ep", "tp", "tokens_total"]
 SIZES = ("hidden", "ffn", "experts", "top_k")  # of a layer
+EPLB = "eplb_slots"
 SLICES = 3  # of an expert: gate, up and down
 
 

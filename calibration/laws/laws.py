@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration.laws.choosing import LawMissing, Table, matching, newest
-from calibration.laws.collective import collectives, dispatches, preferred_collective, sent_bytes
+from calibration.laws.choosing import ONLY_BY_NAME, LawMissing, Table, matching, newest
+from calibration.laws.collective import collectives, dispatches, payload_of, preferred_collective, sent_bytes
 from calibration.laws.copy import link_table, nominal_bytes_per_s, preferred_copy, why_no_link
 from calibration.laws.host import HostPath, path_of
 from calibration.laws.memory import HbmReads, hbm_reads, preferred_number
@@ -124,6 +124,7 @@ class Laws:
         model: str | None = None,
         sizes: MoeSizes | None = None,
         distribution: str = "balanced",
+        eplb_slots: int = 0,
         library: str | None = None,
         version: str | None = None,
         kernel: str | None = None,
@@ -133,6 +134,7 @@ class Laws:
         """The MoE layer (gate, up, down) on the rank of an EP group that is waited for, without dispatch and combine.
 
         tokens: of the whole EP group; ep, tp: its sizes. The layer is named by ``model``, by ``sizes``, or both.
+        ``eplb_slots``: over which EPLB spread replicas of the experts; 0: every expert stays where it is.
         ``pairs`` and ``active_experts`` (float64 above 0, both or none): token-expert pairs of the rank, and how many of its experts
         get any; without them, those of the routing that ``distribution`` stands for. Raises LawMissing.
         """
@@ -142,7 +144,7 @@ class Laws:
             raise ValueError("fused_moe needs a model or the sizes of its layer")
         if (pairs is None) != (active_experts is None):
             raise ValueError("fused_moe needs both pairs and active_experts of a rank, or neither")
-        asked = {"model": model, **(sizes._asdict() if sizes else {}), "dtype": dtype, "distribution": distribution}
+        asked = {"model": model, **(sizes._asdict() if sizes else {}), "dtype": dtype, "distribution": distribution, "eplb_slots": eplb_slots}
         tables = self._matching(
             "fused MoE", self.calibration.moe, asked | {"library": library, "version": version, "kernel": kernel}
         )
@@ -200,15 +202,16 @@ class Laws:
         size_bytes: ArrayLike,
         *,
         ranks: int,
+        nodes: int | None = None,
         variant: str | None = None,
         library: str | None = None,
         version: str | None = None,
     ) -> Times:
         """all_reduce, all_gather, reduce_scatter or all_to_all of a message of so many bytes, as the library counts it.
 
-        Numbers of ranks are those that were measured. Raises LawMissing.
+        ``nodes``: that the ranks span; the fewest first. Numbers of ranks and nodes are those that were measured. Raises LawMissing.
         """
-        asked = {"op": op, "num_gpus": ranks, "variant": variant, "library": library, "version": version}
+        asked = {"op": op, "num_gpus": ranks, "nodes": nodes, "variant": variant, "library": library, "version": version}
         tables = self._matching("collective", collectives(self.calibration), asked)
         return _transfer(preferred_collective(tables), size_bytes)
 
@@ -222,28 +225,34 @@ class Laws:
         hidden: int,
         top_k: int,
         experts: int,
+        nodes: int | None = None,
+        dtype: str | None = None,
         sms: int | None = None,
         library: str | None = None,
         version: str | None = None,
     ) -> Times:
-        """``dispatch`` or ``combine`` of ``tokens`` of each rank.
+        """``dispatch`` or ``combine`` of ``tokens`` of each rank; of TensorRT-LLM also ``prepare`` and ``combine_low_precision``.
 
-        ``kernel``: normal or low_latency; ``sms``: given to it, the most first.
+        ``kernel``: normal or low_latency (DeepEP), nvlink_one_sided or nvlink_two_sided (TensorRT-LLM). ``nodes``: that the
+        ranks span, the fewest first; ``dtype``: what is sent; ``sms``: given to it, the most first.
 
-        Ranks, hidden size, top_k and experts are those that were measured. Raises LawMissing.
+        Ranks, nodes, hidden size, top_k and experts are those that were measured. Raises LawMissing.
         """
         asked = {
             "op": op,
             "variant": kernel,
             "num_gpus": ranks,
+            "nodes": nodes,
             "hidden": hidden,
             "top_k": top_k,
             "experts": experts,
+            "dtype": dtype,
             "sms": sms,
         }
         there = dispatches(self.calibration)
         tables = self._matching("dispatch and combine", there, asked | {"library": library, "version": version})
-        return _transfer(preferred_collective(tables), sent_bytes(op, np.asarray(tokens, np.float64), top_k, hidden))
+        table = preferred_collective(tables)
+        return _transfer(table, sent_bytes(payload_of(table), np.asarray(tokens, np.float64), top_k, hidden))
 
     def host(
         self,
@@ -320,6 +329,11 @@ def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int,
 
 
 def _preferred_moe(tables: list[MoeTable]) -> MoeTable:
-    """Of several the library and kernel with most points, and its newest version."""
-    best = max(tables, key=lambda table: (len(table.ranks) * len(table.tokens), table.library, table.kernel))
-    return newest(table for table in tables if (table.library, table.kernel) == (best.library, best.kernel))
+    """Of the newest version of each library and kernel that with most points; libraries of ONLY_BY_NAME last."""
+    kernels = {(table.library, table.kernel) for table in tables}
+    newest_of_each = [newest(table for table in tables if (table.library, table.kernel) == kernel) for kernel in kernels]
+
+    def rank(table: MoeTable) -> tuple:
+        return table.library not in ONLY_BY_NAME, len(table.ranks) * len(table.tokens), table.library, table.kernel
+
+    return max(newest_of_each, key=rank)

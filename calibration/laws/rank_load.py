@@ -43,8 +43,13 @@ TOKENS_OF_DRAW = 256  # of a batch, evenly spaced: their groups stand for those 
 MANY, FEW = (1.0, 0.8), (0.01, 2.0)
 
 
-def candidates(model: str, distribution: str, kernel: str = "") -> tuple[str, ...]:
-    """Routings that a distribution of the schema may stand for; a fit takes the one that explains times best."""
+def candidates(model: str, distribution: str, kernel: str = "", eplb_slots: int = 0) -> tuple[str, ...]:
+    """Routings that a distribution of the schema may stand for; a fit takes the one that explains times best.
+
+    What EPLB leaves of skewed loads is about equal.
+    """
+    if eplb_slots:
+        return (BY_CHANCE,)
     grouped = model.lower() in GROUPS
     if distribution == BALANCED:
         if kernel in LAUNCHED_ONE_BY_ONE:
@@ -89,7 +94,7 @@ def load_draws(named: dict, routing: str, ep: float, tokens: float) -> np.ndarra
 
 def routing_of(table: MoeTable) -> str:
     """The routing that a table was fitted with."""
-    return table.routing or candidates(table.model, table.distribution, table.kernel)[0]
+    return table.routing or candidates(table.model, table.distribution, table.kernel, table.eplb_slots)[0]
 
 
 def _exponent(distribution: str) -> float | None:

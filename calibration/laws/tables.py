@@ -160,6 +160,8 @@ class Kriging(Spec):
 class MoeTable(Fitted):
     """Fused MoE layers of one model, library, version, kernel, dtype and distribution of the routing.
 
+    ``eplb_slots``: slots of the EP group over which EPLB spread replicas of the experts by load; 0: experts stay where they are.
+
     ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: which of the
     routings that the distribution may stand for (``calibration.laws.rank_load``). ``kriging``: None where the law alone tells more.
     """
@@ -168,6 +170,7 @@ class MoeTable(Fitted):
     dtype: str
     distribution: str
     kernel: str = ""
+    eplb_slots: int = Field(0, ge=0)
     routing: str = ""
     hidden: int = Field(gt=0)
     ffn: int = Field(gt=0)

@@ -31,6 +31,7 @@ DATASHEETS = {
     "gb200": _tensor(2500, 5000, 8.0, 148),
     "b300": _tensor(2250, 4500, 8.0, 148),
     "l40": _tensor(181, 362, 0.864, 142),
+    "rtx-pro-6000-server": Reference(peak_flop_per_s={}, hbm_bytes_per_s=1.597 * TERA, sms=188),  # GDDR7; no dense peaks in it
     "mi300x": _tensor(1307, 2615, 5.3, 304),
 }
 UNKNOWN_SMS = 132

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from calibration.laws.rank_load import BALANCED
+
 LAUNCH_US = 3.0
 FLOP_PER_US, BYTES_PER_US, LINK_BYTES_PER_US = 200e6, 1e6, 1e5
 APART = 150.0  # from the median of rows that were measured in the same way; a unit is off by 1000
@@ -47,9 +49,13 @@ def _gemm_us(rows) -> np.ndarray:
 
 
 def _moe_us(rows) -> np.ndarray:
-    pairs = np.maximum(rows["tokens_total"] * rows["top_k"] / rows["ep"], 1.0)  # the rank that is waited for has one
+    """Of skewed routing the rank that is waited for has between its share of the pairs and all that its experts can get."""
+    local = rows["experts"] / rows["ep"]
+    share = rows["tokens_total"] * rows["top_k"] / rows["ep"]
+    most = rows["tokens_total"] * np.minimum(rows["top_k"], local)
+    pairs = np.maximum(share.where(rows["distribution"] == BALANCED, np.sqrt(share * most)), 1.0)  # it has one
     expert = 3 * rows["hidden"] * rows["ffn"] / rows["tp"]
-    active = np.minimum(rows["experts"] / rows["ep"], pairs)
+    active = np.minimum(local, pairs)
     return (2 * pairs * expert / FLOP_PER_US + 2 * active * expert / BYTES_PER_US).to_numpy()
 
 

@@ -16,6 +16,7 @@ from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
 from calibration.measurements.machine import with_machine
 from calibration.measurements.schema import TABLES, Table
 
+UNKNOWN_LAYOUT = "no known layout has these columns"
 CASES = "cases.parquet"  # lies in every folder that ``archsim validate`` has written, which holds no measurements
 
 
@@ -27,12 +28,12 @@ class CalibrationError(ArchsimError):
 class Measurements:
     """``tables``: kind → rows in the columns of the schema plus ``gpu`` (short name), ``file``, ``line``.
 
-    ``skipped``: CSV files of no known layout.
+    ``skipped``: CSV file → why it is not read: no known layout, or one that no law is fitted to.
     """
 
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
 
     def table(self, kind: str, gpu: str | None = None) -> pd.DataFrame:
         """Rows of a kind (of one GPU); an empty frame with the schema's columns where there are none."""
@@ -92,7 +93,7 @@ def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, p
 def _rows_of(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Problem]) -> pd.DataFrame:
     """The rows of a layout in the columns of the schema; what it leaves out or does not know is told."""
     figures = _figures(raw, layout, label, problems)
-    rows = layout.convert(figures)
+    rows = layout.convert(figures.assign(file=Path(label).name))
     unused = figures.index.difference(rows.index)
     if layout.leaves_out and len(unused):
         reason = f"{len(unused)} rows from here on are not used: {layout.leaves_out}"
@@ -119,12 +120,14 @@ def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: M
         odd = _odd_header(raw, [layout for layout in known if len(layout.required) > most])
         if odd:
             problems.append(Problem(label, 1, odd, "refused"))
-        return [layout for layout in fitting if len(layout.required) == most and not odd]
+        nearest = [layout for layout in fitting if len(layout.required) == most and not odd]
+        found.skipped.update((label, layout.skip) for layout in nearest if layout.skip)
+        return [layout for layout in nearest if not layout.skip]
     odd = _odd_header(raw, known)
     if odd:
         problems.append(Problem(label, 1, odd, "refused"))
         return []
-    nearest = max(known, key=lambda layout: len(header & set(layout.required)) / len(layout.required))
+    nearest = max((layout for layout in known if not layout.skip), key=lambda layout: len(header & set(layout.required)) / len(layout.required))
     missing = [name for name in nearest.required if name not in header]
     if len(missing) <= max(1, len(nearest.required) // 4):
         extra = sorted(header - set(nearest.required))
@@ -133,7 +136,7 @@ def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: M
             Problem(label, 1, f"layout {nearest.name}: column {', '.join(missing)} is missing{hint}", "refused")
         )
     else:
-        found.skipped.append(label)
+        found.skipped[label] = UNKNOWN_LAYOUT
     return []
 
 

@@ -115,12 +115,13 @@ MOE = _table(
         Column("tp", "size", "ranks that share each expert"),
         Column("distribution", "text", "balanced, or the skew of the routing"),
         Column("tokens_total", "size", "tokens of the whole EP group"),
+        Column("eplb_slots", "count", "slots over which EPLB spread replicas of the experts by load; 0 or left out: experts stay where they are", required=False),
         Column("kernel", "text", "kernel or back end", required=False),
         Column("tokens_rank", "count", "tokens that this rank computes", required=False),
         Column("active_experts_rank", "count", "its experts that have tokens", required=False),
         Column("max_tokens_per_expert", "count", "tokens of its most loaded expert", required=False),
     ),
-    "model dtype ep tp distribution tokens_total kernel",
+    "model dtype ep tp distribution tokens_total eplb_slots kernel",
 )
 P2P = _table(
     "p2p",
@@ -140,9 +141,10 @@ COLLECTIVE = _table(
     "collective",
     "collectives, and dispatch and combine of MoE libraries",
     (
-        Column("op", "text", "all_to_all, all_gather, all_reduce, reduce_scatter, dispatch, combine, ..."),
+        Column("op", "text", "all_to_all, all_gather, all_reduce, reduce_scatter, dispatch, combine, prepare, ..."),
         Column("variant", "text", "mode of the library (normal, low_latency, ...)", required=False),
         Column("num_gpus", "size", "ranks"),
+        Column("nodes", "size", "server nodes (NVLink domains) that the ranks span; 1 where it is left out", required=False),
         Column("bytes", "size", "as the library counts the message; dispatch and combine: bytes that one rank sends"),
         Column("dtype", "text", "element type (not limited to the GEMM dtypes)", required=False),
         Column("sms", "count", "SMs given to communication", required=False),
@@ -151,7 +153,7 @@ COLLECTIVE = _table(
         Column("top_k", "size", "experts per token, of dispatch and combine", required=False),
         Column("experts", "size", "experts, of dispatch and combine", required=False),
     ),
-    "op variant num_gpus bytes dtype sms tokens_per_rank hidden top_k experts",
+    "op variant num_gpus nodes bytes dtype sms tokens_per_rank hidden top_k experts",
 )
 HOSTPATH = _table(
     "hostpath",

@@ -9,8 +9,9 @@ import pandas as pd
 from archsim.base.errors import SpecError
 from calibration.fit.comm import SERIES, Series, series_of
 from calibration.fit.memory import curves_of
+from calibration.fit.moe import with_defaults
 from calibration.laws.choosing import newest_first
-from calibration.laws.fused_moe import SIZES
+from calibration.laws.fused_moe import EPLB, SIZES
 from calibration.laws.gemm import choose_table
 from calibration.laws.tables import CalibrationSpec, Fitted, GemmTable, MoeTable, TransferTable
 from calibration.measurements.reading import Measurements
@@ -18,7 +19,7 @@ from calibration.measurements.sweeps import release
 
 GEMM, MOE = "GEMM", "fused MoE"
 GEMM_KEYS = ["library", "dtype", "quant_included", "groups"]
-MOE_NAMES = ["model", "library", "kernel", "dtype", "distribution", "version"]
+MOE_NAMES = ["model", "library", "kernel", "dtype", "distribution", EPLB, "version"]
 MOE_KEYS = [*MOE_NAMES, *SIZES]
 MOST_NAMED = 6  # in one sentence
 
@@ -36,7 +37,7 @@ def gemm_groups(measurements: Measurements, gpu: str) -> Iterator[tuple[tuple, p
 def moe_groups(measurements: Measurements, gpu: str) -> Iterator[tuple[tuple, pd.DataFrame]]:
     """(MOE_KEYS, rows) of what one table judges."""
     rows = measurements.table("moe", gpu)
-    rows = rows.assign(kernel=rows["kernel"].fillna("").astype(str), version=rows["library_version"])
+    rows = with_defaults(rows).assign(version=rows["library_version"])
     return iter(rows.groupby(MOE_KEYS, sort=True))
 
 
@@ -60,12 +61,12 @@ def gemm_table_for(calibration: CalibrationSpec, library, dtype, included, group
         return None
 
 
-def moe_table_for(calibration: CalibrationSpec, model, library, kernel, dtype, distribution, version, *numbers) -> MoeTable | None:
+def moe_table_for(calibration: CalibrationSpec, model, library, kernel, dtype, distribution, eplb_slots, version, *numbers) -> MoeTable | None:
     """Of the same model and sizes; the same kernel before others, then the same version or release, then the newest."""
     tables = [
         t
         for t in calibration.moe
-        if (t.model, t.library, t.dtype, t.distribution) == (model, library, dtype, distribution)
+        if (t.model, t.library, t.dtype, t.distribution, t.eplb_slots) == (model, library, dtype, distribution, eplb_slots)
         and tuple(getattr(t, name) for name in SIZES) == numbers
     ]
 
@@ -118,7 +119,7 @@ def _choices(calibration: CalibrationSpec, measurements: Measurements) -> Iterat
         yield GEMM, library, version, detail, table
     for key, _ in moe_groups(measurements, gpu):
         named = dict(zip(MOE_KEYS, key, strict=True))
-        detail = f"{named['model']} {named['dtype']} {named['distribution']}"
+        detail = f"{named['model']} {named['dtype']} {named['distribution']}" + (f" EPLB {named[EPLB]:g}" if named[EPLB] else "")
         yield MOE, named["library"], named["version"], detail, moe_table_for(calibration, *key)
     for series in all_series(measurements, gpu):
         yield series.kind, series.library, series.version, " ".join(series.of.values()), law_for(calibration, series)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -24,6 +25,9 @@ FOLDS_OF_SPARSE, FOLDS_OF_DENSE = 2, 5  # every second size left out at a time; 
 DENSE_SIZES = 64
 ROUNDING_NS = 500.0  # of times in whole microseconds, at most
 POOLED = ("hidden", "top_k", "experts", "sms", "concurrent_pairs")  # series that differ in these are one set
+
+COUNTED = MappingProxyType({"num_gpus": "GPUs", "nodes": "nodes"})
+ONE_NODE = ("nodes", "1")  # not said in names of sets
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,8 @@ def table_of(errors: Iterable[SetErrors]) -> str:
 
 
 def _set_name(item: Series) -> str:
-    words = [value if key != "num_gpus" else f"{value} GPUs" for key, value in item.of.items() if key not in POOLED]
+    of = {key: value for key, value in item.of.items() if key not in POOLED and (key, value) != ONE_NODE}
+    words = [f"{value} {COUNTED[key]}" if key in COUNTED else value for key, value in of.items()]
     return " ".join([item.kind, item.library, item.version, *words])
 
 

@@ -14,9 +14,9 @@ import pandas as pd
 
 from calibration.fit.fit import sms_of
 from calibration.fit.gemm import NS_PER_US, POINT, fit_table
-from calibration.fit.moe import left_out_errors, moe_pools
+from calibration.fit.moe import left_out_errors, moe_pools, with_defaults
+from calibration.laws.fused_moe import EPLB, moe_ns, outside_ranks
 from calibration.laws.fused_moe import POINT as RANK_POINT
-from calibration.laws.fused_moe import moe_ns, outside_ranks
 from calibration.laws.gemm import outside, table_times
 from calibration.laws.tables import CalibrationSpec, GemmTable, MoeTable
 from calibration.measurements.reading import Measurements
@@ -234,7 +234,7 @@ def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.Da
     """Every MoE row by the calibration file's table of the same model, library, release, dtype and distribution."""
     found = []
     rows = measurements.table("moe", calibration.gpu)
-    rows = rows.assign(kernel=rows["kernel"].fillna("").astype(str))
+    rows = with_defaults(rows)
     for key, mine in moe_groups(measurements, calibration.gpu):
         table = moe_table_for(calibration, *key)
         if table is not None:
@@ -249,7 +249,7 @@ def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
     predicted = moe_ns(table, *points) / NS_PER_US
     measured = rows["latency_us_median"].to_numpy(float)
     names = {"library": "library", "library_version": "version", "run_id": "sweep"}
-    cases = rows[[*names, "model", "dtype", "distribution", *RANK_POINT]].rename(columns=names)
+    cases = rows[[*names, "model", "dtype", "distribution", EPLB, *RANK_POINT]].rename(columns=names)
     return cases.assign(
         kind=_kinds(rows, table, there.to_numpy()),
         what=MOE,

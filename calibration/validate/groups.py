@@ -10,7 +10,7 @@ from calibration.validate.errors import RANK_OUT, summaries
 # Mean errors aimed at: of the model that most is decided with, and of any model. Models are compared by lower case.
 AIM_OF = {"DeepSeek-V3": 0.04}
 AIM = 0.06
-GROUP = ["library", "dtype", "distribution", "model", "version", "kernel"]
+GROUP = ["library", "dtype", "distribution", "model", "version", "kernel", "eplb_slots"]
 
 
 def layer_groups(cases: pd.DataFrame) -> pd.DataFrame:

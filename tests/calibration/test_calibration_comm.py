@@ -20,10 +20,14 @@ from calibration.measure.backend import Machine, MeasureError, PointError, Timin
 from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
 from calibration.measure.recording import Recording
 from calibration.measure.session import Tally, measure
-from calibration.measurements.reading import Measurements, read_measurements
+from calibration.measurements.adapters.dispatches import WITHIN_A_NODE
+from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
 from calibration.measurements.schema import TABLES
 from calibration.validate.comm_errors import errors_with, table_of, transfer_errors
 
+NOTIFY_SCATTERS = pytest.mark.xfail(
+    strict=True, reason="dispatch misses the bar: its exchange of counts takes 30 to 66 us on 2 nodes and 73 to 225 us on 8, at random"
+)
 SIZES = np.unique(np.geomspace(1024, 2**30, 200).round())
 
 
@@ -124,10 +128,10 @@ def public(shared):
 class TestPublicSets:
     def test_every_file_is_read_without_a_problem(self, public):
         told = [problem for found in public.values() for problem in found.problems]
-        assert [(problem.file, problem.kind) for problem in told] == [
-            ("gpu_benches_stream_vs_occupancy.csv", "warning")
-        ]
-        assert [file for found in public.values() for file in found.skipped] == ["deepep_readme_h800.csv"]
+        assert {(problem.file, problem.kind) for problem in told} <= {("gpu_benches_stream_vs_occupancy.csv", "warning")}
+        skipped = {file: why for found in public.values() for file, why in found.skipped.items()}
+        assert set(skipped) <= {"deepep_readme_h800.csv"} and UNKNOWN_LAYOUT not in skipped.values()
+        assert len(public["comm"].tables) == 2
 
     def test_send_recv_of_an_h100_node(self, public):
         rows = public["comm"].table("p2p", "h100")
@@ -144,9 +148,36 @@ class TestPublicSets:
     def test_dispatch_and_combine(self, public, variant, series):
         rows = public["comm"].table("collective", "h100")
         rows = rows[(rows["variant"] == variant) & (rows["hidden"] == 7168) & ~(rows["sms"] < 20)]
-        for errors in transfer_errors(Measurements({"collective": rows}), "h100"):
+        within = rows[rows["library_version"] == WITHIN_A_NODE]
+        found = transfer_errors(Measurements({"collective": within}), "h100")
+        assert len(found) == 2
+        for errors in found:
             assert errors.series >= series
             assert errors.mean <= 0.02
+
+    @pytest.mark.parametrize("variant", ["low_latency", pytest.param("normal", marks=NOTIFY_SCATTERS)])
+    def test_dispatch_and_combine_between_nodes(self, public, variant):
+        rows = public["comm"].table("collective", "h100")
+        rows = rows[(rows["variant"] == variant) & (rows["nodes"] > 1) & ~(rows["sms"] < 20)]
+        if not len(rows):
+            pytest.skip("needs measurements between nodes")
+        found = transfer_errors(Measurements({"collective": rows}), "h100")
+        assert {f"{nodes:g} nodes" in errors.name for nodes in set(rows["nodes"]) for errors in found} == {True, False}
+        assert max(errors.mean for errors in found) <= 0.02
+
+    def test_laws_of_an_all_to_all_hold_what_was_measured(self, public):
+        """But for one and two tokens on 16 and 64 ranks, of which some took four times as long as their repetitions, and one set
+        with a lone point that took twice as long as its neighbours."""
+        rows = public["comm"].table("collective", "gb200")
+        if not len(rows):
+            pytest.skip("needs measurements of a GB200")
+        reference = Reference(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
+        calibration = CalibrationSpec(gpu="gb200", reference=reference, collectives=fit_transfers(rows, "collective"))
+        found = errors_with(calibration, Measurements({"collective": rows[rows["tokens_per_rank"] > 2]}))
+        assert len(found) == len(calibration.collectives)
+        assert np.mean([errors.mean for errors in found]) <= 0.01
+        missed = {errors.name for errors in found if errors.mean > 0.02}
+        assert missed <= {"collective trtllm 1.3.0rc10 dispatch nvlink_two_sided 16 GPUs nvfp4"}
 
     def test_tables_hold_the_laws(self, public):
         rows = public["comm"].table("p2p", "b200")
@@ -250,7 +281,7 @@ class TestMeasure:
         backend = FakeBackend()
         measure(backend, list(PLANS), models[:1], tmp_path, "1", console)
         found = read_measurements(tmp_path)
-        assert found.problems == [] and found.skipped == []
+        assert found.problems == [] and found.skipped == {}
         assert sum(len(rows) for rows in found.tables.values()) == backend.calls
         assert set(found.tables) == set(PLANS) and found.gpus() == ["h100"]
         [table] = [t for t in fit_transfers(found.table("p2p"), "p2p") if t.of["direction"] == "bi"]

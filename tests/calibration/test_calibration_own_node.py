@@ -94,7 +94,7 @@ def fitted(node):
 
 def test_all_six_files_are_read_whole(node):
     found = read_measurements(node)
-    assert found.gpus() == ["h100"] and found.skipped == []
+    assert found.gpus() == ["h100"] and found.skipped == {}
     for kind in HEADS:
         assert len(found.table(kind, "h100")) == sum(1 for run in RUNS for _ in points(kind, run)), kind
     assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [

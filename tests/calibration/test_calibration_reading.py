@@ -5,8 +5,14 @@ import gzip
 import pytest
 
 from archsim.cli.main import main
+from calibration.fit.comm import fit_transfers
+from calibration.fit.moe import fit_moe
 from calibration.fit.quantisation import without_quantisation
-from calibration.measurements.reading import CalibrationError, read_measurements
+from calibration.laws.fused_moe import moe_ns
+from calibration.laws.piecewise import law_of
+from calibration.laws.rank_load import BY_CHANCE
+from calibration.measurements.adapters.not_fitted import ATTENTION
+from calibration.measurements.reading import UNKNOWN_LAYOUT, CalibrationError, read_measurements
 from calibration.measurements.schema import GEMM, TABLES, describe, gpu_key
 
 HEAD = "run_id,gpu_name,library,library_version,dtype,quant_included,groups,m,n,k,latency_us_median"
@@ -30,7 +36,7 @@ def changed(line: int, old: str, new: str) -> list[str]:
 
 def test_good_file_has_all_rows_and_no_problem(tmp_path):
     found = read_measurements(written(tmp_path, HEAD, *ROWS))
-    assert found.problems == [] and found.skipped == []
+    assert found.problems == [] and found.skipped == {}
     rows = found.table("gemm", "h100")
     assert list(rows["line"]) == list(range(2, 2 + len(ROWS)))
     assert set(rows["file"]) == {"gemm.csv"} and rows["m"].sum() == 3 * 63
@@ -227,12 +233,12 @@ def test_what_is_no_table_is_told_once(tmp_path):
     assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
         ("broken.csv.gz", 1, "refused"), ("nothing.csv", 1, "warning"),
     ]
-    assert found.skipped == ["remark.csv"] and not found.tables
+    assert list(found.skipped) == ["remark.csv"] and not found.tables
 
 
 def test_unknown_layout_is_skipped_and_nothing_at_all_is_an_error(tmp_path):
     found = read_measurements(written(tmp_path, "a,b", "1,2", name="other.csv"))
-    assert found.skipped == ["other.csv"] and not found.tables
+    assert found.skipped == {"other.csv": UNKNOWN_LAYOUT} and not found.tables
     with pytest.raises(CalibrationError, match="no such file"):
         read_measurements(tmp_path / "nowhere")
 
@@ -337,10 +343,109 @@ def test_schema_describes_every_column():
     assert {"m", "n", "k", "latency_us_median"} <= set(GEMM.required)
 
 
+DISPATCH = "gpu,{}num_gpus,hidden_size,topk,num_experts,tokens_per_rank,dispatch_us,combine_us"
+
+
+def test_ranks_of_one_node_and_of_two_and_their_builds_are_never_pooled(tmp_path):
+    """As many ranks in one node and in two, and one node by two builds, at the same sizes."""
+    points = [(tokens, 10 + tokens / 10) for tokens in (1, 8, 64, 256)]
+    written(tmp_path, DISPATCH.format(""), *(f"H100,8,7168,8,256,{tokens},{time},{time}" for tokens, time in points), name="a.csv")
+    between = [f"H100,{nodes},8,7168,8,256,{tokens},{time * (nodes + 1)},{time}" for nodes in (1, 2) for tokens, time in points]
+    found = read_measurements(written(tmp_path, DISPATCH.format("nodes,"), *between, name="b.csv"))
+    assert found.problems == []
+    tables = [table for table in fit_transfers(found.table("collective"), "collective") if table.of["op"] == "dispatch"]
+    named = {(table.version, table.of["nodes"]): law_of(table).time_ns(256 * 8 * 7168 * (1 + 4 / 128)) for table in tables}
+    assert named == {
+        ("sglang-0.5.12", "1"): pytest.approx(35.6e3),
+        ("sglang-0.5.6.post2", "1"): pytest.approx(71.2e3),
+        ("sglang-0.5.6.post2", "2"): pytest.approx(106.8e3),
+    }
+
+
+def test_counts_and_vectors_of_a_dispatch_are_one_time(tmp_path):
+    parts = ("dispatch_transmit_us", "dispatch_notify_us", "combine_transmit_us", "combine_notify_us")
+    head = f"gpu,also_published_as,nodes,num_gpus,hidden_size,topk,num_experts,comm_sms,tokens_per_rank,{','.join(parts)}"
+    rows = read_measurements(written(tmp_path, head, "H100,H200,2,16,7168,8,256,20,1,30,12,50,0", name="any.csv")).table("collective")
+    assert dict(zip(rows["op"], rows["latency_us_median"], strict=True)) == {"dispatch": 42, "combine": 50}
+    assert set(rows["nodes"]) == {2} and set(rows["variant"]) == {"normal"}
+
+
+def test_what_an_all_to_all_sends_is_what_its_layer_computes_in_but_for_the_combine(tmp_path):
+    head = "gpu,op,kernel_source,dtype,distribution,hidden_size,topk,num_experts,ep,num_tokens,latency_us"
+    ops = ("prepare", "dispatch", "combine")
+    lines = [f"GB200,alltoall_{op},NVLinkTwoSided,{dtype},balanced,7168,8,256,64,1,{9 + len(dtype)}" for op in ops for dtype in ("bfloat16", "nvfp4")]
+    rows = read_measurements(written(tmp_path, head, *lines, name="any.csv")).table("collective", "gb200")
+    tables = fit_transfers(rows, "collective")
+    assert sorted((table.of["op"], table.of["dtype"], len(table.sweeps)) for table in tables) == [
+        ("combine", "bf16", 2), ("dispatch", "bf16", 1), ("dispatch", "nvfp4", 1), ("prepare", "bf16", 2),
+    ]  # fmt: skip
+
+
+def test_a_sweep_whose_file_names_its_version_is_apart(tmp_path):
+    line = "H200,DeepSeek-V3,generation,fp8_block,deepepmoe,uniform,8,{},{}"
+    written(tmp_path, MOE_HEAD, *(line.format(tokens, 90) for tokens in (8, 64)), name="sweep.csv")
+    found = read_measurements(written(tmp_path, MOE_HEAD, *(line.format(tokens, 200) for tokens in (8, 64)), name="sweep_sglang056.csv"))
+    assert found.problems == []
+    tables = fit_moe(found.table("moe"))
+    assert [(table.version, table.source) for table in tables] == [("0.5.10", "sweep.csv"), ("0.5.6.post2", "sweep_sglang056.csv")]
+
+
+FUSED = "gpu,model,dtype,framework,framework_version,kernel_source,distribution,tp,ep,num_tokens,latency_us"
+
+
+def test_a_layer_measured_twice_is_two_runs_and_a_name_may_be_its_sizes(tmp_path):
+    lines = [f"A100,{model},bfloat16,sglang,0.5.10,x,balanced,1,8,64,{time}" for model, time in
+             (("Kimi-K2", 90), ("Kimi-K2", 130), ("h6144_i2560_k8_e160", 80), ("MiniMax-M2", 70))]  # fmt: skip
+    found = read_measurements(written(tmp_path, FUSED, *lines, name="any.csv"))
+    rows = found.table("moe", "a100")
+    assert found.problems == [] and list(rows["run_id"]) == ["0.5.10", "0.5.10 run 2", "0.5.10", "0.5.10"]
+    assert rows[["hidden", "ffn", "top_k", "experts"]].iloc[2].tolist() == [6144, 2560, 8, 160]
+
+
+def test_a_rank_that_skewed_routing_fills_is_in_no_other_unit(tmp_path):
+    """It has up to all tokens, where a balanced one has its share: here 32 times as many, at a slow kernel."""
+    tokens = (1, 64, 1024, 4096, 16384)
+    rows = [f"A100,DeepSeek-V3,bfloat16,sglang,0.5.10,x,power_law_1.2,1,{ep},{t},{90 + t * ep / 64}" for ep in (1, 8, 64, 256) for t in tokens]
+    found = read_measurements(written(tmp_path, FUSED, *rows, name="any.csv"))
+    assert found.problems == [] and len(found.table("moe")) == len(rows)
+
+
+def test_experts_with_eplb_and_without_are_apart(tmp_path):
+    head = (
+        "gpu,model,hidden_size,inter_size,topk,num_experts,num_slots,ep,dtype,kernel_source,distribution,eplb,num_tokens,"
+        "tokens_per_dp_rank,tokens_on_measured_rank,latency_us"
+    )
+    ways = ((256, 0, 400), (256, 1, 300), (288, 1, 250))
+    lines = [f"H100,GLM-5,6144,2048,8,256,{slots},{ep},fp8_block,x,power_law_1.2,{eplb},512,64,200,{time}" for slots, eplb, time in ways for ep in (8, 16)]
+    found = read_measurements(written(tmp_path, head, *lines, name="any.csv"))
+    assert found.problems == []
+    tables = fit_moe(found.table("moe", "h100"))
+    assert {table.eplb_slots: float(moe_ns(table, [8.0], [1.0], [512.0])[0]) for table in tables} == {
+        slots if eplb else 0: pytest.approx(time * 1e3, rel=1e-3) for slots, eplb, time in ways
+    }
+    assert {table.eplb_slots: table.routing for table in tables}[288] == BY_CHANCE
+
+
+def test_dense_projections_are_a_library_of_their_own(tmp_path):
+    head = "gpu,framework_version,dtype,n,k,m,latency_us"
+    rows = read_measurements(written(tmp_path, head, "H100,1.3.0rc20,fp8,32,4096,1,6", name="any.csv")).table("gemm", "h100")
+    assert rows[["library", "library_version", "quant_included"]].iloc[0].tolist() == ["trtllm-dense", "1.3.0rc20", "1"]
+
+
+def test_a_layout_that_no_law_is_fitted_to_is_skipped_with_the_reason(tmp_path, capsys):
+    head = "gpu,framework,attn_dtype,kv_dtype,q_heads,kv_heads,head_dim,window,batch,input_tokens,latency_us"
+    written(tmp_path, head, "H100,sglang,bfloat16,bfloat16,8,1,64,0,1,1,9.57", name="attention.csv")
+    found = read_measurements(tmp_path)
+    assert found.skipped == {"attention.csv": ATTENTION} and found.problems == [] and not found.tables
+    assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert f"attention.csv:1: skipped: {ATTENTION}" in capsys.readouterr().err
+
+
 def test_shared_measurements_are_read_without_a_problem(shared):
     found = read_measurements(shared / "data" / "calibration")
-    assert {(problem.file, problem.kind) for problem in found.problems} == {
+    assert {(problem.file, problem.kind) for problem in found.problems} <= {
         ("gemm/xla_matmul.csv", "warning"),
         ("micro_gpl3/gpu_benches_stream_vs_occupancy.csv", "warning"),
     }
+    assert UNKNOWN_LAYOUT not in found.skipped.values()
     assert {"gemm", "moe", "p2p", "collective", "quantisation"} <= set(found.tables)

@@ -9,7 +9,7 @@ import pytest
 from archsim.base.errors import SpecError
 from archsim.specs.loading.calibrations import load_calibration
 from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import BYTES_PER_VALUE
+from calibration.laws.collective import BYTES_PER_VALUE, PAYLOAD_OF, dispatches, payload_of, sent_bytes
 from calibration.laws.expert_gemm import Rates
 from calibration.laws.fused_moe import named_of, outside_ranks
 from calibration.laws.gemm import law_ns
@@ -52,7 +52,7 @@ def asked_gemm(laws, table):
 def asked_moe(laws, table):
     ep, tp = shape_of(next(iter(table.ranks)))
     tokens = np.array([table.tokens[0], table.tokens[-1], 4 * table.tokens[-1]])
-    how = {"model": table.model, "dtype": table.dtype, "distribution": table.distribution, "kernel": table.kernel, **who(table)}
+    how = {"model": table.model, "dtype": table.dtype, "distribution": table.distribution, "kernel": table.kernel, "eplb_slots": table.eplb_slots, **who(table)}
     times = laws.fused_moe(tokens, ep, tp, **how)
     positive(times, tokens.shape)
     assert times.extrapolated.tolist() == [False, False, True]
@@ -83,15 +83,16 @@ def asked_copy(laws, table):
 
 
 def asked_collective(laws, table):
-    of, ranks = table.of, int(table.of["num_gpus"])
-    if of["op"] not in BYTES_PER_VALUE:
-        times = laws.collective(of["op"], sizes_of(table), ranks=ranks, variant=of.get("variant"), **who(table))
+    of, where = table.of, {"ranks": int(table.of["num_gpus"]), "nodes": int(table.of["nodes"])}
+    if of["op"] not in PAYLOAD_OF:
+        times = laws.collective(of["op"], sizes_of(table), **where, variant=of.get("variant"), **who(table))
         return judged_transfer(times, table)
     layer = {key: int(of[key]) for key in ("hidden", "top_k", "experts")}
-    tokens = sizes_of(table) / (layer["hidden"] * layer["top_k"] * BYTES_PER_VALUE[of["op"]])
+    tokens = sizes_of(table) / (layer["hidden"] * layer["top_k"] * BYTES_PER_VALUE[payload_of(table)])
     tokens[1:3] = np.round(tokens[1:3])
     sms = int(of["sms"]) if "sms" in of else None
-    times = laws.dispatch_combine(of["op"], tokens, kernel=of["variant"], ranks=ranks, sms=sms, **layer, **who(table))
+    how = {"kernel": of["variant"], "dtype": of["dtype"], "sms": sms, **where, **layer, **who(table)}
+    times = laws.dispatch_combine(of["op"], tokens, **how)
     positive(times, (5,))
     assert times.ns[-1] >= times.ns[0]
     return times.table
@@ -126,7 +127,7 @@ def test_every_shipped_table_is_reached(gpu, section):
 
 
 def test_there_are_tables_to_reach_in_every_section():
-    assert GPUS == ["a100", "b200", "h100", "h200", "h800"]
+    assert GPUS == ["a100", "b200", "gb200", "h100", "h200", "h800", "rtx-pro-6000-server"]
     for section in SECTIONS:
         assert any(getattr(laws_of(gpu).calibration, section) for gpu in GPUS)
     assert set(CalibrationSpec.model_fields) == {"gpu", "reference", *SECTIONS}
@@ -150,9 +151,37 @@ class TestDefaults:
         times = laws_of("h100").fused_moe([64, 1024], 8, dtype="fp8_block", sizes=DEEPSEEK)
         assert times.table.model == "DeepSeek-V3" and times.ns[1] > times.ns[0]
 
+    def test_ranks_in_the_fewest_nodes_and_the_newest_build(self):
+        layer = {"kernel": "low_latency", "hidden": 7168, "top_k": 8, "experts": 256}
+        within = laws_of("h100").dispatch_combine("dispatch", 64, ranks=8, **layer)
+        assert who(within.table)["version"] == "sglang-0.5.12" and within.table.of["nodes"] == "1"
+        between = laws_of("h100").dispatch_combine("dispatch", 64, ranks=16, **layer)
+        assert between.table.of["nodes"] == "2" and between.ns > within.ns
+        far = laws_of("h100").dispatch_combine("dispatch", 64, ranks=64, nodes=8, **layer)
+        assert far.table.of["nodes"] == "8" and far.ns > between.ns
+
+    def test_what_an_all_to_all_sends(self):
+        layer = {"kernel": "nvlink_two_sided", "ranks": 64, "hidden": 7168, "top_k": 8, "experts": 256}
+        times = {dtype: laws_of("gb200").dispatch_combine("dispatch", 16384, dtype=dtype, **layer).ns for dtype in ("bf16", "fp8", "nvfp4")}
+        assert times["nvfp4"] < times["fp8"] < times["bf16"]
+        assert laws_of("gb200").dispatch_combine("dispatch", 16384, **layer).ns == times["fp8"]
+
+    def test_experts_that_stay_and_whole_layers_first(self):
+        layer = {"dtype": "fp8_block", "model": "DeepSeek-V3", "distribution": "power_law_1.2"}
+        skewed = laws_of("h100").fused_moe(4096, 32, library="trtllm-wideep", **layer)
+        spread = laws_of("h100").fused_moe(4096, 32, library="trtllm-wideep", eplb_slots=288, **layer)
+        assert (skewed.table.eplb_slots, spread.table.eplb_slots) == (0, 288) and spread.ns < skewed.ns
+        assert laws_of("h100").fused_moe(4096, 32, **layer).table.library != "trtllm-wideep"
+
     def test_names_without_case(self):
         named = laws_of("h100").fused_moe(64, 8, dtype="fp8_block", model="deepseek-v3")
         assert named.ns == laws_of("h100").fused_moe(64, 8, dtype="fp8_block", sizes=DEEPSEEK).ns
+
+
+def test_ranks_in_several_nodes_have_laws_of_their_own():
+    found = {(table.of["num_gpus"], table.of["nodes"]) for table in dispatches(laws_of("h100").calibration)}
+    assert found == {("8", "1"), ("16", "2"), ("64", "8")}
+    assert {table.of["nodes"] for table in laws_of("gb200").calibration.collectives} == {"1"}  # one NVLink domain
 
 
 def test_arrays_broadcast():
@@ -194,6 +223,8 @@ def test_ranks_between_measured_ones_are_kriged():
     (lambda laws: laws.fused_moe(1, 1, dtype="bf16", model="DeepSeek-V4"), "no fused MoE table of model 'DeepSeek-V4'; did you mean 'DeepSeek-V3'? (it has: "),
     (lambda laws: laws.fused_moe(1, 1, dtype="fp4", model="Kimi-K2"), "no fused MoE table of dtype 'fp4' for model Kimi-K2"),
     (lambda laws: laws.collective("all_reduce", 1, ranks=16), "no collective table of num_gpus '16' for op all_reduce (it has: 2, 4, 8)"),
+    (lambda laws: laws.collective("all_reduce", 1, ranks=8, nodes=2), "no collective table of nodes '2' for op all_reduce, num_gpus 8 (it has: 1)"),
+    (lambda laws: laws.dispatch_combine("dispatch", 1, kernel="normal", ranks=64, nodes=4, hidden=7168, top_k=8, experts=256), "of nodes '4' for op dispatch, variant normal, num_gpus 64 (it has: 8)"),
     (lambda laws: laws.collective("allreduce", 1, ranks=8), "did you mean 'all_reduce'? (it has: all_gather, all_reduce, all_to_all, reduce_scatter)"),
     (lambda laws: laws.dispatch_combine("dispatch", 1, kernel="normal", ranks=8, hidden=7168, top_k=9, experts=256), "of top_k '9' for op dispatch"),
     (lambda laws: laws.copy(1, placement="inter_rack"), "no copy (p2p) table of placement 'inter_rack'"),
@@ -207,6 +238,11 @@ def test_what_was_not_measured_is_told_with_what_was(ask, told):
     with pytest.raises(LawMissing) as raised:
         ask(laws_of("h100"))
     assert told in str(raised.value) and isinstance(raised.value, SpecError)
+
+
+def test_a_payload_of_unknown_size_is_told():
+    with pytest.raises(LawMissing, match="the size of a value of 'int4' is not known"):
+        sent_bytes("int4", 1, 8, 7168)
 
 
 def test_nothing_at_all():

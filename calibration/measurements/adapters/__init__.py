@@ -1,12 +1,25 @@
 """Layouts of public measurements, and one of a user's node, read into the tables of ``calibration.measurements.schema``; one module per source."""
 
-from calibration.measurements.adapters import aiconfigurator_gemm, deepgemm, dgx, node_and_micro, transfers, xla_gemm
+from calibration.measurements.adapters import (
+    aiconfigurator_gemm,
+    aiconfigurator_moe,
+    deepgemm,
+    dgx,
+    dispatches,
+    node_and_micro,
+    not_fitted,
+    transfers,
+    xla_gemm,
+)
 
 LAYOUTS = (
     *aiconfigurator_gemm.LAYOUTS,
+    *aiconfigurator_moe.LAYOUTS,
     *deepgemm.LAYOUTS,
     *xla_gemm.LAYOUTS,
     *transfers.LAYOUTS,
+    *dispatches.LAYOUTS,
     *node_and_micro.LAYOUTS,
     *dgx.LAYOUTS,
+    *not_fitted.LAYOUTS,
 )

@@ -1,4 +1,4 @@
-"""GEMM, fused MoE and quantisation sweeps of ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV.
+"""GEMM and quantisation sweeps of ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV.
 
 Times are means of replays of a CUDA graph, weights rotated past the L2. FP8 rows hold the dynamic quantisation of the
 activation, BF16 rows the GEMM alone. A version of a framework is one sweep.
@@ -11,17 +11,7 @@ import pandas as pd
 from calibration.measurements.layouts import Layout
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8_block"}
-# hidden, FFN width, experts, top-k: from the models' public configurations.
-MODELS = {
-    "DeepSeek-V3": (7168, 2048, 256, 8),
-    "Kimi-K2": (7168, 2048, 384, 8),
-    "Qwen3-235B-A22B": (4096, 1536, 128, 8),
-    "Qwen3-30B-A3B": (2048, 768, 128, 8),
-    "Llama4-Maverick": (5120, 8192, 128, 1),
-    "Mixtral-8x7B": (4096, 14336, 8, 2),
-    "Mixtral-8x22B": (6144, 16384, 8, 2),
-}
-UNKNOWN_MODELS = f"models whose sizes this layout does not tell (known: {', '.join(MODELS)}); use the schema's moe.csv"
+DENSE = "trtllm-dense"
 GRID_GPU = "H100-SXM5-80GB"  # the grid of the layout without a GPU column
 
 
@@ -63,20 +53,14 @@ def _grid(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(runs)
 
 
-def _layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fused MoE layers of models whose sizes are known here; rows of others are left out."""
-    return _layers_of(rows, rows["framework"], rows["framework_version"], rows["kernel_source"])
+def _dense_projections(rows: pd.DataFrame) -> pd.DataFrame:
+    """Products of attention, dense FFN, router and LM head of TRT-LLM: a library of its own.
 
-
-def _after_dispatch(rows: pd.DataFrame) -> pd.DataFrame:
-    """One rank's experts after DeepEP's dispatch, masked (generation) or contiguous (context) grouped GEMM, in sglang.
-
-    The version is that of the source (README of the tidy set); uniform routing fills experts as balanced does.
+    A table has one law. Widths of 32 to 65536 in it would move that of the experts' shapes.
     """
-    version = pd.Series("0.5.10", index=rows.index)
-    library = pd.Series("sglang-deepep", index=rows.index)
-    rows = rows.assign(tp=1.0, distribution=rows["distribution"].replace("uniform", "balanced"))
-    return _layers_of(rows, library, version, rows["kernel_source"] + "-" + rows["phase"])
+    return _products(rows, rows["dtype"], rows["latency_us"]).assign(
+        run_id=rows["framework_version"], gpu_name=rows["gpu"], library=DENSE, library_version=rows["framework_version"]
+    )
 
 
 def _quantisations(rows: pd.DataFrame) -> pd.DataFrame:
@@ -97,34 +81,6 @@ def _quantisations(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _layers_of(rows: pd.DataFrame, library: pd.Series, version: pd.Series, kernel: pd.Series) -> pd.DataFrame:
-    rows = rows[rows["model"].isin(MODELS)]
-    library, version, kernel = (names.loc[rows.index] for names in (library, version, kernel))
-    sizes = pd.DataFrame([MODELS[model] for model in rows["model"]], index=rows.index).astype(float)
-    hidden, ffn, experts, top_k = (sizes[column] for column in range(4)) if len(rows) else [rows["ep"]] * 4
-    return pd.DataFrame(
-        {
-            "run_id": version,
-            "gpu_name": rows["gpu"],
-            "library": library,
-            "library_version": version,
-            "model": rows["model"],
-            "dtype": rows["dtype"].map(DTYPES).fillna(rows["dtype"]),
-            "hidden": hidden,
-            "ffn": ffn,
-            "experts": experts,
-            "top_k": top_k,
-            "ep": rows["ep"],
-            "tp": rows["tp"],
-            "distribution": rows["distribution"],
-            "tokens_total": rows["num_tokens"],
-            "kernel": kernel,
-            "latency_us_median": rows["latency_us"],
-        },
-        index=rows.index,
-    )
-
-
 _SWEEP = ("gpu", "dtype", "framework", "framework_version", "kernel_source")
 LAYOUTS = (
     Layout(
@@ -138,20 +94,11 @@ LAYOUTS = (
         _grid,
     ),
     Layout(
-        "aiconfigurator moe",
-        "moe",
-        (*_SWEEP, "model", "distribution", "tp", "ep", "num_tokens", "latency_us"),
-        ("tp", "ep", "num_tokens", "latency_us"),
-        _layers,
-        leaves_out=UNKNOWN_MODELS,
-    ),
-    Layout(
-        "aiconfigurator grouped GEMM after DeepEP",
-        "moe",
-        ("gpu", "model", "phase", "dtype", "kernel_source", "distribution", "ep", "num_tokens", "latency_us"),
-        ("ep", "num_tokens", "latency_us"),
-        _after_dispatch,
-        leaves_out=UNKNOWN_MODELS,
+        "aiconfigurator dense projections",
+        "gemm",
+        ("gpu", "framework_version", "dtype", "n", "k", "m", "latency_us"),
+        ("n", "k", "m", "latency_us"),
+        _dense_projections,
     ),
     Layout(
         "aiconfigurator quantisation",

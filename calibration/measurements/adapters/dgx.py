@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from archsim.workload.checks import shipped_models
-from calibration.measurements.adapters.aiconfigurator_gemm import MODELS
+from calibration.measurements.adapters.aiconfigurator_moe import MODELS
 from calibration.measurements.adapters.transfers import OPERATIONS
 from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
 from calibration.measurements.schema import TABLES

@@ -1,11 +1,10 @@
 """P2P copies and collectives of public sets, as tidy CSV: NCCL in microsoft/vidur (MIT), NCCL in openxla/xla
-(Apache-2.0), nccl-tests, DeepEP and all-reduce kernels in ai-dynamo/aiconfigurator (Apache-2.0)."""
+(Apache-2.0), nccl-tests and all-reduce kernels in ai-dynamo/aiconfigurator (Apache-2.0)."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from calibration.laws.collective import BYTES_PER_VALUE, COMBINE, DISPATCH
 from calibration.measurements.layouts import Layout
 
 PLACEMENTS = {"intra_node_nvlink": "intra_node", "intra_node": "intra_node", "inter_node": "inter_node"}
@@ -17,7 +16,7 @@ def _frame(rows: pd.DataFrame, **columns) -> pd.DataFrame:
     return pd.DataFrame(columns, index=rows.index)
 
 
-def _repetition(rows: pd.DataFrame) -> pd.Series:
+def repetition(rows: pd.DataFrame) -> pd.Series:
     """Rows of the same point in one file are repetitions: '1', '2', ... in the order of the file."""
     named = [name for name in rows.columns if not name.endswith("_us")]
     return (rows.groupby(named, dropna=False, sort=False).cumcount() + 1).astype(str)
@@ -56,6 +55,7 @@ def _vidur_all_reduce(rows: pd.DataFrame) -> pd.DataFrame:
         op="all_reduce",
         variant="",
         num_gpus=rows["num_gpus"],
+        nodes=1.0,
         bytes=rows["message_bytes"],
         dtype="",
         latency_us_median=rows["median_us"],
@@ -93,6 +93,7 @@ def _xla_collectives(rows: pd.DataFrame) -> pd.DataFrame:
         op=_op(rows["op"]),
         variant="",
         num_gpus=pd.to_numeric(rows["group_size"]).astype(float),
+        nodes=1.0,
         bytes=rows["tensor_bytes"],
         dtype="",
         latency_us_median=rows["latency_us_derived"],
@@ -102,13 +103,14 @@ def _xla_collectives(rows: pd.DataFrame) -> pd.DataFrame:
 def _nccl_tests(rows: pd.DataFrame) -> pd.DataFrame:
     return _frame(
         rows,
-        run_id=_repetition(rows),
+        run_id=repetition(rows),
         gpu_name=rows["gpu"],
         library="nccl",
         library_version=rows["nccl_version"],
         op=_op(rows["op"]),
         variant="",
         num_gpus=rows["num_gpus"],
+        nodes=1.0,
         bytes=rows["message_bytes"],
         dtype=rows["dtype"],
         latency_us_median=rows["latency_us"],
@@ -118,50 +120,22 @@ def _nccl_tests(rows: pd.DataFrame) -> pd.DataFrame:
 def _all_reduce_kernels(rows: pd.DataFrame) -> pd.DataFrame:
     return _frame(
         rows,
-        run_id=_repetition(rows),
+        run_id=repetition(rows),
         gpu_name=rows["gpu"],
         library=rows["framework"],
         library_version=rows["framework_version"],
         op="all_reduce",
         variant=rows["variant"],
         num_gpus=rows["num_gpus"],
+        nodes=1.0,
         bytes=rows["message_bytes"],
         dtype=rows["dtype"],
         latency_us_median=rows["latency_us"],
     )
 
 
-def _deepep(rows: pd.DataFrame) -> pd.DataFrame:
-    """Dispatch (FP8 with scales) and combine (BF16); ``bytes``: what one rank sends."""
-    variant = "normal" if "comm_sms" in rows else "low_latency"
-    values = rows["tokens_per_rank"] * rows["topk"] * rows["hidden_size"]
-    phases = [
-        _frame(
-            rows,
-            run_id=_repetition(rows),
-            gpu_name=rows["gpu"],
-            library="deepep",
-            library_version="sglang-0.5.12",
-            op=op,
-            variant=variant,
-            num_gpus=rows["num_gpus"],
-            bytes=(values * BYTES_PER_VALUE[op]).round(),
-            dtype=dtype,
-            sms=rows["comm_sms"] if "comm_sms" in rows else float("nan"),
-            tokens_per_rank=rows["tokens_per_rank"],
-            hidden=rows["hidden_size"],
-            top_k=rows["topk"],
-            experts=rows["num_experts"],
-            latency_us_median=rows[f"{op}_us"],
-        )
-        for op, dtype in ((DISPATCH, "fp8"), (COMBINE, "bf16"))
-    ]
-    return pd.concat(phases)
-
-
 _XLA = ("gpu", "op", "pattern", "group_size", "tensor_bytes", "throughput_bytes_per_s", "latency_us_derived")
 _XLA_FIGURES = ("tensor_bytes", "throughput_bytes_per_s", "latency_us_derived")
-_DEEPEP = ("num_gpus", "hidden_size", "topk", "num_experts", "tokens_per_rank", "dispatch_us", "combine_us")
 _MESSAGE = ("num_gpus", "message_bytes", "latency_us")
 LAYOUTS = (
     Layout(
@@ -188,6 +162,4 @@ LAYOUTS = (
         _MESSAGE,
         _all_reduce_kernels,
     ),
-    Layout("DeepEP low latency", "collective", ("gpu", *_DEEPEP), _DEEPEP, _deepep),
-    Layout("DeepEP normal", "collective", ("gpu", "comm_sms", *_DEEPEP), ("comm_sms", *_DEEPEP), _deepep),
 )

@@ -1,0 +1,146 @@
+"""MoE layers, and parts of them, of ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV: fused layers, grouped GEMMs after
+DeepEP's dispatch, and the experts of wide-EP deployments with and without EPLB.
+
+Times are means of replays of a CUDA graph, of one rank and without any transfer.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from calibration.measurements.adapters.aiconfigurator_gemm import DTYPES
+from calibration.measurements.layouts import Layout
+
+# hidden, FFN width, experts, top-k: from the models' public configurations.
+MODELS = {
+    "DeepSeek-V3": (7168, 2048, 256, 8),
+    "Kimi-K2": (7168, 2048, 384, 8),
+    "Qwen3-235B-A22B": (4096, 1536, 128, 8),
+    "Qwen3-30B-A3B": (2048, 768, 128, 8),
+    "Llama4-Maverick": (5120, 8192, 128, 1),
+    "Mixtral-8x7B": (4096, 14336, 8, 2),
+    "Mixtral-8x22B": (6144, 16384, 8, 2),
+    "GLM-5": (6144, 2048, 256, 8),
+    "MiniMax-M2": (3072, 1536, 256, 8),
+}
+UNKNOWN_MODELS = f"models whose sizes this layout does not tell (known: {', '.join(MODELS)}); use the schema's moe.csv"
+# Versions of files whose columns name none: by what their name ends with, and of all others (README of the tidy set).
+VERSION_OF_ENDING = {"sglang056": "0.5.6.post2"}
+VERSION = "0.5.10"
+WIDE_EP, WIDE_EP_VERSION = "trtllm-wideep", "1.3.0rc10"  # the source's folder; no column names them
+
+
+def _layers(rows: pd.DataFrame) -> pd.DataFrame:
+    """Fused MoE layers of models whose sizes are known here; rows of others are left out. A point that comes again is another run."""
+    return _layers_of(rows, rows["framework"], rows["framework_version"], rows["kernel_source"])
+
+
+def _after_dispatch(rows: pd.DataFrame) -> pd.DataFrame:
+    """One rank's experts after DeepEP's dispatch, masked (generation) or contiguous (context) grouped GEMM, in sglang.
+
+    No column tells the version, so the name of the file does; uniform routing fills experts as balanced does.
+    """
+    version = rows["file"].map(_version_of_file)
+    library = pd.Series("sglang-deepep", index=rows.index)
+    rows = rows.assign(tp=1.0, distribution=rows["distribution"].replace("uniform", "balanced"))
+    return _layers_of(rows, library, version, rows["kernel_source"] + "-" + rows["phase"])
+
+
+def _layers_of(rows: pd.DataFrame, library: pd.Series, version: pd.Series, kernel: pd.Series) -> pd.DataFrame:
+    sizes = {model: _sizes(model) for model in rows["model"].unique()}
+    rows = rows[rows["model"].map(sizes).notna()]
+    again = rows.groupby([name for name in rows if name != "latency_us"], dropna=False, sort=False).cumcount()
+    library, version, kernel = (names.loc[rows.index] for names in (library, version, kernel))
+    found = pd.DataFrame([sizes[model] for model in rows["model"]], index=rows.index, columns=["hidden", "ffn", "experts", "top_k"])
+    return pd.DataFrame(
+        {
+            "run_id": version + again.map(lambda number: f" run {number + 1}" if number else ""),
+            "gpu_name": rows["gpu"],
+            "library": library,
+            "library_version": version,
+            "model": rows["model"],
+            "dtype": rows["dtype"].map(DTYPES).fillna(rows["dtype"]),
+            "ep": rows["ep"],
+            "tp": rows["tp"],
+            "distribution": rows["distribution"],
+            "tokens_total": rows["num_tokens"],
+            "kernel": kernel,
+            "latency_us_median": rows["latency_us"],
+        },
+        index=rows.index,
+    ).join(found.astype(float))
+
+
+def _version_of_file(name: str) -> str:
+    stem = name.partition(".")[0]
+    return next((version for ending, version in VERSION_OF_ENDING.items() if stem.endswith(ending)), VERSION)
+
+
+def _sizes(model: str) -> tuple[int, int, int, int] | None:
+    """Hidden size, FFN width, experts and top-k of a model, by its name or because its name is these: 'h6144_i2560_k8_e160'."""
+    written = re.fullmatch(r"h(\d+)_i(\d+)_k(\d+)_e(\d+)", model)
+    if written:
+        hidden, ffn, top_k, experts = map(int, written.groups())
+        return hidden, ffn, experts, top_k
+    return MODELS.get(model)
+
+
+def _wide_ep(rows: pd.DataFrame) -> pd.DataFrame:
+    """The grouped GEMMs of the most loaded rank, with EPLB (its slots are those of all ranks) and without."""
+    return pd.DataFrame(
+        {
+            "run_id": WIDE_EP_VERSION,
+            "gpu_name": rows["gpu"],
+            "library": WIDE_EP,
+            "library_version": WIDE_EP_VERSION,
+            "model": rows["model"],
+            "dtype": rows["dtype"].map(DTYPES).fillna(rows["dtype"]),
+            "hidden": rows["hidden_size"],
+            "ffn": rows["inter_size"],
+            "experts": rows["num_experts"],
+            "top_k": rows["topk"],
+            "ep": rows["ep"],
+            "tp": 1.0,
+            "distribution": rows["distribution"],
+            "tokens_total": rows["num_tokens"],
+            "eplb_slots": rows["num_slots"].where(rows["eplb"] == 1, 0.0),
+            "tokens_rank": rows["tokens_on_measured_rank"],
+            "kernel": rows["kernel_source"],
+            "latency_us_median": rows["latency_us"],
+        },
+        index=rows.index,
+    )
+
+
+_SWEEP = ("gpu", "dtype", "framework", "framework_version", "kernel_source")
+_WIDE_EP = (
+    *("hidden_size", "inter_size", "topk", "num_experts", "num_slots", "ep", "eplb"),
+    *("num_tokens", "tokens_on_measured_rank", "latency_us"),
+)
+LAYOUTS = (
+    Layout(
+        "aiconfigurator moe",
+        "moe",
+        (*_SWEEP, "model", "distribution", "tp", "ep", "num_tokens", "latency_us"),
+        ("tp", "ep", "num_tokens", "latency_us"),
+        _layers,
+        leaves_out=UNKNOWN_MODELS,
+    ),
+    Layout(
+        "aiconfigurator grouped GEMM after DeepEP",
+        "moe",
+        ("gpu", "model", "phase", "dtype", "kernel_source", "distribution", "ep", "num_tokens", "latency_us"),
+        ("ep", "num_tokens", "latency_us"),
+        _after_dispatch,
+        leaves_out=UNKNOWN_MODELS,
+    ),
+    Layout(
+        "aiconfigurator wide EP",
+        "moe",
+        ("gpu", "model", "dtype", "kernel_source", "distribution", *_WIDE_EP),
+        _WIDE_EP,
+        _wide_ep,
+    ),
+)

@@ -1,0 +1,112 @@
+"""Dispatch and combine of MoE libraries in ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV: DeepEP within a node and between
+nodes, and TensorRT-LLM's all-to-all within an NVL72.
+
+``bytes`` is what one rank sends if every expert of a token lies on another rank (``calibration.laws.collective.sent_bytes``).
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from calibration.laws.collective import COMBINE, COMBINE_LOW_PRECISION, DISPATCH, PAYLOAD_OF, PREPARE, sent_bytes
+from calibration.measurements.adapters.transfers import repetition
+from calibration.measurements.layouts import Layout
+
+# Builds of DeepEP that sglang ships; no column names them (README of the tidy set).
+WITHIN_A_NODE, BETWEEN_NODES = "sglang-0.5.12", "sglang-0.5.6.post2"
+ALL_TO_ALL_VERSION = "1.3.0rc10"  # of TensorRT-LLM, likewise
+ALL_TO_ALL = {
+    "alltoall_prepare": PREPARE,
+    "alltoall_dispatch": DISPATCH,
+    "alltoall_combine": COMBINE,
+    "alltoall_combine_low_precision": COMBINE_LOW_PRECISION,
+}
+KERNELS = {"NVLinkOneSided": "nvlink_one_sided", "NVLinkTwoSided": "nvlink_two_sided"}
+DTYPES = {"bfloat16": "bf16"}
+
+
+def _layer(rows: pd.DataFrame, tokens: str) -> dict:
+    return {"tokens_per_rank": rows[tokens], "hidden": rows["hidden_size"], "top_k": rows["topk"], "experts": rows["num_experts"]}
+
+
+def _phases(rows: pd.DataFrame, version: str, variant: str, latency_us: dict[str, pd.Series]) -> pd.DataFrame:
+    """Rows of every operation; ``latency_us``: operation → its times."""
+    sms = rows["comm_sms"] if "comm_sms" in rows else float("nan")
+    found = [
+        pd.DataFrame(
+            {
+                "run_id": repetition(rows),
+                "gpu_name": rows["gpu"],
+                "library": "deepep",
+                "library_version": version,
+                "op": op,
+                "variant": variant,
+                "num_gpus": rows["num_gpus"],
+                "nodes": rows["nodes"] if "nodes" in rows else 1.0,
+                "bytes": sent_bytes(PAYLOAD_OF[op], rows["tokens_per_rank"], rows["topk"], rows["hidden_size"]).round(),
+                "dtype": PAYLOAD_OF[op],
+                "sms": sms,
+                **_layer(rows, "tokens_per_rank"),
+                "latency_us_median": times,
+            },
+            index=rows.index,
+        )
+        for op, times in latency_us.items()
+    ]
+    return pd.concat(found)
+
+
+def _within_a_node(rows: pd.DataFrame) -> pd.DataFrame:
+    variant = "normal" if "comm_sms" in rows else "low_latency"
+    return _phases(rows, WITHIN_A_NODE, variant, {op: rows[f"{op}_us"] for op in (DISPATCH, COMBINE)})
+
+
+def _low_latency_between(rows: pd.DataFrame) -> pd.DataFrame:
+    return _phases(rows, BETWEEN_NODES, "low_latency", {op: rows[f"{op}_us"] for op in (DISPATCH, COMBINE)})
+
+
+def _normal_between(rows: pd.DataFrame) -> pd.DataFrame:
+    """An operation costs the exchange of counts (notify) and of hidden vectors (transmit)."""
+    times = {op: rows[f"{op}_transmit_us"] + rows[f"{op}_notify_us"] for op in (DISPATCH, COMBINE)}
+    return _phases(rows, BETWEEN_NODES, "normal", times)
+
+
+def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
+    """Tokens are those of a rank. Only dispatch and the combine in low precision send what the layer computes in:
+    prepare and combine of layers of other dtypes are repetitions."""
+    op = rows["op"].map(ALL_TO_ALL).fillna(rows["op"])
+    layer = rows["dtype"].replace(DTYPES)
+    sent = layer.where(op.isin([DISPATCH, COMBINE_LOW_PRECISION]), PAYLOAD_OF[COMBINE])
+    sizes = [
+        sent_bytes(dtype, *row) for dtype, row in zip(sent, rows[["num_tokens", "topk", "hidden_size"]].to_numpy(), strict=True)
+    ]
+    return pd.DataFrame(
+        {
+            "run_id": layer,
+            "gpu_name": rows["gpu"],
+            "library": "trtllm",
+            "library_version": ALL_TO_ALL_VERSION,
+            "op": op,
+            "variant": rows["kernel_source"].replace(KERNELS),
+            "num_gpus": rows["ep"],
+            "nodes": 1.0,
+            "bytes": pd.Series(sizes, index=rows.index, dtype=float).round(),
+            "dtype": sent,
+            **_layer(rows, "num_tokens"),
+            "latency_us_median": rows["latency_us"],
+        },
+        index=rows.index,
+    )
+
+
+_LAYER = ("num_gpus", "hidden_size", "topk", "num_experts", "tokens_per_rank")
+_WHOLE = (*_LAYER, "dispatch_us", "combine_us")
+_PARTS = (*_LAYER, "nodes", "comm_sms", *(f"{op}_{part}_us" for op in (DISPATCH, COMBINE) for part in ("transmit", "notify")))
+_TOKENS = ("hidden_size", "topk", "num_experts", "ep", "num_tokens", "latency_us")
+LAYOUTS = (
+    Layout("DeepEP low latency", "collective", ("gpu", *_WHOLE), _WHOLE, _within_a_node),
+    Layout("DeepEP normal", "collective", ("gpu", "comm_sms", *_WHOLE), ("comm_sms", *_WHOLE), _within_a_node),
+    Layout("DeepEP low latency between nodes", "collective", ("gpu", "nodes", *_WHOLE), ("nodes", *_WHOLE), _low_latency_between),
+    Layout("DeepEP normal between nodes", "collective", ("gpu", *_PARTS), _PARTS, _normal_between),
+    Layout("TensorRT-LLM all-to-all", "collective", ("gpu", "op", "kernel_source", "dtype", "distribution", *_TOKENS), _TOKENS, _all_to_all),
+)

@@ -1,0 +1,41 @@
+"""Public layouts that are recognised and not read, each with the reason: no law is fitted to them, or they hold no times."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from calibration.measurements.layouts import Layout
+
+ATTENTION = "attention; no law of it is fitted yet"
+NO_TIMES = "sizes of models; it holds no times"
+OPERATORS = "operators of an MoE layer one by one; laws are of whole layers, or of the experts after a dispatch"
+SERVING = "layers of a serving GPU by a profiler of one engine; no law of them is fitted yet"
+
+
+def _never(rows: pd.DataFrame) -> pd.DataFrame:
+    raise AssertionError("files of this layout are skipped")
+
+
+def _skipped(name: str, columns: str, why: str) -> Layout:
+    return Layout(name, "", tuple(columns.split()), (), _never, skip=why)
+
+
+LAYOUTS = (
+    _skipped("aiconfigurator GQA", "gpu framework attn_dtype kv_dtype q_heads kv_heads head_dim window batch latency_us", ATTENTION),
+    _skipped("aiconfigurator MLA", "gpu phase mla_dtype kv_cache_dtype num_heads batch_size isl step latency_us", ATTENTION),
+    _skipped("LLMServingSim attention", "profile prefill_chunk kv_prefill n_decode kv_decode latency_us", ATTENTION),
+    _skipped("LLMServingSim mixed context", "regime n_decode n_decode_long kv_short kv_long latency_skewed_us", ATTENTION),
+    _skipped("LLMServingSim dense layers", "profile layer tokens latency_us", SERVING),
+    _skipped("LLMServingSim layers of sequences", "profile layer sequences latency_us", SERVING),
+    _skipped("LLMServingSim MoE", "profile tokens activated_experts latency_us", SERVING),
+    _skipped("Frontier MoE", "gpu model measurement experts_on_rank ep tp num_tokens shuffling_median_us grouped_gemm_median_us", OPERATORS),
+    _skipped("DeepEP README", "gpu kernel scope ep tokens_per_rank phase dtype latency_us bottleneck", "one size for each number of ranks; a law needs several"),
+    _skipped(
+        "aiconfigurator GEMM grid of three engines",
+        "gpu dtype n k m latency_us_sglang_0_5_10 latency_us_vllm_0_14_0 latency_us_trtllm_1_0_0",
+        "a GEMM grid of three engines; its fit would replace the products that A100 systems take, so it waits for a release that may change them",
+    ),
+    _skipped("dense shapes", "model projection tp n k on_grid", NO_TIMES),
+    _skipped("expert shapes", "model projection n k in_dataset", NO_TIMES),
+    _skipped("sizes of models", "model hidden_size inter_size topk num_experts", NO_TIMES),
+)
