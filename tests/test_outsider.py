@@ -1,0 +1,107 @@
+"""Everything that docs/architecture.md says an outsider can add, added: a function in a file of one's own, one key in the YAML.
+
+Nothing of the package is edited. Every addition must change what it is there for.
+"""
+
+import re
+
+import pytest
+from support.tiny import TINY, archsim
+
+from archsim.runs.results import Results
+
+MINE = '''
+from pathlib import Path
+
+import numpy as np
+
+from archsim.policies.allocation.rules import Plan
+from microarch.fabric.own import FabricDescription, LinkClass
+
+
+def crowded(experts, dies):
+    """Placement: every expert on die 0."""
+    return np.zeros(experts, np.int32)
+
+
+def backwards(step):
+    """Allocation: expert e on die (D - 1 - home)."""
+    expert = np.flatnonzero(step.tokens)
+    return Plan(expert, len(step.hops) - 1 - step.home[expert], step.tokens[expert])
+
+
+def star(dies):
+    """Fabric: all dies on one switch, with links of 10 GB/s."""
+    arm = LinkClass("arm", 10e9, 250.0)
+    return FabricDescription(nodes=dies + 1, edges=[(die, dies) for die in range(dies)], classes=[arm])
+
+
+def decompressor(n_bytes):
+    """Block: expands every slice in 5 us."""
+    return np.full(len(n_bytes), 5000.0)
+
+
+def columns_of_numbers(path, model):
+    """Trace format: one request a line, one token of prompt; expert ids of every token, layer and rank."""
+    for line in Path(path).read_text().splitlines():
+        yield np.array(line.split(), int).reshape(-1, len(model.moe_layer_ids), model.top_k), 1
+
+
+def longest_step_ns(outcome, scenario) -> float:
+    """The longest step."""
+    return outcome.step_ns.max()
+'''
+SYSTEMS = TINY[TINY.index("systems:") : TINY.index("models:")]
+ONE_SYSTEM = SYSTEMS[: SYSTEMS.index("- name: square")]
+PLAIN = (
+    TINY.replace(SYSTEMS, ONE_SYSTEM)
+    .replace("batch: [12, 40]", "batch: [12]")
+    .replace("policies: [base, ep, allo, pred, allo+pred]", "policies: [ep]")
+    .replace("assumptions: published", "assumptions: physical")
+)
+SYSTEM_KEY = "  mesh: {x: 3, y: 2}\n"
+# What is added → (text of the experiment, the same with one key more, column of the results that must change).
+ADDITIONS = {
+    "placement": ("policies: [ep]", "policies: [{name: ep, placement: 'mine:crowded', allocation: home}]", "die_utilisation"),
+    "allocation": ("policies: [ep]", "policies: [{name: ep, allocation: 'mine:backwards'}]", "remote_hbm_read_bytes"),
+    "fabric": (SYSTEM_KEY, SYSTEM_KEY + "  topology: 'mine:star'\n", "decode_ns"),
+    "block": (SYSTEM_KEY, SYSTEM_KEY + "  blocks: ['mine:decompressor']\n", "decode_ns"),
+    "trace format": ("trace: {synthetic: {prompt_tokens: 3}}", "trace: numbers.txt, reader: 'mine:columns_of_numbers'", "trace"),
+    "column": ("assumptions: physical", "assumptions: physical\ncolumns: ['mine:longest_step_ns']", "longest_step_ns"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A user's own folder: functions, a trace, experiments."""
+    (tmp_path / "mine.py").write_text(MINE)
+    requests = [" ".join(str((request + at) % 16) for at in range(5 * 2 * 2)) for request in range(12)]
+    (tmp_path / "numbers.txt").write_text("\n".join(requests))
+    return tmp_path
+
+
+def swept(folder, name, text):
+    """The only row of the results."""
+    (folder / f"{name}.yaml").write_text(text)
+    process = archsim(folder, "sweep", f"{name}.yaml", "--jobs", "1", "--out", name)
+    assert process.returncode == 0, process.stderr
+    [row] = Results.load(folder / name).runs.rows
+    return row
+
+
+@pytest.mark.parametrize("addition", ADDITIONS)
+def test_an_outsider_adds_one_function_and_one_key(folder, addition):
+    before, after, column = ADDITIONS[addition]
+    assert PLAIN.count(before) == 1
+    plain, changed = swept(folder, "plain", PLAIN), swept(folder, "mine", PLAIN.replace(before, after))
+    assert changed[column] != plain.get(column)
+    assert changed["decode_ns"] > 0
+
+
+def test_an_edited_function_runs_again(folder):
+    """What is kept of a run is named by the code of the user's functions, too."""
+    before, after, _ = ADDITIONS["block"]
+    text = PLAIN.replace(before, after)
+    slow = swept(folder, "mine", text)
+    (folder / "mine.py").write_text(re.sub("5000.0", "9000.0", MINE))
+    assert swept(folder, "mine", text)["decode_ns"] > slow["decode_ns"]
