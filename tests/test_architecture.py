@@ -19,6 +19,7 @@ FLOORS = [
     ("archsim.report",),
     ("calibration",),
     ("archsim.studies",),
+    ("archsim.api",),
     ("archsim.cli",),
 ]
 RANK = {prefix: rank for rank, floor in enumerate(FLOORS) for prefix in floor}

@@ -28,6 +28,9 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __repr__(self) -> str:
+        return f"Table({len(self.rows):,} rows × {len(self.columns)} columns)"
+
     def to_csv(self) -> str:
         """Reals in the shortest form that reads back to the same number; whole nanoseconds as integers."""
         text = io.StringIO()
@@ -54,15 +57,16 @@ class Table:
         return pyarrow.Table.from_arrays(arrays, schema=schema)
 
     def to_pandas(self) -> pandas.DataFrame:
+        """Texts as ``object``, integers as ``int64`` (``Int64`` where some are missing), reals as ``float64``."""
         import pandas
 
         kinds = {TEXT: "object", INTEGER: "int64", REAL: "float64"}
-        return pandas.DataFrame(
-            {
-                name: pandas.Series([row[name] for row in self.rows], dtype=kinds[kind])
-                for name, kind in self.columns.items()
-            }
-        )
+        series = {}
+        for name, kind in self.columns.items():
+            values = [row[name] for row in self.rows]
+            missing = kind == INTEGER and None in values
+            series[name] = pandas.Series(values, dtype="Int64" if missing else kinds[kind])
+        return pandas.DataFrame(series)
 
 
 def read_csv(path: Path, columns: Mapping[str, str]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from archsim.base.cores import available_cores
 from archsim.base.errors import ArchsimError
-from archsim.cli.printing import console, grid, print_notes, tell_compiling
+from archsim.cli.arguments import add_experiment, add_jobs, add_report, natural
+from archsim.cli.printing import console, grid, print_engine_errors, print_result_notes, tell_compiling
 from archsim.cli.report_folder import target, tell_replaced
 from archsim.specs.experiment import ExperimentSpec
 
@@ -18,6 +20,33 @@ if TYPE_CHECKING:
 
 OK, REFUSED, INTERRUPTED = 0, 2, 130
 _GB = 1e9
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    add_experiment(parser, "experiment, or manifest.yaml of a report")
+    add_report(parser, "reports/NAME")
+    add_jobs(parser)
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="a Dask cluster that does the runs, such as tcp://host:8786"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
+    parser.add_argument(
+        "--point", type=natural, metavar="N", help="print point N of a `sweep:` as an experiment of its own"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run what is missing, write the report, print what came out."""
+    from archsim.cli.sweep_points import refuse_point, sweep_points_command
+    from archsim.specs.loading.library import load_planned
+    from archsim.specs.sweeps.plan import SweepPlan
+
+    planned = load_planned(args.file, args.overrides)
+    if isinstance(planned, SweepPlan):
+        return sweep_points_command(planned, args.out, args.jobs, args.dry_run, args.point, args.scheduler)
+    refuse_point(args.point)
+    return sweep_command(planned, args.out, args.jobs, args.dry_run, args.scheduler)
 
 
 def sweep_command(
@@ -49,9 +78,13 @@ def sweep_command(
     _print_speedups(results, [policy.name for policy in experiment.policies])
     print_result_notes(results.runs.rows, experiment.systems)
     if experiment.engine == "analytical":
-        from archsim.cli.compare import write_sample
+        from archsim.studies.comparison.comparison import STEPS_OF_REPORT, write_sample
 
-        write_sample(experiment, folder)
+        sample = write_sample(experiment, folder)
+        print(
+            f"{len(sample.runs)} of {sample.drawn_from} runs also on the event engine, {STEPS_OF_REPORT} decode step each:"
+        )
+        print_engine_errors(sample.runs)
     _print_page(folder)
     return OK
 
@@ -101,15 +134,6 @@ def _print_speedups(results: Results, policies: Iterable[str]) -> None:
     for combination, shown in cells.items():
         table.add_row(*combination, *shown.values())
     console().print(table)
-
-
-def print_result_notes(rows, systems) -> None:
-    """What a reader of these rows of results must know, on stderr. systems: specs."""
-    from archsim.runs.calibration_notes import calibration_notes, die_of
-    from archsim.runs.drawn_notes import drawn_notes
-
-    print_notes(calibration_notes(rows, [(system.name, die_of(system)) for system in systems]))
-    print_notes(drawn_notes(rows))
 
 
 def _print_page(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from archsim.base.cores import available_cores
 from archsim.base.errors import SpecError
-from archsim.cli.printing import console, grid, print_notes, tell_compiling
+from archsim.cli.printing import console, grid, print_engine_errors, print_notes, tell_compiling
 from archsim.cli.report_folder import target, tell_replaced
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.specs.text.yaml import dump_yaml
@@ -31,9 +31,9 @@ def sweep_points_command(
         return _print_points(plan, select(plan))
     tell_replaced(folder, plan.given())
     tell_compiling()
-    from archsim.cli.compare import write_sample_of_points
     from archsim.cli.progress import watcher
     from archsim.runs.point_sweep import sweep_points
+    from archsim.studies.comparison.comparison import STEPS_OF_REPORT, write_sample
 
     try:
         with watcher() as watching:
@@ -43,7 +43,10 @@ def sweep_points_command(
         return INTERRUPTED
     _print_dropped(plan, selection)
     _print_best(plan, results)
-    write_sample_of_points(plan, selection.kept, folder)
+    sample = write_sample(plan, folder, selection.kept)
+    if sample is not None:
+        print(f"{len(sample.runs)} of {sample.drawn_from:,} points also on the event engine, {STEPS_OF_REPORT} decode step each:")
+        print_engine_errors(sample.runs)
     from archsim.studies.exploration.points_page import write_points_page
 
     print(f"results: {results}")

@@ -130,6 +130,10 @@ class Results:
     links: Table
     timings: Table
 
+    def __repr__(self) -> str:
+        tables = ", ".join(f"{name}: {len(getattr(self, name)):,} rows" for name in _FILES)
+        return f"Results({tables})"
+
     def write(self, folder: str | Path) -> None:
         """Write results.csv and .parquet, dies.csv, links.csv and timings.csv; each is replaced as a whole."""
         folder = Path(folder)

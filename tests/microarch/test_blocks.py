@@ -8,8 +8,8 @@ import pytest
 from support.contract import check_arrays, check_block, check_runs, check_walks
 from support.tiny import archsim
 
-from archsim.cli.blocks import DIAGRAMS, diagram_of
 from archsim.engine.machine import build_machine
+from archsim.report.blocks import DIAGRAMS, diagram_of
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import hbm, link, llc
@@ -22,7 +22,7 @@ WHOLE = [blocks.REQUEST, blocks.TABLES["local_cp"], blocks.TABLES["global_cp"]]
 
 
 def module(name):
-    return importlib.import_module(f"microarch.{name}")
+    return importlib.import_module(f"microarch.blocks.{name}")
 
 
 @pytest.mark.parametrize("name", NAMES)
