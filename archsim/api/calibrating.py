@@ -39,7 +39,7 @@ class Calibrations:
 
         from calibration.fit.calibrate import SECTIONS
 
-        rows = [{"gpu": each.gpu, "file": each.path} | dict.fromkeys(SECTIONS, 0) | each.tables for each in self.fitted]
+        rows = [(each.gpu, each.path, *(each.tables.get(kind, 0) for kind in SECTIONS)) for each in self.fitted]
         return pandas.DataFrame(rows, columns=["gpu", "file", *SECTIONS])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,7 @@ class Table:
 
 def read_csv(path: Path, columns: Mapping[str, str]) -> Table:
     """A table written by :meth:`Table.write_csv`; columns that are not declared are left out."""
+    parse: Mapping[str, Callable[[str], Any]]
     parse = {TEXT: str, INTEGER: int, REAL: lambda text: float(text) if text else None}
     with path.open(encoding="utf-8", newline="") as stream:
         rows = [{name: parse[kind](row[name]) for name, kind in columns.items()} for row in csv.DictReader(stream)]

@@ -98,9 +98,10 @@ def _parts_table(title: str, parts: Sequence[Part], published: TableDesign | Non
         cells = *_size_cells(part.table), str(part.copies), *_cost_cells(part.cost)
         made.add_row(part.name, *cells, *(_beside(part.cost, row) if published else ()))
     sum_of = total(part.cost for part in parts)
-    known = [row for part, row in zip(parts, rows, strict=True) if part.name != "heatmap"]
+    compared = [row for part, row in zip(parts, rows, strict=True) if part.name != "heatmap"]
+    known = [row for row in compared if row is not None]
     made.add_section()
-    ends = _beside(sum_of, None if None in known else total(known)) if published else ()
+    ends = _beside(sum_of, total(known) if len(known) == len(compared) else None) if published else ()
     made.add_row("sum of rows", *[""] * 6, *_cost_cells(sum_of), *ends)
     return made
 
@@ -141,7 +142,8 @@ def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: Dec
         needed = needed_by(model, built)
         parts = [part for part in decision_parts(decision, needed, technology) if part.table is not None]
         cost = total(part.cost for part in parts)
-        dram = next((_size(part.table.size_bytes) for part in parts if part.table.storage is Storage.DRAM), "–")
+        tables = [part.table for part in parts if part.table is not None]
+        dram = next((_size(table.size_bytes) for table in tables if table.storage is Storage.DRAM), "–")
         fits = "no" if any(misfits([model], built, decision.executor)) else "yes"
         sizes = (f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", dram)
         made.add_row(model.name, str(model.experts), str(needed.layers), fits, *sizes)

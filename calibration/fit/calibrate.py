@@ -66,5 +66,5 @@ def _fit_one(measurements: Measurements, gpu: str, named: Nominal, path: Path | 
     if not any(getattr(calibration, kind) for kind in SECTIONS):
         return Fitted(gpu, calibration, None, "")
     written = None if path is None else write_calibration(calibration, path)
-    fits_rates = calibration.fit.gemm or calibration.hbm
+    fits_rates = calibration.gemm or calibration.hbm
     return Fitted(gpu, calibration, written, fitted_note(gpu, calibration.reference) if fits_rates else "")

@@ -45,7 +45,7 @@ def check_latencies(table: Table, parameters: type) -> None:
         assert step.action and step.latency
         for name in NAME.findall(step.latency):
             block, _, attribute = name.rpartition(".")
-            owner = importlib.import_module(f"microarch.{block}").Parameters if block else parameters
+            owner = importlib.import_module(f"microarch.blocks.{block}").Parameters if block else parameters
             assert hasattr(owner(), attribute), name
 
 

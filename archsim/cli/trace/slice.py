@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
     from archsim.workload.store.store import open_store
 
     store = open_store(args.store)
-    entries = slice_entries(store, *args.requests, args.subjects)
+    first, last = args.requests
+    entries = slice_entries(store, first, last, args.subjects)
     write_selection(store, entries, Path(args.out), args.jobs or available_cores(), args.replace)
     print_store(args.out)
     return OK

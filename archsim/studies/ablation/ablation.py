@@ -184,7 +184,8 @@ def _waterfall(place: tuple, rows: Mapping[tuple, Mapping[str, Any]], links: Seq
         alone = of(link.alone)["speedup_vs_base"]
         effects.append(Effect(link, before, after["speedup_vs_base"], alone, after["throughput_tokens_per_s"]))
         before = after["speedup_vs_base"]
-    return Waterfall(*place, of(start)["speedup_vs_base"], of(end)["speedup_vs_base"], tuple(effects))
+    system, model, batch, policy = place
+    return Waterfall(system, model, batch, policy, of(start)["speedup_vs_base"], of(end)["speedup_vs_base"], tuple(effects))
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

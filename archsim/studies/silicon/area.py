@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
@@ -18,11 +18,11 @@ from microarch.silicon.technology import A72, A76, CLOCK, Coefficient, Technolog
 _FROM_SYSTEM = ("dies", "hbm_capacity_bytes", "atu_entries")
 
 
-def parse_design(texts: Iterable[str]) -> dict[str, float]:
+def parse_design(texts: Iterable[str]) -> dict[str, Any]:
     """``key=value`` texts as arguments of :class:`TableDesign`. Raises SpecError."""
     kinds = get_type_hints(TableDesign)
     keys = [field.name for field in fields(TableDesign) if field.name not in _FROM_SYSTEM]
-    changes: dict[str, float] = {}
+    changes: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
@@ -39,7 +39,7 @@ def parse_design(texts: Iterable[str]) -> dict[str, float]:
     return changes
 
 
-def published_design(system: SystemSpec, changes: dict[str, float]) -> TableDesign:
+def published_design(system: SystemSpec, changes: Mapping[str, Any]) -> TableDesign:
     """The tables of table II, for the dies and the HBM of a system; what decides in it is not asked."""
     return TableDesign(**changes, dies=system.dies, hbm_capacity_bytes=system.hbm.capacity_bytes)
 
