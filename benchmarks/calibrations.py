@@ -6,13 +6,17 @@ Run as ``python benchmarks/calibrations.py [DIR]``; without a folder nothing is 
 import os
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from archsim.specs.calibration import load_calibration
-from calibration.laws.gemm import expert_gemm_table, gemm_times
+from archsim.specs.loading.calibrations import load_calibration
+from calibration.laws.expert_gemm import ExpertGemm
+from calibration.laws.gemm import gemm_times
 
 CALLS = 2_000_000
 MOST_M = 4096
@@ -24,8 +28,8 @@ def gemm_time_ns() -> float:
     start = time.perf_counter()
     calibration = load_calibration("h100")
     loaded = time.perf_counter()
-    gate, _, _ = expert_gemm_table(calibration, hidden=7168, ffn=2048, dtype="fp8")
-    expert_gemm_table(calibration, hidden=5000, ffn=1800, dtype="fp8")
+    gate = ExpertGemm(calibration, hidden=7168, ffn=2048, dtype="fp8").gate
+    ExpertGemm(calibration, hidden=5000, ffn=1800, dtype="fp8")
     built = time.perf_counter()
     print(f"load h100: {loaded - start:.2f} s; curves of a measured and of an unseen expert: {built - loaded:.2f} s")
     m = np.random.default_rng(0).integers(1, MOST_M, CALLS)
@@ -38,21 +42,22 @@ def gemm_time_ns() -> float:
 
 def engine_ratio() -> float:
     """Events per second of process time under ``gemm: calibrated`` over those under ``roofline``, the fastest of three each."""
-    from archsim.engine.loop import EventEngine
+    from support.small_runs import replay
+
+    from archsim.engine.run_demand import build_run_demand
     from archsim.specs.loading.library import load_assumptions, load_model, load_system
     from archsim.specs.policies import PRESETS, PolicySpec
     from archsim.specs.workload import SyntheticSpec
-    from archsim.workload.demand import build_demand
     from archsim.workload.generated.synthetic import SyntheticTraffic
 
     system, model = load_system("dojo"), load_model("qwen3-235b-a22b").model_copy(update={"layers": 12})
     model = model.model_copy(update={"moe_layers": model.moe_layers.model_copy(update={"last": 11})})
     source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=1, decode_steps=3), REQUESTS)
-    demand = build_demand(source, REQUESTS, 3, 0, origin_dies=system.dies, predictor=None)
+    demand = build_run_demand(source, REQUESTS, 3, 0, origin_dies=system.dies, predictor=None)
     policy, rates = PolicySpec(name="ep", **PRESETS["ep"]), {"calibrated": 0.0, "roofline": 0.0}
     for repeat in range(4):  # the first compiles
         for gemm in rates:
-            engine = EventEngine(system, model, policy, load_assumptions("physical", gemm=gemm), demand)
+            engine = replay(system, model, policy, load_assumptions("physical", gemm=gemm), demand)
             start = time.process_time()
             outcome = engine.run()
             rate = int(outcome.tally.events[0]) / (time.process_time() - start)

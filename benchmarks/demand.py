@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.demand_oracle import oracle_demand
 
+from archsim.engine.run_demand import build_run_demand
 from archsim.policies.prediction.heatmap import TopFraction
 from archsim.specs.loading.library import load_model
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.demand import build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
 from archsim.workload.trace import Trace
 
@@ -56,7 +56,7 @@ def kernels(source):
     replay = Replay(source, SAMPLE_REQUESTS, SAMPLE_STEPS)
 
     def demand(**what):
-        return seconds(lambda: build_demand(replay, SAMPLE_REQUESTS, SAMPLE_STEPS, 0, **what))
+        return seconds(lambda: build_run_demand(replay, SAMPLE_REQUESTS, SAMPLE_STEPS, 0, **what))
 
     count = demand()
     pairs = demand(predictor=nothing)

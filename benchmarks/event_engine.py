@@ -23,14 +23,14 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.published import PublishedSimulator
+from support.small_runs import replay
 
-from archsim.engine.loop import EventEngine
+from archsim.engine.run_demand import build_run_demand
 from archsim.policies.prediction.ported_heatmap import PortedHeatmap
 from archsim.policies.registry import build_policy
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.demand import build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
 from archsim.workload.trace import draw_requests
 
@@ -51,7 +51,7 @@ def traffic_of(model, steps):
 
 def demand_of(system, model, predictor, assumptions, steps):
     origins = system.dies if assumptions.activations == "dispatched" else None
-    return build_demand(traffic_of(model, steps), BATCH, steps, 0, origin_dies=origins, predictor=predictor)
+    return build_run_demand(traffic_of(model, steps), BATCH, steps, 0, origin_dies=origins, predictor=predictor)
 
 
 class Timed(NamedTuple):
@@ -85,7 +85,7 @@ def run_once(system, model, name, assumptions, demand, steps):
         routing = iter(list(traffic_of(model, steps).steps(draw_requests(BATCH, BATCH, 0), steps)))
     clock = HeatmapClock()
     with clock.watching():
-        engine = EventEngine(system, model, policy(name), assumptions, demand, routing)
+        engine = replay(system, model, policy(name), assumptions, demand, routing)
         begin = time.process_time()
         outcome = engine.run()
         seconds = time.process_time() - begin
@@ -153,11 +153,11 @@ def heatmap_of_demand_s(model, steps):
     """What the heatmap adds to building a demand, on one core."""
     took = []
     for predictor in (build_policy(policy("pred")).predictor, None):
-        build_demand(traffic_of(model, 1), BATCH, 1, 0, predictor=predictor, threads=1)  # compiles
+        build_run_demand(traffic_of(model, 1), BATCH, 1, 0, predictor=predictor, threads=1)  # compiles
         turns = []
         for _ in range(REPEATS):
             begin = time.process_time()
-            build_demand(traffic_of(model, steps), BATCH, steps, 0, predictor=predictor, threads=1)
+            build_run_demand(traffic_of(model, steps), BATCH, steps, 0, predictor=predictor, threads=1)
             turns.append(time.process_time() - begin)
         took.append(min(turns))
     return took[0] - took[1]

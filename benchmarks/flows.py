@@ -12,10 +12,10 @@ import numpy as np
 from numba import njit
 
 from archsim.engine.network.fair import fair_rates
-from archsim.engine.network.flows import _mesh_network
+from archsim.engine.network.flows import _network, _port_rank
 from archsim.engine.network.network import enter, leave
 from archsim.engine.network.round_robin import build_ports, round_robin_rates
-from microarch.fabric.mesh import build_mesh
+from microarch.fabric.grid import build_mesh
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from reference.flows_oracle import fair_rates as oracle_rates
@@ -37,7 +37,7 @@ def _recompute(net, ports, solve, flows, times):
 def _fill(n):
     """A network of all pairs with n random flows under way, its ports, the flows' groups and their routes."""
     pairs = np.array([s * MESH.dies + d for s in range(MESH.dies) for d in range(MESH.dies) if s != d])
-    net, rank = _mesh_network(MESH, pairs, 1.0, np.inf)
+    net, rank = _network(MESH, pairs, np.ones(MESH.links), np.inf), _port_rank(MESH, np.inf)
     flows = np.random.default_rng(n).integers(0, len(pairs), n)
     for group in flows:
         enter(net, group)

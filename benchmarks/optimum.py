@@ -4,21 +4,26 @@
 """
 
 import statistics
+import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import numpy as np
+from support.small_runs import policy, scenario_of, step_view
 
 from archsim.engine.machine import build_memory, policy_costs, refuse_misfit
+from archsim.engine.run_demand import build_run_demand
 from archsim.policies.allocation.linear_programme import lp
-from archsim.policies.allocation.rules import StepView
+from archsim.policies.placement.placement import Placement
 from archsim.policies.placement.rules import linear
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.workload import SyntheticSpec
 from archsim.studies.optimum.bound import lower_bound
 from archsim.studies.optimum.problem import ProblemBuilder
-from archsim.workload.demand import build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
-from microarch.fabric.mesh import build_mesh
+from microarch.fabric.grid import build_mesh
 
 STEPS = 20
 
@@ -26,19 +31,21 @@ STEPS = 20
 def main() -> None:
     model, system = load_model("deepseek-v3"), load_system("dojo")
     home = linear(model.experts, system.dies)
+    placement = Placement.of_homes(home, len(model.moe_layer_ids), system.dies)
     for batch in (512, 4096, 16384):
         source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=0, decode_steps=1), batch)
-        demand = build_demand(source, batch, 1, 0, origin_dies=system.dies, predictor=None)
+        demand = build_run_demand(source, batch, 1, 0, origin_dies=system.dies, predictor=None)
         step = int(np.flatnonzero(demand.tokens.any(axis=(1, 2)))[-1])
         for name in ("physical", "published"):
             assumptions = load_assumptions(name)
-            memory = build_memory(system, model, assumptions, demand.layers, refuse_misfit(system, model, assumptions, home))
-            builder = ProblemBuilder(system, model, assumptions, home, False, int(demand.tokens.max()))
-            taken = timed(lambda layer: lower_bound(builder.build(demand.tokens[step, layer], demand.origins[step, layer], demand.top_k, layer, memory)))  # noqa: B023
+            scenario = scenario_of(system, model, policy("ep"), assumptions, batch)
+            memory = build_memory(scenario, demand.layers, refuse_misfit(scenario, placement))
+            builder = ProblemBuilder(scenario, False, int(demand.tokens.max()))
+            taken = timed(lambda layer: lower_bound(builder.build(demand.at(step, layer), layer, layer, placement, memory)))  # noqa: B023
             print(f"batch {batch:>5} {name:<10} bound of a step: median {statistics.median(taken):.0f} ms, slowest {max(taken):.0f} ms")
         nothing = np.zeros((model.experts, system.dies), np.int8)
         hops, costs = build_mesh(system.mesh.x, system.mesh.y).hops, policy_costs(system, model)
-        taken = timed(lambda layer: lp(StepView(demand.tokens[step, layer], demand.first_seen[step, layer], home, nothing, hops, costs)))  # noqa: B023
+        taken = timed(lambda layer: lp(step_view(demand.tokens[step, layer], demand.first_seen[step, layer], home, nothing, hops, costs)))  # noqa: B023
         print(f"batch {batch:>5} {'':<10} plan of allocation lp: median {statistics.median(taken):.0f} ms, slowest {max(taken):.0f} ms")
 
 

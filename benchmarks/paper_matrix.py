@@ -65,6 +65,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "paper_matrix.yaml"
         file.write_text(EXPERIMENT.format(steps=steps))
+        os.environ["ARCHSIM_CACHE"] = f"{folder}/cache"  # no run is found from before
         begin = time.perf_counter()
         results = sweep(load_experiment(file), Path(folder) / "out", arguments.jobs)
         took = time.perf_counter() - begin

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from archsim.engine.run_demand import build_run_demand
 from archsim.specs.loading.library import load_model
 from archsim.workload import open_trace
-from archsim.workload.demand import build_demand
 from archsim.workload.formats.importing import import_sources
 from archsim.workload.store.frames import write_frames
 from archsim.workload.store.store import Entry, Shape, open_store, row_columns
@@ -117,9 +117,9 @@ def batch_speed(out):
         print(
             f"batch of {BATCH}, {state}: opened in {opened - begin:.2f} s, {selections / 1e6:.0f} M ids read in {read - opened:.2f} s"
         )
-    build_demand(trace, 4, 2, 0, predictor=lambda heat, changed, out: None)
+    build_run_demand(trace, 4, 2, 0, predictor=lambda heat, changed, out: None)
     begin = time.perf_counter()
-    build_demand(trace, BATCH, DECODE - 1, 0, predictor=lambda heat, changed, out: None)
+    build_run_demand(trace, BATCH, DECODE - 1, 0, predictor=lambda heat, changed, out: None)
     taken = time.perf_counter() - begin
     print(f"counts and heatmap pairs of it: {taken:.1f} s; of 16,384 requests four times that, {4 * taken:.1f} s")
 

@@ -1,14 +1,9 @@
 """Shared fixtures: where the routing data and the reference results live (they are not part of the repository)."""
 
-import os
 from pathlib import Path
 
 import pytest
-
-
-def shared_path() -> Path:
-    """``$ARCHSIM_SHARED`` or the folder ``shared`` beside the checkout."""
-    return Path(os.environ.get("ARCHSIM_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+from support.shared import shared_path
 
 
 @pytest.fixture(scope="session")

@@ -1,1 +1,1 @@
-"""The public functions of ``import archsim as ar``; each takes a loaded experiment, the path of a file, or a mapping."""
+"""The public functions of ``import archsim as ar``; an experiment is given loaded, as a path, or as a mapping."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from archsim.base.errors import SpecError
 from archsim.specs.assumptions import NamedSet
-from archsim.specs.calibration import CalibrationSpec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading import library
 from archsim.specs.loading.file_kinds import EXPERIMENT, TRAFFIC, kind_of
@@ -18,6 +17,7 @@ from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.specs.sweeps.plan import SweepPlan
+from calibration.laws.tables import CalibrationSpec
 
 if TYPE_CHECKING:
     from archsim.workload.generated.traffic_model import TrafficModel

@@ -114,6 +114,7 @@ def compare(experiment: Experiment, sample: int = 40, steps: int = 3) -> Compari
 
     sample: runs drawn at random, always the same ones; steps: decode steps of each, at most. Raises as `run`.
     """
+    from archsim.runs.plan import select
     from archsim.studies.comparison import comparison
 
-    return comparison.compare(planned_of(experiment), sample, steps)
+    return comparison.compare(select(planned_of(experiment)), sample, steps)

@@ -1,7 +1,9 @@
-"""The digest of the sources that decide numbers, and numba's cache named by it.
+"""Digests of the sources that decide numbers, and of those that are compiled; numba's cache is named by the latter.
 
-numba finds out when the file of a compiled function changes, but not when a function that was inlined into it does, in
-another file. So machine code is kept in a folder named by the digest of all sources, and is never stale.
+What a source file may change is declared by rooms. A test holds the declarations against the graph of imports.
+
+numba finds out when the file of a compiled function changes, but not when a function that was inlined into it does, or a constant,
+in another file. So machine code is kept in a folder named by the digest of all sources that hold any, and is never stale.
 """
 
 import hashlib
@@ -13,22 +15,37 @@ from functools import lru_cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# Rooms that decide numbers, relative to the checkout; pages, studies and commands show them and cannot change them.
-_DECIDING = (
-    "archsim/base", "archsim/specs", "archsim/workload", "archsim/policies", "archsim/engine", "archsim/runs",
-    "calibration/laws", "microarch",
-)
+# What decides numbers: rooms and files, relative to the checkout. A kept run is a result of these.
+DECIDING = (
+    "archsim/base/kernels.py", "archsim/base/threads.py", "archsim/specs", "archsim/workload", "archsim/policies", "archsim/engine",
+    "archsim/runs/run.py", "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/measure.py", "archsim/runs/measure_units.py",
+    "archsim/runs/economics.py", "calibration/laws", "microarch/blocks", "microarch/fabric", "microarch/silicon",
+)  # fmt: skip
+# What simulating a run imports as well, and cannot change a number: messages, files, this module, how many threads there are.
+INERT = (
+    "archsim/base/code_digest.py", "archsim/base/cores.py", "archsim/base/errors.py", "archsim/base/files.py", "archsim/base/nearest.py",
+    "archsim/base/tables.py", "archsim/runs/results.py",
+)  # fmt: skip
+# What holds compiled functions, and constants that are compiled into them.
+COMPILED = (
+    "archsim/base/kernels.py", "archsim/specs/model.py", "archsim/workload", "archsim/policies", "archsim/engine", "calibration/laws",
+    "microarch/blocks", "microarch/fabric",
+)  # fmt: skip
 _KEPT_S = 7 * 24 * 3600.0
 
 
 @lru_cache(maxsize=1)
-def source_digest() -> str:
+def numbers_digest() -> str:
     """12 hex digits that change with any source file that a result may depend on."""
+    return digest_of(_PACKAGE.parent, DECIDING)
+
+
+def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
+    """12 hex digits of the names and the content of all Python files in ``rooms``: folders, or files."""
     digest = hashlib.sha256()
-    root = _PACKAGE.parent
-    for room in _DECIDING:
-        for file in sorted((root / room).rglob("*.py")):
-            digest.update(f"{file.relative_to(root).as_posix()} ".encode())
+    for room in rooms:
+        for file in [checkout / room] if room.endswith(".py") else sorted((checkout / room).rglob("*.py")):
+            digest.update(f"{file.relative_to(checkout).as_posix()} ".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -42,7 +59,7 @@ def keep_machine_code() -> None:
         return
     checkout = _PACKAGE.parent
     folder = (checkout if (checkout / "pyproject.toml").is_file() else Path(sys.prefix)) / ".numba_cache"
-    mine = folder / source_digest()
+    mine = folder / digest_of(checkout, COMPILED)
     try:
         if not mine.is_dir():
             mine.mkdir(parents=True)

@@ -7,9 +7,9 @@ import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from archsim.base.files import drafted, write_text
+from archsim.base.files import drafted
 
 if TYPE_CHECKING:
     import pandas
@@ -34,14 +34,11 @@ class Table:
     def to_csv(self) -> str:
         """Reals in the shortest form that reads back to the same number; whole nanoseconds as integers."""
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        for row in self.rows:
-            writer.writerow([_cell(name, row[name]) for name in self.columns])
+        write_rows(text, self.columns, self.rows)
         return text.getvalue()
 
     def write_csv(self, path: Path) -> None:
-        write_text(path, self.to_csv())
+        write_csv_stream(path, self.columns, self.rows)
 
     def write_parquet(self, path: Path, facts: Mapping[str, str] | None = None) -> None:
         """``facts``: kept in the file's metadata; see `parquet_facts`."""
@@ -69,6 +66,40 @@ class Table:
         return pandas.DataFrame(series)
 
 
+def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> None:
+    """See `Table.to_csv`."""
+    columns = tuple(columns)
+    writer = csv.writer(stream, lineterminator="\n")
+    if header:
+        writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(name, row[name]) for name in columns])
+
+
+def write_csv_stream(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A file of as many rows as there are, one in memory at a time; it is replaced as a whole."""
+    with drafted(path) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
+        write_rows(stream, columns, rows)
+
+
+class CsvLog:
+    """A file that grows by a row at a time; what is there from before goes with the first."""
+
+    def __init__(self, path: Path, columns: Iterable[str]) -> None:
+        self._path, self._columns, self._begun = path, tuple(columns), False
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row; readers see it whole when this returns."""
+        with self._path.open("a" if self._begun else "w", encoding="utf-8", newline="") as stream:
+            write_rows(stream, self._columns, [row], header=not self._begun)
+        self._begun = True
+
+    def clear(self) -> None:
+        """Begin anew with the next row; the file goes."""
+        self._path.unlink(missing_ok=True)
+        self._begun = False
+
+
 def read_csv(path: Path, columns: Mapping[str, str]) -> Table:
     """A table written by :meth:`Table.write_csv`; columns that are not declared are left out."""
     parse: Mapping[str, Callable[[str], Any]]
@@ -93,6 +124,14 @@ def read_parquet(path: Path, columns: Mapping[str, str]) -> Table:
     from pyarrow import parquet
 
     return Table(columns, tuple(parquet.read_table(path, columns=list(columns)).to_pylist()))
+
+
+def parquet_columns(path: Path) -> dict[str, str]:
+    """The columns of a file written by :meth:`Table.write_parquet`, with their kinds."""
+    from pyarrow import parquet
+
+    kinds = {"string": TEXT, "int64": INTEGER, "double": REAL}
+    return {field.name: kinds[str(field.type)] for field in parquet.read_schema(path)}
 
 
 def parquet_facts(path: Path) -> dict[str, str]:

@@ -38,7 +38,7 @@ def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -
                 future.cancel()
 
 
-class LayerCrew:
+class LayerThreads:
     """Threads that share the layers of a kernel's work; one layer is always one thread's, so results do not depend on it."""
 
     def __init__(self, layers: int, threads: int | None) -> None:

@@ -25,12 +25,12 @@ def run(args: argparse.Namespace) -> int:
     from archsim.base.cores import available_cores
     from archsim.cli.printing import tell_compiling, tell_kept
     from archsim.cli.progress import watcher
-    from archsim.cli.report_folder import target, tell_replaced
+    from archsim.cli.report_folder import report_folder, tell_replaced
     from archsim.studies.ablation.ablation import ablated, assumptions_named
 
     experiment = ar.load_experiment(args.file, args.overrides)
     whole = ablated(experiment, *(assumptions_named(experiment, name) for name in (args.start, args.end)))
-    folder, jobs = target(experiment.name, args.out, "ablation"), args.jobs or available_cores()
+    folder, jobs = report_folder(experiment.name, args.out, "ablation"), args.jobs or available_cores()
     print(f"{experiment.name}: {args.start} → {args.end}, {whole.runs} runs, {jobs} jobs → {folder}", flush=True)
     tell_replaced(folder, whole.resolved())
     tell_compiling()

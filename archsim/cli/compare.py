@@ -19,14 +19,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the errors by assumption set, and the runs outside with the reason."""
-    from archsim.api.studying import compare
+    import archsim as ar
     from archsim.cli.printing import print_engine_errors, tell_compiling
     from archsim.specs.loading.library import load_planned
     from archsim.specs.sweeps.plan import SweepPlan
 
     planned = load_planned(args.file, args.overrides)
     tell_compiling()
-    found = compare(planned, args.sample, args.steps)
+    found = ar.compare(planned, args.sample, args.steps)
     kind = "points" if isinstance(planned, SweepPlan) else "runs"
     steps = f"at most {found.decode_steps} decode {'step' if found.decode_steps == 1 else 'steps'}"
     print(f"{found.name}: {len(found.runs)} of {found.drawn_from:,} {kind} on both engines, {steps}")

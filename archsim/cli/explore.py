@@ -22,12 +22,12 @@ def run(args: argparse.Namespace) -> int:
     from archsim.api.loading import ExplorationPlan
     from archsim.base.cores import available_cores
     from archsim.cli.printing import print_notes, tell_compiling, tell_kept
-    from archsim.cli.report_folder import target, tell_replaced
+    from archsim.cli.report_folder import report_folder, tell_replaced
     from archsim.specs.loading.library import load_exploration
 
     asked = ExplorationPlan(*load_exploration(args.file, args.overrides))
     name, objectives = asked.plan.experiment.name, ", ".join(asked.spec.objectives)
-    folder, jobs = target(name, args.out, "exploration"), args.jobs or available_cores()
+    folder, jobs = report_folder(name, args.out, "exploration"), args.jobs or available_cores()
     print(f"{name}: {asked.plan.combinations:,} points, by {objectives} → {folder}", flush=True)
     from archsim.api.studying import explore
     from archsim.cli.progress import watcher

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(words: list[str]) -> argparse.Namespace:
     """The arguments, with the function that runs the command as ``run``."""
-    parser = Parser(prog="archsim", description="Simulates MoE serving on meshes of dies.")
+    parser = Parser(prog="archsim", description="Simulates MoE serving on chiplet, wafer-scale and multi-GPU machines.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     _fill(parser, "COMMAND", COMMANDS, words)
     return parser.parse_args(words)

@@ -25,10 +25,10 @@ def run(args: argparse.Namespace) -> int:
     """Raises ArchsimError for more than 128 dies."""
     import archsim as ar
     from archsim.cli.printing import tell_compiling
-    from archsim.cli.report_folder import target, tell_replaced
+    from archsim.cli.report_folder import report_folder, tell_replaced
 
     experiment = ar.load_experiment(args.file, args.overrides)
-    folder = target(experiment.name, args.out, "optimum")
+    folder = report_folder(experiment.name, args.out, "optimum")
     tell_replaced(folder, None)
     tell_compiling()
     ar.optimum(experiment, folder, args.steps, _tell)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from archsim.runs.pool.worker import Failure
-from archsim.runs.results import Record
-from archsim.runs.run import Run
+if TYPE_CHECKING:
+    from archsim.runs.pool.worker import Failure
+    from archsim.runs.results import Record
+    from archsim.runs.run import Run
 
 
 class Lines(AbstractContextManager):
@@ -24,13 +25,16 @@ class Lines(AbstractContextManager):
     def __exit__(self, *error) -> None:
         pass
 
-    def begin(self, runs: int, kept: int) -> None:
-        self._runs, self._done = runs, kept
-        if kept:
-            self._print(f"{kept} of {runs} runs are there from before")
+    def phase(self, text: str) -> None:
+        self._print(f"{text} ...")
+
+    def begin(self, runs: int) -> None:
+        self._runs, self._done = runs, 0
 
     def kept(self, runs: int) -> None:
         self._done += runs
+        if runs:
+            self._print(f"{runs} of {self._runs} runs are there from before")
 
     def finished(self, run: Run, record: Record) -> None:
         self._done += 1
@@ -61,7 +65,7 @@ class Bar(AbstractContextManager):
             TextColumn("{task.description}", markup=False),
             console=console,
         )
-        self._task = self._progress.add_task("compiling and running", total=None)
+        self._task = self._progress.add_task("", total=None)
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -70,8 +74,11 @@ class Bar(AbstractContextManager):
     def __exit__(self, *error) -> None:
         self._progress.stop()
 
-    def begin(self, runs: int, kept: int) -> None:
-        self._progress.update(self._task, total=runs, completed=kept)
+    def phase(self, text: str) -> None:
+        self._progress.update(self._task, description=text)
+
+    def begin(self, runs: int) -> None:
+        self._progress.update(self._task, total=runs, completed=0, description="compiling and running")
 
     def kept(self, runs: int) -> None:
         self._progress.update(self._task, advance=runs)

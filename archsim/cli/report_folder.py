@@ -12,7 +12,7 @@ from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.text.yaml import dump_yaml, parse_yaml, read_yaml
 
 
-def target(name: str, out: str | None, kind: str = "") -> Path:
+def report_folder(name: str, out: str | None, kind: str = "") -> Path:
     """The folder that was asked for; else one below ``reports``, named after the experiment and the kind of report."""
     if out is not None:
         return Path(out)

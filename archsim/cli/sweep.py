@@ -1,25 +1,21 @@
-"""What ``archsim sweep`` does: call the API, print, write the report."""
+"""``archsim sweep``: run every combination of an experiment or point of its ``sweep:``, report, print the best."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.cores import available_cores
-from archsim.base.errors import ArchsimError
 from archsim.cli.arguments import add_experiment, add_jobs, add_report, natural
-from archsim.cli.printing import console, grid, print_engine_errors, print_result_notes, tell_compiling
-from archsim.cli.report_folder import target, tell_replaced
-from archsim.specs.experiment import ExperimentSpec
+from archsim.cli.exit_codes import OK
 
 if TYPE_CHECKING:
+    from archsim.runs.plan import Selection
     from archsim.runs.results import Results
-
-OK, REFUSED, INTERRUPTED = 0, 2, 130
-_GB = 1e9
+    from archsim.specs.sweeps.plan import SweepPlan
+    from archsim.studies.sweep_page import SweepReport
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -37,109 +33,106 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what is missing, write the report, print what came out."""
-    from archsim.cli.sweep_points import refuse_point, sweep_points_command
+    """Run what is missing and report; or only list what would run, or print one point as an experiment."""
+    if not args.dry_run and args.point is None:
+        print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before imports that take time
     from archsim.specs.loading.library import load_planned
-    from archsim.specs.sweeps.plan import SweepPlan
+    from archsim.specs.sweeps.plan import SweepPlan, plan_without_axes
 
     planned = load_planned(args.file, args.overrides)
-    if isinstance(planned, SweepPlan):
-        return sweep_points_command(planned, args.out, args.jobs, args.dry_run, args.point, args.scheduler)
-    refuse_point(args.point)
-    return sweep_command(planned, args.out, args.jobs, args.dry_run, args.scheduler)
+    plan = planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
+    if args.point is not None:
+        return _print_point(plan, args.point)
+    if args.dry_run:
+        print(f"{plan.experiment.name}: {_size(plan)}", flush=True)
+        return _dry_run(plan)
+    return _sweep(plan, args)
 
 
-def sweep_command(
-    experiment: ExperimentSpec, out: str | None, jobs: int | None, dry_run: bool, scheduler: str | None = None
-) -> int:
-    """Run what is missing, write the report, print the speed-ups."""
-    head = f"{experiment.name}: {_counted(experiment.runs, 'run')}"
-    if dry_run:
-        print(head, flush=True)
-        return _print_runs(experiment)
-    folder = target(experiment.name, out)
-    jobs = jobs or available_cores()
-    # Before anything heavy is imported: something is on the screen at once.
-    doers = _counted(jobs, "job") if scheduler is None else scheduler
-    print(f"{head}, {doers} → {folder}", flush=True)
-    tell_replaced(folder, experiment.resolved())
+def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
+    from archsim.cli.printing import tell_compiling, tell_kept
+    from archsim.cli.report_folder import report_folder, tell_replaced
+
+    folder = report_folder(plan.experiment.name, args.out)
+    doers = args.scheduler or _counted(args.jobs or available_cores(), "job")
+    print(f"{plan.experiment.name}: {_size(plan)}, {doers} → {folder}", flush=True)
+    tell_replaced(folder, plan.given())
     tell_compiling()
     from archsim.cli.progress import watcher
-    from archsim.runs.sweep import sweep
 
     try:
         with watcher() as watching:
-            results = sweep(experiment, folder, jobs, watching, scheduler)
+            watching.phase("loading the simulator")
+            from archsim.runs.plan import select
+            from archsim.runs.sweep import sweep_selected
+
+            selection = select(plan, watching.phase)
+            results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
     except KeyboardInterrupt:
-        print(
-            f"\ninterrupted; the runs that have ended are kept in {folder}: the same command goes on", file=sys.stderr
-        )
-        return INTERRUPTED
-    _print_speedups(results, [policy.name for policy in experiment.policies])
-    print_result_notes(results.runs.rows, experiment.systems)
-    if experiment.engine == "analytical":
-        from archsim.studies.comparison.comparison import STEPS_OF_REPORT, write_sample
+        return tell_kept(folder)
+    _print_results(selection, results, folder)
+    from archsim.studies.sweep_page import write_sweep_report
 
-        sample = write_sample(experiment, folder)
-        print(
-            f"{len(sample.runs)} of {sample.drawn_from} runs also on the event engine, {STEPS_OF_REPORT} decode step each:"
-        )
+    _print_report(write_sweep_report(selection, folder), folder if plan.sweep.axes else None)
+    return OK
+
+
+def _print_results(selection: Selection, results: Results, folder: Path) -> None:
+    from archsim.cli.sweep_tables import print_best, print_dropped, print_speedups
+
+    plan = selection.plan
+    if plan.sweep.axes:
+        print_dropped(selection)
+        print_best(plan, folder)
+    else:
+        print_speedups(results, [policy.name for policy in plan.experiment.policies])
+
+
+def _print_report(report: SweepReport, folder: Path | None) -> None:
+    """folder: of the table of points, where there are axes."""
+    from archsim.cli.printing import print_engine_errors, print_notes
+    from archsim.studies.comparison.comparison import STEPS_OF_REPORT
+
+    if report.sample is not None:
+        sample, noun = report.sample, "runs" if folder is None else "points"
+        drawn = f"{len(sample.runs)} of {sample.drawn_from:,} {noun}"
+        print(f"{drawn} also on the event engine, {STEPS_OF_REPORT} decode step each:")
         print_engine_errors(sample.runs)
-    _print_page(folder)
+    if folder is not None:
+        print(f"results: {folder / 'results.parquet'}")
+    print_notes(report.notes)
+    print(f"report: {report.page}")
+
+
+def _dry_run(plan: SweepPlan) -> int:
+    """Of an experiment every run, and how it lies in memory; of a sweep with axes the first points."""
+    from archsim.cli.sweep_tables import print_dropped, print_points, print_rooms
+    from archsim.runs.plan import select
+
+    if not plan.sweep.axes:
+        print_rooms(select(plan, refuse=False).runs())
+        return OK
+    selection = select(plan)
+    print_dropped(selection)
+    print_points(selection)
     return OK
 
 
-def _print_runs(experiment: ExperimentSpec) -> int:
-    """The runs, and how the weights of each lie in the memory of its fullest die."""
-    from archsim.runs.capacity import rooms
-    from archsim.runs.sweep import prepare
+def _print_point(plan: SweepPlan, point: int) -> int:
+    from archsim.base.errors import SpecError
+    from archsim.specs.text.yaml import dump_yaml
 
-    table = grid("system", "model", "batch", "policy", "assumptions")
-    for title in ("fullest die", "weights GB", "bound GB", "left GB", "fits"):
-        table.add_column(title, justify="right")
-    every = list(rooms(prepare(experiment).runs))
-    for room in every:
-        run, bound = room.run, room.fit.bound_bytes
-        table.add_row(
-            *(
-                run.system.name,
-                run.model.name,
-                str(run.batch),
-                run.policy.name,
-                run.assumptions.label,
-                str(room.fullest_die),
-            ),
-            *(f"{size / _GB:.1f}" for size in (room.demand_bytes, bound, bound - room.demand_bytes)),
-            "no" if room.problem else "yes" if room.bounded else "not limited",
-        )
-    console().print(table)
-    problems = dict.fromkeys(room.problem for room in every if room.problem)
-    if problems:
-        raise ArchsimError("\n".join(problems))
+    if not plan.sweep.axes:
+        raise SpecError(f"--point {point}: the experiment has no sweep")
+    sys.stdout.write(dump_yaml(plan.resolved(plan.point(point))))
     return OK
 
 
-def _print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of every policy over base; in tokens/s where the experiment has no base."""
-    table = grid("system", "model", "batch", "assumptions")
-    for policy in policies:
-        table.add_column(policy, justify="right")
-    cells: dict[tuple, dict[str, str]] = {}
-    for row in results.runs.rows:
-        speedup, throughput = row["speedup_vs_base"], row["throughput_tokens_per_s"]
-        shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
-        cells.setdefault(tuple(str(row[name]) for name in ("system", "model", "batch", "assumptions")), {})[
-            row["policy"]
-        ] = shown
-    for combination, shown in cells.items():
-        table.add_row(*combination, *shown.values())
-    console().print(table)
-
-
-def _print_page(folder: Path) -> None:
-    from archsim.report.page import write_report
-
-    print(f"report: {write_report(folder)}")
+def _size(plan: SweepPlan) -> str:
+    if not plan.sweep.axes:
+        return _counted(plan.combinations, "run")
+    axes = len(plan.sweep.axes)
+    return f"{axes} {'axis' if axes == 1 else 'axes'}, {plan.combinations:,} points"
 
 
 def _counted(number: int, noun: str) -> str:

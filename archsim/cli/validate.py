@@ -43,10 +43,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_copies(found, name: str) -> None:
-    from archsim.specs.machine.memory_path import no_copies
+    from calibration.laws.copy import why_no_link
 
     if found.calibration.p2p and not len(found.copies):
-        reason = no_copies(found.calibration)
+        reason = why_no_link(found.calibration)
         print(f"\ncopies between two dies by the event engine: none, as {name} has {reason}")
 
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from archsim.engine.state import Machine
 from archsim.policies.allocation.rules import Plan
+from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
-from microarch.blocks.global_cp import Counts, Fabric, State
-from microarch.fabric.mesh import Mesh
+from microarch.blocks.global_cp import Counts, Reach, State
+from microarch.fabric.fabric import Fabric
 
 REPEATS = 3  # of a policy function that is timed on this host
 
@@ -32,18 +33,18 @@ class DecisionTotals:
     called_ns: list[int] = field(default_factory=list)
 
 
-def global_die(mesh: Mesh) -> int:
+def global_die(fabric: Fabric) -> int:
     """The Global CP sits on the die from which the fewest hops lead to the farthest (the lowest number of several)."""
-    return int(mesh.hops.max(axis=1).argmin())
+    return int(fabric.hops.max(axis=1).argmin())
 
 
-def fabric_of(machine: Machine, mesh: Mesh) -> Fabric:
+def reach_of(machine: Machine, fabric: Fabric) -> Reach:
     """What messages to and from the Global CP's die cost."""
-    die = global_die(mesh)
-    own = machine.link_rates[mesh.link_src == die]
+    die = global_die(fabric)
+    own = machine.link_rates[fabric.link_src == die]
     # Equal rates are multiplied, not added up, so that no digit is lost.
     bytes_per_ns = sum(rate * count for rate, count in zip(*np.unique(own, return_counts=True), strict=True))
-    return Fabric(float(machine.route_ns[die].max()), float(bytes_per_ns) or machine.link_bytes_per_ns)
+    return Reach(float(machine.route_ns[die].max()), float(bytes_per_ns) or machine.link_bytes_per_ns)
 
 
 class FreeDecision:
@@ -55,9 +56,9 @@ class FreeDecision:
     def decide(self, allocate, view):
         return allocate(view)
 
-    def predict(self, copy_bits, *given):
-        """The cp_en bits of a step, of a plan that was decided."""
-        return copy_bits(*given)
+    def predict(self, copy_bits, layer, plan, predicted):
+        """The cp_en bits of a step, of a plan that was decided. ``predicted``: archsim.workload.step_demand.Predicted, or None."""
+        return copy_bits(layer, plan, predicted)
 
     def before_step(self, plan: Plan, rows: int) -> float:
         """When cp_en bits are there, in ns from the begin of the step."""
@@ -78,10 +79,10 @@ class FreeDecision:
 class ChargedDecision(FreeDecision):
     """``decision_cost: charged``, by the executor of the system's ``decision``."""
 
-    def __init__(self, spec, machine: Machine, mesh: Mesh, experts: int):
+    def __init__(self, spec, machine: Machine, fabric: Fabric, experts: int):
         super().__init__()
         self._spec, self._experts, self._dies = spec, experts, machine.dies
-        self._fabric = fabric_of(machine, mesh)
+        self._reach = reach_of(machine, fabric)
         self._hbm = machine.hbm_latency_ns, machine.hbm_bytes_per_ns
         self._decided_ns = 0.0
         self._last_ns = np.zeros(len(State))
@@ -105,11 +106,11 @@ class ChargedDecision(FreeDecision):
         self.totals.called_ns += taken
         return plan
 
-    def predict(self, copy_bits, *given):
+    def predict(self, copy_bits, layer, plan, predicted):
         """Where the host is timed, prediction adds to every call what it took: once, as the heatmap moves on."""
         begin = time.perf_counter_ns()
-        bits = copy_bits(*given)
-        took_ns = time.perf_counter_ns() - begin
+        bits = copy_bits(layer, plan, predicted)
+        took_ns = time.perf_counter_ns() - begin + (predicted.took_ns if predicted else 0)
         if bits is not None and self.totals.called_ns:
             self._decided_ns += took_ns
             self.totals.called_ns[-REPEATS:] = [each + took_ns for each in self.totals.called_ns[-REPEATS:]]
@@ -125,7 +126,7 @@ class ChargedDecision(FreeDecision):
         )
 
     def _states_ns(self, counts: Counts) -> np.ndarray:
-        messages = global_cp.message_ns(counts, self._fabric)
+        messages = global_cp.message_ns(counts, self._reach)
         if self._spec.executor == "fsm":
             return messages + np.maximum(global_cp.fsm_ns(counts, self._spec.fsm), self._dram_ns(counts))
         if self._spec.executor == "firmware":
@@ -163,8 +164,8 @@ class ChargedDecision(FreeDecision):
         return lasts_ns
 
 
-def build_decision(system, model, assumptions, machine: Machine, mesh: Mesh) -> FreeDecision:
+def build_decision(scenario: Scenario, machine: Machine, fabric: Fabric) -> FreeDecision:
     """The cost model that ``decision_cost`` names."""
-    if assumptions.decision_cost == "free":
+    if scenario.assumptions.decision_cost == "free":
         return FreeDecision()
-    return ChargedDecision(system.decision, machine, mesh, model.experts)
+    return ChargedDecision(scenario.system.decision, machine, fabric, scenario.model.experts)

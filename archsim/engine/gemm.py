@@ -26,8 +26,9 @@ import numpy as np
 
 from archsim.engine.machine import NS_PER_S, effective_utilisation
 from archsim.engine.state import Machine
-from archsim.specs.calibration import CalibrationSpec, calibration_digest, calibration_named
-from calibration.laws.gemm import choose_table, expert_gemm_table, gemm_times, law_ns
+from archsim.specs.loading.calibrations import calibration_digest, calibration_named
+from calibration.laws.expert_gemm import ExpertGemm, Rates
+from calibration.laws.laws import Laws
 
 
 class GemmTimes(NamedTuple):
@@ -47,8 +48,7 @@ class _Die(NamedTuple):
 
     dtype: str
     library: str | None
-    peak_flop_per_s: float
-    hbm_bytes_per_s: float
+    rates: Rates
 
 
 class ShareOfPeak:
@@ -72,7 +72,7 @@ class Calibrated:
     """``gemm: calibrated``: times that were fitted to measurements, scaled to the peak and the HBM of the die.
 
     ``calibrated_ns``: GEMM time that was asked for; ``extrapolated_ns``: of it, outside the measured sizes.
-    Raises SpecError where the calibration has no table for the die's dtype.
+    Raises LawMissing (a SpecError) where the calibration has no table for the die's dtype.
     """
 
     def __init__(self, system, model, machine: Machine):
@@ -80,7 +80,7 @@ class Calibrated:
         self._machine = machine
         widths = (model.expert_ffn, model.shared_ffn) if model.shared_experts else (model.expert_ffn,)
         compute = system.compute
-        die = _Die(compute.dtype, compute.library, compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+        die = _Die(compute.dtype, compute.library, Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s))
         digest = calibration_digest(compute.calibration)
         self._experts = [_expert(compute.calibration, digest, model.hidden, ffn, die) for ffn in widths]
         peak = compute.peak_flop_per_s / NS_PER_S
@@ -96,7 +96,7 @@ class Calibrated:
             rows = np.flatnonzero(kind == which)
             fitted_ns[rows] = expert.times(tokens[rows])
             low[rows], high[rows], multiply_ns[rows] = expert.low, expert.high, tokens[rows] * expert.ns_per_token
-            balanced_ns[rows] = fitted_ns[rows] * expert.share_if_streamed(tokens[rows], stream_ns[rows])
+            balanced_ns[rows] = fitted_ns[rows] * _share_if_streamed(expert, tokens[rows], stream_ns[rows])
             self.calibrated_ns += fitted_ns[rows].sum()
             self.extrapolated_ns += fitted_ns[rows][expert.extrapolates(tokens[rows])].sum()
         left_ns = fitted_ns - lead_ns
@@ -118,56 +118,21 @@ class Calibrated:
         return lead_ns, (read_bytes - first_bytes) / machine.hbm_bytes_per_ns
 
 
-class _Expert:
-    """Fitted times of the experts of one width. ``low``, ``high``: share of a time that it may be less or more."""
-
-    def __init__(self, calibration: CalibrationSpec, hidden: int, ffn: int, die: _Die):
-        table = choose_table(calibration, die.dtype, die.library)
-        gate, _, down = expert_gemm_table(
-            calibration, hidden, ffn, die.dtype, die.peak_flop_per_s, die.hbm_bytes_per_s, die.library
-        )
-        self._table = table
-        self._products = (2, ffn, hidden), (1, hidden, ffn)  # gate and up are alike: (how many, n, k)
-        self._first, self._last = max(gate.first, down.first), min(gate.last, down.last)
-        self._m, self._ns = gate.m, np.stack([gate.ns, down.ns])
-        self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in (gate, gate, down)]))
-        self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in (gate, gate, down)]))
-        self._compute = die.peak_flop_per_s / calibration.reference.peak_flop_per_s[table.dtype]
-        self._memory = die.hbm_bytes_per_s / calibration.reference.hbm_bytes_per_s
-        self.ns_per_token = 2.0 * hidden * ffn / (table.law.flop_per_s * self._compute) * NS_PER_S
-        self._outside = gate.extrapolates or down.extrapolates
-
-    def times(self, tokens: np.ndarray) -> np.ndarray:
-        """Mean over gate, up and down, float64[entry] ns."""
-        gate_ns, down_ns = np.empty(len(tokens)), np.empty(len(tokens))
-        gemm_times(self._m, self._ns, np.zeros(len(tokens), np.int64), tokens, gate_ns)
-        gemm_times(self._m, self._ns, np.ones(len(tokens), np.int64), tokens, down_ns)
-        return (2 * gate_ns + down_ns) / 3
-
-    def share_if_streamed(self, tokens: np.ndarray, stream_ns: np.ndarray) -> np.ndarray:
-        """What is left of a time, as a share, if to multiply took no longer than the stream, float64[entry]."""
-        share, multiply_ns = np.ones(len(tokens)), tokens * self.ns_per_token
-        rows = np.flatnonzero((multiply_ns > stream_ns) & (stream_ns > 0.0))
-        if len(rows):
-            faster = self._compute * multiply_ns[rows] / stream_ns[rows]
-            share[rows] = self._law_ns(tokens[rows], faster) / self._law_ns(tokens[rows], self._compute)
-        return share
-
-    def _law_ns(self, tokens, compute):
-        table = self._table
-        return sum(
-            many * law_ns(table.law, tokens, n, k, table.dtype, 1, compute, self._memory) for many, n, k in self._products
-        )
-
-    def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
-        """bool[entry]: the weights' shape or the number of tokens lies outside what was measured."""
-        return self._outside | (tokens < self._first) | (tokens > self._last)
+def _share_if_streamed(expert: ExpertGemm, tokens: np.ndarray, stream_ns: np.ndarray) -> np.ndarray:
+    """What is left of a time, as a share, if to multiply took no longer than the stream, float64[entry]."""
+    share, multiply_ns = np.ones(len(tokens)), tokens * expert.ns_per_token
+    rows = np.flatnonzero((multiply_ns > stream_ns) & (stream_ns > 0.0))
+    if len(rows):
+        compute = expert.scale.compute
+        faster = compute * multiply_ns[rows] / stream_ns[rows]
+        share[rows] = expert.law_ns(tokens[rows], faster) / expert.law_ns(tokens[rows], compute)
+    return share
 
 
 @lru_cache(maxsize=64)
-def _expert(name: str | None, digest: str, hidden: int, ffn: int, die: _Die) -> _Expert:
+def _expert(name: str | None, digest: str, hidden: int, ffn: int, die: _Die) -> ExpertGemm:
     """Kriging for a shape that was not measured takes some tenths of a second; ``digest``: of the calibration's file."""
-    return _Expert(calibration_named(name), hidden, ffn, die)
+    return Laws(calibration_named(name)).expert_gemm(hidden, ffn, dtype=die.dtype, rates=die.rates, library=die.library)
 
 
 def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Calibrated:

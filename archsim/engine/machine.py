@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from archsim.base.errors import CapacityError
-from archsim.engine.state import SLICES, UNITS, Machine, Memory
+from archsim.engine.fabric import build_fabric, plain_link_bytes_per_ns, resource_groups
+from archsim.engine.state import SLICES, Machine, Memory
 from archsim.policies.allocation.rules import Costs
+from archsim.policies.placement.placement import Placement
 from archsim.specs.machine.utilisation import Utilisation, published_utilisation
+from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
-from microarch.fabric.mesh import Mesh
-from microarch.fabric.topology import Edge, build_topology, narrowest, per_route
+from microarch.fabric.fabric import NS_PER_S, Fabric
 
-NS_PER_S = 1e9
 NO_WINDOW = 2**31 - 1
 
 
@@ -31,38 +32,38 @@ def slice_bytes(system, model) -> int:
     return model.hidden * model.expert_ffn * system.compute.dtype_bytes
 
 
-def build_machine(system, model, assumptions) -> tuple[Machine, Mesh]:
-    """The run's machine and its mesh; see ``archsim.engine.state.Machine``."""
-    system = with_links_of_slices(system, model)
-    mesh = build_fabric(system, assumptions.numbering)
-    link_bytes_per_ns, link_ns = link_properties(system, mesh)
+def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
+    """The run's machine and its fabric; see ``archsim.engine.state.Machine``."""
+    model, assumptions = scenario.model, scenario.assumptions
+    system = with_links_of_slices(scenario.system, model)
+    fabric = build_fabric(system, assumptions.numbering)
     shared = assumptions.contention == "shared"
-    group_ptr, group_resources = _groups(mesh, full_duplex=shared)
+    group_ptr, group_resources = resource_groups(fabric, full_duplex=shared)
     weights, plain_link = slice_bytes(system, model), plain_link_bytes_per_ns(system)
     segmented = assumptions.llc == "segments"
     machine = Machine(
-        dies=mesh.dies,
-        hops=mesh.hops.astype(np.int64),
+        dies=fabric.dies,
+        hops=fabric.hops.astype(np.int64),
         group_ptr=group_ptr,
         group_resources=group_resources,
-        link_resources=mesh.links if shared else mesh.edges,
+        link_resources=fabric.links if shared else fabric.edges,
         hbm_bytes_per_ns=system.hbm.bandwidth_bytes_per_s / NS_PER_S * effective_utilisation(system, model, assumptions).hbm,
         link_bytes_per_ns=plain_link,
         hbm_latency_ns=system.hbm.latency_ns,
         hop_ns=system.d2d.hop_latency_ns,
-        link_rates=link_bytes_per_ns,
-        route_bytes_per_ns=narrowest(mesh, link_bytes_per_ns, here=plain_link),
-        route_ns=per_route(mesh, link_ns),
+        link_rates=fabric.link_bytes_per_ns,
+        route_bytes_per_ns=np.where(np.eye(fabric.dies, dtype=bool), plain_link, fabric.pair_bytes_per_ns),
+        route_ns=fabric.pair_ns,
         request_bytes=system.d2d.request_bytes,
         llc_hit_ns=system.llc.hit_ns,
         llc_miss_ns=system.llc.miss_ns,
         llc_write_ns=system.llc.write_ns,
         slice_bytes=weights,
         first_bytes=min(weights, system.llc.segment_bytes) if segmented else weights,
-        window=max(1, llc_geometry(system, model, assumptions)[1]) if segmented else NO_WINDOW,
+        window=max(1, llc_geometry(scenario)[1]) if segmented else NO_WINDOW,
         whole_ns=not shared,
     )
-    return machine, mesh
+    return machine, fabric
 
 
 def with_links_of_slices(system, model):
@@ -71,41 +72,12 @@ def with_links_of_slices(system, model):
     return system if d2d is system.d2d else system.model_copy(update={"d2d": d2d})
 
 
-def build_fabric(system, numbering: str) -> Mesh:
-    """Dies, links and routes of a system's topology."""
-    plain_ns = system.d2d.hop_latency_ns
-    edges = tuple(Edge(*edge.dies, plain_ns if edge.hop_latency_ns is None else edge.hop_latency_ns) for edge in system.topology.edges)
-    return build_topology(system.topology.name, system.mesh.x, system.mesh.y, numbering, edges)
-
-
-def plain_link_bytes_per_ns(system) -> float:
-    """Effective rate of a link to which the topology gives no bandwidth of its own."""
-    return system.d2d.bandwidth_bytes_per_s / NS_PER_S * system.d2d.efficiency
-
-
-def link_properties(system, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
-    """(effective bytes/ns, latency in ns), float64[link] each: the system's ``d2d``, or what the link's class has of its own."""
-    rates, latencies = [], []
-    for own in system.topology.classes:
-        given, latency = own.bandwidth_bytes_per_s, own.hop_latency_ns
-        rates.append(plain_link_bytes_per_ns(system) if given is None else given / NS_PER_S * system.d2d.efficiency)
-        latencies.append(system.d2d.hop_latency_ns if latency is None else latency)
-    return np.array(rates, np.float64)[mesh.link_class], np.array(latencies, np.float64)[mesh.link_class]
-
-
-def _groups(mesh: Mesh, full_duplex: bool) -> tuple[np.ndarray, np.ndarray]:
-    """CSR of the resources of every unit of a die, then of every route."""
-    own = UNITS * mesh.dies
-    link = mesh.route_links if full_duplex else mesh.link_edge[mesh.route_links]
-    ptr = np.concatenate([np.arange(own, dtype=np.int64), own + mesh.route_ptr])
-    return ptr, np.concatenate([np.arange(own), own + link]).astype(np.int64)
-
-
-def llc_geometry(system, model, assumptions) -> tuple[int, int]:
+def llc_geometry(scenario: Scenario) -> tuple[int, int]:
     """(sets, ways) of a die's LLC."""
-    if assumptions.llc == "slices":
-        return llc.sliced_geometry(system.llc.capacity_bytes, slice_bytes(system, model), system.llc.ways)
-    return llc.segmented_geometry(system.llc.capacity_bytes, slice_bytes(system, model), system.llc.segment_bytes)
+    spec, weights = scenario.system.llc, slice_bytes(scenario.system, scenario.model)
+    if scenario.assumptions.llc == "slices":
+        return llc.sliced_geometry(spec.capacity_bytes, weights, spec.ways)
+    return llc.segmented_geometry(spec.capacity_bytes, weights, spec.segment_bytes)
 
 
 def policy_costs(system, model) -> Costs:
@@ -126,7 +98,7 @@ def policy_costs(system, model) -> Costs:
 class Fit:
     """How the weights of a model lie in the HBM of a system.
 
-    ``demand_bytes``: int64[die] homes, and shared experts if they run; ``bound_bytes``: what a die may hold.
+    ``demand_bytes``: int64[die] experts placed there, and shared experts if they run; ``bound_bytes``: what a die may hold.
     """
 
     demand_bytes: np.ndarray
@@ -136,22 +108,26 @@ class Fit:
     def fits(self) -> bool:
         return bool(self.demand_bytes.max() <= self.bound_bytes)
 
+    @property
+    def room_bytes(self) -> np.ndarray:
+        """What is left for copies, int64[die]."""
+        return self.bound_bytes - self.demand_bytes
 
-def memory_fit(system, model, assumptions, home: np.ndarray) -> Fit:
-    """Demand and bound per die. ``home: int32[expert]``; every MoE layer of the model counts, not the trace's alone."""
-    layers = len(model.moe_layer_ids)
-    homes = np.bincount(home, minlength=system.dies).astype(np.int64)
-    demand = homes * layers * SLICES * slice_bytes(system, model)
+
+def memory_fit(system, model, assumptions, placement: Placement) -> Fit:
+    """Demand and bound per die. Every MoE layer of the model counts, not those that a run simulates alone."""
+    demand = placement.bytes_per_die(SLICES * slice_bytes(system, model))
     if assumptions.weights == "all":
         shared = model.shared_experts * SLICES * model.hidden * model.shared_ffn * system.compute.dtype_bytes
-        demand = demand + layers * shared
+        demand = demand + placement.layers * shared
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
     return Fit(demand, bound)
 
 
-def refuse_misfit(system, model, assumptions, home: np.ndarray) -> Fit:
+def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:
     """The fit, or CapacityError with die, demand, bound, gap and what would make the model fit."""
-    fit = memory_fit(system, model, assumptions, home)
+    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+    fit = memory_fit(system, model, assumptions, placement)
     if assumptions.capacity == "unbounded" or fit.fits:
         return fit
     die = int(fit.demand_bytes.argmax())
@@ -175,13 +151,14 @@ def _written(n_bytes: float) -> str:
     return f"{n_bytes / size:.1f} {unit}"
 
 
-def build_memory(system, model, assumptions, layers: int, fit: Fit) -> Memory:
+def build_memory(scenario: Scenario, layers: int, fit: Fit) -> Memory:
     """Empty LLCs, no copies, and the room there is for copies beside the homes."""
-    sets, ways = llc_geometry(system, model, assumptions)
+    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+    sets, ways = llc_geometry(scenario)
     if assumptions.capacity == "unbounded":
         room = np.full(system.dies, UNBOUNDED_BYTES, dtype=np.int64)
     else:
-        room = fit.bound_bytes - fit.demand_bytes
+        room = fit.room_bytes
     per_layer = model.experts + model.shared_experts
     entries = system.decision.atu_entries if assumptions.tables == "finite" else 0
     return Memory(

@@ -6,7 +6,7 @@ cheaper to compile than one a field. Integers are int64 throughout: a mixture wo
 
 A *chain* is one weight slice of one plan entry: ``chain = entry * 3 + slice``. A *move* is a bundle of hidden vectors
 from one die to another. Resources are numbered ``LLC port 0..D``, ``HBM D..2D``, ``compute array 2D..3D``, then the
-links (``contention: shared``: one each way; ``reserved``: one a mesh edge).
+links (``contention: shared``: one each way; ``reserved``: one an edge of the fabric).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from microarch.blocks.local_cp import Event, State
 from microarch.blocks.state_machine import codes
 
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
-REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # kinds of messages on the mesh
+REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # kinds of messages on the fabric
 DISPATCH, COMBINE = np.int64(0), np.int64(1)  # kinds of moves
 FETCH, EXECUTE, _ = codes(State)
 TOKENS, LAST_DONE = codes(Event)
 
 ENTRY = np.dtype(
     [
-        ("compute_ns", "f8"),  # of the array for one slice's GEMM, its weights being there
+        ("compute_ns", "f8"),  # that the array holds a slice whose weights are there: the system's own blocks, then the GEMM
         ("drain_ns", "f8"),  # that the GEMM goes on at least after the last byte of the slice has come
         ("low_ns", "f8"),  # less than that the GEMM takes at the 5 % residual of its calibration
         ("high_ns", "f8"),  # more, at the 95 % residual
         ("read_bytes", "i8"),  # of a local HBM read of one slice
         ("expert", "i8"),
         ("die", "i8"),  # that executes
-        ("home", "i8"),  # whose HBM is the expert's home
+        ("home", "i8"),  # whose HBM it reads the expert from: the nearest holder by placement
         ("tokens", "i8"),
         ("key", "i8"),  # of the first slice
         ("routed", "i8"),  # 0 for a shared expert, which needs no dispatched tokens

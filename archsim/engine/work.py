@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from archsim.engine.gemm import gemm_model
+from archsim.engine.own_blocks import OwnBlocks
 from archsim.engine.state import (
     COMBINE,
     DISPATCH,
@@ -22,18 +23,22 @@ from archsim.engine.state import (
     Work,
 )
 from archsim.policies.allocation.rules import Plan
-from microarch.fabric.mesh import Mesh
+from archsim.policies.placement.placement import Placement
+from archsim.specs.scenario import Scenario
+from microarch.fabric.fabric import Fabric
 
 NO_MOVES = np.zeros((2, 0), MOVE)
 NO_ENTRIES = np.zeros(0, np.int32)
 
 
 class WorkBuilder:
-    """Builds the ``Work`` of steps of one run (one system, model, policy and set of assumptions)."""
+    """Builds the ``Work`` of the steps of a scenario."""
 
-    def __init__(self, system, model, assumptions, machine: Machine, mesh: Mesh, home: np.ndarray, copies: bool):
-        self._machine, self._mesh, self._home, self._copies = machine, mesh, home, copies
+    def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric, copies: bool):
+        system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+        self._machine, self._fabric, self._copies = machine, fabric, copies
         dtype_bytes = system.compute.dtype_bytes
+        self._blocks = OwnBlocks(system.blocks)
         self.gemm = gemm_model(system, model, assumptions, machine)
         self._experts, self._ids = model.experts, model.experts + model.shared_experts
         self._hidden_bytes = model.hidden * dtype_bytes
@@ -43,24 +48,35 @@ class WorkBuilder:
         self._carried_bytes = 0 if self._dispatched else (model.hidden + model.expert_ffn) * dtype_bytes
         self._local_first = assumptions.order == "local_first"
         self.needs_origins = assumptions.needs_origins(model)
+        self._no_move_ptr = np.zeros((2, machine.dies + 1), np.int64)
         self._no_bits = np.zeros((machine.dies, self._ids), np.uint8)
 
-    def build(self, layer: int, plan: Plan, origins: np.ndarray | None, top_k: int, cp_en: np.ndarray | None,
-              memory: Memory) -> Work:
-        """The step's work. ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert] or None."""
+    def build(
+        self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
+        cp_en: np.ndarray | None, memory: Memory,
+    ) -> Work:
+        """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert]
+        or None.
+
+        A die reads an expert from its nearest holder: itself, if it is one.
+        """
         routed = len(plan.expert)
         shared_id, shared_die, shared_tokens = self._shared(origins, top_k)
         entries = np.zeros(routed + len(shared_id), ENTRY)
         entries["expert"][:routed], entries["expert"][routed:] = plan.expert, shared_id
         entries["die"][:routed], entries["die"][routed:] = plan.die, shared_die
         entries["tokens"][:routed], entries["tokens"][routed:] = plan.tokens, shared_tokens
-        entries["home"][:routed], entries["home"][routed:] = self._home[plan.expert], shared_die
+        entries["home"][:routed] = placement.sources(row, plan.expert, plan.die, self._fabric.hops)
+        entries["home"][routed:] = shared_die
         entries["routed"][:routed] = 1
         tokens = entries["tokens"]
-        entries["read_bytes"] = np.where(entries["routed"], *self._slice_bytes) + tokens.astype(np.int64) * self._carried_bytes
+        slice_bytes = np.where(entries["routed"], *self._slice_bytes)
+        entries["read_bytes"] = slice_bytes + tokens.astype(np.int64) * self._carried_bytes
         times = self.gemm.of(tokens, entries["routed"], entries["read_bytes"])
-        entries["compute_ns"] = np.ceil(times.compute_ns) if self._machine.whole_ns else times.compute_ns
-        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns, times.low_ns, times.high_ns
+        block_ns = self._blocks.service_ns(slice_bytes)
+        compute_ns = times.compute_ns + block_ns
+        entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
+        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns + block_ns, times.low_ns, times.high_ns
         entries["key"] = (layer * self._ids + entries["expert"]) * SLICES
         entries["look_here"] = self._copies | (entries["die"] == entries["home"])
         moves = self._moves(plan, origins)
@@ -70,9 +86,9 @@ class WorkBuilder:
             cp_en=self._no_bits if cp_en is None else cp_en,
             cp_ready_ns=0.0,
             moves=moves,
-            move_ptr=np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]]),
+            move_ptr=self._move_ptr(moves),
             chains=chains,
-            local=self._local(entries, moves, first),
+            local=self._local(plan.die, moves, first),
             held=np.zeros(len(chains), HELD),
             notes=NO_NOTES,
         )
@@ -90,33 +106,41 @@ class WorkBuilder:
         """Bundles of hidden vectors, MOVE[2, move]: dispatch and combine, each row sorted by source."""
         if not self._dispatched:
             return NO_MOVES
-        sent = send_tokens(plan.expert, plan.die, plan.tokens, origins, self._mesh.hops)
+        sent = send_tokens(plan.expert, plan.die, plan.tokens, origins, self._fabric.hops)
         moves = np.zeros((2, np.count_nonzero(sent)), MOVE)
         for row, tokens in ((DISPATCH, sent), (COMBINE, sent.T)):
             moves["src"][row], moves["dst"][row] = np.nonzero(tokens)
             moves["bytes"][row] = tokens[tokens > 0] * self._hidden_bytes
         return moves
 
+    def _move_ptr(self, moves):
+        """Where the moves of each source begin, int64[2, die + 1]."""
+        if not self._dispatched:
+            return self._no_move_ptr
+        return np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]])
+
     def _issue_order(self, entries, memory):
         """(chains int64[chain] by die in the order in which the Local CPs start them, first int64[die + 1])."""
-        keys = (entries["die"],)
+        die = entries["die"]
         if self._local_first:
-            copied = memory.copies.present[entries["die"], entries["key"]] > 0
-            far = (entries["die"] != entries["home"]) & ~copied
-            keys = (entries["routed"], far, entries["die"])
-        order = np.lexsort(keys)
+            copied = memory.copies.present[die, entries["key"]] > 0
+            order = np.lexsort((entries["routed"], (die != entries["home"]) & ~copied, die))
+        else:
+            order = np.argsort(die, kind="stable")
         chains = (order[:, None] * SLICES + np.arange(SLICES)).ravel()
-        first = np.searchsorted(entries["die"][order], np.arange(self._machine.dies + 1)) * SLICES
+        first = np.searchsorted(die[order], np.arange(self._machine.dies + 1)) * SLICES
         return chains, first
 
-    def _local(self, entries, moves, first):
+    def _local(self, routed_die, moves, first):
         """What the Local CPs know when the step begins, LOCAL_CP[die]."""
         dies = self._machine.dies
         local = np.zeros(dies, LOCAL_CP)
         local["next_chain"], local["end_chain"] = first[:-1], first[1:]
-        local["moves_left"] = np.bincount(moves["dst"][DISPATCH], minlength=dies)
-        local["routed_left"] = np.bincount(entries["die"], entries["routed"], dies) * SLICES
-        local["state"] = np.where(local["moves_left"] > 0, FETCH, EXECUTE)
+        local["routed_left"] = np.bincount(routed_die, minlength=dies) * SLICES
+        local["state"] = EXECUTE
+        if moves.size:
+            local["moves_left"] = np.bincount(moves["dst"][DISPATCH], minlength=dies)
+            local["state"][local["moves_left"] > 0] = FETCH
         local["held"] = local["held_last"] = -1
         return local
 

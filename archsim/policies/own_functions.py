@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,25 +12,56 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.policies.allocation.rules import Plan, StepView
+from archsim.policies.placement.placement import Placement
+from archsim.policies.rebalancing.rules import History
 from archsim.specs.policies import import_function
 
 _COLUMNS = ("expert", "die", "tokens")
 
 
-def own_placement(target: str, params: Mapping[str, Any]) -> Callable[[int, int], np.ndarray]:
-    """The placement ``package.module:function``. Raises ValueError if it cannot be imported."""
-    function = partial(import_function(target), **params)
+def own_placement(target: str, params: Mapping[str, Any]) -> Callable[[int, int, int], Placement]:
+    """The placement ``package.module:function``. Raises ValueError if it cannot be imported.
 
-    def place(experts: int, dies: int) -> np.ndarray:
-        home = _integers(target, "the homes", _call(target, function, experts, dies))
+    It is called with the numbers of experts and of dies; with ``layers=``, too, if it has a parameter of that name that the policy does not set.
+    It returns the homes, int[expert] (the same in every layer), or a `Placement`.
+    """
+    own = import_function(target)
+    function = partial(own, **params)
+    wants_layers = "layers" in inspect.signature(own).parameters and "layers" not in params
+
+    def place(layers: int, experts: int, dies: int) -> Placement:
+        given = _call(target, partial(function, layers=layers) if wants_layers else function, experts, dies)
+        if isinstance(given, Placement):
+            return _checked_placement(target, given, (layers, experts, dies))
+        home = _integers(target, "the homes", given)
         if len(home) != experts:
             raise ArchsimError(f"{target}: gives {len(home)} homes for {experts} experts")
         outside = np.flatnonzero((home < 0) | (home >= dies))
         if len(outside):
-            raise ArchsimError(f"{target}: the home of expert {outside[0]} is die {home[outside[0]]}; the mesh has 0 to {dies - 1}")
-        return home.astype(np.int32)
+            raise ArchsimError(f"{target}: the home of expert {outside[0]} is die {home[outside[0]]}; the system has 0 to {dies - 1}")
+        return Placement.of_homes(home, layers, dies)
 
     return place
+
+
+def own_rebalancing(target: str, params: Mapping[str, Any]) -> Callable[[History, Placement], Placement]:
+    """The rebalancing ``package.module:function``. Raises ValueError if it cannot be imported."""
+    function = partial(import_function(target), **params)
+
+    def rebalance(history: History, placement: Placement) -> Placement:
+        given = _call(target, function, history, placement)
+        if not isinstance(given, Placement):
+            raise ArchsimError(f"{target}: returns {type(given).__name__}; expected archsim.policies.placement.placement.Placement")
+        return _checked_placement(target, given, placement.holds.shape)
+
+    return rebalance
+
+
+def _checked_placement(target: str, given: Placement, shape: tuple[int, ...]) -> Placement:
+    if given.holds.shape != shape:
+        found, expected = ("{} layers, {} experts and {} dies".format(*each) for each in (given.holds.shape, shape))
+        raise ArchsimError(f"{target}: the placement is of {found}; expected {expected}")
+    return given
 
 
 def own_allocation(target: str, params: Mapping[str, Any]) -> Callable[[StepView], Plan]:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from archsim.policies.allocation import linear_programme
 from archsim.policies.allocation import rules as allocation
-from archsim.policies.own_functions import own_allocation, own_placement, own_predictor
+from archsim.policies.own_functions import own_allocation, own_placement, own_predictor, own_rebalancing
 from archsim.policies.placement import rules as placement
+from archsim.policies.placement.placement import Placement
 from archsim.policies.prediction import heatmap as prediction
+from archsim.policies.rebalancing.rules import Rebalancing
+from archsim.specs.policies import EVERY_STEPS
 
 PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced}
 ALLOCATIONS = {
@@ -33,11 +34,12 @@ PREDICTIONS = {"none": lambda: None, "heatmap": _heatmap}
 
 @dataclass(frozen=True)
 class Policy:
-    """``place(experts, dies)``, ``allocate(step)`` and ``predictor(heat, changed, out)`` or None."""
+    """``place(layers, experts, dies)``, ``allocate(step)``, ``predictor(heat, changed, out)`` or None, ``rebalancing`` or None."""
 
-    place: Callable[[int, int], np.ndarray]
+    place: Callable[[int, int, int], Placement]
     allocate: Callable[[allocation.StepView], allocation.Plan]
     predictor: Callable | None
+    rebalancing: Rebalancing | None
 
 
 def build_policy(spec) -> Policy:
@@ -46,10 +48,30 @@ def build_policy(spec) -> Policy:
     Raises ValueError if a user's function cannot be imported; those raise ArchsimError themselves when they fail.
     """
     return Policy(
-        place=_function(spec.placement, PLACEMENTS, own_placement),
+        place=_placement(spec.placement),
         allocate=_function(spec.allocation, ALLOCATIONS, own_allocation),
         predictor=_predictor(spec.prediction),
+        rebalancing=_rebalancing(spec.rebalancing),
     )
+
+
+def place_experts(spec, model, dies: int) -> Placement:
+    """Where a ``PolicySpec`` puts the experts of a model's MoE layers on so many dies."""
+    return build_policy(spec).place(len(model.moe_layer_ids), model.experts, dies)
+
+
+def _placement(rule):
+    if rule.is_function:
+        return own_placement(rule.name, rule.params)
+    known = partial(PLACEMENTS[rule.name], **rule.params)
+    return lambda layers, experts, dies: Placement.of_homes(known(experts, dies), layers, dies)
+
+
+def _rebalancing(rule) -> Rebalancing | None:
+    if not rule.is_function:
+        return None
+    params = {name: value for name, value in rule.params.items() if name != EVERY_STEPS}
+    return Rebalancing(rule.params[EVERY_STEPS], own_rebalancing(rule.name, params))
 
 
 def _function(rule, known, own):

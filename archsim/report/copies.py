@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from archsim.engine.machine import memory_fit
+from archsim.policies.placement.placement import Placement
+from archsim.policies.placement.rules import balanced
 from archsim.report.data import Place, Report
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -39,6 +39,5 @@ def _room_bytes(report: Report, place: Place) -> int:
     """Of a die with the fewest homes, where experts are spread evenly: 0 where they alone are too many."""
     system = SystemSpec.model_validate(report.systems[place.system])
     model = ModelSpec.model_validate(report.models[place.model])
-    home = np.arange(model.experts) % system.dies
-    fit = memory_fit(system, model, report.assumptions[place.assumptions], home)
-    return max(0, fit.bound_bytes - int(fit.demand_bytes.min()))
+    placement = Placement.of_homes(balanced(model.experts, system.dies), len(model.moe_layer_ids), system.dies)
+    return max(0, int(memory_fit(system, model, report.assumptions[place.assumptions], placement).room_bytes.max()))

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import ArchsimError
+from archsim.report.fabrics import dies_of
 from archsim.report.layers import Parts
+from archsim.runs.columns import COLUMNS
 from archsim.runs.results import layers_that_ran
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
@@ -16,24 +18,18 @@ from archsim.specs.text.yaml import read_yaml
 
 KEYS = ("system", "model", "batch", "policy", "assumptions")
 TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")
-BOUNDS = ("bound_llc", "bound_hbm", "bound_link", "bound_compute", "bound_activations", "bound_decision")
-OVERHEADS = ("decision_overhead_percent", "decision_overhead_percent_p50", "decision_overhead_percent_p99")
-HOST_TIMES = ("host_p10_ns", "host_p50_ns", "host_p90_ns", "host_p99_ns")
-DECISIONS = ("decision_exposed_ns", "exposed_evaluate_ns", *OVERHEADS, *HOST_TIMES, "heatmap_dropped", "atu_misses")
+_PAGE = tuple(column for column in COLUMNS if column.page)
+BOUNDS = tuple(column.name for column in _PAGE if column.name.startswith("bound_"))
+HOST_TIMES = tuple(column.name for column in _PAGE if column.name.startswith("host_"))
 MANY_SYSTEMS = 4  # with more, figures show one of those that differ in who decides alone
-RESULT_COLUMNS = (
-    *("run", *KEYS, "mesh_x", "mesh_y", "trace", "engine", "decode_steps", "prefill_ns", "decode_ns"),
-    *("throughput_tokens_per_s", "speedup_vs_base", "hop_messages", "hop_bytes", "local_hbm_read_bytes"),
-    *("remote_hbm_read_bytes", "local_hbm_write_bytes", "activation_bytes", "die_utilisation", "load_max_over_mean"),
-    *("replicas_max_bytes_per_die", "events", *BOUNDS, *DECISIONS),
-)
+RESULT_COLUMNS = (*("run", *KEYS, "trace", "engine"), *(column.name for column in _PAGE if column.since == 1))
 # Empty where there is nothing to measure: no base run, or no decode.
-OPTIONAL = ("throughput_tokens_per_s", "speedup_vs_base", "load_max_over_mean", *BOUNDS, *OVERHEADS, *HOST_TIMES)
+OPTIONAL = tuple(column.name for column in _PAGE if column.optional)
 # Not there in folders of older versions.
-CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_extrapolated")
-LATER = (*CALIBRATION, "layers", "drawn_from")
+LATER = tuple(column.name for column in _PAGE if column.since > 1)
 NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
 DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
+PLACES = ("x", "y", "src_x", "src_y", "dst_x", "dst_y")  # empty in a fabric without coordinates
 LINK_COLUMNS = ("run", "src", "dst", "src_x", "src_y", "dst_x", "dst_y", "direction", "utilisation")
 
 
@@ -51,7 +47,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRow:
     """One row of results.csv. ``numbers`` has the columns NUMBERS; empty cells of OPTIONAL ones are left out."""
 
     key: str
@@ -78,8 +74,8 @@ class Die:
     """Use of one die over a run, shares of the total time."""
 
     die: int
-    x: int
-    y: int
+    x: int | None  # None: a fabric without coordinates
+    y: int | None
     hbm: float
     compute: float
     activation_bytes: float
@@ -92,12 +88,12 @@ class Die:
 
 @dataclass(frozen=True)
 class Link:
-    """Use of one link over a run; ``both_ways``: a mesh edge that is one resource in both directions."""
+    """Use of one link over a run; ``both_ways``: an edge that is one resource in both directions."""
 
     src: int
     dst: int
-    src_at: tuple[int, int]
-    dst_at: tuple[int, int]
+    src_at: tuple[int, int] | None
+    dst_at: tuple[int, int] | None
     both_ways: bool
     utilisation: float
 
@@ -110,9 +106,9 @@ class Report:
     experiment: Mapping[str, Any]  # resolved, as in manifest.yaml
     made: Mapping[str, Any]  # version, seeds, digests
     assumptions: Mapping[str, AssumptionsSpec]  # by label
-    runs: tuple[Run, ...]
-    dies: Mapping[str, tuple[Die, ...]]  # by Run.key
-    links: Mapping[str, tuple[Link, ...]]  # by Run.key; empty for a mesh of one die
+    runs: tuple[RunRow, ...]
+    dies: Mapping[str, tuple[Die, ...]]  # by RunRow.key
+    links: Mapping[str, tuple[Link, ...]]  # by RunRow.key; empty for a mesh of one die
 
     @property
     def name(self) -> str:
@@ -149,12 +145,17 @@ class Report:
         layers = self.models[model]["moe_layers"]
         return len(range(layers["first"], layers["last"] + 1, layers["every"]))
 
-    def layers_of(self, run: Run) -> int:
+    def dies_of(self, run: RunRow) -> int:
+        """How many dies the system of a run has."""
+        x, y = run.get("mesh_x"), run.get("mesh_y")
+        return dies_of(self.systems[run.place.system]) if x is None or y is None else int(x * y)
+
+    def layers_of(self, run: RunRow) -> int:
         """How many of its model's MoE layers a run had: fewer than all by ``workload.layers``, or by its trace."""
         ran = run.get("layers")
         return self.moe_layers(run.place.model) if ran is None else int(ran)
 
-    def layers(self, runs: Iterable[Run] | None = None) -> Parts:
+    def layers(self, runs: Iterable[RunRow] | None = None) -> Parts:
         """Model → (how many MoE layers its runs had, how many it has), of all runs or of these."""
         rows = ({"model": run.place.model, "layers": run.get("layers")} for run in runs or self.runs)
         return layers_that_ran(rows, {model: self.moe_layers(model) for model in self.models})
@@ -195,11 +196,11 @@ class Report:
         order = [Place(a, s, m) for a in self.compared() for s in self.shown_systems() for m in self.models]
         return [place for place in order if place in found]
 
-    def at(self, place: Place) -> list[Run]:
+    def at(self, place: Place) -> list[RunRow]:
         """The runs of a place, in the order of batches and policies."""
         return [run for run in self.runs if run.place == place]
 
-    def find(self, place: Place, batch: int, policy: str) -> Run | None:
+    def find(self, place: Place, batch: int, policy: str) -> RunRow | None:
         return next((run for run in self.at(place) if (run.batch, run.policy) == (batch, policy)), None)
 
 
@@ -268,13 +269,13 @@ def _rank(where: str, row: dict[str, str], order: dict[str, list[str]]) -> tuple
     return tuple(ranks[key] for key in ("assumptions", "system", "model", "batch", "policy"))
 
 
-def _run(where: str, row: dict[str, str]) -> Run:
+def _run(where: str, row: dict[str, str]) -> RunRow:
     numbers = {
         column: _number(where, column, row[column]) for column in NUMBERS if row[column] or column not in OPTIONAL
     }
     numbers |= {column: _number(where, column, row[column]) for column in LATER if row.get(column)}
     place = Place(row["assumptions"], row["system"], row["model"])
-    return Run(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers)
+    return RunRow(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers)
 
 
 def _number(where: str, column: str, cell: str) -> float:
@@ -292,9 +293,10 @@ def _by_run(path: Path, needed: tuple[str, ...], read) -> dict[str, tuple]:
 
 
 def _die(where: str, row: dict[str, str]) -> Die:
-    numbers = {column: _number(where, column, row[column]) for column in DIE_COLUMNS[1:]}
+    numbers = {column: _number(where, column, row[column]) for column in DIE_COLUMNS[1:] if row[column] or column not in PLACES}
     return Die(
-        *(int(numbers[column]) for column in ("die", "x", "y")),
+        int(numbers["die"]),
+        *(_at(row, "x", "y") or (None, None)),
         hbm=numbers["hbm_utilisation"],
         compute=numbers["compute_utilisation"],
         activation_bytes=numbers["activation_bytes"],
@@ -302,22 +304,27 @@ def _die(where: str, row: dict[str, str]) -> Die:
 
 
 def _link(where: str, row: dict[str, str]) -> Link:
-    numbers = {column: _number(where, column, row[column]) for column in LINK_COLUMNS[1:] if column != "direction"}
-    at = {column: int(number) for column, number in numbers.items() if column != "utilisation"}
+    read = [column for column in LINK_COLUMNS[1:] if column != "direction" and (row[column] or column not in PLACES)]
+    numbers = {column: _number(where, column, row[column]) for column in read}
     return Link(
-        at["src"],
-        at["dst"],
-        (at["src_x"], at["src_y"]),
-        (at["dst_x"], at["dst_y"]),
+        int(numbers["src"]),
+        int(numbers["dst"]),
+        _at(row, "src_x", "src_y"),
+        _at(row, "dst_x", "dst_y"),
         row["direction"] == "both ways",
         numbers["utilisation"],
     )
 
 
+def _at(row: dict[str, str], x: str, y: str) -> tuple[int, int] | None:
+    """(column, row) of a node; None in a fabric without coordinates."""
+    return (int(float(row[x])), int(float(row[y]))) if row[x] and row[y] else None
+
+
 def _check_complete(report: Report) -> None:
     """Every run has a row for each of its dies, and links if it has more than one."""
     for run in report.runs:
-        dies = int(run["mesh_x"] * run["mesh_y"])
+        dies = report.dies_of(run)
         found = len(report.dies.get(run.key, ()))
         if found != dies:
             raise ReportError(

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from archsim.report.data import Place, Report, Run
+from archsim.report.data import Place, Report, RunRow
 from archsim.report.draw.charts import Bar, Group, Segment, bar_panel
-from archsim.report.draw.mesh_map import mesh_map
+from archsim.report.draw.fabric_map import fabric_map
 from archsim.report.draw.svg import Axis, linear_axis, log_axis
+from archsim.report.fabrics import map_width
 from archsim.report.published import Claim, marks, ratio
 from archsim.report.units import BYTE_UNITS, factor, percent, plain, plain_factor, scaled, unit_of
 
@@ -55,7 +56,7 @@ def speedup_panels(report: Report, claims: list[Claim]) -> list[Panel]:
     ]
     axis = linear_axis(1.02 * max(values + published), plain_factor)
 
-    def bar(run: Run) -> tuple[float | None, str]:
+    def bar(run: RunRow) -> tuple[float | None, str]:
         value = run.get("speedup_vs_base")
         return (None, "no base") if value is None else (value, factor(value))
 
@@ -65,7 +66,7 @@ def speedup_panels(report: Report, claims: list[Claim]) -> list[Panel]:
 def hop_panels(report: Report, claims: list[Claim]) -> list[Panel]:
     """Hops of base over hops, on a logarithmic axis."""
 
-    def reduction(run: Run) -> float | None:
+    def reduction(run: RunRow) -> float | None:
         base = report.find(run.place, run.batch, "base")
         return ratio("hops", run, base) if base else None
 
@@ -76,7 +77,7 @@ def hop_panels(report: Report, claims: list[Claim]) -> list[Panel]:
     ]
     axis = log_axis(min(drawn, default=1.0), max(drawn + published, default=10.0), plain_factor)
 
-    def bar(run: Run) -> tuple[float | None, str]:
+    def bar(run: RunRow) -> tuple[float | None, str]:
         if not run["hop_messages"]:
             return None, "no hops"
         value = values[run]
@@ -88,7 +89,7 @@ def hop_panels(report: Report, claims: list[Claim]) -> list[Panel]:
 def traffic_panels(report: Report) -> list[Panel]:
     """HBM bytes read and written, by kind."""
 
-    def amounts(run: Run) -> dict[str, float]:
+    def amounts(run: RunRow) -> dict[str, float]:
         hidden = sum(die.activation_bytes for die in report.dies[run.key])
         return {column: hidden if column == "hidden" else run[column] for column in TRAFFIC}
 
@@ -97,7 +98,7 @@ def traffic_panels(report: Report) -> list[Panel]:
         worth, name = unit_of(totals, BYTE_UNITS)
         axis = linear_axis(1.02 * max(totals), lambda value: plain(value / worth))
 
-        def bar(run: Run) -> Bar:
+        def bar(run: RunRow) -> Bar:
             parts = amounts(run)
             total = sum(parts.values())
             segments = tuple(
@@ -117,7 +118,7 @@ def bound_panels(report: Report) -> list[Panel]:
     """Share of the time by what was on the critical path."""
     axis = Axis(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), percent)
 
-    def bar(run: Run) -> Bar:
+    def bar(run: RunRow) -> Bar:
         shares = {column: run.get(column) or 0.0 for column in BOUND_NAMES}
         segments = tuple(
             Segment(kind, shares[column], f"{run.label}: {percent(shares[column], 1)} {name}", percent(shares[column]))
@@ -159,18 +160,18 @@ def replica_panels(report: Report) -> list[Panel]:
     return _plain_panels(report, axis, column, f"copies on the fullest die, {name}", write)
 
 
-def map_panels(report: Report, place: Place) -> list[tuple[Run, str]]:
+def map_panels(report: Report, place: Place) -> list[tuple[RunRow, str]]:
     """A map of every strategy at the largest batch that was run."""
     runs = report.at(place)
-    largest = max(run.batch for run in runs)
+    largest, width = max(run.batch for run in runs), map_width(report.systems[place.system])
     return [
-        (run, mesh_map(report.dies[run.key], report.links.get(run.key, ()), f"Load of dies and links: {run.label}"))
+        (run, fabric_map(report.dies[run.key], report.links.get(run.key, ()), f"Load of dies and links: {run.label}", width))
         for run in runs
         if run.batch == largest
     ]
 
 
-def busiest(report: Report, run: Run) -> str:
+def busiest(report: Report, run: RunRow) -> str:
     """The hottest link and die of a run, in words."""
     dies, links = report.dies[run.key], report.links.get(run.key, ())
     hot = max(dies, key=lambda die: die.use)
@@ -182,7 +183,7 @@ def busiest(report: Report, run: Run) -> str:
     return "; ".join(words)
 
 
-def _groups(report: Report, place: Place, bar: Callable[[Run], Bar]) -> list[Group]:
+def _groups(report: Report, place: Place, bar: Callable[[RunRow], Bar]) -> list[Group]:
     """A group for every batch of a place; strategies that were not run are named as such."""
     runs = {(run.batch, run.policy): run for run in report.at(place)}
     batches = [batch for batch in report.batches if any(batch == known for known, _ in runs)]
@@ -204,14 +205,14 @@ def _ratio_panels(
     metric: str,
     axis: Axis,
     unit: str,
-    value_and_label: Callable[[Run], tuple[float | None, str]],
+    value_and_label: Callable[[RunRow], tuple[float | None, str]],
 ) -> list[Panel]:
     """Bars of a ratio to base, with published values as marks on the bars of their strategy."""
 
     def panel(place: Place) -> Panel:
         published = marks(claims, metric, place.model, place.system)
 
-        def bar(run: Run) -> Bar:
+        def bar(run: RunRow) -> Bar:
             value, label = value_and_label(run)
             kind = policy_class(run.policy, report.policies)
             segments = () if value is None else (Segment(kind, value, f"{run.label}: {label}"),)
@@ -235,7 +236,7 @@ def _ratio_panels(
 def _plain_panels(
     report: Report, axis: Axis, column: str, unit: str, write: Callable[[float], str], reference: float | None = None
 ) -> list[Panel]:
-    def bar(run: Run) -> Bar:
+    def bar(run: RunRow) -> Bar:
         kind, value = policy_class(run.policy, report.policies), run.get(column)
         if value is None:
             return Bar(run.policy, (), "not measured")

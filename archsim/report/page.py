@@ -9,7 +9,8 @@ from archsim.report.copies import beyond_memory
 from archsim.report.data import Report, read_report
 from archsim.report.decision_cost import decisions
 from archsim.report.decision_cost.deciders import deciders
-from archsim.report.draw.mesh_map import colour_bar, scale_css
+from archsim.report.draw.fabric_map import colour_bar, scale_css
+from archsim.report.fabrics import shape_of
 from archsim.report.published import TOLERANCE, compare
 from archsim.report.rendering import rendered
 from archsim.report.units import BYTE_UNITS, factor, percent, plain_factor, scaled
@@ -32,7 +33,7 @@ def write_report(folder: Path) -> Path:
 
 def render(report: Report) -> str:
     """The page as text."""
-    filters = {"written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "bytes": _bytes}
+    filters = {"written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "bytes": _bytes, "shape": shape_of}
     return rendered("page.html.j2", _context(report), filters)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from archsim.base.errors import SpecError
-from archsim.report.data import Report, Run
+from archsim.report.data import Report, RunRow
 from archsim.report.layers import partial, told
 from archsim.report.units import factor, percent
 from archsim.specs.loading.library import load_system
@@ -155,7 +155,7 @@ def marks(claims: Iterable[Claim], metric: str, model: str, system: str) -> dict
     }
 
 
-def ratio(metric: str, run: Run, against: Run) -> float | None:
+def ratio(metric: str, run: RunRow, against: RunRow) -> float | None:
     """Throughput over that of ``against``, or hops of ``against`` over those of ``run``; None where there are none."""
     if metric == "throughput":
         above, below = run.get("throughput_tokens_per_s"), against.get("throughput_tokens_per_s")
@@ -164,7 +164,7 @@ def ratio(metric: str, run: Run, against: Run) -> float | None:
     return above / below if above and below else None
 
 
-def _pairs(report: Report, claim: Claim, assumptions: str) -> list[tuple[Run, Run]]:
+def _pairs(report: Report, claim: Claim, assumptions: str) -> list[tuple[RunRow, RunRow]]:
     """The runs that a claim speaks of, each with the run that it is compared with."""
     systems = claim.systems + claim.other_hardware
     pairs = []
@@ -179,7 +179,7 @@ def _pairs(report: Report, claim: Claim, assumptions: str) -> list[tuple[Run, Ru
     return pairs
 
 
-def _conditions(report: Report, claim: Claim, runs: list[Run]) -> Iterable[str]:
+def _conditions(report: Report, claim: Claim, runs: list[RunRow]) -> Iterable[str]:
     """In words, how these runs differ from those that were published."""
     steps = sorted({int(run["decode_steps"]) for run in runs})
     if steps != [DECODE_STEPS]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archsim.report.data import Report, Run
+from archsim.report.data import Report, RunRow
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.units import (
     NO_BREAK,
@@ -19,6 +19,7 @@ from archsim.report.units import (
     significant,
     unit_of,
 )
+from archsim.runs.columns import shown_columns
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 
 CLOSE = 0.01  # relative difference of throughput below which strategies are named together
@@ -33,14 +34,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
+class ShownColumn:
     """A column of the results table; ``units``: one is chosen for the whole column and named in its header."""
 
     header: str
     name: str
-    units: tuple[Unit, ...] = ((1.0, ""),)
-    meaning: str = ""
-    write: Callable[[float], str] = significant
+    meaning: str
+    units: tuple[Unit, ...]
+    write: Callable[[float], str]
 
     def shown(self, value: float) -> str:
         """One value with its unit."""
@@ -53,30 +54,21 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-_PERCENT = ((0.01, "%"),)
-_BYTES = ((1.0, "B"),)
-COLUMNS = (
-    Column("decode steps", "decode_steps", write=_count),
-    Column("prefill", "prefill_ns", TIME_UNITS, "0 where no prefill ran"),
-    Column("decode", "decode_ns", TIME_UNITS),
-    Column("decode, low", "decode_ns_low", TIME_UNITS, "GEMMs at the 5 % residual of their calibration"),
-    Column("decode, high", "decode_ns_high", TIME_UNITS, "GEMMs at the 95 % residual of their calibration"),
-    Column("GEMMs extrapolated", "gemm_extrapolated", _PERCENT, "share of GEMM time at sizes that were not measured"),
-    Column("copies extrapolated", "copies_extrapolated", _PERCENT, "share of slices of a size whose copies were not measured"),
-    Column("throughput", "throughput_tokens_per_s", RATE_UNITS),
-    Column("speed-up over base", "speedup_vs_base", ((1.0, "×"),)),
-    Column("hops, messages", "hop_messages", meaning="sum of Manhattan distances", write=prefixed),
-    Column("hops, bytes", "hop_bytes", ((1.0, "B · hops"),), "sum of sizes times Manhattan distances", prefixed),
-    Column("local HBM reads", "local_hbm_read_bytes", _BYTES, write=prefixed),
-    Column("remote HBM reads", "remote_hbm_read_bytes", _BYTES, write=prefixed),
-    Column("HBM writes of copies", "local_hbm_write_bytes", _BYTES, write=prefixed),
-    Column("activations between dies", "activation_bytes", _BYTES, write=prefixed),
-    Column("die utilisation", "die_utilisation", _PERCENT, "compute array, mean over dies"),
-    Column("load, max over mean", "load_max_over_mean", ((1.0, "×"),), "tokens of dies"),
-    Column("copies on the fullest die", "replicas_max_bytes_per_die", _BYTES, write=prefixed),
-    Column("overhead of decisions", "decision_overhead_percent", ((1.0, "%"),), "exposed time over the rest of each step, mean"),
-    Column("events", "events", write=prefixed),
-)
+_PLAIN = ((1.0, ""),)
+# Unit of a column of results → how its values are written.
+_WRITTEN: dict[str, tuple[tuple[Unit, ...], Callable[[float], str]]] = {
+    "ns": (TIME_UNITS, significant),
+    "tokens/s": (RATE_UNITS, significant),
+    "bytes": (((1.0, "B"),), prefixed),
+    "byte hops": (((1.0, "B · hops"),), prefixed),
+    "message hops": (_PLAIN, prefixed),
+    "events": (_PLAIN, prefixed),
+    "share": (((0.01, "%"),), significant),
+    "percent": (((1.0, "%"),), significant),
+    "×": (((1.0, "×"),), significant),
+    "steps": (_PLAIN, _count),
+}
+COLUMNS = tuple(ShownColumn(each.header, each.name, each.meaning, *_WRITTEN.get(each.unit, (_PLAIN, significant))) for each in shown_columns())
 
 
 def results(report: Report) -> tuple[list[dict[str, str]], list[list[Cell]]]:
@@ -101,7 +93,7 @@ def results(report: Report) -> tuple[list[dict[str, str]], list[list[Cell]]]:
     return headers, rows
 
 
-def _cell(value: float | None, column: Column, worth: float) -> Cell:
+def _cell(value: float | None, column: ShownColumn, worth: float) -> Cell:
     if value is None:
         return Cell("–", -1.0)
     return Cell(column.write(value / worth), value)
@@ -133,7 +125,7 @@ def overview(report: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def _bound(run: Run) -> str:
+def _bound(run: RunRow) -> str:
     shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
     name = max(shares, key=shares.__getitem__)
     return f"{name}, {percent(shares[name])} of the time" if shares[name] else "not measured"
@@ -176,7 +168,7 @@ def ties(report: Report) -> list[dict[str, str]]:
     return rows
 
 
-def _tie_row(run: Run, other: Run) -> dict[str, str]:
+def _tie_row(run: RunRow, other: RunRow) -> dict[str, str]:
     return {
         "system": run.place.system,
         "model": run.place.model,

@@ -1,7 +1,7 @@
 """Timeline of one step in the Trace Event Format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-A die is a process, its LLC port, HBM and compute array are threads; the mesh is one process with a thread for every link
-(for every route, if the mesh is not given). Where a block serves several requests at a time, as a shared HBM or link does,
+A die is a process, its LLC port, HBM and compute array are threads; the fabric is one process with a thread for every link
+(for every route, if the fabric is not given). Where a block serves several requests at a time, as a shared HBM or link does,
 the thread is split into lanes (``HBM``, ``HBM · 2``, ...), so that no two slices of a thread overlap.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 
 from archsim.base.files import write_text
 from microarch.blocks.request import State, Unit
-from microarch.fabric.mesh import Mesh
+from microarch.fabric.fabric import Fabric
 
 COLUMNS = ("kind", "unit", "die", "src", "dst", "expert", "slice", "tokens", "start_ns", "end_ns")
 OPTIONAL = ("bytes",)
 BLOCKS = {Unit.PORT: "LLC port", Unit.HBM: "HBM", Unit.COMPUTE: "compute"}
-MESH_PROCESS = 1
+FABRIC_PROCESS = 1
 FIRST_DIE_PROCESS = 2  # process ids: die + 2; 0 has a meaning of its own in Perfetto
 
 
@@ -44,15 +44,15 @@ class Activity:
     arguments: Mapping[str, Any]
 
 
-def write_timeline(log: Mapping[str, np.ndarray], path: Path, title: str, mesh: Mesh | None = None) -> Path:
+def write_timeline(log: Mapping[str, np.ndarray], path: Path, title: str, fabric: Fabric | None = None) -> Path:
     """Write the timeline of a step and return its path.
 
     log: columns of equal length, one row an activity: ``kind`` (State), ``unit`` (Unit), ``die`` (-1 on a path), ``src`` and
     ``dst`` (-1 off a path), ``expert`` and ``slice`` (-1 for hidden vectors), ``tokens`` (-1 if unknown), ``start_ns``,
-    ``end_ns``, and ``bytes`` if they are known. With ``mesh`` a transfer is drawn on every link of its XY route.
+    ``end_ns``, and ``bytes`` if they are known. With ``fabric`` a transfer is drawn on every link of its route.
     Raises ValueError for a log that is not so.
     """
-    tracks = _tracks(_checked(log), mesh)
+    tracks = _tracks(_checked(log), fabric)
     events = [*_process_names(tracks), *_slices(tracks)]
     lines = ",\n".join(json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in events)
     head = json.dumps({"title": title}, ensure_ascii=False)
@@ -79,13 +79,13 @@ def _checked(log: Mapping[str, np.ndarray]) -> dict[str, list]:
     return {name: column.tolist() for name, column in columns.items()}
 
 
-def _tracks(columns: dict[str, list], mesh: Mesh | None) -> dict[Track, list[Activity]]:
+def _tracks(columns: dict[str, list], fabric: Fabric | None) -> dict[Track, list[Activity]]:
     """What every track shows, in order of start; tracks in the order in which they are to be drawn."""
     found: dict[Track, list[Activity]] = {}
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
         activity = _activity(row)
-        for track in _places(row, mesh):
+        for track in _places(row, fabric):
             found.setdefault(track, []).append(activity)
     return {track: sorted(found[track], key=lambda each: (each.start_ns, each.end_ns)) for track in sorted(found)}
 
@@ -99,21 +99,21 @@ def _activity(row: Mapping[str, Any]) -> Activity:
     return Activity(row["start_ns"], row["end_ns"], f"{subject}: {state}", state, arguments)
 
 
-def _places(row: Mapping[str, Any], mesh: Mesh | None) -> Iterable[Track]:
+def _places(row: Mapping[str, Any], fabric: Fabric | None) -> Iterable[Track]:
     unit, src, dst = Unit(row["unit"]), row["src"], row["dst"]
     if unit in BLOCKS:
         return [Track(FIRST_DIE_PROCESS + row["die"], int(unit), BLOCKS[unit])]
-    if mesh is None:
-        return [Track(MESH_PROCESS, src * 10_000 + dst, f"route {src} → {dst}")]
+    if fabric is None:
+        return [Track(FABRIC_PROCESS, src * 10_000 + dst, f"route {src} → {dst}")]
     return [
-        Track(MESH_PROCESS, int(link), f"link {mesh.link_src[link]} → {mesh.link_dst[link]}")
-        for link in mesh.route(src, dst)
+        Track(FABRIC_PROCESS, int(link), f"link {fabric.link_src[link]} → {fabric.link_dst[link]}")
+        for link in fabric.route(src, dst)
     ]
 
 
 def _process_names(tracks: Iterable[Track]) -> Iterator[dict[str, Any]]:
     for process in sorted({track.process for track in tracks}):
-        name = "mesh links" if process == MESH_PROCESS else f"die {process - FIRST_DIE_PROCESS}"
+        name = "fabric links" if process == FABRIC_PROCESS else f"die {process - FIRST_DIE_PROCESS}"
         yield _named("process_name", process, 0, name=name)
         yield _named("process_sort_index", process, 0, sort_index=process)
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
-from archsim.specs.calibration import DEFAULT_CALIBRATION, HBM, CalibrationSpec, calibration_named
+from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
+from calibration.laws.tables import HBM, CalibrationSpec
 
 EXTRAPOLATED = ("gemm_extrapolated", "copies_extrapolated")  # columns of results that notes are made of
 MOST_NAMED = 8  # systems

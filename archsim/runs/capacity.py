@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.engine.event.transfers import port_ranks
-from archsim.engine.machine import Fit, build_fabric, memory_fit, refuse_misfit
-from archsim.policies.registry import build_policy
+from archsim.engine.fabric import build_fabric
+from archsim.engine.machine import Fit, memory_fit, refuse_misfit
+from archsim.policies.registry import place_experts
 from archsim.runs.run import Run
 
 
@@ -35,24 +34,17 @@ class Room:
 def rooms(runs: Iterable[Run]) -> Iterator[Room]:
     """The room of every run."""
     for run in runs:
-        home = np.asarray(build_policy(run.policy).place(run.model.experts, run.system.dies), np.int32)
-        fit, problem = memory_fit(run.system, run.model, run.assumptions, home), None
+        placement = place_experts(run.policy, run.model, run.system.dies)
+        fit, problem = memory_fit(run.system, run.model, run.assumptions, placement), None
         try:
-            refuse_misfit(run.system, run.model, run.assumptions, home)
+            refuse_misfit(run.scenario, placement)
         except CapacityError as error:
             problem = str(error)
         yield Room(run, fit, run.assumptions.capacity == "finite", problem)
 
 
-def refuse_misfits(runs: Iterable[Run]) -> None:
-    """Raises CapacityError with a line for every distinct problem of the runs."""
-    problems = dict.fromkeys(room.problem for room in rooms(runs) if room.problem)
-    if problems:
-        raise CapacityError("\n".join(problems))
-
-
 def refuse_misroutes(runs: Iterable[Run]) -> None:
-    """Raises ArchsimError with a line for every topology that the assumption ``arbitration`` of its runs does not know to share."""
+    """Raises ArchsimError with a line for every fabric that the assumption ``arbitration`` of its runs does not know to share."""
     problems = {}
     for run in runs:
         if run.assumptions.contention == "shared" and run.assumptions.arbitration == "round_robin":

@@ -15,11 +15,12 @@ from typing import Any
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
-from archsim.engine.machine import NS_PER_S, build_fabric, link_properties
+from archsim.engine.fabric import build_fabric
+from archsim.engine.machine import NS_PER_S
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from microarch.fabric.mesh import ROW_MAJOR
+from microarch.fabric.grid import ROW_MAJOR
 from microarch.silicon.area_power import Cost, total
 from microarch.silicon.cost import CARRIER_MM2, HBM_STACK_MM2, CostEstimates, hbm_stacks, machine_cost
 from microarch.silicon.decision_area import decision_parts, design_of
@@ -96,7 +97,7 @@ class Machine:
 def build_costs(system: SystemSpec, coefficients: Coefficients = Coefficients()) -> Machine:
     """The machine of a system."""
     decision = total(part.cost for part in decision_parts(system.decision, design_of(system)))
-    rates, _ = link_properties(system, build_fabric(system, ROW_MAJOR))
+    rates = build_fabric(system, ROW_MAJOR).link_bytes_per_ns
     leaving_bytes_per_s = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.dies
     area = die_area(system, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
     stacks = hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)

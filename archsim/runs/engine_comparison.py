@@ -69,7 +69,7 @@ def sample(runs: Sequence[Any], size: int) -> list[Any]:
 def shortened(run: Run, decode_steps: int) -> Run:
     """The run with at most so many decode steps."""
     workload = run.workload.model_copy(update={"decode_steps": min(run.workload.decode_steps, decode_steps)})
-    return replace(run, workload=workload, demand=replace(run.demand, workload=workload))
+    return replace(run, scenario=replace(run.scenario, workload=workload), demand=replace(run.demand, workload=workload))
 
 
 def compare_engines(runs: Iterable[Run], simulator: Simulator) -> Iterable[Compared]:

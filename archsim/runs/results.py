@@ -1,186 +1,133 @@
-"""The results of an experiment: one row a run, the dies and links of every run, and the files that hold them."""
+"""The results of a sweep: one row a run, the dies and links of every run, and the files that hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from archsim.base.errors import ArchsimError
-from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
+from archsim.base.tables import Table, parquet_columns, read_csv, read_parquet
+from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS, TIMING_COLUMNS, Kinds
 
 BASE_POLICY = "base"
-RUN_COLUMNS = MappingProxyType(
-    {
-        "system": TEXT,
-        "mesh_x": INTEGER,
-        "mesh_y": INTEGER,
-        "model": TEXT,
-        "trace": TEXT,
-        "batch": INTEGER,
-        "policy": TEXT,
-        "engine": TEXT,
-        "assumptions": TEXT,
-        "decode_steps": INTEGER,  # iterations that ran, the prefill not counted
-        "prefill_ns": REAL,  # 0 where no prefill ran
-        "decode_ns": REAL,
-        "throughput_tokens_per_s": REAL,  # of decode
-        "speedup_vs_base": REAL,  # of decode throughput, over policy base and all else equal
-        "hop_messages": INTEGER,  # messages times hops (dies entered), of the kinds that the assumption ``hops`` counts
-        "hop_bytes": INTEGER,
-        "local_hbm_read_bytes": INTEGER,
-        "remote_hbm_read_bytes": INTEGER,
-        "local_hbm_write_bytes": INTEGER,
-        "activation_bytes": INTEGER,  # hidden vectors sent from die to die
-        "die_utilisation": REAL,  # mean over dies of the time that the compute array is busy
-        "load_max_over_mean": REAL,  # tokens of the busiest over those of the average die; mean over steps
-        "replicas_max_bytes_per_die": INTEGER,
-        "events": INTEGER,
-        "hop_request_messages": INTEGER,
-        "hop_data_messages": INTEGER,
-        "hop_activation_messages": INTEGER,
-        "replicas_evicted": INTEGER,
-        "bound_llc": REAL,  # shares of the time on the critical path
-        "bound_hbm": REAL,
-        "bound_link": REAL,
-        "bound_compute": REAL,
-        "bound_activations": REAL,
-        "bound_decision": REAL,
-        "bounded_by": TEXT,  # the largest of these shares, by name
-        "bounded_by_margin": REAL,  # by how much it is larger than the next
-        "decision_ns": REAL,
-        "decision_exposed_ns": REAL,
-        "decision_overhead_percent": REAL,
-        "decision_overhead_percent_p50": REAL,
-        "decision_overhead_percent_p99": REAL,
-        "host_p10_ns": REAL,  # of the calls of a policy function that was timed on this machine; empty where none was
-        "host_p50_ns": REAL,
-        "host_p90_ns": REAL,
-        "host_p99_ns": REAL,
-        "host_calls": INTEGER,
-        "exposed_read_ns": REAL,
-        "exposed_update_ns": REAL,
-        "exposed_receive_ns": REAL,
-        "exposed_order_ns": REAL,
-        "exposed_generate_ns": REAL,
-        "exposed_evaluate_ns": REAL,
-        "exposed_merge_ns": REAL,
-        "exposed_dispatch_ns": REAL,
-        "exposed_collect_ns": REAL,
-        "heatmap_dropped": INTEGER,
-        "atu_misses": INTEGER,
-        "expert_tokens": INTEGER,  # pairs of token and routed expert that ran, over all layers, prefill included
-        "hbm_bytes": INTEGER,  # read and written, hidden vectors included
-        "link_bytes": INTEGER,  # bytes times the links that they crossed
-        "flop": REAL,  # of expert GEMMs
-        "decode_ns_low": REAL,  # with GEMMs at the 5 % and 95 % residual of their calibration; empty without one
-        "decode_ns_high": REAL,
-        "gemm_extrapolated": REAL,  # share of the GEMMs' time at sizes outside the measured ones
-        "copies_extrapolated": REAL,  # 1: slices of a size outside the measured ones of the links' copies; empty: links without
-        "drawn_from": REAL,  # requests of the trace that the batch, which is larger, is drawn from with replacement; else empty
-        "energy_per_token_j": REAL,  # of the whole run; see ``archsim.runs.economics`` for this and the four below
-        "power_w": REAL,  # mean
-        "die_mm2": REAL,  # estimated area of one die
-        "silicon_mm2": REAL,  # of all dies, without HBM
-        "cost_usd": REAL,  # to make one
-        "run": TEXT,  # key of the run: names everything it is made of
-        "layers": INTEGER,  # MoE layers that ran; times, counts and throughput are those of these, unscaled
-    }
-)
-_OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")
-DIE_COLUMNS = MappingProxyType(
-    {name: RUN_COLUMNS[name] for name in _OF_RUN}
-    | {"die": INTEGER, "x": INTEGER, "y": INTEGER}
-    | dict.fromkeys(("compute_busy_ns", "compute_wait_ns", "hbm_busy_ns", "hbm_wait_ns"), REAL)
-    | {
-        "hbm_bytes": INTEGER,
-        "llc_busy_ns": REAL,
-        "llc_wait_ns": REAL,
-        "compute_utilisation": REAL,
-        "hbm_utilisation": REAL,
-    }
-    | dict.fromkeys(("tokens", "local_hbm_read_bytes", "remote_hbm_read_bytes", "local_hbm_write_bytes"), INTEGER)
-    | {"activation_bytes": INTEGER, "replica_peak_bytes": INTEGER}
-)
-LINK_COLUMNS = MappingProxyType(
-    {name: RUN_COLUMNS[name] for name in _OF_RUN}
-    | dict.fromkeys(("link", "src", "dst", "src_x", "src_y", "dst_x", "dst_y"), INTEGER)
-    | {"direction": TEXT, "bytes": INTEGER, "busy_ns": REAL, "wait_ns": REAL, "utilisation": REAL}
-)
-# Facts of the host, which differ from one time to the next. wall_s: of the simulation, the demand not counted.
-TIMING_COLUMNS = MappingProxyType({"run": TEXT, "wall_s": REAL, "host": TEXT, "started": TEXT})
-_FILES = MappingProxyType({"runs": RUN_COLUMNS, "dies": DIE_COLUMNS, "links": LINK_COLUMNS, "timings": TIMING_COLUMNS})
+CSV, PARQUET = "results.csv", "results.parquet"
+FILES = MappingProxyType({"dies": DIE_COLUMNS, "links": LINK_COLUMNS, "timings": TIMING_COLUMNS})
+TABLES = ("runs", *FILES)
+_OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of each die and link
 
 Record = Mapping[str, Any]
-"""What is kept of a run: its key ``run``, ``row`` (columns of RUN_COLUMNS but run and speedup_vs_base), ``dies`` and
-``links`` (name → list over dies, links) and ``host`` (columns of TIMING_COLUMNS but run)."""
+"""What is kept of a run: its key ``run``, ``row`` (columns that `archsim.runs.columns.measured` gives), ``dies`` and ``links``
+(name → list over dies, links; empty where they are not kept) and ``host`` (columns of TIMING_COLUMNS but run)."""
+Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
 class Results:
-    """Tables of an experiment, or of as many of its runs as have finished.
+    """The tables of a sweep: ``runs``, ``dies``, ``links`` and ``timings``, each read when it is first asked for.
 
-    ``results.runs.to_pandas()`` is one row a run; ``results.runs.rows`` the same as mappings.
+    ``results.runs.to_pandas()`` is one row a run (of a sweep with axes: ``point`` and the axes first); ``results.runs.rows`` the
+    same as mappings. ``folder``: of the files, None where nothing was written. Asking for a table that was not kept raises ArchsimError.
     """
 
-    runs: Table
-    dies: Table
-    links: Table
-    timings: Table
+    def __init__(self, read: Callable[[str], Table], folder: Path | None = None) -> None:
+        self._read, self.folder = read, folder
+
+    @cached_property
+    def runs(self) -> Table:
+        return self._read("runs")
+
+    @cached_property
+    def dies(self) -> Table:
+        return self._read("dies")
+
+    @cached_property
+    def links(self) -> Table:
+        return self._read("links")
+
+    @cached_property
+    def timings(self) -> Table:
+        return self._read("timings")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Results) and all(getattr(self, name) == getattr(other, name) for name in TABLES)
 
     def __repr__(self) -> str:
-        tables = ", ".join(f"{name}: {len(getattr(self, name)):,} rows" for name in _FILES)
-        return f"Results({tables})"
+        return f"Results({', '.join(f'{name}: {len(table):,} rows' for name, table in self._kept().items())})"
 
-    def write(self, folder: str | Path) -> None:
-        """Write results.csv and .parquet, dies.csv, links.csv and timings.csv; each is replaced as a whole."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in _FILES:
-            getattr(self, name).write_csv(folder / _file(name))
-        self.runs.write_parquet(folder / "results.parquet")
+    def in_memory(self) -> Results:
+        """The same tables, read now: they need the folder no more."""
+        tables = self._kept()
+
+        def read(name: str) -> Table:
+            if name not in tables:
+                raise ArchsimError(f"{name}: not kept; they are for few runs, or with details: kept in the experiment")
+            return tables[name]
+
+        return Results(read)
+
+    def _kept(self) -> dict[str, Table]:
+        """Name → table, of those that were kept."""
+        tables = {}
+        for name in TABLES:
+            with suppress(ArchsimError):
+                tables[name] = getattr(self, name)
+        return tables
 
     @classmethod
     def load(cls, folder: str | Path) -> Results:
-        """The results in a report's folder. Raises ArchsimError if a file is missing."""
-        try:
-            return cls(**{name: read_csv(Path(folder) / _file(name), columns) for name, columns in _FILES.items()})
-        except FileNotFoundError as error:
-            raise ArchsimError(
-                f"{error.filename}: no such file; are these the results of a sweep that ended?"
-            ) from None
+        """The results in a report's folder. Raises ArchsimError if there are none that are complete."""
+        folder = Path(folder)
+        if not (folder / PARQUET).is_file():
+            raise ArchsimError(f"{folder / PARQUET}: no such file; are these the results of a sweep that ended?")
+        return cls(lambda name: _read_table(folder, name), folder)
 
 
-def collect(records: Sequence[Record]) -> Results:
-    """The tables of finished runs, in the order given."""
-    rows = run_table(records).rows
-    return Results(
-        runs=Table(RUN_COLUMNS, rows),
-        dies=Table(DIE_COLUMNS, tuple(_spread(rows, records, "dies"))),
-        links=Table(LINK_COLUMNS, tuple(_spread(rows, records, "links"))),
-        timings=Table(TIMING_COLUMNS, tuple({"run": record["run"], **record["host"]} for record in records)),
-    )
+def _read_table(folder: Path, name: str) -> Table:
+    if name == "runs":
+        return read_parquet(folder / PARQUET, parquet_columns(folder / PARQUET))
+    try:
+        return read_csv(folder / f"{name}.csv", FILES[name])
+    except FileNotFoundError:
+        told = "; they are for few runs, or with details: kept in the experiment" if name != "timings" else ""
+        raise ArchsimError(f"{folder / name}.csv: no such file{told}") from None
 
 
-def run_table(records: Sequence[Record]) -> Table:
-    """One row a run; speed-ups where the base run is among them."""
+def collect(records: Sequence[Record], columns: Kinds = RUN_COLUMNS) -> Results:
+    """The tables of finished runs that are in memory, in the order given; nothing is written."""
     base = base_of(record["row"] for record in records)
-    return Table(RUN_COLUMNS, tuple(with_speedup({**record["row"], "run": record["run"]}, base) for record in records))
+    rows = tuple(with_speedup({**record["row"], "run": record["run"]}, base) for record in records)
+    tables = {
+        "runs": Table(columns, rows),
+        "dies": Table(DIE_COLUMNS, tuple(each for record in records for each in spread(record, "dies"))),
+        "links": Table(LINK_COLUMNS, tuple(each for record in records for each in spread(record, "links"))),
+        "timings": Table(TIMING_COLUMNS, tuple({"run": record["run"], **record["host"]} for record in records)),
+    }
+    return Results(tables.__getitem__)
 
 
-def base_of(rows: Iterable[Mapping[str, Any]]) -> dict[tuple, Mapping[str, Any]]:
-    """What runs are compared by → the row of policy base."""
-    return {_compared(row): row for row in rows if row["policy"] == BASE_POLICY}
+def spread(record: Record, of: str) -> Iterator[Row]:
+    """One row for every die or link (``of``: ``dies`` or ``links``) of a run."""
+    of_run = {name: record["run"] if name == "run" else record["row"][name] for name in _OF_RUN}
+    columns = record[of]
+    for values in zip(*columns.values(), strict=True):
+        yield of_run | dict(zip(columns, values, strict=True))
 
 
-def with_speedup(row: Mapping[str, Any], base: Mapping[tuple, Mapping[str, Any]]) -> dict[str, Any]:
+def base_of(rows: Iterable[Row]) -> dict[tuple, float | None]:
+    """What runs are compared by → the throughput of policy base."""
+    return {_compared(row): row["throughput_tokens_per_s"] for row in rows if row["policy"] == BASE_POLICY}
+
+
+def with_speedup(row: Row, base: Mapping[tuple, float | None]) -> dict[str, Any]:
     """The row with its speed-up over ``base`` (see `base_of`), None where that was not run."""
-    return {**row, "speedup_vs_base": _speedup(row, base.get(_compared(row)))}
+    reference = base.get(_compared(row))
+    return {**row, "speedup_vs_base": row["throughput_tokens_per_s"] / reference if reference else None}
 
 
-def layers_that_ran(rows: Iterable[Mapping[str, Any]], models: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], int]]:
+def layers_that_ran(rows: Iterable[Row], models: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], int]]:
     """Model → (how many MoE layers its runs had, ascending; how many it has). ``models``: name → how many it has.
 
     Rows of older versions, which lack ``layers``, count as those of all.
@@ -191,25 +138,6 @@ def layers_that_ran(rows: Iterable[Mapping[str, Any]], models: Mapping[str, int]
     return {model: (tuple(sorted(ran[model])), every) for model, every in models.items() if model in ran}
 
 
-def _compared(row: Mapping[str, Any]) -> tuple:
+def _compared(row: Row) -> tuple:
     """What two runs share whose policies are compared."""
     return tuple(row[name] for name in ("system", "model", "trace", "batch", "engine", "assumptions"))
-
-
-def _speedup(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> float | None:
-    if base is None or not base["throughput_tokens_per_s"]:
-        return None
-    return row["throughput_tokens_per_s"] / base["throughput_tokens_per_s"]
-
-
-def _spread(rows: Sequence[Mapping[str, Any]], records: Sequence[Record], part: str) -> Iterable[dict[str, Any]]:
-    """One row for every die or link of every run."""
-    for row, record in zip(rows, records, strict=True):
-        of_run = {name: row[name] for name in _OF_RUN}
-        columns = record[part]
-        for values in zip(*columns.values(), strict=True):
-            yield of_run | dict(zip(columns, values, strict=True))
-
-
-def _file(name: str) -> str:
-    return f"{'results' if name == 'runs' else name}.csv"

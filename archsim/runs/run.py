@@ -1,30 +1,30 @@
-"""From an experiment to its runs: what each simulates, the key that names it, the demand that it shares with others."""
+"""A run: one scenario on one engine, the key that names it, the code that it executes, and the demand that it shares with others."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.metadata import version
-from itertools import product
 from pathlib import Path
 
-from archsim.base.code_digest import source_digest
+from archsim.base.code_digest import numbers_digest
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.calibration import calibration_digest
-from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PARTS, PolicySpec, import_function
+from archsim.specs.policies import PolicySpec, import_function
+from archsim.specs.scenario import Scenario
 from archsim.specs.text.fields import Spec
 from archsim.specs.workload import WorkloadSpec
 from archsim.workload.generated.traffic_presets import preset_digest
 
 KEY_DIGITS = 12
+_LEFT_OUT_IF_NULL = ("layers", "reader")
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class DemandSpec:
 
     origin_dies: number of dies that tokens live on, or None where no run needs to know. predicting: a policy whose
     predictor marks the hot experts, or None. Runs that need less may use a demand that holds more.
+    stored_trace: name of the trace's columns in the cache (``archsim.workload.store.column_cache``), '' where they are not there.
     """
 
     model: ModelSpec
@@ -40,31 +41,54 @@ class DemandSpec:
     batch: int
     origin_dies: int | None
     predicting: PolicySpec | None
+    stored_trace: str = ""
 
     @cached_property
     def key(self) -> tuple[str, str, int, int | None, str | None]:
-        """Equal for equal demands of one experiment or sweep."""
+        """Equal for equal demands of one sweep."""
         plain = {**_plain(self.workload), "batch": None}
-        if plain["layers"] is None:
-            del plain["layers"]
+        plain = {key: value for key, value in plain.items() if key not in _LEFT_OUT_IF_NULL or value is not None}
         workload = json.dumps(plain, sort_keys=True)
-        predicting = self.predicting and _prediction(self.predicting)
+        predicting = self.predicting and prediction_text(self.predicting)
         return self.model.name, workload, self.batch, self.origin_dies, predicting
 
 
 @dataclass(frozen=True)
 class Run:
-    """One row of the results. ``trace``: what the routing is, for the key: a digest, or the resolved generator."""
+    """One row of the results. ``trace``: what the routing is, for the key: a digest, or the resolved generator.
 
-    system: SystemSpec
-    model: ModelSpec
-    workload: WorkloadSpec
-    batch: int
-    policy: PolicySpec
-    assumptions: AssumptionsSpec
+    ``columns``: functions of the user's that measure more columns, as ``package.module:function``.
+    """
+
+    scenario: Scenario
     engine: str
     demand: DemandSpec
     trace: str
+    columns: tuple[str, ...] = ()
+
+    @property
+    def system(self) -> SystemSpec:
+        return self.scenario.system
+
+    @property
+    def model(self) -> ModelSpec:
+        return self.scenario.model
+
+    @property
+    def workload(self) -> WorkloadSpec:
+        return self.scenario.workload
+
+    @property
+    def batch(self) -> int:
+        return self.scenario.batch
+
+    @property
+    def policy(self) -> PolicySpec:
+        return self.scenario.policy
+
+    @property
+    def assumptions(self) -> AssumptionsSpec:
+        return self.scenario.assumptions
 
     @cached_property
     def key(self) -> str:
@@ -74,8 +98,12 @@ class Run:
     @property
     def code(self) -> str:
         """Names the code that the run executes; a result of other code is not reused."""
-        functions = [rule.name for part in PARTS if (rule := getattr(self.policy, part)).is_function]
-        return _digest_of_code(tuple(functions))
+        return code_of(self.scenario.own_functions + self.columns)
+
+    @property
+    def own_code(self) -> bool:
+        """Whether functions of the user's take part, whose code may depend on files that archsim does not know."""
+        return bool(self.columns or self.scenario.own_functions)
 
     @property
     def limits_heatmap(self) -> bool:
@@ -87,21 +115,6 @@ class Run:
         return f"{self.system.name} {self.model.name} batch {self.batch} {self.policy.name} {self.assumptions.label}"
 
 
-def expand(experiment: ExperimentSpec, digests: Mapping[str, str]) -> tuple[Run, ...]:
-    """The runs in the order of the results. digests: model name → digest of its routing; see :func:`trace_of`."""
-    runs: list[Run] = []
-    workload = experiment.workload
-    for system, model, batch, assumptions in product(
-        experiment.systems, experiment.models, workload.batch, experiment.assumptions
-    ):
-        for policy in experiment.policies:
-            demand = _shared_demand(experiment, system, model, batch, assumptions, policy)
-            runs.append(
-                Run(system, model, workload, batch, policy, assumptions, experiment.engine, demand, digests[model.name])
-            )
-    return tuple(runs)
-
-
 def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     """The run's key. text: of a part; `plain_text`, or a function that remembers what that has returned."""
     parts = [text(part) for part in (run.system, run.model, run.policy, run.assumptions)]
@@ -110,6 +123,8 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         others.append(f"layers {run.workload.layers}")
     if run.assumptions.gemm == "calibrated":
         others.append(calibration_digest(run.system.compute.calibration))
+    if run.columns:
+        others.append(f"columns {' '.join(run.columns)}")
     return hashlib.sha256(json.dumps([*parts, *others]).encode()).hexdigest()[:KEY_DIGITS]
 
 
@@ -130,33 +145,20 @@ def trace_label(workload: WorkloadSpec) -> str:
     return "/".join(Path(workload.trace).absolute().resolve().parts[-2:])
 
 
-def _shared_demand(experiment, system, model, batch, assumptions, policy) -> DemandSpec:
-    """The demand of a run: with what it needs; where it needs nothing, with what the first other run needs."""
-    origin_dies = system.dies if assumptions.needs_origins(model) else None
-    if origin_dies is None and any(each.needs_origins(model) for each in experiment.assumptions):
-        origin_dies = experiment.systems[0].dies
-    free = any(each.heatmap_update == "free" for each in experiment.assumptions)
-    predicting = [each for each in experiment.policies if free and each.prediction.name != "none"]
-    own = [each for each in predicting if _prediction(each) == _prediction(policy)]
-    return DemandSpec(model, experiment.workload, batch, origin_dies, _first(own) or _first(predicting))
-
-
-def _first(policies: list[PolicySpec]) -> PolicySpec | None:
-    return policies[0] if policies else None
-
-
-def _prediction(policy: PolicySpec) -> str:
+def prediction_text(policy: PolicySpec) -> str:
+    """What a policy predicts by, as text: equal for policies that may share a demand."""
     return json.dumps(_plain(policy)["prediction"], sort_keys=True)
 
 
-def _plain(spec) -> dict:
+def _plain(spec: Spec) -> dict:
     return spec.model_dump(mode="json", by_alias=True)
 
 
 @lru_cache(maxsize=64)
-def _digest_of_code(functions: Iterable[str]) -> str:
-    """12 hex digits of archsim's own code, its tables, numeric libraries, and the files of users' functions."""
-    digest = hashlib.sha256(f"{source_digest()} numpy {version('numpy')} numba {version('numba')} scipy {version('scipy')}".encode())
+def code_of(functions: tuple[str, ...]) -> str:
+    """See `Run.code`: 12 hex digits of the code that decides numbers, its tables, numeric libraries, and the files of users' functions."""
+    libraries = " ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "scipy"))
+    digest = hashlib.sha256(f"{numbers_digest()} {libraries}".encode())
     for file in sorted((shipped_configs() / "assumptions").glob("*.yaml")):
         digest.update(file.read_bytes())
     for name in functions:

@@ -1,23 +1,53 @@
-"""The folder of a report while it is being made: finished runs are kept there, and are found again by a later sweep."""
+"""The folder of a sweep: what has finished is kept there as it comes, and is found again by a later sweep.
+
+======================= ================================================================================================
+``manifest.yaml``       the experiment; ``archsim sweep manifest.yaml`` makes the results again
+``runs/``               ``<key>.json``: the record of a run, and the code that it is a result of
+``parts/``              ``part-00000.parquet``, …: the rows of PART_RUNS consecutive runs each, written once and whole
+``results.partial.csv`` rows of the runs that have finished, in that order, and are in no part yet; it goes when the sweep ends
+``results.csv``         all rows in the order of the experiment, with the speed-ups, which need all of them; written last, as are
+                        ``results.parquet``, ``timings.csv``, and ``dies.csv`` and ``links.csv`` where details are kept
+======================= ================================================================================================
+
+With details (of dies and links), records stay in ``runs/`` and are what a later sweep finds; parts go. Without, parts stay, and
+``runs/`` holds the part that is under way. A part says in its metadata which runs, of which code, it holds.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from archsim.base.files import DRAFT_SUFFIX, write_text
-from archsim.runs.results import Record
+from archsim.base.tables import (
+    INTEGER,
+    CsvLog,
+    Table,
+    parquet_facts,
+    read_parquet,
+    write_csv_stream,
+    write_parquet_stream,
+)
+from archsim.runs.columns import DIE_COLUMNS, LAYOUT, LINK_COLUMNS, TIMING_COLUMNS, Kinds, columns_with, kinds_of
+from archsim.runs.plan import Selection
+from archsim.runs.results import CSV, PARQUET, Record, base_of, spread, with_speedup
 from archsim.runs.run import Run
-from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
+from archsim.specs.sweeps.plan import Point, SweepPlan
 from archsim.specs.text.yaml import dump_yaml
 
+PART_RUNS = 5000
+FEW_RUNS = 1000  # at most so many have details, unless the experiment says so: 30 to 100 kB a run
 PAGE = "index.html"
+PARTIAL = "results.partial.csv"
 # Made of all runs, once the last has finished; they go when that is no longer so.
-_MADE_LAST = ("results.parquet", "dies.csv", "links.csv", "timings.csv", "comparison.json", PAGE)
+_MADE_LAST = (CSV, PARQUET, "dies.csv", "links.csv", "timings.csv", "comparison.json", PAGE)
+_HOLDS = "archsim.runs"
 
 
 def made_by() -> dict[str, str]:
@@ -26,15 +56,26 @@ def made_by() -> dict[str, str]:
     return {"version": version("archsim"), "python": platform.python_version(), **libraries}
 
 
-class RunStore:
-    """``runs/<key>.json``: the record of a run and the code that it is a result of."""
+def keeps_details(plan: SweepPlan, runs: int) -> bool:
+    """Whether dies and links of so many runs are kept."""
+    details = plan.experiment.details
+    return runs <= FEW_RUNS if details == "few_runs" else details == "kept"
+
+
+def columns_of(plan: SweepPlan) -> Kinds:
+    """Of a plan's results: point and axes, where it has axes; those of every run; the user's own."""
+    axes = {"point": INTEGER} | {column.name: column.kind for column in plan.columns} if plan.columns else {}
+    return axes | kinds_of(columns_with(plan.experiment.columns))
+
+
+class RecordStore:
+    """``runs/`` of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._runs = folder / "runs"
         self._runs.mkdir(parents=True, exist_ok=True)
-        for draft in (*folder.glob(f".*{DRAFT_SUFFIX}"), *self._runs.glob(f".*{DRAFT_SUFFIX}")):
-            draft.unlink(missing_ok=True)  # of a sweep that was killed
+        remove_drafts(folder, self._runs)
 
     def load(self, run: Run) -> Record | None:
         """The record of a run if it is there, complete, and a result of the present code."""
@@ -54,20 +95,103 @@ class RunStore:
         """Remove a record that is kept elsewhere now."""
         self._file(run).unlink(missing_ok=True)
 
-    def remove_outdated(self) -> None:
+    def _file(self, run: Run) -> Path:
+        return self._runs / f"{run.key}.json"
+
+
+class SweepStore:
+    """The folder of one sweep. ``details``: whether records of dies and links are kept."""
+
+    def __init__(self, folder: Path, selection: Selection) -> None:
+        self.folder, self._selection, self._plan = folder, selection, selection.plan
+        self.details = keeps_details(self._plan, len(selection))
+        self.columns = columns_of(self._plan)
+        self._kept_columns = {**self.columns, **{name: kind for name, kind in TIMING_COLUMNS.items() if name != "run"}}
+        self.records = RecordStore(folder)
+        self._parts = folder / "parts"
+        self._parts.mkdir(exist_ok=True)
+        remove_drafts(self._parts)
+        self.partial = CsvLog(folder / PARTIAL, self.columns)
+
+    def has_part(self, number: int, points: Sequence[Point], runs: Sequence[Run]) -> bool:
+        """Whether a part is there, whole, and all that is needed of these runs, by the present code."""
+        return not self.details and parquet_facts(self._part(number)).get(_HOLDS) == self._digest(points, runs)
+
+    def write_part(self, number: int, points: Sequence[Point], runs: Sequence[Run], records: Mapping[str, Record]) -> None:
+        """Write a part; without details, the records that it is made of go."""
+        pairs = zip(points, runs, strict=True)
+        rows = tuple(self._row(point, records[run.key]) | records[run.key]["host"] for point, run in pairs)
+        Table(self._kept_columns, rows).write_parquet(self._part(number), {_HOLDS: self._digest(points, runs)})
+        self.partial.clear()
+        if not self.details:
+            for run in runs:
+                self.records.forget(run)
+
+    def log(self, point: Point, record: Record) -> None:
+        """Add a finished run to ``results.partial.csv``."""
+        self.partial.append(self._row(point, record))
+
+    def finish(self, parts: int) -> None:
+        """All files from the parts and records, one in memory at a time; parts that nothing is found by any more go."""
+        base: dict[tuple, float | None] = {}
+        for number in range(parts):
+            base |= base_of(self._rows(number))
+        tables = (Table(self.columns, tuple(with_speedup(row, base) for row in self._rows(number))) for number in range(parts))
+        write_parquet_stream(self.folder / PARQUET, self.columns, tables)
+        write_csv_stream(self.folder / CSV, self.columns, (with_speedup(row, base) for row in self._every(parts)))
+        write_csv_stream(self.folder / "timings.csv", TIMING_COLUMNS, self._every(parts))
+        if self.details:
+            for name, columns in (("dies", DIE_COLUMNS), ("links", LINK_COLUMNS)):
+                write_csv_stream(self.folder / f"{name}.csv", columns, self._spread(name))
+        for file in sorted(self._parts.glob("part-*.parquet"))[0 if self.details else parts :]:
+            file.unlink()
+        if self.details:
+            self._parts.rmdir()
+        self.partial.clear()
+
+    def outdate(self) -> None:
         """Remove what was made of all runs, before one of them is missing or another."""
         for name in _MADE_LAST:
             (self.folder / name).unlink(missing_ok=True)
 
-    def write_manifest(self, experiment: ExperimentSpec, runs: Iterable[Run], digests: Mapping[str, str]) -> None:
-        """What the results are results of; ``archsim sweep manifest.yaml`` makes them again."""
-        about = {
-            **made_by(),
-            "code": sorted({run.code for run in runs}),
-            "runs": len(tuple(runs)),
-            "traces": dict(digests),
-        }
-        write_text(self.folder / MANIFEST, dump_yaml({MANIFEST_KEY: about, **experiment.resolved()}))
+    def write_manifest(self) -> None:
+        """What the results are results of: the experiment as it is before axes change it, and what the program made of it."""
+        about = {**made_by(), "layout": LAYOUT, "code": list(self._selection.code)}
+        if self._plan.sweep.axes:
+            about |= {"points": self._plan.combinations, "dropped": dict(self._selection.dropped.by_constraint)}
+        about |= {"runs": len(self._selection), "traces": {name: " ".join(each) for name, each in self._selection.routing.items()}}
+        write_text(self.folder / MANIFEST, dump_yaml({MANIFEST_KEY: about, **self._plan.given()}))
 
-    def _file(self, run: Run) -> Path:
-        return self._runs / f"{run.key}.json"
+    def _row(self, point: Point, record: Record) -> dict[str, Any]:
+        axes = {"point": point.index} | self._plan.cells(point) if self._plan.columns else {}
+        return axes | record["row"] | {"speedup_vs_base": None, "run": record["run"]}
+
+    def _every(self, parts: int) -> Iterator[dict[str, Any]]:
+        return (row for number in range(parts) for row in self._rows(number))
+
+    def _rows(self, number: int) -> Iterator[dict[str, Any]]:
+        yield from read_parquet(self._part(number), self._kept_columns).rows
+
+    def _spread(self, name: str) -> Iterator[Mapping[str, Any]]:
+        for _, runs in self._selection.blocks(PART_RUNS):
+            for run in runs:
+                record = self.records.load(run)
+                assert record is not None, "was written by this sweep"
+                yield from spread(record, name)
+
+    def _part(self, number: int) -> Path:
+        return self._parts / f"part-{number:05d}.parquet"
+
+    def _digest(self, points: Sequence[Point], runs: Sequence[Run]) -> str:
+        """Of the columns, and of every run with its code and its point."""
+        digest = hashlib.sha256(repr(tuple(self._kept_columns.items())).encode())
+        for point, run in zip(points, runs, strict=True):
+            digest.update(f"{point.index} {list(self._plan.cells(point).values())} {run.key} {run.code} ".encode())
+        return digest.hexdigest()
+
+
+def remove_drafts(*folders: Path) -> None:
+    """Files that a sweep which was killed has begun."""
+    for folder in folders:
+        for draft in folder.glob(f".*{DRAFT_SUFFIX}"):
+            draft.unlink(missing_ok=True)

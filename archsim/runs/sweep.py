@@ -1,34 +1,45 @@
-"""From an experiment to its results: expand to runs, refuse what cannot run, simulate what is not there yet."""
+"""From an experiment, with or without axes, to its results: select what runs, simulate what is not there yet, write the tables.
+
+Runs go through in parts: memory does not grow with the sweep, and what has ended is kept.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from archsim.base.cores import available_cores
 from archsim.base.errors import ArchsimError
 from archsim.base.files import sole_writer
-from archsim.base.nearest import did_you_mean
-from archsim.runs.capacity import refuse_misfits, refuse_misroutes
+from archsim.runs import cache
+from archsim.runs.plan import Selection, select
 from archsim.runs.pool.dask_cluster import simulate_on_cluster
 from archsim.runs.pool.processes import simulate_all
 from archsim.runs.pool.worker import Failure
-from archsim.runs.results import Record, Results, collect, run_table
-from archsim.runs.run import Run, expand, generated_digest, trace_label
-from archsim.runs.store import RunStore
+from archsim.runs.results import Record, Results
+from archsim.runs.run import Run
+from archsim.runs.store import PART_RUNS, RecordStore, SweepStore
 from archsim.specs.experiment import ExperimentSpec
-from archsim.workload import Trace, open_trace
-from archsim.workload.layers import some_layers
+from archsim.specs.sweeps.plan import Point, SweepPlan
+
+Simulate = Callable[[Sequence[Run]], Iterable[tuple[Run, Record | Failure]]]
+# Without details, runs that take less are kept with their part only: to write one to the disk takes as long.
+KEPT_ALONE_S = 0.05
+_MOST_SHOWN = 20  # failures that are told one by one
 
 
 class Watcher(Protocol):
     """Hears how a sweep goes on; see ``archsim.cli.progress``."""
 
-    def begin(self, runs: int, kept: int) -> None: ...
+    def phase(self, text: str) -> None:
+        """Something begins that takes time, such as ``opening trace …``."""
 
-    def kept(self, runs: int) -> None: ...
+    def begin(self, runs: int) -> None: ...
+
+    def kept(self, runs: int) -> None:
+        """So many are there from before."""
 
     def finished(self, run: Run, record: Record) -> None: ...
 
@@ -38,7 +49,10 @@ class Watcher(Protocol):
 class Unwatched:
     """Watches nothing."""
 
-    def begin(self, runs: int, kept: int) -> None:
+    def phase(self, text: str) -> None:
+        pass
+
+    def begin(self, runs: int) -> None:
         pass
 
     def kept(self, runs: int) -> None:
@@ -51,34 +65,8 @@ class Unwatched:
         pass
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The runs of an experiment in the order of the results, and its open traces.
-
-    traces: by path and model name; digests (names of the routing): by model name.
-    """
-
-    runs: tuple[Run, ...]
-    traces: dict[tuple[str, str], Trace]
-    digests: dict[str, str]
-
-
-def prepare(experiment: ExperimentSpec) -> Prepared:
-    """Expand an experiment and open its trace. Raises TraceError if that is malformed, or of another model."""
-    workload, traces = experiment.workload, {}
-    if isinstance(workload.trace, str):
-        traces = {(workload.trace, model.name): open_trace(workload.trace, model) for model in experiment.models}
-        for trace in traces.values():
-            some_layers(trace, workload.layers)  # refuses more than there are
-        label = trace_label(workload)
-        digests = {name: f"{label} {trace.digest}" for (_, name), trace in traces.items()}
-    else:
-        digests = {model.name: generated_digest(workload) for model in experiment.models}
-    return Prepared(expand(experiment, digests), traces, digests)
-
-
 def sweep(
-    experiment: ExperimentSpec,
+    experiment: ExperimentSpec | SweepPlan,
     out: str | Path | None = None,
     jobs: int | None = None,
     watcher: Watcher | None = None,
@@ -86,112 +74,120 @@ def sweep(
 ) -> Results:
     """Simulate every run of an experiment that is not kept in ``out`` (default: ``reports/<name>``).
 
-    jobs: runs side by side (default: available cores); scheduler: address of a Dask cluster that does them instead. The tables in ``out`` do not depend on
-    ``jobs``, on the order in which runs finish, or on what was kept. Raises CapacityError and TraceError before
+    jobs: runs side by side (default: available cores); scheduler: address of a Dask cluster that does them instead. The tables in
+    ``out`` do not depend on ``jobs``, on the order in which runs finish, or on what was kept. Raises CapacityError and TraceError before
     anything runs; ArchsimError at the end if runs have failed: the others are kept.
     """
     watcher = watcher or Unwatched()
-    prepared = prepare(experiment)
-    refuse_misfits(prepared.runs)
-    refuse_misroutes(prepared.runs)
-    with sole_writer(report_folder(experiment, out)):
-        store = RunStore(report_folder(experiment, out))
-        store.write_manifest(experiment, prepared.runs, prepared.digests)
-        records = {run.key: record for run in prepared.runs if (record := store.load(run))}
-        waiting = [run for run in prepared.runs if run.key not in records]
-        watcher.begin(len(prepared.runs), len(records))
-        if waiting:
-            store.remove_outdated()
-        if scheduler is None:
-            replies = simulate_all(waiting, jobs or available_cores(), prepared.traces)
-        else:
-            replies = simulate_on_cluster(waiting, scheduler)
-        _keep(replies, prepared, store, records, watcher)
-        results = collect([records[run.key] for run in prepared.runs])
-        results.write(store.folder)
-    return results
+    selection = select(experiment, watcher.phase)
+    return sweep_selected(selection, report_folder(selection.plan.experiment, out), jobs, watcher, scheduler)
 
 
-def simulate(
-    experiment: ExperimentSpec,
-    *,
-    system: str | None = None,
-    model: str | None = None,
-    policy: str | None = None,
-    batch: int | None = None,
-    assumptions: str | None = None,
-) -> Results:
-    """One run of an experiment, in this process; nothing is written. What is not named is the experiment's first.
-
-    Raises ArchsimError for a name that the experiment does not have.
-    """
-    from archsim.runs.simulator import Simulator
-
-    one = choose(experiment, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
-    prepared = prepare(one)
-    return collect([Simulator(prepared.traces).record(prepared.runs[0])])
-
-
-def choose(
-    experiment: ExperimentSpec,
-    *,
-    system: str | None = None,
-    model: str | None = None,
-    policy: str | None = None,
-    batch: int | None = None,
-    assumptions: str | None = None,
-) -> ExperimentSpec:
-    """The experiment with one of everything: what is named, else the first. Raises ArchsimError for an unknown name."""
-    workload = experiment.workload
-    one_batch = _one("batch size", workload.batch, batch, lambda each: each)
-    return experiment.model_copy(
-        update={
-            "systems": (_one("system", experiment.systems, system, _name),),
-            "models": (_one("model", experiment.models, model, _name),),
-            "policies": (_one("policy", experiment.policies, policy, _name),),
-            "assumptions": (_one("assumption set", experiment.assumptions, assumptions, lambda each: each.label),),
-            "workload": workload.model_copy(update={"batch": (one_batch,)}),
-        }
-    )
+def sweep_selected(selection: Selection, folder: Path, jobs: int | None, watcher: Watcher, scheduler: str | None = None) -> Results:
+    """As `sweep`, of runs that are selected already."""
+    if scheduler is None:
+        simulated: Simulate = partial(simulate_all, jobs=jobs or available_cores(), traces=selection.maker.traces)
+    else:
+        simulated = partial(simulate_on_cluster, address=scheduler)
+    with sole_writer(folder):
+        kept = SweepStore(folder, selection)
+        kept.write_manifest()
+        watcher.begin(len(selection))
+        failures: list[str] = []
+        parts = 0
+        for points, runs in selection.blocks(PART_RUNS):
+            _do_part(parts, points, runs, kept, simulated, watcher, failures)
+            parts += 1
+        cache.remove_oldest()
+        if failures:
+            raise ArchsimError(_failures_told(failures, len(selection), folder))
+        kept.finish(parts)
+    return Results.load(folder)
 
 
 def report_folder(experiment: ExperimentSpec, out: str | Path | None) -> Path:
     return Path("reports") / experiment.name if out is None else Path(out)
 
 
-def _keep(
-    replies: Iterable[tuple[Run, Record | Failure]],
-    prepared: Prepared,
-    store: RunStore,
-    records: dict[str, Record],
+def complete(
+    runs: Sequence[Run],
+    simulated: Simulate,
+    store: RecordStore,
     watcher: Watcher,
-) -> None:
-    """Add the records of runs as they finish, keeping each and rewriting results.csv."""
-    failures = []
-    for run, reply in replies:
+    failures: list[str],
+    *,
+    details: bool = False,
+    kept_from_s: float = 0.0,
+    found: Callable[[Run, Record], None] = lambda run, record: None,
+    outdate: Callable[[], None] = lambda: None,
+) -> dict[str, Record]:
+    """Records by key, without dies and links: of this folder, of the cache, or simulated now. Why others have none is added to ``failures``.
+
+    What took at least ``kept_from_s`` is kept in the folder, with ``details`` together with dies and links. ``found`` hears of every record;
+    ``outdate`` is called before anything is simulated.
+    """
+    records: dict[str, Record] = {}
+    waiting = []
+    for run in runs:
+        record = _found(run, store, details)
+        if record is None:
+            waiting.append(run)
+        else:
+            records[run.key] = _without_details(record)
+    watcher.kept(len(records))
+    if not waiting:
+        return records
+    outdate()
+    for run in runs:
+        if run.key in records:
+            found(run, records[run.key])
+    for run, reply in simulated(waiting):
         if isinstance(reply, Failure):
             failures.append(f"{run.name}: {reply.message}")
             watcher.failed(run, reply)
             continue
-        store.save(run, reply)
-        records[run.key] = reply
-        finished = [records[each.key] for each in prepared.runs if each.key in records]
-        run_table(finished).write_csv(store.folder / "results.csv")
-        watcher.finished(run, reply)
-    if failures:
-        count = f"{len(failures)} of {len(prepared.runs)} runs failed"
-        raise ArchsimError("\n".join([f"{count}; the others are kept in {store.folder}", *failures]))
+        record = reply if details else _without_details(reply)
+        if record["host"]["wall_s"] >= kept_from_s:
+            store.save(run, record)
+        cache.keep(run, record)
+        records[run.key] = _without_details(record)
+        found(run, record)
+        watcher.finished(run, record)
+    return records
 
 
-def _one(kind: str, items: Sequence, wanted, name_of: Callable):
-    if wanted is None:
-        return items[0]
-    names = [name_of(item) for item in items]
-    if wanted not in names:
-        hint = "" if isinstance(wanted, int) else did_you_mean(wanted, names)
-        raise ArchsimError(f"{kind} {wanted!r} is not in the experiment{hint} (it has: {', '.join(map(str, names))})")
-    return items[names.index(wanted)]
+def _do_part(
+    number: int, points: Sequence[Point], runs: Sequence[Run], store: SweepStore, simulated: Simulate, watcher: Watcher, failures: list[str]
+) -> None:
+    if store.has_part(number, points, runs):
+        watcher.kept(len(runs))
+        return
+    at = {run.key: point for point, run in zip(points, runs, strict=True)}
+    records = complete(
+        runs, simulated, store.records, watcher, failures,
+        details=store.details,
+        kept_from_s=0.0 if store.details else KEPT_ALONE_S,
+        found=lambda run, record: store.log(at[run.key], record),
+        outdate=store.outdate,
+    )  # fmt: skip
+    if len(records) == len(at):
+        store.write_part(number, points, runs, records)
 
 
-def _name(spec) -> str:
-    return spec.name
+def _found(run: Run, store: RecordStore, details: bool) -> Record | None:
+    record = store.load(run)
+    if record is not None and (record["dies"] or not details):
+        return record
+    record = cache.find(run, details)
+    if record is not None and details:
+        store.save(run, record)
+    return record
+
+
+def _without_details(record: Record) -> Record:
+    return {**record, "dies": {}, "links": {}}  # many times the row
+
+
+def _failures_told(failures: list[str], of: int, folder: Path) -> str:
+    more = [f"and {len(failures) - _MOST_SHOWN} more"] if len(failures) > _MOST_SHOWN else []
+    return "\n".join([f"{len(failures)} of {of} runs failed; the others are kept in {folder}", *failures[:_MOST_SHOWN], *more])

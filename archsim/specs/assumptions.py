@@ -23,6 +23,9 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
     {
         field: MappingProxyType(values)
         for field, values in {
+            "execution": {
+                "weight_streaming": "A die fetches the weight slices of the experts that it runs, and computes as they come.",
+            },
             "contention": {
                 "shared": "Links are full duplex. Concurrent transfers share links and HBM, and rates are recomputed whenever a "
                 "transfer starts or ends; latency is added per hop.",
@@ -112,10 +115,14 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
 )
 
 
+OPEN = ("execution",)  # may also name a user's own, package.module:class
+
+
 class AssumptionsSpec(Spec):
     """One value of every assumption; ``set`` names the set it started from."""
 
     set: Name
+    execution: str = "weight_streaming"
     contention: str
     arbitration: str
     capacity: str
@@ -138,7 +145,7 @@ class AssumptionsSpec(Spec):
     @classmethod
     def _documented(cls, value: Any, info: ValidationInfo) -> str:
         valid = ASSUMPTIONS[info.field_name]
-        if isinstance(value, str) and value in valid:
+        if isinstance(value, str) and (value in valid or (info.field_name in OPEN and ":" in value)):
             return value
         listed = f"valid: {', '.join(valid)}"
         if not isinstance(value, str):

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PolicySpec
+from archsim.specs.policies import PolicySpec, import_function
 from archsim.specs.text.fields import KeyProblem, Name, Spec, refuse_duplicates
 from archsim.specs.workload import WorkloadSpec
 
@@ -23,6 +23,10 @@ class ExperimentSpec(Spec):
     policies: tuple[PolicySpec, ...] = Field(min_length=1)
     assumptions: tuple[AssumptionsSpec, ...] = Field(min_length=1)
     engine: Literal["event", "analytical"] = "event"
+    # More columns of the results, measured by functions of the user's: package.module:function.
+    columns: tuple[str, ...] = ()
+    # Files per die and per link: kept, dropped, or kept where there are few runs (archsim.runs.store).
+    details: Literal["few_runs", "kept", "dropped"] = "few_runs"
 
     @field_validator("systems", "models", "policies")
     @classmethod
@@ -36,6 +40,17 @@ class ExperimentSpec(Spec):
     def _each_label_once(cls, specs: tuple[AssumptionsSpec, ...]) -> tuple[AssumptionsSpec, ...]:
         refuse_duplicates("assumption set", [spec.label for spec in specs])
         return specs
+
+    @field_validator("columns")
+    @classmethod
+    def _known_functions(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for place, name in enumerate(names if info.context else ()):
+            try:
+                import_function(name)
+            except ValueError as error:
+                raise KeyProblem((place,), str(error)) from None
+        refuse_duplicates("column", [name.partition(":")[2] for name in names])
+        return names
 
     @model_validator(mode="after")
     def _layers_that_all_have(self) -> "ExperimentSpec":

@@ -1,4 +1,4 @@
-"""Policies: placement × allocation × prediction, each a named rule with parameters.
+"""Policies: placement × allocation × prediction × rebalancing, each a named rule with parameters.
 
 A rule is one of the names below, or a user's own function ``package.module:function``, to which the parameters are passed as
 they are. :data:`PRESETS` names the five strategies of the published simulator, the paper's own text of allocation, and a linear programme.
@@ -114,14 +114,18 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                 ),
             }
         ),
+        "rebalancing": MappingProxyType({"none": Rule("experts stay where the placement put them")}),
     }
 )
 PARTS = tuple(RULES)
+EVERY_STEPS = "every_steps"  # parameter of a user's own rebalancing that is the loop's: iterations between two calls
 _EXCLUSIVE = ("top_fraction", "top_n")
 
 PRESETS: MappingProxyType[str, MappingProxyType[str, Any]] = MappingProxyType(
     {
-        name: MappingProxyType({"placement": "linear", "allocation": allocation, "prediction": prediction})
+        name: MappingProxyType(
+            {"placement": "linear", "allocation": allocation, "prediction": prediction, "rebalancing": "none"}
+        )
         for name, allocation, prediction in (
             ("base", "first_seen", "none"),
             ("ep", "home", "none"),
@@ -162,12 +166,13 @@ class RuleSpec(Spec):
 
 
 class PolicySpec(Spec):
-    """A strategy: where experts live, which die runs which tokens of them, and which copies are made."""
+    """A strategy: where experts live, which die runs which tokens of them, which copies are made, and when experts move."""
 
     name: Name
     placement: RuleSpec = RuleSpec(name="linear")
     allocation: RuleSpec
     prediction: RuleSpec = RuleSpec(name="none")
+    rebalancing: RuleSpec = RuleSpec(name="none")
 
     @field_validator(*PARTS)
     @classmethod
@@ -179,6 +184,8 @@ class PolicySpec(Spec):
                     import_function(rule.name)
                 except ValueError as error:
                     raise KeyProblem(("name",), str(error)) from None
+            if part == "rebalancing":
+                _check_every_steps(rule.params.get(EVERY_STEPS))
             return rule
         rules = RULES[part]
         if rule.name not in rules:
@@ -188,6 +195,11 @@ class PolicySpec(Spec):
                 f"(known: {', '.join(rules)}; or your own as package.module:function)",
             )
         return rule.model_copy(update={"params": _complete(rules[rule.name], rule.params)})
+
+
+def _check_every_steps(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise KeyProblem((EVERY_STEPS,), f"expected the number of iterations between two calls, 1 or more, not {describe(value)}")
 
 
 def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PolicySpec
+from archsim.specs.policies import PARTS, PolicySpec
 from archsim.specs.workload import WorkloadSpec
 
 
@@ -21,3 +21,16 @@ class Scenario:
     policy: PolicySpec
     workload: WorkloadSpec
     batch: int
+
+    @property
+    def own_functions(self) -> tuple[str, ...]:
+        """Users' own code that runs, ``package.module:function`` each."""
+        return own_functions(self.system, self.policy, self.assumptions)
+
+
+def own_functions(system: SystemSpec, policy: PolicySpec, assumptions: AssumptionsSpec) -> tuple[str, ...]:
+    """Users' own code in a scenario: rules of the policy, topology and blocks of the system, the execution."""
+    rules = [rule.name for part in PARTS if (rule := getattr(policy, part)).is_function]
+    topology = [system.topology.name] if system.topology.is_function else []
+    executions = [assumptions.execution] if ":" in assumptions.execution else []
+    return (*rules, *topology, *executions, *(block.name for block in system.blocks))

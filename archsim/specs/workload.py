@@ -88,6 +88,8 @@ class WorkloadSpec(Spec):
             custom_error_message="expected the path of a trace, or {synthetic: {...}}",
         ),
     ]
+    # A user's own format of the trace, package.module:function; null: one of those that come with archsim.
+    reader: Annotated[str, Field(min_length=1)] | None = None
     # The first N requests in file order; beyond the end of the trace, drawn with replacement.
     batch: tuple[BatchSize, ...] = Field(min_length=1)
     # At most; requests that end earlier stop contributing. 127 after the prefill, as in the published simulator.
@@ -96,6 +98,12 @@ class WorkloadSpec(Spec):
     layers: count(1, 10_000, none=True) = None
     # Of the draw with replacement.
     seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _reads_a_file(self) -> "WorkloadSpec":
+        if self.reader is not None and not isinstance(self.trace, str):
+            raise KeyProblem(("reader",), "needs a recorded trace; generated traffic is not read")
+        return self
 
     @field_validator("batch", mode="before")
     @classmethod

@@ -8,11 +8,13 @@ import hashlib
 import time
 import zipfile
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
-from archsim.base.code_digest import source_digest
+from archsim.base.code_digest import numbers_digest
 from archsim.base.files import drafted
 from archsim.workload.demand import Demand
 from archsim.workload.store import column_cache
@@ -21,18 +23,17 @@ MOST_BYTES = 4 << 30
 WORTH_S = 0.5
 """Demands that take less are not kept."""
 
-_ARRAYS = ("tokens", "first_seen", "origins", "hot", "layer_ids")
-_FACTS = ("has_prefill", "top_k", "batch", "digest")
+Kind = TypeVar("Kind", bound=Demand)
 
 
 def folder() -> Path:
     return column_cache.folder().with_name("demands")
 
 
-def cached_demand(name: str, build: Callable[[], Demand]) -> Demand:
-    """The demand that `build` makes. name: tells it from every other of the same code."""
-    file = folder() / f"{hashlib.sha256(f'{source_digest()} {name}'.encode()).hexdigest()}.npz"
-    demand = _load(file)
+def cached_demand(kind: type[Kind], name: str, build: Callable[[], Kind]) -> Kind:
+    """The demand that `build` makes: a dataclass of arrays, None and numbers. name: tells it from every other of the same code."""
+    file = folder() / f"{hashlib.sha256(f'{numbers_digest()} {name}'.encode()).hexdigest()}.npz"
+    demand = _load(kind, file)
     if demand is None:
         begin = time.perf_counter()
         demand = build()
@@ -41,25 +42,28 @@ def cached_demand(name: str, build: Callable[[], Demand]) -> Demand:
     return demand
 
 
-def _load(file: Path) -> Demand | None:
+def _load(kind: type[Kind], file: Path) -> Kind | None:
     try:
         with np.load(file, allow_pickle=False) as members:
-            columns = {name: members[name] if name in members else None for name in _ARRAYS}
-            facts = {name: members[name].item() for name in _FACTS}
+            known = {field.name: _plain(members[field.name]) for field in fields(kind) if field.name in members}
         file.touch()
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return kind(**known)
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile):
         return None
-    return Demand(**columns, **facts)
+
+
+def _plain(member: np.ndarray) -> Any:
+    """Arrays as they are; numbers and text were written as arrays without axes."""
+    return member if member.ndim else member.item()
 
 
 def _save(file: Path, demand: Demand) -> None:
     """Keep a demand, where the folder can be written."""
-    columns = {name: column for name in _ARRAYS if (column := getattr(demand, name)) is not None}
-    facts = {name: np.array(getattr(demand, name)) for name in _FACTS}
+    known = {field.name: np.asarray(value) for field in fields(demand) if (value := getattr(demand, field.name)) is not None}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with drafted(file) as draft, draft.open("wb") as stream:
-            np.savez(stream, **columns, **facts)
+            np.savez(stream, **known)
         _remove_oldest(file.parent)
     except OSError:
         return

@@ -62,7 +62,7 @@ class Trace:
     trace of prompts alone has no others; the numbering stays as recorded. layer_ids: int32[layer].
     model: name found with the data ('' if none). source: path as given. request_subject: int16[R], index into
     subject_names. digest: sha256 of the columns, so equal routing has equal digests whatever format it came in;
-    known_digest: it, where it has been found before.
+    known_digest: it, where it has been found before. stored_as: name of the columns in the cache, '' where they are not there.
     """
 
     experts: np.ndarray
@@ -76,6 +76,7 @@ class Trace:
     request_subject: np.ndarray
     subject_names: tuple[str, ...]
     known_digest: str = ""
+    stored_as: str = ""
 
     @property
     def requests(self) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from archsim.specs.calibration import CalibrationSpec
 from calibration.fit import fit
 from calibration.fit.parameters import is_calibration_file, write_calibration
+from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.datasheets import Nominal, fitted_note
 from calibration.measurements.reading import CalibrationError, Measurements
 

@@ -1,4 +1,4 @@
-"""Transfers: P2P copies, collectives, dispatch and combine, and the host path, as laws of calibration.fit.segments.
+"""Transfers: P2P copies, collectives, dispatch and combine, and the host path, as laws of ``calibration.laws.piecewise``.
 
 Points are grouped into series, in each of which only the size varies; a series has one law. Its held-out error comes
 from sizes that are left out in turn.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from archsim.specs.calibration import Quantiles, TransferTable
-from calibration.fit.segments import SegmentLaw, fit_segments
+from calibration.fit.segments import fit_segments
+from calibration.laws.tables import Quantiles, TransferTable
 
 # What tells two series apart, besides the library and its version. Sources, destinations and element types are pooled.
 SERIES = {
@@ -92,18 +92,4 @@ def transfer_table(series: Series) -> TransferTable:
         last_bytes=law.last_bytes,
         residuals=Quantiles(p05=low, p50=middle, p95=high, points=law.points),
         held_out_error=law.held_out_error,
-    )
-
-
-def law_of(table: TransferTable) -> SegmentLaw:
-    """The law that a table holds, to be evaluated."""
-    return SegmentLaw(
-        table.from_bytes,
-        table.latency_ns,
-        table.ns_per_byte,
-        table.first_bytes,
-        table.last_bytes,
-        (table.residuals.p05, table.residuals.p50, table.residuals.p95),
-        table.held_out_error,
-        table.residuals.points,
     )

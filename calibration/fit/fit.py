@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from archsim.specs.calibration import CalibrationSpec, GemmLaw, GemmTable
 from calibration.fit.comm import fit_transfers
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.launch import fit_launch
@@ -12,6 +11,7 @@ from calibration.fit.memory import fit_memory, hbm_read_bytes_per_s
 from calibration.fit.moe import fit_moe
 from calibration.fit.quantisation import without_quantisation
 from calibration.laws.gemm import choose_table
+from calibration.laws.tables import CalibrationSpec, GemmLaw, GemmTable
 from calibration.measurements.datasheets import DATASHEETS, UNKNOWN_SMS, Nominal, reference_of
 from calibration.measurements.reading import CalibrationError, Measurements
 from calibration.measurements.schema import TABLES

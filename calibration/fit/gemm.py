@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from archsim.specs.calibration import GemmLaw, GemmTable, Quantiles
-from calibration.laws.gemm import UNIT, law_ns, left_out
+from calibration.laws.between_shapes import left_out
+from calibration.laws.gemm import CORRECTION_UNIT, law_ns
+from calibration.laws.tables import GemmLaw, GemmTable, Quantiles
 from calibration.measurements.sweeps import consensus, off_the_others, pools
 
 POINT = ["n", "k", "m"]
@@ -54,7 +55,7 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
         corrections = _without_outliers(corrections, others)
         corrections = _drawn_to(corrections, others, variance, _noise(sweeps) ** 2 / sweeps.shape[1])
     names = [f"{int(n)}x{int(k)}" for n, k in sizes]
-    rounded = np.rint(corrections / UNIT)
+    rounded = np.rint(corrections / CORRECTION_UNIT)
     return GemmTable(
         **who,
         sweeps=tuple(sorted(sweeps.columns)),

@@ -1,7 +1,7 @@
 """The memory of a GPU: bandwidth and latency of L2 and HBM, how they change with the working set, and the share of the
 HBM bandwidth of the reference (the datasheet's, if there is one) that is reached.
 
-A curve over the working set S is a law of calibration.fit.segments, too: for bandwidth, of the time of one pass over S; for
+A curve over the working set S is a law of ``calibration.laws.piecewise``, too: for bandwidth, of the time of one pass over S; for
 latency, of the time of one dependent load, the line being over S.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from archsim.specs.calibration import ScalarTable, TransferTable
-from archsim.specs.machine.memory_path import newest
 from calibration.fit.comm import Series, transfer_table
 from calibration.fit.scalars import scalar_table
+from calibration.laws.memory import preferred_number
+from calibration.laws.tables import ScalarTable, TransferTable
 
 # Working sets that surely lie in a level of every GPU known: past any L1 and within the near half of any L2; past any L2.
 L2_BYTES = (2 * 2**20, 8 * 2**20)
@@ -43,8 +43,9 @@ def fit_memory(rows: pd.DataFrame, peak_bytes_per_s: float | None) -> tuple[Tran
 def hbm_read_bytes_per_s(rows: pd.DataFrame) -> float | None:
     """Of streaming reads, by the number that systems take; None where there are none."""
     of = {"level": "hbm", "op": "read", "quantity": "bytes_per_s"}
-    reads = newest([scalar for scalar in _scalars(rows.astype({"working_set_bytes": float, "value": float})) if scalar.of == of])
-    return None if reads is None else reads.value
+    scalars = _scalars(rows.astype({"working_set_bytes": float, "value": float}))
+    reads = [scalar for scalar in scalars if scalar.of == of]
+    return preferred_number(reads).value if reads else None
 
 
 def _scalars(rows: pd.DataFrame) -> Iterator[ScalarTable]:

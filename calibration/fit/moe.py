@@ -1,7 +1,4 @@
-"""Fits fused MoE layers: a law of one rank's pairs and active experts, and corrections at what was measured.
-
-At measured EP and TP sizes corrections are interpolated along ln tokens; at others they come from ``moe_between``.
-"""
+"""Fits fused MoE layers: a law of one rank's pairs and active experts, and corrections at what was measured."""
 
 from __future__ import annotations
 
@@ -10,16 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from archsim.specs.calibration import MoeTable, shape_of
 from calibration.fit.gemm import NS_PER_US, quantiles
-from calibration.fit.moe_between import LEAST_RANKS_TO_LEAVE_OUT, carried, choose
-from calibration.laws.fused_moe import POINT, axes, fit_law, law_ns, time_of_load
-from calibration.laws.gemm import UNIT
-from calibration.laws.waited_rank import BALANCED, DRAWS_OF_POINT, load_draws, routing_of
+from calibration.fit.moe_between import choose
+from calibration.fit.moe_law import axes, fit_law
+from calibration.laws.between_ranks import LEAST_RANKS_TO_LEAVE_OUT
+from calibration.laws.fused_moe import POINT, SIZES, law_ns, moe_ns, named_of, outside_ranks, time_of_load
+from calibration.laws.gemm import CORRECTION_UNIT
+from calibration.laws.rank_load import BALANCED, DRAWS_OF_POINT, load_draws, routing_of
+from calibration.laws.tables import MoeTable
 from calibration.measurements.sweeps import consensus, pools, repeatability
 
-KEYS = ["model", "library", "kernel", "dtype", "distribution", "hidden", "ffn", "experts", "top_k"]
-NUMBERS = ("hidden", "ffn", "experts", "top_k")
+KEYS = ["model", "library", "kernel", "dtype", "distribution", *SIZES]
 
 
 def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
@@ -30,7 +28,7 @@ def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
     rows = rows.assign(kernel=rows["kernel"].fillna("").astype(str))
     for values, mine in rows.groupby(KEYS, sort=True):
         named = dict(zip(KEYS, values, strict=True))
-        named |= {key: int(named[key]) for key in NUMBERS} | {"source": ", ".join(sorted(set(mine["file"])))}
+        named |= {key: int(named[key]) for key in SIZES} | {"source": ", ".join(sorted(set(mine["file"])))}
         for version, sweeps in pools(mine, POINT, "latency_us_median"):
             for name, alike in _by_routing(sweeps, version, named):
                 yield {**named, "version": name}, alike
@@ -81,7 +79,7 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:
 
 def draw_noise(table: MoeTable, ep, tp, tokens) -> np.ndarray:
     """Mean distance of what a collector draws for a point from the median of that, by the law, float64[point]; nan: nothing is drawn."""
-    named, found = _named(table), np.full(len(ep), np.nan)
+    named, found = named_of(table), np.full(len(ep), np.nan)
     for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
         draws = load_draws(named, routing_of(table), e, t)
         if draws is not None:
@@ -123,45 +121,5 @@ def _filled(corrections: pd.Series) -> tuple[tuple[float, ...], dict[str, tuple[
     for (ep, tp), row in table[axis].iterrows():
         known = np.isfinite(row.to_numpy())
         filled = np.interp(np.log(axis), np.log(axis[known]), row.to_numpy()[known])
-        ranks[f"{int(ep)}x{int(tp)}"] = tuple(np.rint(filled / UNIT))
+        ranks[f"{int(ep)}x{int(tp)}"] = tuple(np.rint(filled / CORRECTION_UNIT))
     return tuple(axis), ranks
-
-
-def moe_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
-    """Time of fused layers, float64[point]; ep, tp, tokens: float64[point] (tokens of the whole EP group)."""
-    ep, tp, tokens = (np.asarray(values, float) for values in (ep, tp, tokens))
-    return table_law_ns(table, ep, tp, tokens) * np.exp(_corrections(table, ep, tp, tokens))
-
-
-def outside_ranks(table: MoeTable, ep, tp, tokens) -> np.ndarray:
-    """bool[point]: outside of the EP and TP sizes or of the tokens that were measured; arguments as of ``moe_ns``."""
-    ranks = np.array([shape_of(name) for name in table.ranks], float)
-    found = np.zeros(len(tokens), bool)
-    for values, known in ((ep, ranks[:, 0]), (tp, ranks[:, 1]), (tokens, np.array(table.tokens))):
-        found |= (values < known.min()) | (values > known.max())
-    return found
-
-
-def table_law_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
-    """The same by the law alone."""
-    return law_ns(table.law, _named(table), routing_of(table), ep, tp, tokens)
-
-
-def _corrections(table: MoeTable, ep, tp, tokens) -> np.ndarray:
-    axis = np.log(table.tokens)
-    found, seen = np.zeros(len(ep)), np.zeros(len(ep), bool)
-    for name, row in table.ranks.items():
-        e, p = shape_of(name)
-        here = (ep == e) & (tp == p)
-        found[here] = np.interp(np.log(tokens[here]), axis, row) * UNIT
-        seen |= here
-    if not seen.all():
-        known = [(*shape_of(name), size) for name in table.ranks for size in table.tokens]
-        corrections = np.array([value for row in table.ranks.values() for value in row]) * UNIT
-        points = tuple(np.array(known, float).T)
-        found[~seen] = carried(table.kriging, points, corrections, (ep[~seen], tp[~seen], tokens[~seen]))
-    return found
-
-
-def _named(table: MoeTable) -> dict:
-    return table.model_dump(include={"model", "distribution", "dtype", *NUMBERS})

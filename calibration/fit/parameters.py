@@ -1,16 +1,16 @@
-"""Calibration files, written: the same parameters always give the same bytes. Read by ``archsim.specs.calibration``."""
+"""Calibration files, written: the same parameters always give the same bytes. Schema: ``calibration.laws.tables``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from archsim.base.files import write_text
-from archsim.specs.calibration import CalibrationSpec
 from archsim.specs.text.yaml import dump_yaml
+from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.reading import CalibrationError
 
 YAML = (".yaml", ".yml")
-HEAD = "# Fitted by `archsim calibrate`; see archsim/specs/calibration.py for what the keys mean.\n"
+HEAD = "# Fitted by `archsim calibrate`; see calibration/laws/tables.py for what the keys mean.\n"
 
 
 def text_of(calibration: CalibrationSpec) -> str:

@@ -1,8 +1,4 @@
-"""Piecewise latency + size/bandwidth: what a transfer of S bytes takes, with the break points found from the points.
-
-A law is a sequence of contiguous pieces of the size axis, each with its own line ``latency + S / bandwidth`` (Hockney's
-model, piece by piece, as communication libraries change protocol with size). Pieces need not meet: a protocol that sets
-in too late or too early is a step that is there in the measurements.
+"""Fits ``calibration.laws.piecewise``: which pieces the size axis has, and the line of each, from measured points.
 
 Two ways to cut, and sizes that are left out of the fit say which is used, and how many pieces:
 
@@ -21,8 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from archsim.base.kernels import inner
 from calibration.fit.segment_search import best_pieces
+from calibration.laws.piecewise import PiecewiseLaw
 
 MOST_PIECES = 8
 END_SPAN = 2.0  # a last piece over less than an octave may be a plateau, or the start of a protocol; longer ones tell more than a mean
@@ -39,51 +35,19 @@ QUANTILES = (0.05, 0.5, 0.95)
 
 
 @dataclass(frozen=True)
-class SegmentLaw:
-    """Time of S bytes: ``latency_ns[i] + S * ns_per_byte[i]`` from ``from_bytes[i]`` on.
+class FittedPieces(PiecewiseLaw):
+    """A law, and how well it tells what it was fitted to.
 
-    ``first_bytes``, ``last_bytes``: smallest and largest size measured; outside them the law extrapolates (below the
-    smallest size: the time of that size; above the largest: the last piece, which is one of its own where the last measured
-    one is short). ``residual_quantiles``: QUANTILES of
-    measured / law - 1. ``held_out_error``: mean over half octaves of the error on sizes left out of the fit.
+    ``residual_quantiles``: QUANTILES of measured / law - 1. ``held_out_error``: mean over half octaves of the error on sizes left
+    out of the fit. ``points``: how many it was fitted to.
     """
 
-    from_bytes: tuple[float, ...]
-    latency_ns: tuple[float, ...]
-    ns_per_byte: tuple[float, ...]
-    first_bytes: float
-    last_bytes: float
     residual_quantiles: tuple[float, float, float] = (0.0, 0.0, 0.0)
     held_out_error: float = 0.0
     points: int = 0
 
-    def time_ns(self, size_bytes) -> np.ndarray:
-        """float64, the shape of `size_bytes`."""
-        size = np.maximum(np.asarray(size_bytes, dtype=np.float64), self.first_bytes)
-        piece = np.maximum(np.searchsorted(self.from_bytes, size, side="right") - 1, 0)
-        return np.asarray(self.latency_ns)[piece] + size * np.asarray(self.ns_per_byte)[piece]
 
-    def extrapolates(self, size_bytes) -> np.ndarray:
-        """bool: outside what was measured."""
-        size = np.asarray(size_bytes)
-        return (size < self.first_bytes) | (size > self.last_bytes)
-
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """float64[piece] each, for ``segment_time_ns``; the first begins at the smallest measured size."""
-        return np.array(self.from_bytes), np.array(self.latency_ns), np.array(self.ns_per_byte)
-
-
-@inner
-def segment_time_ns(size_bytes, from_bytes, latency_ns, ns_per_byte):
-    """The law in compiled code; arrays as of ``SegmentLaw.arrays``."""
-    size_bytes = max(size_bytes, from_bytes[0])
-    piece = 0
-    while piece + 1 < from_bytes.shape[0] and from_bytes[piece + 1] <= size_bytes:
-        piece += 1
-    return latency_ns[piece] + size_bytes * ns_per_byte[piece]
-
-
-def fit_segments(size_bytes, time_ns) -> SegmentLaw:
+def fit_segments(size_bytes, time_ns) -> FittedPieces:
     """The law of points (size, time); several points of one size are welcome.
 
     Raises ValueError where a size or time is not positive and finite, or where there is no point.
@@ -170,7 +134,7 @@ def _choose(size: np.ndarray, time: np.ndarray) -> tuple[int, float]:
     return numbers[best], float(errors[best] / (SPARSE_FAVOUR if numbers[best] == 0 else 1))
 
 
-def _fit(size: np.ndarray, time: np.ndarray, pieces: int) -> SegmentLaw:
+def _fit(size: np.ndarray, time: np.ndarray, pieces: int) -> FittedPieces:
     return _law(size, *(_robust_pieces(size, time, pieces) if pieces else _joined_pieces(size, time)))
 
 
@@ -198,12 +162,12 @@ def _joined_pieces(size: np.ndarray, time: np.ndarray):
     return sizes[:-1], times[:-1] - slope * sizes[:-1], slope
 
 
-def _law(size, from_bytes, latency_ns, ns_per_byte) -> SegmentLaw:
+def _law(size, from_bytes, latency_ns, ns_per_byte) -> FittedPieces:
     columns = [tuple(float(x) for x in column) for column in (from_bytes, latency_ns, ns_per_byte)]
-    return SegmentLaw(*columns, float(size.min()), float(size.max()), points=int(size.size))
+    return FittedPieces(*columns, float(size.min()), float(size.max()), points=int(size.size))
 
 
-def _with_an_end(law: SegmentLaw) -> SegmentLaw:
+def _with_an_end(law: FittedPieces) -> FittedPieces:
     """With a piece from the largest size on, unless the last one is long enough to tell what larger sizes take.
 
     Its slope is that of the law over END_SPAN.

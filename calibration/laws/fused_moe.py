@@ -1,28 +1,20 @@
-"""The law of fused MoE layers, evaluated and fitted (``archsim.specs.calibration.MoeLaw``)."""
+"""Fused MoE layers from a table: the law of one rank's pairs and active experts (``MoeLaw``), and corrections at what was measured.
+
+At measured EP and TP sizes corrections are interpolated along ln tokens; at others they come from ``calibration.laws.between_ranks``.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
-from archsim.specs.calibration import MoeLaw
-from calibration.fit.gemm import PRIOR, ROBUST, significant
-from calibration.laws.gemm import NS_PER_S, OPERAND_BYTES
-from calibration.laws.waited_rank import BY_CHANCE, LAUNCHED_ONE_BY_ONE, candidates, rank_loads
+from calibration.laws.between_ranks import carried
+from calibration.laws.gemm import CORRECTION_UNIT, NS_PER_S, OPERAND_BYTES, overlapped_ns
+from calibration.laws.rank_load import rank_loads, routing_of
+from calibration.laws.tables import MoeLaw, MoeTable, shape_of
 
 POINT = ["ep", "tp", "tokens_total"]
+SIZES = ("hidden", "ffn", "experts", "top_k")  # of a layer
 SLICES = 3  # of an expert: gate, up and down
-NAMES = ("launch_ns", "ns_per_token", "ns_per_pair", "ns_per_expert", "flop_per_s", "bytes_per_s", "order", "spread", "floor_ns")
-# Logs of typical values, and how far from them the logs may be; of the order, of what it is above 1.
-START = np.log([3e4, 10.0, 0.1, 10.0, 5e14, 2.5e12, 1.5, 0.9])
-STEPS_TO_COMPARE, MOST_STEPS = 10, 100
-FLOOR_AT, FLOOR_WITHIN = 0.05, np.log(2.0)  # a floor begins at this quantile of the times, and stays within a factor of two
-LOOSENESS = np.log([1e3, 1e4, 1e4, 1e4, 30, 30, 10, 3])
-
-
-def axes(logs: pd.Series) -> tuple[np.ndarray, ...]:
-    """ep, tp and tokens of points, float64[point] each."""
-    return tuple(logs.index.get_level_values(name).to_numpy(float) for name in POINT)
 
 
 def law_ns(law: MoeLaw, named: dict, routing: str, ep, tp, tokens) -> np.ndarray:
@@ -36,55 +28,55 @@ def time_of_load(law: MoeLaw, named: dict, pairs, active, ep, tp, tokens) -> np.
     slice_weights = named["hidden"] * named["ffn"] / tp
     flop_ns = 2 * SLICES * pairs * slice_weights / law.flop_per_s * NS_PER_S
     bytes_ns = active * SLICES * slice_weights * OPERAND_BYTES[named["dtype"]] / law.bytes_per_s * NS_PER_S
-    largest = np.maximum(flop_ns, bytes_ns)
-    both = largest * ((flop_ns / largest) ** law.order + (bytes_ns / largest) ** law.order) ** (1 / law.order)
+    both = overlapped_ns(law, flop_ns, bytes_ns)
     others = law.ns_per_token * tokens + law.ns_per_pair * pairs + law.ns_per_expert * named["experts"] / ep
     return np.maximum(law.launch_ns + others + both, law.floor_ns)
 
 
-def fit_law(logs: pd.Series, named: dict) -> tuple[MoeLaw, str]:
-    """The law and the routing nearest to ln ns of the layers (index ep, tp, tokens_total), in the robust sense.
+def moe_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    """Time of fused layers, float64[point]; ep, tp, tokens: float64[point] (tokens of the whole EP group)."""
+    ep, tp, tokens = (np.asarray(values, float) for values in (ep, tp, tokens))
+    return law_ns(table.law, named_of(table), routing_of(table), ep, tp, tokens) * np.exp(
+        _corrections(table, ep, tp, tokens)
+    )
 
-    Routings are compared after a few steps; the law of the best is fitted to the end. It has a floor where the host
-    launched the kernels one by one.
+
+def rank_ns(table: MoeTable, pairs, active, ep, tp, tokens) -> np.ndarray:
+    """The same of a rank with the pairs and active experts given, float64[point], whatever the table's routing; float64[point] all.
+
+    The corrections are those of the table at these sizes: kernels are chosen by them.
     """
-    routings = candidates(named["model"], named["distribution"], named["kernel"])
-    start, routing = START, routings[0]
-    if len(routings) > 1:
-        tried = {name: _search(logs, named, name, START, STEPS_TO_COMPARE) for name in routings}
-        routing = min(routings, key=lambda name: tried[name].cost)
-        start = tried[routing].x
-    found = _search(logs, named, routing, start, MOST_STEPS)
-    if named["kernel"] in LAUNCHED_ONE_BY_ONE:
-        found = _search(logs, named, routing, np.append(found.x, logs.quantile(FLOOR_AT)), MOST_STEPS)
-    fitted = dict(_law(found.x, routing))
-    return MoeLaw(**{key: significant(value) for key, value in fitted.items()}), routing
+    pairs, active, ep, tp, tokens = (np.asarray(values, float) for values in (pairs, active, ep, tp, tokens))
+    return time_of_load(table.law, named_of(table), pairs, active, ep, tp, tokens) * np.exp(
+        _corrections(table, ep, tp, tokens)
+    )
 
 
-def _search(logs: pd.Series, named: dict, routing: str, start: np.ndarray, steps: int):
-    """scipy's result: ``x`` are logs as in START (and of a floor, if there is one in ``start``), ``cost`` what is left."""
-    from scipy.optimize import least_squares
-
-    ep, tp, tokens = axes(logs)
-    wanted, weight = logs.to_numpy(), PRIOR * np.sqrt(len(logs))
-    floor = start[len(START) :]
-    typical = np.concatenate([START, floor])
-    loads = None if routing == BY_CHANCE else rank_loads(named, routing, _law(START, routing), ep, tokens)
-
-    def residuals(values: np.ndarray) -> np.ndarray:
-        law = _law(values, routing)
-        pairs, active = loads or rank_loads(named, routing, law, ep, tokens)
-        fit = np.log(time_of_load(law, named, pairs, active, ep, tp, tokens)) - wanted
-        return np.concatenate([fit, weight * (values - typical)])
-
-    loose = np.concatenate([LOOSENESS, np.full(len(floor), FLOOR_WITHIN)])
-    high = typical + loose
-    high[NAMES.index("spread")] = 0.0
-    bounds = (typical - loose, high)
-    return least_squares(residuals, start, bounds=bounds, loss="soft_l1", f_scale=ROBUST, max_nfev=steps)
+def outside_ranks(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    """bool[point]: outside of the EP and TP sizes or of the tokens that were measured; arguments as of ``moe_ns``."""
+    ranks = np.array([shape_of(name) for name in table.ranks], float)
+    found = np.zeros(len(tokens), bool)
+    for values, known in ((ep, ranks[:, 0]), (tp, ranks[:, 1]), (tokens, np.array(table.tokens))):
+        found |= (values < known.min()) | (values > known.max())
+    return found
 
 
-def _law(values: np.ndarray, routing: str) -> MoeLaw:
-    fields = {"floor_ns": 0.0} | dict(zip(NAMES, np.exp(values), strict=False))
-    spread = fields["spread"] if routing == BY_CHANCE else 1.0
-    return MoeLaw.model_construct(**fields | {"order": 1 + fields["order"], "spread": spread})
+def named_of(table: MoeTable) -> dict:
+    """What a table is of: model, sizes, dtype and distribution."""
+    return table.model_dump(include={"model", "distribution", "dtype", *SIZES})
+
+
+def _corrections(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    axis = np.log(table.tokens)
+    found, seen = np.zeros(len(ep)), np.zeros(len(ep), bool)
+    for name, row in table.ranks.items():
+        e, p = shape_of(name)
+        here = (ep == e) & (tp == p)
+        found[here] = np.interp(np.log(tokens[here]), axis, row) * CORRECTION_UNIT
+        seen |= here
+    if not seen.all():
+        known = [(*shape_of(name), size) for name in table.ranks for size in table.tokens]
+        corrections = np.array([value for row in table.ranks.values() for value in row]) * CORRECTION_UNIT
+        points = tuple(np.array(known, float).T)
+        found[~seen] = carried(table.kriging, points, corrections, (ep[~seen], tp[~seen], tokens[~seen]))
+    return found

@@ -242,7 +242,7 @@ class TorchBackend:
 def _rank_of_balanced(point: Point) -> tuple[int, list[int], list[int]]:
     """Of the first rank: (tokens, their row of every token-expert pair in the order of experts, end of each expert's
     rows). Tokens choose evenly spaced experts, one further with each token; few tokens begin evenly spaced, too, so that
-    no rank gets more than its share (as the collectors that calibration.laws.waited_rank follows do)."""
+    no rank gets more than its share (as the collectors that calibration.laws.rank_load follows do)."""
     experts, top_k, total = point["experts"], point["top_k"], point["tokens_total"]
     of_expert: list[list[int]] = [[] for _ in range(experts // point["ep"])]
     tokens: dict[int, int] = {}

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from archsim.base.nearest import did_you_mean
-from archsim.specs.calibration import HBM, Reference
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
+from calibration.laws.tables import HBM, Reference
 from calibration.measurements.schema import DTYPES
 
 TERA = 1e12

@@ -7,18 +7,19 @@ from collections.abc import Iterator
 import pandas as pd
 
 from archsim.base.errors import SpecError
-from archsim.specs.calibration import CalibrationSpec, Fitted, GemmTable, MoeTable, TransferTable, newest_first
 from calibration.fit.comm import SERIES, Series, series_of
 from calibration.fit.memory import curves_of
-from calibration.fit.moe import NUMBERS
+from calibration.laws.choosing import newest_first
+from calibration.laws.fused_moe import SIZES
 from calibration.laws.gemm import choose_table
+from calibration.laws.tables import CalibrationSpec, Fitted, GemmTable, MoeTable, TransferTable
 from calibration.measurements.reading import Measurements
 from calibration.measurements.sweeps import release
 
 GEMM, MOE = "GEMM", "fused MoE"
 GEMM_KEYS = ["library", "dtype", "quant_included", "groups"]
 MOE_NAMES = ["model", "library", "kernel", "dtype", "distribution", "version"]
-MOE_KEYS = [*MOE_NAMES, *NUMBERS]
+MOE_KEYS = [*MOE_NAMES, *SIZES]
 MOST_NAMED = 6  # in one sentence
 
 
@@ -65,7 +66,7 @@ def moe_table_for(calibration: CalibrationSpec, model, library, kernel, dtype, d
         t
         for t in calibration.moe
         if (t.model, t.library, t.dtype, t.distribution) == (model, library, dtype, distribution)
-        and tuple(getattr(t, name) for name in NUMBERS) == numbers
+        and tuple(getattr(t, name) for name in SIZES) == numbers
     ]
 
     def nearness(table: MoeTable) -> tuple:

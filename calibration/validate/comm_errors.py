@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from archsim.specs.calibration import CalibrationSpec, load_calibration
-from calibration.fit.comm import Series, law_of
+from archsim.specs.loading.calibrations import load_calibration
+from calibration.fit.comm import Series
 from calibration.fit.segments import binned_errors, held_out_ratios
+from calibration.laws.piecewise import law_of
+from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.reading import Measurements, read_measurements
 from calibration.validate.choosing import all_series, law_for, name_of
 

@@ -10,16 +10,19 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.errors import SpecError
-from archsim.engine.loop import EventEngine
-from archsim.specs.calibration import CalibrationSpec, GemmTable
+from archsim.engine.engine import EventEngine
+from archsim.engine.loop import Replay
+from archsim.engine.run_demand import RunDemand
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.workload.demand import Demand
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import WorkloadSpec
 from calibration.fit.fit import products
 from calibration.fit.gemm import NS_PER_US
 from calibration.laws.gemm import choose_table, table_times
+from calibration.laws.tables import CalibrationSpec, GemmTable
 from calibration.measurements.reading import Measurements
 from calibration.measurements.sweeps import release
 from calibration.validate.errors import EXPERTS
@@ -66,18 +69,18 @@ def expert_ns(calibration: CalibrationSpec, named: str, dtype: str, hidden: int,
     )
     policy = PolicySpec(name="ep", **PRESETS["ep"])
     assumptions = load_assumptions("physical", activations="ignored", decision_cost="free")
-    demand = Demand(
+    workload = WorkloadSpec(trace={"synthetic": {}}, batch=int(tokens.max()))
+    scenario = Scenario(system, model, assumptions, policy, workload, int(tokens.max()))
+    demand = RunDemand(
         tokens=tokens.astype(np.int32).reshape(-1, 1, 1),
         first_seen=np.zeros((len(tokens), 1, 1), np.int16),
         has_prefill=False,
-        origins=None,
-        hot=None,
         layer_ids=np.zeros(1, np.int32),
         top_k=1,
         batch=int(tokens.max()),
         digest="",
     )
-    return EventEngine(system, model, policy, assumptions, demand).run().step_ns[:, 0]
+    return Replay(EventEngine(scenario), demand).run().step_ns[:, 0]
 
 
 def _medians(rows: pd.DataFrame, table: GemmTable) -> pd.Series:

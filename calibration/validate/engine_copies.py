@@ -12,17 +12,21 @@ from math import gcd
 import numpy as np
 import pandas as pd
 
-from archsim.engine.loop import EventEngine
+from archsim.engine.engine import EventEngine
+from archsim.engine.loop import Replay
+from archsim.engine.run_demand import RunDemand
 from archsim.engine.state import SLICES
-from archsim.specs.calibration import CalibrationSpec, TransferTable
 from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.memory_path import copies_of, link_fitted
+from archsim.specs.machine.measured import link_measured
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.workload.demand import Demand
-from calibration.fit.comm import law_of
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import WorkloadSpec
 from calibration.fit.gemm import NS_PER_US
+from calibration.laws.copy import link_table
+from calibration.laws.piecewise import law_of
+from calibration.laws.tables import CalibrationSpec, TransferTable
 from calibration.measurements.reading import Measurements
 
 SIZES = tuple(2**octave for octave in range(12, 33))  # 4 KiB to 4 GiB, as figure 12 of Yu et al., ISCA 2026
@@ -37,7 +41,7 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
 
     Measured: the median of what was measured of that size in the law's series; nan where there is nothing.
     """
-    law = copies_of(calibration)
+    law = link_table(calibration)
     if law is None:
         return pd.DataFrame(columns=COLUMNS)
     measured = _medians(measurements.table("p2p", calibration.gpu), law)
@@ -56,7 +60,7 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
 
 def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     """Time of one copy of so many bytes from die to die by the event engine."""
-    fitted = link_fitted(calibration).values
+    fitted = link_measured(calibration).values
     system = SystemSpec(
         **ALIKE,
         mesh={"x": 2, "y": 1},
@@ -71,11 +75,13 @@ def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     )
     policy = PolicySpec(name="base", **PRESETS["base"])
     assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", gemm="roofline")
-    demand = Demand(
-        tokens=np.ones((1, 1, 1), np.int32), first_seen=np.zeros((1, 1, 1), np.int16), has_prefill=False, origins=None, hot=None,
+    workload = WorkloadSpec(trace={"synthetic": {}}, batch=1)
+    scenario = Scenario(system, model, assumptions, policy, workload, 1)
+    demand = RunDemand(
+        tokens=np.ones((1, 1, 1), np.int32), first_seen=np.zeros((1, 1, 1), np.int16), has_prefill=False, 
         layer_ids=np.zeros(1, np.int32), top_k=1, batch=1, digest="",
     )
-    return float(EventEngine(system, model, policy, assumptions, demand).run().step_ns[0, 0]) / SLICES
+    return float(Replay(EventEngine(scenario), demand).run().step_ns[0, 0]) / SLICES
 
 
 def _text(value) -> str:

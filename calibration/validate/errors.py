@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from archsim.specs.calibration import CalibrationSpec, GemmTable, MoeTable
 from calibration.fit.fit import sms_of
 from calibration.fit.gemm import NS_PER_US, POINT, fit_table
-from calibration.fit.moe import left_out_errors, moe_ns, moe_pools, outside_ranks
+from calibration.fit.moe import left_out_errors, moe_pools
 from calibration.laws.fused_moe import POINT as RANK_POINT
+from calibration.laws.fused_moe import moe_ns, outside_ranks
 from calibration.laws.gemm import outside, table_times
+from calibration.laws.tables import CalibrationSpec, GemmTable, MoeTable
 from calibration.measurements.reading import Measurements
 from calibration.measurements.sweeps import SAME, off_the_others, pools, release, repeatability, table_of_sweeps
 from calibration.validate.choosing import (

@@ -13,7 +13,8 @@ import pandas as pd
 
 from archsim.base.files import write_text
 from archsim.report.rendering import rendered
-from archsim.specs.calibration import CalibrationSpec, newest_first
+from calibration.laws.choosing import newest_first
+from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.reading import CASES
 from calibration.validate.charts import (
     COLOUR_OF,

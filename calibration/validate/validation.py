@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from archsim.specs.calibration import CalibrationSpec, load_calibration
+from archsim.specs.loading.calibrations import load_calibration
+from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.reading import CalibrationError, Measurements
 from calibration.validate import errors
 from calibration.validate.choosing import choice_notes

@@ -58,7 +58,7 @@ from microarch.blocks.parameters import CHOICE, PAPER, parameter
 from microarch.blocks.state_machine import Step, Table
 
 COUNT_BYTES = 2  # tokens of an expert on a die: 16 bits, as a heatmap counter has (paper, table II)
-COMMAND_BYTES = 16  # command and address of a request on the mesh (paper, table I)
+COMMAND_BYTES = 16  # command and address of a request on the fabric (paper, table I)
 ENTRY_BITS = 72  # of the expert distribution table (paper, table II: 4.5 KB for 512 experts)
 COUNTER_BITS = 16  # of a heatmap entry (paper, table II: 512 x 512 x 2 B a layer)
 NS_PER_S = 1e9
@@ -66,7 +66,7 @@ NS_PER_S = 1e9
 
 @dataclass(frozen=True)
 class Parameters:
-    """Datapath of the state machine; latencies in its table are cycles of ``clock_hz``, messages cross the mesh."""
+    """Datapath of the state machine; latencies in its table are cycles of ``clock_hz``, messages cross the fabric."""
 
     clock_hz: float = parameter(2e9, "decision.fsm.clock", "H100 SXM: up to 1.98 GHz, as its driver reports")
     lanes: int = parameter(8, "decision.fsm.lanes", CHOICE)
@@ -144,26 +144,26 @@ class Counts(NamedTuple):
     operations: int = 0  # multiply-adds of a solver
 
 
-class Fabric(NamedTuple):
-    """What messages to and from the Global CP cost. It sits on the die nearest to the middle of the mesh."""
+class Reach(NamedTuple):
+    """What messages to and from the Global CP cost. It sits on the die nearest to the middle of the fabric."""
 
     farthest_ns: float  # latency of the links to the die that is reached last
     bytes_per_ns: float  # of all links of its die together
 
 
-def _travel_ns(fabric: Fabric, n_bytes: float) -> float:
-    return fabric.farthest_ns + n_bytes / fabric.bytes_per_ns
+def _travel_ns(reach: Reach, n_bytes: float) -> float:
+    return reach.farthest_ns + n_bytes / reach.bytes_per_ns
 
 
-def message_ns(counts: Counts, fabric: Fabric) -> np.ndarray:
-    """float64[State]: what messages over the mesh cost, whoever decides."""
+def message_ns(counts: Counts, reach: Reach) -> np.ndarray:
+    """float64[State]: what messages over the fabric cost, whoever decides."""
     ns = np.zeros(len(State))
     if counts.demand_received:
-        ns[State.RECEIVE] = _travel_ns(fabric, counts.dies * counts.experts * COUNT_BYTES)
-    ns[State.DISPATCH] = _travel_ns(fabric, counts.plan_entries * COMMAND_BYTES)
-    ns[State.COLLECT] = _travel_ns(fabric, (counts.dies + counts.copies) * COMMAND_BYTES)
+        ns[State.RECEIVE] = _travel_ns(reach, counts.dies * counts.experts * COUNT_BYTES)
+    ns[State.DISPATCH] = _travel_ns(reach, counts.plan_entries * COMMAND_BYTES)
+    ns[State.COLLECT] = _travel_ns(reach, (counts.dies + counts.copies) * COMMAND_BYTES)
     if counts.rows:
-        ns[State.WRITE] = _travel_ns(fabric, counts.dies * counts.experts / 8)
+        ns[State.WRITE] = _travel_ns(reach, counts.dies * counts.experts / 8)
     return ns
 
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import inner
+from archsim.base.kernels import inner, kernel
 from archsim.specs.model import SLICES
 from microarch.blocks import lru
 from microarch.blocks.parameters import PAPER, SIMULATOR, parameter
@@ -93,6 +93,26 @@ def touch(copies, die, key):
 
 
 @inner
+def _evict_down_to(copies, die, slice_bytes, most_bytes):
+    """Evict the oldest copies until no more than so many bytes are used."""
+    room, ring = copies.room[die], copies.ring[die]
+    while room.used_bytes > most_bytes:
+        oldest = lru.oldest(ring)
+        lru.unlink(ring, oldest)
+        copies.present[die, oldest] = 0
+        copies.slices[oldest // SLICES, die] -= 1
+        room.used_bytes -= slice_bytes
+        room.evictions += 1
+
+
+@kernel
+def evict_beyond_room(copies, slice_bytes):
+    """Where there is less room than there was, the oldest copies leave."""
+    for die in range(len(copies.room)):
+        _evict_down_to(copies, die, slice_bytes, copies.room[die].limit_bytes)
+
+
+@inner
 def keep(copies, die, key, slice_bytes):
     """Enter a copy, evicting the oldest ones where there is no room; False if it can never fit."""
     if copies.present[die, key]:
@@ -101,13 +121,7 @@ def keep(copies, die, key, slice_bytes):
     room, ring = copies.room[die], copies.ring[die]
     if slice_bytes > room.limit_bytes:
         return False
-    while room.used_bytes + slice_bytes > room.limit_bytes:
-        oldest = lru.oldest(ring)
-        lru.unlink(ring, oldest)
-        copies.present[die, oldest] = 0
-        copies.slices[oldest // SLICES, die] -= 1
-        room.used_bytes -= slice_bytes
-        room.evictions += 1
+    _evict_down_to(copies, die, slice_bytes, room.limit_bytes - slice_bytes)
     copies.present[die, key] = 1
     copies.slices[key // SLICES, die] += 1
     room.used_bytes += slice_bytes

@@ -1,4 +1,4 @@
-"""Die-to-die links: what crosses the mesh. Requests ask, slices answer, hidden vectors go out and come back.
+"""Die-to-die links: what crosses the fabric. Requests ask, slices answer, hidden vectors go out and come back.
 
 State layout: none of their own; who uses a link is what the kernels know of its resource (``CLAIM`` under ``reserved``,
 ``FLOW`` under ``shared``), what passed it is ``archsim.engine.state.RESOURCE[resource]``.

@@ -7,21 +7,16 @@ from support.made_up_measurements import gemm as products
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.runs.calibration_notes import Die, calibration_notes
-from archsim.specs.calibration import (
-    CalibrationSpec,
-    Quantiles,
-    Reference,
-    ScalarTable,
-    TransferTable,
-    load_calibration,
-)
-from archsim.specs.machine.host_path import path_of
-from archsim.specs.machine.memory_path import copies_of, fastest_bytes_per_s
+from archsim.specs.loading.calibrations import load_calibration
 from archsim.specs.machine.system import D2DSpec, HbmSpec
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import Place, Tree
 from calibration.fit.parameters import write_calibration
-from calibration.laws.gemm import choose_table, expert_gemm_table
+from calibration.laws.copy import fastest_bytes_per_s, link_table
+from calibration.laws.expert_gemm import ExpertGemm, Rates
+from calibration.laws.gemm import choose_table
+from calibration.laws.host import path_of
+from calibration.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import Measurements
 from calibration.validate.engine_copies import copy_cases
@@ -102,7 +97,7 @@ def test_the_newest_version_is_taken_everywhere():
     """2.10 follows 2.9, whatever has more points, smaller sizes or comes last."""
     laws = [law(version="2.10"), law(version="2.9", points=50)]
     for order in (laws, laws[::-1]):
-        assert copies_of(calibration(p2p=order)).version == "2.10"
+        assert link_table(calibration(p2p=order)).version == "2.10"
         ways = [each.model_copy(update={"of": {"direction": way, "method": "ce", "pinned": "1"}}) for each in order for way in ("d2h", "h2d")]
         faster = [each.model_copy(update={"ns_per_byte": (0.01,), "from_bytes": (8192,), "first_bytes": 8192.0}) if each.version == "2.10" else each for each in ways]
         assert path_of(calibration(pcie=faster)).pcie_bandwidth_bytes_per_s == pytest.approx(100e9)
@@ -165,8 +160,8 @@ def test_a_die_with_the_nominal_rates_takes_what_was_measured(fitted):
     for more in (("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s"), ()):
         found, _ = fitted(*more)
         peak, hbm = found.reference.peak_flop_per_s["bf16"], found.reference.hbm_bytes_per_s
-        for mine, measured in zip(expert_gemm_table(found, 2048, 1024, "bf16", peak, hbm), expert_gemm_table(found, 2048, 1024, "bf16"), strict=True):
-            assert mine.ns.tolist() == measured.ns.tolist()
+        mine, measured = (ExpertGemm(found, 2048, 1024, "bf16", rates) for rates in (Rates(peak, hbm), None))
+        assert mine.gate.ns.tolist() == measured.gate.ns.tolist() and mine.down.ns.tolist() == measured.down.ns.tolist()
 
 
 @pytest.mark.parametrize(("more", "problem"), [

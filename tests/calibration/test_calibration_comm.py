@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from archsim.base.kernels import kernel
-from archsim.specs.calibration import CalibrationSpec, Reference
 from archsim.specs.loading.library import load_model
-from calibration.fit.comm import fit_transfers, law_of, series_of
+from calibration.fit.comm import fit_transfers, series_of
 from calibration.fit.launch import fit_launch
 from calibration.fit.memory import fit_memory
-from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios, segment_time_ns
+from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios
+from calibration.laws.piecewise import law_of
+from calibration.laws.tables import CalibrationSpec, Reference
 from calibration.measure.__main__ import main
 from calibration.measure.backend import Machine, MeasureError, PointError, Timing
 from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
@@ -99,14 +99,6 @@ class TestSegments:
         time = three_pieces(SIZES) * (1 + 0.1 * np.random.default_rng(4).standard_normal(len(SIZES)))
         assert min(fit_segments(SIZES, time).ns_per_byte) >= 0
 
-    def test_compiled_law_is_the_same(self):
-        law = fit_segments(SIZES, three_pieces(SIZES))
-        arrays = law.arrays()
-        sizes = np.array([1.0, 1024, 2**16 - 1, 2**16 + 9000, 2**22, 2**30, 2.0**33])
-        found = np.empty_like(sizes)
-        _evaluate(sizes, *arrays, found)
-        assert found.tolist() == law.time_ns(sizes).tolist()
-
     def test_left_out_sizes_are_judged_without_being_seen(self):
         time = three_pieces(SIZES)
         time[100] *= 1.5
@@ -119,12 +111,6 @@ class TestSegments:
     def test_what_is_no_measurement_is_refused(self, size, time):
         with pytest.raises(ValueError):
             fit_segments(size, time)
-
-
-@kernel
-def _evaluate(sizes, from_bytes, latency_ns, ns_per_byte, found):
-    for i in range(sizes.shape[0]):
-        found[i] = segment_time_ns(sizes[i], from_bytes, latency_ns, ns_per_byte)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +152,7 @@ class TestPublicSets:
         rows = public["comm"].table("p2p", "b200")
         for table, series in zip(fit_transfers(rows, "p2p"), series_of(rows, "p2p"), strict=True):
             law = fit_segments(series.size_bytes, series.time_ns)
-            assert law_of(table) == law
+            assert law_of(table) == law_of(law)
             assert table.residuals.p05 <= table.residuals.p50 <= table.residuals.p95
 
     def test_a_calibration_is_judged_on_sizes_that_it_has_not_seen(self, public):

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.specs.calibration import GemmLaw, GemmTable, load_calibration
+from archsim.specs.loading.calibrations import load_calibration
 from calibration.fit.fit import choose_gpu, fit_measurements
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.parameters import text_of
-from calibration.laws.gemm import choose_table, expert_gemm_table, gemm_curve, gemm_times, law_ns, outside, table_times
+from calibration.laws.expert_gemm import ExpertGemm, Rates
+from calibration.laws.gemm import choose_table, gemm_curve, gemm_times, law_ns, outside, table_times
+from calibration.laws.tables import GemmLaw, GemmTable
 from calibration.measurements.reading import CalibrationError, Measurements
 from calibration.measurements.sweeps import SAME, pools
 from calibration.validate.errors import expert_cases
@@ -190,14 +192,15 @@ class TestEvaluation:
 
     def test_expert_of_a_calibration(self):
         calibration = load_calibration("h100")
-        gate, up, down = expert_gemm_table(calibration, 7168, 2048, "fp8")
-        assert gate is up and gate.measured and down.measured and not gate.extrapolates
-        half = expert_gemm_table(calibration, 7168, 2048, "fp8", peak_flop_per_s=1979e12 / 2)[0]
+        expert = ExpertGemm(calibration, 7168, 2048, "fp8")
+        gate, down = expert.gate, expert.down
+        assert gate.measured and down.measured and not gate.extrapolates
+        half = ExpertGemm(calibration, 7168, 2048, "fp8", Rates(1979e12 / 2, calibration.reference.hbm_bytes_per_s)).gate
         assert half.ns[-1] > 1.5 * gate.ns[-1]
-        bf16, fp16 = (expert_gemm_table(calibration, 4096, 1536, dtype)[0].ns for dtype in ("bf16", "fp16"))
+        bf16, fp16 = (ExpertGemm(calibration, 4096, 1536, dtype).gate.ns for dtype in ("bf16", "fp16"))
         assert np.array_equal(bf16, fp16)
         with pytest.raises(SpecError, match="no GEMM table for .*fp4"):
-            expert_gemm_table(calibration, 4096, 1536, "fp4")
+            ExpertGemm(calibration, 4096, 1536, "fp4")
 
 
 class TestCommands:

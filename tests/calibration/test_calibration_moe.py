@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archsim.specs.calibration import CalibrationSpec, MoeLaw, Reference
 from calibration.fit import moe_between
 from calibration.fit.fit import fit_measurements
 from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools
 from calibration.fit.parameters import text_of
-from calibration.laws import waited_rank as routing
+from calibration.laws import rank_load as routing
 from calibration.laws.fused_moe import POINT, law_ns
+from calibration.laws.tables import CalibrationSpec, MoeLaw, Reference
 from calibration.measurements.reading import Measurements
 from calibration.validate import errors as validate
 from calibration.validate import groups

@@ -190,7 +190,7 @@ class TestBackendOnTheCpu:
 
 
 def test_balanced_ranks_have_their_share():
-    """As the fits take it (calibration.laws.waited_rank): pairs = tokens top_k / EP, on as many experts as there are pairs."""
+    """As the fits take it (calibration.laws.rank_load): pairs = tokens top_k / EP, on as many experts as there are pairs."""
     for experts, top_k, ep in ((256, 8, 8), (256, 8, 32), (128, 1, 128), (64, 8, 8)):
         for total in (2**i for i in range(12)):
             if total * top_k >= ep:

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from support.random_points import HELD_OUT, random_point
-from support.small_runs import CASES, IDS, demand_of, engine_of, policy, small_model, small_system
+from support.small_runs import CASES, IDS, demand_of, engine_of, policy, replay, small_model, small_system
 from support.tiny import archsim as run_archsim
 from support.tiny import tiny, tiny_file
 
 import archsim
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.loop import EventEngine
+from archsim.engine.engine import EventEngine
 from archsim.engine.state import UNITS
 from archsim.runs.engine_comparison import Compared, errors, read_comparison
 from archsim.specs.loading.library import load_assumptions
@@ -21,7 +21,7 @@ def both(system, model, spec, **assumptions):
     """Outcomes of the event engine and of the analytical engine."""
     assumptions = load_assumptions("physical", **assumptions)
     demand = demand_of(model, system, spec)
-    return [engine(system, model, spec, assumptions, demand).run() for engine in (EventEngine, AnalyticalEngine)]
+    return [replay(system, model, spec, assumptions, demand, engine=engine).run() for engine in (EventEngine, AnalyticalEngine)]
 
 
 FREE = {"decision_cost": "free", "heatmap_update": "free"}
@@ -68,9 +68,9 @@ def test_counts_and_lower_bounds(name, changes):
     system, model, spec = small_system(), small_model(), policy(name)
     event = engine_of(system, model, spec, load_assumptions("physical", **changes)).run()
     twin = engine_of(system, model, spec, load_assumptions("physical", **changes))
-    analytical = AnalyticalEngine(system, model, spec, load_assumptions("physical", **changes), twin.demand, routing_of(model))
+    analytical = replay(system, model, spec, load_assumptions("physical", **changes), twin.demands, routing_of(model), engine=AnalyticalEngine)
     outcome = analytical.run()
-    machine, tally = analytical.machine, outcome.tally
+    machine, tally = analytical.engine.machine, outcome.tally
     assert (outcome.load.sum(axis=2) == event.load.sum(axis=2)).all()
     links = tally.resources[UNITS * machine.dies :]
     assert links["bytes"].sum() == tally.hops[:, 1].sum()
@@ -125,7 +125,7 @@ def test_same_columns_as_the_event_engine(tmp_path):
 def test_a_timeline_needs_the_event_engine():
     system, model, spec = small_system(), small_model(), policy("ep")
     assumptions = load_assumptions("physical", **FREE)
-    engine = AnalyticalEngine(system, model, spec, assumptions, demand_of(model, system, spec))
+    engine = replay(system, model, spec, assumptions, demand_of(model, system, spec), engine=AnalyticalEngine)
     with pytest.raises(archsim.base.errors.ArchsimError, match="engine: event"):
         engine.trace_step(1, 0)
 

@@ -4,20 +4,21 @@ from copy import copy
 
 import numpy as np
 import pytest
+from support.small_runs import replay, scenario_of
 
+from archsim.api.running import simulate
 from archsim.base.errors import SpecError
 from archsim.engine.gemm import gemm_model
-from archsim.engine.loop import EventEngine
 from archsim.engine.machine import build_machine
+from archsim.engine.run_demand import build_run_demand
 from archsim.runs.calibration_notes import Die, calibration_notes
-from archsim.runs.sweep import simulate
-from archsim.specs.calibration import calibration_named
+from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.demand import build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
-from calibration.laws.gemm import expert_gemm_table, gemm_times
+from calibration.laws.expert_gemm import ExpertGemm, Rates
+from calibration.laws.gemm import gemm_times
 
 EP = PolicySpec(name="ep", **PRESETS["ep"])
 TOKENS = (1, 5, 48, 129, 512, 3000)
@@ -50,11 +51,10 @@ def one_die(calibration="h100", dtype="bf16", library=None, peak=989e12, hbm=3.3
 def fitted_ns(system, model, tokens):
     """Gate, up and down product by the law, ns."""
     compute, out, total = system.compute, np.empty(1), 0.0
-    curves = expert_gemm_table(
-        calibration_named(compute.calibration), model.hidden, model.expert_ffn, compute.dtype, compute.peak_flop_per_s,
-        system.hbm.bandwidth_bytes_per_s, compute.library,
-    )
-    for curve in curves:
+    rates = Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+    named = calibration_named(compute.calibration)
+    expert = ExpertGemm(named, model.hidden, model.expert_ffn, compute.dtype, rates, compute.library)
+    for curve in (expert.gate, expert.gate, expert.down):
         gemm_times(curve.m, curve.ns[None], np.zeros(1, np.int64), np.array([tokens]), out)
         total += out[0]
     return total
@@ -62,9 +62,9 @@ def fitted_ns(system, model, tokens):
 
 def run_one(system, model, tokens, **changes):
     source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=1, decode_steps=1), tokens)
-    demand = build_demand(source, tokens, 1, 0, origin_dies=1, predictor=None)
+    demand = build_run_demand(source, tokens, 1, 0, origin_dies=1, predictor=None)
     assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", **changes)
-    return EventEngine(system, model, EP, assumptions, demand).run()
+    return replay(system, model, EP, assumptions, demand).run()
 
 
 @pytest.mark.parametrize("case", [*CASES, SPARSE], ids=lambda case: "-".join(map(str, case)))
@@ -80,7 +80,7 @@ def test_one_expert_on_one_die_takes_what_the_law_says(case, changes):
 
 def times_of(system, model, tokens):
     assumptions = load_assumptions("physical")
-    machine, _ = build_machine(system, model, assumptions)
+    machine, _ = build_machine(scenario_of(system, model, EP, assumptions))
     read = np.full(len(tokens), machine.slice_bytes)
     return gemm_model(system, model, assumptions, machine).of(tokens, np.ones(len(tokens), np.int64), read)
 
@@ -110,7 +110,7 @@ def test_sizes_outside_the_measured_ones_are_counted():
     model, assumptions = one_expert("deepseek-v3"), load_assumptions("physical")
     for tokens, hidden, share in ((64, 7168, 0.0), (40_000, 7168, 1.0), (64, 64, 1.0)):
         shape = model.model_copy(update={"hidden": hidden})
-        machine, _ = build_machine(one_die(), shape, assumptions)
+        machine, _ = build_machine(scenario_of(one_die(), shape, EP, assumptions))
         gemm = gemm_model(one_die(), shape, assumptions, machine)
         gemm.of(np.array([tokens]), np.array([1]), np.array([machine.slice_bytes]))
         assert gemm.extrapolated_ns == share * gemm.calibrated_ns > -1
@@ -122,10 +122,10 @@ def small_runs(scale=None):
     system = one_die("h100", "bf16", llc_bytes=64 * 2**20)
     system = system.model_copy(update={"mesh": system.mesh.model_copy(update={"x": 2, "y": 2})})
     source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=2, decode_steps=3), 200)
-    demand = build_demand(source, 200, 3, 0, origin_dies=4, predictor=None)
-    engine = EventEngine(system, model, EP, load_assumptions("physical"), demand)
+    demand = build_run_demand(source, 200, 3, 0, origin_dies=4, predictor=None)
+    engine = replay(system, model, EP, load_assumptions("physical"), demand)
     if scale:
-        gemm = engine._builder.gemm
+        gemm = engine.engine.execution.builder.gemm
         scaled, times = copy(gemm._experts[0]), gemm._experts[0].times
         scaled.times = lambda tokens: times(tokens) * scale
         gemm._experts = [scaled]
@@ -135,7 +135,7 @@ def small_runs(scale=None):
 def test_the_interval_of_residuals_is_what_runs_with_other_times_take():
     """The critical path of the run stands for those of the runs with shorter and longer GEMMs."""
     engine, outcome = small_runs()
-    expert = engine._builder.gemm._experts[0]
+    expert = engine.engine.execution.builder.gemm._experts[0]
     less_ns, more_ns = outcome.decode_residual_ns
     assert 0 < less_ns < outcome.decode_ns and more_ns > 0 and outcome.gemm_extrapolated == 0
     shorter = small_runs(1 - expert.low)[1].decode_ns
@@ -147,7 +147,7 @@ def test_the_interval_of_residuals_is_what_runs_with_other_times_take():
 def test_results_keep_the_interval():
     experiment = load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]"])
     (row,) = simulate(experiment).runs.rows
-    expert = small_runs()[0]._builder.gemm._experts[0]
+    expert = small_runs()[0].engine.execution.builder.gemm._experts[0]
     assert 1 - row["decode_ns_low"] / row["decode_ns"] == pytest.approx(expert.low, rel=0.5)
     assert row["decode_ns_high"] / row["decode_ns"] - 1 == pytest.approx(expert.high, rel=0.5)
     (plain,) = simulate(load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]", "assumptions.gemm=roofline"])).runs.rows

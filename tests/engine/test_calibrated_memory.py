@@ -8,16 +8,17 @@ import pytest
 import archsim
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
+from archsim.engine.run_demand import build_run_demand
 from archsim.report.page import write_report
-from archsim.specs.calibration import calibration_named
+from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_experiment
-from archsim.specs.machine.memory_path import CopyLaw, copies_of
+from archsim.specs.machine.measured import CopyLaw
 from archsim.specs.machine.system import D2DSpec, HbmSpec
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import Place, Tree
-from archsim.workload.demand import build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
-from calibration.fit.comm import law_of
+from calibration.laws.copy import link_table
+from calibration.laws.piecewise import law_of
 from calibration.measurements.reading import Measurements, read_measurements
 from calibration.validate.engine_cases import COLUMNS, engine_cases, engine_table
 from calibration.validate.engine_copies import SIZES, copies_table, copy_cases
@@ -41,7 +42,7 @@ def test_hbm_takes_latency_and_efficiency_of_a_calibration():
 
 @pytest.mark.parametrize("name", ["h100", "a100"])
 def test_a_remote_read_over_calibrated_links_takes_what_a_copy_of_its_size_took(name):
-    link, law = read(D2DSpec, bandwidth="450 GB/s", calibration=name), law_of(copies_of(calibration_named(name)))
+    link, law = read(D2DSpec, bandwidth="450 GB/s", calibration=name), law_of(link_table(calibration_named(name)))
     nominal = link.copies.bandwidth_bytes_per_s
     for size in np.unique(np.geomspace(4096, 2**32, 200).astype(np.int64)):
         hop_ns, share = link.copies.link(int(size))
@@ -88,7 +89,7 @@ def test_the_shipped_validation_experiments_are_one_expert_on_one_die_and_a_copy
     for experiment in (experts, copies):
         model, synthetic = experiment.models[0], experiment.workload.trace.synthetic
         assert {each.experts for each in experiment.models} == {1}
-        demand = build_demand(SyntheticTraffic(model, synthetic, 2), 2, 1, 0, origin_dies=None, predictor=None)
+        demand = build_run_demand(SyntheticTraffic(model, synthetic, 2), 2, 1, 0, origin_dies=None, predictor=None)
         assert demand.has_prefill and demand.tokens[1:].ravel().tolist() == [2]  # decode_ns is one step
 
 

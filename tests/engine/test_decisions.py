@@ -5,14 +5,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.ported_heatmap import SlowHeatmap
-from support.small_runs import BATCH, demand_of, engine_of, policy, small_model, small_system, traffic
+from support.small_runs import (
+    BATCH,
+    demand_of,
+    engine_of,
+    policy,
+    replay,
+    scenario_of,
+    small_model,
+    small_system,
+    step_view,
+    traffic,
+)
 
 from archsim.base.kernels import kernel
 from archsim.engine.decision import REPEATS, ChargedDecision
-from archsim.engine.loop import EventEngine
 from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY
-from archsim.policies.allocation.rules import StepView, isca26, paper
+from archsim.policies.allocation.rules import isca26, paper
 from archsim.policies.prediction.heatmap import TopPositive, copy_bits
 from archsim.policies.prediction.ported_heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
 from archsim.specs.loading.library import load_assumptions
@@ -33,12 +43,12 @@ def system_deciding(executor, **host):
 
 def view_of(rng):
     system, model = small_system(), small_model(experts=EXPERTS)
-    machine, mesh = build_machine(system, model, load_assumptions("physical"))
+    machine, mesh = build_machine(scenario_of(system, model, policy("ep"), load_assumptions("physical")))
     tokens = rng.integers(0, 3000, EXPERTS) * (rng.random(EXPERTS) < 0.8)
     home = rng.integers(0, DIES, EXPERTS)
     copied = (rng.integers(0, 4, (EXPERTS, DIES)) * (rng.random((EXPERTS, DIES)) < 0.1)).astype(np.int8)
     first = np.argsort(rng.random(EXPERTS)).astype(np.int16)
-    view = StepView(tokens.astype(np.int32), first, home.astype(np.int32), copied, mesh.hops, policy_costs(system, model))
+    view = step_view(tokens.astype(np.int32), first, home.astype(np.int32), copied, mesh.hops, policy_costs(system, model))
     return view, machine, mesh
 
 
@@ -255,7 +265,7 @@ def test_limited_updates_with_time_to_spare_see_all_pairs_one_iteration_later():
 def test_routing_is_asked_for_where_the_heatmap_needs_it():
     model, system, spec = small_model(), small_system(), policy("pred")
     with pytest.raises(ValueError, match="needs the routing"):
-        EventEngine(system, model, spec, load_assumptions("physical"), demand_of(model, system, spec))
+        replay(system, model, spec, load_assumptions("physical"), demand_of(model, system, spec))
 
 
 def test_tables_in_dram_are_slower_and_spare_their_sram():

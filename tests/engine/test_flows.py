@@ -13,7 +13,7 @@ from archsim.engine.network.fair import fair_rates
 from archsim.engine.network.flows import simulate_flows
 from archsim.engine.network.network import COMPONENT_GROUPS, build_network, enter, leave
 from archsim.engine.network.round_robin import build_ports, round_robin_rates, xy_rank
-from microarch.fabric.mesh import build_mesh
+from microarch.fabric.grid import build_mesh
 
 GB_PER_S = 1e9  # one byte a ns
 X, Y = 4, 3
@@ -336,7 +336,7 @@ def test_reserved_paths_exclude_each_other_in_order_of_start():
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
-GOOD = {"mesh": (X, Y), "flows": [(0, 1, 10, 0)], "link_bytes_per_s": 1e9, "hop_ns": 20}
+GOOD = {"fabric": (X, Y), "flows": [(0, 1, 10, 0)], "link_bytes_per_s": 1e9, "hop_ns": 20}
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
@@ -347,7 +347,7 @@ GOOD = {"mesh": (X, Y), "flows": [(0, 1, 10, 0)], "link_bytes_per_s": 1e9, "hop_
     ({"die_port_bytes_per_s": -1.0}, "die_port_bytes_per_s -1.0"),
     ({"hop_ns": -1}, "hop_ns -1"),
     ({"hop_ns": math.inf}, "hop_ns inf"),
-    ({"mesh": (0, 3)}, "mesh 0 x 3"),
+    ({"fabric": (0, 3)}, "mesh 0 x 3"),
     ({"flows": [(0, 1, 10, 0), (0, 12, 10, 0)]}, "flow 1: dst 12: expected a die from 0 to 11"),
     ({"flows": [(-1, 1, 10, 0)]}, "flow 0: src -1:"),
     ({"flows": [(0.5, 1, 10, 0)]}, "flow 0: src 0.5"),

@@ -11,10 +11,9 @@ from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
 from reference.reserved import Reserved
 from reference.round_robin import SharedInTurns
 from reference.shared import Shared
-from support.small_runs import demand_of, policy, small_model, small_system, traffic
+from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
 from archsim.engine.event.transfers import FLOWS, WAITING
-from archsim.engine.loop import EventEngine
 from archsim.engine.transitions import Block
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.decision import FsmSpec, HostSpec
@@ -63,14 +62,15 @@ class Both:
     The interpreter takes from the engine what is no time: the plan of the one policy function, and the chains and moves.
     """
 
-    def __init__(self, engine, system, assumptions, routing):
-        self.engine, self.kernel, self.machine, self.assumptions = engine, engine._kernel, engine.machine, assumptions
+    def __init__(self, replay, system, assumptions, routing):
+        engine = replay.engine
+        self.engine, self.kernel, self.machine, self.assumptions = engine, engine.execution.kernel, engine.machine, assumptions
         self.stages, self.seen, self.log = 0, Counter(), []
         self.now = self.wall = self.before_ns = 0.0
         self.dropped = 0
-        demand = engine.demand
+        self.demand = demand = replay.demands
         self.steps = iter(np.argwhere(demand.tokens.any(axis=2)).tolist())
-        self.global_cp = SlowGlobalCP(system, MODEL, engine.mesh, assumptions.decision_cost == "charged")
+        self.global_cp = SlowGlobalCP(system, MODEL, engine.fabric, assumptions.decision_cost == "charged")
         self.fsm, self.heatmap = system.decision.fsm, None
         if engine.policy.predictor and assumptions.heatmap_update == "limited":
             self.heatmap = SlowHeatmap(routing, demand.layers, MODEL.experts, top_of(engine.policy.predictor))
@@ -103,7 +103,7 @@ class Both:
                 self.began = step
             hot = self.heatmap.predicted(layer)
         elif self.engine.policy.predictor:
-            marks = np.unpackbits(self.engine.demand.hot[step, layer], axis=1, bitorder="little")
+            marks = np.unpackbits(self.demand.predicted_rows[step, layer], axis=1, bitorder="little")
             hot = [set(np.flatnonzero(row).tolist()) for row in marks]
         else:
             hot = []
@@ -245,10 +245,10 @@ def run_both(name, changes, hardware):
     spec = POLICIES[name]
     routing = list(traffic(MODEL, 1, 3, 12).steps(draw_requests(12, 12, 0), 3))
     demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
-    engine = EventEngine(system, MODEL, spec, assumptions, demand, iter(routing), keep_transitions=True)
-    engine._kernel = both = Both(engine, system, assumptions, routing)
-    outcome = engine.run()
-    compare_logs(engine.transitions(), both.log, outcome)
+    run = replay(system, MODEL, spec, assumptions, demand, iter(routing), keep_transitions=True)
+    run.engine.execution.kernel = both = Both(run, system, assumptions, routing)
+    outcome = run.run()
+    compare_logs(run.engine.transitions(), both.log, outcome)
     assert outcome.heatmap_dropped == both.dropped
     assert (both.dropped > 0) == (hardware == LATE)
     return both.seen, both.stages, outcome
@@ -260,26 +260,26 @@ def test_reset_blocks_that_have_run_are_as_good_as_new(changes):
     system, spec = small_system(2, 2), POLICIES["allo+pred"]
     assumptions = load_assumptions("physical", heatmap_update="free", **changes)
     demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
-    left, new, again = (EventEngine(system, MODEL, spec, assumptions, demand, keep_transitions=True) for _ in range(3))
+    left, new, again = (replay(system, MODEL, spec, assumptions, demand, keep_transitions=True) for _ in range(3))
     for _ in itertools.islice(left.steps(), 5):
         pass
-    again._kernel = left._kernel
-    runs = [engine.run() for engine in (new, again)]
+    again.engine.execution.kernel = left.engine.execution.kernel
+    runs = [each.run() for each in (new, again)]
     assert runs[0].step_ns.tobytes() == runs[1].step_ns.tobytes()
     assert runs[0].tally.resources.tobytes() == runs[1].tally.resources.tobytes()
-    told = [engine.transitions() for engine in (new, again)]
+    told = [each.engine.transitions() for each in (new, again)]
     assert len(told[0]["step"]) > 0 and all((told[0][name] == told[1][name]).all() for name in told[0])
 
 
 def test_a_run_without_a_log_is_the_same_and_has_none():
     system, spec, assumptions = small_system(2, 2), POLICIES["pred"], load_assumptions("physical", heatmap_update="free")
     demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
-    runs = [EventEngine(system, MODEL, spec, assumptions, demand, keep_transitions=kept) for kept in (False, True)]
-    quiet, kept = (engine.run() for engine in runs)
+    runs = [replay(system, MODEL, spec, assumptions, demand, keep_transitions=kept) for kept in (False, True)]
+    quiet, kept = (each.run() for each in runs)
     assert (quiet.step_ns == kept.step_ns).all() and quiet.tally.resources.tobytes() == kept.tally.resources.tobytes()
     assert quiet.decision.by_step == kept.decision.by_step
     with pytest.raises(ValueError, match="keep_transitions"):
-        runs[0].transitions()
+        runs[0].engine.transitions()
 
 
 def test_kernels_and_interpreter_agree_event_for_event_on_every_transition(capsys):

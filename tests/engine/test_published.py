@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.published import simulate
+from support.small_runs import replay
 
-from archsim.engine.loop import EventEngine
+from archsim.engine.run_demand import build_run_demand
 from archsim.policies.registry import build_policy
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.machine.utilisation import published_utilisation
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.workload import Trace, open_trace
-from archsim.workload.demand import build_demand
 
 STRATEGIES = ("base", "ep", "allo", "pred", "allo+pred")
 INPUTS = {
     "deepseek_synthetic": ("deepseek-v3", "reference/published/deepseek_synthetic.npz"),
+    "qwen3_synthetic": ("qwen3-235b-a22b", "reference/published/qwen3_synthetic.npz"),
     "llama4_mmlu_algebra_anatomy": ("llama-4-maverick", "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"),
 }
 SYSTEMS = {("5", "5"): "isca26_dojo", ("3", "8"): "isca26_tsmc_sow"}
@@ -30,7 +31,7 @@ def policy(name):
 
 
 def run(system, model, policy_spec, demand, **changes):
-    return EventEngine(system, model, policy_spec, load_assumptions("published", **changes), demand).run()
+    return replay(system, model, policy_spec, load_assumptions("published", **changes), demand).run()
 
 
 def counted(outcome):
@@ -52,7 +53,7 @@ def reference(request, shared):
     with open(shared / "reference" / "published" / f"{request.param}.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     trace = open_trace(shared / trace_path, model)
-    demand = build_demand(trace, int(rows[0]["batch"]), 127, 0, predictor=build_policy(policy("pred")).predictor)
+    demand = build_run_demand(trace, int(rows[0]["batch"]), 127, 0, predictor=build_policy(policy("pred")).predictor)
     return model, rows, demand
 
 
@@ -96,7 +97,7 @@ def test_equal_to_the_slow_re_telling(seed, strategy, mesh, shape, prompt):
     system = load_system("isca26_dojo")
     system = system.model_copy(update={"mesh": system.mesh.model_copy(update={"x": mesh[0], "y": mesh[1]})})
     trace = random_trace(np.random.default_rng(seed), model, 400, prompt, 4, 2, skew)
-    demand = build_demand(trace, 400, 127, 0, predictor=build_policy(policy("pred")).predictor)
+    demand = build_run_demand(trace, 400, 127, 0, predictor=build_policy(policy("pred")).predictor)
     outcome = run(system, model, policy(strategy), demand)
     table = published_utilisation(model.name)
     described = dict(hidden=model.hidden, ffn=model.expert_ffn, experts=experts, u=table.hbm,

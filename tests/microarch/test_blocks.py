@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.contract import check_arrays, check_block, check_runs, check_walks
+from support.small_runs import policy, scenario_of
 from support.tiny import archsim
 
 from archsim.engine.machine import build_machine
@@ -55,7 +56,7 @@ def test_default_parameters_are_those_of_dojo(name):
 @pytest.mark.parametrize("system", ["dojo", "dojo_enhanced", "tsmc_sow"])
 def test_the_engine_takes_the_parameters_of_the_blocks(system):
     spec = load_system(system)
-    machine, _ = build_machine(spec, load_model("deepseek-v3"), load_assumptions("physical"))
+    machine, _ = build_machine(scenario_of(spec, load_model("deepseek-v3"), policy("ep"), load_assumptions("physical")))
     memory, cache, links = (parameters_of(block.Parameters, spec) for block in (hbm, llc, link))
     assert (machine.hbm_latency_ns, machine.hbm_bytes_per_ns) == (memory.latency_ns, memory.bytes_per_ns)
     assert (machine.llc_hit_ns, machine.llc_miss_ns, machine.llc_write_ns) == (cache.hit_ns, cache.miss_ns, cache.write_ns)

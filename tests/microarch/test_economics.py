@@ -10,7 +10,7 @@ from archsim import load_experiment, simulate
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.runs.economics import Activity, Coefficients, activity_of, build_costs, energy_of
-from microarch.fabric.mesh import build_mesh
+from microarch.fabric.grid import build_mesh
 from microarch.silicon.cost import (
     CARRIER_MM2,
     RETICLE_MM2,

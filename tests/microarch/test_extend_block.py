@@ -8,9 +8,8 @@ from reference.reserved import Reserved
 from support import decompressor
 from support.contract import check_arrays, check_block, check_runs, check_walks
 from support.decompressor import State
-from support.small_runs import demand_of, policy, small_model, small_system
+from support.small_runs import demand_of, policy, replay, small_model, small_system
 
-from archsim.engine.loop import EventEngine
 from archsim.report.draw.state_diagram import state_diagram
 from archsim.specs.loading.library import load_assumptions
 from microarch.blocks import catalogue as blocks
@@ -49,11 +48,11 @@ def inputs():
     """Machine, work and memory of one expert whose home is another die than the one that runs it."""
     model, system, spec = small_model(experts=1, top_k=1, shared_experts=0), small_system(2, 1), policy("base")
     assumptions = load_assumptions("published", numbering="row_major")
-    engine = EventEngine(system, model, spec, assumptions, demand_of(model, system, spec, batch=4, decode_steps=1))
-    engine._kernel = Stop()
+    run = replay(system, model, spec, assumptions, demand_of(model, system, spec, batch=4, decode_steps=1))
+    run.engine.execution.kernel = Stop()
     with pytest.raises(FirstStep) as first:
-        engine.run()
-    return engine.machine, *first.value.args, True
+        run.run()
+    return run.engine.machine, *first.value.args, True
 
 
 def test_the_block_keeps_the_contract_and_the_whole_table_drains():

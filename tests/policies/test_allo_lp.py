@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.small_runs import step_view
 
 from archsim.engine.machine import policy_costs
 from archsim.policies.allocation.linear_programme import lp
-from archsim.policies.allocation.rules import StepView, home
+from archsim.policies.allocation.rules import home
 from archsim.policies.placement.rules import linear
 from archsim.specs.loading.library import load_model, load_system
 from archsim.specs.machine.decision import FirmwareSpec, FsmSpec
 from microarch.blocks.global_cp import Counts, State, firmware_ns, fsm_ns
-from microarch.fabric.mesh import build_mesh
+from microarch.fabric.grid import build_mesh
 
 COSTS = policy_costs(load_system("dojo"), load_model("deepseek-v3"))
 
@@ -23,7 +24,7 @@ def step_of(seed, mesh, experts, most, copies):
     tokens = rng.integers(0, most + 1, experts).astype(np.int32)
     copied = (rng.integers(0, 4, (experts, dies)) * (rng.random((experts, dies)) < 0.2) * copies).astype(np.int8)
     seen = np.full(experts, -1, np.int16)
-    return StepView(tokens, seen, linear(experts, dies), copied, build_mesh(*mesh).hops, COSTS)
+    return step_view(tokens, seen, linear(experts, dies), copied, build_mesh(*mesh).hops, COSTS)
 
 
 def arrays_ns(step, plan):

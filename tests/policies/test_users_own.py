@@ -74,14 +74,14 @@ def sums_and_empties(heat, changed, out):
 def simulate(**parts):
     system, model, spec = small_system(), small_model(), policy("ep", **parts)
     engine = engine_of(system, model, spec, load_assumptions("physical"))
-    return engine.demand, engine.run()
+    return engine.demands, engine.run()
 
 
 @pytest.mark.parametrize(
     ("part", "function", "message"),
     [
-        ("placement", wide, "the home of expert 6 is die 6; the mesh has 0 to 5"),
-        ("placement", negative, "the home of expert 0 is die -1; the mesh has 0 to 5"),
+        ("placement", wide, "the home of expert 6 is die 6; the system has 0 to 5"),
+        ("placement", negative, "the home of expert 0 is die -1; the system has 0 to 5"),
         ("placement", short, "gives 3 homes for 20 experts"),
         ("placement", fractions, "the homes must be a row of integers, not float64 of shape (20,)"),
         ("placement", nothing, "the homes must be a row of integers, not object of shape ()"),
@@ -115,5 +115,5 @@ def test_an_allocation_cannot_change_the_demand():
 
 
 def test_a_predictor_cannot_change_the_heatmap():
-    one, other = (simulate(prediction=f"test_users_own:{name}")[0].hot for name in ("sums", "sums_and_empties"))
+    one, other = (simulate(prediction=f"test_users_own:{name}")[0].predicted_rows for name in ("sums", "sums_and_empties"))
     assert one[-1].any() and (one == other).all()

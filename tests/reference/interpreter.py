@@ -73,6 +73,7 @@ class Stage:
     tie: int = 0
     arrival: int = 0
     admitted: bool = False
+    home_hit: bool = False  # LOOKUP: the home's LLC has the slice
 
     def __lt__(self, other):
         return (self.start, self.tie) < (other.start, other.tie)

@@ -206,24 +206,26 @@ class PublishedSimulator:
             make(end, 30, [self.ports[home]], store_llc(home), prio)
             send_data(stage, end)
 
-        def request(stage, end):
-            self.count["hop_messages"] += hops
-            make(end, 200 * hops + ceil(16 / self.d2d), self.path(die, home), arrived, prio)
+        def request(arrived):
+            def looked_away(stage, end):
+                self.count["hop_messages"] += hops
+                make(end, 200 * hops + ceil(16 / self.d2d), self.path(die, home), arrived, prio)
+            return looked_away
 
-        def arrived(stage, end):
-            if self.llc_hit(home, key):
-                make(end, 100, [self.ports[home]], send_data, prio)
-            else:
-                self.count["remote_hbm_read_bytes"] += self.slice_bytes
-                make(end, hbm_read_ns, [self.hbms[home]], remote_read, prio)
+        def to_remote_llc(stage, end):
+            make(end, 100, [self.ports[home]], send_data, prio)
 
-        def look_up():
+        def to_remote_hbm(stage, end):
+            self.count["remote_hbm_read_bytes"] += self.slice_bytes
+            make(end, hbm_read_ns, [self.hbms[home]], remote_read, prio)
+
+        def look_up():  # chooses one of the four ways, to its end
             local = die == home or self.predict
             if local and self.llc_hit(die, key):
                 return 100, compute
             if local and self.holds(die, key):
                 return 110, looked_local_hbm
-            return 110, request
+            return 110, request(to_remote_llc if self.llc_hit(home, key) else to_remote_hbm)
 
         make(now, look_up, [self.ports[die]], None, prio)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from microarch.blocks.request import State
+from microarch.blocks.request import Event, State
 from reference.interpreter import DISPATCH, MOVE_STATES, Interpreter, Stage, look_up_ns, route
 
 
@@ -112,6 +112,15 @@ class Reserved(Interpreter):
         for resource in stage.resources:
             resource.claimed, resource.free_at = False, stage.end
         self.offer(stage.resources)
+
+    def outcome(self, stage, end):
+        """The look-up also chooses between the home's LLC and its HBM; the request only carries the answer there."""
+        if stage.state == State.LOOKUP:
+            entry = self.entry(stage.item)
+            stage.home_hit = self.memory.in_llc(entry.home, entry.expert, self.key(stage.item))
+        if stage.state == State.REQUEST:
+            return Event.HIT if stage.parent.home_hit else Event.MISS
+        return super().outcome(stage, end)
 
     def compute(self, chain, now, floor, parent):
         self.begin(State.COMPUTE, chain, now, parent, floor)

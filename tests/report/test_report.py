@@ -4,22 +4,45 @@ import re
 from pathlib import Path
 
 import pytest
-from support.html_page import POLICIES, Page
+from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
 
 from archsim.report import data, published
 from archsim.report.copies import beyond_memory
 from archsim.report.data import ReportError, read_report
 from archsim.report.draw.charts import apart
-from archsim.report.draw.mesh_map import LEVELS, level, mesh_map
+from archsim.report.draw.fabric_map import LEVELS, fabric_map, level
 from archsim.report.draw.svg import linear_axis, log_axis
 from archsim.report.figures import BOUND_NAMES, speedup_panels
 from archsim.report.layers import told
 from archsim.report.page import render, write_report
 from archsim.report.tables import results, ties
 from archsim.report.units import BYTE_UNITS, factor, plain_factor, prefixed, scaled, signed_percent, significant
-from archsim.runs.results import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
+from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
 from archsim.specs.loading.library import load_assumptions
+
+POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_folder(
+        tmp_path_factory.mktemp("report"),
+        systems=("dojo", "tsmc_sow"),
+        models=("deepseek-v3", "qwen3-235b-a22b"),
+        batches=(4096, 16384),
+        policies=POLICIES,
+        assumptions=(
+            load_assumptions("published"),
+            load_assumptions("published", ties="sequence"),
+            load_assumptions("physical"),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def text(folder) -> str:
+    return write_report(folder).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +379,7 @@ def test_map_draws_each_direction_where_links_are_shared(folder):
 
     def lines(label: str) -> int:
         run = next(run for run in report.runs if run.place.assumptions == label and run.policy == "base")
-        drawn = mesh_map(report.dies[run.key], report.links[run.key], "map")
+        drawn = fabric_map(report.dies[run.key], report.links[run.key], "map")
         return sum(part.count("M") for part in re.findall(r'class="l\d+" d="([^"]*)"', drawn))
 
     assert (lines("published"), lines("physical")) == (40, 80)
@@ -368,7 +391,7 @@ def test_dies_of_maps_have_numbers_or_the_busiest_is_outlined():
     def dies(side):
         return tuple(data.Die(i, i // side, i % side, 0.2, 0.9 if i == 7 else 0.1, 0.0) for i in range(side * side))
 
-    small, large = mesh_map(dies(5), (), "small"), mesh_map(dies(16), (), "large")
+    small, large = fabric_map(dies(5), (), "small"), fabric_map(dies(16), (), "large")
     assert re.findall(r'class="id n\d+"[^>]*>(\d+)<', small) == [str(die) for die in range(25)] and "hot" not in small
     assert large.count('class="hot"') == 1 and 'class="id' not in large
     at = re.search(r'class="hot" x="([\d.]+)" y="([\d.]+)"', large)

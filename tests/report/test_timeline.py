@@ -10,7 +10,7 @@ import pytest
 from archsim.report.timeline import write_timeline
 from microarch.blocks.catalogue import SERVED_BY
 from microarch.blocks.request import State
-from microarch.fabric.mesh import build_mesh
+from microarch.fabric.grid import build_mesh
 
 ROWS = [
     # state, die, src, dst, expert, slice, tokens, start, end
@@ -57,13 +57,13 @@ def test_processes_threads_names_and_times(tmp_path):
     tracks = slices(timeline)
     assert set(tracks) == {
         ("die 0", "LLC port"), ("die 8", "HBM"), ("die 8", "HBM · 2"), ("die 0", "compute"),
-        ("mesh links", "route 0 → 8"), ("mesh links", "route 8 → 0"), ("mesh links", "route 3 → 4"),
+        ("fabric links", "route 0 → 8"), ("fabric links", "route 8 → 0"), ("fabric links", "route 3 → 4"),
     }  # fmt: skip
-    (data,) = tracks["mesh links", "route 8 → 0"]
+    (data,) = tracks["fabric links", "route 8 → 0"]
     assert data["name"] == "expert 17 slice 2: DATA"
     assert data["args"] == {"tokens": 40, "bytes": 64, "from die": 8, "to die": 0}
     assert (data["ts"], data["dur"]) == (5.0, 3.0)  # from 6000.25 to 9000.5 ns of a step that began at 1000, in µs
-    (move,) = tracks["mesh links", "route 3 → 4"]
+    (move,) = tracks["fabric links", "route 3 → 4"]
     assert move["name"] == "hidden vectors: ACT_MOVE"
     assert move["args"] == {"bytes": 112, "from die": 3, "to die": 4}  # tokens are not known
     assert (timeline["displayTimeUnit"], timeline["otherData"]["title"]) == ("ns", "a step")
@@ -73,7 +73,7 @@ def test_a_transfer_is_on_every_link_of_its_route(tmp_path):
     mesh = build_mesh(3, 3)
     tracks = slices(load(write_timeline(log_of(ROWS), tmp_path / "step.json", "a step", mesh)))
     data = {
-        thread for (process, thread), events in tracks.items() if process == "mesh links" and events[0]["cat"] == "DATA"
+        thread for (process, thread), events in tracks.items() if process == "fabric links" and events[0]["cat"] == "DATA"
     }
     assert data == {"link 8 → 7", "link 7 → 6", "link 6 → 3", "link 3 → 0"}
 

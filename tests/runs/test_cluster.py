@@ -14,7 +14,7 @@ from support.tiny import SLOW_POLICY, archsim, tiny, tiny_file
 
 pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
 
-from archsim.runs.sweep import sweep
+from archsim.runs.sweep import Unwatched, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 BYTES = ("results.csv", "results.parquet", "dies.csv", "links.csv")
@@ -54,14 +54,11 @@ def cluster(tmp_path):
     made.end()
 
 
-class Watching:
+class Watching(Unwatched):
     """Calls ``do`` when the first run has finished."""
 
     def __init__(self, do):
         self._do, self.finished_runs = do, 0
-
-    def begin(self, runs, kept):
-        pass
 
     def finished(self, run, record):
         self.finished_runs += 1

@@ -10,9 +10,11 @@ from support.tiny import tiny
 import archsim
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
-from archsim.report.data import CALIBRATION, HOST_TIMES
-from archsim.runs.results import BASE_POLICY, DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS, Results
+from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
+from archsim.runs.results import BASE_POLICY, Results
 
+CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_extrapolated")
+HOST_TIMES = tuple(name for name in RUN_COLUMNS if name.startswith("host_p"))
 SETS = [
     "published",
     "{set: published, hops: all, weights: all}",
@@ -161,7 +163,7 @@ def test_cells_are_short_and_exact(tmp_path):
 
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(
-        ArchsimError, match=r"results\.csv: no such file; are these the results of a sweep that ended\?"
+        ArchsimError, match=r"results\.parquet: no such file; are these the results of a sweep that ended\?"
     ):
         Results.load(tmp_path)
 

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from support.tiny import SLOW_POLICY, TINY, archsim, start, tiny, tiny_file
 
+from archsim.api.running import simulate
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
 from archsim.base.files import drafted, sole_writer
+from archsim.runs.columns import RUN_COLUMNS
+from archsim.runs.plan import prepare
 from archsim.runs.pool.schedule import Schedule
-from archsim.runs.results import RUN_COLUMNS
-from archsim.runs.run import expand, generated_digest
-from archsim.runs.store import RunStore
-from archsim.runs.sweep import prepare, simulate, sweep
+from archsim.runs.store import RecordStore
+from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.loading.library import load_experiment
 
 SETS = ["published", "[physical, {set: published, hops: all, weights: all}]"]
@@ -27,8 +28,7 @@ SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
 
 
 def expanded(experiment):
-    digests = {model.name: generated_digest(experiment.workload) for model in experiment.models}
-    return expand(experiment, digests)
+    return prepare(experiment).runs
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -36,14 +36,14 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in ("results.csv", "results.parquet", "dies.csv", "links.csv")}
 
 
-class Heard:
+class Heard(Unwatched):
     """A watcher that remembers."""
 
     def __init__(self):
-        self.kept, self.ran, self.failures = 0, [], []
+        self.found, self.ran, self.failures = 0, [], []
 
-    def begin(self, runs, kept):
-        self.kept = kept
+    def kept(self, runs):
+        self.found += runs
 
     def finished(self, run, record):
         self.ran.append(run.key)
@@ -84,7 +84,7 @@ def test_second_sweep_runs_nothing_and_changes_nothing(tmp_path):
     sweep(experiment, tmp_path / "out", jobs=1)
     before, heard = files_of(tmp_path / "out"), Heard()
     sweep(experiment, tmp_path / "out", jobs=1, watcher=heard)
-    assert heard.kept == experiment.runs and heard.ran == []
+    assert heard.found == experiment.runs and heard.ran == []
     assert files_of(tmp_path / "out") == before
 
 
@@ -92,7 +92,7 @@ def test_only_what_changed_is_run(tmp_path):
     sweep(tiny(tmp_path), tmp_path / "out", jobs=1)
     changed, heard = tiny(tmp_path, "systems.1.d2d.bandwidth=2TB/s"), Heard()
     sweep(changed, tmp_path / "out", jobs=1, watcher=heard)
-    assert len(heard.ran) == heard.kept == changed.runs // 2
+    assert len(heard.ran) == heard.found == changed.runs // 2
     sweep(changed, tmp_path / "fresh", jobs=1)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "fresh")
 
@@ -211,7 +211,7 @@ def test_an_edited_policy_is_run_again(tmp_path):
     _, arguments = slow_folder(tmp_path)
     assert archsim(tmp_path, *arguments).returncode == 0
     (tmp_path / "slow.py").write_text(SLOW_POLICY + "# edited")
-    assert archsim(tmp_path, *arguments).stderr.startswith("8 of 12 runs are there from before")
+    assert archsim(tmp_path, *arguments).stderr.splitlines()[2] == "8 of 12 runs are there from before"
 
 
 BOTH_KINDS = "assumptions=[published, {set: published, contention: shared}]"
@@ -279,8 +279,9 @@ def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
     assert len(heard.ran) == 2
     details = heard.failures[0].details.splitlines()
     assert details == [f'  File "{tmp_path / "faulty.py"}", line 2, in wrong', "    raise RuntimeError('no idea')", "RuntimeError: no idea"]
-    assert len((tmp_path / "out" / "results.csv").read_text().splitlines()) == 1 + 4
-    assert not (tmp_path / "out" / "dies.csv").exists(), "is of the sweep before"
+    assert len((tmp_path / "out" / "results.partial.csv").read_text().splitlines()) == 1 + 4
+    for name in ("results.csv", "dies.csv"):
+        assert not (tmp_path / "out" / name).exists(), "is of the sweep before"
 
 
 def test_a_worker_that_dies_is_a_failed_run(tmp_path, monkeypatch):
@@ -306,7 +307,7 @@ def test_draft_is_no_file(tmp_path):
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
     (tmp_path / ".results.csv.draft").write_text("half")
-    RunStore(tmp_path)
+    RecordStore(tmp_path)
     assert list(tmp_path.iterdir()) == [tmp_path / "runs"]
 
 
@@ -351,10 +352,10 @@ def test_killed_at_any_point_it_goes_on_from_there(tmp_path):
         kept = len(list(out.glob("runs/*.json")))
         assert all(json.loads(file.read_text())["record"]["run"] == file.stem for file in out.glob("runs/*.json"))
         # The table follows the run that has just been kept; killed in between, it is one row behind, or not there yet.
-        table = out / "results.csv"
+        table = out / "results.partial.csv"
         lines = table.read_text().splitlines() if table.exists() else [",".join(RUN_COLUMNS)]
         assert lines[0] == ",".join(RUN_COLUMNS) and kept - 1 <= len(lines) - 1 <= kept
-        assert not (out / "index.html").exists()
+        assert not (out / "index.html").exists() and not (out / "results.csv").exists()
     ended = archsim(tmp_path, *arguments)
     assert ended.returncode == 0, ended.stderr
     assert f"{kept} of 12 runs are there from before" in ended.stderr
@@ -389,7 +390,7 @@ def test_interrupted_it_keeps_what_has_ended_and_says_so(tmp_path):
     assert process.returncode == 130
     assert "interrupted; the runs that have ended are kept in out" in err and "Traceback" not in err
     assert not any(map(alive, workers))
-    assert list(out.glob("runs/*.json")) and (out / "results.csv").exists()
+    assert list(out.glob("runs/*.json")) and (out / "results.partial.csv").exists()
 
 
 def test_unguarded_script_may_sweep_beside(tmp_path):
@@ -405,3 +406,79 @@ def test_prepared_runs_are_in_the_order_of_the_results(tmp_path):
     names = [run.name for run in prepare(tiny(tmp_path)).runs]
     assert names[:3] == [f"small toy batch 12 {policy} published" for policy in ("base", "ep", "allo")]
     assert names[-1] == "square toy batch 40 allo+pred published"
+
+
+def test_a_large_trace_is_read_once(tmp_path, monkeypatch):
+    """The parent opens and digests it; a second opening looks at size and time alone, and runs take its columns from the cache."""
+    from archsim.runs.simulator import Simulator
+    from archsim.workload.formats import readers
+
+    monkeypatch.setattr(readers, "CACHED_BYTES", 0)
+    path = recorded(tmp_path)
+    os.utime(path, (1e9, 1e9))  # settled long ago
+    experiment = tiny(tmp_path, f"workload.trace={path}", "workload.batch=2", "policies=[base]")
+    first = prepare(experiment)
+    (trace,) = first.traces.values()
+    assert first.runs[0].demand.stored_trace == trace.stored_as != ""
+
+    def read_again(*arguments):
+        raise AssertionError("the trace is read or digested again")
+
+    for name in ("read_npz", "_key"):
+        monkeypatch.setattr(readers, name, read_again)
+    again = prepare(experiment)
+    assert again.runs[0].key == first.runs[0].key
+    monkeypatch.setattr("archsim.runs.simulator.open_trace", read_again)
+    assert Simulator().record(again.runs[0])["run"] == first.runs[0].key  # as in a worker, which has no open trace
+    os.utime(path, (1e9, 1e9 + 1))
+    with pytest.raises(AssertionError, match="digested again"):
+        prepare(experiment)
+
+
+def test_a_trace_that_was_just_written_is_not_told_by_its_time(tmp_path, monkeypatch):
+    from archsim.workload.formats import readers
+
+    monkeypatch.setattr(readers, "CACHED_BYTES", 0)
+    experiment = tiny(tmp_path, f"workload.trace={recorded(tmp_path)}", "workload.batch=2", "policies=[base]")
+    prepare(experiment)
+    assert not (tmp_path / ".cache" / "keys").exists()
+
+
+def test_results_are_lazy_and_say_what_was_not_kept(tmp_path):
+    experiment = tiny(tmp_path, "workload.batch=12", "policies=[base]", "details=dropped")
+    results = sweep(experiment, tmp_path / "out", jobs=1)
+    assert len(results.runs) == len(results.timings) == 2 and not (tmp_path / "out" / "dies.csv").exists()
+    with pytest.raises(ArchsimError, match=r"dies.csv: no such file; .* details: kept"):
+        _ = results.dies
+    kept = sweep(tiny(tmp_path, "workload.batch=12", "policies=[base]"), tmp_path / "out", jobs=1)
+    assert len(kept.dies) == 3 * 2 + 2 * 2 and kept.runs == results.runs
+    assert sorted(file.name for file in (tmp_path / "out").iterdir() if not file.name.startswith(".")) == [
+        "dies.csv", "links.csv", "manifest.yaml", "results.csv", "results.parquet", "runs", "timings.csv",
+    ]  # fmt: skip
+
+
+def test_runs_with_their_dies_are_found_in_the_cache(tmp_path, monkeypatch):
+    from archsim.runs import cache
+
+    monkeypatch.setattr(cache, "WORTH_S", 0.0)
+    experiment, heard = tiny(tmp_path, "workload.batch=12"), Heard()
+    sweep(experiment, tmp_path / "one", jobs=1)
+    sweep(experiment, tmp_path / "two", jobs=1, watcher=heard)
+    assert heard.found == 10 and heard.ran == []
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+    monkeypatch.setattr(cache, "MOST_BYTES", 0)
+    cache.remove_oldest()
+    assert not list(cache.folder().glob("*/*.json"))
+
+
+def test_the_partial_table_grows_by_a_row_a_run(tmp_path):
+    """Written once a run, not again with every run: the file is as long as what has finished, whatever is still to come."""
+    sizes = []
+
+    class Sizes(Unwatched):
+        def finished(self, run, record):
+            sizes.append((tmp_path / "out" / "results.partial.csv").stat().st_size)
+
+    sweep(tiny(tmp_path, "workload.batch=12", "systems=[isca26_dojo]"), tmp_path / "out", jobs=1, watcher=Sizes())
+    assert len(sizes) == 5 and sizes == sorted(set(sizes))
+    assert not (tmp_path / "out" / "results.partial.csv").exists()

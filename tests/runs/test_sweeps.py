@@ -7,13 +7,11 @@ from pyarrow import parquet
 from support.tiny import TINY, archsim, start
 
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
-from archsim.runs import point_sweep as sweeping
-from archsim.runs import run_cache
-from archsim.runs.point_measures import Measures
-from archsim.runs.point_runs import PointRuns
-from archsim.runs.point_sweep import select, sweep_points
-from archsim.runs.sweep import Unwatched, prepare
-from archsim.runs.sweep import sweep as sweep_experiment
+from archsim.runs import cache
+from archsim.runs import sweep as sweeping
+from archsim.runs.machine_measures import Measures
+from archsim.runs.plan import RunMaker, prepare, select
+from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.loading.library import load_experiment, load_sweep
 from archsim.specs.sweeps.axis_values import counted_values
 from archsim.specs.sweeps.constraints import parse_constraint
@@ -252,11 +250,11 @@ def swept(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweeping, "PART_RUNS", 7)
         plan = plan_of(folder, SWEEP, *OF_ONE_SYSTEM)
-        sweep_points(plan, folder / "out", 1, Unwatched())
+        sweep(plan, folder / "out", 1, Unwatched())
     return plan, folder / "out"
 
 
-OF_ONE_SYSTEM = ("workload.batch=[12, 40]", "policies=[base, allo]")
+OF_ONE_SYSTEM = ("workload.batch=[12, 40]", "policies=[base, allo]", "details=dropped")
 
 
 def rows_of(folder):
@@ -282,8 +280,8 @@ def test_a_point_is_an_experiment_that_can_be_run_alone(swept, tmp_path):
     file = tmp_path / "point.yaml"
     file.write_text(dump_yaml(plan.resolved(plan.point(row["point"]))), encoding="utf-8")
     alone = load_experiment(file)
-    assert prepare(alone).runs[0].key == row["run"] == PointRuns().run(plan.point(row["point"])).key
-    (result,) = sweep_experiment(alone, tmp_path / "out", jobs=1).runs.rows
+    assert prepare(alone).runs[0].key == row["run"] == RunMaker().runs([plan.point(row["point"])])[0].key
+    (result,) = sweep(alone, tmp_path / "out", jobs=1).runs.rows
     differ = {name for name, value in result.items() if value != row[name]}
     assert differ <= {"speedup_vs_base"}, "base is not in the experiment of one point"
 
@@ -292,7 +290,7 @@ def test_results_do_not_depend_on_what_was_kept_or_on_the_parts(swept, tmp_path,
     plan, folder = swept
     out = tmp_path / "out"
     monkeypatch.setattr(sweeping, "PART_RUNS", 7)
-    monkeypatch.setattr(run_cache, "WORTH_S", np.inf)
+    monkeypatch.setattr(cache, "WORTH_S", np.inf)
     monkeypatch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     killed = iter(range(10))
@@ -303,7 +301,7 @@ def test_results_do_not_depend_on_what_was_kept_or_on_the_parts(swept, tmp_path,
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep_points(plan, out, 1, Killed())
+        sweep(plan, out, 1, Killed())
     assert not (out / "results.parquet").exists()
     assert len(list((out / "parts").iterdir())) == 1 and len(list((out / "runs").iterdir())) == 3
     done = []
@@ -312,19 +310,19 @@ def test_results_do_not_depend_on_what_was_kept_or_on_the_parts(swept, tmp_path,
         def finished(self, run, record):
             done.append(run.key)
 
-    sweep_points(plan, out, 1, Counting())
+    sweep(plan, out, 1, Counting())
     assert len(done) == len(rows_of(folder)) - 10
     assert (out / "results.parquet").read_bytes() == (folder / "results.parquet").read_bytes()
     part = sorted((out / "parts").iterdir())[1]
     part.write_bytes(part.read_bytes()[:-100])  # torn
-    sweep_points(plan, out, 1, Counting())
+    sweep(plan, out, 1, Counting())
     assert len(done) == len(rows_of(folder)) - 10 + 7
     assert (out / "results.parquet").read_bytes() == (folder / "results.parquet").read_bytes()
 
 
 def test_a_run_that_another_sweep_has_made_is_not_made_again(tmp_path, monkeypatch):
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(run_cache, "WORTH_S", 0.0)
+    monkeypatch.setattr(cache, "WORTH_S", 0.0)
     done = []
 
     class Counting(Unwatched):
@@ -333,9 +331,9 @@ def test_a_run_that_another_sweep_has_made_is_not_made_again(tmp_path, monkeypat
 
     narrow = one_of_everything(tmp_path, "  grid: {mesh: [3x2, 2x2], hbm.bandwidth: [2 TB/s]}\n")
     wide = one_of_everything(tmp_path, "  grid: {hbm.bandwidth: [1 TB/s, 2 TB/s], mesh: [2x2, 3x2]}\n")
-    sweep_points(narrow, tmp_path / "narrow", 1, Counting())
+    sweep(narrow, tmp_path / "narrow", 1, Counting())
     assert len(done) == 2
-    sweep_points(wide, tmp_path / "wide", 1, Counting())
+    sweep(wide, tmp_path / "wide", 1, Counting())
     assert len(done) == 4
     shared = {row["run"]: row for row in rows_of(tmp_path / "narrow")}
     again = [row for row in rows_of(tmp_path / "wide") if row["run"] in shared]
@@ -353,7 +351,7 @@ def test_a_cluster_gives_the_same_rows(tmp_path, monkeypatch):
         monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / f"cache of {out}"))
         cluster = Cluster(tmp_path, workers=1) if out == "there" else None
         try:
-            sweep_points(plan, tmp_path / out, 1, Unwatched(), cluster and cluster.address)
+            sweep(plan, tmp_path / out, 1, Unwatched(), cluster and cluster.address)
         finally:
             if cluster:
                 cluster.end()
@@ -366,7 +364,7 @@ def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan = one_of_everything(tmp_path, "  grid: {policy: [base, {name: bad, allocation: 'failing:fail'}]}\n")
     with pytest.raises(ArchsimError, match="1 of 2 runs failed(.|\n)*on purpose"):
-        sweep_points(plan, tmp_path / "out", 1, Unwatched())
+        sweep(plan, tmp_path / "out", 1, Unwatched())
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 1
 
 

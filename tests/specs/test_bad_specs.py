@@ -65,7 +65,7 @@ CHANGED = {
         "10: systems.0.d2d.bandwidth_bytes_per_s: unknown key; did you mean 'bandwidth'?",
     ),
     "duplicate key": ("x: 2, y: 3", "x: 2, x: 3", "5: systems.0.mesh.x: duplicate key; first given in line 5"),
-    "missing key": ("  mesh: {x: 2, y: 3}\n", "", "3: systems.0.mesh: required key is missing"),
+    "missing key": ("  mesh: {x: 2, y: 3}\n", "", "3: systems.0.mesh: required key is missing; expected mesh: {x: 5, y: 5}, or fabric: {levels: [{switch: 8, ...}]}"),
     "missing workload": ("workload:", "manifest:", "1: workload: required key is missing"),
     "wrong dimension": (
         "bandwidth: 1 TB/s",
@@ -315,7 +315,7 @@ CHANGED = {
         "assumptions: physical",
         "assumptions: {set: mine, contention: shared}",
         "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; a set of your own gives every field; "
-        "missing: arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, source, gemm, "
+        "missing: execution, arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, source, gemm, "
         "numbering, order, tables, prediction_rows, throughput, ties)",
     ),
     "assumptions twice": (

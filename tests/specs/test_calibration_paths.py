@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from archsim.base.errors import SpecError
-from archsim.runs.run import expand
+from archsim.runs.plan import prepare
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.loading.library import check_file, load_experiment, load_sweep
 
@@ -88,7 +88,7 @@ def test_the_content_of_a_calibration_is_part_of_the_key(folder):
     file, fit = experiment(folder, SYSTEM.format(compute="fits/my_h100.yaml", d2d="fits/my_h100.yaml")), folder / "fits" / "my_h100.yaml"
 
     def key():
-        return expand(load_experiment(file), {"qwen3-235b-a22b": "routing"})[0].key
+        return prepare(load_experiment(file)).runs[0].key
 
     first, text = key(), fit.read_text()
     assert key() == first

@@ -1,17 +1,14 @@
 """The path to a host from a calibration: what is taken of its laws, and what is said where it lacks something."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.tiny import tiny_file
 
 from archsim.base.errors import SpecError
-from archsim.specs.calibration import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
 from archsim.specs.loading.library import load_experiment
 from archsim.specs.machine.decision import HostSpec
-from archsim.specs.machine.host_path import path_of, time_ns
 from archsim.specs.text.yaml import dump_yaml
-from calibration.fit.comm import law_of
+from calibration.laws.host import path_of
+from calibration.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
 
 FITTED = {"library": "made up", "version": "1", "source": "none"}
 
@@ -54,17 +51,6 @@ def test_the_best_of_several_laws_is_taken():
     slow = [transfer(way, bytes_per_s=1e9, **other) for way in ("d2h", "h2d") for other in ({"method": "sm"}, {"pinned": "0"}, {"first": 2**20})]
     path = path_of(calibration([*slow, transfer("d2h"), transfer("h2d")]))
     assert path.pcie_bandwidth_bytes_per_s == pytest.approx(50e9)
-
-
-@given(
-    st.lists(st.integers(1, 2**30), min_size=1, max_size=4, unique=True).map(sorted),
-    st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1)), min_size=4, max_size=4),
-    st.floats(1, 2**31),
-)
-def test_a_law_is_read_as_the_calibration_reads_it(begins, pieces, size):
-    latency, ns_per_byte = zip(*pieces[: len(begins)], strict=True)
-    table = transfer("d2h", law={"from_bytes": begins, "latency_ns": latency, "ns_per_byte": ns_per_byte}, first=begins[0])
-    assert time_ns(table, size) == pytest.approx(float(law_of(table).time_ns(size)))
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_own_function_from_the_current_directory(tmp_path, monkeypatch):
 def test_shipped_sets_differ_where_the_machine_description_says():
     physical, published = load_assumptions("physical"), load_assumptions("published")
     same = {field for field in ASSUMPTIONS if getattr(physical, field) == getattr(published, field)}
-    assert same == {"arbitration", "source"}
+    assert same == {"execution", "arbitration", "source"}
     assert (published.contention, published.numbering, published.ties) == ("reserved", "column_major", "heapq")
     assert (physical.contention, physical.capacity, physical.gemm) == ("shared", "finite", "calibrated")
 
@@ -438,7 +438,7 @@ def test_check(capsys):
 
 
 @pytest.mark.parametrize(
-    ("file", "kind"), [("calibrations/h100.yaml", "calibration"), ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"), ("systems/dojo.yaml", "system")]
+    ("file", "kind"), [("calibrations/h100.yaml", "calibration"), ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"), ("systems/dojo.yaml", "system: 25 dies, 5 × 5 mesh\n  links: 1.5 TB/s, 200 ns a link")]
 )
 def test_check_takes_every_kind(capsys, file, kind):
     path = shipped_configs() / file

@@ -4,19 +4,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.small_runs import scenario_of
 from support.tiny import TINY, tiny
 
 from archsim.base.errors import ArchsimError, SpecError
-from archsim.engine.machine import build_fabric, build_machine, link_properties
+from archsim.engine.fabric import build_fabric
+from archsim.engine.machine import build_machine
 from archsim.engine.state import HIDDEN, UNITS
 from archsim.report.data import Die, Link
-from archsim.report.draw.mesh_map import MOST_BOWED, mesh_map
+from archsim.report.draw.fabric_map import MOST_BOWED, fabric_map
 from archsim.report.page import write_report
+from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.runs.sweep import prepare, sweep
+from archsim.runs.sweep import sweep
 from archsim.specs.loading.library import load_experiment
-from microarch.fabric.mesh import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
-from microarch.fabric.topology import BUILDERS, Edge, build_topology, link_rank, narrowest, per_route
+from microarch.fabric.grid import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
+from microarch.fabric.routes import link_rank, narrowest, per_route
+from microarch.fabric.topology import BUILDERS, Edge, build_topology
 
 SIDES = st.tuples(st.integers(1, 5), st.integers(1, 5))
 NUMBERINGS = st.sampled_from(["row_major", "column_major"])
@@ -39,7 +43,7 @@ def built(name, sides, numbering="row_major"):
 @given(name=st.sampled_from(sorted(BUILDERS)), sides=SIDES, numbering=NUMBERINGS)
 def test_routes_lead_from_die_to_die_by_the_fewest_links(name, sides, numbering):
     mesh = built(name, sides, numbering)
-    nodes = len(mesh.node_x)
+    nodes = mesh.nodes
     distance = np.full((nodes, nodes), nodes + 1)
     np.fill_diagonal(distance, 0)
     distance[mesh.link_src, mesh.link_dst] = 1
@@ -127,7 +131,7 @@ def test_classes_of_links_have_their_own_bandwidth_and_latency(tmp_path):
     topology = "{name: torus, vertical: {bandwidth: 250 GB/s}, wrap: {hop_latency: 1 us}}"
     system = tiny(tmp_path, "systems.0.mesh=4x3", f"systems.0.topology={topology}").systems[0]
     mesh = build_fabric(system, "row_major")
-    rates, latencies = link_properties(system, mesh)
+    rates, latencies = mesh.link_bytes_per_ns, mesh.link_ns
     wraps = np.isin(mesh.link_class, [HORIZONTAL_WRAP, VERTICAL_WRAP])
     narrow = mesh.link_class == VERTICAL
     assert wraps.sum() == 2 * (4 + 3) and narrow.sum() == 2 * 4 * 2
@@ -140,7 +144,7 @@ def one_run(folder, topology, contention, *more):
                f"d2d: {{bandwidth: 1 TB/s}}, compute: {{peak: 300 TFLOP/s, dtype: fp16}}, topology: {topology}}}]",
                "workload.batch=24", "policies=[allo+pred]", f"assumptions={{set: physical, contention: {contention}}}", *more]
     run = prepare(tiny(folder, *changes)).runs[0]
-    return run, Simulator().engine(run)
+    return run, Simulator().replay(run)
 
 
 @pytest.mark.parametrize("contention", ["shared", "reserved"])
@@ -148,12 +152,12 @@ def one_run(folder, topology, contention, *more):
 def test_bytes_and_tokens_are_conserved_on_every_topology(tmp_path, topology, contention):
     _, engine = one_run(tmp_path, topology, contention)
     outcome = engine.run()
-    mesh, hops, links = outcome.mesh, outcome.tally.hops, outcome.tally.resources[UNITS * outcome.mesh.dies :]
-    assert np.array_equal(outcome.load.sum(axis=2), engine.demand.tokens.sum(axis=2))
+    mesh, hops, links = outcome.fabric, outcome.tally.hops, outcome.tally.resources[UNITS * outcome.fabric.dies :]
+    assert np.array_equal(outcome.load.sum(axis=2), engine.demands.tokens.sum(axis=2))
     per_hop = 2 if mesh.topology == "switch" else 1  # up and down
     assert links["bytes"].sum() == per_hop * hops[:, 1].sum() > 0
     assert hops[HIDDEN, 1] > 0
-    capacity = engine.machine.link_rates
+    capacity = engine.engine.machine.link_rates
     busiest = links["bytes"] / (capacity if contention == "shared" else capacity[mesh.link_src < mesh.link_dst])
     assert outcome.prefill_ns + outcome.decode_ns >= busiest.max() * (1 - 1e-9)
 
@@ -171,7 +175,7 @@ def test_links_of_a_class_like_d2d_change_nothing(tmp_path, contention):
 def test_round_robin_is_refused_where_routes_go_in_a_circle(tmp_path):
     round_robin = "assumptions={set: physical, arbitration: round_robin}"
     experiment = tiny(tmp_path, "systems.0.topology=torus", "systems.0.mesh=4x1", round_robin)
-    with pytest.raises(ArchsimError, match="small: arbitration: round_robin has no steady state on topology torus of 4 × 1 dies"):
+    with pytest.raises(ArchsimError, match="small: arbitration: round_robin has no steady state on a fabric of 4 × 1 torus"):
         sweep(experiment, tmp_path / "out", jobs=1)
     run, engine = one_run(tmp_path, "switch", "shared", "assumptions={set: physical, arbitration: round_robin}")
     assert engine.run().decode_ns > 0
@@ -179,7 +183,7 @@ def test_round_robin_is_refused_where_routes_go_in_a_circle(tmp_path):
 
 def test_machines_of_a_topology_share_its_arrays(tmp_path):
     one, other = (tiny(tmp_path, "systems.0.topology=torus", f"systems.0.d2d.bandwidth={rate} TB/s") for rate in (1, 2))
-    meshes = [build_machine(each.systems[0], each.models[0], each.assumptions[0])[1] for each in (one, other)]
+    meshes = [build_machine(scenario_of(each.systems[0], each.models[0], each.policies[0], each.assumptions[0]))[1] for each in (one, other)]
     assert meshes[0] is meshes[1]
 
 
@@ -220,7 +224,7 @@ def drawing(name, sides):
     dies = tuple(Die(die, int(mesh.x_of[die]), int(mesh.y_of[die]), 0.5, 0.5, 0) for die in range(mesh.dies))
     at = list(zip(mesh.node_x.tolist(), mesh.node_y.tolist(), strict=True))
     links = tuple(Link(s, d, at[s], at[d], False, 0.5) for s, d in zip(mesh.link_src.tolist(), mesh.link_dst.tolist(), strict=True))
-    return mesh, mesh_map(dies, links, "map")
+    return mesh, fabric_map(dies, links, "map")
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))

@@ -11,8 +11,8 @@ from support.tiny import TINY
 from archsim.base.errors import SpecError
 from archsim.base.tables import INTEGER, read_parquet
 from archsim.cli.main import main
+from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.economics import Coefficients, build_costs
-from archsim.runs.results import RUN_COLUMNS
 from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.library import load_exploration

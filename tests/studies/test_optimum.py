@@ -8,17 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.optimum_oracle import best_time
-from support.small_runs import engine_of, policy, small_model, small_system
+from support.small_runs import engine_of, policy, scenario_of, small_model, small_system
 from support.tiny import tiny_file
 
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.machine import build_memory, refuse_misfit
+from archsim.policies.placement.placement import Placement
 from archsim.specs.loading.library import load_assumptions
 from archsim.studies.optimum.bound import lower_bound, proved_by
 from archsim.studies.optimum.distances import Bounds, distances
 from archsim.studies.optimum.exact import exact_bound
 from archsim.studies.optimum.problem import MOST_DIES, ProblemBuilder, loads
+from archsim.workload.step_demand import StepDemand
 
 POLICIES = ("base", "allo", "allo-lp", "allo+pred")
 ASSUMPTIONS = (
@@ -36,9 +38,7 @@ LARGE_LLC = {"capacity_bytes": 2**30}  # slices stay from one iteration to the n
 def run(name, system, model, assumptions, seed=1, **parts):
     spec = policy(name, **parts)
     engine = engine_of(system, model, spec, assumptions, seed)
-    copies = engine.policy.predictor is not None
-    builder = ProblemBuilder(system, model, assumptions, engine.home, copies, int(engine.demand.tokens.max()))
-    return distances(engine, builder, None, Bounds())
+    return distances(engine, None, Bounds())
 
 
 def assert_bounds_hold(found):
@@ -102,7 +102,9 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
     origins = np.zeros((dies, experts), np.int32)
     for expert, count in enumerate(tokens):
         np.add.at(origins[:, expert], rng.integers(0, dies, count), 1)
-    memory = build_memory(system, model, assumptions, 1, refuse_misfit(system, model, assumptions, home))
+    scenario = scenario_of(system, model, policy("ep"), assumptions)
+    placement = Placement.of_homes(home, 1, dies)
+    memory = build_memory(scenario, 1, refuse_misfit(scenario, placement))
     copied, cached = [set() for _ in range(experts)], [set() for _ in range(experts)]
     for expert, die, part in itertools.product(range(experts), range(dies), range(3)):
         if copies and die != home[expert] and rng.random() < 0.2:
@@ -112,8 +114,10 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
         if (die == home[expert] or copies) and len(free) and rng.random() < 0.1:
             memory.llc_tags[die].reshape(-1)[free[0]] = 3 * expert + part
             cached[expert].add((die, part))
-    builder = ProblemBuilder(system, model, assumptions, home, copies, max(tokens))
-    problem = builder.build(origins.sum(axis=0), origins, 1, 0, memory)
+    builder = ProblemBuilder(scenario, copies, max(tokens))
+    total = origins.sum(axis=0, dtype=np.int32)
+    demand = StepDemand(1, total, np.zeros_like(total), np.arange(experts, dtype=np.int16), 1, origins)
+    problem = builder.build(demand, 0, 0, placement, memory)
     machine, mesh_of = builder._machine, builder._mesh
     rate = machine.hbm_bytes_per_ns, machine.link_bytes_per_ns
     weights, vector = 256 * 16, 256 * dispatched
@@ -175,4 +179,4 @@ def test_page_says_in_short_who_is_nearest(tmp_path):
 def test_bounds_are_worked_out_for_so_many_dies():
     system = small_system(16, 9)
     with pytest.raises(ArchsimError, match=f"144 dies; bounds are worked out for up to {MOST_DIES}"):
-        ProblemBuilder(system, small_model(), load_assumptions("physical"), np.zeros(20, np.int32), False, 1)
+        ProblemBuilder(scenario_of(system, small_model(), policy("ep"), load_assumptions("physical")), False, 1)

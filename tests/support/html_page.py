@@ -1,18 +1,8 @@
 """An HTML page, parsed for what tests look for."""
 
 from html.parser import HTMLParser
-from pathlib import Path
-
-import pytest
-
-from archsim.report.page import write_report
-from archsim.specs.loading.library import load_assumptions
-from support.report_folder import write_folder
 
 VOID = {"meta", "br", "wbr"}
-
-
-POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 
 
 class Page(HTMLParser):
@@ -53,24 +43,3 @@ class Page(HTMLParser):
         return next(
             row for row in self.rows if all(cell.startswith(text) for cell, text in zip(row, begin, strict=False))
         )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return write_folder(
-        tmp_path_factory.mktemp("report"),
-        systems=("dojo", "tsmc_sow"),
-        models=("deepseek-v3", "qwen3-235b-a22b"),
-        batches=(4096, 16384),
-        policies=POLICIES,
-        assumptions=(
-            load_assumptions("published"),
-            load_assumptions("published", ties="sequence"),
-            load_assumptions("physical"),
-        ),
-    )
-
-
-@pytest.fixture(scope="module")
-def text(folder) -> str:
-    return write_report(folder).read_text(encoding="utf-8")

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.engine.loop import EventEngine
+from archsim.engine.engine import EventEngine
 from archsim.engine.machine import memory_fit
-from archsim.policies.registry import build_policy
+from archsim.engine.run_demand import RunDemand, build_run_demand
+from archsim.policies.registry import build_policy, place_experts
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.machine.fabric import TopologySpec
@@ -20,8 +21,8 @@ from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.demand import Demand, build_demand
 from archsim.workload.generated.synthetic import SyntheticTraffic
+from support.small_runs import replay
 
 HELD_OUT = 100_000
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
@@ -44,13 +45,13 @@ class Point(NamedTuple):
     model: ModelSpec
     policy: PolicySpec
     assumptions: AssumptionsSpec
-    demand: Demand
+    demand: RunDemand
     traffic: SyntheticTraffic
 
     def run(self, engine: type = EventEngine):
         """The outcome of the run on an engine."""
         routing = self.traffic.steps(np.arange(self.demand.batch), STEPS)
-        return engine(self.system, self.model, self.policy, self.assumptions, self.demand, routing).run()
+        return replay(self.system, self.model, self.policy, self.assumptions, self.demand, routing, engine).run()
 
     @property
     def name(self) -> str:
@@ -78,7 +79,7 @@ def random_point(number: int, contention: str) -> Point:
     )
     traffic = SyntheticTraffic(model, spec, batch)
     predictor = build_policy(policy).predictor
-    demand = build_demand(traffic, batch, STEPS, 0, origin_dies=system.dies, predictor=predictor, threads=1)
+    demand = build_run_demand(traffic, batch, STEPS, 0, origin_dies=system.dies, predictor=predictor, threads=1)
     return Point(number, system, model, policy, assumptions, demand, traffic)
 
 
@@ -114,25 +115,10 @@ def _system(rng, model, assumptions, policy) -> SystemSpec:
         "compute": {"peak_flop_per_s": _log_uniform(rng, 1e14, 5e15), "dtype": str(rng.choice(["fp8", "fp16"]))},
     }
     system = _changed(system, changes)
-    home = np.asarray(build_policy(policy).place(model.experts, system.dies))
-    needed = int(memory_fit(system, model, assumptions, home).demand_bytes.max())
+    needed = int(memory_fit(system, model, assumptions, place_experts(policy, model, system.dies)).demand_bytes.max())
     capacity = int(max(needed, 10**6) / (1 - system.hbm.reserved_fraction) * rng.uniform(1.01, 3))
     return _changed(system, {"hbm": {"capacity_bytes": capacity}})
 
 
 def _changed(system: SystemSpec, changes: dict[str, dict[str, Any]]) -> SystemSpec:
     return system.model_copy(update={block: getattr(system, block).model_copy(update=of) for block, of in changes.items()})
-
-
-def with_rates(point: Point, factors: dict[str, float]) -> Point:
-    """The point on a machine whose rates and latencies are these factors times its own (archsim.engine.analytic.law.POINT)."""
-    system, f = point.system, factors
-    llc = {name: getattr(system.llc, name) * f["llc_latency"] for name in ("hit_ns", "miss_ns", "write_ns")}
-    hbm, d2d = system.hbm, system.d2d
-    changes = {
-        "compute": {"peak_flop_per_s": system.compute.peak_flop_per_s * f["compute"]},
-        "hbm": {"bandwidth_bytes_per_s": hbm.bandwidth_bytes_per_s * f["hbm"], "latency_ns": hbm.latency_ns * f["hbm_latency"]},
-        "d2d": {"bandwidth_bytes_per_s": d2d.bandwidth_bytes_per_s * f["link"], "hop_latency_ns": d2d.hop_latency_ns * f["hop_latency"]},
-        "llc": llc,
-    }
-    return point._replace(system=_changed(system, changes))

@@ -15,7 +15,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.text.yaml import dump_yaml
 from archsim.specs.workload import WorkloadSpec
-from microarch.fabric.mesh import build_mesh
+from microarch.fabric.grid import build_mesh
 
 SPEEDUP = {"base": 1.0, "ep": 3.4, "allo": 4.2, "allo-paper": 3.9, "pred": 1.9, "allo+pred": 5.2}
 HOPS = {"base": 1.0, "ep": 0.0, "allo": 1 / 142, "allo-paper": 1 / 60, "pred": 1 / 4.5, "allo+pred": 1 / 213}
@@ -175,7 +175,7 @@ def _links(row: dict, system: SystemSpec, spec: AssumptionsSpec) -> Iterator[dic
     for link, (src, dst) in enumerate(zip(mesh.link_src.tolist(), mesh.link_dst.tolist(), strict=True)):
         if spec.contention == "reserved" and src > dst:
             continue
-        middle = 1 - (abs(mesh.x_of[src] - (mesh.x - 1) / 2) + abs(mesh.y_of[src] - (mesh.y - 1) / 2)) / mesh.dies**0.5
+        middle = 1 - (abs(mesh.x_of[src] - (system.mesh.x - 1) / 2) + abs(mesh.y_of[src] - (system.mesh.y - 1) / 2)) / mesh.dies**0.5
         yield _shared_columns(row) | {
             "link": link,
             "src": src,

@@ -4,12 +4,16 @@ import itertools
 
 import numpy as np
 
-from archsim.engine.loop import EventEngine
+from archsim.engine.engine import EventEngine
+from archsim.engine.loop import Replay
+from archsim.engine.run_demand import build_run_demand
+from archsim.policies.allocation.rules import StepView
+from archsim.policies.placement.placement import Placement
 from archsim.policies.registry import build_policy
 from archsim.specs.loading.library import load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.workload import SyntheticSpec
-from archsim.workload.demand import build_demand
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import SyntheticSpec, WorkloadSpec
 from archsim.workload.generated.synthetic import SyntheticTraffic
 
 STRATEGIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
@@ -42,14 +46,35 @@ def traffic(model, seed=1, decode_steps=3, batch=BATCH):
 def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH):
     source = traffic(model, seed, decode_steps, batch)
     predictor = build_policy(policy_spec).predictor
-    return build_demand(source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor)
+    return build_run_demand(source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor)
+
+
+def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=None):
+    """What an allocation sees of one layer, each expert at its home or as ``placement`` has it; pairs as hops at the costs of a link."""
+    placement = placement or Placement.of_homes(home, 1, len(hops))
+    pair_bytes_per_ns = np.full(hops.shape, costs.link_bytes_per_ns)
+    return StepView(
+        tokens, first_seen, placement.home[0], copied_slices, hops, costs, 0, 1, placement.holds[0], hops * costs.hop_ns, pair_bytes_per_ns
+    )
+
+
+def scenario_of(system, model, spec, assumptions, batch=BATCH):
+    """The scenario of generated traffic; demands of tests come from elsewhere."""
+    workload = WorkloadSpec(trace={"synthetic": {}}, batch=batch)
+    return Scenario(system, model, assumptions, spec, workload, batch)
+
+
+def replay(system, model, spec, assumptions, demand, routing=None, engine=EventEngine, **options):
+    """A run of ``demand``, at its beginning."""
+    scenario = scenario_of(system, model, spec, assumptions, demand.batch)
+    return Replay(engine(scenario, demand.layer_ids, **options), demand, routing)
 
 
 def engine_of(system, model, spec, assumptions, seed=1):
-    """The engine on generated traffic, with the routing that a limited heatmap reads."""
+    """A run of generated traffic, with the routing that a limited heatmap reads."""
     source = traffic(model, seed)
     routing = source.steps(np.arange(BATCH), 3)
-    return EventEngine(system, model, spec, assumptions, demand_of(model, system, spec, seed), routing)
+    return replay(system, model, spec, assumptions, demand_of(model, system, spec, seed), routing)
 
 
 CASES = [

@@ -16,11 +16,11 @@ from reference.demand_oracle import (
 )
 
 import archsim.workload.trace as trace_module
+from archsim.engine.run_demand import build_run_demand
 from archsim.policies.prediction.heatmap import TopFraction, TopPositive
 from archsim.specs.loading.library import load_model
 from archsim.specs.model import ModelSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.demand import build_demand
 from archsim.workload.formats.readers import open_trace
 from archsim.workload.generated.synthetic import SyntheticTraffic
 from archsim.workload.trace import Trace, draw_requests
@@ -95,7 +95,7 @@ small_traces = st.builds(
 @given(small_traces, st.integers(1, 8), st.integers(0, 5), st.integers(1, 6), st.booleans())
 def test_agrees_with_the_oracle(trace, batch, decode_steps, dies, by_fraction):
     predictor = TopFraction(0.3) if by_fraction else TopPositive(2)
-    demand = build_demand(trace, batch, decode_steps, 3, origin_dies=dies, predictor=predictor)
+    demand = build_run_demand(trace, batch, decode_steps, 3, origin_dies=dies, predictor=predictor)
     steps, has_prefill = oracle_demand(trace, draw_requests(trace.requests, batch, 3), decode_steps, dies)
     assert demand.steps == len(steps)
     assert demand.has_prefill == has_prefill
@@ -110,7 +110,7 @@ def test_agrees_with_the_oracle(trace, batch, decode_steps, dies, by_fraction):
                 expected = (
                     oracle_top_fraction(counts, Fraction(3, 10)) if by_fraction else oracle_top_positive(counts, 2)
                 )
-                assert bits(demand.hot[t, layer, i], demand.experts) == (expected if t else set())
+                assert bits(demand.predicted_rows[t, layer, i], demand.experts) == (expected if t else set())
 
 
 def _nonzero(array):
@@ -153,7 +153,7 @@ def source(request):
 
 
 def test_selections_are_top_k_a_token(source):
-    demand = build_demand(source, 40, 12, 0)
+    demand = build_run_demand(source, 40, 12, 0)
     routed = np.zeros(demand.steps, np.int64)
     for piece in source.steps(np.arange(40), 12):
         routed[piece.iteration] += len(piece.request)
@@ -162,13 +162,13 @@ def test_selections_are_top_k_a_token(source):
 
 
 def test_origins_sum_to_tokens(source):
-    demand = build_demand(source, 40, 12, 0, origin_dies=7)
+    demand = build_run_demand(source, 40, 12, 0, origin_dies=7)
     assert demand.origins.dtype == np.uint16
     assert (demand.origins.sum(axis=2) == demand.tokens).all()
 
 
 def test_first_seen_holds_every_active_expert_once(source):
-    demand = build_demand(source, 40, 12, 0)
+    demand = build_run_demand(source, 40, 12, 0)
     orders, counts = (array.reshape(-1, demand.experts) for array in (demand.first_seen, demand.tokens))
     for order, tokens in zip(orders, counts, strict=True):
         active = np.count_nonzero(tokens)
@@ -177,25 +177,25 @@ def test_first_seen_holds_every_active_expert_once(source):
 
 
 def test_hot_rows_have_the_same_number_of_experts(source):
-    demand = build_demand(source, 40, 12, 0, predictor=TopFraction(0.2))
-    marked = np.unpackbits(demand.hot, axis=3, bitorder="little").sum(axis=3)
+    demand = build_run_demand(source, 40, 12, 0, predictor=TopFraction(0.2))
+    marked = np.unpackbits(demand.predicted_rows, axis=3, bitorder="little").sum(axis=3)
     assert (marked[1:] == -(-demand.experts // 5)).all()
-    assert not demand.hot[:1].any()
+    assert not demand.predicted_rows[:1].any()
 
 
 def test_a_batch_is_the_sum_of_its_requests():
     trace = make_trace([(3, 2), (0, 4), (1, 1), (2, 0)], layers=2, experts=6, top_k=2)
-    demand = build_demand(trace, 3, 9, 0)
+    demand = build_run_demand(trace, 3, 9, 0)
     total = np.zeros_like(demand.tokens)
     for request in range(3):
-        alone = build_demand(one_request(trace, request), 1, 9, 0)
+        alone = build_run_demand(one_request(trace, request), 1, 9, 0)
         total[: alone.steps] += alone.tokens
     assert (total == demand.tokens).all()
 
 
 def test_pieces_do_not_matter(source, monkeypatch):
     def build():
-        return build_demand(source, 50, 6, 0, origin_dies=4, predictor=TopFraction())
+        return build_run_demand(source, 50, 6, 0, origin_dies=4, predictor=TopFraction())
 
     whole = build()
     monkeypatch.setattr(trace_module, "CHUNK_BYTES", 7 * 2 * len(source.layer_ids) * source.top_k)
@@ -206,15 +206,15 @@ def test_pieces_do_not_matter(source, monkeypatch):
 
 def _assert_equal(one, other):
     assert one.digest == other.digest
-    for name in ("tokens", "first_seen", "origins", "hot"):
+    for name in ("tokens", "first_seen", "origins", "predicted_rows"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
 def test_same_arguments_same_demand_in_another_process(tmp_path):
     program = (
         "from archsim.specs.loading.library import load_model; from archsim.specs.workload import SyntheticSpec\n"
-        "from archsim.workload.generated.synthetic import SyntheticTraffic; from archsim.workload.demand import build_demand\n"
-        "d = build_demand(SyntheticTraffic(load_model('olmoe-1b-7b'), SyntheticSpec(), 9), 12, 5, 1)\n"
+        "from archsim.workload.generated.synthetic import SyntheticTraffic; from archsim.engine.run_demand import build_run_demand\n"
+        "d = build_run_demand(SyntheticTraffic(load_model('olmoe-1b-7b'), SyntheticSpec(), 9), 12, 5, 1)\n"
         "import zlib; print(zlib.crc32(d.tokens.tobytes() + d.first_seen.tobytes()), d.digest)"
     )
     runs = [
@@ -236,14 +236,14 @@ def test_requests_beyond_the_trace_are_drawn_with_replacement():
     assert draw_requests(5, 5, 7).tolist() == [0, 1, 2, 3, 4]
     assert draw_requests(5, 2, 7).tolist() == [0, 1]
     trace = make_trace([(2, 1), (1, 2)])
-    assert (build_demand(trace, 9, 5, 0).tokens != build_demand(trace, 9, 5, 1).tokens).any()
+    assert (build_run_demand(trace, 9, 5, 0).tokens != build_run_demand(trace, 9, 5, 1).tokens).any()
 
 
 def test_digest_tells_batches_apart():
     trace = make_trace([(2, 3), (2, 3), (2, 3)])
-    digests = [build_demand(trace, *which).digest for which in ((2, 3, 0), (3, 3, 0), (3, 2, 0), (9, 3, 0), (9, 3, 1))]
+    digests = [build_run_demand(trace, *which).digest for which in ((2, 3, 0), (3, 3, 0), (3, 2, 0), (9, 3, 0), (9, 3, 1))]
     assert len(set(digests)) == 5
-    assert build_demand(trace, 3, 3, 0).digest == build_demand(trace, 3, 3, 1).digest, "the seed draws nothing here"
+    assert build_run_demand(trace, 3, 3, 0).digest == build_run_demand(trace, 3, 3, 1).digest, "the seed draws nothing here"
 
 
 @pytest.mark.parametrize(
@@ -257,21 +257,21 @@ def test_digest_tells_batches_apart():
     ],
 )
 def test_the_last_request_with_a_prompt_decides_whether_step_0_is_a_prefill(lengths, expected):
-    assert build_demand(make_trace(lengths), len(lengths), 9, 0).has_prefill is expected
+    assert build_run_demand(make_trace(lengths), len(lengths), 9, 0).has_prefill is expected
 
 
 def test_decode_only_trace_keeps_its_numbering(shared):
     trace = open_trace(shared / "data/traces/gpt-oss-20b/mmlu_decode.npz", GPT_OSS)
-    demand = build_demand(trace, 112, 20, 0, predictor=TopPositive(4))
+    demand = build_run_demand(trace, 112, 20, 0, predictor=TopPositive(4))
     assert demand.steps == 21
     assert not demand.has_prefill
-    assert not demand.tokens[0].any() and not demand.hot[:2].any()
+    assert not demand.tokens[0].any() and not demand.predicted_rows[:2].any()
     assert (demand.tokens[1].sum(axis=1) == 4 * 112).all()
 
 
 def test_prompt_only_trace_is_one_step(shared):
     trace = open_trace(shared / "data/traces/deepseek-v2-lite/moe_beyond_prompts.npz", load_model("deepseek-v2-lite"))
-    demand = build_demand(trace, trace.requests, 127, 0)
+    demand = build_run_demand(trace, trace.requests, 127, 0)
     assert demand.steps == 1
     assert demand.has_prefill
     counts = np.stack([np.bincount(trace.experts[:, layer].ravel(), minlength=64) for layer in range(26)])
@@ -282,7 +282,7 @@ def test_heatmap_pairs_do_not_cross_a_gap_nor_the_first_decode_step():
     trace = make_trace([(0, 6)], experts=4)
     trace.experts[:, 0, 0] = [0, 1, 2, 3, 0, 1]
     trace.iteration[:] = [0, 1, 2, 3, 5, 6]
-    hot = build_demand(trace, 1, 9, 0, predictor=TopPositive(4)).hot[:, 0]
+    hot = build_run_demand(trace, 1, 9, 0, predictor=TopPositive(4)).predicted_rows[:, 0]
     pairs = [{(i, j) for i in range(4) for j in bits(hot[t, i], 4)} for t in range(7)]
     assert pairs[1] == set()
     assert pairs[2] == {(1, 2)}
@@ -293,14 +293,14 @@ def test_heatmap_pairs_do_not_cross_a_gap_nor_the_first_decode_step():
 def test_origins_grow_beyond_16_bits_where_they_must():
     trace = make_trace([(70_000, 1)], experts=2)
     trace.experts[:] = 1
-    demand = build_demand(trace, 1, 1, 0, origin_dies=2)
+    demand = build_run_demand(trace, 1, 1, 0, origin_dies=2)
     assert demand.origins.dtype == np.int32
     assert demand.origins[0, 0, 0].tolist() == [0, 70_000]
 
 
 def test_requests_live_on_dies_in_contiguous_blocks():
     trace = make_trace([(1, 0)] * 10, experts=2)
-    demand = build_demand(trace, 10, 0, 0, origin_dies=4)
+    demand = build_run_demand(trace, 10, 0, 0, origin_dies=4)
     assert demand.origins[0, 0].sum(axis=1).tolist() == [3, 2, 3, 2]
 
 
@@ -308,11 +308,11 @@ def test_memory_does_not_grow_with_the_number_of_tokens():
     import tracemalloc
 
     traffic = SyntheticTraffic(load_model("qwen3-235b-a22b"), SyntheticSpec(prompt_tokens=2), 200)
-    build_demand(traffic, 200, 1, 0)
+    build_run_demand(traffic, 200, 1, 0)
     peaks = []
     for decode_steps in (10, 60):
         tracemalloc.start()
-        demand = build_demand(traffic, 200, decode_steps, 0)
+        demand = build_run_demand(traffic, 200, decode_steps, 0)
         peaks.append(tracemalloc.get_traced_memory()[1] - demand.tokens.nbytes * 2 - demand.first_seen.nbytes * 2)
         tracemalloc.stop()
     tokens_bytes = 200 * 50 * 94 * 8 * 2

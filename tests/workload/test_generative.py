@@ -4,17 +4,17 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from support.small_runs import replay
 
 import archsim.workload.trace as trace_module
 from archsim.base.errors import TraceError
 from archsim.cli.main import main
-from archsim.engine.loop import EventEngine
+from archsim.engine.run_demand import build_run_demand
 from archsim.policies.registry import build_policy
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload import open_trace
-from archsim.workload.demand import build_demand
 from archsim.workload.generated.fit import fit_trace, known_tasks, request_lengths, simulate
 from archsim.workload.generated.generative import GenerativeTraffic, collect
 from archsim.workload.generated.load_preset import write_load_preset
@@ -237,9 +237,9 @@ def speed_ups(source, assumptions):
     for name in STRATEGIES:
         policy = PolicySpec(name=name, **PRESETS[name])
         requests, predictor = source.requests, build_policy(policy).predictor
-        demand = build_demand(source, requests, STEPS, 0, origin_dies=system.dies, predictor=predictor)
+        demand = build_run_demand(source, requests, STEPS, 0, origin_dies=system.dies, predictor=predictor)
         stream = source.steps(np.arange(requests), STEPS)
-        times[name] = EventEngine(system, model, policy, load_assumptions(assumptions), demand, stream).run().decode_ns
+        times[name] = replay(system, model, policy, load_assumptions(assumptions), demand, stream).run().decode_ns
     return {name: times["base"] / time for name, time in times.items()}
 
 

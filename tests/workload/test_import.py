@@ -15,7 +15,7 @@ from support.trace_files import TOY, save_npz, toy_requests, write_tree
 from archsim.base.errors import TraceError
 from archsim.specs.loading.library import load_model
 from archsim.workload import open_trace
-from archsim.workload.formats import batches, importing, json_request
+from archsim.workload.formats import batches, json_request, registry
 from archsim.workload.formats import json_tree_batches as tree
 from archsim.workload.formats.importing import import_sources
 from archsim.workload.formats.json_scan import scan
@@ -98,7 +98,7 @@ BAD_LINES = {
     "{": "line 1: not valid JSON",
     "[]": "line 1: expected an object with topk_ids",
     '{"prompt_tokens": 1}': "line 1: has no topk_ids",
-    '{"topk_ids": [[[1, 2]]], "prompt_tokens": 1}': r"topk_ids has shape \[1, 1, 2\]; expected \[tokens, 4 layers, top_k = 2\]",
+    '{"topk_ids": [[[1, 2]]], "prompt_tokens": 1}': r"experts have shape \[1, 1, 2\]; expected \[tokens, 4 layers, top_k = 2\]",
     '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1]]], "prompt_tokens": 1}': "topk_ids: expected integers in 3 nested",
     '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, true]]], "prompt_tokens": 1}': "topk_ids: expected integers in 3 nested",
     '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 6]]], "prompt_tokens": 1}': "token 0, layer 4: expert id 6 at rank 1",
@@ -367,7 +367,7 @@ def test_memory_is_a_few_batches(tmp_path, monkeypatch):
             taken.append(item)
             yield item
 
-    monkeypatch.setattr(importing, "tree_items", counted)
+    monkeypatch.setattr(registry, "tree_items", counted)
     import_sources([tmp_path / "tree"], tmp_path / "store", TOY, 2, "stop", Counting(), False)
     assert len(done) == 40
     assert max(ahead - finished for finished, ahead in enumerate(done)) <= 5

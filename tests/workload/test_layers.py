@@ -7,15 +7,15 @@ import pytest
 from support.tiny import tiny, tiny_file
 from support.trace_files import TOY, save_npz, toy_requests
 
+from archsim.api.running import simulate
 from archsim.base.errors import ArchsimError, SpecError, TraceError
+from archsim.engine.run_demand import build_run_demand
 from archsim.runs.capacity import rooms
-from archsim.runs.point_sweep import select
+from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
-from archsim.runs.sweep import prepare, simulate
 from archsim.specs.loading.library import load_experiment, load_model, load_sweep
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload import open_trace
-from archsim.workload.demand import build_demand
 from archsim.workload.generated.traffic_presets import generated_traffic
 from archsim.workload.layers import SomeLayers, some_layers, spread_layers
 
@@ -85,7 +85,7 @@ def test_recorded_layers_are_columns_of_the_demand_of_all(tmp_path):
     file = save_npz(tmp_path / "toy.npz", toy_requests(["a/1", "a/2", "b/1"]), [1, 2, 3, 4])
     trace = open_trace(file, TOY)
     some = some_layers(trace, 2)
-    whole, part = build_demand(trace, 3, 8, 0, origin_dies=2), build_demand(some, 3, 8, 0, origin_dies=2)
+    whole, part = build_run_demand(trace, 3, 8, 0, origin_dies=2), build_run_demand(some, 3, 8, 0, origin_dies=2)
     for name in ("tokens", "first_seen", "origins"):
         assert (getattr(part, name) == getattr(whole, name)[:, [0, 3]]).all(), name
     assert part.layer_ids.tolist() == [1, 4] and part.has_prefill == whole.has_prefill
@@ -113,7 +113,8 @@ def test_keys_tell_the_layers_and_are_as_before_without(tmp_path):
     assert len({whole.key, some.key, one_run(tmp_path, "workload.layers=4").key}) == 3
     assert whole.demand.key != some.demand.key
     assert "layers" not in whole.demand.key[1]
-    told = replace(whole, workload=whole.workload.model_copy(update={"layers": None}))
+    scenario = replace(whole.scenario, workload=whole.workload.model_copy(update={"layers": None}))
+    told = replace(whole, scenario=scenario)
     assert told.key == whole.key
 
 

@@ -8,12 +8,12 @@ import pytest
 from support.stores import LAYERS, NAMES, contents, imported
 from support.trace_files import TOY, toy_requests, write_tree
 
+from archsim.api.running import simulate
 from archsim.base.errors import TraceError
 from archsim.cli.main import main
-from archsim.runs.sweep import simulate
+from archsim.engine.run_demand import RunDemand, build_run_demand
 from archsim.specs.loading.library import load_experiment, load_model
 from archsim.workload import demand_cache, open_trace
-from archsim.workload.demand import build_demand
 from archsim.workload.store import store as stores
 from archsim.workload.store import store_writer
 from archsim.workload.store.frames import pack_frames, read_frames, write_frames
@@ -224,14 +224,14 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
     trace = open_trace(tree, TOY)
 
     def build():
-        return build_demand(trace, 4, 3, 0, origin_dies=2)
+        return build_run_demand(trace, 4, 3, 0, origin_dies=2)
 
-    first = demand_cache.cached_demand("x", build)
-    second = demand_cache.cached_demand("x", lambda: pytest.fail("summed again"))
+    first = demand_cache.cached_demand(RunDemand, "x", build)
+    second = demand_cache.cached_demand(RunDemand, "x", lambda: pytest.fail("summed again"))
     for name in ("tokens", "first_seen", "origins", "layer_ids"):
         one, other = getattr(first, name), getattr(second, name)
         assert np.array_equal(one, other) and one.dtype == other.dtype
-    assert second.hot is None
+    assert second.predicted_rows is None
     assert (first.has_prefill, first.top_k, first.batch, first.digest) == (
         second.has_prefill,
         second.top_k,
@@ -239,7 +239,7 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
         second.digest,
     )
     monkeypatch.setattr(demand_cache, "MOST_BYTES", 0)
-    demand_cache.cached_demand("y", build)
+    demand_cache.cached_demand(RunDemand, "y", build)
     assert list(demand_cache.folder().glob("*.npz")) == []
 
 
@@ -251,6 +251,6 @@ def test_threads_do_not_change_a_demand(monkeypatch):
 
     monkeypatch.setattr(parallel, "LEAST_SHARED", 0)
     source = SyntheticTraffic(TOY, SyntheticSpec(requests=20, prompt_tokens=3), 20)
-    one, other = (build_demand(source, 20, 5, 0, origin_dies=3, predictor=TopFraction(), threads=n) for n in (1, 3))
-    for name in ("tokens", "first_seen", "origins", "hot"):
+    one, other = (build_run_demand(source, 20, 5, 0, origin_dies=3, predictor=TopFraction(), threads=n) for n in (1, 3))
+    for name in ("tokens", "first_seen", "origins", "predicted_rows"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name

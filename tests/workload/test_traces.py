@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support.trace_files import TOY, save_npz, toy_requests, write_tree
 
+from archsim.engine.run_demand import build_run_demand
 from archsim.specs.loading.library import load_model
 from archsim.workload import open_trace
-from archsim.workload.demand import build_demand
 from archsim.workload.formats import readers
 from archsim.workload.trace import Trace
 
@@ -92,7 +92,7 @@ def test_phase_follows_from_the_iteration(tmp_path):
     without = open_trace(save_npz(tmp_path / "a.npz", requests, [1, 2, 3, 4]), TOY)
     phase = (np.concatenate([iteration for _, iteration in requests.values()]) > 0).astype(np.int8)
     given = open_trace(save_npz(tmp_path / "b.npz", requests, [1, 2, 3, 4], phase=phase), TOY)
-    one, other = build_demand(without, 2, 9, 0), build_demand(given, 2, 9, 0)
+    one, other = build_run_demand(without, 2, 9, 0), build_run_demand(given, 2, 9, 0)
     assert np.array_equal(one.tokens, other.tokens) and one.has_prefill == other.has_prefill is True
 
 

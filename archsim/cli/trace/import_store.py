@@ -21,6 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     add_store_out(parser)
     parser.add_argument("--model", metavar="NAME", help="model by name or file (default: the one that SRC names)")
+    parser.add_argument("--reader", metavar="MODULE:FUNCTION", help="a format of your own (docs/traces.md)")
     parser.add_argument(
         "--on-error",
         choices=("stop", "skip"),
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     try:
         with import_watcher() as watcher:
-            report = import_sources(sources, out, model, jobs, args.on_error, watcher, args.replace)
+            report = import_sources(sources, out, model, jobs, args.on_error, watcher, args.replace, args.reader)
     except KeyboardInterrupt:
         print("\ninterrupted; what has been read is kept: the same command resumes", file=sys.stderr)
         return INTERRUPTED

@@ -26,7 +26,7 @@ def _pass_hbm(machine, tally, load, die, n_bytes, held):
 
 @outer
 def _pass_route(machine, tally, load, what, src, dst, n_bytes, held):
-    """A message over the mesh. Requests take part in sharing only where they hold links."""
+    """A message over the fabric. Requests take part in sharing only where they hold links."""
     hops, route = machine.hops[src, dst], route_group(machine, src, dst)
     tally.hops[what, 0] += hops
     tally.hops[what, 1] += hops * n_bytes

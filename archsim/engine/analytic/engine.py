@@ -1,12 +1,12 @@
 """The analytical engine: the event engine with another kernel.
 
-Plans, cp_en bits, work, copies and decisions are those of ``archsim.engine.loop``, from the same functions; a step takes as long as
+Plans, cp_en bits, work, copies and decisions are those of ``archsim.engine.engine``, from the same functions; a step takes as long as
 its walk (``archsim.engine.analytic.walk``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,18 +14,19 @@ from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.count import count_step
 from archsim.engine.analytic.slices import ARRAYS, HBMS
 from archsim.engine.analytic.walk import Walked, walk_step
-from archsim.engine.loop import EventEngine
+from archsim.engine.engine import EventEngine
 from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, Tally, Work
+from archsim.specs.scenario import Scenario
 from microarch.blocks.request import State
 
 PHASES = 3  # rows of the loads, see archsim.engine.analytic.count
 
 
 class WalkKernel:
-    """Runs steps by walking them. ``watch(work, walked, loads)``, if there is one, sees each of them."""
+    """Runs steps by walking them."""
 
-    def __init__(self, machine: Machine, contention: str, watch: Callable[[Work, Walked, np.ndarray], None] | None = None):
-        self._machine, self._contention, self._watch = machine, contention, watch
+    def __init__(self, machine: Machine, contention: str):
+        self._machine, self._contention = machine, contention
         self._loads = np.zeros((PHASES, machine.resources))
 
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
@@ -33,8 +34,6 @@ class WalkKernel:
         walked = walk_step(self._machine, work, memory, self._contention)
         count_step(self._machine, work, walked.fetches, tally, self._loads, self._contention == "reserved")
         self._explain(work, walked, tally)
-        if self._watch:
-            self._watch(work, walked, self._loads)
         return begin_ns + walked.ns
 
     def _explain(self, work: Work, walked: Walked, tally: Tally) -> None:
@@ -63,12 +62,11 @@ class WalkKernel:
 
 
 class AnalyticalEngine(EventEngine):
-    """One run, as ``EventEngine``; ``watch`` as in ``WalkKernel``."""
+    """One run, as ``EventEngine``."""
 
-    def __init__(self, system, model, policy_spec, assumptions, demand, routing=None, watch=None):
-        self._watch = watch
-        super().__init__(system, model, policy_spec, assumptions, demand, routing)
+    def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None):
+        super().__init__(scenario, layer_ids)
         self.tally.resources["wait_ns"] = np.nan  # a booking does not tell who waited
 
-    def _build_kernel(self, assumptions) -> WalkKernel:
-        return WalkKernel(self.machine, assumptions.contention, self._watch)
+    def _build_kernel(self) -> WalkKernel:
+        return WalkKernel(self.machine, self.scenario.assumptions.contention)

@@ -4,7 +4,8 @@ The rules are those of the published simulator (design notes, machine section 4)
 ``microarch.blocks.request``) has an earliest time and a group of resources. When it is created and none of them is claimed,
 it claims them and will start when the last of them falls free; otherwise it waits in the queue of each. Stages are
 processed in order of start; processing creates the successors, gives the resources up at once (they fall free at the
-stage's end) and offers each to the first that waits for it.
+stage's end) and offers each to the first that waits for it. A look-up chooses the whole way of its slice: where the home is
+asked, whether its LLC has the slice is seen then, not when the request arrives.
 
 Rows of the pool stay until the step ends; they are also the log from which timelines are drawn.
 """
@@ -15,7 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.engine.event.heaps import calendar_pop, calendar_push, queue_pop, queue_push
+from archsim.engine.event.heaps import (
+    BOOKING,
+    bookings_pop,
+    bookings_push,
+    calendar_pop,
+    calendar_push,
+    queue_pop,
+    queue_push,
+)
 from archsim.engine.event.steplog import step_log
 from archsim.engine.state import (
     COMBINE,
@@ -41,7 +50,7 @@ from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN, UNIT
 from microarch.blocks.request import Event, State, Unit
 from microarch.blocks.state_machine import codes
-from microarch.fabric.mesh import Mesh
+from microarch.fabric.fabric import Fabric
 
 LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COPY, ACT_READ, ACT_MOVE, ACT_WRITE, DONE = (
     codes(State)
@@ -69,6 +78,7 @@ STAGE = np.dtype(
         ("event", "i8"),  # microarch.blocks.request.Event that ended it, set when processed
         ("priority", "i8"),  # 1 where the expert's home is another die (published simulator)
         ("admitted", "i8"),  # 1 once it has claimed its resources
+        ("home_hit", "i8"),  # of a look-up: 1 if the home's LLC has the slice; the request goes there, else to the HBM
     ],
     align=True,
 )
@@ -81,7 +91,7 @@ class Pool(NamedTuple):
     stages: np.ndarray  # STAGE[stage]
     claims: np.ndarray  # CLAIM[resource]
     queue: np.ndarray  # int64[resource, waiting]: heaps of the stages that wait
-    calendar: np.ndarray  # int64[stage]: heap of admitted stages
+    calendar: np.ndarray  # BOOKING[stage]: heap of admitted stages
     offers: np.ndarray  # int64[resource]: heap of the stages that are offered something
     count: np.ndarray  # int64[3]
 
@@ -103,7 +113,7 @@ def new_pool(resources: int, stages: int, waiting: int) -> Pool:
         stages=np.zeros(stages, STAGE),
         claims=np.zeros(resources, CLAIM),
         queue=np.zeros((resources, waiting), np.int64),
-        calendar=np.zeros(stages, np.int64),
+        calendar=np.zeros(stages, BOOKING),
         offers=np.zeros(resources + 1, np.int64),
         count=np.zeros(3, np.int64),
     )
@@ -122,7 +132,8 @@ def _admit(s, stage):
     if binding >= 0:
         s.tally.resources[binding].wait_ns += start - row.time
     row.time, row.cause, row.admitted = start, cause, 1
-    s.pool.count[BOOKED] = calendar_push(s.pool.calendar, s.pool.count[BOOKED], stage, s.pool.stages)
+    booking = start, row.tie, stage
+    s.pool.count[BOOKED] = bookings_push(s.pool.calendar, s.pool.count[BOOKED], booking, s.pool.stages)
 
 
 @inner
@@ -177,7 +188,7 @@ def _duration(s, fixed_ns, n_bytes, bytes_per_ns):
 
 @inner
 def _cross(s, what, src, dst, n_bytes):
-    """Duration of a message over the mesh, which is counted."""
+    """Duration of a message over the fabric, which is counted."""
     hops = s.machine.hops[src, dst]
     s.tally.hops[what, 0] += hops
     s.tally.hops[what, 1] += hops * n_bytes
@@ -194,6 +205,7 @@ def _serve_slice(s, row):
     if kind == LOOKUP:
         event = atu.look_up(memory.llc_tags, memory.copies, entry, key)
         s.tally.llc_hits[0] += event == HIT
+        row.home_hit = llc.holds(memory.llc_tags, entry.home, entry.expert, key)
         latency = machine.llc_hit_ns if event == HIT else machine.llc_miss_ns
         if event != HIT and not atu.knows(memory.atu, entry, key // SLICES):
             latency += machine.hbm_latency_ns
@@ -204,8 +216,7 @@ def _serve_slice(s, row):
         return SERVED, duration, entry.read_bytes
     if kind == REQUEST:
         duration = _cross(s, REQUESTS, entry.die, entry.home, machine.request_bytes)
-        hit = llc.holds(memory.llc_tags, entry.home, entry.expert, key)
-        return (HIT if hit else MISS), duration, machine.request_bytes
+        return (HIT if s.pool.stages[row.parent].home_hit else MISS), duration, machine.request_bytes
     if kind == REMOTE_LLC:
         s.tally.llc_hits[1] += 1
         return SERVED, machine.llc_hit_ns, n_bytes
@@ -407,7 +418,8 @@ def run_step(s, begin_ns):
     _start_all(s, begin_ns)
     end, last = begin_ns, NOBODY
     while s.pool.count[BOOKED] > 0:
-        stage, s.pool.count[BOOKED] = calendar_pop(s.pool.calendar, s.pool.count[BOOKED], s.pool.stages)
+        booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.pool.stages)
+        stage = booking[2]
         _process(s, stage)
         if s.pool.stages[stage].end > end:
             end, last = s.pool.stages[stage].end, stage
@@ -420,7 +432,7 @@ def run_step(s, begin_ns):
 class ReservedKernel:
     """The strategy ``contention: reserved``: runs steps, keeping one pool that grows as steps need."""
 
-    def __init__(self, machine: Machine, mesh: Mesh, assumptions):
+    def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
         self._total_order = assumptions.ties == "sequence"
         self.pool = new_pool(machine.resources, 0, 0)

@@ -80,7 +80,7 @@ from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN
 from microarch.blocks.request import Event, State
 from microarch.blocks.state_machine import codes
-from microarch.fabric.mesh import Mesh
+from microarch.fabric.fabric import Fabric
 
 LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COPY, ACT_READ, ACT_MOVE, ACT_WRITE, DONE = (
     codes(State)
@@ -469,12 +469,12 @@ def run_round_robin(s, ports):
 class SharedKernel:
     """The strategy ``contention: shared``: runs steps, keeping one network, and one pool that grows as steps need."""
 
-    def __init__(self, machine: Machine, mesh: Mesh, assumptions):
+    def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
         self._queued = assumptions.source == "queued"
-        self._net = flow_network(machine, mesh)
+        self._net = flow_network(machine, fabric)
         if assumptions.arbitration == "round_robin":
-            self._run_step, self._ports = run_round_robin, build_ports(self._net, port_ranks(mesh))
+            self._run_step, self._ports = run_round_robin, build_ports(self._net, port_ranks(fabric))
         else:
             self._run_step, self._ports = run_fair, ()
         self._metered = np.zeros(machine.dies + machine.link_resources)

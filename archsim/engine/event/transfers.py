@@ -17,10 +17,9 @@ from archsim.base.kernels import inner, outer
 from archsim.engine.event.heaps import calendar_pop, calendar_push
 from archsim.engine.network.flows import SPENT
 from archsim.engine.network.network import FlowNetwork, build_network, enter, leave
-from archsim.engine.network.round_robin import UNCOUPLED, xy_rank
+from archsim.engine.network.round_robin import UNCOUPLED, rank_links
 from archsim.engine.state import UNITS, Machine
-from microarch.fabric.mesh import Mesh
-from microarch.fabric.topology import link_rank
+from microarch.fabric.fabric import Fabric
 
 NOBODY = np.int64(-1)
 STAGES, TIMERS, WAITING, FLOWS = np.arange(4)  # counters: rows used, timers created, timers waiting, flows under way
@@ -108,41 +107,41 @@ class Traffic(NamedTuple):
     queued: bool  # source: queued
 
 
-def flow_network(machine: Machine, mesh: Mesh) -> FlowNetwork:
+def flow_network(machine: Machine, fabric: Fabric) -> FlowNetwork:
     """The network of HBMs (first) and links with all groups of flows.
 
     Groups: HBM of a die; then by pair (source · dies + target) slices from an HBM, slices from an LLC, hidden vectors
     (from HBM to HBM).
     """
-    dies = mesh.dies
-    own = [[die] for die in range(dies)]
-    from_llc, from_hbm, hidden = [], [], []
-    for src in range(dies):
-        for dst in range(dies):
-            links = dies + mesh.route(src, dst)
-            from_llc.append(links)
-            from_hbm.append(np.concatenate([[src], links]))
-            hidden.append([src] if src == dst else np.concatenate([[src], links, [dst]]))
-    routes = [*own, *from_hbm, *from_llc, *hidden]
-    route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
+    dies = fabric.dies
+    src, dst = np.divmod(np.arange(dies * dies), dies)
+    away = src != dst
+    from_llc = dies + fabric.route_links
+    from_hbm = np.insert(from_llc, fabric.route_ptr[:-1], src)
+    behind = fabric.route_ptr[1:] + np.arange(1, dies * dies + 1)  # end of every route of from_hbm
+    hidden = np.insert(from_hbm, behind[away], dst[away])
+    length = np.diff(fabric.route_ptr)
+    lengths = np.concatenate([np.ones(dies, np.int64), length + 1, length, length + 1 + away])
+    route_ptr = np.concatenate([[0], np.cumsum(lengths)])
+    routes = np.concatenate([np.arange(dies), from_hbm, from_llc, hidden])
     capacity = np.concatenate([np.full(dies, machine.hbm_bytes_per_ns), machine.link_rates])
-    return build_network(capacity, route_ptr, np.concatenate(routes))
+    return build_network(capacity, route_ptr, routes)
 
 
-def port_ranks(mesh: Mesh) -> np.ndarray:
+def port_ranks(fabric: Fabric) -> np.ndarray:
     """int32[resource] for ``archsim.engine.network.round_robin``: HBMs are uncoupled, links rise along every route.
 
-    Raises ArchsimError for a topology whose routes wait for each other in a circle: what routers that serve ports in turn do
+    Raises ArchsimError for a fabric whose routes wait for each other in a circle: what routers that serve ports in turn do
     there depends on their buffers, which are not modelled.
     """
     try:
-        links = xy_rank(mesh) if mesh.topology == "mesh" else link_rank(mesh)
+        links = rank_links(fabric)
     except ValueError:
         raise ArchsimError(
-            f"arbitration: round_robin has no steady state on topology {mesh.topology} of {mesh.x} × {mesh.y} dies, whose routes "
-            "wait for each other in a circle; use arbitration: fair"
+            f"arbitration: round_robin has no steady state on a fabric of {fabric.name}, whose routes wait for each other in a circle; "
+            "use arbitration: fair"
         ) from None
-    return np.concatenate([np.full(mesh.dies, UNCOUPLED), links]).astype(np.int32)
+    return np.concatenate([np.full(fabric.dies, UNCOUPLED), links]).astype(np.int32)
 
 
 def new_pool(machine: Machine, chains: int, moves: int) -> Pool:

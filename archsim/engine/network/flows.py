@@ -1,30 +1,32 @@
-"""When concurrent transfers over a mesh finish: `simulate_flows`.
+"""When concurrent transfers over a fabric finish: `simulate_flows`.
 
-A transfer takes the links of its XY route from its start on and moves at the rate that contention leaves it; the
-latency of its hops is added once, at the end. Rates are constant between events (a start or an end), so a transfer's
-end is known as soon as its rate is, and only those whose rate changes are looked at again.
+A transfer takes the links of its route from its start on and moves at the rate that contention leaves it; the latency
+of its links is added once, at the end. Rates are constant between events (a start or an end), so a transfer's end is
+known as soon as its rate is, and only those whose rate changes are looked at again.
 
 Under ``shared`` contention rates come from `fair` or `round_robin`. Under ``reserved`` a transfer holds every
-undirected mesh edge of its path, exclusively, from its begin to its end; transfers are booked in the order of
-(start, index), each at the earliest time at which all its edges have fallen free, as in the published simulator.
+undirected edge of its route, exclusively, from its begin to its end; transfers are booked in the order of (start,
+index), each at the earliest time at which all its edges are free, as in the published simulator.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from archsim.base.kernels import inner, kernel
 from archsim.engine.network.fair import fair_rates
 from archsim.engine.network.network import STAMP, build_network, enter, leave
-from archsim.engine.network.round_robin import build_ports, round_robin_rates, xy_rank
-from microarch.fabric.mesh import Mesh, build_mesh
+from archsim.engine.network.round_robin import build_ports, rank_links, round_robin_rates
+from microarch.fabric.fabric import NS_PER_S, Fabric, Graph
+from microarch.fabric.grid import build_mesh
+from microarch.fabric.routes import narrowest, per_route
 
 CONTENTIONS = ("shared", "reserved")
 ARBITRATIONS = ("fair", "round_robin")
 SPENT = 1e-12  # a transfer with less than this part of its bytes left is over
-NS_PER_S = 1e9
 RUN = np.dtype(
     [
         ("rate", "f8"),  # bytes/ns
@@ -35,39 +37,73 @@ RUN = np.dtype(
 )
 
 
-def simulate_flows(mesh, flows, link_bytes_per_s, hop_ns, contention="shared", arbitration="fair",
-                   die_port_bytes_per_s=None) -> np.ndarray:
-    """Finish times, float64[n] in ns, of n transfers over an X × Y mesh with XY routing and full-duplex links.
+def simulate_flows(
+    fabric: tuple[int, int] | Graph,
+    flows: Iterable[Sequence[float]],
+    link_bytes_per_s: float | None = None,
+    hop_ns: float | None = None,
+    contention: str = "shared",
+    arbitration: str = "fair",
+    die_port_bytes_per_s: float | None = None,
+) -> np.ndarray:
+    """Finish times, float64[flow] in ns, of transfers that share the links of a fabric.
 
-    ``mesh``: (x, y); die = x + X·y. ``flows``: rows (src, dst, size_bytes, start_ns). ``link_bytes_per_s``: bandwidth
-    of one direction of a link. ``die_port_bytes_per_s``: what a die can inject, and eject, in all; None: no limit.
-    ``contention``: 'shared' | 'reserved'. ``arbitration`` ('fair' | 'round_robin') applies to 'shared' only.
+    fabric: an X × Y mesh as ``(x, y)`` (die = x + X·y, XY routes), a ``Graph``, or a ``Fabric``, whose links have
+    bandwidths and latencies of their own (``archsim.engine.fabric.build_fabric(system, "row_major")``). Links are full
+    duplex. flows: rows (src, dst, size_bytes, start_ns), dies and real numbers. link_bytes_per_s, hop_ns: bandwidth of
+    one direction of a link, and the latency that every link adds to a route; for a ``Fabric`` they may be left out, or
+    replace its own. contention: ``shared``, transfers share the links of their routes; ``reserved``, a transfer has its
+    route to itself, both ways. arbitration: of ``shared``. ``fair``: rates are max-min fair over transfers.
+    ``round_robin``: routers serve their input ports in turn, which favours sources near the destination.
+    die_port_bytes_per_s: what a die can inject, and eject, in all; None: no limit.
 
-    A transfer that meets no other finishes at start + hops · hop_ns + size / bandwidth, with the lesser bandwidth of
-    link and die port. One of size 0 takes the latency alone. One from a die to itself uses no link and meets no other:
-    it finishes at start + size / die port, or at its start if the ports have no limit.
+    A transfer that meets no other finishes at start + latency of its route + size / bandwidth, with the least bandwidth
+    of links and die port. One of size 0 takes the latency alone. One from a die to itself uses no link and meets no
+    other: it finishes at start + size / die port, or at its start if the ports have no limit.
 
-    Raises ValueError for an unknown name, a bandwidth that is not positive, a size, start or hop time that is negative
-    or not finite, or a die outside the mesh; the message names the flow by its index.
+    Raises ValueError for an unknown name, a bandwidth that is missing or not positive, a size, start or hop time that
+    is negative or not finite, a die outside the fabric (the message names the flow by its index), and ``round_robin``
+    on a fabric whose routes wait for each other in a circle.
+
+    >>> simulate_flows((3, 1), [(0, 2, 1000, 0), (1, 2, 1000, 0)], 1e9, 20.0).tolist()
+    [2040.0, 2020.0]
     """
     _check_name("contention", contention, CONTENTIONS)
     _check_name("arbitration", arbitration, ARBITRATIONS)
-    link = _bytes_per_ns("link_bytes_per_s", link_bytes_per_s)
     port = math.inf if die_port_bytes_per_s is None else _bytes_per_ns("die_port_bytes_per_s", die_port_bytes_per_s)
-    if not (math.isfinite(hop_ns) and hop_ns >= 0):
-        raise ValueError(f"hop_ns {hop_ns!r}: expected a finite number that is not negative")
-    geometry = build_mesh(*mesh)
-    src, dst, size, start = _flow_columns(flows, geometry.dies)
-    latency = geometry.hops[src, dst] * float(hop_ns)
-    alone = np.where(src == dst, port, min(link, port))
+    graph = fabric if isinstance(fabric, Graph) else build_mesh(*fabric)
+    link_bytes_per_ns, link_ns = _link_properties(graph, link_bytes_per_s, hop_ns)
+    rates, latencies = (np.broadcast_to(each, graph.links).astype(np.float64) for each in (link_bytes_per_ns, link_ns))
+    src, dst, size, start = _flow_columns(flows, graph.dies)
+    latency = per_route(graph, latencies)[src, dst]
+    alone = np.minimum(narrowest(graph, rates, here=math.inf)[src, dst], port)
     if contention == "reserved":
-        return _reserved(geometry, src, dst, start, latency, size / alone)
+        return _reserved(graph, src, dst, start, latency, size / alone)
     finish = start + latency + size / alone
     meets = np.flatnonzero((src != dst) & (size > 0))
     if len(meets):
-        finish[meets] = _shared(geometry, src[meets], dst[meets], size[meets], start[meets], latency[meets],
-                                link, port, arbitration)
+        finish[meets] = _shared(
+            graph, src[meets], dst[meets], size[meets], start[meets], latency[meets], rates, port, arbitration
+        )
     return finish
+
+
+def _link_properties(
+    graph: Graph, link_bytes_per_s: float | None, hop_ns: float | None
+) -> tuple[float | np.ndarray, float | np.ndarray]:
+    """(bytes/ns, ns) of links: those given, else the fabric's own."""
+    if hop_ns is not None and not (math.isfinite(hop_ns) and hop_ns >= 0):
+        raise ValueError(f"hop_ns {hop_ns!r}: expected a finite number that is not negative")
+    name = "link_bytes_per_s"
+    rates = _own(graph, name).link_bytes_per_ns if link_bytes_per_s is None else _bytes_per_ns(name, link_bytes_per_s)
+    return rates, _own(graph, "hop_ns").link_ns if hop_ns is None else float(hop_ns)
+
+
+def _own(graph: Graph, missing: str) -> Fabric:
+    """The graph, where its links have bandwidths and latencies."""
+    if not isinstance(graph, Fabric):
+        raise ValueError(f"{missing} is missing; only a Fabric has bandwidths and latencies of its own")
+    return graph
 
 
 def _check_name(what, name, valid):
@@ -103,22 +139,22 @@ def _refuse(bad, values, what, expected):
         raise ValueError(f"flow {i}: {what} {values[i]:g}: expected {expected}")
 
 
-def _reserved(mesh: Mesh, src, dst, start, latency, transfer) -> np.ndarray:
+def _reserved(graph: Graph, src, dst, start, latency, transfer) -> np.ndarray:
     """Finish times when a path is held as a whole for ``latency + transfer: float64[n]`` ns."""
-    free = np.zeros(mesh.edges)
+    free = np.zeros(graph.edges)
     finish = np.empty(len(start))
     for i in np.argsort(start, kind="stable"):
-        edges = mesh.link_edge[mesh.route(src[i], dst[i])]
+        edges = graph.link_edge[graph.route(src[i], dst[i])]
         begin = max(start[i], free[edges].max(initial=0.0))
         finish[i] = begin + latency[i] + transfer[i]
         free[edges] = finish[i]
     return finish
 
 
-def _shared(mesh: Mesh, src, dst, size, start, latency, link, port, arbitration) -> np.ndarray:
+def _shared(graph: Graph, src, dst, size, start, latency, rates, port, arbitration) -> np.ndarray:
     """Finish times of flows that take links. Groups are the distinct (src, dst), ascending."""
-    pairs, group = np.unique(src * mesh.dies + dst, return_inverse=True)
-    net, rank = _mesh_network(mesh, pairs, link, port)
+    pairs, group = np.unique(src * graph.dies + dst, return_inverse=True)
+    net = _network(graph, pairs, rates, port)
     order = np.argsort(start, kind="stable")
     runs = np.zeros(len(size), RUN)
     runs["left"], runs["takes"] = size, np.inf
@@ -127,26 +163,33 @@ def _shared(mesh: Mesh, src, dst, size, start, latency, link, port, arbitration)
     if arbitration == "fair":
         _run_fair(net, (), *flows)
     else:
-        _run_round_robin(net, build_ports(net, rank), *flows)
+        _run_round_robin(net, build_ports(net, _port_rank(graph, port)), *flows)
     return finish
 
 
-def _mesh_network(mesh: Mesh, pairs, link, port):
-    """Network over the routes of ``pairs: int64[group]`` (src · dies + dst), and the rank of its resources.
+def _network(graph: Graph, pairs, rates, port):
+    """Network over the routes of ``pairs: int64[group]`` (src · dies + dst).
 
-    Resources: links as in the mesh; with a port limit also injection (links + die) and ejection (links + dies + die).
+    Resources: links as in the graph; with a port limit also injection (links + die) and ejection (links + dies + die).
     """
-    dies, links, rank = mesh.dies, mesh.links, xy_rank(mesh)
-    routes = [mesh.route(*divmod(int(pair), dies)) for pair in pairs]
-    if math.isinf(port):
-        capacity = np.full(links, link)
-    else:
-        capacity = np.repeat([link, port], [links, 2 * dies])
-        rank = np.concatenate([rank + 1, np.repeat([0, rank.max(initial=0) + 2], dies)])
-        routes = [np.concatenate([[links + pair // dies], route, [links + dies + pair % dies]])
-                  for pair, route in zip(pairs, routes, strict=True)]
+    dies, links = graph.dies, graph.links
+    routes = [graph.route(*divmod(int(pair), dies)) for pair in pairs]
+    if not math.isinf(port):
+        rates = np.concatenate([rates, np.full(2 * dies, port)])
+        routes = [
+            np.concatenate([[links + pair // dies], route, [links + dies + pair % dies]])
+            for pair, route in zip(pairs, routes, strict=True)
+        ]
     route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
-    return build_network(capacity, route_ptr, np.concatenate(routes)), rank
+    return build_network(rates, route_ptr, np.concatenate(routes))
+
+
+def _port_rank(graph: Graph, port) -> np.ndarray:
+    """Rank of the resources of `_network`: injection, links along every route, ejection."""
+    rank = rank_links(graph)
+    if math.isinf(port):
+        return rank
+    return np.concatenate([rank + 1, np.repeat([0, rank.max(initial=0) + 2], graph.dies)])
 
 
 @kernel

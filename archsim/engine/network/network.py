@@ -90,7 +90,8 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
         raise ValueError("every capacity must be positive and finite")
     n_resources, n_groups, n_positions = len(capacity), len(route_ptr) - 1, len(route_resources)
     route_group = np.repeat(np.arange(n_groups), np.diff(route_ptr))
-    if len(np.unique(route_group * n_resources + route_resources)) < n_positions:
+    passed = np.sort(route_group * n_resources + route_resources)
+    if (passed[1:] == passed[:-1]).any():
         raise ValueError("a route passes the same resource twice")
 
     resources, groups = np.zeros(n_resources, RESOURCE), np.zeros(n_groups + 1, GROUP)

@@ -40,6 +40,8 @@ import numpy as np
 
 from archsim.base.kernels import inner, outer
 from archsim.engine.network.network import COMPONENT_GROUPS, STAMP, FlowNetwork, touched_component
+from microarch.fabric.fabric import Graph
+from microarch.fabric.routes import link_rank
 
 UNCOUPLED = -1
 KEPT = 0.6  # part of the old limit that damping keeps
@@ -81,12 +83,22 @@ class Ports(NamedTuple):
     source: np.ndarray
 
 
-def xy_rank(mesh) -> np.ndarray:
-    """int32[link]: an order of the mesh's links along which every XY route rises, from 0."""
+def rank_links(graph: Graph) -> np.ndarray:
+    """int32[link]: an order of the links along which every route rises, from 0.
+
+    Raises ValueError where routes wait for each other in a circle: what routers that serve ports in turn do there depends on their
+    buffers, which are not modelled.
+    """
+    return xy_rank(graph) if graph.kind == "mesh" else link_rank(graph)
+
+
+def xy_rank(mesh: Graph) -> np.ndarray:
+    """int32[link]: an order of a mesh's links along which every XY route rises, from 0."""
+    x, y = (int(place.max()) + 1 for place in (mesh.x_of, mesh.y_of))
     step_x = mesh.x_of[mesh.link_dst] - mesh.x_of[mesh.link_src]
     step_y = mesh.y_of[mesh.link_dst] - mesh.y_of[mesh.link_src]
-    along_x = np.where(step_x > 0, mesh.x_of[mesh.link_src], mesh.x - 1 - mesh.x_of[mesh.link_src])
-    along_y = mesh.x + np.where(step_y > 0, mesh.y_of[mesh.link_src], mesh.y - 1 - mesh.y_of[mesh.link_src])
+    along_x = np.where(step_x > 0, mesh.x_of[mesh.link_src], x - 1 - mesh.x_of[mesh.link_src])
+    along_y = x + np.where(step_y > 0, mesh.y_of[mesh.link_src], y - 1 - mesh.y_of[mesh.link_src])
     return np.where(step_x != 0, along_x, along_y).astype(np.int32)
 
 

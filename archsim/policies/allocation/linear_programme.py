@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.policies.allocation.rules import SLICES, Effort, Plan, StepView
+from archsim.policies.placement.placement import nearest_holders
 
 LEAST_SHARE = 1e-6  # of an expert's tokens; less is rounding of the solver
 # What a ns on a link costs beside the time of the fullest resource: among plans that are about as fast, the one that fetches least.
@@ -23,7 +24,7 @@ class _Choices(NamedTuple):
 
     row: np.ndarray  # int64[choice] place of the expert among the active ones
     die: np.ndarray  # int64[choice]
-    weights: np.ndarray  # int64[choice, 3] HBM of the die, HBM of the home, link
+    weights: np.ndarray  # int64[choice, 3] HBM of the die, HBM of the holder, link
     weights_ns: np.ndarray  # float64[choice, 3]: as soon as the die runs any token
     array: np.ndarray  # int64[choice]
     array_ns: np.ndarray  # float64[choice]: for all tokens
@@ -48,12 +49,14 @@ def lp(step: StepView) -> Plan:
 
 
 def _choices(step: StepView, active: np.ndarray) -> _Choices:
-    """Candidates: home, its neighbours, and dies that hold all slices."""
+    """Candidates: holders, neighbours of the home, and dies that have copies of all slices; each reads from the nearest holder."""
     costs, dies = step.costs, len(step.hops)
     home, copied = step.home[active].astype(np.int64), step.copied_slices[active].astype(np.int64)
-    row, die = np.nonzero((step.hops[home] <= 1) | (copied == SLICES))
-    source, here = home[row], np.where(home[row] == die, 0, copied[row, die])
-    away = np.where(source == die, SLICES, SLICES - here)  # slices that the home reads
+    held = step.holders[active]
+    row, die = np.nonzero((step.hops[home] <= 1) | (copied == SLICES) | held)
+    source = nearest_holders(held[row], die, step.hops).astype(np.int64)
+    here = np.where(source == die, 0, copied[row, die])
+    away = np.where(source == die, SLICES, SLICES - here)  # slices that the holder reads
     slice_ns = costs.slice_bytes / costs.hbm_bytes_per_ns
     link_ns = np.where(source == die, 0.0, away * costs.slice_bytes / costs.link_bytes_per_ns)
     links = 2 * dies + source * dies + die
@@ -126,9 +129,11 @@ def _divide(tokens: int, share: np.ndarray) -> np.ndarray:
 
 
 def _give(choices: _Choices, load: np.ndarray, option: np.ndarray, part: np.ndarray) -> None:
-    """Add what an expert loads that runs on the dies of ``option``, each a part of its tokens. Its home reads a slice once."""
+    """Add what an expert loads that runs on the dies of ``option``, each a part of its tokens. A holder reads a slice once."""
     np.add.at(load, choices.weights[option][:, [0, 2]], choices.weights_ns[option][:, [0, 2]])
-    load[choices.weights[option[0], 1]] += choices.weights_ns[option, 1].max()
+    sources, read_ns = choices.weights[option, 1], choices.weights_ns[option, 1]
+    for source in np.unique(sources):
+        load[source] += read_ns[sources == source].max()
     np.add.at(load, choices.array[option], part * choices.array_ns[option])
 
 

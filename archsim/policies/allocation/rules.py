@@ -8,7 +8,7 @@ name            rule
 =============== ===========================================================================================
 ``first_seen``  experts in order of first appearance in the demand, the i-th on die (i + offset) mod D;
                 weights are read from wherever they lie (published simulator's ``base``)
-``home``        every expert on its home die (expert parallelism, ``ep``)
+``home``        every expert on its home die, the first holder (expert parallelism, ``ep``)
 ``isca26``      blocks of tokens to the candidate that keeps the worse of {candidate, data source} lowest
                 (published simulator; Yu et al., ISCA 2026, algorithm 1)
 ``paper``       blocks of tokens to the candidate of lowest cost, hosts and dies within a distance of a host
@@ -45,10 +45,15 @@ class StepView(NamedTuple):
 
     tokens: np.ndarray  # int32[expert]
     first_seen: np.ndarray  # int16[expert] experts in order of first appearance, -1 behind the last
-    home: np.ndarray  # int32[expert]
+    home: np.ndarray  # int32[expert]: the first holder
     copied_slices: np.ndarray  # int8[expert, die] slices of the expert the die holds copies of
     hops: np.ndarray  # int32[die, die]
     costs: Costs
+    layer: int  # MoE layer of the run
+    step: int  # iteration
+    holders: np.ndarray  # bool[expert, die]: dies that hold the expert by placement, home and replicas
+    pair_ns: np.ndarray  # float64[die, die]: latency of the route from the first die to the second
+    pair_bytes_per_ns: np.ndarray  # float64[die, die]: bandwidth of its narrowest link
 
 
 class Effort(NamedTuple):
@@ -153,7 +158,7 @@ def _die_ns(load):
 
 @inner
 def _holds(step, expert, die):
-    return die == step.home[expert] or step.copied_slices[expert, die] > 0
+    return step.holders[expert, die] or step.copied_slices[expert, die] > 0
 
 
 @inner
@@ -228,7 +233,7 @@ def _nearest_host(step, expert, die):
     """Distance to the nearest die that holds the whole expert (0: this one does)."""
     nearest = step.hops[die, step.home[expert]]
     for host in range(len(step.hops)):
-        if step.copied_slices[expert, host] == SLICES:
+        if step.holders[expert, host] or step.copied_slices[expert, host] == SLICES:
             nearest = min(nearest, step.hops[die, host])
     return nearest
 

@@ -1,6 +1,6 @@
-"""Placement: the home die of every expert.
+"""Placement rules: pure functions ``(experts, dies, **parameters)`` that give the home die of every expert, int32[expert], in every layer.
 
-A placement is a pure function ``(experts, dies, **parameters) -> int32[expert]``, the same for every layer.
+A user's own may return a ``Placement`` instead (``archsim.policies.placement.placement``), with replicas and layers that differ.
 """
 
 from __future__ import annotations

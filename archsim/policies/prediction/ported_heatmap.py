@@ -2,7 +2,7 @@
 
 What the port cannot take in during a step is dropped, last requests first. The pairs of a step count from the next
 iteration on. When a counter is full, its whole row is halved: counts keep their order, and old ones fade (ageing).
-Compare ``archsim.workload.demand``, which takes every pair in at once (``heatmap_update: free``).
+Compare ``archsim.policies.prediction.free_heatmap``, which takes every pair in at once (``heatmap_update: free``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def cycles_per_transition(experts: int, top_k: int, port_bits: int) -> float:
 class PortedHeatmap:
     """Heatmaps of all layers of one run; iterations must be begun in order.
 
-    ``routing``: iterator of ``StepTokens`` in order of iteration. ``predictor``: as in ``archsim.workload.demand``.
+    ``routing``: iterator of ``StepTokens`` in order of iteration. ``predictor``: as in ``archsim.policies.prediction.heatmap``.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archsim.report.data import HOST_TIMES, Place, Report, Run
+from archsim.report.data import HOST_TIMES, Place, Report, RunRow
 from archsim.report.decision_cost import published_overhead
 from archsim.report.decision_cost.deciders import Family, clock, families, words
 from archsim.report.decision_cost.design_map import map_of
@@ -58,7 +58,7 @@ def section(report: Report) -> dict[str, Any] | None:
     return parts if any(parts.values()) else None
 
 
-def step_exposed_ns(report: Report, run: Run) -> float:
+def step_exposed_ns(report: Report, run: RunRow) -> float:
     """Mean exposed time of a decision."""
     return run["decision_exposed_ns"] / published_overhead.decisions_of(report, run)
 
@@ -91,7 +91,7 @@ def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
             }
 
 
-def _decided(run: Run, system: SystemSpec) -> str:
+def _decided(run: RunRow, system: SystemSpec) -> str:
     """The time that was given, or the distribution of those that were taken on the machine that ran archsim."""
     if system.decision.host.time_ns is not None:
         return scaled(system.decision.host.time_ns, TIME_UNITS)
@@ -155,7 +155,7 @@ def _where_hidden(overheads: dict[tuple[int, float], float]) -> str:
             fewest.setdefault(hz, lanes)
     if not fewest:
         least = min(overheads.values())
-        return f"It does not disappear: {_percent(least)} are left at the widest and fastest, most of it messages over the mesh."
+        return f"It does not disappear: {_percent(least)} are left at the widest and fastest, most of it messages over the fabric."
     designs = " or ".join(f"{lanes} {'lane' if lanes == 1 else 'lanes'} at {clock(hz)}" for hz, lanes in sorted(fewest.items()))
     return f"It disappears from {designs} on."
 
@@ -176,7 +176,7 @@ def _executor_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
             yield {"run": run, "machine": _executor_cell(report, run, run), "firmware": cells}
 
 
-def _executor_cell(report: Report, run: Run, machine: Run) -> dict[str, Any]:
+def _executor_cell(report: Report, run: RunRow, machine: RunRow) -> dict[str, Any]:
     fast, slow = machine.get("throughput_tokens_per_s"), run.get("throughput_tokens_per_s")
     return {
         "exposed": scaled(step_exposed_ns(report, run), TIME_UNITS),
@@ -207,7 +207,7 @@ def _table_rows(report: Report, family: Family, field: str) -> Iterator[dict[str
                 yield row | {"lead": family.lead, "first": name == ordered[0], "rows": len(ordered)}
 
 
-def _table_row(run: Run, value: int) -> dict[str, Any]:
+def _table_row(run: RunRow, value: int) -> dict[str, Any]:
     speedup = run.get("speedup_vs_base")
     copied = run["local_hbm_write_bytes"]
     return {
@@ -221,7 +221,7 @@ def _table_row(run: Run, value: int) -> dict[str, Any]:
     }
 
 
-def _runs_of_lead(report: Report, system: str) -> Iterator[Run]:
+def _runs_of_lead(report: Report, system: str) -> Iterator[RunRow]:
     """Runs of a system that do something other than base."""
     for place in _places(report, system):
         yield from (run for run in report.at(place) if run.policy != "base")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from archsim.report.data import Place, Report, Run
+from archsim.report.data import Place, Report, RunRow
 from archsim.report.decision_cost.deciders import Family, added_mm2, words
 from archsim.report.draw.svg import Axis, element, linear_axis, number, picture, text, title
 from archsim.report.figures import Panel, policy_class
@@ -22,7 +22,7 @@ MARGIN = 1.15  # of the area axis beyond the points
 class Point:
     """One configuration: a system and a strategy. ``mm2``: added area, ``speedup``: over base on the family's first system."""
 
-    run: Run
+    run: RunRow
     who: str
     executor: str
     mm2: float

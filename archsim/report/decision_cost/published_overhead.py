@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-from archsim.report.data import Report, Run
+from archsim.report.data import Report, RunRow
 from archsim.report.units import TIME_UNITS, factor, scaled, significant
 from archsim.specs.loading.library import load_system
 from archsim.specs.machine.system import SystemSpec
@@ -59,7 +59,7 @@ class Comparison:
         return "met" if self.kind == "met" else f"not met: {significant(self.away, 2)} points {self.kind}"
 
 
-def compare_run(report: Report, run: Run, system: SystemSpec) -> Comparison | None:
+def compare_run(report: Report, run: RunRow, system: SystemSpec) -> Comparison | None:
     """None where nothing was published for the wafer, model, batch and strategy."""
     known = published_as(system)
     if (known, run.place.model) not in PUBLISHED or run.policy not in POLICIES or run.batch not in BATCHES:
@@ -99,7 +99,7 @@ def misses(compared: Iterable[Comparison]) -> str:
     return "; ".join(parts)
 
 
-def decisions_of(report: Report, run: Run) -> int:
+def decisions_of(report: Report, run: RunRow) -> int:
     """How many steps of MoE layers a run had, each with a decision."""
     iterations = int(run["decode_steps"]) + (run["prefill_ns"] > 0)
     return max(1, iterations * report.layers_of(run))
@@ -134,4 +134,4 @@ def load_named(name: str) -> SystemSpec:
 
 
 def _hardware(system: SystemSpec) -> tuple:
-    return system.mesh, system.topology, system.hbm, system.d2d, system.llc, system.compute
+    return system.mesh, system.topology, system.fabric, system.hbm, system.d2d, system.llc, system.compute

@@ -7,10 +7,12 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.config_files import display, named_files
 from archsim.specs.loading.file_kinds import SPECS
 from archsim.specs.loading.library import load_model, load_system
+from archsim.specs.machine.fabric import LinkSpec
+from archsim.specs.machine.system import SystemSpec
 from archsim.specs.policies import PARTS, PRESETS, RULES, Parameter
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.specs.text.fields import Spec
-from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, format_quantity
+from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity
 from archsim.specs.text.yaml import read_yaml
 
 _WIDTH = 116
@@ -22,7 +24,9 @@ def listing(what: str) -> str:
 
 
 def summary(spec: Spec) -> str:
-    """What a valid file holds, in one line."""
+    """What a valid file holds, in one line; of a system, its links, too."""
+    if isinstance(spec, SystemSpec):
+        return "\n".join([f"ok, a valid system: {_counted(spec.dies, 'die')}, {spec.shape}", *_links(spec)])
     if not isinstance(spec, ExperimentSpec):
         return f"ok, a valid {next(name for name, kind in SPECS.items() if kind is type(spec))}"
     counts = {
@@ -36,6 +40,27 @@ def summary(spec: Spec) -> str:
     for each in counts.values():
         runs *= each
     return f"ok, {' × '.join(_counted(number, noun) for noun, number in counts.items())} = {_counted(runs, 'run')}"
+
+
+def _links(system: SystemSpec) -> list[str]:
+    """A line for every level, or class of links; of a list of edges only what they have in common."""
+    if system.fabric is not None:
+        sizes = [f"{level.text}{f' per {level.per}' if level.per else ''}" for level in system.fabric.levels]
+        links = [_link(system, level) for level in system.fabric.levels]
+        return [f"  level {n}, {size}: {link}" for n, (size, link) in enumerate(zip(sizes, links, strict=True))]
+    if system.topology.is_function:
+        return []
+    links = [_link(system, each) for each in system.topology.classes]
+    if len(set(links)) == 1:
+        return [f"  links: {links[0]}"]
+    return [f"  {name}: {link}" for name, link in zip(system.topology.class_names, links, strict=True)]
+
+
+def _link(system: SystemSpec, own: LinkSpec) -> str:
+    bandwidth = system.d2d.bandwidth_bytes_per_s if own.bandwidth_bytes_per_s is None else own.bandwidth_bytes_per_s
+    latency_ns = system.d2d.hop_latency_ns if own.hop_latency_ns is None else own.hop_latency_ns
+    law = f", law {own.law}" if own.law else ""
+    return f"{format_quantity(bandwidth, BANDWIDTH)}, {format_quantity(latency_ns, TIME)} a link{law}"
 
 
 def summary_of_sweep(plan: SweepPlan) -> str:
@@ -52,13 +77,13 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _systems() -> str:
-    rows = [("name", "mesh", "HBM", "capacity", "D2D", "compute", "dtype", "file")]
+    rows = [("name", "dies", "HBM", "capacity", "D2D", "compute", "dtype", "file")]
     for name, file in named_files("systems").items():
         system = load_system(name)
         rows.append(
             (
                 name,
-                f"{system.mesh.x} × {system.mesh.y}{'' if system.topology.name == 'mesh' else f' {system.topology.name}'}",
+                system.shape,
                 format_quantity(system.hbm.bandwidth_bytes_per_s, BANDWIDTH),
                 format_quantity(system.hbm.capacity_bytes, SIZE),
                 format_quantity(system.d2d.bandwidth_bytes_per_s, BANDWIDTH),

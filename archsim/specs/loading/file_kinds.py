@@ -8,7 +8,6 @@ from typing import Any
 
 from archsim.base.errors import SpecError
 from archsim.specs.assumptions import NamedSet
-from archsim.specs.calibration import CalibrationSpec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -16,6 +15,7 @@ from archsim.specs.sweeps.axes import SWEEP_KEY
 from archsim.specs.sweeps.explore import EXPLORE_KEY
 from archsim.specs.text.fields import Spec
 from archsim.specs.text.validation import keys_of
+from calibration.laws.tables import CalibrationSpec
 
 EXPERIMENT, TRAFFIC = "experiment", "traffic preset"
 # Kind → its class; files of traffic have none here, as archsim.workload reads them.

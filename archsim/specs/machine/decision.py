@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from archsim.base.errors import SpecError
-from archsim.specs.machine.host_path import calibrated_path
+from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.text.fields import KeyProblem, Spec, count, number
 from archsim.specs.text.quantities import BANDWIDTH, CLOCK, TIME, Dimension, format_quantity, quantity
 
@@ -119,8 +119,10 @@ class HostSpec(Spec):
         wanted = [key for key, (field, _) in _PATH.items() if key not in given and field not in given]
         if not wanted:
             raise KeyProblem(("calibration",), f"{', '.join(_PATH)} are all given; leave out what the calibration is to give")
+        from calibration.laws.laws import Laws
+
         try:
-            path = calibrated_path(name)
+            path = Laws(calibration_named(name)).host_path()
         except SpecError as error:
             raise KeyProblem(("calibration",), str(error)) from None
         lacking = {key: path.missing[key] for key in wanted if key in path.missing}

@@ -1,38 +1,99 @@
-"""How the dies of a system are linked: the name of a topology, and links that differ from the system's ``d2d``.
+"""How the dies of a system are linked: a topology by name, levels, or a user's own function; classes of links.
 
 In YAML a name (``topology: torus``), or a mapping::
 
     topology: {name: mesh, vertical: {bandwidth: 1 TB/s, hop_latency: 80 ns}}      # as rows and columns of a SoW
     topology: {name: edges, edges: [[0, 1], {dies: [1, 2], bandwidth: 4 TB/s}]}
+    topology: {name: "package.module:function", dies: 12, params: {radix: 4}}
 
-What each name means, its routes and the order of its classes of links: ``microarch.fabric.topology``.
+or levels, from the innermost on, whose counts multiply (this one has 32 dies)::
+
+    fabric:
+      levels:
+        - {switch: 8, bandwidth: 450 GB/s, hop_latency: 0.3 us, law: h100/intra_node}
+        - {switch: 4, per: gpu, bandwidth: 50 GB/s, hop_latency: 2 us}
+
+What each name means, its routes and the order of its classes of links: ``microarch.fabric.topology``,
+``microarch.fabric.levels`` and, for functions, ``microarch.fabric.own``.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
+from math import prod
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_serializer, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
+from archsim.base.nearest import did_you_mean
+from archsim.specs.loading.config_files import known_calibration
+from archsim.specs.policies import import_function
 from archsim.specs.text.fields import KeyProblem, Spec, count
 from archsim.specs.text.quantities import BANDWIDTH, TIME, format_quantity, quantity
 
 Bandwidth = quantity(BANDWIDTH, "1 GB/s", "1 PB/s")
 Latency = quantity(TIME, "1e-6 ns", "1 ms", zero=True)
+TOPOLOGIES = ("mesh", "torus", "ring", "fully_connected", "switch", "edges")
+LEVEL_KINDS = TOPOLOGIES[:-1]
 _GRIDS = ("mesh", "torus")
 _MOST_DIES = 64 * 64
 
 
+class MeshSpec(Spec):
+    """Dies along x and y; die id = x + X·y unless the assumption ``numbering`` says otherwise."""
+
+    x: count(1, 64)
+    y: count(1, 64)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        """``5x8`` for ``{x: 5, y: 8}``."""
+        sides = re.fullmatch(r"(\d+)\s*[x×]\s*(\d+)", given) if isinstance(given, str) else None
+        if isinstance(given, str) and not sides:
+            raise ValueError(f"expected two sides such as 5x5, or {{x: 5, y: 5}}, not {given!r}")
+        return {"x": int(sides[1]), "y": int(sides[2])} if sides else given
+
+
+class SidesSpec(MeshSpec):
+    """A mesh that may also be written as a list, ``[5, 8]``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_list(cls, given: Any) -> Any:
+        if isinstance(given, list | tuple):
+            if len(given) != 2:
+                raise ValueError(f"expected two sides such as [5, 5], not {len(given)}")
+            return {"x": given[0], "y": given[1]}
+        return given
+
+
 class LinkSpec(Spec):
-    """What links of a class have instead of the system's ``d2d``; null: the same."""
+    """What links of a class have instead of the system's ``d2d``; null: the same.
+
+    ``law``: ``calibration/kind``, such as ``h100/intra_node``: the law of measured transfers that an engine may ask for
+    these links instead of bandwidth and latency.
+    """
 
     bandwidth_bytes_per_s: Bandwidth | None = Field(None, alias="bandwidth")
     hop_latency_ns: Latency | None = Field(None, alias="hop_latency")
+    law: str | None = None
+
+    @field_validator("law")
+    @classmethod
+    def _known_law(cls, law: str | None) -> str | None:
+        if law is not None:
+            calibration, _, kind = law.rpartition("/")
+            if not calibration or not kind.isidentifier():
+                raise ValueError(f"expected a calibration and a kind of law, such as h100/intra_node, not {law!r}")
+            known_calibration(calibration)
+        return law
 
     @model_serializer
     def _given(self) -> dict[str, Any]:
-        return _written(self, ("bandwidth_bytes_per_s", "hop_latency_ns"))
+        return _written(self)
 
 
 class EdgeSpec(LinkSpec):
@@ -54,33 +115,158 @@ class EdgeSpec(LinkSpec):
 
     @model_serializer
     def _given(self) -> list[int] | dict[str, Any]:
-        own = _written(self, ("bandwidth_bytes_per_s", "hop_latency_ns"))
+        own = _written(self)
         return {"dies": list(self.dies)} | own if own else list(self.dies)
 
 
-class TopologySpec(Spec):
-    """Which dies are linked, and classes of links. ``horizontal``, ``vertical``: along x, along y; ``wrap``: from last to first."""
+class LevelSpec(LinkSpec):
+    """One level: one of LEVEL_KINDS with its count or sides, and its links. In YAML ``{switch: 8, bandwidth: ...}``.
 
-    name: Literal["mesh", "torus", "ring", "fully_connected", "switch", "edges"] = "mesh"
+    ``per``: ``gpu`` (one network for die r of every group, for each r), ``group`` (one network of shared ports, one a
+    group), or ``edge`` (dies that face each other on the edges of neighbouring meshes). If left out ``edge`` for meshes
+    and tori of meshes, else ``group``.
+    """
+
+    switch: count(1, _MOST_DIES) | None = None
+    ring: count(1, _MOST_DIES) | None = None
+    fully_connected: count(1, _MOST_DIES) | None = None
+    mesh: SidesSpec | None = None
+    torus: SidesSpec | None = None
+    per: Literal["gpu", "group", "edge"] | None = None
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> LevelSpec:
+        kinds = [kind for kind in LEVEL_KINDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            raise ValueError(
+                f"a level has exactly one of {', '.join(LEVEL_KINDS)}, such as switch: 8 or mesh: [5, 5]; "
+                f"this one has {' and '.join(kinds) or 'none'}"
+            )
+        return self
+
+    @model_serializer
+    def _given(self) -> dict[str, Any]:
+        members = {"x": self.sides[0], "y": self.sides[1]} if self.kind in _GRIDS else self.size
+        return {self.kind: members} | ({"per": self.per} if self.per else {}) | _written(self)
+
+    @property
+    def kind(self) -> str:
+        """One of LEVEL_KINDS."""
+        return next(kind for kind in LEVEL_KINDS if getattr(self, kind) is not None)
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """(x, y) of a mesh or torus, (count, 1) of the others."""
+        members = getattr(self, self.kind)
+        return (members.x, members.y) if self.kind in _GRIDS else (members, 1)
+
+    @property
+    def size(self) -> int:
+        """Dies or groups that the level connects."""
+        return prod(self.sides)
+
+    @property
+    def text(self) -> str:
+        """``5 × 5 mesh``, ``8 switch``."""
+        return f"{' × '.join(map(str, self.sides)) if self.kind in _GRIDS else self.size} {self.kind}"
+
+
+class FabricSpec(Spec):
+    """Levels, from the innermost on; their counts multiply."""
+
+    levels: tuple[LevelSpec, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> FabricSpec:
+        if self.levels[0].per is not None:
+            raise KeyProblem(
+                ("levels", 0, "per"), "the first level connects dies; per says how later levels connect groups"
+            )
+        if self.dies > _MOST_DIES:
+            raise KeyProblem(
+                ("levels",),
+                f"{self.dies} dies are more than {_MOST_DIES}; {' × '.join(str(each.size) for each in self.levels)}",
+            )
+        levels = list(self.levels)
+        for number, level in enumerate(levels[1:], 1):
+            of_meshes = level.kind in _GRIDS and all(
+                each.kind == "mesh" and each.per in (None, "edge") for each in levels[:number]
+            )
+            if level.per == "edge" and not of_meshes:
+                raise KeyProblem(
+                    ("levels", number, "per"),
+                    "only a mesh or torus of meshes has edges that face each other; expected gpu or group",
+                )
+            if level.per is None:
+                levels[number] = level.model_copy(update={"per": "edge" if of_meshes else "group"})
+        object.__setattr__(self, "levels", tuple(levels))
+        return self
+
+    @property
+    def dies(self) -> int:
+        """The product of all counts."""
+        return prod(level.size for level in self.levels)
+
+    @property
+    def shape(self) -> str:
+        """``8 switch``, ``4 × 8 switch``; of different kinds ``4 switch of 5 × 5 mesh``, the outermost first."""
+        kinds = {level.kind for level in self.levels}
+        if len(kinds) == 1 and not kinds & set(_GRIDS):
+            return f"{' × '.join(str(level.size) for level in reversed(self.levels))} {kinds.pop()}"
+        return " of ".join(level.text for level in reversed(self.levels))
+
+
+class TopologySpec(Spec):
+    """Which dies are linked, and classes of links.
+
+    ``horizontal``, ``vertical``: along x, along y; ``wrap``: from last to first.
+
+    ``name``: one of TOPOLOGIES, or a user's own ``package.module:function``, which may have ``params``, and ``dies``
+    where the system has no mesh.
+    """
+
+    name: str = "mesh"
     horizontal: LinkSpec | None = None
     vertical: LinkSpec | None = None
     wrap: LinkSpec | None = None
     edges: tuple[EdgeSpec, ...] = ()
+    dies: count(1, _MOST_DIES) | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, given: Any) -> Any:
         return {"name": given} if isinstance(given, str) else given
 
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str, info: ValidationInfo) -> str:
+        if ":" in name:
+            if info.context:
+                import_function(name)
+        elif name not in TOPOLOGIES:
+            raise ValueError(
+                f"unknown value {name!r}{did_you_mean(name, TOPOLOGIES)} (valid: {', '.join(TOPOLOGIES)}; "
+                "or your own as package.module:function)"
+            )
+        return name
+
     @model_validator(mode="after")
     def _parts_belong(self) -> TopologySpec:
         for key in ("horizontal", "vertical"):
             if getattr(self, key) is not None and self.name not in _GRIDS:
-                raise KeyProblem((key,), f"links of topology {self.name} have no direction; only {' and '.join(_GRIDS)} have rows and columns")
+                raise KeyProblem(
+                    (key,),
+                    f"links of topology {self.name} have no direction; "
+                    f"only {' and '.join(_GRIDS)} have rows and columns",
+                )
         if self.wrap is not None and self.name != "torus":
             raise KeyProblem(("wrap",), f"only a torus has links that wrap around, not topology {self.name}")
         if self.edges and self.name != "edges":
             raise KeyProblem(("edges",), f"topology {self.name} lists no edges; expected name: edges")
+        for key in ("dies", "params"):
+            if getattr(self, key) and not self.is_function:
+                raise KeyProblem((key,), f"only your own package.module:function takes {key}, not topology {self.name}")
         return self
 
     @model_serializer
@@ -88,35 +274,64 @@ class TopologySpec(Spec):
         parts = {key: value for key in ("horizontal", "vertical", "wrap") if (value := getattr(self, key)) is not None}
         if self.edges:
             parts["edges"] = list(self.edges)
+        if self.dies is not None:
+            parts["dies"] = self.dies
+        if self.params:
+            parts["params"] = self.params
         return {"name": self.name} | parts if parts else self.name
+
+    def __hash__(self) -> int:
+        links = self.horizontal, self.vertical, self.wrap, self.edges
+        return hash((self.name, self.dies, links, json.dumps(self.params, sort_keys=True, default=str)))
+
+    @property
+    def is_function(self) -> bool:
+        """Whether a user's own function builds the fabric."""
+        return ":" in self.name
 
     @property
     def classes(self) -> tuple[LinkSpec, ...]:
-        """What links of each class have of their own, in the order of ``Mesh.link_class``."""
+        """What links of each class have of their own, in the order of ``Graph.link_class``."""
         if self.name in _GRIDS:
             along = self.horizontal or LinkSpec(), self.vertical or LinkSpec()
             return *along, self.wrap or along[0], self.wrap or along[1]
         return self.edges if self.name == "edges" else (LinkSpec(),)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What each of ``classes`` is called."""
+        if self.name in _GRIDS:
+            return "horizontal", "vertical", "horizontal wrap", "vertical wrap"
+        return (
+            tuple(f"{a} – {b}" for a, b in (edge.dies for edge in self.edges)) if self.name == "edges" else (self.name,)
+        )
+
     def refuse_unconnected(self, dies: int) -> None:
-        """Raises KeyProblem, below the system, for an edge that there cannot be, is listed twice, or dies without a route."""
+        """Raises KeyProblem, below the system, for an edge that cannot be or is listed twice, or dies without a route."""
         seen: dict[tuple[int, ...], int] = {}
         for index, edge in enumerate(self.edges):
             for end, die in enumerate(edge.dies):
                 if die >= dies:
-                    raise KeyProblem(("topology", "edges", index), f"there is no die {die} (end {end + 1} of 2); expected 0 to {dies - 1}")
+                    raise KeyProblem(
+                        ("topology", "edges", index),
+                        f"there is no die {die} (end {end + 1} of 2); expected 0 to {dies - 1}",
+                    )
             pair = tuple(sorted(edge.dies))
             if pair[0] == pair[1]:
                 raise KeyProblem(("topology", "edges", index), f"links die {pair[0]} to itself")
             if pair in seen:
-                raise KeyProblem(("topology", "edges", index), f"dies {pair[0]} and {pair[1]} are linked already, by item {seen[pair]}")
+                raise KeyProblem(
+                    ("topology", "edges", index),
+                    f"dies {pair[0]} and {pair[1]} are linked already, by item {seen[pair]}",
+                )
             seen[pair] = index
         apart = _unreached(dies, seen) if self.name == "edges" else []
         if apart:
             shown = ", ".join(map(str, apart[:8])) + (" …" if len(apart) > 8 else "")
             raise KeyProblem(
                 ("topology", "edges"),
-                f"no route from die 0 to {'die' if len(apart) == 1 else 'dies'} {shown}; list the links, such as edges: [[0, 1], [1, 2]]",
+                f"no route from die 0 to {'die' if len(apart) == 1 else 'dies'} {shown}; "
+                "list the links, such as edges: [[0, 1], [1, 2]]",
             )
 
 
@@ -134,11 +349,11 @@ def _unreached(dies: int, pairs: Iterable[tuple[int, ...]]) -> list[int]:
     return [die for die in range(dies) if die not in reached]
 
 
-def _written(spec: LinkSpec, fields: tuple[str, ...]) -> dict[str, Any]:
-    """The fields that are given, by alias, with units."""
-    kinds = dict(zip(fields, (BANDWIDTH, TIME), strict=True))
-    return {
-        type(spec).model_fields[field].alias: format_quantity(value, kinds[field])
-        for field in fields
+def _written(spec: LinkSpec) -> dict[str, Any]:
+    """The bandwidth, latency and law that are given, by alias, with units."""
+    given = {
+        type(spec).model_fields[field].alias: format_quantity(value, kind)
+        for field, kind in (("bandwidth_bytes_per_s", BANDWIDTH), ("hop_latency_ns", TIME))
         if (value := getattr(spec, field)) is not None
     }
+    return given | ({"law": spec.law} if spec.law is not None else {})

@@ -1,39 +1,24 @@
 """The machine: equal dies, each with HBM, an LLC and a compute array, and the D2D links between them.
 
-Default values are those that all configurations of the wafer-scale paper share (Yu et al., ISCA 2026, arXiv 2510.05497v4).
+Default values are those that all configurations of the wafer-scale paper share (Yu et al., ISCA 2026, arXiv
+2510.05497v4).
 """
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_serializer, model_validator
 
 from archsim.specs.loading.config_files import known_calibration
+from archsim.specs.machine.blocks import BlockSpec
 from archsim.specs.machine.decision import DecisionSpec
-from archsim.specs.machine.fabric import Bandwidth, Latency, TopologySpec
-from archsim.specs.machine.memory_path import CopyLaw, from_calibration, hbm_fitted, link_fitted, no_copies, no_hbm
+from archsim.specs.machine.fabric import Bandwidth, FabricSpec, Latency, MeshSpec, TopologySpec
+from archsim.specs.machine.measured import CopyLaw, hbm_measured, link_measured, with_measured
 from archsim.specs.text.fields import KeyProblem, Name, Spec, count
 from archsim.specs.text.quantities import COMPUTE, SIZE, format_quantity, fraction, quantity
 
 Efficiency = fraction(zero=False)
 Calibration = Annotated[str | None, AfterValidator(known_calibration)]
 DTYPE_BYTES = {"fp8": 1, "fp8_block": 1, "fp16": 2, "bf16": 2}  # scales, 4 bytes for 128 values or more, are left out
-
-
-class MeshSpec(Spec):
-    """Dies along x and y; die id = x + X·y unless the assumption ``numbering`` says otherwise."""
-
-    x: count(1, 64)
-    y: count(1, 64)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, given: Any) -> Any:
-        """``5x8`` for ``{x: 5, y: 8}``."""
-        sides = re.fullmatch(r"(\d+)\s*[x×]\s*(\d+)", given) if isinstance(given, str) else None
-        if isinstance(given, str) and not sides:
-            raise ValueError(f"expected two sides such as 5x5, or {{x: 5, y: 5}}, not {given!r}")
-        return {"x": int(sides[1]), "y": int(sides[2])} if sides else given
 
 
 class HbmSpec(Spec):
@@ -53,7 +38,7 @@ class HbmSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _calibrated(cls, given: Any) -> Any:
-        return from_calibration(given, hbm_fitted, no_hbm)
+        return with_measured(given, hbm_measured)
 
 
 class D2DSpec(Spec):
@@ -74,7 +59,7 @@ class D2DSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _calibrated(cls, given: Any) -> Any:
-        return from_calibration(given, link_fitted, no_copies)
+        return with_measured(given, link_measured)
 
     def of_slices(self, size_bytes: int) -> "D2DSpec":
         """With the latency and efficiency for slices of this size."""
@@ -101,7 +86,9 @@ class LlcSpec(Spec):
     def _holds_a_segment(self) -> "LlcSpec":
         if self.capacity_bytes < self.segment_bytes:
             sizes = (format_quantity(size, SIZE) for size in (self.capacity_bytes, self.segment_bytes))
-            raise KeyProblem(("capacity",), "{} is less than a segment, which is {}; give llc.segment, too".format(*sizes))
+            raise KeyProblem(
+                ("capacity",), "{} is less than a segment, which is {}; give llc.segment, too".format(*sizes)
+            )
         return self
 
 
@@ -109,7 +96,8 @@ class ComputeSpec(Spec):
     """The compute array of one die; ``dtype`` is that of weights and activations, and ``peak`` is for it.
 
     fp8 has one scale a tensor; fp8_block one for 128 values of an activation and for 128 x 128 weights, as DeepSeek-V3
-    (arXiv 2412.19437). They differ in which measured GEMMs stand for them under ``gemm: calibrated``, and in nothing else.
+    (arXiv 2412.19437). They differ in which measured GEMMs stand for them under ``gemm: calibrated``, and in nothing
+    else.
     """
 
     peak_flop_per_s: quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s") = Field(alias="peak")
@@ -118,7 +106,7 @@ class ComputeSpec(Spec):
     # published simulator).
     efficiency: Efficiency = 0.7
     # GPU whose measured GEMMs this die's follow under ``gemm: calibrated``, scaled by the quotients of peaks and of HBM
-    # bandwidths; the name of a file of configs/calibrations, or a path. None: archsim.specs.calibration.DEFAULT_CALIBRATION.
+    # bandwidths; the name of a file of configs/calibrations, or a path. None: archsim.specs.loading.calibrations.DEFAULT_CALIBRATION.
     calibration: Calibration = None
     # Whose GEMMs of it; the one with most measured shapes if left out.
     library: str | None = None
@@ -130,23 +118,93 @@ class ComputeSpec(Spec):
 
 
 class SystemSpec(Spec):
-    """A chiplet or wafer-scale GPU."""
+    """A chiplet or wafer-scale GPU, or a cluster: equal dies and what links them.
+
+    The dies are those of ``mesh`` (X × Y, linked as ``topology`` says), of ``fabric`` (levels), or of a ``topology``
+    that is a user's own function with a number of ``dies``.
+    """
 
     name: Name
     source: str = Field(min_length=1)
-    mesh: MeshSpec
+    mesh: MeshSpec | None = None
     topology: TopologySpec = TopologySpec()
+    fabric: FabricSpec | None = None
     hbm: HbmSpec
     d2d: D2DSpec
     llc: LlcSpec = LlcSpec()
     compute: ComputeSpec
     decision: DecisionSpec = DecisionSpec()
+    # Your own blocks, which every weight slice passes on its die before it is computed with.
+    blocks: tuple[BlockSpec, ...] = ()
 
-    @property
-    def dies(self) -> int:
-        return self.mesh.x * self.mesh.y
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_link(cls, given: Any) -> Any:
+        """Without ``d2d``, it is a link of the innermost level."""
+        try:
+            innermost = given["fabric"]["levels"][0]
+            own = {key: innermost[key] for key in ("bandwidth", "hop_latency") if key in innermost}
+        except (TypeError, KeyError, IndexError):
+            return given
+        return given if "d2d" in given or "bandwidth" not in own else given | {"d2d": own}
 
     @model_validator(mode="after")
     def _connected(self) -> "SystemSpec":
+        self._refuse_two_fabrics()
         self.topology.refuse_unconnected(self.dies)
         return self
+
+    def _refuse_two_fabrics(self) -> None:
+        """Raises KeyProblem unless exactly one of mesh, fabric and topology says how many dies there are."""
+        if self.fabric is not None:
+            for key, given in (("mesh", self.mesh is not None), ("topology", self.topology != TopologySpec())):
+                if given:
+                    raise KeyProblem((key,), f"fabric has dies and links already; give either {key} or fabric")
+        elif self.topology.dies is not None:
+            if self.mesh is not None:
+                raise KeyProblem(
+                    ("topology", "dies"), "the mesh has a number of dies already; give either mesh or topology.dies"
+                )
+        elif self.mesh is None:
+            if self.topology.is_function:
+                raise KeyProblem(
+                    ("topology",),
+                    f"how many dies has {self.topology.name}? "
+                    "Give topology: {name: ..., dies: 12}, or mesh: {x: 4, y: 3}",
+                )
+            raise KeyProblem(
+                ("mesh",),
+                "required key is missing; expected mesh: {x: 5, y: 5}, or fabric: {levels: [{switch: 8, ...}]}",
+            )
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, written: Any) -> dict[str, Any]:
+        """Without the keys of other fabrics than this one."""
+        absent = {key for key in ("mesh", "fabric") if getattr(self, key) is None} | (
+            {"topology"} if self.fabric else set()
+        )
+        return {key: value for key, value in written(self).items() if key not in absent}
+
+    @property
+    def dies(self) -> int:
+        """How many there are."""
+        if self.fabric is not None:
+            return self.fabric.dies
+        return self.mesh.x * self.mesh.y if self.mesh is not None else self.topology.dies
+
+    @property
+    def kind_of_fabric(self) -> str:
+        """The topology by name, or the kinds of all levels; alike for systems that differ in sizes only."""
+        return (
+            self.topology.name
+            if self.fabric is None
+            else " of ".join(level.kind for level in reversed(self.fabric.levels))
+        )
+
+    @property
+    def shape(self) -> str:
+        """Dies and links in words: ``5 × 5 mesh``, ``4 × 8 switch``, ``12 × package.module:function``."""
+        if self.fabric is not None:
+            return self.fabric.shape
+        size = f"{self.mesh.x} × {self.mesh.y}" if self.mesh is not None else f"{self.dies} ×"
+        return f"{size} {self.topology.name}"

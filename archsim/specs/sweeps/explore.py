@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -24,15 +24,23 @@ from archsim.specs.text.fields import KeyProblem, Spec, count, refuse_duplicates
 from archsim.specs.text.quantities import describe
 
 EXPLORE_KEY = "explore"
-# Name → (column of the results, sense, unit as written).
-OBJECTIVES: MappingProxyType[str, tuple[str, str, str]] = MappingProxyType(
+
+
+class Objective(NamedTuple):
+    """A column of the results (``archsim.runs.columns``), and whether it is best at its ``max`` or its ``min``."""
+
+    column: str
+    sense: str
+
+
+OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
     {
-        "throughput": ("throughput_tokens_per_s", "max", "tokens/s"),
-        "time": ("decode_ns", "min", "ns"),
-        "energy": ("energy_per_token_j", "min", "J/token"),
-        "power": ("power_w", "min", "W"),
-        "area": ("silicon_mm2", "min", "mm²"),
-        "cost": ("cost_usd", "min", "USD"),
+        "throughput": Objective("throughput_tokens_per_s", "max"),
+        "time": Objective("decode_ns", "min"),
+        "energy": Objective("energy_per_token_j", "min"),
+        "power": Objective("power_w", "min"),
+        "area": Objective("silicon_mm2", "min"),
+        "cost": Objective("cost_usd", "min"),
     }
 )
 _MOST_RUNS = 1_000_000
@@ -104,11 +112,11 @@ class ExploreSpec(Spec):
 
     @property
     def senses(self) -> tuple[str, ...]:
-        return tuple(OBJECTIVES[name][1] for name in self.objectives)
+        return tuple(OBJECTIVES[name].sense for name in self.objectives)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(OBJECTIVES[name][0] for name in self.objectives)
+        return tuple(OBJECTIVES[name].column for name in self.objectives)
 
     def constraints(self) -> tuple[Constraint, ...]:
         return tuple(map(parse_constraint, self.where))

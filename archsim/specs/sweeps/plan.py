@@ -90,7 +90,7 @@ class SweepPlan:
         self._batches = _batches(self._batch) if self._batch else experiment.workload.batch
         self._engines = _engines(self._engine) if self._engine else (experiment.engine,)
         self._makers = self._new_makers(folder)
-        self.columns = tuple(Column(axis) for axis in sweep.axes)
+        self.columns = tuple(AxisColumn(axis) for axis in sweep.axes)
         inner = [1 if self._batch else len(self._batches), len(self._makers["assumptions"]), len(self._makers["policy"])]
         self._sizes = [*map(len, sweep.groups), len(self._makers["system"]), len(self._makers["model"]), *inner]
         self._constraints = [_Question(self, constraint, place) for constraint, place in sweep.where]
@@ -203,8 +203,8 @@ class SweepPlan:
         }
 
     def given(self) -> dict[str, Any]:
-        """The experiment as it is before axes change it, references expanded, with its ``sweep:``; loads again as an equal plan."""
-        return self.tree.data | {SWEEP_KEY: self.sweep.given}
+        """The experiment before axes change it, references expanded, with its ``sweep:`` if it has one; loads again as an equal plan."""
+        return self.tree.data | {SWEEP_KEY: self.sweep.given} if self.sweep.axes else self.experiment.resolved()
 
     def resolved(self, point: Point) -> dict[str, Any]:
         """An experiment of this one point, everything written out; see ``ExperimentSpec.resolved``."""
@@ -234,7 +234,12 @@ class SweepPlan:
         return _walk(part.spec, path[1:])
 
 
-class Column:
+def plan_without_axes(experiment: ExperimentSpec) -> SweepPlan:
+    """Every combination of an experiment as a plan."""
+    return SweepPlan(Tree(experiment.resolved(), {}), SweepSpec(None, (), ()), experiment, None)
+
+
+class AxisColumn:
     """The column of an axis in the results: name, kind (``archsim.base.tables``) and the value of every index."""
 
     def __init__(self, axis: Axis) -> None:

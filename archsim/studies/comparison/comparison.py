@@ -17,12 +17,8 @@ from archsim.runs.engine_comparison import (
     shortened,
     write_comparison,
 )
-from archsim.runs.point_runs import PointRuns
-from archsim.runs.point_sweep import select
+from archsim.runs.plan import Selection
 from archsim.runs.simulator import Simulator
-from archsim.runs.sweep import prepare
-from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.sweeps.plan import SweepPlan
 
 if TYPE_CHECKING:
     import pandas
@@ -61,46 +57,26 @@ class Comparison:
         return pandas.DataFrame([{name: getattr(each, name) for name in names} for each in self.runs], columns=names)
 
 
-def compare(planned: ExperimentSpec | SweepPlan, size: int, decode_steps: int) -> Comparison:
-    """At most ``size`` runs drawn at random (always the same ones), at most ``decode_steps`` decode steps of each.
-
-    Raises what preparing the runs raises.
-    """
-    if isinstance(planned, SweepPlan):
-        return _compare_points(planned, select(planned).kept, size, decode_steps)
-    prepared = prepare(planned)
-    drawn = [shortened(run, decode_steps) for run in sample(prepared.runs, size)]
-    compared = tuple(compare_engines(drawn, Simulator(prepared.traces)))
-    return Comparison(planned.name, compared, len(prepared.runs), _at_most(decode_steps, planned))
+def compare(selection: Selection, size: int, decode_steps: int) -> Comparison:
+    """At most ``size`` runs drawn at random (always the same ones), at most ``decode_steps`` decode steps of each."""
+    return _compare(selection, selection.kept, size, decode_steps)
 
 
-def write_sample(
-    planned: ExperimentSpec | SweepPlan, folder: Path, numbers: Sequence[int] | None = None
-) -> Comparison | None:
-    """Compare the engines on a few analytical runs of a report, and keep that beside its results.
-
-    numbers: points of a sweep that ran. None where no run is analytical.
-    """
-    if isinstance(planned, SweepPlan):
-        kept = select(planned).kept if numbers is None else numbers
-        analytical = [number for number in kept if planned.point(number).engine == "analytical"]
-        if not analytical:
-            return None
-        found = _compare_points(planned, analytical, SAMPLE_OF_REPORT, STEPS_OF_REPORT)
-    elif planned.engine == "analytical":
-        found = compare(planned, SAMPLE_OF_REPORT, STEPS_OF_REPORT)
-    else:
+def write_sample(selection: Selection, folder: Path) -> Comparison | None:
+    """Compare the engines on a few analytical runs of a sweep, and keep that beside its results; None without any."""
+    plan = selection.plan
+    analytical = [number for number in selection.kept if plan.point(number).engine == "analytical"]
+    if not analytical:
         return None
+    found = _compare(selection, analytical, SAMPLE_OF_REPORT, STEPS_OF_REPORT)
     write_comparison(folder, found.runs, STEPS_OF_REPORT, found.drawn_from)
     return found
 
 
-def _compare_points(plan: SweepPlan, numbers: Sequence[int], size: int, decode_steps: int) -> Comparison:
-    makers = PointRuns()
-    drawn = [shortened(makers.run(plan.point(number)), decode_steps) for number in sample(numbers, size)]
-    compared = tuple(compare_engines(drawn, Simulator(makers.traces)))
-    return Comparison(plan.experiment.name, compared, len(numbers), _at_most(decode_steps, plan.experiment))
-
-
-def _at_most(decode_steps: int, experiment: ExperimentSpec) -> int:
-    return min(decode_steps, experiment.workload.decode_steps)
+def _compare(selection: Selection, numbers: Sequence[int], size: int, decode_steps: int) -> Comparison:
+    """numbers: of the points that the sample is drawn from."""
+    plan, maker = selection.plan, selection.maker
+    drawn = [shortened(run, decode_steps) for run in maker.runs(map(plan.point, sample(numbers, size)))]
+    compared = tuple(compare_engines(drawn, Simulator(maker.traces)))
+    fewest = min(decode_steps, plan.experiment.workload.decode_steps)
+    return Comparison(plan.experiment.name, compared, len(numbers), fewest)

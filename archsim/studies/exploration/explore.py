@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from archsim.base.cores import available_cores
-from archsim.base.tables import INTEGER, read_parquet
 from archsim.runs.economics import Coefficients, activity_of, build_costs, economics
-from archsim.runs.point_measures import Measures
-from archsim.runs.point_sweep import sweep_points
-from archsim.runs.results import RUN_COLUMNS
+from archsim.runs.machine_measures import Measures
+from archsim.runs.plan import select
+from archsim.runs.sweep import sweep_selected
 from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.specs.sweeps.plan import Point, SweepPlan
 from archsim.studies.exploration.engine_runs import EngineRuns, Row
@@ -30,7 +29,7 @@ ANALYTICAL, EVENT = "analytical", "event"
 def explore(plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]) -> Exploration:
     """Find the front of a sweep. ``plan``: with the analytical engine; ``watching``: a context manager for each stage, giving a watcher.
 
-    What has run is kept in ``folder`` and found again. Raises what ``archsim.runs.point_sweep.sweep_points`` raises.
+    What has run is kept in ``folder`` and found again. Raises what ``archsim.runs.sweep.sweep`` raises.
     """
     judge = Judge(spec, Coefficients().changed(spec.coefficients))
     jobs = jobs or available_cores()
@@ -40,7 +39,7 @@ def explore(plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, 
     cheap_values = [judge.values(point, cheap[point.index]) for point in points]
     budget = min(len(points), spec.most_runs(len(points)))
     with watching() as watcher:
-        watcher.begin(budget, 0)
+        watcher.begin(budget)
         dear = EngineRuns(EVENT, folder / EVENT, jobs, watcher)
 
         def run(asked: Sequence[int]) -> np.ndarray:
@@ -90,15 +89,15 @@ class Judge:
 
 def _all_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> tuple[list[Point], dict[int, Row], dict[str, int]]:
     """Every point that the constraints keep, its row, and what was dropped."""
-    results, selection = sweep_points(plan, folder, jobs, watcher)
-    rows = {row["point"]: row for row in read_parquet(results, {"point": INTEGER} | RUN_COLUMNS).rows}
+    selection = select(plan, watcher.phase)
+    rows = {row["point"]: row for row in sweep_selected(selection, folder, jobs, watcher).runs.rows}
     return [plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint)
 
 
 def _some_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> tuple[list[Point], dict[int, Row], dict[str, int]]:
     """As many points as the analytical engine may run, chosen by optuna."""
     spec = judge.spec
-    watcher.begin(spec.analytical_runs, 0)
+    watcher.begin(spec.analytical_runs)
     runs = EngineRuns(ANALYTICAL, folder, jobs, watcher)
 
     def evaluate(points: Sequence[Point]) -> list[np.ndarray]:
@@ -111,7 +110,7 @@ def _some_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher
 
 def _families(points: Sequence[Point]) -> np.ndarray:
     """Points whose analytical error is alike: of one model, policy, set of assumptions and topology. int64[point]."""
-    names = [(each.model.name, each.policy.name, each.assumptions.label, each.system.topology.name) for each in points]
+    names = [(each.model.name, each.policy.name, each.assumptions.label, each.system.kind_of_fabric) for each in points]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names])
 

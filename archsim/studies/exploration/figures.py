@@ -12,6 +12,7 @@ from archsim.report.draw.svg import Axis, element, linear_axis, number, picture,
 from archsim.report.units import PREFIXES, plain, significant, unit_of
 from archsim.specs.sweeps.explore import OBJECTIVES
 from archsim.studies.exploration.outcome import Candidate, Exploration, sensitivities
+from archsim.studies.exploration.outcome import unit_of as unit_of_objective
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 460.0, 300.0, 52.0, 12.0, 12.0, 40.0
 MOST_DOTS = 3000  # of the cloud behind the marks
@@ -31,7 +32,7 @@ def value(objective: str, number_: float) -> str:
 
 def _unit(objective: str, prefix: str) -> str:
     """``mJ/token``, ``k tokens/s``, ``USD``."""
-    unit = OBJECTIVES[objective][2]
+    unit = unit_of_objective(objective)
     return f"{prefix}{unit}" if unit[:1] in "JW" else f"{prefix} {unit}".strip()
 
 
@@ -112,7 +113,7 @@ def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
         return picture(_STRIP, 20, "no points", [])
     scale, unit = _axis(objective, np.array([point.values[objective] for point in usable]))
     left = 10 + max(text_width(shortened(level, 18)) for level in levels)
-    sense = OBJECTIVES[objective][1]
+    sense = OBJECTIVES[objective].sense
 
     def x(of: float) -> float:
         return left + (_STRIP - left - 10) * scale.share(of)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from archsim.runs.columns import BY_NAME
 from archsim.specs.model import ModelSpec
 from archsim.specs.sweeps.constraints import parse_constraint
 from archsim.specs.sweeps.explore import OBJECTIVES, ExploreSpec
@@ -95,7 +96,7 @@ class Exploration:
     def best(self, text: str | None, objective: str) -> Candidate | None:
         """The best known design of an objective, within a budget if there is one."""
         budget = parse_constraint(text) if text else None
-        sense = OBJECTIVES[objective][1]
+        sense = OBJECTIVES[objective].sense
         inside = [
             point for point in self.known if point.allowed and (budget is None or budget.holds(point.values.get))
             and np.isfinite(point.values[objective])
@@ -125,13 +126,18 @@ def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
     return (name, row[f"bound_{name}"]) if name else ("–", 0.0)
 
 
+def unit_of(objective: str) -> str:
+    """``J/token``, ``tokens/s``, ``USD``."""
+    return BY_NAME[OBJECTIVES[objective].column].unit
+
+
 def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
     """Every objective of a run, NaN where it has none.
 
     All are of all MoE layers of the model, as energy per token is, so that throughput times energy is power: where fewer
     layers ran, the columns of the results are those of these, and throughput is less, time more by their share.
     """
-    values = {name: np.nan if row[column] is None else float(row[column]) for name, (column, _, _) in OBJECTIVES.items()}
+    values = {name: np.nan if row[column] is None else float(row[column]) for name, (column, _) in OBJECTIVES.items()}
     share = _share(model, row)
     return values | {"throughput": values["throughput"] * share, "time": values["time"] / share}
 

@@ -21,7 +21,7 @@ from archsim.specs.sweeps.constraints import parse_constraint
 from archsim.specs.sweeps.explore import OBJECTIVES
 from archsim.specs.text.yaml import dump_yaml
 from archsim.studies.exploration.figures import scatter, strips, tornado, value
-from archsim.studies.exploration.outcome import Candidate, Exploration
+from archsim.studies.exploration.outcome import Candidate, Exploration, unit_of
 
 MOST_STRIPS = 12
 PART_NOTE = (
@@ -72,15 +72,15 @@ def with_units(text: str) -> str:
     """``cost <= 30000 USD``; the units of its names behind a budget that does not end in a number."""
     names = parse_constraint(text).names
     if len(names) == 1 and text[-1].isdigit():
-        return f"{text} {OBJECTIVES[names[0]][2]}"
-    return f"{text} ({', '.join(f'{name} in {OBJECTIVES[name][2]}' for name in names)})"
+        return f"{text} {unit_of(names[0])}"
+    return f"{text} ({', '.join(f'{name} in {unit_of(name)}' for name in names)})"
 
 
 def csv_of(found: Exploration) -> str:
     """One row for every point that the event engine ran: its axes, objectives by both engines, and what limits it."""
     stream = io.StringIO()
     rows = csv.writer(stream, lineterminator="\n")
-    units = [f"{name} ({OBJECTIVES[name][2]})" for name in OBJECTIVES]
+    units = [f"{name} ({unit_of(name)})" for name in OBJECTIVES]
     rows.writerow(["point", "front", *found.axes, *units, *(f"{name}, analytical" for name in OBJECTIVES), "limit", "share", "run"])
     for point in found.known:
         numbers = [f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in OBJECTIVES)]

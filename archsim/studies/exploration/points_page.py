@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from archsim.base.files import write_text
-from archsim.base.tables import INTEGER, read_parquet
 from archsim.report import engines
 from archsim.report.rendering import rendered
-from archsim.runs.results import RUN_COLUMNS
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.studies.exploration.figures import value
 from archsim.studies.exploration.outcome import Exploration
@@ -19,9 +18,11 @@ from archsim.studies.exploration.sweep_view import view_of
 MOST_ROWS = 200  # of the table: the front, then the fastest of the others
 
 
-def write_points_page(plan: SweepPlan, results: Path, dropped: Mapping[str, int], folder: Path) -> tuple[Path, tuple[str, ...]]:
-    """Write ``index.html`` beside the results; returns its path, and what to note. Equal results, equal bytes."""
-    rows = read_parquet(results, {"point": INTEGER} | RUN_COLUMNS).rows
+def write_points_page(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Write ``index.html`` beside the results; returns its path, and what to note. Equal results, equal bytes.
+
+    rows: of the results, with ``point``.
+    """
     found = view_of(plan, rows, dropped)
     write_text(folder / "index.html", render(found, folder))
     return folder / "index.html", found.notes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from archsim.engine.loop import EventEngine, StepResult
+from archsim.engine.loop import Replay, StepResult
 from archsim.engine.work import send_tokens
 from archsim.studies.optimum.bound import Bound, lower_bound
 from archsim.studies.optimum.exact import exact_bound, is_small
@@ -66,26 +66,30 @@ class Bounds:
         return self.known[key]
 
 
-def distances(engine: EventEngine, builder: ProblemBuilder, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
-    """Run all steps, and bound at most ``most_steps`` of them, evenly spread over the run (None: all)."""
-    demand = engine.demand
+def distances(replay: Replay, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
+    """Run all steps, and bound at most ``most_steps`` of them, evenly spread over the run (None: all).
+
+    The ``demands`` of the replay are a ``RunDemand``. Raises ArchsimError for more than 128 dies, and for experts with several holders.
+    """
+    engine, demand = replay.engine, replay.demands
+    builder = ProblemBuilder(engine.scenario, engine.policy.predictor is not None, int(demand.tokens.max()))
     routed = [tuple(map(int, at)) for at in np.argwhere(demand.tokens.any(axis=2))]
     asked = set(range(len(routed)) if most_steps is None else np.linspace(0, len(routed) - 1, min(most_steps, len(routed))).round().astype(int).tolist())
-    results = engine.steps()
+    results = replay.steps()
     for index, (step, layer) in enumerate(routed):
         problem = None
         if index in asked:  # with memory as the step finds it
-            origins = None if demand.origins is None else demand.origins[step, layer]
-            problem = builder.build(demand.tokens[step, layer], origins, demand.top_k, layer, engine.memory)
+            problem = builder.build(demand.at(step, layer), layer, int(engine.rows[layer]), engine.placement, engine.memory)
         result = next(results)
         if problem is not None:
-            yield _compare(result, problem, bounds.of((step, layer), problem), engine)
+            yield _compare(result, problem, bounds.of((step, layer), problem), engine.fabric.hops)
 
 
-def _compare(result: StepResult, problem: Problem, bound: Bound, engine: EventEngine) -> StepDistance:
+def _compare(result: StepResult, problem: Problem, bound: Bound, hops: np.ndarray) -> StepDistance:
+    times = result.times
     return StepDistance(
-        result.step, result.layer, result.end_ns - result.begin_ns, result.exposed_ns, bound, problem,
-        plan_loads(problem, result.plan, engine.mesh.hops),
+        result.step, result.layer, times.end_ns - times.begin_ns, times.exposed_ns, bound, problem,
+        plan_loads(problem, times.plan, hops),
     )
 
 

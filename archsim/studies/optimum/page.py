@@ -13,11 +13,12 @@ from archsim.base.files import write_text
 from archsim.base.tables import INTEGER, REAL, TEXT, Table
 from archsim.report import layers
 from archsim.report.data import Die, Link
-from archsim.report.draw.mesh_map import colour_bar, mesh_map, scale_css
+from archsim.report.draw.fabric_map import colour_bar, fabric_map, scale_css
 from archsim.report.rendering import rendered
 from archsim.report.units import TIME_UNITS, percent, scaled
 from archsim.runs.results import layers_that_ran
 from archsim.studies.optimum.distances import KINDS, StepDistance
+from microarch.fabric.fabric import Fabric
 
 NAMES = {"hbm": "HBM", "compute": "compute", "link": "links"}  # of resources, as sentences say them
 CLOSE = 0.005  # of the bound: policies within it of the nearest are named together
@@ -35,7 +36,7 @@ class Measured:
 
     run: object
     layer_ids: np.ndarray
-    mesh: object
+    fabric: Fabric
     steps: tuple[StepDistance, ...]
 
     def summary(self) -> tuple[float, float, float]:
@@ -129,23 +130,23 @@ def _picture(each: Measured) -> dict:
         "heading": f"{_place(each)}, {each.run.policy.name}: {each.name_of(worst)}, {percent(worst.distance, 1)} above the bound",
         "times": f"Bound {bound} (by {NAMES[worst.bound_by]}); fullest resource of the plan {plan} ({NAMES[worst.plan_by]}); step {step}; decision exposed {decision}.",
         "maps": [
-            ("the policy's plan", _map(each.mesh, worst, worst.loads_ns)),
-            ("the relaxation's plan", _map(each.mesh, worst, worst.bound.loads_ns)),
+            ("the policy's plan", _map(each.fabric, worst, worst.loads_ns)),
+            ("the relaxation's plan", _map(each.fabric, worst, worst.bound.loads_ns)),
         ],
     }
 
 
-def _map(mesh, step: StepDistance, loads_ns: np.ndarray) -> str:
+def _map(fabric: Fabric, step: StepDistance, loads_ns: np.ndarray) -> str:
     """Loads as parts of the bound."""
-    use, dies = loads_ns / step.bound.ns, mesh.dies
-    x, y = mesh.x_of.tolist(), mesh.y_of.tolist()
-    both_ways = len(use) - 2 * dies < mesh.links
-    names = np.unique(mesh.link_edge, return_index=True)[1] if both_ways else np.arange(mesh.links)
+    use, dies = loads_ns / step.bound.ns, fabric.dies
+    at = [None] * fabric.nodes if fabric.node_x is None else list(zip(fabric.node_x.tolist(), fabric.node_y.tolist(), strict=True))
+    both_ways = len(use) - 2 * dies < fabric.links
+    names = np.unique(fabric.link_edge, return_index=True)[1] if both_ways else np.arange(fabric.links)
     links = tuple(
-        Link(src, dst, (x[src], y[src]), (x[dst], y[dst]), both_ways, float(part))
-        for src, dst, part in zip(mesh.link_src[names].tolist(), mesh.link_dst[names].tolist(), use[2 * dies :], strict=True)
+        Link(src, dst, at[src], at[dst], both_ways, float(part))
+        for src, dst, part in zip(fabric.link_src[names].tolist(), fabric.link_dst[names].tolist(), use[2 * dies :], strict=True)
     )
-    return mesh_map(
-        tuple(Die(die, x[die], y[die], float(use[die]), float(use[dies + die]), 0.0) for die in range(dies)), links,
+    return fabric_map(
+        tuple(Die(die, *(at[die] or (None, None)), float(use[die]), float(use[dies + die]), 0.0) for die in range(dies)), links,
         "Load of every die's HBM and compute array and of every link, in percent of the bound",
     )

@@ -32,6 +32,9 @@ from archsim.engine.machine import build_machine
 from archsim.engine.state import SLICES, UNITS, Machine, Memory
 from archsim.engine.work import WorkBuilder
 from archsim.policies.allocation.rules import Plan
+from archsim.policies.placement.placement import Placement
+from archsim.specs.scenario import Scenario
+from archsim.workload.step_demand import StepDemand
 
 MOST_DIES = 128  # tables of die × die × link are kept dense: 128 dies take about 60 MB
 
@@ -60,7 +63,7 @@ class Problem(NamedTuple):
     token_ns: np.ndarray  # float64[row]: of an array for one token
     asks: np.ndarray  # bool[row, die, slice]: a die that runs the expert has the home's HBM read the slice
     reads: np.ndarray  # int64[row, die]: slices that it reads from its own copy
-    fetches: np.ndarray  # int64[row, die]: slices that cross the mesh to it
+    fetches: np.ndarray  # int64[row, die]: slices that cross the fabric to it
     origins: np.ndarray | None  # int64[row, die]: where tokens live; None where activations are ignored
     base_ns: np.ndarray  # float64[resource]: load that every allocation has
     start_ns: np.ndarray  # float64[resource]: time in which it certainly idles
@@ -68,45 +71,52 @@ class Problem(NamedTuple):
 
 
 class ProblemBuilder:
-    """Builds the problems of the steps of one run (one system, model, placement and set of assumptions)."""
+    """Builds the problems of the steps of a scenario."""
 
-    def __init__(self, system, model, assumptions, home: np.ndarray, copies: bool, most_tokens: int):
-        """``home``: int32[expert]; ``copies``: whether dies look for copies; ``most_tokens``: of an expert in a step.
+    def __init__(self, scenario: Scenario, copies: bool, most_tokens: int):
+        """``copies``: whether dies look for copies; ``most_tokens``: of an expert in a step.
 
         Raises ArchsimError for more than 128 dies.
         """
+        system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         if system.dies > MOST_DIES:
             raise ArchsimError(f"{system.name}: {system.dies} dies; bounds are worked out for up to {MOST_DIES}")
-        self._machine, self._mesh = build_machine(system, model, assumptions)
-        self._work = WorkBuilder(system, model, assumptions, self._machine, self._mesh, home, copies)
-        self._home, self._copies, self._assumptions = home.astype(np.int64), copies, assumptions
+        self._machine, self._network = build_machine(scenario)
+        self._work = WorkBuilder(scenario, self._machine, self._network, copies)
+        self._copies, self._assumptions = copies, assumptions
         self._ids, self._experts = model.experts + model.shared_experts, model.experts
         vector_bytes = model.hidden * system.compute.dtype_bytes if assumptions.activations == "dispatched" else 0
         self.fabric = _fabric(self._machine, vector_bytes)
         self._most_tokens, self._token_ns = most_tokens, None
 
-    def build(self, tokens: np.ndarray, origins: np.ndarray | None, top_k: int, layer: int, memory: Memory) -> Problem:
-        """The problem of a step. ``tokens``: int[expert]; ``origins``: int[die, expert]; ``memory``: as the step begins."""
-        expert = np.flatnonzero(tokens)
+    def build(self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: Memory) -> Problem:
+        """The problem of a step. ``layer``: of the run; ``row``: of the placement; ``memory``: as the step begins.
+
+        Raises ArchsimError for experts with several holders.
+        """
+        if placement.replicated:
+            raise ArchsimError("the placement replicates experts; bounds are worked out where each has one holder")
+        tokens, origins, top_k = demand.tokens, demand.origins, demand.top_k
+        expert, home = np.flatnonzero(tokens), placement.home[row].astype(np.int64)
         if self._token_ns is None:
-            self._token_ns = self._best_rates(memory)
+            self._token_ns = self._best_rates(placement, memory)
         cached, copied = self._held(layer, memory)
-        asks, reads, fetches = _sources(self._home[expert], cached[expert], copied[expert], self._copies)
+        asks, reads, fetches = _sources(home[expert], cached[expert], copied[expert], self._copies)
         dispatched = self._assumptions.activations == "dispatched"
-        base_ns = self._base(layer, origins, top_k, memory, cached)
+        base_ns = self._base(layer, placement, origins, top_k, memory, cached)
         token_ns = SLICES * self._token_ns[tokens[expert]]
         start_ns, sure_ns = self._latencies(bool(cached.any()), float(token_ns.min()))
         return Problem(
-            self.fabric, expert, tokens[expert].astype(np.int64), self._home[expert], token_ns,
+            self.fabric, expert, tokens[expert].astype(np.int64), home[expert], token_ns,
             asks, reads, fetches, origins.T[expert].astype(np.int64) if dispatched else None, base_ns, start_ns, sure_ns,
         )
 
-    def _best_rates(self, memory: Memory) -> np.ndarray:
+    def _best_rates(self, placement: Placement, memory: Memory) -> np.ndarray:
         """ns of one slice's GEMM a token, float64[n + 1]: the best over 1 to n tokens. As the engine's own work has it."""
         count = np.arange(1, self._most_tokens + 1, dtype=np.int32)
         one = np.zeros(len(count), np.int32)
         nobody = np.zeros((self.fabric.dies, self._experts), np.int32)
-        entries = self._work.build(0, Plan(one, one, count), nobody, 1, None, memory).entries
+        entries = self._work.build(0, 0, Plan(one, one, count), placement, nobody, 1, None, memory).entries
         return np.concatenate([[0.0], np.minimum.accumulate(entries["compute_ns"] / count)])
 
     def _held(self, layer: int, memory: Memory) -> tuple[np.ndarray, np.ndarray]:
@@ -120,13 +130,13 @@ class ProblemBuilder:
         shape = self.fabric.dies, self._ids, SLICES
         return cached.reshape(shape).transpose(1, 0, 2), copied.reshape(shape).transpose(1, 0, 2)
 
-    def _base(self, layer, origins, top_k, memory, cached) -> np.ndarray:
+    def _base(self, layer, placement, origins, top_k, memory, cached) -> np.ndarray:
         """Shared experts and the hidden vectors of where tokens live, float64[resource]."""
         dies, base_ns = self.fabric.dies, np.zeros(self.fabric.resources)
         if not self._work.needs_origins:
             return base_ns
         nothing = Plan(*(np.zeros(0, np.int32),) * 3)
-        entries = self._work.build(layer, nothing, origins, top_k, None, memory).entries  # of shared experts
+        entries = self._work.build(layer, 0, nothing, placement, origins, top_k, None, memory).entries  # of shared experts
         die, slices = entries["die"], SLICES - cached[entries["expert"], entries["die"]].sum(axis=1)
         np.add.at(base_ns, die, slices * entries["read_bytes"] / self._machine.hbm_bytes_per_ns)
         np.add.at(base_ns, dies + die, SLICES * entries["compute_ns"])

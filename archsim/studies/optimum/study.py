@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from archsim.runs.capacity import refuse_misfits
+import numpy as np
+
+from archsim.runs.plan import select
 from archsim.runs.simulator import Simulator
-from archsim.runs.sweep import prepare
 from archsim.specs.experiment import ExperimentSpec
 from archsim.studies.optimum.distances import Bounds, distances
 from archsim.studies.optimum.page import Measured, table_of
-from archsim.studies.optimum.problem import ProblemBuilder
 
 if TYPE_CHECKING:
     import pandas
@@ -38,17 +38,14 @@ def measure_optimum(experiment: ExperimentSpec, most_steps: int, told: Callable[
 
     Raises CapacityError where the weights do not fit, ArchsimError for more than 128 dies.
     """
-    prepared = prepare(experiment)
-    refuse_misfits(prepared.runs)
-    simulator, found, bounds, machine = Simulator(prepared.traces), [], Bounds(), None
-    for run in prepared.runs:
-        engine = simulator.engine(run)
+    selection = select(experiment)
+    simulator, found, bounds, machine = Simulator(selection.maker.traces), [], Bounds(), None
+    for run in selection.runs():
+        replay = simulator.replay(run)
         same = (run.system, run.model, run.batch, run.assumptions)
         if same != machine:
             bounds, machine = Bounds(), same
-        copies, most_tokens = engine.policy.predictor is not None, int(engine.demand.tokens.max())
-        builder = ProblemBuilder(run.system, run.model, run.assumptions, engine.home, copies, most_tokens)
-        steps = tuple(distances(engine, builder, most_steps, bounds))
-        found.append(Measured(run, engine.demand.layer_ids, engine.mesh, steps))
+        steps = tuple(distances(replay, most_steps, bounds))
+        found.append(Measured(run, np.array(run.model.moe_layer_ids)[replay.engine.rows], replay.engine.fabric, steps))
         told(found[-1])
     return Optimum(experiment.name, tuple(found))

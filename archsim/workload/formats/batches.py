@@ -1,11 +1,14 @@
-"""What importers of token-level routing hand over: batches of items that can be read side by side."""
+"""What readers of token-level routing hand over: requests as items, in batches that can be read side by side."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
+from archsim.workload import checks
 from archsim.workload.formats.json_request import RequestRows
 
 BATCH_BYTES = 16 << 20
@@ -38,3 +41,33 @@ def grouped(items):
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def request_rows(
+    where: str, model: ModelSpec, experts: np.ndarray, prompt_tokens: Any, layers: np.ndarray, layer_ids: np.ndarray | None
+) -> RequestRows:
+    """One request, checked. experts: integers [token, layer, rank], prompt first; layers: int32[layer] that they are of.
+
+    layer_ids: the layers it must have, or None. Raises TraceError.
+    """
+    checks.check_layers(where, model, layers)
+    if layer_ids is not None and not np.array_equal(layers, layer_ids):
+        raise TraceError(f"{where}: has layers {layers.tolist()}; expected {layer_ids.tolist()}, as before it")
+    if experts.dtype.kind not in "iu" or experts.ndim != 3:
+        raise TraceError(f"{where}: experts are {experts.dtype} of shape {list(experts.shape)}; expected integers [token, layer, rank]")
+    if experts.shape[1:] != (len(layers), model.top_k):
+        raise TraceError(
+            f"{where}: experts have shape {list(experts.shape)}; expected [tokens, {len(layers)} layers, top_k = {model.top_k}]"
+        )
+    checks.check_experts(
+        where, experts, model.experts, lambda row, column: f"{where}: token {row}, layer {layers[column]}"
+    )
+    if type(prompt_tokens) is not int or not 0 <= prompt_tokens <= len(experts):
+        raise TraceError(
+            f"{where}: prompt_tokens is {prompt_tokens!r}; expected a number from 0 to {len(experts)}, the tokens"
+        )
+    decode_steps = len(experts) - prompt_tokens
+    if decode_steps > checks.MAX_ITERATION:
+        raise TraceError(f"{where}: {decode_steps} decode steps; expected at most {checks.MAX_ITERATION}")
+    iteration = np.r_[np.zeros(prompt_tokens, np.int16), np.arange(1, decode_steps + 1, dtype=np.int16)]
+    return RequestRows(experts.astype(np.int16), iteration, layers)

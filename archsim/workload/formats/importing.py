@@ -19,10 +19,9 @@ from archsim.specs.model import ModelSpec
 from archsim.workload import checks
 from archsim.workload.formats.batches import Item, grouped
 from archsim.workload.formats.json_request import RequestRows
-from archsim.workload.formats.json_tree_batches import ARCHIVES, archive_items, archive_name, tree_items, tree_name
-from archsim.workload.formats.jsonl import jsonl_items, jsonl_name
+from archsim.workload.formats.json_tree_batches import ARCHIVES
 from archsim.workload.formats.loads import holds_loads, loads_name, read_loads
-from archsim.workload.formats.npz_batches import npz_items, npz_name
+from archsim.workload.formats.registry import Format, format_of, own_format
 from archsim.workload.store.frames import read_frames, write_frames
 from archsim.workload.store.store import Entry, Shape, row_columns
 from archsim.workload.store.store_writer import DRAFTS, write_loads, write_tokens, writing
@@ -67,16 +66,18 @@ def import_sources(
     on_error: str,
     watcher: Watcher,
     replace: bool,
+    reader: str | None = None,
 ) -> Report:
     """Make `out` a store of what is in the sources. Raises TraceError; a store that is there stays as it is then.
 
     model: what the routing is checked against; None: the shipped model that the first source names. on_error: stop at
-    the first damaged request or file, or skip it.
+    the first damaged request or file, or skip it. reader: a user's own format, see `archsim.workload.formats.registry`.
     """
     for source in sources:
         if not source.exists():
             raise TraceError(f"{source}: no such file or directory")
-    names = [_name(source) for source in sources]
+    formats = _formats(sources, reader)
+    names = [each.model_name(source) if each else loads_name(source) for source, each in zip(sources, formats, strict=True)]
     model = model or _known_model(sources[0], names[0])
     for source, name in zip(sources, names, strict=True):
         checks.check_name(str(source), model, name)
@@ -87,35 +88,21 @@ def import_sources(
             and not all(checks.is_named(model, each) for each in (name, names[0]))
         ):
             raise TraceError(f"{source}: the trace is of {name}, that of {sources[0]} is of {names[0]}")
-    kinds = [source.is_file() and not _is_archive(source) and holds_loads(source) for source in sources]
-    if len(set(kinds)) > 1:
-        raise TraceError(f"{sources[kinds.index(True)]}: holds expert loads, others hold tokens; import them apart")
     with writing(out, replace):
-        if kinds[0]:
+        if formats[0] is None:
             return _import_loads(sources, out, model, names[0], watcher)
-        return _import_tokens(sources, out, model, names[0], jobs, on_error, watcher)
+        return _import_tokens(list(zip(sources, formats, strict=True)), out, model, names[0], jobs, on_error, watcher)
 
 
-def _name(source: Path) -> str:
-    """The model that a source names, or ''."""
-    if source.is_dir():
-        return tree_name(source)
-    if _is_archive(source):
-        return archive_name(source)
-    if holds_loads(source):
-        return loads_name(source)
-    return {".npz": npz_name, ".jsonl": jsonl_name, ".json": tree_name}.get(source.suffix, _unknown)(source)
-
-
-def _is_archive(source: Path) -> bool:
-    return source.is_file() and source.name.endswith(ARCHIVES)
-
-
-def _unknown(source: Path) -> str:
-    raise TraceError(
-        f"{source}: not known; expected a directory or archive ({', '.join(ARCHIVES)}) of requests, or .json, .jsonl, "
-        ".npz, .csv or .pt"
-    )
+def _formats(sources: Sequence[Path], reader: str | None) -> list[Format | None]:
+    """The format of every source; None: it holds expert loads. Raises TraceError for one that is unknown, or a mixture."""
+    if reader is not None:
+        return [own_format(reader)] * len(sources)
+    loads = [source.is_file() and not source.name.endswith(ARCHIVES) and holds_loads(source) for source in sources]
+    formats = [None if each else format_of(source) for source, each in zip(sources, loads, strict=True)]
+    if len(set(loads)) > 1:
+        raise TraceError(f"{sources[loads.index(True)]}: holds expert loads, others hold tokens; import them apart")
+    return formats
 
 
 def _known_model(source: Path, name: str) -> ModelSpec:
@@ -124,14 +111,6 @@ def _known_model(source: Path, name: str) -> ModelSpec:
         named = f"names the model {name!r}, which is none of those shipped" if name else "does not name its model"
         raise TraceError(f"{source}: {named}; give --model NAME or a model file")
     return found[0]
-
-
-def _items(source: Path, model: ModelSpec) -> Iterator[Item]:
-    if source.is_dir() or source.suffix == ".json":
-        return tree_items(source)
-    if _is_archive(source):
-        return archive_items(source)
-    return npz_items(source, model) if source.suffix == ".npz" else jsonl_items(source)
 
 
 def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watcher) -> Report:
@@ -151,15 +130,17 @@ def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watc
     return Report(requests=len(names), size=size)
 
 
-def _import_tokens(sources, out: Path, model: ModelSpec, name: str, jobs: int, on_error: str, watcher) -> Report:
-    for source in sources:
+def _import_tokens(
+    sources: list[tuple[Path, Format]], out: Path, model: ModelSpec, name: str, jobs: int, on_error: str, watcher: Watcher
+) -> Report:
+    for source, _ in sources:
         if passed := sum(1 for _ in source.rglob("*.npz")) if source.is_dir() else 0:
             watcher.problem(f"{source}: {passed} .npz {'file' if passed == 1 else 'files'}; of a directory, .json requests are read; name the others one by one")
     drafts = out / DRAFTS
     drafts.mkdir(exist_ok=True)
     report, entries = Report(), []
     problems = report.problems
-    items = chain.from_iterable(_guarded(_items(source, model), on_error, problems, watcher) for source in sources)
+    items = chain.from_iterable(_guarded(each.items(source, model), on_error, problems, watcher) for source, each in sources)
     batches = grouped(items)
     layer_ids = None
 
@@ -185,7 +166,7 @@ def _import_tokens(sources, out: Path, model: ModelSpec, name: str, jobs: int, o
         finished(draft)
     if not entries:
         raise TraceError(
-            f"{sources[0]}: no request could be read; {len(problems)} problem(s), the first: {problems[0]}"
+            f"{sources[0][0]}: no request could be read; {len(problems)} problem(s), the first: {problems[0]}"
         )
     write_tokens(out, Shape.of(model, name, layer_ids), entries, jobs)
     report.requests, report.tokens = len(entries), sum(entry.rows for entry in entries)

@@ -15,7 +15,7 @@ import numpy as np
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
-from archsim.workload.formats.batches import Item
+from archsim.workload.formats.batches import Item, request_rows
 from archsim.workload.formats.json_request import RequestRows
 
 IDS = ("topk_ids", "routed_experts")
@@ -58,29 +58,11 @@ def _read(line: bytes, where: str, model: ModelSpec, layer_ids: np.ndarray | Non
     data = _parse(line, where)
     checks.check_name(where, model, str(data.get("model", "")))
     layers = _integers(where, "layer_ids", data.get("layer_ids", list(model.moe_layer_ids)), 1).astype(np.int32)
-    checks.check_layers(where, model, layers)
-    if layer_ids is not None and not np.array_equal(layers, layer_ids):
-        raise TraceError(f"{where}: has layers {layers.tolist()}; expected {layer_ids.tolist()}, as before it")
     name = next((name for name in IDS if name in data), None)
     if name is None:
         raise TraceError(f"{where}: has no {' or '.join(IDS)}")
     experts = _integers(where, name, data[name], 3)
-    if experts.shape[1:] != (len(layers), model.top_k):
-        raise TraceError(
-            f"{where}: {name} has shape {list(experts.shape)}; expected [tokens, {len(layers)} layers, top_k = {model.top_k}]"
-        )
-    checks.check_experts(
-        where, experts, model.experts, lambda row, column: f"{where}: token {row}, layer {layers[column]}"
-    )
-    prompt = data.get("prompt_tokens")
-    if type(prompt) is not int or not 0 <= prompt <= len(experts):
-        raise TraceError(
-            f"{where}: prompt_tokens is {prompt!r}; expected a number from 0 to {len(experts)}, the tokens"
-        )
-    if len(experts) - prompt > checks.MAX_ITERATION:
-        raise TraceError(f"{where}: {len(experts) - prompt} decode steps; expected at most {checks.MAX_ITERATION}")
-    iteration = np.r_[np.zeros(prompt, np.int16), np.arange(1, len(experts) - prompt + 1, dtype=np.int16)]
-    return RequestRows(experts.astype(np.int16), iteration, layers)
+    return request_rows(where, model, experts, data.get("prompt_tokens"), layers, layer_ids)
 
 
 def _integers(where: str, name: str, values, dimensions: int) -> np.ndarray:

@@ -1,26 +1,32 @@
 """Open a recorded trace, whatever its layout; large ones are converted once."""
 
 import hashlib
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from archsim.base.errors import TraceError
 from archsim.base.nearest import did_you_mean
 from archsim.specs.model import ModelSpec
+from archsim.workload import checks
 from archsim.workload.formats.json_tree import read_json_tree, request_files
 from archsim.workload.formats.npz import read_npz
+from archsim.workload.formats.registry import assembled, format_of
 from archsim.workload.store import column_cache
 from archsim.workload.store.store import DRAFTS, is_store, open_stored
 from archsim.workload.trace import Trace
 
 CACHED_BYTES = 4 << 20
 """Sources of at least this size are kept as columns in the cache; smaller ones are read anew within a second."""
+SETTLED_S = 2.0
+"""Files that have not changed for so long are told by size and time of change: file systems count time in steps up to this."""
 
 
-def open_trace(path: str | Path, model: ModelSpec) -> Trace:
-    """Open a trace store, a token-level ``.npz`` file, or a directory (or file) of the JSON layout; check it against a model.
+def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) -> Trace:
+    """Open a trace store, or a file or directory of any format of ``archsim.workload.formats.registry``; check it against a model.
 
-    A directory may be any level of ``<org>/<model>/<dataset>/<subject>/<n>.json``. The trace may have fewer layers than
+    reader: a user's own format. A directory may be any level of ``<org>/<model>/<dataset>/<subject>/<n>.json``. The trace may have fewer layers than
     the model. Raises TraceError naming file, request, iteration and layer.
     """
     location = Path(path)
@@ -30,28 +36,56 @@ def open_trace(path: str | Path, model: ModelSpec) -> Trace:
         return open_stored(location, model, str(path))
     if (location / DRAFTS).is_dir():
         raise TraceError(f"{location}: an import that did not end; the same `archsim trace import` goes on with it")
-    if location.suffix == ".npz" and location.is_file():
-        read, files = read_npz, [location]
-    elif location.suffix == ".json" or location.is_dir():
-        read, files = read_json_tree, request_files(location)
-    else:
-        raise TraceError(f"{location}: not a trace; expected a .npz file, a .json request or a directory of requests")
+    if reader is not None:
+        return _assembled(location, model, str(path), reader)  # never kept: its code is not ours to know
+    read, files = _reader_of(location)
     if sum(file.stat().st_size for file in files) < CACHED_BYTES:
         return read(location, model, str(path))
-    key = _key(files, model)
+    key = column_cache.remembered(_signature(files, model), lambda: _key(files, model))
     trace = column_cache.load(key) or column_cache.store(key, read(location, model, str(path)))
     return replace(trace, source=str(path))
 
 
+def _reader_of(location: Path) -> tuple[Callable[[Path, ModelSpec, str], Trace], list[Path]]:
+    """Who reads a source, and the files that it consists of. npz and JSON trees have readers of their own, by columns."""
+    if location.suffix == ".npz" and location.is_file():
+        return read_npz, [location]
+    if location.suffix == ".json" or location.is_dir():
+        return read_json_tree, request_files(location)
+    format_of(location)
+    return _assembled, [location]
+
+
+def _assembled(location: Path, model: ModelSpec, source: str, reader: str | None = None) -> Trace:
+    found = format_of(location, reader)
+    name = found.model_name(location)
+    checks.check_name(source, model, name)
+    return assembled(found.items(location, model), model, name, source)
+
+
+def _signature(files: list[Path], model: ModelSpec) -> str | None:
+    """Names the files by path, size and time of change; None where one has changed so lately that it might again, unseen."""
+    digest = hashlib.sha256(repr(_shape(model)).encode())
+    for file in files:
+        status = file.stat()
+        if time.time() - status.st_mtime < SETTLED_S:
+            return None
+        digest.update(f"{file.absolute()} {status.st_size} {status.st_mtime_ns} ".encode())
+    return digest.hexdigest()
+
+
 def _key(files: list[Path], model: ModelSpec) -> str:
     """Names the content of the files, and what it is checked against."""
-    shape = (model.name, model.aliases, model.layers, model.moe_layer_ids, model.experts, model.top_k)
-    digest = hashlib.sha256(repr(shape).encode())
+    digest = hashlib.sha256(repr(_shape(model)).encode())
     for file in files:
         with file.open("rb") as stream:
             digest.update(f"{'/'.join(file.absolute().parts[-5:])} ".encode())
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()
+
+
+def _shape(model: ModelSpec) -> tuple:
+    return model.name, model.aliases, model.layers, model.moe_layer_ids, model.experts, model.top_k
 
 
 def _beside(location: Path) -> str:

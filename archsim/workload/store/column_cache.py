@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from archsim.base.files import write_text
 from archsim.workload.trace import Trace, content_digest
 
 _LAYOUT = 2
@@ -28,15 +29,34 @@ def folder() -> Path:
     return Path(os.environ.get("ARCHSIM_CACHE") or default) / f"traces-{_LAYOUT}"
 
 
+def remembered(signature: str | None, compute: Callable[[], str]) -> str:
+    """The key that ``compute`` finds by reading whole files, read once for every signature of theirs; None is not remembered."""
+    if signature is None:
+        return compute()
+    note = folder().with_name("keys") / signature
+    try:
+        return note.read_text(encoding="utf-8")
+    except OSError:
+        key = compute()
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_text(note, key)
+    except OSError:
+        pass
+    return key
+
+
 def load(key: str) -> Trace | None:
-    """The trace stored under a key, its columns memory-mapped, or None."""
+    """The trace stored under a key, its columns memory-mapped, or None; also for no key, ''."""
+    if not key:
+        return None
     entry = folder() / key
     try:
         facts = json.loads((entry / "facts.json").read_text(encoding="utf-8"))
         columns = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in _COLUMNS}
     except (OSError, ValueError):
         return None
-    return Trace(**columns, **{**facts, "subject_names": tuple(facts["subject_names"])})
+    return Trace(**columns, **{**facts, "subject_names": tuple(facts["subject_names"])}, stored_as=key)
 
 
 def store(key: str, trace: Trace) -> Trace:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from archsim.base.errors import TraceError
 from archsim.base.files import drafted
@@ -28,7 +27,7 @@ _LENGTHS = struct.Struct("<II")
 
 def pack_frames(columns: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
     """The content of a file of integer columns."""
-    codec = pa.Codec("zstd", LEVEL)
+    codec = _zstd(LEVEL)
     described, frames = {}, []
     for name, column in columns.items():
         parts = column if column.ndim == 3 else [column]
@@ -83,7 +82,7 @@ def _column(path: Path, name: str, about: dict, content: bytes) -> np.ndarray:
     column = np.empty(shape, dtype)
     if column.nbytes > LARGEST_COLUMN_BYTES:
         raise TraceError(f"{path}: column '{name}' declares {column.nbytes} bytes; at most {LARGEST_COLUMN_BYTES}")
-    codec, at = pa.Codec("zstd"), 0
+    codec, at = _zstd(), 0
     parts = column if column.ndim == 3 else [column]
     for part, (size, checksum) in zip(parts, about["frames"], strict=True):
         frame = content[at : at + size]
@@ -92,3 +91,10 @@ def _column(path: Path, name: str, about: dict, content: bytes) -> np.ndarray:
         part[...] = np.frombuffer(codec.decompress(frame, part.nbytes), dtype).reshape(part.shape)
         at += size
     return column
+
+
+def _zstd(level: int | None = None):
+    """A codec; pyarrow is imported where files are packed or read only."""
+    import pyarrow
+
+    return pyarrow.Codec("zstd", level)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from calibration.laws.collective import BYTES_PER_VALUE, COMBINE, DISPATCH
 from calibration.measurements.layouts import Layout
 
-FP8_BYTES_WITH_SCALE = 1 + 4 / 128  # DeepEP sends one FP32 scale for 128 FP8 values (deepseek-ai/DeepEP, README)
-BF16_BYTES = 2
 PLACEMENTS = {"intra_node_nvlink": "intra_node", "intra_node": "intra_node", "inter_node": "inter_node"}
 OPERATIONS = {"alltoall": "all_to_all", "all-to-all": "all_to_all"}
 PATTERNS = {"one_way_pairs": "uni", "two_way_pairs": "bi", "ring": "ring"}
@@ -146,7 +145,7 @@ def _deepep(rows: pd.DataFrame) -> pd.DataFrame:
             op=op,
             variant=variant,
             num_gpus=rows["num_gpus"],
-            bytes=(values * bytes_per_value).round(),
+            bytes=(values * BYTES_PER_VALUE[op]).round(),
             dtype=dtype,
             sms=rows["comm_sms"] if "comm_sms" in rows else float("nan"),
             tokens_per_rank=rows["tokens_per_rank"],
@@ -155,7 +154,7 @@ def _deepep(rows: pd.DataFrame) -> pd.DataFrame:
             experts=rows["num_experts"],
             latency_us_median=rows[f"{op}_us"],
         )
-        for op, dtype, bytes_per_value in (("dispatch", "fp8", FP8_BYTES_WITH_SCALE), ("combine", "bf16", BF16_BYTES))
+        for op, dtype in ((DISPATCH, "fp8"), (COMBINE, "bf16"))
     ]
     return pd.concat(phases)
 

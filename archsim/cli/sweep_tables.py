@@ -1,0 +1,96 @@
+"""The tables that ``archsim sweep`` prints: runs and points before they run, speed-ups and best points after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from archsim.base.errors import ArchsimError
+from archsim.cli.printing import console, grid
+from archsim.specs.sweeps.plan import SweepPlan
+
+if TYPE_CHECKING:
+    from archsim.runs.plan import Selection
+    from archsim.runs.results import Results
+    from archsim.runs.run import Run
+
+_LISTED, _BEST = 20, 10
+_GB = 1e9
+
+
+def print_rooms(runs: Sequence[Run]) -> None:
+    """The runs, and how the weights of each lie in the memory of its fullest die. Raises ArchsimError for those that do not fit."""
+    from archsim.runs.capacity import rooms
+
+    table = grid("system", "model", "batch", "policy", "assumptions", numbers=("fullest die", "weights GB", "bound GB", "left GB", "fits"))
+    every = list(rooms(runs))
+    for room in every:
+        run, bound = room.run, room.fit.bound_bytes
+        sizes = (f"{size / _GB:.1f}" for size in (room.demand_bytes, bound, bound - room.demand_bytes))
+        fits = "no" if room.problem else "yes" if room.bounded else "not limited"
+        names = (run.system.name, run.model.name, str(run.batch), run.policy.name, run.assumptions.label)
+        table.add_row(*names, str(room.fullest_die), *sizes, fits)
+    console().print(table)
+    problems = dict.fromkeys(room.problem for room in every if room.problem)
+    if problems:
+        raise ArchsimError("\n".join(problems))
+
+
+def print_points(selection: Selection) -> None:
+    """The first points that run."""
+    plan = selection.plan
+    table = grid("point", *_heads(plan), "system", "model", "batch", "policy", "assumptions")
+    shown = selection.kept[:_LISTED]
+    for number in shown:
+        point = plan.point(number)
+        cells = plan.shown(point).values()
+        parts = (point.parts["system"].name, point.parts["model"].name, str(point.batch), point.parts["policy"].name, point.assumptions.label)
+        table.add_row(str(number), *cells, *parts)
+    console().print(table)
+    if len(shown) < len(selection.kept):
+        print(f"and {len(selection.kept) - len(shown):,} more; `--point N` prints one as an experiment")
+
+
+def print_dropped(selection: Selection) -> None:
+    """How many points run, and which constraint dropped how many."""
+    parts = [f"{count:,} dropped by `{text}`" for text, count in selection.dropped.by_constraint.items()]
+    if selection.dropped.repeats:
+        parts.append(f"{selection.dropped.repeats:,} repeat another")
+    print("; ".join([f"{len(selection.kept):,} of {selection.plan.combinations:,} points run", *parts]))
+
+
+def print_speedups(results: Results, policies: Iterable[str]) -> None:
+    """Decode throughput of every policy over base; in tokens/s where the experiment has no base."""
+    table = grid("system", "model", "batch", "assumptions", numbers=tuple(policies))
+    cells: dict[tuple, dict[str, str]] = {}
+    for row in results.runs.rows:
+        speedup, throughput = row["speedup_vs_base"], row["throughput_tokens_per_s"]
+        shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
+        combination = tuple(str(row[name]) for name in ("system", "model", "batch", "assumptions"))
+        cells.setdefault(combination, {})[row["policy"]] = shown
+    for combination, by_policy in cells.items():
+        table.add_row(*combination, *by_policy.values())
+    console().print(table)
+
+
+def print_best(plan: SweepPlan, folder: Path) -> None:
+    """The points of highest decode throughput."""
+    from pyarrow import parquet
+
+    names = ["point", "model", "batch", "policy", "throughput_tokens_per_s", "die_utilisation"]
+    table = parquet.read_table(folder / "results.parquet", columns=names)
+    table = table.sort_by([("throughput_tokens_per_s", "descending"), ("point", "ascending")])
+    best = grid("point", *_heads(plan), "model", "batch", "policy", "tokens/s", "die use")
+    for row in table.slice(0, _BEST).to_pylist():
+        point = plan.point(row["point"])
+        throughput = row["throughput_tokens_per_s"]
+        told = ("–" if throughput is None else f"{throughput:,.0f}", f"{row['die_utilisation']:.0%}")
+        best.add_row(str(point.index), *plan.shown(point).values(), point.parts["model"].name, str(point.batch), point.parts["policy"].name, *told)
+    print("highest decode throughput:")
+    console().print(best)
+
+
+def _heads(plan: SweepPlan) -> list[str]:
+    """The axes without their roots: narrow, and still telling."""
+    return [".".join(axis.path[1:]) or axis.name for axis in plan.sweep.axes]

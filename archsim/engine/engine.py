@@ -1,0 +1,191 @@
+"""An engine's door: one MoE layer in one iteration, given what it is asked for and when it begins.
+
+    StepDemand -> policy -> plan, cp_en bits -> execution -> StepTimes
+
+How a plan becomes work is a named strategy (``archsim.engine.executions``); how resources are shared is another, which the engine's kernel
+knows (``contention``). Whoever drives the engine decides what comes next and when: ``archsim.engine.loop`` goes through the demand of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError
+from archsim.engine.decision import build_decision, global_die
+from archsim.engine.event.reserved import ReservedKernel
+from archsim.engine.event.shared import SharedKernel
+from archsim.engine.executions.execution import Kernel, Order, Setup
+from archsim.engine.executions.registry import build_execution
+from archsim.engine.machine import build_machine, build_memory, policy_costs, refuse_misfit
+from archsim.engine.state import SLICES, new_tally
+from archsim.engine.transitions import NoLog, TransitionLog
+from archsim.policies.allocation.rules import Plan, StepView
+from archsim.policies.placement.placement import Placement
+from archsim.policies.prediction.heatmap import copy_bits
+from archsim.policies.registry import build_policy
+from archsim.specs.scenario import Scenario
+from archsim.workload.step_demand import StepDemand
+from microarch.blocks.hbm import evict_beyond_room
+from microarch.blocks.request import State
+
+KERNELS = {"reserved": ReservedKernel, "shared": SharedKernel}
+
+
+class StepTimes(NamedTuple):
+    """``begin_ns``, ``end_ns``: on the clock of the machine without decisions; ``exposed_ns``: what the decision adds to the step."""
+
+    begin_ns: float
+    end_ns: float
+    exposed_ns: float
+    plan: Plan
+
+    @property
+    def step_ns(self) -> float:
+        return self.end_ns - self.begin_ns + self.exposed_ns
+
+
+class EventEngine:
+    """Runs steps of a scenario, event by event.
+
+    ``layer_ids``: the model's numbers of the MoE layers that run, ascending; None: all of them. ``keep_transitions``: keep what the command
+    processors do (``archsim.engine.transitions``), for ``transitions``. Raises CapacityError where the placement does not fit, and
+    ArchsimError for layers that are no MoE layers of the model.
+
+    ``machine``, ``fabric``, ``memory``, ``tally``, ``fit``, ``placement``, ``policy`` and ``decision`` may be read between steps.
+    """
+
+    def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None, keep_transitions: bool = False):
+        system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+        self.scenario = scenario
+        self.rows = _rows_of(layer_ids, model)
+        self.policy = build_policy(scenario.policy)
+        self.placement = self.policy.place(len(model.moe_layer_ids), model.experts, system.dies)
+        self.fit = refuse_misfit(scenario, self.placement)
+        self.machine, self.fabric = build_machine(scenario)
+        self.memory = build_memory(scenario, self.layers, self.fit)
+        self.tally = new_tally(self.machine, len(State))
+        self.decision = build_decision(scenario, self.machine, self.fabric)
+        self.execution = build_execution(
+            assumptions.execution,
+            Setup(scenario, self.machine, self.fabric, self.memory, self.tally, self.policy.predictor is not None, self._build_kernel),
+        )
+        self._costs = policy_costs(system, model)
+        self._ids = model.experts + model.shared_experts
+        self._until_own_id = assumptions.prediction_rows == "until_own_id"
+        self._log = TransitionLog(system.dies, global_die(self.fabric)) if keep_transitions else NoLog()
+        self._before_ns = 0.0
+
+    @property
+    def layers(self) -> int:
+        """MoE layers that run."""
+        return len(self.rows)
+
+    @property
+    def expert_bytes(self) -> int:
+        """Weights of one routed expert."""
+        return SLICES * self.machine.slice_bytes
+
+    def _build_kernel(self) -> Kernel:
+        return KERNELS[self.scenario.assumptions.contention](self.machine, self.fabric, self.scenario.assumptions)
+
+    def step(self, layer: int, demand: StepDemand, now_ns: float) -> StepTimes:
+        """Decide, run, report: one step that begins at ``now_ns``. ``layer`` counts the layers that run.
+
+        Raises ArchsimError if a user's policy returns a plan that does not fit the demand.
+        """
+        plan = self.plan(layer, demand)
+        bits = self.decision.predict(self._copy_bits, layer, plan, demand.predicted)
+        rows = 0 if bits is None else int(np.count_nonzero(plan.expert[1:] != plan.expert[:-1])) + 1  # entries are in order of expert
+        written = self.tally.dies["write_bytes"].sum()
+        self._log.begin()
+        ready_ns = self.decision.before_step(plan, rows)
+        order = Order(layer, int(self.rows[layer]), demand, plan, bits, ready_ns, self._log.notes, self.placement)
+        end_ns = self.execution.step(order, now_ns)
+        copies = int(self.tally.dies["write_bytes"].sum() - written) // self.machine.slice_bytes
+        before_ns, took_ns = self._before_ns, end_ns - now_ns
+        exposed_ns = self.decision.after_step(plan, rows, copies, before_ns, took_ns)
+        self._log.add(demand.step, layer, self.decision, before_ns, took_ns)
+        self._before_ns = took_ns
+        return StepTimes(now_ns, end_ns, exposed_ns, plan)
+
+    def migrate(self, placement: Placement, moves: np.ndarray, now_ns: float) -> float:
+        """Go on with another placement; returns when the ``moves`` (WEIGHT_MOVE[n]) are done, on the clock of ``now_ns``.
+
+        They take no time yet. Raises CapacityError where the placement does not fit.
+        """
+        self.fit = refuse_misfit(self.scenario, placement)
+        self.placement = placement
+        if self.scenario.assumptions.capacity == "finite":
+            self.memory.copies.room["limit_bytes"] = self.fit.room_bytes
+            evict_beyond_room(self.memory.copies, self.machine.slice_bytes)
+        return now_ns
+
+    def plan(self, layer: int, demand: StepDemand) -> Plan:
+        """The policy's plan of a step, checked if it is a user's own."""
+        begin, row = layer * self._ids, self.rows[layer]
+        view = StepView(
+            tokens=demand.tokens,
+            first_seen=demand.first_seen,
+            home=self.placement.home[row],
+            copied_slices=self.memory.copies.slices[begin : begin + len(demand.tokens)],
+            hops=self.fabric.hops,
+            costs=self._costs,
+            layer=layer,
+            step=demand.step,
+            holders=self.placement.holds[row],
+            pair_ns=self.machine.route_ns,
+            pair_bytes_per_ns=self.machine.route_bytes_per_ns,
+        )
+        plan = self.decision.decide(self.policy.allocate, view)
+        _check(plan, view)
+        return plan
+
+    def _copy_bits(self, layer: int, plan: Plan, predicted) -> np.ndarray | None:
+        """The cp_en bits of a step, uint8[die, expert]; None where nothing is predicted."""
+        if predicted is None or not predicted.rows.any():
+            return None
+        bits = copy_bits(plan.expert, plan.die, predicted.rows, self.machine.dies, self._ids, self._until_own_id)
+        bits[self.memory.copies.room["limit_bytes"] < self.machine.slice_bytes] = 0  # no copy would ever fit there
+        return bits
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        """What happened in the step that was run last, which began at ``begin_ns`` (``archsim.engine.event.steplog``)."""
+        return self.execution.log(begin_ns)
+
+    def transitions(self) -> dict[str, np.ndarray]:
+        """What the command processors did in the steps that were run: the table of ``archsim.engine.transitions``.
+
+        Raises ValueError if the engine was not asked to keep it.
+        """
+        if not isinstance(self._log, TransitionLog):
+            raise ValueError("the engine was not built with keep_transitions")
+        return self._log.columns()
+
+
+def _rows_of(layer_ids: Sequence[int] | None, model) -> np.ndarray:
+    """int64[layer]: which of the model's MoE layers each layer of a run is."""
+    every = np.array(model.moe_layer_ids, np.int64)
+    if layer_ids is None:
+        return np.arange(len(every))
+    wanted = np.asarray(layer_ids, np.int64)
+    rows = np.searchsorted(every, wanted)
+    unknown = wanted[every[np.minimum(rows, len(every) - 1)] != wanted]
+    if len(unknown):
+        raise ArchsimError(f"layer {unknown[0]} is not an MoE layer of {model.name}, which has {every[0]} to {every[-1]}")
+    return rows
+
+
+def _check(plan: Plan, view: StepView) -> None:
+    """Every token of every expert is given to a die of the system, once; entries are in order of expert."""
+    given = np.bincount(plan.expert, plan.tokens, len(view.tokens))
+    if len(given) != len(view.tokens) or (given != view.tokens).any():
+        expert = int(np.flatnonzero(given[: len(view.tokens)] != view.tokens)[0]) if len(given) == len(view.tokens) else len(given) - 1
+        raise ArchsimError(f"allocation: expert {expert} has {view.tokens[expert] if expert < len(view.tokens) else 0} tokens, "
+                           f"the plan gives out {given[expert]:.0f}")
+    if len(plan.die) and (plan.die.min() < 0 or plan.die.max() >= len(view.hops)):
+        raise ArchsimError(f"allocation: the plan names die {plan.die.max()}; the system has {len(view.hops)}")
+    if (plan.expert[1:] < plan.expert[:-1]).any() or (plan.tokens <= 0).any():
+        raise ArchsimError("allocation: the plan's entries must be in order of expert and have at least one token each")

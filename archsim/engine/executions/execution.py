@@ -1,0 +1,70 @@
+"""What an execution is: it takes the plan of a step and runs it on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from archsim.engine.state import Machine, Memory, Tally, Work
+from archsim.policies.allocation.rules import Plan
+from archsim.policies.placement.placement import Placement
+from archsim.specs.scenario import Scenario
+from archsim.workload.step_demand import StepDemand
+from microarch.fabric.fabric import Fabric
+
+
+class Kernel(Protocol):
+    """Runs ``Work`` on the machine: event by event under one kind of contention, or by the analytical walk."""
+
+    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+        """Run one step; returns its end in ns."""
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        """What happened in the step that was run last (``archsim.engine.event.steplog``)."""
+
+
+class Setup(NamedTuple):
+    """What an execution works with during a run. ``memory`` and ``tally`` are changed by its steps."""
+
+    scenario: Scenario
+    machine: Machine
+    fabric: Fabric
+    memory: Memory
+    tally: Tally
+    copies: bool  # whether dies make copies, so that they look for them
+    build_kernel: Callable[[], Kernel]  # the engine's, for executions whose work is chains and moves
+
+
+class Order(NamedTuple):
+    """One step to run."""
+
+    layer: int  # of the layers that run
+    row: int  # of the placement
+    demand: StepDemand
+    plan: Plan
+    cp_en: np.ndarray | None  # uint8[die, expert], or None where nothing is predicted
+    cp_ready_ns: float  # when the bits are there, from the begin of the step
+    notes: np.ndarray  # NOTE[n]: transitions of the Local CPs
+    placement: Placement
+
+
+class GemmTime(NamedTuple):
+    """Time of GEMMs that a calibration gave, and of those at sizes outside it, ns."""
+
+    calibrated_ns: float
+    extrapolated_ns: float
+
+
+class Execution(Protocol):
+    """A named strategy. Made once a run with a `Setup`; it keeps to itself what it builds from that."""
+
+    def step(self, order: Order, now_ns: float) -> float:
+        """Run a step that begins at ``now_ns``; returns its end in ns, and adds to memory and tally what it did."""
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        """What happened in the step that was run last (``archsim.engine.event.steplog``); ArchsimError if nothing tells."""
+
+    def gemm_time(self) -> GemmTime:
+        """Of all steps."""

@@ -1,0 +1,17 @@
+"""Executions by name: the module of that name in this package, or a user's own ``package.module:class``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from archsim.engine.executions.execution import Execution, Setup
+from archsim.specs.policies import import_function
+
+
+def build_execution(name: str, setup: Setup) -> Execution:
+    """The execution that the assumption ``execution`` names: ``build(setup)`` of its module, or what a user's own makes of ``setup``.
+
+    Raises ValueError if a user's own cannot be imported.
+    """
+    build = import_function(name) if ":" in name else import_module(f"{__package__}.{name}").build
+    return build(setup)

@@ -1,0 +1,67 @@
+"""From a system to its fabric: the graph of dies and links, and what a link of each class reaches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archsim.engine.state import UNITS
+from microarch.fabric.fabric import NS_PER_S, Fabric, Graph, LinkClass
+from microarch.fabric.levels import Level, build_levels
+from microarch.fabric.own import build_own
+from microarch.fabric.topology import Edge, build_topology
+
+
+def build_fabric(system, numbering: str) -> Fabric:
+    """Dies, links and routes of a system, with bandwidths and latencies.
+
+    Systems that differ in these only share a graph.
+
+    ``numbering``: of the dies of a mesh, see the assumption. Raises ArchsimError for a user's function that gives no
+    fabric.
+    """
+    if system.fabric is not None:
+        return _of_levels(system).with_links(system.shape, _level_classes(system))
+    topology = system.topology
+    if topology.is_function:
+        graph, classes = build_own(topology.name, system.dies, topology.params)
+        return graph.with_links(system.shape, [each._replace(efficiency=system.d2d.efficiency) for each in classes])
+    edges = tuple(Edge(*edge.dies, _link(system, "", edge).latency_ns) for edge in topology.edges)
+    graph = build_topology(topology.name, system.mesh.x, system.mesh.y, numbering, edges)
+    named = zip(topology.class_names, topology.classes, strict=True)
+    return graph.with_links(system.shape, [_link(system, name, own) for name, own in named])
+
+
+def plain_link_bytes_per_ns(system) -> float:
+    """Effective rate of a link to which the topology gives no bandwidth of its own."""
+    return system.d2d.bandwidth_bytes_per_s / NS_PER_S * system.d2d.efficiency
+
+
+def resource_groups(fabric: Graph, full_duplex: bool) -> tuple[np.ndarray, np.ndarray]:
+    """CSR of the resources of every unit of a die, then of every route."""
+    own = UNITS * fabric.dies
+    link = fabric.route_links if full_duplex else fabric.link_edge[fabric.route_links]
+    ptr = np.concatenate([np.arange(own, dtype=np.int64), own + fabric.route_ptr])
+    return ptr, np.concatenate([np.arange(own), own + link]).astype(np.int64)
+
+
+def _of_levels(system) -> Graph:
+    return build_levels(tuple(Level(level.kind, level.sides, level.per or "group") for level in system.fabric.levels))
+
+
+def _level_classes(system) -> list[LinkClass]:
+    """Links of every level; then those between dies and the level's shared ports, which add no latency."""
+    levels = system.fabric.levels
+    links = [_link(system, f"level {number}", level) for number, level in enumerate(levels)]
+    return links + [each._replace(name=f"{each.name} port", latency_ns=0.0) for each in links]
+
+
+def _link(system, name: str, own) -> LinkClass:
+    """The system's ``d2d``, or what links of a class have of their own."""
+    bandwidth, latency_ns = own.bandwidth_bytes_per_s, own.hop_latency_ns
+    return LinkClass(
+        name,
+        system.d2d.bandwidth_bytes_per_s if bandwidth is None else bandwidth,
+        system.d2d.hop_latency_ns if latency_ns is None else latency_ns,
+        own.law,
+        system.d2d.efficiency,
+    )

@@ -1,0 +1,100 @@
+"""The demand of a run: what a batch asks for, and what its machine and its policy make of it, as a stream of step demands.
+
+Tokens live on dies (``origins``) only once there is a machine, and experts are predicted (``predicted_rows``) only under a policy that
+predicts: neither is part of the workload (`archsim.workload.demand`), whose pass over the routing they watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from archsim.base.kernels import free
+from archsim.base.threads import LayerThreads
+from archsim.policies.prediction.free_heatmap import FreeHeatmap
+from archsim.policies.prediction.heatmap import Predictor
+from archsim.workload.demand import Demand, build_demand, stacked
+from archsim.workload.step_demand import Predicted, StepDemand
+from archsim.workload.trace import StepTokens, TokenSource
+
+
+@dataclass(frozen=True)
+class RunDemand(Demand):
+    """A batch's demand on a machine, under a policy. Iterating gives (MoE layer, `StepDemand`) in the order of time.
+
+    origins: uint16 or int32[step, layer, die, expert], tokens by the die their request lives on (position·dies//batch); or None.
+    predicted_rows: uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap`; or None.
+    """
+
+    origins: np.ndarray | None = None
+    predicted_rows: np.ndarray | None = None
+
+    def __iter__(self) -> Iterator[tuple[int, StepDemand]]:
+        for step, layer in np.argwhere(self.tokens.any(axis=2)).tolist():
+            yield layer, self.at(step, layer)
+
+    def at(self, step: int, layer: int) -> StepDemand:
+        """What a step asks for."""
+        tokens = self.tokens[step, layer]
+        prefill = step == 0 and self.has_prefill
+        return StepDemand(
+            step, tokens, tokens if prefill else np.zeros_like(tokens), self.first_seen[step, layer], self.top_k,
+            origins=None if self.origins is None else self.origins[step, layer],
+            predicted=None if self.predicted_rows is None else Predicted(self.predicted_rows[step, layer]),
+        )
+
+
+def build_run_demand(
+    source: TokenSource,
+    batch: int,
+    decode_steps: int,
+    seed: int,
+    *,
+    origin_dies: int | None = None,
+    predictor: Predictor | None = None,
+    threads: int | None = None,
+) -> RunDemand:
+    """The demand of a batch, see `build_demand`; with `origins` for so many dies, and with the rows of a predictor."""
+    origins = Origins(source, batch, origin_dies) if origin_dies else None
+    heatmap = FreeHeatmap(source, batch, predictor) if predictor else None
+    watchers = [watcher for watcher in (origins, heatmap) if watcher]
+    demand = build_demand(source, batch, decode_steps, seed, watchers=watchers, threads=threads)
+    known = {field.name: getattr(demand, field.name) for field in fields(demand)}
+    return RunDemand(**known, origins=origins.take_counts() if origins else None, predicted_rows=heatmap.take_rows() if heatmap else None)
+
+
+class Origins:
+    """Counts tokens by the die on which they live; a `Watcher` of the demand. Requests live on dies in contiguous blocks of equal size."""
+
+    def __init__(self, source: TokenSource, batch: int, dies: int):
+        self._die = (np.arange(batch, dtype=np.int64) * dies // batch).astype(np.int32)
+        self._shape = len(source.layer_ids), dies, source.num_experts
+        self._now = np.zeros(self._shape, np.int32)
+        self._steps: list[np.ndarray] = []
+
+    def take_counts(self) -> np.ndarray:
+        """The counts of all steps so far, which are forgotten: uint16 or int32[step, layer, die, expert]."""
+        return stacked(self._steps, self._shape, np.uint16)
+
+    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+        layer_threads.run(_count_origins, piece.experts, self._die[piece.request], self._now)
+
+    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
+        self._steps.append(_narrow(self._now))
+        self._now = np.zeros(self._shape, np.int32)
+
+
+def _narrow(counts: np.ndarray) -> np.ndarray:
+    return counts.astype(np.uint16) if counts.max(initial=0) < 1 << 16 else counts
+
+
+@free
+def _count_origins(experts, first, end, die, origins):
+    """Add experts int16[n, layer, k] of rows that live on die int32[n] to origins int32[layer, die, expert]."""
+    rows, _, top_k = experts.shape
+    for layer in range(first, end):
+        for row in range(rows):
+            for rank in range(top_k):
+                origins[layer, die[row], experts[row, layer, rank]] += 1

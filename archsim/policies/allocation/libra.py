@@ -1,0 +1,161 @@
+"""Libra: which experts each GPU copies for the next layer, then how remote tokens are shared.
+
+Libra, section 3, appendices B and C.
+A token runs on its own GPU if that holds its expert, otherwise on the expert's home, until sharding moves it to
+another holder.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from archsim.policies.load import checked_count, checked_load, checked_name, whole
+
+SLACK = 1e-12  # of the bound: a GPU filled up to it may be that much off, as sums of fractions round
+SHARD_RULES = ("literal", "restart", "literal_integer_tokens", "restart_integer_tokens")
+
+
+class ReplicaPlan(NamedTuple):
+    holds: np.ndarray  # int64[gpu, expert] 1 where a GPU holds the expert, 0 elsewhere
+    load: np.ndarray  # int64 or float64[gpu] if tokens come as predicted
+
+
+class Sharding(NamedTuple):
+    load: np.ndarray  # float64[gpu]
+    moves: np.ndarray  # float64[move, 4] in order: from, expert, to, tokens
+
+
+def libra_plan(load: ArrayLike, home: ArrayLike, slots: int, local: int, rule: str = "literal") -> ReplicaPlan:
+    """Copy up to ``slots`` experts to every GPU (Libra, Algorithm 1: N = ``slots``, L = ``local``).
+
+    ``load[gpu, expert]``: tokens on a GPU that want the expert, as predicted; ``home[expert]`` a GPU. First each GPU
+    copies the ``local`` experts homed elsewhere that its tokens want most. Then the most loaded GPU above the mean
+    lends the expert of its own for which most remote tokens come, to the least loaded GPU without it and with a free
+    slot, whose tokens for it become local. ``rule``: "literal" does so only if that GPU stays within the mean, as
+    printed, and ends at the first that would not; "prose" without that test (section 3.2). Ties to the lowest index.
+    ValueError: ``local`` above ``slots``, homes unknown.
+    """
+    wanted = whole(checked_load(load, ("gpu", "expert")))
+    checked_name(rule, "rule", ("literal", "prose"))
+    if checked_count(local, "local", least=0) > checked_count(slots, "slots", least=0):
+        raise ValueError(f"local is {local}; expected at most the {slots} slots of a GPU")
+    gpus, experts = wanted.shape
+    home = _checked_home(home, gpus, experts)
+    away = np.arange(gpus)[:, None] != home
+    holds = ~away
+    for gpu in range(gpus):
+        hot = np.argsort(np.where(away[gpu], -wanted[gpu], 1), kind="stable")[:local]
+        holds[gpu, hot[away[gpu, hot] & (wanted[gpu, hot] > 0)]] = True
+    result = _load_at_home(wanted, home, holds)
+    for _ in range((slots - local) * gpus):
+        step = _next_copy(wanted, home, holds, result, slots)
+        if step is None:
+            break
+        origin, expert, gpu = step
+        if rule == "literal" and (result[gpu] + wanted[gpu, expert]) * gpus > wanted.sum():
+            break
+        holds[gpu, expert] = True
+        result[origin] -= wanted[gpu, expert]
+        result[gpu] += wanted[gpu, expert]
+    return ReplicaPlan(holds.astype(np.int64), result)
+
+
+def _checked_home(home: ArrayLike, gpus: int, experts: int) -> np.ndarray:
+    home = np.asarray(home)
+    if home.shape != (experts,) or (
+        experts and (home.dtype.kind not in "iu" or not 0 <= home.min() <= home.max() < gpus)
+    ):
+        raise ValueError(
+            f"home has shape {home.shape}; expected the home GPU 0..{gpus - 1} of each of {experts} experts"
+        )
+    return home.astype(np.int64)
+
+
+def _load_at_home(wanted: np.ndarray, home: np.ndarray, holds: np.ndarray) -> np.ndarray:
+    """Load of every GPU: its own tokens whose expert it holds, and others' for experts homed there."""
+    result = np.where(holds, wanted, 0).sum(axis=1)
+    np.add.at(result, home, np.where(holds, 0, wanted).sum(axis=0))
+    return result
+
+
+def _next_copy(
+    wanted: np.ndarray, home: np.ndarray, holds: np.ndarray, load: np.ndarray, slots: int
+) -> tuple[int, int, int] | None:
+    """(from, expert, to); None where no GPU is above the mean, has remote tokens, or finds a GPU with a free slot."""
+    gpus = len(load)
+    origin = int(load.argmax())
+    remote = np.where(home == origin, np.where(holds, 0, wanted).sum(axis=0), -1)
+    if load[origin] * gpus <= wanted.sum() or remote.max(initial=0) <= 0:
+        return None
+    expert = int(remote.argmax())
+    extras = holds.sum(axis=1) - np.bincount(home, minlength=gpus)
+    takers = np.flatnonzero(~holds[:, expert] & (extras < slots))
+    return (origin, expert, int(takers[load[takers].argmin()])) if len(takers) else None
+
+
+def libra_shard(
+    holds: ArrayLike,
+    local_load: ArrayLike,
+    remote_load: ArrayLike,
+    bound: float,
+    epsilon: float = 0.0,
+    rule: str = "literal",
+) -> Sharding:
+    """Move remote tokens between holders until no GPU is above (1 + ``epsilon``) * ``bound`` (Libra, Algorithm 2).
+
+    ``holds[gpu, expert]``; ``local_load[gpu]`` stays; ``remote_load[gpu, expert]`` is what a GPU runs for others.
+    Each GPU above ``bound``, the most loaded first, offers its experts, the largest first, to the least loaded other
+    holder; that takes as much as fits under ``bound``, and the next GPU's turn comes. ``rule``: "literal" finishes
+    the round with loads ordered at its start, as printed; "restart" orders anew after each move (section 3.3).
+    "..._integer_tokens": a holder takes floor(room) tokens. Ties to the lowest index. No GPU rises above ``bound``,
+    so the largest load never grows. ValueError: shapes that differ.
+    """
+    checked_name(rule, "rule", SHARD_RULES)
+    bound, epsilon = float(bound), float(epsilon)
+    remote = checked_load(remote_load, ("gpu", "expert"), "remote_load").copy()
+    held = np.asarray(holds).astype(bool)
+    load = checked_load(local_load, ("gpu",), "local_load") + remote.sum(axis=1)
+    if held.shape != remote.shape:
+        raise ValueError(f"holds has shape {held.shape}, remote_load {remote.shape}; expected both [gpu, expert]")
+    if not (np.isfinite(bound) and bound >= 0 and epsilon >= 0):
+        raise ValueError(f"bound is {bound}, epsilon {epsilon}; expected numbers >= 0")
+    room_of = np.floor if rule.endswith("integer_tokens") else np.asarray
+    restart, moves = rule.startswith("restart"), []
+    while load.max(initial=0.0) > (1 + epsilon + SLACK) * bound:
+        over = np.flatnonzero(load > (1 + SLACK) * bound)
+        moved = False
+        for origin in over[np.argsort(-load[over], kind="stable")]:
+            move = _next_move(int(origin), held, remote, load, bound, room_of)
+            if move is None:
+                continue
+            expert, gpu, amount = move
+            remote[origin, expert] -= amount
+            remote[gpu, expert] += amount
+            load[origin] -= amount
+            load[gpu] += amount
+            moves.append((origin, expert, gpu, amount))
+            moved = True
+            if restart:
+                break
+        if not moved:
+            break
+    return Sharding(load, np.array(moves, float).reshape(-1, 4))
+
+
+def _next_move(
+    origin: int, held: np.ndarray, remote: np.ndarray, load: np.ndarray, bound: float, room_of
+) -> tuple[int, int, float] | None:
+    """(expert, to, tokens) that a GPU gives away; None if no other holder has room."""
+    experts = np.flatnonzero(remote[origin] > 0)
+    for expert in experts[np.argsort(-remote[origin, experts], kind="stable")]:
+        others = np.flatnonzero(held[:, expert])
+        others = others[others != origin]
+        if len(others):
+            gpu = int(others[load[others].argmin()])
+            room = float(room_of(bound - load[gpu]))
+            if room > SLACK * bound:
+                return int(expert), gpu, min(float(remote[origin, expert]), room)
+    return None

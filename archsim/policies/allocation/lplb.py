@@ -1,0 +1,53 @@
+"""LPLB: the shares of an expert's copies that keep the fullest GPU lowest (DeepSeek's LPLB, as in SGLang).
+
+The linear programme of the SGLang article on Waterfill and LPLB, "The LP Formulation": minimise M subject to, of
+every GPU, the shares of the copies on it <= M; of every expert, its shares sum to its load; all shares >= 0. The
+paper solves it approximately on the GPU; here it is exact (`archsim.policies.allocation.max_flow`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from archsim.policies.load import checked_count, checked_load
+
+
+class Shares(NamedTuple):
+    max_load: float  # of the fullest GPU: the optimum
+    split: list[np.ndarray]  # [expert] float64[copy], as in holders
+
+
+def lplb(load: ArrayLike, holders: Sequence[Sequence[int]], gpus: int | None = None) -> Shares:
+    """Share ``load[expert]`` among ``holders[expert]``, the GPUs of its copies; the fullest of ``gpus`` has least.
+
+    ``gpus``: by default as many as ``holders`` name. The optimum is unique, the shares usually not: another solver's
+    are as good. Copies on one GPU are of no use, and do no harm. ValueError: an expert without a holder, a GPU
+    outside 0..gpus - 1, holders of another number of experts.
+    """
+    load = checked_load(load, ("expert",))
+    if len(holders) != len(load):
+        raise ValueError(
+            f"holders of {len(holders)} experts, load of {len(load)}; expected holders[expert] = [gpu, ...] of each"
+        )
+    begin = np.zeros(len(load) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, holders), np.int64, len(load)), out=begin[1:])
+    gpu = np.fromiter(chain.from_iterable(holders), np.int64, begin[-1])
+    if (begin[1:] == begin[:-1]).any():
+        raise ValueError(
+            f"expert {int(np.argmin(np.diff(begin)))} has no holder; expected one GPU or more for every expert"
+        )
+    gpus = int(gpu.max(initial=0)) + 1 if gpus is None else checked_count(gpus, "gpus")
+    if len(gpu) and not 0 <= gpu.min() <= gpu.max() < gpus:
+        raise ValueError(f"holders name GPUs {gpu.min()}..{gpu.max()}; expected 0..{gpus - 1}")
+
+    from archsim.policies.allocation.max_flow import share_out
+
+    share = share_out(load, begin, gpu, gpus)
+    most = np.bincount(gpu, weights=share, minlength=gpus).max()
+    ends = begin.tolist()
+    return Shares(float(most), [share[a:b] for a, b in zip(ends, ends[1:], strict=False)])

@@ -1,0 +1,142 @@
+"""The least possible largest load when loads are shared among given holders, exactly: maximum flow in a compiled loop.
+
+Loads are experts', to be poured into their GPUs up to a common level. Where no path of shares leads from an expert that
+has load left to a GPU with room, the GPUs reached are full and hold nothing but the experts reached: the level rises by
+the load left over a GPU of that set, which is a lower bound on any solution (Dinkelbach, On nonlinear fractional
+programming, 1967). Shares found before remain valid. It ends at the level of the tightest set, the optimum.
+Import this module where it is used: it loads numba.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.kernels import inner, kernel
+
+LEFT_OVER = 1e-13  # of the whole load: less than this is rounding, and no room either
+SOURCE, UNREACHED = -1, -2
+
+
+class _Net(NamedTuple):
+    """Copies of experts and, as they change, shares and the tree of the last search."""
+
+    begin: np.ndarray  # int64[expert + 1] first copy of an expert
+    gpu: np.ndarray  # int64[copy]
+    expert: np.ndarray  # int64[copy]
+    by_gpu: np.ndarray  # int64[copy] copies in order of GPU
+    gpu_begin: np.ndarray  # int64[gpu + 1] into by_gpu
+    share: np.ndarray  # float64[copy]
+    used: np.ndarray  # float64[gpu]
+    left: np.ndarray  # float64[expert] not yet given out
+    entered: np.ndarray  # int64[expert] the copy by which the search came, SOURCE or UNREACHED
+    came_by: np.ndarray  # int64[gpu] the copy by which the search came, or UNREACHED
+    queue: np.ndarray  # int64[expert]
+
+
+def share_out(load: np.ndarray, begin: np.ndarray, gpu: np.ndarray, gpus: int) -> np.ndarray:
+    """Shares float64[copy] that add up to ``load[expert]`` and keep the fullest GPU as low as can be.
+
+    Copies ``begin[e]:begin[e + 1]`` are expert e's, on GPUs ``gpu[copy]``; every expert has one. All loads >= 0.
+    """
+    experts, count, total = len(load), np.diff(begin), load.sum()
+    expert = np.repeat(np.arange(experts), count)
+    alone = count[expert] == 1
+    share = np.where(alone, load[expert], 0.0)
+    used = np.bincount(gpu, weights=share, minlength=gpus)
+    by_gpu = np.argsort(gpu, kind="stable")
+    gpu_begin = np.searchsorted(gpu[by_gpu], np.arange(gpus + 1))
+    scratch = (np.zeros(n, np.int64) for n in (experts, gpus, experts))
+    net = _Net(begin, gpu, expert, by_gpu, gpu_begin, share, used, np.where(count == 1, 0.0, load), *scratch)
+    order = np.argsort(-load, kind="stable")
+    _share_out(net, order, max(total / gpus, used.max()), LEFT_OVER * total)
+    return share
+
+
+@kernel
+def _share_out(net, order, level, least):
+    """Pour the largest expert first, then move shares along paths; raise the level where there is none."""
+    for expert in order:
+        for copy in range(net.begin[expert], net.begin[expert + 1]):
+            _pour(net, copy, min(net.left[expert], level - net.used[net.gpu[copy]]))
+    while True:
+        found, reached = _search(net, level, least)
+        if found >= 0:
+            _augment(net, found, level)
+        elif reached > 0:
+            level += max(_left_over(net.left, least) / reached, 2 * least)
+        else:
+            break
+    for expert in order:
+        _pour(net, net.begin[expert], net.left[expert])
+
+
+@inner
+def _pour(net, copy, amount):
+    if amount > 0.0:
+        net.share[copy] += amount
+        net.used[net.gpu[copy]] += amount
+        net.left[net.expert[copy]] -= amount
+
+
+@inner
+def _left_over(left, least):
+    total = 0.0
+    for amount in left:
+        total += amount if amount > least else 0.0
+    return total
+
+
+@inner
+def _search(net, level, least):
+    """Breadth first from all experts with load left: (the nearest GPU with room or UNREACHED, GPUs reached)."""
+    tail = reached = head = 0
+    net.came_by[:] = UNREACHED
+    for expert in range(len(net.left)):
+        net.entered[expert] = UNREACHED
+        if net.left[expert] > least:
+            net.entered[expert] = SOURCE
+            net.queue[tail] = expert
+            tail += 1
+    while head < tail:
+        expert = net.queue[head]
+        head += 1
+        for copy in range(net.begin[expert], net.begin[expert + 1]):
+            near = net.gpu[copy]
+            if net.came_by[near] != UNREACHED:
+                continue
+            net.came_by[near] = copy
+            reached += 1
+            if level - net.used[near] > least:
+                return near, reached
+            for at in range(net.gpu_begin[near], net.gpu_begin[near + 1]):
+                back = net.by_gpu[at]
+                other = net.expert[back]
+                if net.entered[other] == UNREACHED and net.share[back] > least:
+                    net.entered[other] = back
+                    net.queue[tail] = other
+                    tail += 1
+    return UNREACHED, reached
+
+
+@inner
+def _augment(net, found, level):
+    """Move along the path to a GPU with room as much as its narrowest place lets through."""
+    amount, at = level - net.used[found], found
+    expert = net.expert[net.came_by[at]]
+    while net.entered[expert] != SOURCE:
+        amount = min(amount, net.share[net.entered[expert]])
+        at = net.gpu[net.entered[expert]]
+        expert = net.expert[net.came_by[at]]
+    amount = min(amount, net.left[expert])
+    net.left[expert] -= amount
+    net.used[found] += amount
+    at = found
+    expert = net.expert[net.came_by[at]]
+    net.share[net.came_by[at]] += amount
+    while net.entered[expert] != SOURCE:
+        net.share[net.entered[expert]] -= amount
+        at = net.gpu[net.entered[expert]]
+        expert = net.expert[net.came_by[at]]
+        net.share[net.came_by[at]] += amount

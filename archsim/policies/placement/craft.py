@@ -1,0 +1,186 @@
+"""CRAFT: how many replicas each layer deserves, and where they go (CRAFT, section 4 and appendix A).
+
+Estimate what replicas gain in each layer, give out a budget of replicas over layers, spread each layer's experts over
+GPUs, place copies greedily. Where the printed algorithms slip, the text is followed: a baseline for each layer, gains
+summed without the factor of replicas, experts and replicas assigned together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from archsim.policies.load import balancedness, checked_count, checked_load, checked_name
+
+
+class GreedyPlacement(NamedTuple):
+    copies: np.ndarray  # int64[expert]
+    experts: list[np.ndarray]  # [gpu] int64: what a GPU holds, in the order of assignment; a copy each
+
+
+def craft_balancedness(loads: ArrayLike, plan: Sequence[Sequence[ArrayLike]]) -> np.ndarray:
+    """Balancedness of every batch under a placement, float64[batch, layer] (CRAFT, Algorithm 1, the inner loops).
+
+    ``loads[batch, layer, expert]``; ``plan[layer][gpu]`` lists experts, one entry a copy (two on one GPU count twice).
+    A load divides evenly over an expert's copies. A layer without tokens in a batch counts as 1. ValueError: an expert
+    without a copy, an unknown expert, or a plan of another number of layers.
+    """
+    loads = checked_load(loads, ("batch", "layer", "expert"), "loads")
+    batches, layers, experts = loads.shape
+    if len(plan) != layers:
+        raise ValueError(
+            f"plan has {len(plan)} layers, loads {layers}; expected plan[layer][gpu] for each layer of loads"
+        )
+    result = np.ones((batches, layers))
+    for layer, gpus in enumerate(plan):
+        result[:, layer] = balancedness(loads[:, layer] @ _shares(gpus, experts, layer))
+    return result
+
+
+def _shares(gpus: Sequence[ArrayLike], experts: int, layer: int) -> np.ndarray:
+    """float64[expert, gpu] the part of an expert's load that a GPU gets."""
+    count = np.zeros((experts, len(gpus)))
+    for gpu, held in enumerate(gpus):
+        ids = np.asarray(held, dtype=np.int64)
+        if len(ids) and not 0 <= ids.min() <= ids.max() < experts:
+            raise ValueError(f"plan of layer {layer}, GPU {gpu}: expert ids outside 0..{experts - 1}")
+        count[:, gpu] = np.bincount(ids, minlength=experts)
+    copies = count.sum(axis=1)
+    if (copies == 0).any():
+        raise ValueError(f"plan of layer {layer}: no copy of expert {int(np.argmin(copies))}; every expert needs one")
+    return count / copies[:, None]
+
+
+def craft_gain(
+    loads: ArrayLike, gpus: int, nodes: int = 1, counts: Sequence[int] | None = None
+) -> dict[int, np.ndarray]:
+    """Mean balancedness that r replicas in a layer gain over none, {r: float64[layer]} (CRAFT, Algorithm 1).
+
+    ``loads[batch, layer, expert]``. ``counts``: the r to try, by default 1, 2, 4, ... up to ``gpus`` (section 4.2.1).
+    Each placement is chosen by the sum over batches and judged batch by batch. GPUs' capacities are `craft_assign`'s
+    of experts + r in every layer: they hold one expert more or less where that does not divide.
+    """
+    loads = checked_load(loads, ("batch", "layer", "expert"), "loads")
+    gpus = checked_count(gpus, "gpus")
+    counts = [2**i for i in range(gpus.bit_length())] if counts is None else [checked_count(r, "count") for r in counts]
+    _, layers, experts = loads.shape
+    total, reached = loads.sum(axis=0), {}
+    for r in (0, *counts):
+        capacity = craft_assign(np.full(layers, experts + r), gpus, nodes)
+        plan = [greedy_placement(total[layer], gpus, r, capacity[layer]).experts for layer in range(layers)]
+        reached[r] = craft_balancedness(loads, plan).mean(axis=0)
+    return {r: reached[r] - reached[0] for r in counts}
+
+
+def craft_budget(
+    gain: Mapping[int, ArrayLike], capacity: int, objective: str = "gain", budget: str = "at_most"
+) -> np.ndarray:
+    """Replicas of every layer, int64[layer]: 0 or one of ``gain``'s counts, so that most is gained.
+
+    ``gain[replicas][layer]``: what so many replicas gain in a layer. ``objective``: "gain" sums gains (CRAFT, section
+    4.2.1); "replicas_times_gain" sums replicas * gain (as Algorithm 2 is printed). ``budget``: "at_most" or "exactly"
+    ``capacity``. Dynamic programming, exact; of equal plans the one that replicates less in later layers.
+
+    ValueError: unknown names, gains of unequal length, or a capacity that no choice uses exactly.
+    """
+    checked_name(objective, "objective", ("gain", "replicas_times_gain"))
+    checked_name(budget, "budget", ("at_most", "exactly"))
+    checked_count(capacity, "capacity", least=0)
+    counts = sorted(checked_count(int(r), "replicas of gain") for r in gain)
+    value = {int(r): np.asarray(gains, dtype=np.float64) for r, gains in gain.items()}
+    shapes = {gains.shape for gains in value.values()}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+        raise ValueError(
+            f"gain has rows of shapes {sorted(shapes)}; expected {{replicas: [gain of layer, ...]}} of one length"
+        )
+    if not all(np.isfinite(gains).all() for gains in value.values()):
+        raise ValueError("gain has entries that are no finite numbers")
+    if objective == "replicas_times_gain":
+        value = {r: r * gains for r, gains in value.items()}
+    return _best_counts(counts, value, capacity, exactly=budget == "exactly")
+
+
+def _best_counts(counts: list[int], value: dict[int, np.ndarray], capacity: int, exactly: bool) -> np.ndarray:
+    """Multiple-choice knapsack over layers (CRAFT, Algorithm 2, with at-most budgets as well)."""
+    layers = len(value[counts[0]])
+    best = np.full(capacity + 1, -np.inf if exactly else 0.0)
+    best[0] = 0.0
+    choice = np.zeros((layers, capacity + 1), np.int64)
+    for layer in range(layers):
+        before = best
+        best = before.copy()
+        for r in (r for r in counts if r <= capacity):
+            tried = before[: capacity + 1 - r] + value[r][layer]
+            better = tried > best[r:]
+            best[r:][better] = tried[better]
+            choice[layer, r:][better] = r
+    if not np.isfinite(best[capacity]):
+        reached = np.flatnonzero(np.isfinite(best))
+        raise ValueError(
+            f"no choice of {counts} for {layers} layers makes exactly {capacity} replicas; "
+            f"the most below is {reached[-1]}"
+        )
+    replicas, left = np.zeros(layers, np.int64), capacity
+    for layer in reversed(range(layers)):
+        replicas[layer] = choice[layer, left]
+        left -= replicas[layer]
+    return replicas
+
+
+def craft_assign(experts_per_layer: ArrayLike, gpus: int, nodes: int = 1) -> np.ndarray:
+    """How many experts every GPU holds in every layer, int64[layer, gpu] (CRAFT, Algorithm 3).
+
+    ``experts_per_layer``: experts and replicas together, so that all that does not divide is spread. Each layer's
+    remainder goes to the GPUs that got least so far; of equal ones to every floor(i * tied / needed)-th, which
+    spreads it over nodes, whose GPUs are neighbours (Figure 7; the wording of the appendix, "including endpoints",
+    does not give it). Totals of GPUs differ by at most 1 after every layer.
+    """
+    experts = np.asarray(experts_per_layer)
+    if experts.ndim != 1 or (experts.size and experts.dtype.kind not in "iu") or (experts < 0).any():
+        raise ValueError("experts_per_layer: expected whole numbers >= 0, one a layer")
+    checked_count(gpus, "gpus")
+    checked_count(nodes, "nodes")
+    if gpus % nodes:
+        raise ValueError(f"{gpus} GPUs do not divide among {nodes} nodes")
+    assigned = np.repeat(experts.astype(np.int64)[:, None] // gpus, gpus, axis=1)
+    extra = np.zeros(gpus, np.int64)
+    for layer, needed in enumerate(experts % gpus):
+        if needed:
+            cutoff = np.partition(extra, needed - 1)[needed - 1]
+            below, tied = np.flatnonzero(extra < cutoff), np.flatnonzero(extra == cutoff)
+            rest = needed - len(below)
+            chosen = np.concatenate([below, tied[np.arange(rest) * len(tied) // rest]])
+            assigned[layer, chosen] += 1
+            extra[chosen] += 1
+    return assigned
+
+
+def greedy_placement(load: ArrayLike, gpus: int, extra: int, capacity: ArrayLike) -> GreedyPlacement:
+    """Copies of a layer's experts and their GPUs (CRAFT, section 4.2.2, greedy placement).
+
+    ``load[expert]``. ``extra`` copies go one by one to the largest load per copy; then the most loaded copy goes to the
+    least loaded GPU that holds less than ``capacity[gpu]``. Ties to the lowest index. ValueError: too little capacity.
+    """
+    load = checked_load(load, ("expert",))
+    checked_count(gpus, "gpus")
+    checked_count(extra, "extra", least=0)
+    capacity = np.asarray(capacity, dtype=np.int64)
+    if capacity.shape != (gpus,) or (capacity < 0).any():
+        raise ValueError(f"capacity has shape {capacity.shape}; expected slots >= 0 of each of {gpus} GPUs")
+    copies = len(load) + extra
+    if capacity.sum() < copies or not len(load):
+        raise ValueError(
+            f"{len(load)} experts and {extra} replicas in {capacity.sum()} slots; "
+            f"expected one expert or more, and {copies} slots or more"
+        )
+
+    from archsim.policies.placement.replicas import pack, replicate
+
+    given = replicate(load[None], copies)
+    into, place = (each[0] for each in pack(given.load, capacity))
+    in_order = given.expert[0][np.lexsort((place, into))]
+    ends = np.cumsum(np.bincount(into, minlength=gpus))
+    return GreedyPlacement(given.number[0], np.split(in_order, ends[:-1]))

@@ -1,0 +1,112 @@
+"""EPLB: which slot holds which expert, by load (deepseek-ai/EPLB, commit d52c72d; CRAFT, section 2.3).
+
+Each layer on its own: give the redundant slots to the experts of largest load per copy, then pack copies into GPUs, the
+largest first, each into the least loaded GPU that has a free slot. Hierarchical: groups of experts are packed into
+nodes first, and both steps run within a node, so that no copy leaves its group's node.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from archsim.policies.load import checked_count, checked_load
+
+
+class EplbPlacement(NamedTuple):
+    """Slot i belongs to GPU i // (slots / GPUs)."""
+
+    physical_to_logical: np.ndarray  # int64[layer, slot] the expert in a slot
+    logical_to_physical: np.ndarray  # int64[layer, expert, rank] the slot of an expert's copy, -1 behind the last
+    copies: np.ndarray  # int64[layer, expert]
+
+
+def eplb(
+    load: ArrayLike, replicas: int, groups: int, nodes: int, gpus: int, hierarchical: bool | None = None
+) -> EplbPlacement:
+    """Place ``replicas`` copies of the experts of every layer of ``load[layer, expert]``, any numbers >= 0.
+
+    ``replicas``: physical slots of a layer, those of first copies included. ``groups``: of experts, contiguous.
+    ``hierarchical``: None chooses it where ``nodes`` divides ``groups``; False: all experts are one group on one node.
+    Ties go to the lowest expert and GPU; a layer without load gives all redundant slots to each node's first expert.
+
+    ValueError: ``replicas`` is less than the experts or no multiple of ``gpus``; hierarchical: ``nodes`` does not
+    divide ``groups`` and ``gpus``, or ``groups`` the experts; load that is negative or of another shape.
+    """
+    load = checked_load(load, ("layer", "expert"))
+    for name, value in (("replicas", replicas), ("groups", groups), ("nodes", nodes), ("gpus", gpus)):
+        checked_count(value, name)
+    if hierarchical is None:
+        hierarchical = groups % nodes == 0
+    if not hierarchical:
+        groups = nodes = 1
+    layers, experts = load.shape
+    _check_sizes(experts, replicas, groups, nodes, gpus)
+
+    from archsim.policies.placement.replicas import replicate
+
+    expert = _experts_by_node(load, groups, nodes)
+    by_node = layers * nodes, experts // nodes
+    copies = replicate(np.take_along_axis(load, expert, axis=1).reshape(by_node), replicas // nodes)
+    slot = _pack_evenly(copies.load, gpus // nodes)
+    of_node = _arranged(copies.expert, slot)
+    held = np.take_along_axis(expert.reshape(by_node), of_node, axis=1).reshape(layers, replicas)
+    rank = _arranged(copies.rank, slot).reshape(layers, replicas)
+    count = _arranged(copies.number.reshape(layers, experts), expert)
+    slots = np.full((layers, experts, count.max(initial=1)), -1, np.int64)
+    slots[np.arange(layers)[:, None], held, rank] = np.arange(replicas)
+    return EplbPlacement(held, slots, count)
+
+
+def _check_sizes(experts: int, replicas: int, groups: int, nodes: int, gpus: int) -> None:
+    if experts < 1:
+        raise ValueError("load has no experts; expected load[layer, expert] of one expert or more")
+    if replicas < experts:
+        raise ValueError(
+            f"{replicas} replicas cannot hold {experts} experts; "
+            f"the least that fits {gpus} GPUs is {-(-experts // gpus) * gpus}"
+        )
+    if replicas % gpus:
+        below, above = replicas // gpus * gpus, -(-replicas // gpus) * gpus
+        fits = f"{below} or {above}" if below >= experts else str(above)
+        raise ValueError(f"{replicas} replicas do not divide among {gpus} GPUs; {fits} would")
+    for many, what, few, by in (
+        (groups, "groups", nodes, "nodes"),
+        (gpus, "GPUs", nodes, "nodes"),
+        (experts, "experts", groups, "groups"),
+    ):
+        if many % few:
+            raise ValueError(
+                f"{many} {what} do not divide among {few} {by}, as hierarchical placement needs; "
+                "hierarchical=False does without"
+            )
+
+
+def _experts_by_node(load: np.ndarray, groups: int, nodes: int) -> np.ndarray:
+    """int64[layer, position] all experts, those of the first node first: groups packed into nodes by their sums."""
+    layers, experts = load.shape
+    size = experts // groups
+    place = _pack_evenly(load.reshape(layers, groups, size).sum(axis=2), nodes)
+    group = _arranged(np.broadcast_to(np.arange(groups), (layers, groups)), place)
+    return (group[:, :, None] * size + np.arange(size)).reshape(layers, experts)
+
+
+def _pack_evenly(load: np.ndarray, bins: int) -> np.ndarray:
+    """int64[row, item] the place of every item in bins of one size; of size 1: item i in bin i, as upstream."""
+    from archsim.policies.placement.replicas import pack
+
+    rows, items = load.shape
+    each = items // bins
+    if each == 1:
+        return np.broadcast_to(np.arange(items), (rows, items))
+    into, place = pack(load, np.full(bins, each))
+    return into * each + place
+
+
+def _arranged(values: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """``values[row, item]`` put where ``place[row, item]`` says."""
+    arranged = np.empty_like(values)
+    np.put_along_axis(arranged, place, values, axis=1)
+    return arranged

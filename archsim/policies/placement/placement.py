@@ -1,0 +1,106 @@
+"""A placement: which dies hold which expert in which MoE layer. Capacity checks, report, optimum and engines ask the same value.
+
+A die that holds an expert has all of its weights in HBM. The *home* of an expert is its first holder; the others hold replicas. Rows of
+the layer axis are the model's MoE layers in ascending order, whichever of them a run simulates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+WEIGHT_MOVE = np.dtype([("layer", "i8"), ("expert", "i8"), ("src", "i8"), ("dst", "i8"), ("bytes", "i8")], align=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """``home``: int32[layer, expert]; ``holds``: bool[layer, expert, die], True for the home and for every replica.
+
+    Raises ValueError for shapes that do not match, homes that are no dies, and homes that do not hold their expert.
+    """
+
+    home: np.ndarray
+    holds: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.holds.ndim != 3 or self.home.shape != self.holds.shape[:2]:
+            raise ValueError(f"home {self.home.shape} and holds {self.holds.shape}: expected [layer, expert] and [layer, expert, die]")
+        if self.home.size and not (0 <= self.home.min() and self.home.max() < self.dies):
+            raise ValueError(f"homes are dies {self.home.min()} to {self.home.max()}; there are dies 0 to {self.dies - 1}")
+        if not np.take_along_axis(self.holds, self.home[:, :, None].astype(np.int64), axis=2).all():
+            raise ValueError("the home of an expert must hold it")
+
+    @classmethod
+    def of_homes(cls, home: np.ndarray, layers: int, dies: int) -> Placement:
+        """One holder an expert. ``home``: int[expert], the same in every layer, or int[layer, expert]."""
+        home = np.array(np.broadcast_to(home, (layers, np.shape(home)[-1])), np.int32)
+        holds = np.zeros((*home.shape, dies), np.bool_)
+        np.put_along_axis(holds, home[:, :, None].astype(np.int64), True, axis=2)
+        return cls(home, holds)
+
+    @classmethod
+    def of_holders(cls, holders: Sequence[Sequence[Sequence[int]]], dies: int) -> Placement:
+        """``holders[layer][expert]``: the dies that hold it, the home first."""
+        home = np.array([[dies_of[0] for dies_of in layer] for layer in holders], np.int32)
+        holds = np.zeros((*home.shape, dies), np.bool_)
+        for layer, experts in enumerate(holders):
+            for expert, dies_of in enumerate(experts):
+                holds[layer, expert, list(dies_of)] = True
+        return cls(home, holds)
+
+    @property
+    def layers(self) -> int:
+        return self.holds.shape[0]
+
+    @property
+    def experts(self) -> int:
+        return self.holds.shape[1]
+
+    @property
+    def dies(self) -> int:
+        return self.holds.shape[2]
+
+    @cached_property
+    def replicated(self) -> bool:
+        """Whether any expert has several holders."""
+        return int(np.count_nonzero(self.holds)) > self.home.size
+
+    @cached_property
+    def slots(self) -> np.ndarray:
+        """Experts that each die holds, replicas included, all layers together: int64[die]."""
+        return np.count_nonzero(self.holds, axis=(0, 1)).astype(np.int64)
+
+    def bytes_per_die(self, expert_bytes: int) -> np.ndarray:
+        """Weights that each die holds, int64[die], of experts of ``expert_bytes`` each."""
+        return self.slots * expert_bytes
+
+    def sources(self, layer: int, expert: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.ndarray:
+        """Where each die reads each expert: int32[n], the holder with the fewest hops, of several the lowest die.
+
+        ``expert``, ``die``: int[n]; ``hops``: int32[die, die].
+        """
+        if not self.replicated:
+            return self.home[layer, expert]
+        return nearest_holders(self.holds[layer, expert], die, hops)
+
+
+def nearest_holders(holds: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.ndarray:
+    """int32[n]: of the dies that hold row i (bool[n, die]) the nearest to die[i] by hops, of several the lowest."""
+    far = np.iinfo(hops.dtype).max
+    return np.where(holds, hops[die], far).argmin(axis=1).astype(np.int32)
+
+
+def moves_between(old: Placement, new: Placement, expert_bytes: int, hops: np.ndarray) -> np.ndarray:
+    """The transfers that turn one placement into another, WEIGHT_MOVE[n] by layer, expert and target.
+
+    Every die that is to hold an expert, and does not, gets it from the nearest die that does. What a die no longer holds is dropped:
+    that moves nothing. ``hops``: int32[die, die].
+    """
+    layer, expert, dst = np.nonzero(new.holds & ~old.holds)
+    moves = np.zeros(len(layer), WEIGHT_MOVE)
+    moves["layer"], moves["expert"], moves["dst"], moves["bytes"] = layer, expert, dst, expert_bytes
+    moves["src"] = nearest_holders(old.holds[layer, expert], dst, hops)
+    return moves

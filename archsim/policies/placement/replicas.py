@@ -1,0 +1,76 @@
+"""The two greedy steps under EPLB and CRAFT: give out copies, pack copies. Compiled, for many rows at once.
+
+Both are deepseek-ai/EPLB's (commit d52c72d), with ties to the lowest index. Import this module where it is used: it
+loads numba.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.kernels import kernel
+
+# Loads of bins are sums of rounded quotients: those that differ by less than this part of themselves are ties.
+TIE = 1e-12
+
+
+class Copies(NamedTuple):
+    """Copies of every row's experts, the first of each before all further ones."""
+
+    expert: np.ndarray  # int64[row, copy]
+    rank: np.ndarray  # int64[row, copy] 0 for an expert's first copy
+    number: np.ndarray  # int64[row, expert] copies of an expert
+    load: np.ndarray  # float64[row, copy] of one copy: the expert's load / its copies
+
+
+def replicate(load: np.ndarray, copies: int) -> Copies:
+    """``copies`` of experts, load float64[row, expert]: one each, then one by one to the largest load per copy."""
+    rows, experts = load.shape
+    expert, rank = np.zeros((2, rows, copies), np.int64)
+    expert[:, :experts] = np.arange(experts)
+    count, each = np.ones((rows, experts), np.int64), load.copy()
+    _give_copies(load, each, count, expert, rank)
+    return Copies(expert, rank, count, np.take_along_axis(each, expert, axis=1))
+
+
+def pack(load: np.ndarray, capacity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(bin, place in it) int64[row, item]: the largest item first, each to the bin of least load that has room.
+
+    load: float64[row, item]; capacity: int64[bin], in all at least as many as items.
+    """
+    rows, bins = len(load), len(capacity)
+    into, place = np.zeros((2, *load.shape), np.int64)
+    order = np.argsort(-load, axis=1, kind="stable")
+    _fill_bins(load, order, capacity, np.zeros((rows, bins)), np.zeros((rows, bins), np.int64), into, place)
+    return into, place
+
+
+@kernel
+def _give_copies(load, each, count, expert, rank):
+    rows, experts = load.shape
+    for row in range(rows):
+        for copy in range(experts, expert.shape[1]):
+            hottest = 0
+            for candidate in range(1, experts):
+                if each[row, candidate] > each[row, hottest]:
+                    hottest = candidate
+            expert[row, copy] = hottest
+            rank[row, copy] = count[row, hottest]
+            count[row, hottest] += 1
+            each[row, hottest] = load[row, hottest] / count[row, hottest]
+
+
+@kernel
+def _fill_bins(load, order, capacity, filled, items, into, place):
+    for row in range(len(load)):
+        for item in order[row]:
+            best = -1
+            for candidate in range(len(capacity)):
+                if items[row, candidate] < capacity[candidate]:
+                    if best < 0 or filled[row, candidate] < filled[row, best] * (1.0 - TIE):
+                        best = candidate
+            into[row, item], place[row, item] = best, items[row, best]
+            filled[row, best] += load[row, item]
+            items[row, best] += 1

@@ -1,0 +1,142 @@
+"""Lina: the next layer's experts from the path that a token took through the layers before.
+
+As Libra, section 2 and appendix A, describes its baseline.
+A table for each layer, counted over recorded tokens: which experts followed the top-1 experts of the last
+``path_length`` layers. An unseen path loses its oldest layer until what is left was seen, at last nothing: then the
+layer's popularity counts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from archsim.policies.load import checked_count, checked_load, checked_tokens
+
+
+class _Paths(NamedTuple):
+    """All seen paths of one length into one layer, numbered in order of key."""
+
+    key: np.ndarray  # int64[path], ascending: number of the path less its oldest layer * experts + expert of that layer
+    begin: np.ndarray  # int64[path + 1] into follows
+    follows: (
+        np.ndarray
+    )  # int64[...] experts seen after the path, the most frequent first, the lowest first among equal ones
+
+
+class LinaTable(NamedTuple):
+    path_length: int
+    experts: int
+    paths: list[list[_Paths]]  # [layer][length 0..min(layer, path_length)]; layer 0 has none
+
+    def predict(self, top1: ArrayLike, top_k: int) -> np.ndarray:
+        """The ``top_k`` experts that follow each token most often, int64[layer, token, top_k]; layer 0 has no path: -1.
+
+        ``top1[layer, token]``: of layer i, only layers before it are read. Where a path was followed by fewer
+        experts, those of the next shorter one come behind, at last unseen ones; ties to the lowest id. ValueError:
+        other layers or experts than fitted.
+        """
+        checked_count(top_k, "top_k")
+        if top_k > self.experts:
+            raise ValueError(f"top_k is {top_k}; expected at most the {self.experts} experts there are")
+        top1 = _checked(top1, self.experts)
+        if len(top1) != len(self.paths):
+            raise ValueError(f"top1 has {len(top1)} layers; the table was fitted to {len(self.paths)}")
+        predicted = np.full((*top1.shape, top_k), -1, np.int64)
+        for layer, by_length in enumerate(self.paths[1:], start=1):
+            predicted[layer] = self._predict_layer(top1[:layer], by_length, top_k)
+        return predicted
+
+    def _predict_layer(self, before: np.ndarray, by_length: list[_Paths], top_k: int) -> np.ndarray:
+        """int64[token, top_k]; before[layer, token]: the top-1 experts of all layers before."""
+        tokens = before.shape[1]
+        best = np.broadcast_to(np.arange(top_k), (tokens, top_k))
+        path, known = np.zeros(tokens, np.int64), np.ones(tokens, bool)
+        for length, paths in enumerate(by_length):
+            if length:
+                key = path * self.experts + before[-length]
+                path = np.minimum(np.searchsorted(paths.key, key), len(paths.key) - 1)
+                known = known & (paths.key[path] == key)
+            best = np.where(known[:, None], _ahead(_first(paths, path, top_k), best), best)
+        return best
+
+
+def lina_fit(top1: ArrayLike, path_length: int, experts: int) -> LinaTable:
+    """The path tables of recorded tokens, ``top1[layer, token]`` (Lina's description: ``path_length`` 3 or 4).
+
+    ValueError: no token, or experts outside 0..``experts`` - 1.
+    """
+    checked_count(path_length, "path_length")
+    top1 = _checked(top1, checked_count(experts, "experts"))
+    layers, tokens = top1.shape
+    if tokens == 0 and layers > 1:
+        raise ValueError("top1 has no token; expected top1[layer, token] of one token or more")
+    paths: list[list[_Paths]] = [[] for _ in range(layers)]
+    for layer in range(1, layers):
+        key = np.zeros(tokens, np.int64)
+        for length in range(min(layer, path_length) + 1):
+            seen, number = np.unique(key, return_inverse=True)
+            paths[layer].append(_Paths(seen, *_ranked(number, top1[layer], experts)))
+            if length < layer:
+                key = number * experts + top1[layer - 1 - length]
+    return LinaTable(path_length, experts, paths)
+
+
+def uniform_split(tokens: int, copies: int) -> np.ndarray:
+    """``tokens`` over an expert's copies, int64[copy], the remainder on the first (Libra, section 2)."""
+    checked_count(tokens, "tokens", least=0)
+    each, rest = divmod(int(tokens), checked_count(copies, "copies"))
+    return each + (np.arange(copies) < rest).astype(np.int64)
+
+
+def device_share(popularity: ArrayLike, devices: int) -> np.ndarray:
+    """Devices that an expert's popularity, a fraction of all tokens, is worth, float64[expert] (Lina)."""
+    return checked_load(popularity, ("expert",), "popularity") * checked_count(devices, "devices")
+
+
+def prediction_accuracy(predicted: ArrayLike, actual: ArrayLike) -> tuple[float, float]:
+    """(mean fraction of a token's experts that were predicted, fraction of tokens with all predicted); [token, k] each.
+
+    Libra defines accuracy both ways, in section 2 and in appendix A. No tokens: 1.0 both.
+    """
+    predicted, actual = np.atleast_2d(predicted), np.atleast_2d(actual)
+    if len(predicted) != len(actual):
+        raise ValueError(f"predicted has {len(predicted)} tokens, actual {len(actual)}")
+    if actual.size == 0:
+        return 1.0, 1.0
+    found = (actual[:, :, None] == predicted[:, None, :]).any(axis=2)
+    return float(found.mean()), float(found.all(axis=1).mean())
+
+
+def _checked(top1: ArrayLike, experts: int) -> np.ndarray:
+    top1 = checked_tokens(top1, ("layer", "token"), "top1")
+    if top1.size and top1.max() >= experts:
+        raise ValueError(f"top1 has expert {top1.max()}; expected 0..{experts - 1}")
+    return top1
+
+
+def _ranked(number: np.ndarray, follows: np.ndarray, experts: int) -> tuple[np.ndarray, np.ndarray]:
+    """(begin, experts) by path: what followed each, by falling count, then by id."""
+    pair, count = np.unique(number * experts + follows, return_counts=True)
+    path, expert = np.divmod(pair, experts)
+    order = np.lexsort((expert, -count, path))
+    begin = np.searchsorted(path, np.arange(number.max(initial=-1) + 2))
+    return begin, expert[order]
+
+
+def _first(paths: _Paths, path: np.ndarray, top_k: int) -> np.ndarray:
+    """int64[token, top_k] the most frequent followers of each token's path, -1 behind the last."""
+    at = paths.begin[path][:, None] + np.arange(top_k)
+    there = at < paths.begin[path + 1][:, None]
+    return np.where(there, paths.follows[np.minimum(at, len(paths.follows) - 1)], -1)
+
+
+def _ahead(first: np.ndarray, then: np.ndarray) -> np.ndarray:
+    """Row by row, the first distinct entries of ``first`` (-1: none) and then of ``then``, as many as in a row."""
+    both = np.concatenate([first, then], axis=1)
+    again = (both[:, None, :] == first[:, :, None]).any(axis=1)
+    again[:, : first.shape[1]] = first < 0
+    order = np.argsort(again, axis=1, kind="stable")[:, : first.shape[1]]
+    return np.take_along_axis(both, order, axis=1)

@@ -1,0 +1,36 @@
+"""The dies and links of a system as its manifest writes them: how many, in words, and how a map arranges them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, sqrt
+from typing import Any
+
+from archsim.specs.machine.fabric import FabricSpec
+
+
+def dies_of(system: Mapping[str, Any]) -> int:
+    """How many dies a system of a manifest has."""
+    if system.get("mesh"):
+        return system["mesh"]["x"] * system["mesh"]["y"]
+    if system.get("fabric"):
+        return FabricSpec.model_validate(system["fabric"]).dies
+    return system["topology"]["dies"]
+
+
+def shape_of(system: Mapping[str, Any]) -> str:
+    """Dies and links in words: ``5 × 5``, ``5 × 5, torus``, ``4 × 8 switch``."""
+    if system.get("fabric"):
+        return FabricSpec.model_validate(system["fabric"]).shape
+    topology = system.get("topology") or "mesh"
+    name = topology if isinstance(topology, str) else topology["name"]
+    if not system.get("mesh"):
+        return f"{topology['dies']}, {name}"
+    size = f"{system['mesh']['x']} × {system['mesh']['y']}"
+    return size if topology == "mesh" else f"{size}, {name}"
+
+
+def map_width(system: Mapping[str, Any]) -> int:
+    """Dies a row in a map without coordinates: an innermost group of several, else as many as there are rows."""
+    levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
+    return levels[0].size if len(levels) > 1 else ceil(sqrt(dies_of(system)))

@@ -1,0 +1,74 @@
+"""Records of runs that any sweep has made, named by everything that they are made of, so that the next sweep need not.
+
+An entry is one run's key and the code that it is a result of; it is never stale and may be deleted at any time. Dies and links lie
+in a file of their own, where the sweep that made them kept details. Runs that take less than `WORTH_S` are not kept, nor those of
+users' functions, whose code is not ours to know. The ones used longest ago go when all exceed `MOST_BYTES`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from archsim.base.files import write_text
+from archsim.runs.results import Record
+from archsim.runs.run import Run
+from archsim.workload.store import column_cache
+
+WORTH_S = 0.05
+MOST_BYTES = 1 << 30
+_ROW, _DETAILS = ("run", "row", "host"), ("run", "dies", "links")
+
+
+def folder() -> Path:
+    return column_cache.folder().with_name("runs")
+
+
+def find(run: Run, details: bool) -> Record | None:
+    """The record of a run if any sweep has left it. ``details``: with its dies and links, which are empty otherwise."""
+    if run.own_code:
+        return None
+    record = _load(_file(run), run)
+    more = _load(_file(run, "-details"), run) if details else {"dies": {}, "links": {}}
+    return record | more if record is not None and more is not None else None
+
+
+def keep(run: Run, record: Record) -> None:
+    """Leave the record of a run for others, where the folder can be written."""
+    if run.own_code or record["host"]["wall_s"] < WORTH_S:
+        return
+    try:
+        _file(run).parent.mkdir(parents=True, exist_ok=True)
+        write_text(_file(run), json.dumps({name: record[name] for name in _ROW}, allow_nan=False))
+        if record["dies"]:
+            write_text(_file(run, "-details"), json.dumps({name: record[name] for name in _DETAILS}, allow_nan=False))
+    except OSError:
+        return
+
+
+def remove_oldest() -> None:
+    """Hold the cache to `MOST_BYTES`."""
+    try:
+        files = [(file, file.stat()) for file in folder().glob("*/*.json")]
+        total = 0
+        for file, status in sorted(files, key=lambda each: each[1].st_mtime, reverse=True):
+            total += status.st_size
+            if total > MOST_BYTES:
+                file.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def _load(file: Path, run: Run) -> dict[str, Any] | None:
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        os.utime(file)
+    except (OSError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and kept.get("run") == run.key else None
+
+
+def _file(run: Run, what: str = "") -> Path:
+    return folder() / run.key[:2] / f"{run.key}-{run.code}{what}.json"

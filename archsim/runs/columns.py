@@ -1,0 +1,271 @@
+"""The columns of results: one row each, read by whoever measures, stores, shows or documents them.
+
+To add one, add a row with its function; a user's own is a function ``(outcome, scenario) -> value`` that the experiment names::
+
+    columns: [my_columns:longest_step_ns]
+
+Its name is the function's, its kind what the function is annotated to return (``int``, ``float`` or ``str``; default ``float``), its
+meaning the first line of its docstring, its unit the end of its name (``_ns``, ``_bytes``, …).
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.tables import INTEGER, REAL, TEXT
+from archsim.runs import measure
+from archsim.runs.measure import Finished, bound, exposed, hop_messages, host_percentile, over_dies, overhead_percentile
+from archsim.specs.policies import import_function
+from archsim.specs.sweeps.explore import OBJECTIVES
+
+Measure = Callable[[Finished], Any]
+LAYOUT = 2  # of results: raised when columns are added, or mean something else; kept in manifests
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the results.
+
+    ``kind``: INTEGER, REAL or TEXT. ``unit``: as in names (``ns``, ``bytes``, ``share`` of 1, ``percent``, …).
+    ``measure``: gives its value for a finished run; None for what follows from the other rows.
+    ``optional``: the cell is empty where ``meaning`` says so. ``since``: the layout that has it first.
+    ``header``: what tables of the page and the terminal call it, '' for those that leave it out; ``after``: the column that it stands
+    behind there, if that is another than here. ``page``: the page's figures read it.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    meaning: str
+    measure: Measure | None
+    header: str = ""
+    page: bool = False
+    optional: bool = False
+    since: int = 1
+    after: str = ""
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("system", TEXT, "", "name of the system", lambda run: run.run.system.name),
+    Column("mesh_x", INTEGER, "dies", "dies along x; empty for a system without a mesh", measure.mesh_side("x"), page=True, optional=True),
+    Column("mesh_y", INTEGER, "dies", "dies along y; empty for a system without a mesh", measure.mesh_side("y"), page=True, optional=True),
+    Column("model", TEXT, "", "name of the model", lambda run: run.run.model.name),
+    Column("trace", TEXT, "", "the routing: last two names of the trace's path, or what was generated", measure.trace),
+    Column("batch", INTEGER, "requests", "requests that are served side by side", lambda run: run.run.batch),
+    Column("policy", TEXT, "", "name of the policy", lambda run: run.run.policy.name),
+    Column("engine", TEXT, "", "event or analytical", lambda run: run.run.engine),
+    Column("assumptions", TEXT, "", "label of the assumption set", lambda run: run.run.assumptions.label),
+    Column("decode_steps", INTEGER, "steps", "iterations that ran, the prefill not counted", lambda run: len(run.decode), "decode steps", True),
+    Column("prefill_ns", REAL, "ns", "0 where no prefill ran", lambda run: run.outcome.prefill_ns, "prefill", True),
+    Column("decode_ns", REAL, "ns", "time of decode", lambda run: run.outcome.decode_ns, "decode", True),
+    Column("throughput_tokens_per_s", REAL, "tokens/s", "of decode; empty without decode", measure.throughput, "throughput", True, True),
+    Column("speedup_vs_base", REAL, "×", "decode throughput over that of policy base, all else equal; empty without such a run", None,
+           "speed-up over base", True, True),
+    Column("hop_messages", INTEGER, "message hops", "messages times hops (dies entered), of the kinds that the assumption hops counts",
+           measure.hops(measure.MESSAGES), "hops, messages", True),
+    Column("hop_bytes", INTEGER, "byte hops", "bytes times hops of these messages", measure.hops(measure.BYTES), "hops, bytes", True),
+    Column("local_hbm_read_bytes", INTEGER, "bytes", "read by a die from its own HBM", over_dies("local_read_bytes"), "local HBM reads", True),
+    Column("remote_hbm_read_bytes", INTEGER, "bytes", "read by a die from the HBM of another", over_dies("remote_read_bytes"), "remote HBM reads", True),
+    Column("local_hbm_write_bytes", INTEGER, "bytes", "written to HBM as replicas", over_dies("write_bytes"), "HBM writes of copies", True),
+    Column("activation_bytes", INTEGER, "bytes", "hidden vectors sent from die to die", lambda run: run.outcome.tally.moved_bytes[0],
+           "activations between dies", True),
+    Column("die_utilisation", REAL, "share", "time that the compute array is busy, mean over dies", measure.die_utilisation, "die utilisation", True),
+    Column("load_max_over_mean", REAL, "×", "tokens of the busiest over those of the average die, mean over steps; empty without decode",
+           measure.load_max_over_mean, "load, max over mean", True, True),
+    Column("replicas_max_bytes_per_die", INTEGER, "bytes", "most that replicas took on a die at any time",
+           lambda run: run.outcome.memory.copies.room["peak_bytes"].max(), "copies on the fullest die", True),
+    Column("events", INTEGER, "events", "events of the event engine; steps of the analytical one's walk", lambda run: run.outcome.tally.events[0], "events", True),
+    Column("hop_request_messages", INTEGER, "message hops", "requests for slices, times hops", hop_messages("REQUESTS")),
+    Column("hop_data_messages", INTEGER, "message hops", "slices, times hops", hop_messages("DATA_MESSAGES")),
+    Column("hop_activation_messages", INTEGER, "message hops", "messages of hidden vectors, times hops", hop_messages("HIDDEN")),
+    Column("replicas_evicted", INTEGER, "replicas", "replicas that were evicted", lambda run: run.outcome.memory.copies.room["evictions"].sum()),
+    *(
+        Column(f"bound_{name}", REAL, "share", f"time on the critical path that {what} takes; empty for a run without time", bound(name), page=True, optional=True)
+        for name, what in (
+            ("llc", "the LLC"), ("hbm", "HBM"), ("link", "links"), ("compute", "the compute array"),
+            ("activations", "moving hidden vectors"), ("decision", "deciding"),
+        )
+    ),
+    Column("bounded_by", TEXT, "", "the largest of these shares, by name; empty for a run without time", measure.bounded_by, optional=True),
+    Column("bounded_by_margin", REAL, "share", "by how much it is larger than the next", measure.bounded_by_margin, optional=True),
+    Column("decision_ns", REAL, "ns", "time of decisions, hidden or not", lambda run: run.outcome.decision.states_ns.sum()),
+    Column("decision_exposed_ns", REAL, "ns", "time of decisions that the machine waits for", measure.decision_exposed_ns, page=True),
+    Column("decision_overhead_percent", REAL, "percent", "exposed time of decisions over the rest of each step, mean", measure.overhead_mean,
+           "overhead of decisions", True, True, after="replicas_max_bytes_per_die"),
+    *(
+        Column(f"decision_overhead_percent_p{at}", REAL, "percent", f"as above, {at}th percentile over steps", overhead_percentile(at), page=True, optional=True)
+        for at in (50, 99)
+    ),
+    *(
+        Column(f"host_p{at}_ns", REAL, "ns", f"{at}th percentile of the calls of a policy function timed on this machine; empty where none was",
+               host_percentile(at), page=True, optional=True)
+        for at in measure.HOST_PERCENTILES
+    ),
+    Column("host_calls", INTEGER, "calls", "calls of a policy function that were timed", lambda run: len(run.outcome.decision.called_ns)),
+    *(
+        Column(f"exposed_{state.lower()}_ns", REAL, "ns", f"exposed time of decisions in state {state}", exposed(state), page=state == "EVALUATE")
+        for state in ("READ", "UPDATE", "RECEIVE", "ORDER", "GENERATE", "EVALUATE", "MERGE", "DISPATCH", "COLLECT")
+    ),
+    Column("heatmap_dropped", INTEGER, "transitions", "token transitions that the heatmap did not take in", lambda run: run.outcome.heatmap_dropped, page=True),
+    Column("atu_misses", INTEGER, "misses", "of the address translation units", lambda run: run.outcome.memory.atu.misses.sum(), page=True),
+    Column("expert_tokens", INTEGER, "tokens", "pairs of token and routed expert that ran, over all layers, prefill included", lambda run: run.work["expert_tokens"], since=2),
+    Column("hbm_bytes", INTEGER, "bytes", "read and written, hidden vectors included", lambda run: run.work["hbm_bytes"], since=2),
+    Column("link_bytes", INTEGER, "bytes", "bytes times the links that they crossed", lambda run: run.work["link_bytes"], since=2),
+    Column("flop", REAL, "flop", "of expert GEMMs", lambda run: run.work["flop"], since=2),
+    Column("decode_ns_low", REAL, "ns", "GEMMs at the 5 % residual of their calibration; empty without one", measure.decode_low_ns,
+           "decode, low", True, True, 2, "decode_ns"),
+    Column("decode_ns_high", REAL, "ns", "GEMMs at the 95 % residual of their calibration; empty without one", measure.decode_high_ns,
+           "decode, high", True, True, 2, "decode_ns_low"),
+    Column("gemm_extrapolated", REAL, "share", "GEMM time at sizes that were not measured; empty without a calibration", measure.gemm_extrapolated,
+           "GEMMs extrapolated", True, True, 2, "decode_ns_high"),
+    Column("copies_extrapolated", REAL, "share", "slices of a size whose copies were not measured; empty where links are not calibrated",
+           measure.copies_extrapolated, "copies extrapolated", True, True, 2, "gemm_extrapolated"),
+    Column("drawn_from", REAL, "requests", "requests of the trace that the batch, which is larger, is drawn from with replacement; else empty",
+           measure.drawn_from, page=True, optional=True, since=2),
+    *(
+        Column(name, REAL, unit, meaning, lambda run, name=name: run.economics[name], optional=name in ("energy_per_token_j", "power_w"), since=2)
+        for name, unit, meaning in (
+            ("energy_per_token_j", "J/token", "of the whole run, over tokens that passed all MoE layers; empty without tokens"),
+            ("power_w", "W", "mean of the whole run; empty for a run without time"),
+            ("die_mm2", "mm²", "estimated area of one die"),
+            ("silicon_mm2", "mm²", "of all dies, without HBM"),
+            ("cost_usd", "USD", "estimated price of making one machine"),
+        )
+    ),
+    Column("run", TEXT, "", "key of the run: names everything that it is made of", None),
+    Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput are those of these, unscaled", lambda run: run.demand.layers, page=True, since=2),
+)  # fmt: skip
+
+_OF_RUN = tuple(column for name in ("run", "system", "model", "batch", "policy", "assumptions") for column in COLUMNS if column.name == name)
+
+
+def _each(kind: str, unit: str, **meanings: str) -> tuple[Column, ...]:
+    return tuple(Column(name, kind, unit, meaning, None) for name, meaning in meanings.items())
+
+
+DIES: tuple[Column, ...] = (
+    *_OF_RUN,
+    *_each(INTEGER, "", die="number of the die", x="its column", y="its row"),
+    *_each(REAL, "ns", compute_busy_ns="the compute array works", compute_wait_ns="work waits for it", hbm_busy_ns="HBM works", hbm_wait_ns="transfers wait for it"),
+    *_each(INTEGER, "bytes", hbm_bytes="that HBM moves"),
+    *_each(REAL, "ns", llc_busy_ns="the port of the LLC works", llc_wait_ns="transfers wait for it"),
+    *_each(REAL, "share", compute_utilisation="time that the compute array is busy", hbm_utilisation="bytes moved, of what HBM could in this time"),
+    *_each(INTEGER, "tokens", tokens="pairs of token and expert given to the die"),
+    *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from that of others", local_hbm_write_bytes="written as replicas"),
+    *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", replica_peak_bytes="most that replicas took at any time"),
+)  # fmt: skip
+LINKS: tuple[Column, ...] = (
+    *_OF_RUN,
+    *_each(INTEGER, "", link="number of the link", src="from die (or switch)", dst="to die (or switch)", src_x="", src_y="", dst_x="", dst_y=""),
+    *_each(TEXT, "", direction="one way, or both ways for an edge that is held as a whole"),
+    *_each(INTEGER, "bytes", bytes="that crossed it"),
+    *_each(REAL, "ns", busy_ns="it is held or transfers", wait_ns="transfers wait for it; empty for engines that do not know"),
+    *_each(REAL, "share", utilisation="time that it is busy"),
+)  # fmt: skip
+# Facts of the host, which differ from one time to the next.
+TIMINGS: tuple[Column, ...] = (
+    Column("run", TEXT, "", "key of the run", None),
+    Column("wall_s", REAL, "s", "time of the simulation, without that of the demand", None),
+    *_each(TEXT, "", host="where it ran", started="when, in UTC"),
+)
+
+Kinds = Mapping[str, str]
+"""Name of a column → its kind; see `archsim.base.tables.Table`."""
+
+
+def kinds_of(columns: Iterable[Column]) -> Kinds:
+    return MappingProxyType({column.name: column.kind for column in columns})
+
+
+BY_NAME: Mapping[str, Column] = MappingProxyType({column.name: column for column in COLUMNS})
+RUN_COLUMNS, DIE_COLUMNS, LINK_COLUMNS, TIMING_COLUMNS = map(kinds_of, (COLUMNS, DIES, LINKS, TIMINGS))
+
+
+@lru_cache(maxsize=64)
+def columns_with(functions: tuple[str, ...]) -> tuple[Column, ...]:
+    """The columns of an experiment that measures more by ``functions`` (``package.module:function``), theirs last.
+
+    Raises SpecError for a name that a column has already, or a kind that there is none for.
+    """
+    own = tuple(map(_own_column, functions))
+    for column in own:
+        if column.name in BY_NAME or column.name in TIMING_COLUMNS:
+            raise SpecError(f"columns: {column.name!r} is a column of the results already; give the function another name")
+    return COLUMNS + own
+
+
+def measured(run: Finished) -> dict[str, Any]:
+    """The row of a finished run, without the columns that need other rows. Raises ArchsimError for what a user's function raises."""
+    columns = columns_with(run.run.columns)
+    return {column.name: measure.plain(column.measure(run)) for column in columns if column.measure is not None}
+
+
+def shown_columns() -> tuple[Column, ...]:
+    """Those of tables on the page and the terminal, in their order there."""
+    order: list[Column] = []
+    waiting = [column for column in COLUMNS if column.header]
+    for column in waiting:
+        names = [each.name for each in order]
+        order.insert(names.index(column.after) + 1 if column.after in names else len(order), column)
+    return tuple(order)
+
+
+_KINDS = MappingProxyType({int: INTEGER, float: REAL, str: TEXT})
+_UNITS = ("ns", "bytes", "percent", "flop")
+
+
+def _own_column(target: str) -> Column:
+    function, name = import_function(target), target.partition(":")[2]
+    returned = typing.get_type_hints(function).get("return", float)
+    if returned not in _KINDS:
+        raise SpecError(f"columns: {target}: returns {returned!r}; a column holds int, float or str")
+    meaning = (inspect.getdoc(function) or "").partition("\n")[0]
+    unit = next((unit for unit in _UNITS if name.endswith(f"_{unit}")), "")
+
+    def value(run: Finished) -> Any:
+        try:
+            found = function(run.outcome, run.scenario)
+            return None if found is None else returned(found)
+        except Exception as error:  # a user's function may raise anything
+            raise ArchsimError(f"{target}: {type(error).__name__}: {error}") from error
+
+    return Column(name, _KINDS[returned], unit, meaning, value, optional=True, since=LAYOUT)
+
+
+def documented() -> str:
+    """``docs/results.md``, whose tables are these; `python -c` of this makes it anew."""
+    parts = [_DOCUMENT]
+    for title, columns in (("results.csv, results.parquet", COLUMNS), ("dies.csv", DIES), ("links.csv", LINKS), ("timings.csv", TIMINGS)):
+        rows = [f"| `{each.name}` | {each.kind} | {each.unit} | {each.meaning}{_used(each, columns)} |" for each in columns]
+        parts.append("\n".join([f"## {title}", "", "| column | kind | unit | meaning |", "|---|---|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _used(column: Column, columns: tuple[Column, ...]) -> str:
+    """What `explore:` calls the column, where it may be an objective."""
+    names = [name for name, (known, _) in OBJECTIVES.items() if known == column.name and columns is COLUMNS]
+    return "".join(f" (objective `{name}`)" for name in names)
+
+
+_DOCUMENT = """\
+# Results
+
+`archsim sweep FILE` writes into the folder of its report:
+
+| file | |
+|---|---|
+| `results.csv`, `results.parquet` | a row for every run, in the order of the experiment; with a `sweep:` first `point` and a column for every axis |
+| `dies.csv`, `links.csv` | a row for every die and every link of every run; left out for more than 1,000 runs, and with `details: dropped` |
+| `timings.csv` | how long each run took to simulate, where and when; the only file that differs from one machine to the next |
+| `manifest.yaml` | the experiment, everything written out: `archsim sweep manifest.yaml` makes the same results again |
+| `results.partial.csv` | while a sweep runs: rows of the runs that have ended, in that order, without speed-ups |
+
+The tables below are made from `archsim/runs/columns.py`:
+`python -c "from archsim.runs.columns import documented; print(documented(), end='')" > docs/results.md`."""

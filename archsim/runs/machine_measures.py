@@ -1,0 +1,53 @@
+"""What constraints of a sweep can ask of a point without a run: dies, areas, price, and whether the weights fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from archsim.engine.machine import memory_fit
+from archsim.policies.registry import place_experts
+from archsim.runs.economics import Machine, build_costs
+from archsim.specs.sweeps.plan import Point
+
+
+class Measures:
+    """Functions for the names of ``archsim.specs.sweeps.plan.MEASURES``. What depends on parts alone is computed once for them."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple, Any] = {}
+
+    def functions(self) -> Mapping[str, Callable[[Point], Any]]:
+        """Name → function of a point: numbers, or for ``hbm_capacity`` whether it fits."""
+        return {
+            "dies": lambda point: point.system.dies,
+            "area_mm2": lambda point: self._machine(point).decision.area_mm2,
+            "die_mm2": lambda point: self._machine(point).die_mm2,
+            "silicon_mm2": lambda point: self._machine(point).silicon_mm2,
+            "cost_usd": lambda point: sum(self._machine(point).usd.values()),
+            "hbm_capacity": self.fits,
+        }
+
+    def fits(self, point: Point) -> bool:
+        """Whether homes, and shared experts where they run, leave no die over its HBM; the assumption ``capacity`` is not asked."""
+        return self._once("fit", self._fits, point.system, point.model, point.policy, point.assumptions)
+
+    def _once(self, what: str, compute: Callable[..., Any], *parts: Any) -> Any:
+        # Parts are shared by points and kept by their plan: equal ids are equal parts.
+        key = (what, *map(id, parts))
+        if key not in self._known:
+            self._known[key] = compute(*parts)
+        return self._known[key]
+
+    def _fits(self, system, model, policy, assumptions) -> bool:
+        key = (str(policy.placement), len(model.moe_layer_ids), model.experts, system.dies)
+        placement = self._once_by(key, lambda: place_experts(policy, model, system.dies))
+        return memory_fit(system, model, assumptions, placement).fits
+
+    def _once_by(self, key: tuple, compute: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
+
+    def _machine(self, point: Point) -> Machine:
+        return self._once("machine", build_costs, point.system)

@@ -1,0 +1,269 @@
+"""What is read off a finished run: functions of a `Finished` run, one a column or a group of columns that are found together.
+
+``archsim.runs.columns`` says which column each of them is. Times in ns, shares as fractions; ``None`` where there is nothing to measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from archsim.engine.loop import Outcome
+    from archsim.runs.run import Run
+    from archsim.specs.scenario import Scenario
+    from archsim.workload import TokenSource
+    from archsim.workload.demand import Demand
+
+NS_PER_S = 1e9
+MESSAGES, BYTES = 0, 1  # columns of Tally.hops
+HOST_PERCENTILES = (10, 50, 90, 99)
+
+# Names of states of a request (microarch.blocks.request.State) by what the step as a whole waits for in them.
+BOUND_BY = {
+    "llc": ("LOOKUP", "REMOTE_LLC", "LLC_FILL"),
+    "hbm": ("LOCAL_HBM", "REMOTE_HBM", "COPY"),
+    "link": ("REQUEST", "DATA"),
+    "compute": ("COMPUTE",),
+    "activations": ("ACT_READ", "ACT_MOVE", "ACT_WRITE"),
+}
+BOUNDS = (*BOUND_BY, "decision")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended: what it was (``run``, ``demand``, ``source`` of its routing) and what it did (``outcome``).
+
+    What several columns share is computed once.
+    """
+
+    run: Run
+    demand: Demand
+    source: TokenSource
+    outcome: Outcome
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.run.scenario
+
+    @property
+    def total_ns(self) -> float:
+        return self.outcome.prefill_ns + self.outcome.decode_ns
+
+    @cached_property
+    def decode(self) -> np.ndarray:
+        """Iterations that have tokens and are not the prefill: int64[n]."""
+        routed = np.flatnonzero(self.demand.tokens.any(axis=(1, 2)))
+        return routed[routed > 0] if self.demand.has_prefill else routed
+
+    @cached_property
+    def bound_ns(self) -> dict[str, float]:
+        """Time on the critical path by what it waited for (names of BOUNDS)."""
+        from microarch.blocks.request import State
+
+        bound_ns = self.outcome.tally.bound_ns
+        waited = {name: bound_ns[[State[state] for state in states]].sum() for name, states in BOUND_BY.items()}
+        return waited | {"decision": self.outcome.decision.exposed_ns.sum()}
+
+    @cached_property
+    def bound_shares(self) -> dict[str, float]:
+        """As ``bound_ns``, of their sum; empty where that is 0."""
+        every = sum(self.bound_ns.values())
+        return {name: each / every for name, each in self.bound_ns.items()} if every else {}
+
+    @cached_property
+    def decision_overhead_percent(self) -> np.ndarray:
+        """The exposed part of decisions over the rest of each step: float64[step and layer that took time]."""
+        exposed_ns = np.array(self.outcome.decision.by_step)
+        step_ns = self.outcome.step_ns[self.outcome.step_ns > 0]
+        return 100 * exposed_ns / (step_ns - exposed_ns)
+
+    @cached_property
+    def dies(self) -> dict[str, list]:
+        """Columns over the dies, list[die] each; see ``archsim.runs.columns.DIES``."""
+        from archsim.runs.measure_units import measure_dies
+
+        return measure_dies(self.outcome)
+
+    @cached_property
+    def links(self) -> dict[str, list]:
+        """Columns over the links, list[link] each; see ``archsim.runs.columns.LINKS``."""
+        from archsim.runs.measure_units import measure_links
+
+        return measure_links(self.outcome)
+
+    @cached_property
+    def work(self) -> dict[str, float]:
+        """What energy follows from, prefill included; see ``archsim.runs.economics.work_of``."""
+        from archsim.runs.economics import work_of
+
+        return work_of(self.run.model, self.run.assumptions, self.dies, self.links)
+
+    @cached_property
+    def economics(self) -> dict[str, float | None]:
+        """See ``archsim.runs.economics.economics``."""
+        from archsim.runs.economics import activity_of, build_costs, economics
+
+        tally, outcome = self.outcome.tally, self.outcome
+        read = {f"{place}_hbm_read_bytes": tally.dies[f"{place}_read_bytes"].sum() for place in ("local", "remote")}
+        times = {"prefill_ns": outcome.prefill_ns, "decode_ns": outcome.decode_ns, "decision_ns": outcome.decision.states_ns.sum()}
+        row = {name: plain(value) for name, value in {**read, **times}.items()} | self.work
+        return economics(activity_of(self.run.model, row), build_costs(self.run.system))
+
+
+def plain(value: Any) -> Any:
+    """A Python value instead of a scalar of NumPy's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def mesh_side(side: str) -> Callable[[Finished], int | None]:
+    """Dies along ``x`` or ``y``; None for a system without a mesh."""
+    return lambda run: None if run.run.system.mesh is None else getattr(run.run.system.mesh, side)
+
+
+def trace(run: Finished) -> str:
+    from archsim.runs.run import trace_label
+
+    workload = run.run.workload
+    return trace_label(workload) if isinstance(workload.trace, str) else run.source.label
+
+
+def throughput(run: Finished) -> float | None:
+    """Tokens per second of decode; see the assumption ``throughput``."""
+    if not run.outcome.decode_ns:
+        return None
+    if run.run.assumptions.throughput == "nominal":
+        tokens = run.run.batch * run.demand.steps
+    else:
+        tokens = int(run.demand.tokens[run.decode, 0].sum(dtype=np.int64)) // run.demand.top_k
+    return tokens / (run.outcome.decode_ns / NS_PER_S)
+
+
+def hops(of: int) -> Callable[[Finished], int]:
+    """MESSAGES or BYTES times hops, of the kinds that the assumption ``hops`` counts."""
+
+    def measured(run: Finished) -> int:
+        from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS
+
+        counted = [REQUESTS] if run.run.assumptions.hops == "requests" else [REQUESTS, DATA_MESSAGES, HIDDEN]
+        return run.outcome.tally.hops[counted, of].sum()
+
+    return measured
+
+
+def hop_messages(kind: str) -> Callable[[Finished], int]:
+    """Messages times hops of one kind of ``archsim.engine.state``: REQUESTS, DATA_MESSAGES or HIDDEN."""
+
+    def measured(run: Finished) -> int:
+        from archsim.engine import state
+
+        return run.outcome.tally.hops[getattr(state, kind), MESSAGES]
+
+    return measured
+
+
+def over_dies(column: str) -> Callable[[Finished], int]:
+    """The sum of a column of ``Tally.dies``."""
+    return lambda run: run.outcome.tally.dies[column].sum()
+
+
+def die_utilisation(run: Finished) -> float:
+    from archsim.runs.measure_units import ARRAYS, per_die, share_of_time
+
+    return share_of_time(per_die(run.outcome, ARRAYS)["busy_ns"], run.total_ns).mean()
+
+
+def load_max_over_mean(run: Finished) -> float | None:
+    """Mean over steps of the largest over the mean load of a die."""
+    load = run.outcome.load[run.decode]
+    steps = load.reshape(-1, load.shape[-1])
+    steps = steps[steps.any(axis=1)]
+    return (steps.max(axis=1) / steps.mean(axis=1)).mean() if len(steps) else None
+
+
+def bound(name: str) -> Callable[[Finished], float | None]:
+    """The share of one of BOUNDS."""
+    return lambda run: run.bound_shares.get(name)
+
+
+def bounded_by(run: Finished) -> str | None:
+    return max(run.bound_shares, key=run.bound_shares.__getitem__) if run.bound_shares else None
+
+
+def bounded_by_margin(run: Finished) -> float | None:
+    """How far the next bound is behind the largest."""
+    if not run.bound_shares:
+        return None
+    first, second = sorted(run.bound_shares.values(), reverse=True)[:2]
+    return first - second
+
+
+def overhead_mean(run: Finished) -> float | None:
+    overhead = run.decision_overhead_percent
+    return overhead.mean() if len(overhead) else None
+
+
+def overhead_percentile(percent: int) -> Callable[[Finished], float | None]:
+    def measured(run: Finished) -> float | None:
+        overhead = run.decision_overhead_percent
+        return np.percentile(overhead, percent) if len(overhead) else None
+
+    return measured
+
+
+def decision_exposed_ns(run: Finished) -> float:
+    return np.array(run.outcome.decision.by_step).sum()
+
+
+def exposed(state: str) -> Callable[[Finished], float]:
+    """Exposed time of decisions in a state of ``microarch.blocks.global_cp``."""
+
+    def measured(run: Finished) -> float:
+        from microarch.blocks.global_cp import State
+
+        return run.outcome.decision.exposed_ns[State[state]]
+
+    return measured
+
+
+def host_percentile(percent: int) -> Callable[[Finished], float | None]:
+    """How long a policy function took whenever it was timed; None where its time was given, or no host decided."""
+
+    def measured(run: Finished) -> float | None:
+        called_ns = run.outcome.decision.called_ns
+        return np.percentile(called_ns, percent) if called_ns else None
+
+    return measured
+
+
+def decode_low_ns(run: Finished) -> float | None:
+    """Decode with GEMMs at the 5 % end of their residuals, the critical path staying what it is."""
+    residual_ns = run.outcome.decode_residual_ns
+    return None if residual_ns is None else max(run.outcome.decode_ns - residual_ns[0], 0.0)
+
+
+def decode_high_ns(run: Finished) -> float | None:
+    """As `decode_low_ns`, at the 95 % end."""
+    residual_ns = run.outcome.decode_residual_ns
+    return None if residual_ns is None else run.outcome.decode_ns + residual_ns[1]
+
+
+def gemm_extrapolated(run: Finished) -> float | None:
+    return None if run.outcome.decode_residual_ns is None else run.outcome.gemm_extrapolated
+
+
+def copies_extrapolated(run: Finished) -> float | None:
+    """Share of the run's slices that are of a size outside the measured ones of copies; they all have one size."""
+    from archsim.engine.machine import slice_bytes
+
+    law = run.run.system.d2d.copies
+    outside = None if law is None else law.extrapolates(slice_bytes(run.run.system, run.run.model))
+    return None if outside is None else float(outside)
+
+
+def drawn_from(run: Finished) -> float | None:
+    return float(run.source.requests) if run.run.batch > run.source.requests else None

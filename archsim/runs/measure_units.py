@@ -1,0 +1,88 @@
+"""What is read off the dies and the links of a finished run: columns, list[die] and list[link]."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archsim.engine.loop import Outcome
+from archsim.engine.state import UNITS
+
+LLC_PORTS, HBM, ARRAYS = range(UNITS)
+
+
+def measure_dies(outcome: Outcome) -> dict[str, list]:
+    """Columns over the dies of a run, list[die] each."""
+    total_ns = outcome.prefill_ns + outcome.decode_ns
+    port, hbm, compute = (per_die(outcome, unit) for unit in (LLC_PORTS, HBM, ARRAYS))
+    dies, fabric = outcome.tally.dies, outcome.fabric
+    columns = {
+        "die": np.arange(fabric.dies),
+        "x": _at(fabric.node_x, np.arange(fabric.dies)),
+        "y": _at(fabric.node_y, np.arange(fabric.dies)),
+        "compute_busy_ns": compute["busy_ns"],
+        "compute_wait_ns": compute["wait_ns"],
+        "hbm_busy_ns": hbm["busy_ns"],
+        "hbm_wait_ns": hbm["wait_ns"],
+        "hbm_bytes": hbm["bytes"],
+        "llc_busy_ns": port["busy_ns"],
+        "llc_wait_ns": port["wait_ns"],
+        "compute_utilisation": share_of_time(compute["busy_ns"], total_ns),
+        "hbm_utilisation": share_of_time(hbm["bytes"] / outcome.machine.hbm_bytes_per_ns, total_ns),
+        "tokens": outcome.load.sum(axis=(0, 1)),
+        "local_hbm_read_bytes": dies["local_read_bytes"],
+        "remote_hbm_read_bytes": dies["remote_read_bytes"],
+        "local_hbm_write_bytes": dies["write_bytes"],
+        "activation_bytes": dies["activation_bytes"],
+        "replica_peak_bytes": outcome.memory.copies.room["peak_bytes"],
+    }
+    return {name: _as_list(column) for name, column in columns.items()}
+
+
+def measure_links(outcome: Outcome) -> dict[str, list]:
+    """Columns over the links of a run, list[link] each: one way each, or edges that are held both ways at once."""
+    fabric, total_ns = outcome.fabric, outcome.prefill_ns + outcome.decode_ns
+    counted = outcome.tally.resources[UNITS * fabric.dies :]
+    one_way = len(counted) == fabric.links
+    # Of the two links of an edge, the one from the lower die names it.
+    shown = np.arange(fabric.links) if one_way else _first_link_of_edges(fabric)
+    src, dst = fabric.link_src[shown], fabric.link_dst[shown]
+    columns = {
+        "link": np.arange(len(counted)),
+        "src": src,
+        "dst": dst,
+        "src_x": _at(fabric.node_x, src),
+        "src_y": _at(fabric.node_y, src),
+        "dst_x": _at(fabric.node_x, dst),
+        "dst_y": _at(fabric.node_y, dst),
+        "bytes": counted["bytes"],
+        "busy_ns": counted["busy_ns"],
+        "wait_ns": counted["wait_ns"],
+        "utilisation": share_of_time(counted["busy_ns"], total_ns),
+    }
+    direction = ["one way" if one_way else "both ways"] * len(counted)
+    return {name: _as_list(column) for name, column in columns.items()} | {"direction": direction}
+
+
+def _as_list(column: np.ndarray) -> list:
+    """Plain values; None where an engine does not know (NaN)."""
+    return [None if value != value else value for value in column.tolist()]
+
+
+def per_die(outcome: Outcome, unit: int) -> np.ndarray:
+    """RESOURCE[die]: LLC ports (0), HBM (1) or compute arrays (2)."""
+    return outcome.tally.resources[unit * outcome.fabric.dies : (unit + 1) * outcome.fabric.dies]
+
+
+def share_of_time(busy_ns: np.ndarray, total_ns: float) -> np.ndarray:
+    return busy_ns / total_ns if total_ns else np.zeros(len(busy_ns))
+
+
+def _at(place: np.ndarray | None, nodes: np.ndarray) -> np.ndarray:
+    """Column or row of some nodes, NaN in a fabric without coordinates."""
+    return np.full(len(nodes), np.nan) if place is None else place[nodes]
+
+
+def _first_link_of_edges(fabric) -> np.ndarray:
+    """int64[edge]: the link of each edge that leaves the lower node."""
+    lower = np.flatnonzero(fabric.link_src < fabric.link_dst)
+    return lower[np.argsort(fabric.link_edge[lower])]

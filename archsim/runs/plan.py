@@ -1,0 +1,260 @@
+"""From an experiment to its runs: its points, those that constraints keep and that can run, and the run of each.
+
+A plain experiment is a sweep without axes; from here on there is only the `SweepPlan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from archsim.base.errors import ArchsimError, CapacityError
+from archsim.base.nearest import did_you_mean
+from archsim.runs.capacity import refuse_misroutes, rooms
+from archsim.runs.machine_measures import Measures
+from archsim.runs.run import (
+    DemandSpec,
+    Run,
+    code_of,
+    generated_digest,
+    key_of,
+    plain_text,
+    prediction_text,
+    trace_label,
+)
+from archsim.specs.experiment import ExperimentSpec, layers_problem
+from archsim.specs.policies import PolicySpec
+from archsim.specs.scenario import Scenario, own_functions
+from archsim.specs.sweeps.plan import Dropped, Point, SweepPlan, plan_without_axes
+from archsim.specs.text.fields import Spec
+from archsim.workload import Trace, open_trace
+from archsim.workload.layers import some_layers
+
+Traces = dict[tuple[str, str], Trace]
+"""(path, model name) → trace that is open."""
+Tell = Callable[[str], None]
+"""Hears what is being done, such as ``opening trace …``."""
+
+
+class RunMaker:
+    """Makes runs of the points of one plan, which keeps their parts; traces are opened, and routing is named, once."""
+
+    def __init__(self, tell: Tell = lambda text: None, columns: tuple[str, ...] = ()) -> None:
+        self.traces: Traces = {}
+        self._tell, self._columns = tell, columns
+        self._routing: dict[tuple[int, int], tuple[str, str]] = {}
+        self._texts: dict[int, str] = {}
+        self._predictions: dict[int, str] = {}
+        self._demands: dict[tuple, DemandSpec] = {}
+
+    def runs(self, points: Iterable[Point]) -> list[Run]:
+        """The runs of points, in their order; those that need nothing of a demand share one that another needs.
+
+        Raises TraceError if a trace is malformed, or of another model.
+        """
+        points = list(points)
+        most: dict[tuple[int, int, int], tuple[int | None, Point | None]] = {}
+        for point in points:
+            dies, predicting = most.get(_traffic(point), (None, None))
+            most[_traffic(point)] = _origin_dies(point) if dies is None else dies, predicting or _predicting(point)
+        return [self._run(point, *most[_traffic(point)]) for point in points]
+
+    def routing(self, point: Point) -> str:
+        """What a point's routing is, for the key of its run. Raises as `runs` does."""
+        return self._routing_of(point)[0]
+
+    def _run(self, point: Point, shared_dies: int | None, shared_predicting: Point | None) -> Run:
+        scenario = Scenario(point.system, point.model, point.assumptions, point.policy, point.workload, point.batch)
+        dies, predicting = _origin_dies(point), _predicting(point) or shared_predicting
+        demand = self._demand(point, shared_dies if dies is None else dies, predicting)
+        run = Run(scenario, point.engine, demand, self.routing(point), self._columns)
+        # What Run.key would find, from texts of parts that points share.
+        run.__dict__["key"] = key_of(run, self._text)
+        return run
+
+    def _text(self, part: Spec) -> str:
+        if id(part) not in self._texts:
+            self._texts[id(part)] = plain_text(part)
+        return self._texts[id(part)]
+
+    def _demand(self, point: Point, dies: int | None, predicting: Point | None) -> DemandSpec:
+        policy = predicting and predicting.policy
+        key = (*_traffic(point), dies, policy and self._prediction(policy))
+        if key not in self._demands:
+            stored = self._routing_of(point)[1]
+            self._demands[key] = DemandSpec(point.model, point.workload, point.batch, dies, policy, stored)
+        return self._demands[key]
+
+    def _prediction(self, policy: PolicySpec) -> str:
+        if id(policy) not in self._predictions:
+            self._predictions[id(policy)] = prediction_text(policy)
+        return self._predictions[id(policy)]
+
+    def _routing_of(self, point: Point) -> tuple[str, str]:
+        """(what names the routing, name of its columns in the cache)."""
+        workload, key = point.workload, (id(point.model), id(point.workload))
+        if key not in self._routing:
+            if (problem := layers_problem(point.model, workload)) is not None:
+                raise ArchsimError(f"point {point.index}: workload.layers: {problem}")
+            self._routing[key] = self._opened(point) if isinstance(workload.trace, str) else (generated_digest(workload), "")
+        return self._routing[key]
+
+    def _opened(self, point: Point) -> tuple[str, str]:
+        workload, at = point.workload, (point.workload.trace, point.model.name)
+        if at not in self.traces:
+            self._tell(f"opening trace {workload.trace}")
+            self.traces[at] = open_trace(workload.trace, point.model, workload.reader)
+        trace = self.traces[at]
+        some_layers(trace, workload.layers)  # refuses more than there are
+        return f"{trace_label(workload)} {trace.digest}", trace.stored_as
+
+
+def _traffic(point: Point) -> tuple[int, int, int]:
+    return id(point.model), id(point.workload), point.batch
+
+
+def _origin_dies(point: Point) -> int | None:
+    return point.system.dies if point.assumptions.needs_origins(point.model) else None
+
+
+def _predicting(point: Point) -> Point | None:
+    """The point, where its demand has to mark what its policy predicts."""
+    free = point.assumptions.heatmap_update == "free"
+    return point if free and point.policy.prediction.name != "none" else None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The points of a plan that run.
+
+    kept: their numbers among all combinations; code: what their runs execute; routing: model name → digests of its routing.
+    """
+
+    plan: SweepPlan
+    kept: tuple[int, ...]
+    dropped: Dropped
+    code: tuple[str, ...]
+    routing: dict[str, tuple[str, ...]]
+    maker: RunMaker
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def blocks(self, size: int) -> Iterator[tuple[list[Point], list[Run]]]:
+        """Points and their runs, so many at a time."""
+        for begin in range(0, len(self.kept), size):
+            points = [self.plan.point(number) for number in self.kept[begin : begin + size]]
+            yield points, self.maker.runs(points)
+
+    def runs(self) -> tuple[Run, ...]:
+        """All runs, in the order of the results."""
+        return tuple(self.maker.runs(map(self.plan.point, self.kept)))
+
+
+def plan_of(planned: ExperimentSpec | SweepPlan) -> SweepPlan:
+    """The plan of an experiment, with or without axes."""
+    return planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
+
+
+def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, refuse: bool = True) -> Selection:
+    """Ask the constraints of every point; open its trace. tell: hears what is being done.
+
+    Raises TraceError; ArchsimError if no point is left; with ``refuse`` CapacityError and ArchsimError for points that could not run.
+    """
+    plan = plan_of(planned)
+    measures, dropped, maker = Measures(), Dropped(), RunMaker(tell, plan.experiment.columns)
+    kept, misfits = [], []
+    functions: dict[tuple[int, int, int], tuple[str, ...]] = {}
+    routing: dict[str, dict[str, None]] = {}
+    routes: dict[tuple, Point] = {}
+    for point in plan.points(measures.functions(), dropped):
+        kept.append(point.index)
+        routing.setdefault(point.model.name, {})[maker.routing(point)] = None
+        decides = id(point.system), id(point.policy), id(point.assumptions)
+        if decides not in functions:
+            functions[decides] = own_functions(point.system, point.policy, point.assumptions)
+        if refuse and point.assumptions.capacity == "finite" and not measures.fits(point):
+            misfits.append(point)
+        routes.setdefault((id(point.system), id(point.assumptions)), point)
+    if not kept:
+        said = ", ".join(f"{count:,} by `{text}`" for text, count in dropped.by_constraint.items())
+        raise ArchsimError(f"no point is left of {plan.combinations:,}: dropped {said}")
+    if misfits:
+        raise CapacityError(_misfits_told(plan, misfits, len(kept), maker))
+    if refuse:
+        refuse_misroutes(maker.runs(_unlike(routes.values())))
+    code = tuple(sorted({code_of(own + plan.experiment.columns) for own in functions.values()}))
+    return Selection(plan, tuple(kept), dropped, code, {name: tuple(digests) for name, digests in routing.items()}, maker)
+
+
+def prepare(planned: ExperimentSpec | SweepPlan) -> Prepared:
+    """The runs of an experiment and its open traces; nothing is refused for want of memory. Raises TraceError."""
+    selection = select(planned, refuse=False)
+    return Prepared(selection.runs(), selection.maker.traces)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The runs of an experiment in the order of the results, and its open traces."""
+
+    runs: tuple[Run, ...]
+    traces: Traces
+
+
+def _unlike(points: Iterable[Point]) -> Iterator[Point]:
+    """One of those points whose routes are alike."""
+    seen = set()
+    for point in points:
+        alike = (point.system.mesh, str(point.system.topology), str(point.system.fabric), point.assumptions.label)
+        if alike not in seen:
+            seen.add(alike)
+            yield point
+
+
+def _misfits_told(plan: SweepPlan, misfits: Sequence[Point], of: int, maker: RunMaker) -> str:
+    """Without axes, a line for every distinct problem; with axes, how many there are, and the first."""
+    if not plan.sweep.axes:
+        return "\n".join(dict.fromkeys(room.problem for room in rooms(maker.runs(misfits)) if room.problem))
+    first = misfits[0]
+    shown = ", ".join(f"{path} {value}" for path, value in plan.shown(first).items())
+    return (
+        f"{len(misfits):,} of {of:,} points do not fit into the HBM of their dies, the first of them point {first.index} "
+        f"({first.parts['model'].name} on {shown}); drop them with where: [hbm_capacity fits], or set the assumption capacity: unbounded"
+    )
+
+
+def choose(
+    experiment: ExperimentSpec,
+    *,
+    system: str | None = None,
+    model: str | None = None,
+    policy: str | None = None,
+    batch: int | None = None,
+    assumptions: str | None = None,
+) -> ExperimentSpec:
+    """The experiment with one of everything: what is named, else the first. Raises ArchsimError for an unknown name."""
+    workload = experiment.workload
+    one_batch = _one("batch size", workload.batch, batch, lambda each: each)
+    return experiment.model_copy(
+        update={
+            "systems": (_one("system", experiment.systems, system, _name),),
+            "models": (_one("model", experiment.models, model, _name),),
+            "policies": (_one("policy", experiment.policies, policy, _name),),
+            "assumptions": (_one("assumption set", experiment.assumptions, assumptions, lambda each: each.label),),
+            "workload": workload.model_copy(update={"batch": (one_batch,)}),
+        }
+    )
+
+
+def _one(kind: str, items: Sequence, wanted, name_of: Callable):
+    if wanted is None:
+        return items[0]
+    names = [name_of(item) for item in items]
+    if wanted not in names:
+        hint = "" if isinstance(wanted, int) else did_you_mean(wanted, names)
+        raise ArchsimError(f"{kind} {wanted!r} is not in the experiment{hint} (it has: {', '.join(map(str, names))})")
+    return items[names.index(wanted)]
+
+
+def _name(spec) -> str:
+    return spec.name

@@ -1,0 +1,49 @@
+"""Users' own hardware blocks: stages that every weight slice passes on a die, between what brought it and the compute array."""
+
+import json
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
+
+from archsim.specs.machine.fabric import Bandwidth
+from archsim.specs.policies import import_function
+from archsim.specs.text.fields import Spec
+
+_KEYS = ("name", "bandwidth")
+
+
+class BlockSpec(Spec):
+    """``package.module:function``, or ``{name: ..., bandwidth: ..., parameter: value, ...}``.
+
+    The function says how long the block holds slices: ``(n_bytes: int64[entry], **parameters) -> ns: float64[entry]``. ``bandwidth``, if given,
+    adds bytes over bandwidth. See ``archsim.engine.own_blocks`` for what the engine makes of it.
+    """
+
+    name: str
+    bandwidth_bytes_per_s: Bandwidth | None = Field(None, alias="bandwidth")
+    params: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, given: Any, info: ValidationInfo) -> Any:
+        if isinstance(given, str):
+            return {"name": given}
+        if isinstance(given, dict) and "params" not in given:
+            named = {key: value for key, value in given.items() if key in (*_KEYS, "bandwidth_bytes_per_s")}
+            return named | {"params": {key: value for key, value in given.items() if key not in named}}
+        return given
+
+    @field_validator("name")
+    @classmethod
+    def _importable(cls, name: str, info: ValidationInfo) -> str:
+        if info.context:  # from a file: later, the module may not be there
+            import_function(name)
+        return name
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.bandwidth_bytes_per_s, json.dumps(self.params, sort_keys=True, default=str)))
+
+    @model_serializer
+    def _flat(self) -> dict[str, Any]:
+        given = {} if self.bandwidth_bytes_per_s is None else {"bandwidth": self.bandwidth_bytes_per_s}
+        return {"name": self.name, **given, **self.params}

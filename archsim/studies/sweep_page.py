@@ -1,0 +1,58 @@
+"""The report of a sweep: a page of runs where dies and links are kept, else of points; a sample on both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archsim.base.tables import read_parquet
+from archsim.report.page import write_report
+from archsim.runs.calibration_notes import calibration_notes, die_of
+from archsim.runs.columns import RUN_COLUMNS
+from archsim.runs.drawn_notes import drawn_notes
+from archsim.runs.plan import Selection
+from archsim.runs.results import PARQUET
+from archsim.runs.store import keeps_details
+from archsim.specs.machine.system import SystemSpec
+from archsim.studies.comparison.comparison import Comparison, write_sample
+from archsim.studies.exploration.points_page import write_points_page
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """``page``: its path; ``notes``: on the results; ``sample``: None where no run is analytical."""
+
+    page: Path
+    notes: tuple[str, ...]
+    sample: Comparison | None
+
+
+def write_sweep_report(selection: Selection, folder: Path) -> SweepReport:
+    """Beside the results in ``folder``: run a sample of the analytical runs on both engines, write the page."""
+    sample = write_sample(selection, folder)
+    page, notes = write_sweep_page(selection, folder)
+    return SweepReport(page, notes, sample)
+
+
+def shows_runs(selection: Selection) -> bool:
+    """Whether the page shows every run with its dies and links, or points over their axes: the former takes few runs and no axes."""
+    return not selection.plan.sweep.axes and keeps_details(selection.plan, len(selection))
+
+
+def write_sweep_page(selection: Selection, folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Write ``index.html`` beside the results in ``folder``; returns its path, and what a reader must know of the results."""
+    rows = read_parquet(folder / PARQUET, RUN_COLUMNS).rows
+    if shows_runs(selection):
+        return write_report(folder), notes_of(rows, selection.plan.experiment.systems)
+    numbered = [{"point": number, **row} for number, row in zip(selection.kept, rows, strict=True)]
+    return write_points_page(selection.plan, numbered, selection.dropped.by_constraint, folder)
+
+
+def notes_of(rows: Iterable[Row], systems: Iterable[SystemSpec]) -> tuple[str, ...]:
+    """What to know of the calibrations and batches behind rows of results."""
+    rows = list(rows)
+    return (*calibration_notes(rows, [(system.name, die_of(system)) for system in systems]), *drawn_notes(rows))

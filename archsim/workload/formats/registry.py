@@ -1,0 +1,129 @@
+"""Formats of token-level routing: one row each, read alike by ``open_trace`` and by imports.
+
+A user's own format is a function ``package.module:function`` (``workload.reader`` of an experiment, ``--reader`` of an import):
+``(path: pathlib.Path, model: ModelSpec) -> iterable of (experts, prompt_tokens)``, one pair a request; ``experts``: integers
+[token, MoE layer, rank], prompt first, ``prompt_tokens``: how many of the tokens are the prompt's.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError, TraceError
+from archsim.specs.model import ModelSpec
+from archsim.specs.policies import import_function
+from archsim.workload.formats.batches import Item, request_rows
+from archsim.workload.formats.json_request import RequestRows
+from archsim.workload.formats.json_tree_batches import ARCHIVES, archive_items, archive_name, tree_items, tree_name
+from archsim.workload.formats.jsonl import jsonl_items, jsonl_name
+from archsim.workload.formats.npz_batches import npz_items, npz_name
+from archsim.workload.trace import Trace
+
+
+@dataclass(frozen=True)
+class Format:
+    """One layout of token-level routing.
+
+    ``matches``: whether a path looks like it. ``model_name``: the model that a source names, or ''. ``items``: its requests,
+    still to be read; both raise TraceError.
+    """
+
+    name: str
+    matches: Callable[[Path], bool]
+    model_name: Callable[[Path], str]
+    items: Callable[[Path, ModelSpec], Iterator[Item]]
+
+
+def _is_tree(path: Path) -> bool:
+    return path.is_dir() or path.suffix == ".json"
+
+
+FORMATS = (
+    Format("JSON tree", _is_tree, tree_name, lambda path, model: tree_items(path)),
+    Format("archive of a JSON tree", lambda path: path.name.endswith(ARCHIVES), archive_name, lambda path, model: archive_items(path)),
+    Format("npz", lambda path: path.suffix == ".npz", npz_name, npz_items),
+    Format("JSON lines", lambda path: path.suffix == ".jsonl", jsonl_name, lambda path, model: jsonl_items(path)),
+)
+
+
+def format_of(path: Path, reader: str | None = None) -> Format:
+    """The format of a source, or that of a user's own ``reader``. Raises TraceError if none matches."""
+    if reader is not None:
+        return own_format(reader)
+    found = next((each for each in FORMATS if each.matches(path)), None)
+    if found is None:
+        raise TraceError(
+            f"{path}: unknown format; expected a directory or archive ({', '.join(ARCHIVES)}) of requests, or .json, .jsonl or .npz"
+            " (or name a reader of your own: package.module:function)"
+        )
+    return found
+
+
+def own_format(reader: str) -> Format:
+    """The format that the function ``package.module:function`` reads. Raises TraceError if it cannot be imported."""
+    try:
+        function = import_function(reader)
+    except ValueError as error:
+        raise TraceError(f"reader: {error}") from None
+    return Format(reader, lambda path: True, lambda path: "", partial(_own_items, reader, function))
+
+
+def _own_items(reader: str, function: Callable[..., Iterable[Any]], path: Path, model: ModelSpec) -> Iterator[Item]:
+    number = 0
+    for given in _called(reader, path, function, model):
+        where = f"{path}: request {number} of {reader}"
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise TraceError(f"{where}: is {type(given).__name__}; expected a pair (experts, prompt_tokens)")
+        experts, prompt_tokens = np.asarray(given[0]), given[1]
+        yield Item(where, "", path.stem, number, experts.nbytes, partial(_own_rows, where, experts, prompt_tokens))
+        number += 1
+    if number == 0:
+        raise TraceError(f"{path}: {reader} gives no request")
+
+
+def _called(reader: str, path: Path, function: Callable[..., Iterable[Any]], model: ModelSpec) -> Iterator[Any]:
+    """What a user's function yields; where it raises, what and where."""
+    try:
+        yield from function(path, model)
+    except ArchsimError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise TraceError(f"{path}: {reader}: {type(error).__name__}: {error} ({place.filename}:{place.lineno})") from error
+
+
+def _own_rows(where: str, experts: np.ndarray, prompt_tokens: Any, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
+    layers = np.array(model.moe_layer_ids, np.int32)
+    return request_rows(where, model, experts, prompt_tokens, layers, layer_ids)
+
+
+def assembled(items: Iterable[Item], model: ModelSpec, name: str, source: str) -> Trace:
+    """A trace of all requests, in their order. Raises TraceError for the first that is malformed."""
+    experts, iterations, subjects = [], [], []
+    layer_ids: np.ndarray | None = None
+    for item in items:
+        request = item.read(model, layer_ids)
+        layer_ids = request.layer_ids
+        experts.append(request.experts)
+        iterations.append(request.iteration)
+        subjects.append(item.subject)
+    names = tuple(dict.fromkeys(subjects))
+    return Trace(
+        experts=np.concatenate(experts),
+        request_offsets=np.concatenate([[0], np.cumsum([len(rows) for rows in experts])]).astype(np.int64),
+        iteration=np.concatenate(iterations),
+        layer_ids=layer_ids,
+        num_experts=model.experts,
+        top_k=model.top_k,
+        model=name,
+        source=source,
+        request_subject=np.array([names.index(subject) for subject in subjects], np.int16),
+        subject_names=names,
+    )

@@ -1,0 +1,56 @@
+"""What one MoE layer is asked for in one iteration: all that an engine knows of the traffic when it runs a step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Predicted(NamedTuple):
+    """What a predictor expects of a step. ``took_ns``: how long finding it took on this host."""
+
+    rows: np.ndarray  # uint8[expert, ceil(E/8)], little-endian bitset: bit j of row i is set where j is expected to follow i
+    took_ns: float = 0.0
+
+
+class Routing(NamedTuple):
+    """The routing of single tokens, where it is known."""
+
+    experts: np.ndarray  # int16[token, k], in rank order
+    die: np.ndarray  # int32[token]: where the token lives
+
+    def unique_pairs(self, target: np.ndarray, targets: int) -> np.ndarray:
+        """int64[die, target]: tokens that a die sends to a target if each is sent once, however many of its experts are there.
+
+        ``target``: int[expert], where each expert runs.
+        """
+        wanted = target[self.experts.astype(np.int64)]
+        token = np.repeat(np.arange(len(wanted)), wanted.shape[1])
+        pairs = np.unique(np.stack([token, wanted.ravel()]), axis=1)
+        sent = np.zeros((int(self.die.max(initial=-1)) + 1, targets), np.int64)
+        np.add.at(sent, (self.die[pairs[0]], pairs[1]), 1)
+        return sent
+
+
+class StepDemand(NamedTuple):
+    """One MoE layer in one iteration. Token counts are token–expert selections, ``top_k`` of them a token.
+
+    ``tokens`` are all of them, ``prefill_tokens`` those of prompts; the others are decoded. ``first_seen``: active experts in order of
+    first appearance, -1 behind the last. ``origins``: the same tokens by the die on which they live; None where no assumption asks.
+    ``predicted``: None under a policy that predicts nothing. ``routing``: None where only sums are known.
+    """
+
+    step: int  # iteration
+    tokens: np.ndarray  # int32[expert]
+    prefill_tokens: np.ndarray  # int32[expert]
+    first_seen: np.ndarray  # int16[expert]
+    top_k: int
+    origins: np.ndarray | None = None  # uint16 or int32[die, expert]
+    predicted: Predicted | None = None
+    routing: Routing | None = None
+
+    @property
+    def decode_tokens(self) -> np.ndarray:
+        """int32[expert]"""
+        return self.tokens - self.prefill_tokens

@@ -1,0 +1,104 @@
+"""Copies between two GPUs (``p2p``): which law a link takes, and what of a copy's time is a link's latency and bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+
+from archsim.specs.text.quantities import SIZE, format_quantity
+from calibration.laws.choosing import ONLY_BY_NAME, newest
+from calibration.laws.piecewise import PiecewiseLaw, law_of
+from calibration.laws.tables import CalibrationSpec, TransferTable
+
+NS_PER_S = 1e9
+SLICES_BYTES = 2**20, 2**26  # weight slices of the models in configs/models, 1.5 to 42 MB; a law must have these sizes
+# NVLink, one direction, bytes/s: half of what NVIDIA's datasheets give for both (A100 600 GB/s; H100, H200 and H20 900; H800 400;
+# B200, B300 and GB200 1800). Not of cards whose bridge is an option (H100 PCIe, H100 NVL): their copies may go over PCIe.
+NVLINK_BYTES_PER_S = MappingProxyType({
+    "a100": 300e9, "h100": 450e9, "h200": 450e9, "h20": 450e9, "h800": 200e9, "b200": 900e9, "b300": 900e9, "gb200": 900e9,
+})  # fmt: skip
+
+
+def link_table(calibration: CalibrationSpec) -> TransferTable | None:
+    """The law of one-way copies of one pair of GPUs of a node that covers SLICES_BYTES; None where there is none."""
+    tables = [table for table in calibration.p2p if all(holds(table) for holds in WANTED.values())]
+    return preferred_copy(tables) if tables else None
+
+
+def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
+    """Of several one of more than one size, then that of one pair of GPUs at a time, then a copy engine's, then of the library with
+    most points, of which the newest version counts."""
+    best = min(
+        tables,
+        key=lambda table: (
+            table.library in ONLY_BY_NAME,
+            table.first_bytes == table.last_bytes,
+            table.of.get("concurrent_pairs", "1") != "1",
+            table.of.get("method") != "ce",
+            -table.residuals.points,
+        ),
+    )
+    return newest(
+        table for table in tables if (table.library, table.of.get("method")) == (best.library, best.of.get("method"))
+    )
+
+
+def why_no_link(calibration: CalibrationSpec) -> str:
+    """What a calibration lacks where ``link_table`` gives None."""
+    tables: Sequence[TransferTable] = calibration.p2p
+    reason = "no measurements of copies between GPUs (p2p.csv)"
+    for asked, holds in WANTED.items():
+        if tables:
+            reason = (
+                f"measurements of copies between GPUs, but none {asked}{_sizes(tables) if holds is _covers else ''}"
+            )
+        tables = [table for table in tables if holds(table)]
+    return reason
+
+
+def nominal_bytes_per_s(gpu: str, table: TransferTable) -> float:
+    """The nominal rate of the link between two GPUs of a node; where it is not known, the rate of the fastest copy."""
+    return NVLINK_BYTES_PER_S.get(gpu) or fastest_bytes_per_s(table)
+
+
+def fastest_bytes_per_s(table: TransferTable) -> float:
+    """The rate of the fastest copy by a law, at the ends of its pieces, to four digits.
+
+    Of whole copies and not of slopes: those of short pieces are mostly noise.
+    """
+    law = law_of(table)
+    sizes = [size for size in (*law.from_bytes, law.last_bytes) if law.first_bytes <= size <= law.last_bytes]
+    return float(f"{max(size / float(law.time_ns(size)) for size in sizes) * NS_PER_S:.4g}")
+
+
+def link_of_copy(law: PiecewiseLaw, nominal_bytes_per_s: float, size_bytes: int) -> tuple[float, float]:
+    """(hop latency in ns, share of the bandwidth) with which a remote read of so many bytes takes what its copy took.
+
+    The latency of a copy holds asking for it (NCCL's receiver announces its buffer, a copy engine reads), and a remote read
+    crosses the link twice, with the request and with the data: each way has half. Where a piece hardly rises with the
+    size, or its line begins below 0, the rate is that of the link, or that of the whole copy, and the rest is latency.
+    """
+    size = max(float(size_bytes), law.first_bytes)
+    whole_ns, slope_ns = float(law.time_ns(size)), float(law.line(size)[1])
+    nominal_ns = NS_PER_S / nominal_bytes_per_s
+    ns_per_byte = max(nominal_ns, min(slope_ns, whole_ns / size))
+    return max(0.0, whole_ns - size_bytes * ns_per_byte) / 2, nominal_ns / ns_per_byte
+
+
+def _covers(table: TransferTable) -> bool:
+    return table.first_bytes <= SLICES_BYTES[0] and table.last_bytes >= SLICES_BYTES[1]
+
+
+def _sizes(tables: Sequence[TransferTable]) -> str:
+    spans = sorted({(table.first_bytes, table.last_bytes) for table in tables})
+    return "; it has " + ", ".join(" to ".join(format_quantity(size, SIZE) for size in span) for span in spans)
+
+
+# What a law must be for links to take it: how that is said → whether it holds.
+WANTED: MappingProxyType[str, Callable[[TransferTable], bool]] = MappingProxyType({
+    "within a node": lambda table: table.of.get("placement", "intra_node") == "intra_node",
+    "other than XLA's, whose bandwidth depends on its channel settings": lambda table: table.library not in ONLY_BY_NAME,
+    "one way (direction uni)": lambda table: table.of.get("direction") == "uni",
+    "of one pair at a time (concurrent_pairs 1)": lambda table: table.of.get("concurrent_pairs", "1") == "1",
+    "from 1 MiB to 64 MiB": _covers,
+})  # fmt: skip

@@ -1,0 +1,89 @@
+"""The three products of an expert (gate, up, down) on a die that is not the GPU that was measured."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from calibration.laws.choosing import LawMissing
+from calibration.laws.gemm import NS_PER_S, GemmCurve, choose_table, gemm_curve, gemm_times, law_ns
+from calibration.laws.tables import CalibrationSpec, GemmTable
+
+
+class Rates(NamedTuple):
+    """Peak rates of the die that is modelled."""
+
+    peak_flop_per_s: float
+    hbm_bytes_per_s: float
+
+
+class Scale(NamedTuple):
+    """Rates of the die over those of the GPU that was measured."""
+
+    compute: float
+    memory: float
+
+
+def scale_to(calibration: CalibrationSpec, table: GemmTable, rates: Rates | None) -> Scale:
+    """The scale of a die; None: the GPU that was measured.
+
+    Raises LawMissing where the calibration names no peak for the dtype.
+    """
+    reference = calibration.reference
+    if table.dtype not in reference.peak_flop_per_s:
+        raise LawMissing(f"calibration {calibration.gpu} names no peak for {table.dtype}")
+    if rates is None:
+        return Scale(1.0, 1.0)
+    return Scale(
+        rates.peak_flop_per_s / reference.peak_flop_per_s[table.dtype],
+        rates.hbm_bytes_per_s / reference.hbm_bytes_per_s,
+    )
+
+
+class ExpertGemm:
+    """Times of the products of one expert; gate and up are (n, k) = (ffn, hidden), down the reverse.
+
+    ``table``: which was chosen. ``gate`` (and up), ``down``: curves. ``low``, ``high``: the share of a time that it may be less
+    or more, at the 5 % and 95 % residuals. ``ns_per_token``: time to multiply one token by one weight slice at the law's rate.
+    Raises LawMissing where the calibration has no table, or no peak, for the dtype.
+    """
+
+    def __init__(
+        self,
+        calibration: CalibrationSpec,
+        hidden: int,
+        ffn: int,
+        dtype: str,
+        rates: Rates | None = None,
+        library: str | None = None,
+    ):
+        self.table = choose_table(calibration, dtype, library)
+        self.scale = scale_to(calibration, self.table, rates)
+        sms = calibration.reference.sms
+        self.gate: GemmCurve = gemm_curve(self.table, ffn, hidden, sms, *self.scale)
+        self.down: GemmCurve = gemm_curve(self.table, hidden, ffn, sms, *self.scale)
+        three = (self.gate, self.gate, self.down)
+        self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in three]))
+        self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in three]))
+        self.ns_per_token = 2.0 * hidden * ffn / (self.table.law.flop_per_s * self.scale.compute) * NS_PER_S
+        self._hidden, self._ffn = hidden, ffn
+        self._ns = np.stack([self.gate.ns, self.down.ns])
+
+    def times(self, tokens: np.ndarray) -> np.ndarray:
+        """Mean over gate, up and down, float64[entry] ns; tokens: int64[entry]."""
+        gate_ns, down_ns = np.empty(len(tokens)), np.empty(len(tokens))
+        gemm_times(self.gate.m, self._ns, np.zeros(len(tokens), np.int64), tokens, gate_ns)
+        gemm_times(self.gate.m, self._ns, np.ones(len(tokens), np.int64), tokens, down_ns)
+        return (2 * gate_ns + down_ns) / 3
+
+    def law_ns(self, tokens: np.ndarray, compute) -> np.ndarray:
+        """Sum over gate, up and down by the law alone on a die of ``compute`` times the measured peak, float64[entry]."""
+        table, memory = self.table, self.scale.memory
+        gate_ns = law_ns(table.law, tokens, self._ffn, self._hidden, table.dtype, 1, compute, memory)
+        return 2 * gate_ns + law_ns(table.law, tokens, self._hidden, self._ffn, table.dtype, 1, compute, memory)
+
+    def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
+        """bool[entry]: the weights' shape or the number of tokens lies outside what was measured."""
+        first, last = max(self.gate.first, self.down.first), min(self.gate.last, self.down.last)
+        return (self.gate.extrapolates or self.down.extrapolates) | (tokens < first) | (tokens > last)

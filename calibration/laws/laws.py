@@ -1,0 +1,325 @@
+"""The door to what was measured of a GPU: every table of a calibration can be asked here, by name.
+
+``Laws(calibration_named("h100")).copy(2**20).ns``. Sizes may be numbers or arrays that broadcast; times have their shape. What
+is not named is chosen: the library with most measurements, and its newest version. What is asked for and was not measured
+raises ``LawMissing``, which lists what was. Times are ns, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibration.laws.choosing import LawMissing, Table, matching, newest
+from calibration.laws.collective import collectives, dispatches, preferred_collective, sent_bytes
+from calibration.laws.copy import link_table, nominal_bytes_per_s, preferred_copy, why_no_link
+from calibration.laws.host import HostPath, path_of
+from calibration.laws.memory import HbmReads, hbm_reads, preferred_number
+from calibration.laws.piecewise import Beyond, law_of
+from calibration.laws.tables import CalibrationSpec, Fitted, MoeTable, ScalarTable, TransferTable
+
+if TYPE_CHECKING:
+    from calibration.laws.expert_gemm import ExpertGemm, Rates
+
+
+class Times(NamedTuple):
+    """``ns``: float64, and ``extrapolated``: bool (outside of what was measured), of the shape of the sizes asked for.
+
+    ``table``: whose times they are.
+    """
+
+    ns: np.ndarray
+    extrapolated: np.ndarray
+    table: Fitted
+
+
+class MoeSizes(NamedTuple):
+    """Of one MoE layer: hidden size, width of an expert, experts, and experts per token."""
+
+    hidden: int
+    ffn: int
+    experts: int
+    top_k: int
+
+
+class Link(NamedTuple):
+    """Whose copies a link's are, with the nominal rate of the link that was measured; ``table`` None: nobody's, and ``why``."""
+
+    table: TransferTable | None
+    nominal_bytes_per_s: float
+    why: str
+
+
+class Laws:
+    """The laws of one calibration."""
+
+    def __init__(self, calibration: CalibrationSpec):
+        self.calibration = calibration
+
+    def gemm(
+        self,
+        m: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        *,
+        dtype: str,
+        library: str | None = None,
+        version: str | None = None,
+        quantisation: str | None = None,
+        rates: Rates | None = None,
+    ) -> Times:
+        """m x n x k products: m rows (tokens) by weights of k x n. m, n, k: int64.
+
+        ``quantisation``: ``apart`` or ``included`` in the time; apart first. ``rates``: of the die that is modelled
+        (``calibration.laws.expert_gemm.Rates``); None: the measured GPU. Raises LawMissing.
+        """
+        return self.grouped_gemm(
+            m, n, k, 1, dtype=dtype, library=library, version=version, quantisation=quantisation, rates=rates
+        )
+
+    def grouped_gemm(
+        self,
+        m: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        groups: int,
+        *,
+        dtype: str,
+        library: str | None = None,
+        version: str | None = None,
+        quantisation: str | None = None,
+        rates: Rates | None = None,
+    ) -> Times:
+        """``groups`` products of m rows each in one kernel; the rest as of ``gemm``.
+
+        Numbers of groups are those that were measured.
+        """
+        from calibration.laws.expert_gemm import scale_to
+        from calibration.laws.gemm import choose_table, outside, table_times
+
+        table = choose_table(self.calibration, dtype, library, version, quantisation=quantisation, groups=groups)
+        scale = (1.0, 1.0) if rates is None else scale_to(self.calibration, table, rates)
+        (m, n, k), shape = _flat(np.int64, m=m, n=n, k=k)
+        ns = table_times(table, n, k, m, self.calibration.reference.sms, *scale)
+        return Times(ns.reshape(shape), outside(table, n, k, m).reshape(shape), table)
+
+    def expert_gemm(
+        self, hidden: int, ffn: int, *, dtype: str, rates: Rates | None = None, library: str | None = None
+    ) -> ExpertGemm:
+        """Gate, up and down product of an expert on a die of these rates: a ``calibration.laws.expert_gemm.ExpertGemm``."""
+        from calibration.laws.expert_gemm import ExpertGemm
+
+        return ExpertGemm(self.calibration, hidden, ffn, dtype, rates, library)
+
+    def fused_moe(
+        self,
+        tokens: ArrayLike,
+        ep: ArrayLike,
+        tp: ArrayLike = 1,
+        *,
+        dtype: str,
+        model: str | None = None,
+        sizes: MoeSizes | None = None,
+        distribution: str = "balanced",
+        library: str | None = None,
+        version: str | None = None,
+        kernel: str | None = None,
+        pairs: ArrayLike | None = None,
+        active_experts: ArrayLike | None = None,
+    ) -> Times:
+        """The MoE layer (gate, up, down) on the rank of an EP group that is waited for, without dispatch and combine.
+
+        tokens: of the whole EP group; ep, tp: its sizes. The layer is named by ``model``, by ``sizes``, or both.
+        ``pairs`` and ``active_experts`` (float64 above 0, both or none): token-expert pairs of the rank, and how many of its experts
+        get any; without them, those of the routing that ``distribution`` stands for. Raises LawMissing.
+        """
+        from calibration.laws.fused_moe import moe_ns, outside_ranks, rank_ns
+
+        if model is None and sizes is None:
+            raise ValueError("fused_moe needs a model or the sizes of its layer")
+        if (pairs is None) != (active_experts is None):
+            raise ValueError("fused_moe needs both pairs and active_experts of a rank, or neither")
+        asked = {"model": model, **(sizes._asdict() if sizes else {}), "dtype": dtype, "distribution": distribution}
+        tables = self._matching(
+            "fused MoE", self.calibration.moe, asked | {"library": library, "version": version, "kernel": kernel}
+        )
+        table = _preferred_moe(tables)
+        if pairs is None or active_experts is None:
+            (tokens, ep, tp), shape = _flat(np.float64, tokens=tokens, ep=ep, tp=tp)
+            ns = moe_ns(table, ep, tp, tokens)
+        else:
+            (tokens, ep, tp, pairs, active), shape = _flat(
+                np.float64, tokens=tokens, ep=ep, tp=tp, pairs=pairs, active_experts=active_experts
+            )
+            ns = rank_ns(table, pairs, active, ep, tp, tokens)
+        return Times(ns.reshape(shape), outside_ranks(table, ep, tp, tokens).reshape(shape), table)
+
+    def attention(
+        self,
+        tokens: ArrayLike,
+        context_tokens: ArrayLike,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: str,
+        library: str | None = None,
+    ) -> Times:
+        """Attention of ``tokens`` over ``context_tokens`` each. Raises LawMissing: no calibration has tables of it yet."""
+        raise LawMissing(f"calibration {self.calibration.gpu} has no attention tables: no attention is fitted yet")
+
+    def copy(
+        self,
+        size_bytes: ArrayLike,
+        *,
+        direction: str = "uni",
+        placement: str = "intra_node",
+        concurrent_pairs: int | None = None,
+        method: str | None = None,
+        library: str | None = None,
+        version: str | None = None,
+    ) -> Times:
+        """A copy from GPU to GPU. ``direction``: uni, bi or ring; ``method``: ce (copy engine), nccl. Raises LawMissing."""
+        asked = {"placement": placement, "direction": direction, "concurrent_pairs": concurrent_pairs, "method": method}
+        tables = self._matching("copy (p2p)", self.calibration.p2p, asked | {"library": library, "version": version})
+        return _transfer(preferred_copy(tables), size_bytes)
+
+    def link(self) -> Link:
+        """The copies that a die-to-die link may take: one way, one pair at a time, in a node, of the sizes of weight slices."""
+        table = link_table(self.calibration)
+        if table is None:
+            return Link(None, 0.0, why_no_link(self.calibration))
+        return Link(table, nominal_bytes_per_s(self.calibration.gpu, table), "")
+
+    def collective(
+        self,
+        op: str,
+        size_bytes: ArrayLike,
+        *,
+        ranks: int,
+        variant: str | None = None,
+        library: str | None = None,
+        version: str | None = None,
+    ) -> Times:
+        """all_reduce, all_gather, reduce_scatter or all_to_all of a message of so many bytes, as the library counts it.
+
+        Numbers of ranks are those that were measured. Raises LawMissing.
+        """
+        asked = {"op": op, "num_gpus": ranks, "variant": variant, "library": library, "version": version}
+        tables = self._matching("collective", collectives(self.calibration), asked)
+        return _transfer(preferred_collective(tables), size_bytes)
+
+    def dispatch_combine(
+        self,
+        op: str,
+        tokens: ArrayLike,
+        *,
+        kernel: str,
+        ranks: int,
+        hidden: int,
+        top_k: int,
+        experts: int,
+        sms: int | None = None,
+        library: str | None = None,
+        version: str | None = None,
+    ) -> Times:
+        """``dispatch`` or ``combine`` of ``tokens`` of each rank.
+
+        ``kernel``: normal or low_latency; ``sms``: given to it, the most first.
+
+        Ranks, hidden size, top_k and experts are those that were measured. Raises LawMissing.
+        """
+        asked = {
+            "op": op,
+            "variant": kernel,
+            "num_gpus": ranks,
+            "hidden": hidden,
+            "top_k": top_k,
+            "experts": experts,
+            "sms": sms,
+        }
+        there = dispatches(self.calibration)
+        tables = self._matching("dispatch and combine", there, asked | {"library": library, "version": version})
+        return _transfer(preferred_collective(tables), sent_bytes(op, np.asarray(tokens, np.float64), top_k, hidden))
+
+    def host(
+        self,
+        size_bytes: ArrayLike,
+        direction: str,
+        *,
+        pinned: bool = True,
+        method: str | None = None,
+        library: str | None = None,
+        version: str | None = None,
+    ) -> Times:
+        """A transfer over PCIe; ``direction``: d2h or h2d. Raises LawMissing."""
+        asked = {
+            "direction": direction,
+            "pinned": int(pinned),
+            "method": method,
+            "library": library,
+            "version": version,
+        }
+        there = [table for table in self.calibration.pcie if isinstance(table, TransferTable)]
+        return _transfer(preferred_copy(self._matching("host transfer (pcie)", there, asked)), size_bytes)
+
+    def launch(self, kind: str) -> ScalarTable:
+        """What it costs to start a kernel, in ns; ``kind``: stream, graph_node, grid_sync, launch_to_sync. Raises LawMissing."""
+        return newest(self._matching("launch", self.calibration.launch, {"kind": kind}))
+
+    def host_path(self) -> HostPath:
+        """What of the way to a host and back was measured, of small messages."""
+        return path_of(self.calibration)
+
+    def memory(
+        self, level: str, op: str, quantity: str, *, library: str | None = None, version: str | None = None
+    ) -> ScalarTable:
+        """A number of a level (l1, l2, hbm): ``bytes_per_s`` or ``efficiency`` of op read or write, ``latency_ns`` of chase.
+
+        Raises LawMissing.
+        """
+        there = [table for table in self.calibration.hbm if isinstance(table, ScalarTable)]
+        asked = {"level": level, "op": op, "quantity": quantity, "library": library, "version": version}
+        return preferred_number(self._matching("memory", there, asked))
+
+    def memory_curve(
+        self, working_set_bytes: ArrayLike, op: str, *, library: str | None = None, version: str | None = None
+    ) -> Times:
+        """By working set: one pass over it (``read``, ``write``), or one dependent load in it (``chase``).
+
+        Loads level off above the largest set that was measured. Raises LawMissing.
+        """
+        there = [table for table in self.calibration.hbm if isinstance(table, TransferTable)]
+        table = newest(self._matching("memory curve", there, {"op": op, "library": library, "version": version}))
+        levels_off = table.of.get("quantity") == "load_ns"
+        return _transfer(table, working_set_bytes, above=Beyond.HOLD if levels_off else Beyond.EXTEND)
+
+    def hbm_reads(self) -> HbmReads:
+        """Latency and share of the reference's bandwidth of reads, as far as they were measured."""
+        return hbm_reads(self.calibration)
+
+    def _matching(self, what: str, tables: Sequence[Table], asked: Mapping[str, object]) -> list[Table]:
+        return matching(self.calibration.gpu, what, tables, asked)
+
+
+def _transfer(table: TransferTable, size_bytes: ArrayLike, above: Beyond = Beyond.EXTEND) -> Times:
+    law = law_of(table)
+    return Times(law.time_ns(size_bytes, above=above), law.extrapolates(size_bytes), table)
+
+
+def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int, ...]]:
+    """Sizes as arrays [point], and the shape that they broadcast to. Raises ValueError for one that is not positive and finite."""
+    arrays = np.broadcast_arrays(*(np.asarray(values) for values in sizes.values()))
+    for name, values in zip(sizes, arrays, strict=True):
+        if not np.all(np.isfinite(values) & (values > 0)):
+            raise ValueError(f"{name} must be positive and finite")
+    return [values.ravel().astype(dtype) for values in arrays], arrays[0].shape
+
+
+def _preferred_moe(tables: list[MoeTable]) -> MoeTable:
+    """Of several the library and kernel with most points, and its newest version."""
+    best = max(tables, key=lambda table: (len(table.ranks) * len(table.tokens), table.library, table.kernel))
+    return newest(table for table in tables if (table.library, table.kernel) == (best.library, best.kernel))

@@ -1,0 +1,33 @@
+"""The memory of a GPU: latency and rates of its levels (``hbm``), and which of them a die's HBM takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from calibration.laws.choosing import newest_first
+from calibration.laws.tables import CalibrationSpec, ScalarTable
+
+
+class HbmReads(NamedTuple):
+    """``latency_ns`` of a dependent load; ``efficiency``: share of the reference's bandwidth that streaming reads reach.
+
+    None: not measured.
+    """
+
+    latency_ns: float | None
+    efficiency: float | None
+
+
+def hbm_reads(calibration: CalibrationSpec) -> HbmReads:
+    """What was measured of the HBM."""
+    tables = [table for table in calibration.hbm if isinstance(table, ScalarTable) and table.of.get("level") == "hbm"]
+    latencies = [table for table in tables if table.of.get("quantity") == "latency_ns"]
+    shares = [table for table in tables if (table.of.get("op"), table.of.get("quantity")) == ("read", "efficiency")]
+    return HbmReads(
+        preferred_number(latencies).value if latencies else None, preferred_number(shares).value if shares else None
+    )
+
+
+def preferred_number(tables: list[ScalarTable]) -> ScalarTable:
+    """Of several libraries the last by name, of its versions the newest. Raises ValueError for none."""
+    return max(tables, key=lambda table: (table.library, newest_first(table.version)))

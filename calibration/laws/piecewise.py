@@ -1,0 +1,86 @@
+"""Transfers by size: contiguous pieces of the size axis, each with its own line ``latency + size / bandwidth``.
+
+Hockney's model (Parallel Computing 20, 1994), piece by piece, as communication libraries change protocol with size. Pieces
+need not meet: a protocol that sets in too late or too early is a step that is there in the measurements.
+``calibration.fit.segments`` finds the pieces; whoever asks for a time asks here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+
+class Beyond(Enum):
+    """What a law says of sizes outside of the measured ones."""
+
+    HOLD = "the time of the nearest measured size"
+    EXTEND = "the line of the nearest piece goes on"
+
+
+class Pieces(Protocol):
+    """What has the numbers of a law: a ``TransferTable``, or the copies of a system."""
+
+    @property
+    def from_bytes(self) -> tuple[float, ...]: ...
+
+    @property
+    def latency_ns(self) -> tuple[float, ...]: ...
+
+    @property
+    def ns_per_byte(self) -> tuple[float, ...]: ...
+
+    @property
+    def first_bytes(self) -> float | None: ...
+
+    @property
+    def last_bytes(self) -> float | None: ...
+
+
+@dataclass(frozen=True)
+class PiecewiseLaw:
+    """Time of S bytes: ``latency_ns[i] + S * ns_per_byte[i]`` from ``from_bytes[i]`` on.
+
+    ``first_bytes``, ``last_bytes``: smallest and largest size measured. The last piece is one of its own where the last
+    measured one is short.
+    """
+
+    from_bytes: tuple[float, ...]
+    latency_ns: tuple[float, ...]
+    ns_per_byte: tuple[float, ...]
+    first_bytes: float
+    last_bytes: float
+
+    def time_ns(self, size_bytes, below: Beyond = Beyond.HOLD, above: Beyond = Beyond.EXTEND) -> np.ndarray:
+        """float64, the shape of ``size_bytes``; ``below`` the first and ``above`` the last measured size, as they say.
+
+        Defaults are those of a transfer: a small one takes no less than the smallest that was measured, a large one is
+        limited by the bandwidth. A curve that levels off is held above.
+        """
+        size = np.asarray(size_bytes, dtype=np.float64)
+        if below is Beyond.HOLD:
+            size = np.maximum(size, self.first_bytes)
+        if above is Beyond.HOLD:
+            size = np.minimum(size, self.last_bytes)
+        latency_ns, ns_per_byte = self.line(size)
+        return latency_ns + size * ns_per_byte
+
+    def line(self, size_bytes) -> tuple[np.ndarray, np.ndarray]:
+        """(latency in ns, ns per byte) of the pieces in which sizes lie, float64 each, the shape of ``size_bytes``."""
+        piece = np.maximum(np.searchsorted(self.from_bytes, size_bytes, side="right") - 1, 0)
+        return np.asarray(self.latency_ns)[piece], np.asarray(self.ns_per_byte)[piece]
+
+    def extrapolates(self, size_bytes) -> np.ndarray:
+        """bool: outside what was measured."""
+        size = np.asarray(size_bytes)
+        return (size < self.first_bytes) | (size > self.last_bytes)
+
+
+def law_of(pieces: Pieces) -> PiecewiseLaw:
+    """The law of a table; where the measured sizes are not known, those at which its pieces begin stand for them."""
+    first = pieces.from_bytes[0] if pieces.first_bytes is None else pieces.first_bytes
+    last = pieces.from_bytes[-1] if pieces.last_bytes is None else pieces.last_bytes
+    return PiecewiseLaw(pieces.from_bytes, pieces.latency_ns, pieces.ns_per_byte, first, last)

@@ -1,0 +1,228 @@
+"""The tables of a calibration file (``configs/calibrations/<gpu>.yaml``): what measurements of a GPU were fitted to.
+
+Long rows of numbers are written as one text of numbers with spaces, which keeps the files small and readable. Every table
+names its source, library and version. Times are ns, sizes bytes, rates per second. ``calibration.laws.laws`` evaluates them;
+``archsim.specs.loading.calibrations`` finds and reads files.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+
+from archsim.specs.text.fields import Name, Spec
+
+HBM = "hbm"  # among the fitted rates of a reference
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+def _numbers(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return tuple(float(word) for word in value.split())
+    except ValueError:
+        raise ValueError("expected numbers with spaces between them") from None
+
+
+def _written(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:.12g}" for value in values)
+
+
+Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers), PlainSerializer(_written)]
+
+
+def _increasing(values: tuple[float, ...]) -> tuple[float, ...]:
+    if not values or any(b <= a for a, b in zip(values, values[1:], strict=False)):
+        raise ValueError("expected increasing numbers")
+    return values
+
+
+def _three_positive(values: tuple[float, ...]) -> tuple[float, ...]:
+    if len(values) != 3 or min(values) <= 0:
+        raise ValueError("expected three numbers above 0")
+    return values
+
+
+Axis = Annotated[Numbers, AfterValidator(_increasing)]
+Reach = Annotated[Numbers, AfterValidator(_three_positive)]
+
+
+class Quantiles(Spec):
+    """Of measured / predicted - 1: 5 %, 50 % and 95 %, over ``points`` points."""
+
+    p05: float
+    p50: float
+    p95: float
+    points: int = Field(ge=0)
+
+
+class Fitted(Spec):
+    """What every table says about where it comes from. ``sweeps``: the runs behind it; ``source``: files they came in."""
+
+    library: str
+    version: str
+    source: str
+    sweeps: tuple[str, ...] = ()
+
+
+class Reference(Spec):
+    """Peak rates of the GPU that was measured; another die's rates scale its terms by the quotient.
+
+    ``fitted``: those (dtypes, or HBM) that nobody named, so that the fitted rate stands for the nominal one.
+    """
+
+    peak_flop_per_s: dict[str, Positive]
+    hbm_bytes_per_s: Positive
+    sms: int = Field(gt=0)
+    fitted: tuple[str, ...] = ()
+
+
+class GemmLaw(Spec):
+    """t = launch + ns_per_k k + ns_per_input m k + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order).
+
+    flop = 2 m n k; bytes = weights, inputs and outputs once.
+    """
+
+    launch_ns: NotNegative
+    ns_per_k: NotNegative
+    ns_per_input: NotNegative
+    flop_per_s: Positive
+    bytes_per_s: Positive
+    order: Annotated[float, Field(ge=1, le=20)]
+
+
+class GemmTable(Fitted):
+    """GEMM times of one library, version and dtype: a law, and how far points lie from it.
+
+    ``shapes``: 'n x k' → 10000 ln(measured / law) at each of ``m``. ``ends``: of shapes that were not measured from the first
+    to the last m, those that they were. ``seen``: residuals of single sweeps at points of the
+    table (repeatability; None where there is one sweep); ``unseen``: of shapes left out of the fit.
+    """
+
+    dtype: str
+    quantisation: Literal["included", "apart"]
+    groups: int = Field(1, ge=1)
+    law: GemmLaw
+    m: Axis
+    shapes: dict[str, Numbers]
+    ends: dict[str, Numbers] = {}
+    seen: Quantiles | None = None
+    unseen: Quantiles
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """(n, k) of every row of ``shapes``."""
+        return tuple(shape_of(name) for name in self.shapes)
+
+    def range_of(self, n: int, k: int) -> tuple[float, float]:
+        """The first and the last m measured of a shape; of one that was not measured, those of the table."""
+        ends = self.ends.get(f"{n}x{k}", self.m)
+        return ends[0], ends[-1]
+
+
+class MoeLaw(Spec):
+    """Time of the rank that is waited for, from its token-expert pairs and those of its experts that get any ("active").
+
+    t = launch + ns_per_token tokens + ns_per_pair pairs + ns_per_expert experts / ep
+    + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order), and not below ``floor_ns``: what the host takes where it
+    launches the kernels one by one. flop = 6 pairs hidden ffn / tp; bytes = 3 slices of each active expert. ``spread``: of
+    routing by chance, where pairs = tokens top_k / ep^spread.
+    """
+
+    launch_ns: NotNegative
+    ns_per_token: NotNegative
+    ns_per_pair: NotNegative = 0.0
+    ns_per_expert: NotNegative = 0.0
+    flop_per_s: Positive
+    bytes_per_s: Positive
+    order: Annotated[float, Field(ge=1, le=20)]
+    floor_ns: NotNegative = 0.0
+    spread: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+class Kriging(Spec):
+    """How corrections are carried to EP and TP sizes that were not measured; chosen by leaving sizes out of the fit.
+
+    ``reach``: octaves of ep, tp and tokens over which they fade; ``noise``: variance of a point relative to that of
+    corrections; ``outlier``: ln by which a rank may differ from what the others say of it before it counts less (None: all
+    count the same).
+    """
+
+    reach: Reach
+    noise: Positive
+    outlier: Positive | None = None
+
+
+class MoeTable(Fitted):
+    """Fused MoE layers of one model, library, version, kernel, dtype and distribution of the routing.
+
+    ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: which of the
+    routings that the distribution may stand for (``calibration.laws.rank_load``). ``kriging``: None where the law alone tells more.
+    """
+
+    model: str
+    dtype: str
+    distribution: str
+    kernel: str = ""
+    routing: str = ""
+    hidden: int = Field(gt=0)
+    ffn: int = Field(gt=0)
+    experts: int = Field(gt=0)
+    top_k: int = Field(gt=0)
+    law: MoeLaw
+    tokens: Axis
+    ranks: dict[str, Numbers]
+    kriging: Kriging | None = None
+    unseen: Quantiles
+
+
+class TransferTable(Fitted):
+    """Time of S bytes: latency_ns[i] + S ns_per_byte[i] from from_bytes[i] on; measured from first_ to last_bytes.
+
+    ``of``: what was measured (method, direction, ranks, ...).
+    """
+
+    of: dict[str, str]
+    from_bytes: Axis
+    latency_ns: Numbers
+    ns_per_byte: Numbers
+    first_bytes: Positive
+    last_bytes: Positive
+    residuals: Quantiles
+    held_out_error: NotNegative = 0.0
+
+
+class ScalarTable(Fitted):
+    """One number with its range over what was measured. ``of``: what it is of."""
+
+    of: dict[str, str]
+    unit: Literal["ns", "bytes_per_s", "ratio"]
+    value: Positive
+    low: Positive
+    high: Positive
+
+
+class CalibrationSpec(Spec):
+    """All that was fitted for one GPU."""
+
+    gpu: Name
+    reference: Reference
+    gemm: tuple[GemmTable, ...] = ()
+    moe: tuple[MoeTable, ...] = ()
+    p2p: tuple[TransferTable, ...] = ()
+    collectives: tuple[TransferTable, ...] = ()
+    pcie: tuple[TransferTable | ScalarTable, ...] = ()
+    hbm: tuple[TransferTable | ScalarTable, ...] = ()
+    launch: tuple[ScalarTable, ...] = ()
+
+
+def shape_of(name: str) -> tuple[int, int]:
+    """The numbers of a name such as '4096x7168' or '8x1'."""
+    found = re.fullmatch(r"(\d+)x(\d+)", name)
+    if not found:
+        raise ValueError(f"{name!r} is not two numbers such as '4096x7168'")
+    return int(found[1]), int(found[2])

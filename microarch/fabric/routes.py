@@ -1,0 +1,90 @@
+"""What can be said of all routes of a fabric at once: sums and minima over links, an order of links, shortest paths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from microarch.fabric.fabric import Graph
+
+
+def per_route(graph: Graph, of_link: np.ndarray) -> np.ndarray:
+    """Sum of ``of_link: float64[link]`` along every route, float64[die, die].
+
+    Equal values are counted and multiplied, so that a mesh of equal links has exactly hops · value.
+    """
+    total = np.zeros(graph.dies * graph.dies)
+    pairs, on_route = _pairs(graph), of_link[graph.route_links]
+    for value in np.unique(of_link):
+        total += np.bincount(pairs[on_route == value], minlength=len(total)) * value
+    return total.reshape(graph.dies, graph.dies)
+
+
+def narrowest(graph: Graph, of_link: np.ndarray, here: float) -> np.ndarray:
+    """Least of ``of_link: float64[link]`` along every route, float64[die, die]; ``here`` from a die to itself."""
+    least = np.full(graph.dies * graph.dies, here)
+    pairs, on_route = _pairs(graph), of_link[graph.route_links]
+    for value in np.unique(of_link)[::-1]:
+        least[pairs[on_route == value]] = value
+    return least.reshape(graph.dies, graph.dies)
+
+
+def _pairs(graph: Graph) -> np.ndarray:
+    """Pair of dies (source · dies + target) of every entry of ``route_links``, int64[...]."""
+    return np.repeat(np.arange(graph.dies * graph.dies), np.diff(graph.route_ptr))
+
+
+def link_rank(graph: Graph) -> np.ndarray:
+    """int32[link]: an order of the links along which every route rises: from 0, the longest way to a link.
+
+    Raises ValueError where routes wait for each other in a circle, as around a ring of four dies or more.
+    """
+    first = graph.route_links[:-1]
+    same = np.ones(len(first), bool)
+    same[graph.route_ptr[(graph.route_ptr > 0) & (graph.route_ptr < len(graph.route_links))] - 1] = False
+    before = np.unique(np.stack([first[same], graph.route_links[1:][same]], axis=1), axis=0)
+    rank = np.zeros(graph.links, np.int32)
+    for _ in range(graph.links + 1):
+        higher = rank.copy()
+        np.maximum.at(higher, before[:, 1], rank[before[:, 0]] + 1)
+        if (higher == rank).all():
+            return rank
+        rank = higher
+    raise ValueError("routes go round in a circle")
+
+
+def shortest_paths(nodes: int, dies: int, edges: np.ndarray, latency_ns: np.ndarray) -> np.ndarray:
+    """int64[node, die]: next node on the way to a die: fewest links, then least latency, then the lowest number.
+
+    edges: int64[edge, 2]; latency_ns: float64[edge]. Raises ValueError for a node that no route leads from.
+    """
+    src, dst = np.concatenate([edges, edges[:, ::-1]]).T if len(edges) else np.zeros((2, 0), np.int64)
+    latency_ns = np.concatenate([latency_ns, latency_ns])
+    following = np.empty((nodes, dies), np.int64)
+    for target in range(dies):
+        following[:, target], reached = _towards(target, nodes, src, dst, latency_ns)
+        if not reached.all():
+            lost = int(reached.argmin())
+            raise ValueError(f"no route from {'die' if lost < dies else 'node'} {lost} to die {target}")
+    return following
+
+
+def _towards(
+    target: int, nodes: int, src: np.ndarray, dst: np.ndarray, latency_ns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(next node on the way to ``target``, int64[node]; whether there is one, bool[node])."""
+    following, left_ns = np.full(nodes, target), np.full(nodes, np.inf)
+    settled, newest = np.zeros(nodes, bool), np.zeros(nodes, bool)
+    settled[target] = newest[target] = True
+    left_ns[target] = 0.0
+    while newest.any():
+        usable = np.flatnonzero(newest[dst] & ~settled[src])
+        here, there, ns = src[usable], dst[usable], left_ns[dst[usable]] + latency_ns[usable]
+        best = np.lexsort([there, ns, here])
+        here, first = np.unique(here[best], return_index=True)
+        following[here], left_ns[here] = there[best][first], ns[best][first]
+        newest[:] = False
+        newest[here] = settled[here] = True
+    return following, settled

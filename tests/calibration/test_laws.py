@@ -1,0 +1,227 @@
+"""The door to calibrations: every table that is shipped can be asked, and what is not there is told with what is."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from archsim.base.errors import SpecError
+from archsim.specs.loading.calibrations import load_calibration
+from calibration.laws.choosing import LawMissing
+from calibration.laws.collective import BYTES_PER_VALUE
+from calibration.laws.expert_gemm import Rates
+from calibration.laws.fused_moe import named_of, outside_ranks
+from calibration.laws.gemm import law_ns
+from calibration.laws.laws import Laws, MoeSizes
+from calibration.laws.rank_load import rank_loads, routing_of
+from calibration.laws.tables import CalibrationSpec, Reference, TransferTable, shape_of
+
+SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "calibrations").glob("*.yaml"))
+GPUS = [file.stem for file in SHIPPED]
+SECTIONS = ("gemm", "moe", "p2p", "collectives", "pcie", "hbm", "launch")
+DEEPSEEK = MoeSizes(7168, 2048, 256, 8)
+
+
+@lru_cache
+def laws_of(gpu: str) -> Laws:
+    return Laws(load_calibration(gpu))
+
+
+def who(table) -> dict[str, str]:
+    return {"library": table.library, "version": table.version}
+
+
+def positive(times, shape) -> None:
+    assert times.ns.shape == times.extrapolated.shape == shape
+    assert np.all(np.isfinite(times.ns)) and np.all(times.ns > 0)
+
+
+def asked_gemm(laws, table):
+    n, k = table.sizes[len(table.sizes) // 2]
+    m = np.array([1, 2, 64, 4096, 2**20])
+    how = {"dtype": table.dtype, "quantisation": table.quantisation, **who(table)}
+    times = laws.grouped_gemm(m, n, k, table.groups, **how) if table.groups > 1 else laws.gemm(m, n, k, **how)
+    positive(times, m.shape)
+    law = law_ns(table.law, m, n, k, table.dtype, table.groups)
+    assert np.all(np.diff(law) >= 0) and times.ns[-1] > times.ns[0]
+    assert times.extrapolated[-1]
+    return times.table
+
+
+def asked_moe(laws, table):
+    ep, tp = shape_of(next(iter(table.ranks)))
+    tokens = np.array([table.tokens[0], table.tokens[-1], 4 * table.tokens[-1]])
+    how = {"model": table.model, "dtype": table.dtype, "distribution": table.distribution, "kernel": table.kernel, **who(table)}
+    times = laws.fused_moe(tokens, ep, tp, **how)
+    positive(times, tokens.shape)
+    assert times.extrapolated.tolist() == [False, False, True]
+    points = np.array([float(ep)] * 3), np.array([float(tp)] * 3), tokens
+    pairs, active = rank_loads(named_of(table), routing_of(table), table.law, points[0], tokens)
+    given = laws.fused_moe(tokens, ep, tp, pairs=pairs, active_experts=active, **how)
+    assert given.ns.tolist() == times.ns.tolist()
+    more = laws.fused_moe(tokens, ep, tp, pairs=2 * pairs, active_experts=active, **how)
+    assert np.all(more.ns >= given.ns)
+    return times.table
+
+
+def sizes_of(table: TransferTable) -> np.ndarray:
+    return np.array([table.first_bytes / 2, table.first_bytes, table.last_bytes, 2 * table.last_bytes, 4 * table.last_bytes])
+
+
+def judged_transfer(times, table):
+    """Monotone where the law is: held below the smallest size, never falling beyond the largest."""
+    positive(times, (5,))
+    assert times.ns[0] == times.ns[1] and np.all(np.diff(times.ns[2:]) >= 0)
+    assert times.extrapolated.tolist() == [True, False, False, True, True]
+    return times.table
+
+
+def asked_copy(laws, table):
+    of = {key: table.of[key] for key in ("placement", "direction", "concurrent_pairs", "method")}
+    return judged_transfer(laws.copy(sizes_of(table), **of, **who(table)), table)
+
+
+def asked_collective(laws, table):
+    of, ranks = table.of, int(table.of["num_gpus"])
+    if of["op"] not in BYTES_PER_VALUE:
+        times = laws.collective(of["op"], sizes_of(table), ranks=ranks, variant=of.get("variant"), **who(table))
+        return judged_transfer(times, table)
+    layer = {key: int(of[key]) for key in ("hidden", "top_k", "experts")}
+    tokens = sizes_of(table) / (layer["hidden"] * layer["top_k"] * BYTES_PER_VALUE[of["op"]])
+    tokens[1:3] = np.round(tokens[1:3])
+    sms = int(of["sms"]) if "sms" in of else None
+    times = laws.dispatch_combine(of["op"], tokens, kernel=of["variant"], ranks=ranks, sms=sms, **layer, **who(table))
+    positive(times, (5,))
+    assert times.ns[-1] >= times.ns[0]
+    return times.table
+
+
+def asked_host(laws, table):
+    return judged_transfer(laws.host(sizes_of(table), table.of["direction"], method=table.of["method"], **who(table)), table)
+
+
+def asked_memory(laws, table):
+    if isinstance(table, TransferTable):
+        return judged_transfer(laws.memory_curve(sizes_of(table), table.of["op"], **who(table)), table)
+    found = laws.memory(table.of["level"], table.of["op"], table.of["quantity"], **who(table))
+    assert found.low <= found.value <= found.high
+    return found
+
+
+def asked_launch(laws, table):
+    return laws.launch(table.of["kind"])
+
+
+ASK = dict(zip(SECTIONS, (asked_gemm, asked_moe, asked_copy, asked_collective, asked_host, asked_memory, asked_launch), strict=True))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("gpu", GPUS)
+def test_every_shipped_table_is_reached(gpu, section):
+    """By its own names the door gives that very table, and times of it that are finite and positive."""
+    laws = laws_of(gpu)
+    tables = getattr(laws.calibration, section)
+    assert [ASK[section](laws, table) is table for table in tables] == [True] * len(tables)
+
+
+def test_there_are_tables_to_reach_in_every_section():
+    assert GPUS == ["a100", "b200", "h100", "h200", "h800"]
+    for section in SECTIONS:
+        assert any(getattr(laws_of(gpu).calibration, section) for gpu in GPUS)
+    assert set(CalibrationSpec.model_fields) == {"gpu", "reference", *SECTIONS}
+
+
+class TestDefaults:
+    """Of what is not named: the library with most measurements, and its newest version."""
+
+    def test_products(self):
+        assert who(laws_of("h100").gemm(64, 2048, 7168, dtype="bf16").table) == {"library": "trtllm", "version": "1.3.0"}
+        assert laws_of("h100").gemm(64, 2048, 7168, dtype="fp8").table.quantisation == "apart"
+
+    def test_transfers(self):
+        laws = laws_of("h100")
+        assert laws.copy(2**20).table is laws.link().table  # the copy engine was measured at one size alone
+        assert laws.copy(2**20, method="ce").extrapolated
+        assert who(laws.collective("all_to_all", 2**20, ranks=8).table) == {"library": "nccl", "version": "2.29.2"}
+        assert laws_of("b200").copy(2**20).table.library == "nccl-xla"  # there is no other
+
+    def test_layers(self):
+        times = laws_of("h100").fused_moe([64, 1024], 8, dtype="fp8_block", sizes=DEEPSEEK)
+        assert times.table.model == "DeepSeek-V3" and times.ns[1] > times.ns[0]
+
+    def test_names_without_case(self):
+        named = laws_of("h100").fused_moe(64, 8, dtype="fp8_block", model="deepseek-v3")
+        assert named.ns == laws_of("h100").fused_moe(64, 8, dtype="fp8_block", sizes=DEEPSEEK).ns
+
+
+def test_arrays_broadcast():
+    laws = laws_of("h100")
+    m, n = np.array([[1], [64]]), np.array([2048, 4096, 7168])
+    positive(laws.gemm(m, n, 2048, dtype="bf16"), (2, 3))
+    positive(laws.gemm(64, 2048, 7168, dtype="bf16"), ())
+    positive(laws.fused_moe(np.array([[64], [128]]), np.array([1, 8, 32]), dtype="fp8_block", model="DeepSeek-V3"), (2, 3))
+
+
+def test_another_die_scales():
+    laws = laws_of("h100")
+    reference = laws.calibration.reference
+    same = Rates(reference.peak_flop_per_s["bf16"], reference.hbm_bytes_per_s)
+    plain = laws.gemm([1, 4096], 2048, 7168, dtype="bf16").ns
+    assert laws.gemm([1, 4096], 2048, 7168, dtype="bf16", rates=same).ns.tolist() == plain.tolist()
+    faster = laws.gemm([1, 4096], 2048, 7168, dtype="bf16", rates=same._replace(peak_flop_per_s=2 * same.peak_flop_per_s)).ns
+    assert faster[1] < 0.7 * plain[1]
+
+
+def test_a_load_levels_off_and_a_pass_does_not():
+    laws = laws_of("a100")
+    sizes = np.array([2.0**33, 2.0**36])
+    load, whole = laws.memory_curve(sizes, "chase").ns, laws.memory_curve(sizes, "read").ns
+    assert load[0] == load[1] and whole[1] == pytest.approx(8 * whole[0], rel=0.1)
+
+
+def test_ranks_between_measured_ones_are_kriged():
+    laws = laws_of("h100")
+    measured = laws.fused_moe(512, [8, 16], dtype="fp8_block", model="DeepSeek-V3")
+    between = laws.fused_moe(512, 12, dtype="fp8_block", model="DeepSeek-V3")
+    assert not between.extrapolated and 0.7 * measured.ns.min() < between.ns < 1.3 * measured.ns.max()
+    assert not outside_ranks(measured.table, np.array([12.0]), np.array([1.0]), np.array([512.0])).any()
+
+
+@pytest.mark.parametrize(("ask", "told"), [
+    (lambda laws: laws.gemm(1, 1, 1, dtype="fp4"), "h100 has no GEMM table for fp4 (it has: "),
+    (lambda laws: laws.grouped_gemm(1, 1, 1, 3, dtype="bf16"), "for bf16 in groups of 3 (it has: groups of 2 by xla, groups of 4 by xla)"),
+    (lambda laws: laws.fused_moe(1, 1, dtype="bf16", model="DeepSeek-V4"), "no fused MoE table of model 'DeepSeek-V4'; did you mean 'DeepSeek-V3'? (it has: "),
+    (lambda laws: laws.fused_moe(1, 1, dtype="fp4", model="Kimi-K2"), "no fused MoE table of dtype 'fp4' for model Kimi-K2"),
+    (lambda laws: laws.collective("all_reduce", 1, ranks=16), "no collective table of num_gpus '16' for op all_reduce (it has: 2, 4, 8)"),
+    (lambda laws: laws.collective("allreduce", 1, ranks=8), "did you mean 'all_reduce'? (it has: all_gather, all_reduce, all_to_all, reduce_scatter)"),
+    (lambda laws: laws.dispatch_combine("dispatch", 1, kernel="normal", ranks=8, hidden=7168, top_k=9, experts=256), "of top_k '9' for op dispatch"),
+    (lambda laws: laws.copy(1, placement="inter_rack"), "no copy (p2p) table of placement 'inter_rack'"),
+    (lambda laws: laws.host(1, "d2d"), "no host transfer (pcie) table of direction 'd2d'"),
+    (lambda laws: laws.launch("streams"), "did you mean 'stream'? (it has: graph_node, grid_sync, stream)"),
+    (lambda laws: laws.memory("l3", "read", "bytes_per_s"), "no memory table of level 'l3'"),
+    (lambda laws: laws.memory_curve(1, "read"), "calibration h100 has no memory curve tables"),
+    (lambda laws: laws.attention(1, 1, heads=128, kv_heads=128, head_dim=128, dtype="bf16"), "h100 has no attention tables"),
+])  # fmt: skip
+def test_what_was_not_measured_is_told_with_what_was(ask, told):
+    with pytest.raises(LawMissing) as raised:
+        ask(laws_of("h100"))
+    assert told in str(raised.value) and isinstance(raised.value, SpecError)
+
+
+def test_nothing_at_all():
+    empty = Laws(CalibrationSpec(gpu="own", reference=Reference(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)))
+    with pytest.raises(LawMissing, match="own has no copy"):
+        empty.copy(1)
+    assert empty.link().table is None and "no measurements of copies" in empty.link().why
+    assert empty.hbm_reads() == (None, None)
+
+
+def test_calls_that_make_no_sense_are_refused():
+    laws = laws_of("h100")
+    with pytest.raises(ValueError, match="a model or the sizes"):
+        laws.fused_moe(1, 1, dtype="bf16")
+    with pytest.raises(ValueError, match="both pairs and active_experts"):
+        laws.fused_moe(1, 1, dtype="bf16", model="Kimi-K2", pairs=1)
+    with pytest.raises(ValueError, match="m must be positive"):
+        laws.gemm(0, 1, 1, dtype="bf16")

@@ -1,0 +1,151 @@
+"""Laws of placements: who holds what, what it takes of memory, and what turns one into another."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.small_runs import policy, scenario_of, small_model, small_system, step_view
+
+from archsim.base.errors import ArchsimError, CapacityError
+from archsim.engine.engine import EventEngine
+from archsim.engine.machine import memory_fit, policy_costs
+from archsim.policies.allocation.linear_programme import lp
+from archsim.policies.allocation.rules import home, isca26, paper
+from archsim.policies.placement.placement import Placement, moves_between
+from archsim.policies.registry import build_policy, place_experts
+from archsim.specs.loading.library import load_assumptions
+from microarch.fabric.grid import build_mesh
+
+MESH = build_mesh(3, 2)
+
+
+def random_placement(rng, layers=3, experts=7, dies=6):
+    return Placement.of_holders(
+        [[rng.permutation(dies)[: rng.integers(1, dies)].tolist() for _ in range(experts)] for _ in range(layers)], dies
+    )
+
+
+placements = st.integers(0, 10**6).map(lambda seed: random_placement(np.random.default_rng(seed)))
+
+
+def of_two_layers(experts, dies):
+    return Placement.of_homes(np.zeros(experts, np.int32), 2, dies)
+
+
+def test_homes_are_broadcast_over_layers():
+    placement = Placement.of_homes(np.array([2, 0, 2]), 4, 3)
+    assert placement.home.tolist() == [[2, 0, 2]] * 4
+    assert placement.slots.tolist() == [4, 0, 8]
+    assert not placement.replicated
+
+
+def test_the_first_holder_is_the_home():
+    placement = Placement.of_holders([[[2, 0], [1]]], 3)
+    assert placement.home.tolist() == [[2, 1]]
+    assert placement.replicated and placement.slots.tolist() == [1, 1, 1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(placements)
+def test_bytes_count_every_holder(placement):
+    assert placement.bytes_per_die(10).sum() == 10 * np.count_nonzero(placement.holds)
+    for die in range(placement.dies):
+        assert placement.bytes_per_die(10)[die] == 10 * placement.holds[:, :, die].sum()
+
+
+@settings(max_examples=50, deadline=None)
+@given(placements)
+def test_a_die_reads_from_itself_or_the_nearest_holder(placement):
+    expert, die = (grid.ravel() for grid in np.meshgrid(np.arange(placement.experts), np.arange(placement.dies)))
+    for layer in range(placement.layers):
+        sources = placement.sources(layer, expert, die, MESH.hops)
+        for e, reader, source in zip(expert.tolist(), die.tolist(), sources.tolist(), strict=True):
+            holders = np.flatnonzero(placement.holds[layer, e])
+            assert source == min(holders, key=lambda each: (MESH.hops[reader, each], each))
+
+
+@settings(max_examples=50, deadline=None)
+@given(placements, placements)
+def test_moves_turn_one_placement_into_another(old, new):
+    moves = moves_between(old, new, 7, MESH.hops)
+    assert (moves["bytes"] == 7).all()
+    assert old.holds[moves["layer"], moves["expert"], moves["src"]].all()
+    assert not old.holds[moves["layer"], moves["expert"], moves["dst"]].any()
+    reached = old.holds & new.holds  # what is no longer held is dropped
+    reached[moves["layer"], moves["expert"], moves["dst"]] = True
+    assert (reached == new.holds).all()
+    assert moves["bytes"].sum() == 7 * (np.count_nonzero(new.holds) - np.count_nonzero(old.holds & new.holds))
+
+
+def test_nothing_moves_between_equal_placements():
+    placement = random_placement(np.random.default_rng(1))
+    assert len(moves_between(placement, placement, 7, MESH.hops)) == 0
+
+
+@pytest.mark.parametrize(
+    ("home", "holds", "problem"),
+    [
+        (np.zeros((1, 2), np.int32), np.ones((1, 3, 4), bool), "expected .layer, expert. and .layer, expert, die."),
+        (np.full((1, 2), 4, np.int32), np.ones((1, 2, 4), bool), "there are dies 0 to 3"),
+        (np.zeros((1, 2), np.int32), np.zeros((1, 2, 4), bool), "the home of an expert must hold it"),
+    ],
+)
+def test_what_is_no_placement_is_refused(home, holds, problem):
+    with pytest.raises(ValueError, match=problem):
+        Placement(home, holds)
+
+
+def test_a_users_rule_may_replicate_and_know_the_layers():
+    model, system = small_model(), small_system()
+    spec = policy("ep", placement="support.placements:replicated")
+    placement = place_experts(spec, model, system.dies)
+    layers = len(model.moe_layer_ids)
+    assert placement.holds.shape == (layers, model.experts, system.dies)
+    assert [np.count_nonzero(layer) for layer in placement.holds] == [model.experts * (1 + layer % 2) for layer in range(layers)]
+    plain, more = (memory_fit(system, model, load_assumptions("physical", weights="routed"), each) for each in (
+        place_experts(policy("ep"), model, system.dies), placement))
+    slots = more.demand_bytes.sum() / plain.demand_bytes.sum() * layers
+    assert slots == sum(1 + layer % 2 for layer in range(layers))
+
+
+def test_replicas_that_do_not_fit_are_refused():
+    model, assumptions = small_model(), load_assumptions("physical")
+    needed = memory_fit(small_system(), model, assumptions, place_experts(policy("ep", placement="balanced"), model, 6)).demand_bytes.max()
+    system = small_system(hbm={"capacity_bytes": int(needed), "reserved_fraction": 0.0})
+    EventEngine(scenario_of(system, model, policy("ep", placement="balanced"), assumptions))
+    with pytest.raises(CapacityError, match="does not fit"):
+        EventEngine(scenario_of(system, model, policy("ep", placement="support.placements:replicated"), assumptions))
+
+
+def test_a_placement_of_another_shape_is_refused():
+    place = build_policy(policy("ep", placement="test_placement:of_two_layers")).place
+    with pytest.raises(ArchsimError, match="the placement is of 2 layers, 5 experts and 3 dies; expected 4 layers, 5 experts and 3 dies"):
+        place(4, 5, 3)
+
+
+def view(holders, tokens):
+    hops, experts = MESH.hops, len(holders)
+    costs = policy_costs(small_system(), small_model())
+    copied = np.zeros((experts, len(hops)), np.int8)
+    first = np.arange(experts, dtype=np.int16)
+    return step_view(np.array(tokens, np.int32), first, None, copied, hops, costs, Placement.of_holders([holders], len(hops)))
+
+
+@pytest.mark.parametrize("rule", [home, isca26, paper, lp])
+def test_rules_give_out_every_token_with_replicas(rule):
+    step = view([[0], [0, 5], [4, 2, 1], [3]], [100, 4000, 9000, 1])
+    plan = rule(step)
+    assert (np.bincount(plan.expert, plan.tokens, 4) == step.tokens).all()
+
+
+def test_home_is_the_first_holder():
+    step = view([[0], [5, 0], [4, 2, 1], [3]], [1, 1, 1, 1])
+    assert home(step).die.tolist() == [0, 5, 4, 3]
+
+
+@pytest.mark.parametrize("rule", [isca26, lp])
+def test_balancers_use_replicas_that_are_far(rule):
+    """Two heavy experts of the same home: the one with a replica elsewhere runs there, too. Dies 0 and 5 are the corners."""
+    step = view([[0], [0, 5]], [4000, 4000])
+    plan = rule(step)
+    assert 5 in plan.die[plan.expert == 1] and 5 not in plan.die[plan.expert == 0]

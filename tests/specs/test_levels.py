@@ -1,0 +1,243 @@
+"""Systems of levels, and systems whose fabric a user's function builds: written, refused, run, shown."""
+
+import numpy as np
+import pytest
+import yaml
+from support.tiny import TINY, archsim, tiny
+
+from archsim.base.errors import SpecError
+from archsim.engine.event.transfers import flow_network
+from archsim.engine.fabric import build_fabric
+from archsim.engine.machine import build_machine
+from archsim.engine.state import HIDDEN, UNITS
+from archsim.report.data import read_report
+from archsim.report.draw.layout import places
+from archsim.report.page import write_report
+from archsim.runs.plan import prepare
+from archsim.runs.simulator import Simulator
+from archsim.runs.sweep import sweep
+from archsim.specs.loading.library import load_experiment
+from archsim.specs.machine.system import SystemSpec
+
+PLAIN = "hbm: {bandwidth: 2 TB/s, capacity: 4 GB}, d2d: {bandwidth: 1 TB/s}, compute: {peak: 300 TFLOP/s, dtype: fp16}"
+NODE = "{switch: 4, bandwidth: 450 GB/s, hop_latency: 300 ns}"
+RAILS = f"{{levels: [{NODE}, {{switch: 2, per: gpu, bandwidth: 50 GB/s, hop_latency: 2 us}}]}}"
+STACKED = {
+    "8 switch": "{levels: [{switch: 8}]}",
+    "2 × 4 switch": RAILS,
+    "2 × 2 × 2 switch": "{levels: [{switch: 2}, {switch: 2, per: gpu}, {switch: 2, bandwidth: 100 GB/s}]}",
+    "2 × 1 mesh of 2 × 2 mesh": "{levels: [{mesh: [2, 2]}, {mesh: 2x1, bandwidth: 100 GB/s, hop_latency: 1 us}]}",
+    "2 switch of 4 ring": "{levels: [{ring: 4}, {switch: 2, per: group}]}",
+    "2 fully_connected of 2 × 2 torus": "{levels: [{torus: {x: 2, y: 2}}, {fully_connected: 2, per: gpu}]}",
+}
+BUILDER = '''\
+from typing import NamedTuple
+
+
+class Star(NamedTuple):
+    nodes: int
+    edges: list
+    classes: list
+
+
+def star(dies, gigabytes=100.0):
+    """Every die at one switch."""
+    return Star(dies + 1, [(die, dies) for die in range(dies)], [("arm", gigabytes * 1e9, 250.0)])
+'''
+
+
+def system_of(links, name="small"):
+    return f"systems=[{{name: {name}, source: made up, {links}, {PLAIN}}}]"
+
+
+def experiment_of(folder, links, *more):
+    changes = system_of(links), "workload.batch=24", "policies=[allo+pred]", "assumptions=physical"
+    return tiny(folder, *changes, *more)
+
+
+def outcome_of(folder, links, *more):
+    run = prepare(experiment_of(folder, links, *more)).runs[0]
+    replay = Simulator().replay(run)
+    return replay.engine, replay.run()
+
+
+@pytest.mark.parametrize("shape", STACKED)
+def test_levels_multiply_are_named_and_read_back(tmp_path, shape):
+    system = experiment_of(tmp_path, f"fabric: {STACKED[shape]}").systems[0]
+    fabric = build_fabric(system, "row_major")
+    assert (system.dies, system.shape, fabric.dies, fabric.name) == (
+        fabric.dies,
+        shape,
+        np.prod([x.size for x in system.fabric.levels]),
+        shape,
+    )
+    written = system.model_dump(mode="json", by_alias=True)
+    assert "mesh" not in written and "topology" not in written
+    assert SystemSpec.model_validate(written, context={"from_yaml": True}) == system
+
+
+@pytest.mark.parametrize("contention", ["shared", "reserved"])
+@pytest.mark.parametrize("shape", STACKED)
+def test_bytes_and_tokens_are_conserved_on_levels(tmp_path, shape, contention):
+    physical = f"assumptions={{set: physical, contention: {contention}}}"
+    engine, outcome = outcome_of(tmp_path, f"fabric: {STACKED[shape]}", physical)
+    fabric, links = outcome.fabric, outcome.tally.resources[UNITS * outcome.fabric.dies :]
+    assert np.array_equal(outcome.load.sum(axis=2), engine.demand.tokens.sum(axis=2))
+    assert links["bytes"].sum() >= outcome.tally.hops[:, 1][1:].sum() > 0 and outcome.tally.hops[HIDDEN, 1] > 0
+    capacity = fabric.link_bytes_per_ns
+    busiest = links["bytes"] / (capacity if contention == "shared" else capacity[fabric.link_src < fabric.link_dst])
+    assert outcome.prefill_ns + outcome.decode_ns >= busiest.max() * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("contention", ["shared", "reserved"])
+@pytest.mark.parametrize(("levels", "links"), [
+    ("{levels: [{switch: 6}]}", "mesh: 6x1, topology: switch"),
+    ("{levels: [{mesh: 3x2}]}", "mesh: 3x2"),
+    ("{levels: [{ring: 6, bandwidth: 1 TB/s, hop_latency: 200 ns}]}", "mesh: 3x2, topology: ring"),
+])  # fmt: skip
+def test_one_level_runs_as_the_topology_of_that_name(tmp_path, levels, links, contention):
+    physical = f"assumptions={{set: physical, contention: {contention}}}"
+    (_, one), (_, named) = (outcome_of(tmp_path, each, physical) for each in (f"fabric: {levels}", links))
+    assert one.step_ns.tobytes() == named.step_ns.tobytes() and one.decode_ns > 0
+    assert one.tally.resources.tobytes() == named.tally.resources.tobytes()
+    assert one.tally.hops.tobytes() == named.tally.hops.tobytes()
+    assert one.load.tobytes() == named.load.tobytes()
+
+
+def test_every_level_has_its_own_links_and_law(tmp_path):
+    inner, outer = "bandwidth: 450 GB/s, law: h100/intra_node", "bandwidth: 50 GB/s, hop_latency: 2 us"
+    levels = f"{{levels: [{{switch: 2, {inner}}}, {{switch: 2, {outer}}}]}}"
+    fabric = build_fabric(experiment_of(tmp_path, f"fabric: {levels}").systems[0], "row_major")
+    used = [fabric.classes[number] for number in np.unique(fabric.link_class)]
+    assert [(each.name, each.bandwidth_bytes_per_s, each.latency_ns, each.law) for each in used] == [
+        ("level 0", 450e9, 200.0, "h100/intra_node"), ("level 1", 50e9, 2000.0, None), ("level 1 port", 50e9, 0.0, None),
+    ]  # fmt: skip
+    assert fabric.pair_ns[0].tolist() == [0.0, 400.0, 4000.0, 4000.0]
+    assert fabric.pair_bytes_per_ns[0].tolist() == [np.inf, 450 * 0.9, 50 * 0.9, 50 * 0.9]
+
+
+def test_without_d2d_it_is_a_link_of_the_first_level(tmp_path):
+    text = system_of(f"fabric: {RAILS}").replace("d2d: {bandwidth: 1 TB/s}, ", "")
+    d2d = tiny(tmp_path, text).systems[0].d2d
+    assert (d2d.bandwidth_bytes_per_s, d2d.hop_latency_ns) == (450e9, 300.0)
+
+
+@pytest.mark.parametrize(("links", "problem"), [
+    ("fabric: {levels: []}", "fabric.levels: needs at least one item"),
+    ("fabric: {levels: [{bandwidth: 1 TB/s}]}", "a level has exactly one of mesh, torus, ring, fully_connected, switch"),
+    ("fabric: {levels: [{switch: 2, ring: 2}]}", "this one has ring and switch"),
+    ("fabric: {levels: [{swich: 2}]}", "fabric.levels.0.swich: unknown key; did you mean 'switch'?"),
+    ("fabric: {levels: [{switch: 0}]}", "fabric.levels.0.switch: 0 is out of range"),
+    ("fabric: {levels: [{mesh: [2, 2, 2]}]}", "expected two sides such as [5, 5], not 3"),
+    ("fabric: {levels: [{switch: 64}, {switch: 65}]}", "fabric.levels: 4160 dies are more than 4096; 64 × 65"),
+    ("fabric: {levels: [{switch: 2, per: gpu}]}", "fabric.levels.0.per: the first level connects dies"),
+    ("fabric: {levels: [{switch: 2}, {switch: 2, per: rail}]}", "unknown value 'rail'"),
+    ("fabric: {levels: [{ring: 4}, {mesh: [2, 1], per: edge}]}", "levels.1.per: only a mesh or torus of meshes has edges"),
+    ("fabric: {levels: [{switch: 2, law: h10/intra_node}]}", "levels.0.law: unknown calibration 'h10'; did you mean 'h100'"),
+    ("fabric: {levels: [{switch: 2, law: h100}]}", "fabric.levels.0.law: expected a calibration and a kind of law"),
+    ("mesh: 2x2, fabric: {levels: [{switch: 2}]}", "mesh: fabric has dies and links already; give either mesh"),
+    ("topology: ring, fabric: {levels: [{switch: 2}]}", "topology: fabric has dies and links already"),
+    ("topology: 'no.such.module:star'", "topology.name: cannot import module 'no.such.module'"),
+    ("topology: {name: ring, dies: 4}", "topology.dies: only your own package.module:function takes dies"),
+    ("topology: 'math:sqrt'", "topology: how many dies has math:sqrt?"),
+    ("mesh: 2x2, topology: {name: 'math:sqrt', dies: 4}", "topology.dies: the mesh has a number of dies already"),
+    ("topology: ring", "mesh: required key is missing; expected mesh: {x: 5, y: 5}, or fabric"),
+])  # fmt: skip
+def test_bad_fabrics_are_told_with_their_place(tmp_path, links, problem):
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        TINY.replace(
+            "mesh: {x: 3, y: 2}", links.replace(", fabric:", "\n  fabric:").replace(", topology:", "\n  topology:")
+        ),
+        encoding="utf-8",
+    )
+    with pytest.raises(SpecError) as told:
+        load_experiment(file)
+    assert str(told.value).startswith(f"{file}:") and problem in str(told.value), told.value
+
+
+def test_an_outsiders_builder_runs_end_to_end(tmp_path):
+    """Two touch points: the function's file, and its name in the experiment."""
+    (tmp_path / "mine.py").write_text(BUILDER, encoding="utf-8")
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        TINY.replace("mesh: {x: 3, y: 2}", "topology: {name: 'mine:star', dies: 6, params: {gigabytes: 200}}"),
+        encoding="utf-8",
+    )
+    arguments = "--set", "workload.batch=[12]", "--set", "policies=[base, allo]"
+    done = archsim(tmp_path, "sweep", "tiny.yaml", "--out", "out", "--jobs", "1", *arguments)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "6, mine:star" in page and "<circle" in page
+    report = read_report(tmp_path / "out")
+    mine = [run for run in report.runs if run.place.system == "small"]
+    assert len(mine) == 2 and all(len(report.dies[run.key]) == 6 and report.dies[run.key][0].x is None for run in mine)
+    assert len(report.links[mine[0].key]) in (6, 12)
+    again = archsim(tmp_path, "check", "out/manifest.yaml")
+    assert again.returncode == 0, again.stderr
+    (tmp_path / "mine.py").write_text(BUILDER.replace("(die, dies)", "(0, dies)"), encoding="utf-8")
+    broken = archsim(tmp_path, "sweep", "tiny.yaml", "--out", "out2", "--jobs", "1", *arguments)
+    assert (
+        broken.returncode == 2
+        and "mine:star: edges[0]: nodes 0 and 6 are linked more than once" in broken.stderr + broken.stdout
+    )
+
+
+def test_the_file_of_a_builder_is_part_of_what_names_a_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "named_builder.py").write_text(BUILDER, encoding="utf-8")
+    own, plain = (
+        prepare(experiment_of(tmp_path, links)).runs[0]
+        for links in ("topology: {name: 'named_builder:star', dies: 6}", "mesh: 3x2")
+    )
+    assert own.code != plain.code and own.key != plain.key
+    wider = prepare(
+        experiment_of(tmp_path, "topology: {name: 'named_builder:star', dies: 6, params: {gigabytes: 9}}")
+    ).runs[0]
+    assert wider.key != own.key and wider.code == own.code
+
+
+def test_a_report_of_levels_has_a_map_and_names_them(tmp_path):
+    experiment = tiny(
+        tmp_path, system_of(f"fabric: {RAILS}"), "workload.batch=12", "policies=[base]", "assumptions=physical"
+    )
+    sweep(experiment, tmp_path / "out", jobs=1)
+    page = write_report(tmp_path / "out").read_text(encoding="utf-8")
+    assert "<td>2 × 4 switch</td>" in page and page.count('<circle class="u0 l0"') == 2 + 4
+    manifest = yaml.safe_load((tmp_path / "out" / "manifest.yaml").read_text(encoding="utf-8"))
+    assert manifest["systems"][0]["fabric"]["levels"][1]["per"] == "gpu"
+    (run,) = read_report(tmp_path / "out").runs
+    assert run.get("mesh_x") is None
+
+
+def test_maps_without_coordinates_have_a_place_for_every_node():
+    """Two nodes of three: a group a row, its switch beside it, the rails' switches below their columns."""
+    links = [(0, 6), (1, 6), (2, 6), (3, 7), (4, 7), (5, 7), (0, 8), (3, 8), (1, 9), (4, 9), (2, 10), (5, 10)]
+    assert places(6, links, 3) == {
+        **{die: (die % 3, die // 3) for die in range(6)}, 6: (3, 0), 7: (3, 1), 8: (0, 2), 9: (1, 2), 10: (2, 2),
+    }  # fmt: skip
+    many = places(9, [(die, 9 + die % 4) for die in range(9)], 3)
+    assert len(set(many.values())) == len(many) == 13
+
+
+def test_check_and_list_say_what_a_system_is_made_of(tmp_path):
+    (tmp_path / "node.yaml").write_text(
+        "name: node\nsource: made up\n"
+        "fabric: {levels: [{switch: 4, bandwidth: 450 GB/s, hop_latency: 300 ns, law: h100/intra_node}, "
+        "{switch: 2, per: gpu, bandwidth: 50 GB/s, hop_latency: 2 us}]}\nhbm: {bandwidth: 2 TB/s, capacity: 4 GB}\n"
+        "compute: {peak: 300 TFLOP/s, dtype: fp16}\n", encoding="utf-8"
+    )  # fmt: skip
+    said = archsim(tmp_path, "check", "node.yaml").stdout.splitlines()
+    assert said == [
+        "node.yaml: ok, a valid system: 8 dies, 2 × 4 switch",
+        "  level 0, 4 switch: 450 GB/s, 300 ns a link, law h100/intra_node",
+        "  level 1, 2 switch per gpu: 50 GB/s, 2 us a link",
+    ]
+    assert "5 × 5 mesh" in archsim(tmp_path, "list", "systems").stdout
+
+
+def test_the_networks_of_a_machine_of_levels_have_all_links(tmp_path):
+    experiment = experiment_of(tmp_path, f"fabric: {RAILS}")
+    machine, fabric = build_machine(experiment.systems[0], experiment.models[0], experiment.assumptions[0])
+    assert len(flow_network(machine, fabric).resources) == fabric.dies + fabric.links
+    assert machine.link_resources == fabric.links and np.array_equal(machine.route_ns, fabric.pair_ns)
