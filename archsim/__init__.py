@@ -1,35 +1,86 @@
 """archsim: co-design simulator for mixture-of-experts serving on chiplet and wafer-scale GPUs.
 
-experiment = archsim.load_experiment("configs/dojo.yaml")
-results = archsim.sweep(experiment)
+    import archsim as ar
+
+    results = ar.sweep("configs/dojo.yaml")                  # or ar.load(...), or a mapping
+    results.runs.to_pandas()                                 # one row a run; times in ns, data in bytes
+    ar.run("configs/dojo.yaml", policy="allo")               # one combination
+
+Functions print nothing, and write a report only where ``out`` is given. Errors that a user can mend are `ArchsimError`.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archsim.base.code_digest import keep_machine_code
+
+if TYPE_CHECKING:
+    from archsim.api.calibrating import Calibrations as Calibrations
+    from archsim.api.calibrating import calibrate as calibrate
+    from archsim.api.calibrating import validate as validate
+    from archsim.api.loading import ExplorationPlan as ExplorationPlan
+    from archsim.api.loading import load as load
+    from archsim.api.running import run as run
+    from archsim.api.running import simulate as simulate
+    from archsim.api.running import sweep as sweep
+    from archsim.api.studying import ablate as ablate
+    from archsim.api.studying import compare as compare
+    from archsim.api.studying import explore as explore
+    from archsim.api.studying import optimum as optimum
+    from archsim.base.errors import ArchsimError as ArchsimError
+    from archsim.engine.network.flows import simulate_flows as simulate_flows
+    from archsim.runs.results import Results as Results
+    from archsim.specs.loading.library import load_assumptions as load_assumptions
+    from archsim.specs.loading.library import load_experiment as load_experiment
+    from archsim.specs.loading.library import load_model as load_model
+    from archsim.specs.loading.library import load_system as load_system
+
+    __version__: str
 
 keep_machine_code()
 
 # Public name → where it is defined. Loaded when first used, so that `archsim --help` does not wait for numba.
 _PUBLIC = {
-    "load_experiment": "archsim.specs.loading.library",
-    "simulate": "archsim.runs.sweep",
-    "simulate_flows": "archsim.engine.network.flows",
-    "sweep": "archsim.runs.sweep",
+    "ArchsimError": "archsim.base.errors",
+    "Calibrations": "archsim.api.calibrating",
+    "ExplorationPlan": "archsim.api.loading",
     "Results": "archsim.runs.results",
+    "ablate": "archsim.api.studying",
+    "calibrate": "archsim.api.calibrating",
+    "compare": "archsim.api.studying",
+    "explore": "archsim.api.studying",
+    "load": "archsim.api.loading",
+    "load_assumptions": "archsim.specs.loading.library",
+    "load_experiment": "archsim.specs.loading.library",
+    "load_model": "archsim.specs.loading.library",
+    "load_system": "archsim.specs.loading.library",
+    "optimum": "archsim.api.studying",
+    "run": "archsim.api.running",
+    "simulate": "archsim.api.running",
+    "simulate_flows": "archsim.engine.network.flows",
+    "sweep": "archsim.api.running",
+    "validate": "archsim.api.calibrating",
 }
 
-__all__ = ["Results", "load_experiment", "simulate", "simulate_flows", "sweep"]
+__all__ = [  # noqa: F822 (defined by __getattr__)
+    "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "calibrate", "compare",
+    "explore", "load", "load_assumptions", "load_experiment", "load_model", "load_system", "optimum", "run",
+    "simulate", "simulate_flows", "sweep", "validate",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("archsim")
+    elif name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    else:
         raise AttributeError(f"module 'archsim' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *_PUBLIC, "__version__"])

@@ -21,6 +21,7 @@ FLOORS = [
     ("archsim.report",),
     ("calibration",),
     ("archsim.studies",),
+    ("archsim.api",),
     ("archsim.cli",),
 ]
 RANK = {prefix: rank for rank, floor in enumerate(FLOORS) for prefix in floor}
@@ -103,7 +104,7 @@ def test_no_eval_and_no_bare_except(tree):
             assert node.type is not None, f"line {node.lineno}: bare except"
 
 
-@pytest.mark.parametrize("package", ["archsim.specs", "calibration.laws.tables", "archsim.cli.main", "archsim.cli.sweep", "archsim.base.code_digest", "archsim"])
+@pytest.mark.parametrize("package", ["archsim.specs", "calibration.laws.tables", "archsim.cli.main", "archsim.cli.sweep", "archsim.api", "archsim.base.code_digest", "archsim"])
 def test_what_every_command_imports_is_light(package):
     """Only the standard library, pydantic and PyYAML at module level."""
     for file in FILES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -27,6 +27,9 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Table({len(self.rows):,} rows × {len(self.columns)} columns)"
 
     def to_csv(self) -> str:
         """Reals in the shortest form that reads back to the same number; whole nanoseconds as integers."""
@@ -51,15 +54,16 @@ class Table:
         return pyarrow.Table.from_arrays(arrays, schema=schema)
 
     def to_pandas(self) -> pandas.DataFrame:
+        """Texts as ``object``, integers as ``int64`` (``Int64`` where some are missing), reals as ``float64``."""
         import pandas
 
         kinds = {TEXT: "object", INTEGER: "int64", REAL: "float64"}
-        return pandas.DataFrame(
-            {
-                name: pandas.Series([row[name] for row in self.rows], dtype=kinds[kind])
-                for name, kind in self.columns.items()
-            }
-        )
+        series = {}
+        for name, kind in self.columns.items():
+            values = [row[name] for row in self.rows]
+            missing = kind == INTEGER and None in values
+            series[name] = pandas.Series(values, dtype="Int64" if missing else kinds[kind])
+        return pandas.DataFrame(series)
 
 
 def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> None:
@@ -98,6 +102,7 @@ class CsvLog:
 
 def read_csv(path: Path, columns: Mapping[str, str]) -> Table:
     """A table written by :meth:`Table.write_csv`; columns that are not declared are left out."""
+    parse: Mapping[str, Callable[[str], Any]]
     parse = {TEXT: str, INTEGER: int, REAL: lambda text: float(text) if text else None}
     with path.open(encoding="utf-8", newline="") as stream:
         rows = [{name: parse[kind](row[name]) for name, kind in columns.items()} for row in csv.DictReader(stream)]

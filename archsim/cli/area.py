@@ -1,90 +1,53 @@
-"""What ``archsim area`` prints: what decides in every system of an experiment, table II beside its own design, what fits."""
+"""``archsim area``: what decides in every system of an experiment, table II beside its own design, what fits."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
-from typing import get_type_hints
 
-from archsim.base.errors import SpecError
-from archsim.base.nearest import did_you_mean
+from archsim.cli.arguments import add_experiment
+from archsim.cli.exit_codes import OK
 from archsim.cli.printing import console, grid
 from archsim.report.decision_cost.deciders import words
-from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.library import load_experiment
 from archsim.specs.machine.decision import DecisionSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from microarch.blocks.table_sizes import Shortfall, Storage, Table, TableDesign, shortfalls
+from archsim.studies.silicon.area import misfits, named_coefficients, needed_by, parse_design, published_design
+from microarch.blocks.table_sizes import Storage, Table, TableDesign
 from microarch.silicon.area_power import WAFER_MM2, Cost, Part, parts_of, total
-from microarch.silicon.datapath_area import COMPARATOR, LANE, TOKENS
-from microarch.silicon.decision_area import ON_DIES, decision_parts, design_of, global_clock_hz
+from microarch.silicon.decision_area import decision_parts, design_of, global_clock_hz
 from microarch.silicon.published_area import deviation, explanation, published_row, total_note
-from microarch.silicon.technology import A72, A76, CLOCK, TECHNOLOGIES, Coefficient, Technology
+from microarch.silicon.technology import TECHNOLOGIES, Technology
 
-OK = 0
-_FROM_SYSTEM = ("dies", "hbm_capacity_bytes", "atu_entries")
 _KIB, _MIB, _PPM = 2**10, 2**20, 1e6
 
 
-def area_command(experiment: ExperimentSpec, design: Sequence[str], technology: str, sources: bool) -> int:
-    """Print area and power; ``design`` are ``key=value`` texts for :class:`TableDesign`. Raises SpecError for those it does not know."""
-    chosen, changes = TECHNOLOGIES[technology], parse_design(design)
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    add_experiment(parser)
+    parser.add_argument(
+        "--design",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="what the tables are built for, such as experts=1024 or ports=2; may be repeated",
+    )
+    parser.add_argument("--technology", choices=("n5", "scaled"), default="n5", help="coefficients (default: n5)")
+    parser.add_argument("--sources", action="store_true", help="print every coefficient and where it comes from")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print area and power. Raises SpecError for a ``--design`` that is not known."""
+    experiment = load_experiment(args.file, args.overrides)
+    chosen, changes = TECHNOLOGIES[args.technology], parse_design(args.design)
     out = console()
     for system in experiment.systems:
         _print_configured(out, system, experiment.models, design_of(system, changes), chosen)
         _print_published(out, system, published_design(system, changes), chosen)
-    if sources:
+    if args.sources:
         out.print(_sources_table(chosen))
     return OK
-
-
-def parse_design(texts: Iterable[str]) -> dict[str, float]:
-    """``key=value`` texts as arguments of :class:`TableDesign`. Raises SpecError."""
-    kinds = get_type_hints(TableDesign)
-    keys = [field.name for field in fields(TableDesign) if field.name not in _FROM_SYSTEM]
-    changes: dict[str, float] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise SpecError(f"--design {text}: expected KEY=VALUE, such as experts=1024")
-        if key in _FROM_SYSTEM:
-            raise SpecError(f"--design {text}: it follows from the system; change it there with --set")
-        if key not in keys:
-            raise SpecError(f"--design {text}: unknown key{did_you_mean(key, keys)}; known: {', '.join(keys)}")
-        try:
-            changes[key] = kinds[key](value)
-            TableDesign(**changes)
-        except ValueError as error:
-            raise SpecError(f"--design {text}: {error}") from None
-    return changes
-
-
-def published_design(system: SystemSpec, changes: dict[str, float]) -> TableDesign:
-    """The tables of table II, for the dies and the HBM of a system; what decides in it is not asked."""
-    return TableDesign(**changes, dies=system.dies, hbm_capacity_bytes=system.hbm.capacity_bytes)
-
-
-def needed_by(model: ModelSpec, built: TableDesign) -> TableDesign:
-    """Tables that are just large enough for a model."""
-    return replace(built, experts=model.experts, layers=len(model.moe_layer_ids), atu_entries=None)
-
-
-def misfits(models: Iterable[ModelSpec], built: TableDesign, executor: str = "fsm") -> Iterator[str]:
-    """A line for every model and table on the wafer that do not fit: which entries, how many bits more."""
-    for model in models:
-        for short in shortfalls(built, needed_by(model, built)):
-            if short.table.name in ON_DIES or executor != "host":
-                yield f"{model.name} does not fit the {short.table.name}: {_shortfall(short, model)}"
-
-
-def _shortfall(short: Shortfall, model: ModelSpec) -> str:
-    table, needed = short.table, short.needed
-    more = f"{short.entries:,} entries × {needed.bits_per_entry} bit = {short.bits:,} bits more"
-    where = f" on each of {table.copies} dies" if table.copies > 1 else " in DRAM" if table.storage is Storage.DRAM else ""
-    if needed.entries == model.experts:
-        return f"{more}{where}, for experts {table.entries} to {model.experts - 1}"
-    counters = f"{model.experts} × {model.experts} counters, {'a layer' if table.storage is Storage.SRAM else 'all layers'}"
-    return f"{more}{where}, for {counters}"
 
 
 def _print_configured(out, system: SystemSpec, models: Sequence[ModelSpec], built: TableDesign, technology: Technology) -> None:
@@ -135,9 +98,10 @@ def _parts_table(title: str, parts: Sequence[Part], published: TableDesign | Non
         cells = *_size_cells(part.table), str(part.copies), *_cost_cells(part.cost)
         made.add_row(part.name, *cells, *(_beside(part.cost, row) if published else ()))
     sum_of = total(part.cost for part in parts)
-    known = [row for part, row in zip(parts, rows, strict=True) if part.name != "heatmap"]
+    compared = [row for part, row in zip(parts, rows, strict=True) if part.name != "heatmap"]
+    known = [row for row in compared if row is not None]
     made.add_section()
-    ends = _beside(sum_of, None if None in known else total(known)) if published else ()
+    ends = _beside(sum_of, total(known) if len(known) == len(compared) else None) if published else ()
     made.add_row("sum of rows", *[""] * 6, *_cost_cells(sum_of), *ends)
     return made
 
@@ -178,7 +142,8 @@ def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: Dec
         needed = needed_by(model, built)
         parts = [part for part in decision_parts(decision, needed, technology) if part.table is not None]
         cost = total(part.cost for part in parts)
-        dram = next((_size(part.table.size_bytes) for part in parts if part.table.storage is Storage.DRAM), "–")
+        tables = [part.table for part in parts if part.table is not None]
+        dram = next((_size(table.size_bytes) for table in tables if table.storage is Storage.DRAM), "–")
         fits = "no" if any(misfits([model], built, decision.executor)) else "yes"
         sizes = (f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", dram)
         made.add_row(model.name, str(model.experts), str(needed.layers), fits, *sizes)
@@ -191,13 +156,6 @@ def _sources_table(technology: Technology):
         between = " to ".join(f"{value:g}" for value in coefficient.between or ())
         made.add_row(name, f"{coefficient.value:g}", between, coefficient.unit, coefficient.source)
     return made
-
-
-def named_coefficients(technology: Technology) -> Iterator[tuple[str, Coefficient]]:
-    yield from technology.coefficients().items()
-    for core in (A72, A76):
-        yield from core.coefficients().items()
-    yield from (("clock", CLOCK), ("lane", LANE), ("comparator", COMPARATOR), ("merge buffer", TOKENS))
 
 
 def _size(size_bytes: float) -> str:

@@ -1,24 +1,29 @@
-"""The parser of the command line, which names what is nearest to a mistyped word, and types of arguments."""
+"""The parser of the command line, which suggests the nearest valid word; arguments and types that commands share."""
+
+from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
 
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse's, with the nearest command, choice or option in its messages. Parsers of commands are of this class, too."""
+    """As argparse's, with the nearest command, choice or option in its messages. Subparsers are of this class, too."""
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         action = super().add_argument(*names, **settings)
-        self._options = [*getattr(self, "_options", ()), *(name for name in action.option_strings if name.startswith("--"))]
+        long = [name for name in action.option_strings if name.startswith("--")]
+        self._options = [*getattr(self, "_options", ()), *long]
         return action
 
     def parse_known_args(self, args=None, namespace=None):
-        """Ends with a message where a word is left over that no option takes: the command knows its options, its parents do not."""
+        """Exits with a message where an argument is left over: the command knows its options, its parents do not."""
         found, left = super().parse_known_args(args, namespace)
         if left:
             word = left[0].partition("=")[0]
@@ -26,10 +31,42 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
         return found, left
 
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> Any:
         if choice := _CHOICE.search(message):
             message += did_you_mean(choice["given"], re.findall(r"[\w.+-]+", choice["choices"]))
         super().error(message)
+
+
+def add_experiment(parser: argparse.ArgumentParser, meaning: str = "experiment") -> None:
+    """``FILE`` and ``--set``."""
+    parser.add_argument("file", metavar="FILE", help=meaning)
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY.PATH=VALUE",
+        help="override a key, such as workload.batch=[64] or systems.0.d2d.bandwidth=2TB/s; may be repeated",
+    )
+
+
+def add_report(parser: argparse.ArgumentParser, default: str) -> None:
+    """``--out``; default: as told in the help."""
+    parser.add_argument("--out", metavar="DIR", help=f"folder of the report (default: {default})")
+
+
+def add_jobs(parser: argparse.ArgumentParser, meaning: str = "runs side by side") -> None:
+    """``--jobs``."""
+    parser.add_argument("--jobs", type=positive, metavar="N", help=f"{meaning} (default: number of cores)")
+
+
+def add_store_out(parser: argparse.ArgumentParser) -> None:
+    """``--out``, ``--replace`` and ``--jobs`` of a command that writes a store."""
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the store")
+    parser.add_argument(
+        "--replace", action="store_true", help="replace the store that is there, once all has been read"
+    )
+    add_jobs(parser, "threads")
 
 
 def positive(text: str) -> int:
@@ -45,3 +82,17 @@ def natural(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def named_numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
+    """``NAME=VALUE`` texts of a repeated option. Raises SpecError."""
+    numbers = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            numbers[name] = float(value)
+        except ValueError:
+            expected = "a number" if equals else "KEY=VALUE, such as hbm_pj_per_bit=5"
+            raise SpecError(f"{option} {text}: expected {expected}") from None
+    return numbers
+

@@ -1,43 +1,48 @@
-"""What ``archsim cost`` prints: area of a die by block, price of a machine by part, energy of a bit, and where it comes from."""
+"""``archsim cost``: area of a die by block, price of a machine by part, energy of a bit, and their sources."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import argparse
+from collections.abc import Mapping
 
-from archsim.base.errors import SpecError
+from archsim.cli.arguments import add_experiment, named_numbers
+from archsim.cli.exit_codes import OK
 from archsim.cli.printing import console, grid
 from archsim.runs.economics import Coefficients, Machine, build_costs
-from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.library import load_experiment
 from microarch.silicon.cost import CARRIER_MM2, tiles_of
 
-OK = 0
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    add_experiment(parser)
+    parser.add_argument(
+        "--coefficient",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another value, such as wafer_usd=20000; may be repeated",
+    )
+    parser.add_argument(
+        "--sources", action="store_true", help="print every coefficient, its range and where it comes from"
+    )
 
 
-def cost_command(experiment: ExperimentSpec, changes: Sequence[str], sources: bool) -> int:
-    """Print area and price of every system; ``changes`` are ``name=value`` texts of coefficients. Raises SpecError."""
-    coefficients = Coefficients().changed(parse_changes(changes))
+def run(args: argparse.Namespace) -> int:
+    """Print area and price of every system. Raises SpecError for a coefficient that is not known."""
+    experiment = load_experiment(args.file, args.overrides)
+    middle = Coefficients().changed(named_numbers("--coefficient", args.coefficient))
+    ends = [middle.at("low"), middle.at("high")]
     out = console()
     for system in experiment.systems:
-        value, low, high = (build_costs(system, each) for each in (coefficients, coefficients.at("low"), coefficients.at("high")))
+        value, low, high = (build_costs(system, each) for each in (middle, *ends))
         out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2, "{:,.1f}"))
         out.print(_carrier(value), soft_wrap=True)
-        out.print(_table(f"{system.name}: {system.dies} dies on a carrier, USD", value.usd, low.usd, high.usd, "{:,.0f}"))
-    if sources:
-        out.print(_sources(coefficients))
+        title = f"{system.name}: {system.dies} dies on a carrier, USD"
+        out.print(_table(title, value.usd, low.usd, high.usd, "{:,.0f}"))
+    if args.sources:
+        out.print(_sources(middle))
     return OK
-
-
-def parse_changes(texts: Sequence[str]) -> dict[str, float]:
-    """``name=value`` texts as numbers. Raises SpecError."""
-    changes = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        try:
-            changes[name] = float(value)
-        except ValueError:
-            expected = "KEY=VALUE, such as hbm_pj_per_bit=5" if not equals else "a number"
-            raise SpecError(f"--coefficient {text}: expected {expected}") from None
-    return changes
 
 
 def _carrier(machine: Machine) -> str:

@@ -1,37 +1,45 @@
-"""What ``archsim optimum`` does: run every combination step by step, bound its steps, print the distances, write page and CSV."""
+"""``archsim optimum``: run every combination step by step, bound its steps, print the distances, write page and CSV."""
 
 from __future__ import annotations
 
-from archsim.cli.printing import tell_compiling
-from archsim.cli.report_folder import report_folder, tell_replaced
-from archsim.specs.experiment import ExperimentSpec
+import argparse
 
-OK = 0
+from archsim.cli.arguments import add_experiment, add_report, positive
+from archsim.cli.exit_codes import OK
 
 
-def optimum_command(experiment: ExperimentSpec, out: str | None, most_steps: int) -> int:
-    """``most_steps``: of each run that are bounded, evenly spread over it. Raises ArchsimError for more than 128 dies."""
-    from archsim.report.units import percent
-    from archsim.runs.capacity import refuse_misfits
-    from archsim.runs.simulator import Simulator
-    from archsim.runs.sweep import prepare
-    from archsim.studies.optimum.distances import Bounds, distances
-    from archsim.studies.optimum.page import Measured, write_optimum
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    add_experiment(parser)
+    add_report(parser, "reports/NAME-optimum")
+    parser.add_argument(
+        "--steps",
+        type=positive,
+        default=200,
+        metavar="N",
+        help="steps of each run that are bounded, evenly spread (default: 200)",
+    )
 
-    folder = report_folder(experiment.name, out, "optimum")
+
+def run(args: argparse.Namespace) -> int:
+    """Raises ArchsimError for more than 128 dies."""
+    import archsim as ar
+    from archsim.cli.printing import tell_compiling
+    from archsim.cli.report_folder import report_folder, tell_replaced
+
+    experiment = ar.load_experiment(args.file, args.overrides)
+    folder = report_folder(experiment.name, args.out, "optimum")
     tell_replaced(folder, None)
-    prepared = prepare(experiment)
-    refuse_misfits(prepared.runs)
     tell_compiling()
-    simulator, found, bounds, machine = Simulator(prepared.traces), [], Bounds(), None
-    for run in prepared.runs:
-        replay = simulator.replay(run)
-        same = (run.system, run.model, run.batch, run.assumptions)
-        if same != machine:
-            bounds, machine = Bounds(), same
-        steps = tuple(distances(replay, most_steps, bounds))
-        found.append(Measured(run, replay.demands.layer_ids, replay.engine.fabric, steps))
-        mean, p95, worst = found[-1].summary()
-        print(f"{run.name}: above the bound by {percent(mean, 1)} in the mean, {percent(p95, 1)} p95, {percent(worst, 1)} worst; {len(steps)} steps", flush=True)
-    print(f"report: {write_optimum(found, experiment.name, folder)}")
+    ar.optimum(experiment, folder, args.steps, _tell)
+    print(f"report: {folder / 'index.html'}")
     return OK
+
+
+def _tell(measured) -> None:
+    """A line for a run that has ended."""
+    from archsim.report.units import percent
+
+    mean, p95, worst = (percent(share, 1) for share in measured.summary())
+    far = f"above the bound by {mean} in the mean, {p95} p95, {worst} worst"
+    print(f"{measured.run.name}: {far}; {len(measured.steps)} steps", flush=True)

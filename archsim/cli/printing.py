@@ -1,17 +1,22 @@
-"""Tables that commands print: as wide as the terminal, or of a width of their own where there is none."""
+"""What commands print alike: tables, notes, and where an interrupted command resumes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 from archsim.base.code_digest import nothing_compiled
+from archsim.cli.exit_codes import INTERRUPTED
 
 LOG_WIDTH = 200  # of tables that do not go to a terminal
+MOST_PROBLEMS = 12  # per file of measurements
 
 
 def console():
-    """Where tables are printed."""
+    """Where tables are printed: as wide as the terminal, ``LOG_WIDTH`` elsewhere."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False)
@@ -23,10 +28,41 @@ def print_notes(notes: Iterable[str]) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
+def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
+    """What a reader of these rows of results must know, on stderr. systems: specs."""
+    from archsim.runs.calibration_notes import calibration_notes, die_of
+    from archsim.runs.drawn_notes import drawn_notes
+
+    print_notes(calibration_notes(rows, [(system.name, die_of(system)) for system in systems]))
+    print_notes(drawn_notes(rows))
+
+
+def print_engine_errors(compared) -> None:
+    """A line for every assumption set, then the runs outside. compared: ``archsim.runs.engine_comparison.Compared``."""
+    from archsim.runs.engine_comparison import OUTSIDE, errors
+
+    for each in errors(compared):
+        rank = "–" if each.rank is None else f"{each.rank:.3f}"
+        print(
+            f"  {each.assumptions}: {each.runs} runs, error of decode time: median {each.median:.1%}, "
+            f"p95 {each.p95:.1%}, max {each.largest:.1%}, signed median {each.signed_median:+.1%}; "
+            f"rank correlation {rank}"
+        )
+    outside = sorted((each for each in compared if abs(each.error) > OUTSIDE), key=lambda each: -abs(each.error))
+    for each in outside:
+        print(f"  outside {OUTSIDE:.0%}: {each.run}: {each.error:+.1%}; {each.reason}")
+
+
 def tell_compiling() -> None:
     """On stderr, where the first runs are going to wait for the compiler; see ``archsim.base.code_digest``."""
     if nothing_compiled():
         print("compiling, once: up to a minute", file=sys.stderr, flush=True)
+
+
+def tell_kept(folder: Path) -> int:
+    """Say that an interrupted command resumes; its exit code."""
+    print(f"\ninterrupted; finished runs are kept in {folder}: the same command resumes there", file=sys.stderr)
+    return INTERRUPTED
 
 
 def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ()):
@@ -40,3 +76,26 @@ def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ())
     for column in numbers:
         made.add_column(column, justify="right")
     return made
+
+
+def print_store(path: str) -> None:
+    """What the store at ``path`` holds."""
+    from archsim.workload.store.describe import facts_of
+    from archsim.workload.store.store import open_store
+
+    for name, value in (facts_of(open_store(path)) | {"store": path}).items():
+        print(f"{name:<9} {value}")
+
+
+def print_measurement_problems(measurements) -> None:
+    """Refused files, then quarantined rows and warnings, at most ``MOST_PROBLEMS`` a file, on stderr."""
+    told: Counter[str] = Counter()
+    for problem in measurements.problems:
+        told[problem.file] += 1
+        if told[problem.file] <= MOST_PROBLEMS:
+            print(problem, file=sys.stderr)
+    for file, count in told.items():
+        if count > MOST_PROBLEMS:
+            print(f"{file}: and {count - MOST_PROBLEMS} more", file=sys.stderr)
+    for file, why in measurements.skipped.items():
+        print(f"{file}:1: skipped: {why}", file=sys.stderr)

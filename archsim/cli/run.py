@@ -1,83 +1,47 @@
-"""What ``archsim run`` does: simulate one combination of an experiment, print it, write a timeline of one of its steps."""
+"""``archsim run``: simulate one combination of an experiment, print it, write a timeline of one of its steps."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from archsim.base.errors import ArchsimError
-from archsim.cli.printing import console, grid, tell_compiling
-from archsim.cli.sweep import print_result_notes
-from archsim.specs.experiment import ExperimentSpec
-
-if TYPE_CHECKING:
-    from archsim.runs.run import Run
-
-OK = 0
+from archsim.cli.arguments import add_experiment, natural, positive
+from archsim.cli.exit_codes import OK
 
 
-def run_command(
-    experiment: ExperimentSpec,
-    *,
-    policy: str | None,
-    system: str | None,
-    model: str | None,
-    batch: int | None,
-    assumptions: str | None,
-    step: int | None,
-    layer: int | None,
-    timeline: str | None,
-) -> int:
-    """Simulate one combination and print what came out; write a timeline of one of its steps."""
-    from archsim.base.files import refuse_unwritable
-    from archsim.runs.capacity import refuse_misfits
-    from archsim.runs.results import collect
-    from archsim.runs.simulator import Simulator
-    from archsim.runs.sweep import choose, prepare
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    add_experiment(parser)
+    parser.add_argument("--policy", metavar="NAME", help="one of the experiment's policies (default: its first)")
+    parser.add_argument("--system", metavar="NAME", help="one of its systems (default: its first)")
+    parser.add_argument("--model", metavar="NAME", help="one of its models (default: its first)")
+    parser.add_argument("--batch", type=positive, metavar="N", help="one of its batch sizes (default: its first)")
+    parser.add_argument("--assumptions", metavar="LABEL", help="one of its assumption sets (default: its first)")
+    parser.add_argument("--step", type=natural, metavar="N", help="iteration of the timeline (0: prefill)")
+    parser.add_argument("--layer", type=natural, metavar="N", help="layer of the timeline")
+    parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, to be opened with Perfetto")
 
-    if len({step is None, layer is None, timeline is None}) > 1:
-        raise ArchsimError("a timeline needs all of --step, --layer and --timeline")
-    if timeline is not None:
-        refuse_unwritable(Path(timeline))
-    chosen = choose(experiment, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
-    prepared = prepare(chosen)
-    refuse_misfits(prepared.runs)
+
+def run(args: argparse.Namespace) -> int:
+    """Print what came out, and what a reader of it must know."""
+    import archsim as ar
+    from archsim.cli.printing import print_result_notes, tell_compiling
+
+    experiment = ar.load_experiment(args.file, args.overrides)
+    names = ("system", "model", "policy", "batch", "assumptions", "step", "layer", "timeline")
     tell_compiling()
-    run, simulator = prepared.runs[0], Simulator(prepared.traces)
-    if timeline is not None:
-        _write_timeline(simulator, run, step, layer, Path(timeline))
-    row = collect([simulator.record(run)]).runs.rows[0]
+    row = ar.run(experiment, **{name: getattr(args, name) for name in names}).runs.rows[0]
     _print_row(row, experiment)
-    print_result_notes([row], chosen.systems)
-    if timeline is not None:
-        print(f"timeline: {timeline} (open it with https://ui.perfetto.dev)")
+    print_result_notes([row], [system for system in experiment.systems if system.name == row["system"]])
+    if args.timeline is not None:
+        print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
     return OK
 
 
-def _write_timeline(simulator, run: Run, step: int, layer: int, path: Path) -> None:
-    """Write what every block and link does in iteration ``step``, layer ``layer`` (the model's number of it)."""
-    from archsim.report.timeline import write_timeline
-
-    replay = simulator.replay(run)
-    demand = replay.demands
-    layers = demand.layer_ids.tolist()
-    if not 0 <= step < demand.steps:
-        raise ArchsimError(f"--step {step}: the run has iterations 0 (the prefill) to {demand.steps - 1}")
-    if layer not in layers:
-        nearest = min(layers, key=lambda each: abs(each - layer))
-        raise ArchsimError(
-            f"--layer {layer}: not an MoE layer of the routing; it has {_ranges(layers)}; nearest is {nearest}"
-        )
-    index = layers.index(layer)
-    if not demand.tokens[step, index].any():
-        raise ArchsimError(f"--step {step} --layer {layer}: no request has routing there")
-    log = replay.trace_step(step, index)
-    write_timeline(log, path, f"{run.name}, iteration {step}, layer {layer}", replay.engine.fabric)
-
-
-def _print_row(row: Mapping[str, Any], experiment: ExperimentSpec) -> None:
+def _print_row(row: Mapping[str, Any], experiment) -> None:
     """Which combination it is and of how many, then the columns of the page's table that have a value, with units."""
+    from archsim.cli.printing import console, grid
     from archsim.report.tables import COLUMNS
     from archsim.report.units import percent
     from archsim.specs.sweeps.explore import OBJECTIVES
@@ -101,7 +65,7 @@ def _print_row(row: Mapping[str, Any], experiment: ExperimentSpec) -> None:
     console().print(table)
 
 
-def _choices(experiment: ExperimentSpec) -> dict[str, list[str]]:
+def _choices(experiment) -> dict[str, list[str]]:
     """Column → what the experiment has of it."""
     return {
         "system": [each.name for each in experiment.systems],
@@ -110,10 +74,3 @@ def _choices(experiment: ExperimentSpec) -> dict[str, list[str]]:
         "policy": [each.name for each in experiment.policies],
         "assumptions": [each.label for each in experiment.assumptions],
     }
-
-
-def _ranges(layers: list[int]) -> str:
-    """Layers as few words: 3 to 60, or 1, 3, 5, … 47."""
-    if layers == list(range(layers[0], layers[-1] + 1)):
-        return f"{layers[0]} to {layers[-1]}"
-    return ", ".join(map(str, layers)) if len(layers) < 6 else f"{', '.join(map(str, layers[:3]))}, … {layers[-1]}"

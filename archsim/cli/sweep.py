@@ -1,39 +1,61 @@
-"""What ``archsim sweep`` does: call the API, print, write the report."""
+"""``archsim sweep``: run every combination of an experiment or point of its ``sweep:``, report, print the best."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.cores import available_cores
-from archsim.base.errors import SpecError
-from archsim.cli.printing import print_notes, tell_compiling
-from archsim.cli.report_folder import report_folder, tell_replaced
-from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.sweeps.plan import SweepPlan, plan_without_axes
-from archsim.specs.text.yaml import dump_yaml
+from archsim.cli.arguments import add_experiment, add_jobs, add_report, natural
+from archsim.cli.exit_codes import OK
 
 if TYPE_CHECKING:
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
+    from archsim.specs.sweeps.plan import SweepPlan
+    from archsim.studies.sweep_page import SweepReport
 
-OK, REFUSED, INTERRUPTED = 0, 2, 130
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    add_experiment(parser, "experiment, or manifest.yaml of a report")
+    add_report(parser, "reports/NAME")
+    add_jobs(parser)
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="a Dask cluster that does the runs, such as tcp://host:8786"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
+    parser.add_argument(
+        "--point", type=natural, metavar="N", help="print point N of a `sweep:` as an experiment of its own"
+    )
 
 
-def sweep_command(
-    planned: ExperimentSpec | SweepPlan, out: str | None, jobs: int | None, dry_run: bool, point: int | None = None, scheduler: str | None = None
-) -> int:
-    """Run what is missing, write the report, print its best; or only list what would run, or print one point as an experiment."""
+def run(args: argparse.Namespace) -> int:
+    """Run what is missing and report; or only list what would run, or print one point as an experiment."""
+    if not args.dry_run and args.point is None:
+        print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before imports that take time
+    from archsim.specs.loading.library import load_planned
+    from archsim.specs.sweeps.plan import SweepPlan, plan_without_axes
+
+    planned = load_planned(args.file, args.overrides)
     plan = planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
-    if point is not None:
-        return _print_point(plan, point)
-    folder = report_folder(plan.experiment.name, out)
-    # Before anything heavy is imported: something is on the screen at once.
-    doers = _counted(jobs or available_cores(), "job") if scheduler is None else scheduler
-    print(f"{plan.experiment.name}: {_size(plan)}{'' if dry_run else f', {doers} → {folder}'}", flush=True)
-    if dry_run:
+    if args.point is not None:
+        return _print_point(plan, args.point)
+    if args.dry_run:
+        print(f"{plan.experiment.name}: {_size(plan)}", flush=True)
         return _dry_run(plan)
+    return _sweep(plan, args)
+
+
+def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
+    from archsim.cli.printing import tell_compiling, tell_kept
+    from archsim.cli.report_folder import report_folder, tell_replaced
+
+    folder = report_folder(plan.experiment.name, args.out)
+    doers = args.scheduler or _counted(args.jobs or available_cores(), "job")
+    print(f"{plan.experiment.name}: {_size(plan)}, {doers} → {folder}", flush=True)
     tell_replaced(folder, plan.given())
     tell_compiling()
     from archsim.cli.progress import watcher
@@ -45,37 +67,45 @@ def sweep_command(
             from archsim.runs.sweep import sweep_selected
 
             selection = select(plan, watching.phase)
-            results = sweep_selected(selection, folder, jobs, watching, scheduler)
+            results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
     except KeyboardInterrupt:
-        print(f"\ninterrupted; the runs that have ended are kept in {folder}: the same command goes on", file=sys.stderr)
-        return INTERRUPTED
-    _report(selection, results, folder)
+        return tell_kept(folder)
+    _print_results(selection, results, folder)
+    from archsim.studies.sweep_page import write_sweep_report
+
+    _print_report(write_sweep_report(selection, folder), folder if plan.sweep.axes else None)
     return OK
 
 
-def _report(selection: Selection, results: Results, folder: Path) -> None:
-    """Print what came out, sample the event engine where another was asked, write the page."""
-    from archsim.cli.compare import write_sample, write_sample_of_points
+def _print_results(selection: Selection, results: Results, folder: Path) -> None:
     from archsim.cli.sweep_tables import print_best, print_dropped, print_speedups
-    from archsim.studies.sweep_page import write_sweep_page
 
     plan = selection.plan
     if plan.sweep.axes:
         print_dropped(selection)
-        print_best(plan, results)
-        write_sample_of_points(plan, selection.kept, folder)
-        print(f"results: {folder / 'results.parquet'}")
+        print_best(plan, folder)
     else:
         print_speedups(results, [policy.name for policy in plan.experiment.policies])
-        if plan.experiment.engine == "analytical":
-            write_sample(plan.experiment, folder)
-    page, notes = write_sweep_page(selection, folder)
-    print_notes(notes)
-    print(f"report: {page}")
+
+
+def _print_report(report: SweepReport, folder: Path | None) -> None:
+    """folder: of the table of points, where there are axes."""
+    from archsim.cli.printing import print_engine_errors, print_notes
+    from archsim.studies.comparison.comparison import STEPS_OF_REPORT
+
+    if report.sample is not None:
+        sample, noun = report.sample, "runs" if folder is None else "points"
+        drawn = f"{len(sample.runs)} of {sample.drawn_from:,} {noun}"
+        print(f"{drawn} also on the event engine, {STEPS_OF_REPORT} decode step each:")
+        print_engine_errors(sample.runs)
+    if folder is not None:
+        print(f"results: {folder / 'results.parquet'}")
+    print_notes(report.notes)
+    print(f"report: {report.page}")
 
 
 def _dry_run(plan: SweepPlan) -> int:
-    """What would run: of an experiment every run, and how it lies in memory; of a sweep with axes the first points."""
+    """Of an experiment every run, and how it lies in memory; of a sweep with axes the first points."""
     from archsim.cli.sweep_tables import print_dropped, print_points, print_rooms
     from archsim.runs.plan import select
 
@@ -89,19 +119,13 @@ def _dry_run(plan: SweepPlan) -> int:
 
 
 def _print_point(plan: SweepPlan, point: int) -> int:
+    from archsim.base.errors import SpecError
+    from archsim.specs.text.yaml import dump_yaml
+
     if not plan.sweep.axes:
         raise SpecError(f"--point {point}: the experiment has no sweep")
     sys.stdout.write(dump_yaml(plan.resolved(plan.point(point))))
     return OK
-
-
-def print_result_notes(rows, systems) -> None:
-    """What a reader of these rows of results must know, on stderr. systems: specs."""
-    from archsim.runs.calibration_notes import calibration_notes, die_of
-    from archsim.runs.drawn_notes import drawn_notes
-
-    print_notes(calibration_notes(rows, [(system.name, die_of(system)) for system in systems]))
-    print_notes(drawn_notes(rows))
 
 
 def _size(plan: SweepPlan) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.errors import ArchsimError
@@ -68,17 +69,17 @@ def print_speedups(results: Results, policies: Iterable[str]) -> None:
         shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
         combination = tuple(str(row[name]) for name in ("system", "model", "batch", "assumptions"))
         cells.setdefault(combination, {})[row["policy"]] = shown
-    for combination, shown in cells.items():
-        table.add_row(*combination, *shown.values())
+    for combination, by_policy in cells.items():
+        table.add_row(*combination, *by_policy.values())
     console().print(table)
 
 
-def print_best(plan: SweepPlan, results: Results) -> None:
+def print_best(plan: SweepPlan, folder: Path) -> None:
     """The points of highest decode throughput."""
     from pyarrow import parquet
 
     names = ["point", "model", "batch", "policy", "throughput_tokens_per_s", "die_utilisation"]
-    table = parquet.read_table(results.folder / "results.parquet", columns=names)
+    table = parquet.read_table(folder / "results.parquet", columns=names)
     table = table.sort_by([("throughput_tokens_per_s", "descending"), ("point", "ascending")])
     best = grid("point", *_heads(plan), "model", "batch", "policy", "tokens/s", "die use")
     for row in table.slice(0, _BEST).to_pylist():

@@ -20,6 +20,7 @@ from archsim.engine.machine import NS_PER_S, Fit
 from archsim.engine.state import Machine, Memory, Tally
 from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import moves_between
+from archsim.policies.prediction.heatmap import Predictor
 from archsim.policies.prediction.ported_heatmap import PortedHeatmap, cycles_per_transition
 from archsim.policies.rebalancing.rules import History
 from archsim.workload.step_demand import Predicted, StepDemand
@@ -114,10 +115,9 @@ class FoundBefore(NoHeatmap):
 class LimitedHeatmap:
     """``heatmap_update: limited``: the heatmap behind its port, which has the time of a step for the step's pairs."""
 
-    def __init__(self, engine: EventEngine, routing: Iterable[StepTokens]):
+    def __init__(self, engine: EventEngine, predictor: Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm
-        batch, predictor = engine.scenario.batch, engine.policy.predictor
-        self._map = PortedHeatmap(iter(routing), batch, engine.layers, model.experts, model.top_k, predictor)
+        self._map = PortedHeatmap(iter(routing), engine.scenario.batch, engine.layers, model.experts, model.top_k, predictor)
         cycles = cycles_per_transition(model.experts, model.top_k, fsm.heatmap_port_bits)
         self._ns_per_transition = cycles * NS_PER_S / fsm.clock_hz
         self.dropped = 0
@@ -136,13 +136,14 @@ class LimitedHeatmap:
 
 def build_heatmap(engine: EventEngine, routing: Iterable[StepTokens] | None) -> Heatmap:
     """What predicts in a run; ValueError if ``heatmap_update: limited`` is to work without ``routing``."""
-    if engine.policy.predictor is None:
+    predictor = engine.policy.predictor
+    if predictor is None:
         return NoHeatmap()
     if engine.scenario.assumptions.heatmap_update == "free":
         return FoundBefore()
     if routing is None:
         raise ValueError("heatmap_update: limited needs the routing of the batch")
-    return LimitedHeatmap(engine, routing)
+    return LimitedHeatmap(engine, predictor, routing)
 
 
 class Balancer:

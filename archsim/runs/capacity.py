@@ -43,13 +43,6 @@ def rooms(runs: Iterable[Run]) -> Iterator[Room]:
         yield Room(run, fit, run.assumptions.capacity == "finite", problem)
 
 
-def refuse_misfits(runs: Iterable[Run]) -> None:
-    """Raises CapacityError with a line for every distinct problem of the runs."""
-    problems = dict.fromkeys(room.problem for room in rooms(runs) if room.problem)
-    if problems:
-        raise CapacityError("\n".join(problems))
-
-
 def refuse_misroutes(runs: Iterable[Run]) -> None:
     """Raises ArchsimError with a line for every fabric that the assumption ``arbitration`` of its runs does not know to share."""
     problems = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS, TIMING_
 BASE_POLICY = "base"
 CSV, PARQUET = "results.csv", "results.parquet"
 FILES = MappingProxyType({"dies": DIE_COLUMNS, "links": LINK_COLUMNS, "timings": TIMING_COLUMNS})
+TABLES = ("runs", *FILES)
 _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of each die and link
 
 Record = Mapping[str, Any]
@@ -50,8 +52,29 @@ class Results:
         return self._read("timings")
 
     def __eq__(self, other: object) -> bool:
-        names = ("runs", "dies", "links", "timings")
-        return isinstance(other, Results) and all(getattr(self, name) == getattr(other, name) for name in names)
+        return isinstance(other, Results) and all(getattr(self, name) == getattr(other, name) for name in TABLES)
+
+    def __repr__(self) -> str:
+        return f"Results({', '.join(f'{name}: {len(table):,} rows' for name, table in self._kept().items())})"
+
+    def in_memory(self) -> Results:
+        """The same tables, read now: they need the folder no more."""
+        tables = self._kept()
+
+        def read(name: str) -> Table:
+            if name not in tables:
+                raise ArchsimError(f"{name}: not kept; they are for few runs, or with details: kept in the experiment")
+            return tables[name]
+
+        return Results(read)
+
+    def _kept(self) -> dict[str, Table]:
+        """Name → table, of those that were kept."""
+        tables = {}
+        for name in TABLES:
+            with suppress(ArchsimError):
+                tables[name] = getattr(self, name)
+        return tables
 
     @classmethod
     def load(cls, folder: str | Path) -> Results:

@@ -14,12 +14,11 @@ from archsim.base.cores import available_cores
 from archsim.base.errors import ArchsimError
 from archsim.base.files import sole_writer
 from archsim.runs import cache
-from archsim.runs.columns import columns_with, kinds_of
-from archsim.runs.plan import Selection, choose, prepare, select
+from archsim.runs.plan import Selection, select
 from archsim.runs.pool.dask_cluster import simulate_on_cluster
 from archsim.runs.pool.processes import simulate_all
 from archsim.runs.pool.worker import Failure
-from archsim.runs.results import Record, Results, collect
+from archsim.runs.results import Record, Results
 from archsim.runs.run import Run
 from archsim.runs.store import PART_RUNS, RecordStore, SweepStore
 from archsim.specs.experiment import ExperimentSpec
@@ -104,26 +103,6 @@ def sweep_selected(selection: Selection, folder: Path, jobs: int | None, watcher
             raise ArchsimError(_failures_told(failures, len(selection), folder))
         kept.finish(parts)
     return Results.load(folder)
-
-
-def simulate(
-    experiment: ExperimentSpec,
-    *,
-    system: str | None = None,
-    model: str | None = None,
-    policy: str | None = None,
-    batch: int | None = None,
-    assumptions: str | None = None,
-) -> Results:
-    """One run of an experiment, in this process; nothing is written. What is not named is the experiment's first.
-
-    Raises ArchsimError for a name that the experiment does not have.
-    """
-    from archsim.runs.simulator import Simulator
-
-    one = choose(experiment, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
-    prepared = prepare(one)
-    return collect([Simulator(prepared.traces).record(prepared.runs[0])], kinds_of(columns_with(one.columns)))
 
 
 def report_folder(experiment: ExperimentSpec, out: str | Path | None) -> Path:

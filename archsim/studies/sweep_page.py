@@ -1,8 +1,9 @@
-"""The page of a sweep: of an experiment whose dies and links are kept that of its runs, else that of its points."""
+"""The report of a sweep: a page of runs where dies and links are kept, else of points; a sample on both engines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,26 @@ from archsim.runs.plan import Selection
 from archsim.runs.results import PARQUET
 from archsim.runs.store import keeps_details
 from archsim.specs.machine.system import SystemSpec
+from archsim.studies.comparison.comparison import Comparison, write_sample
 from archsim.studies.exploration.points_page import write_points_page
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """``page``: its path; ``notes``: on the results; ``sample``: None where no run is analytical."""
+
+    page: Path
+    notes: tuple[str, ...]
+    sample: Comparison | None
+
+
+def write_sweep_report(selection: Selection, folder: Path) -> SweepReport:
+    """Beside the results in ``folder``: run a sample of the analytical runs on both engines, write the page."""
+    sample = write_sample(selection, folder)
+    page, notes = write_sweep_page(selection, folder)
+    return SweepReport(page, notes, sample)
 
 
 def shows_runs(selection: Selection) -> bool:
@@ -30,7 +48,7 @@ def write_sweep_page(selection: Selection, folder: Path) -> tuple[Path, tuple[st
     rows = read_parquet(folder / PARQUET, RUN_COLUMNS).rows
     if shows_runs(selection):
         return write_report(folder), notes_of(rows, selection.plan.experiment.systems)
-    numbered = [{"point": number} | row for number, row in zip(selection.kept, rows, strict=True)]
+    numbered = [{"point": number, **row} for number, row in zip(selection.kept, rows, strict=True)]
     return write_points_page(selection.plan, numbered, selection.dropped.by_constraint, folder)
 
 

@@ -168,14 +168,14 @@ REFUSED = {
     ),
     "step": (
         ["--step", "5", "--layer", "1", "--timeline", "x"],
-        "--step 5: the run has iterations 0 (the prefill) to 4",
+        "step 5: the run has iterations 0 (the prefill) to 4",
     ),
     "layer": (
         ["--step", "1", "--layer", "0", "--timeline", "x"],
-        "--layer 0: not an MoE layer of the routing; it has 1 to 2; nearest is 1",
+        "layer 0: not an MoE layer of the routing; it has 1 to 2; nearest is 1",
     ),
-    "no layer": (["--step", "1", "--timeline", "x"], "a timeline needs all of --step, --layer and --timeline"),
-    "no file": (["--step", "1", "--layer", "1"], "a timeline needs all of --step, --layer and --timeline"),
+    "no layer": (["--step", "1", "--timeline", "x"], "a timeline needs all of step, layer and timeline"),
+    "no file": (["--step", "1", "--layer", "1"], "a timeline needs all of step, layer and timeline"),
     "no folder": (
         ["--step", "1", "--layer", "1", "--timeline", "/nowhere/x"],
         "/nowhere/x: cannot be written to: /nowhere is no directory",

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from support.small_runs import replay, scenario_of
 
+from archsim.api.running import simulate
 from archsim.base.errors import SpecError
 from archsim.engine.gemm import gemm_model
 from archsim.engine.machine import build_machine
 from archsim.engine.run_demand import build_run_demand
 from archsim.runs.calibration_notes import Die, calibration_notes
-from archsim.runs.sweep import simulate
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec

@@ -12,8 +12,8 @@ from archsim.base.errors import SpecError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.executions.execution import GemmTime
 from archsim.engine.executions.weight_streaming import WeightStreaming
+from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.runs.sweep import prepare
 from archsim.specs.assumptions import ASSUMPTIONS
 from archsim.specs.loading.library import load_assumptions
 

@@ -8,8 +8,8 @@ from support.tiny import TINY
 from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
+from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.runs.sweep import prepare
 from archsim.specs.loading.library import load_assumptions, load_experiment
 from archsim.specs.machine.blocks import BlockSpec
 

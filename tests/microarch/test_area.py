@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiny import archsim, tiny, tiny_file
+from support.tiny import archsim, tiny_file
 
 from archsim.base.errors import SpecError
-from archsim.cli.area import area_command, misfits, named_coefficients, needed_by, parse_design, published_design
+from archsim.cli.main import main
 from archsim.specs.loading.library import load_experiment, load_model, load_system
 from archsim.specs.machine.decision import DecisionSpec
+from archsim.studies.silicon.area import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.blocks.table_sizes import (
     Storage,
     TableDesign,
@@ -380,8 +381,9 @@ def test_command_prints_tables_deviations_and_sentences(tmp_path):
 
 
 def test_command_prints_sums_of_its_rows(capsys):
-    experiment = load_experiment(ROOT / "configs" / "dojo.yaml")
-    area_command(experiment, [], "n5", sources=False)
+    file = ROOT / "configs" / "dojo.yaml"
+    experiment = load_experiment(file)
+    assert main(["area", str(file)]) == 0
     configured, published = (
         line.split()[3:5] for line in capsys.readouterr().out.splitlines() if line.strip().startswith("sum of rows")
     )
@@ -392,7 +394,8 @@ def test_command_prints_sums_of_its_rows(capsys):
 
 
 def test_command_has_a_table_for_every_system_and_follows_overrides(tmp_path, capsys):
-    area_command(tiny(tmp_path, "systems.0.mesh.x=5", "models.0.experts=900"), [], "n5", sources=True)
+    changes = ["--set", "systems.0.mesh.x=5", "--set", "models.0.experts=900"]
+    assert main(["area", str(tiny_file(tmp_path)), *changes, "--sources"]) == 0
     out = capsys.readouterr().out
     assert "small, decided by state machine, 8 lanes at 2 GHz: tables for 512 experts, 100 layers, 10 dies" in out
     assert "small, table II: cores as there" in out and "square, decided by" in out
@@ -401,7 +404,7 @@ def test_command_has_a_table_for_every_system_and_follows_overrides(tmp_path, ca
 
 
 def test_command_reads_the_decision(tmp_path, capsys):
-    tiny_area = lambda *changes: area_command(tiny(tmp_path, *changes), [], "n5", sources=False)  # noqa: E731
+    tiny_area = lambda change: main(["area", str(tiny_file(tmp_path)), "--set", change])  # noqa: E731
     tiny_area("systems.0.decision={executor: firmware, firmware: {core: a72, clock: 1 GHz}, atu_entries: 4}")
     out = capsys.readouterr().out
     assert "small, decided by firmware on Cortex-A72 at 1 GHz" in out and "Global CP (Cortex-A72)" in out

@@ -9,8 +9,8 @@ from support.contract import check_arrays, check_block, check_runs, check_walks
 from support.small_runs import policy, scenario_of
 from support.tiny import archsim
 
-from archsim.cli.blocks import DIAGRAMS, diagram_of
 from archsim.engine.machine import build_machine
+from archsim.report.blocks import DIAGRAMS, diagram_of
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import hbm, link, llc

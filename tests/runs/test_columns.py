@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from support.tiny import archsim, tiny, tiny_file
 
+from archsim.api.running import simulate
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.runs.columns import (
@@ -20,7 +21,7 @@ from archsim.runs.columns import (
 )
 from archsim.runs.measure import BOUND_BY
 from archsim.runs.results import Results
-from archsim.runs.sweep import simulate, sweep
+from archsim.runs.sweep import sweep
 from archsim.specs.sweeps.explore import OBJECTIVES
 from microarch.blocks.global_cp import EXPOSABLE
 from microarch.blocks.request import State

@@ -19,10 +19,19 @@ def modules():
     return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
 
 
+def executed(tree):
+    """All nodes but those under ``if TYPE_CHECKING``."""
+    if isinstance(tree, ast.If) and isinstance(tree.test, ast.Name) and tree.test.id == "TYPE_CHECKING":
+        return
+    yield tree
+    for node in ast.iter_child_nodes(tree):
+        yield from executed(node)
+
+
 def imported(file, known):
-    """Modules that a file imports, wherever the import stands, and the packages that they lie in."""
+    """Modules that a file imports, in functions too, and the packages that they lie in; not those for types alone."""
     names = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in executed(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

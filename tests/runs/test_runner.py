@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from support.tiny import SLOW_POLICY, TINY, archsim, start, tiny, tiny_file
 
+from archsim.api.running import simulate
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
 from archsim.base.files import drafted, sole_writer
 from archsim.runs.columns import RUN_COLUMNS
+from archsim.runs.plan import prepare
 from archsim.runs.pool.schedule import Schedule
 from archsim.runs.store import RecordStore
-from archsim.runs.sweep import Unwatched, prepare, simulate, sweep
+from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.loading.library import load_experiment
 
 SETS = ["published", "[physical, {set: published, hops: all, weights: all}]"]

@@ -10,8 +10,8 @@ from archsim.base.errors import ArchsimError, CapacityError, SpecError
 from archsim.runs import cache
 from archsim.runs import sweep as sweeping
 from archsim.runs.machine_measures import Measures
-from archsim.runs.plan import RunMaker, select
-from archsim.runs.sweep import Unwatched, prepare, sweep
+from archsim.runs.plan import RunMaker, prepare, select
+from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.loading.library import load_experiment, load_sweep
 from archsim.specs.sweeps.axis_values import counted_values
 from archsim.specs.sweeps.constraints import parse_constraint

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from archsim.base.errors import SpecError
-from archsim.runs.sweep import prepare
+from archsim.runs.plan import prepare
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.loading.library import check_file, load_experiment, load_sweep
 

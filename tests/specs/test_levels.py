@@ -13,8 +13,9 @@ from archsim.engine.state import HIDDEN, UNITS
 from archsim.report.data import read_report
 from archsim.report.draw.layout import places
 from archsim.report.page import write_report
+from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.runs.sweep import prepare, sweep
+from archsim.runs.sweep import sweep
 from archsim.specs.loading.library import load_experiment
 from archsim.specs.machine.system import SystemSpec
 

@@ -14,8 +14,9 @@ from archsim.engine.state import HIDDEN, UNITS
 from archsim.report.data import Die, Link
 from archsim.report.draw.fabric_map import MOST_BOWED, fabric_map
 from archsim.report.page import write_report
+from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.runs.sweep import prepare, sweep
+from archsim.runs.sweep import sweep
 from archsim.specs.loading.library import load_experiment
 from microarch.fabric.grid import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
 from microarch.fabric.routes import link_rank, narrowest, per_route

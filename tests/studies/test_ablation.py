@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from support.tiny import tiny, tiny_file
 
+from archsim.api.running import simulate
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
-from archsim.runs.sweep import simulate
 from archsim.specs.assumptions import ASSUMPTIONS
 from archsim.specs.loading.library import load_assumptions
 from archsim.studies.ablation.ablation import ORDER, ablate, ablated, links_between

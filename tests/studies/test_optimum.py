@@ -118,7 +118,7 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
     total = origins.sum(axis=0, dtype=np.int32)
     demand = StepDemand(1, total, np.zeros_like(total), np.arange(experts, dtype=np.int16), 1, origins)
     problem = builder.build(demand, 0, 0, placement, memory)
-    machine, mesh_of = builder._machine, builder._mesh
+    machine, fabric = builder._machine, builder._network
     rate = machine.hbm_bytes_per_ns, machine.link_bytes_per_ns
     weights, vector = 256 * 16, 256 * dispatched
     at = origins.T.tolist() if dispatched else [[count] + [0] * (dies - 1) for count in tokens]
@@ -126,7 +126,7 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
     token_ns = 6 * 256 * 16 / (system.compute.peak_flop_per_s / 1e9 * system.compute.efficiency)
     least = best_time(
         [at[e] for e in keep], home[keep], [token_ns] * len(keep), weights / rate[0], weights / rate[1], vector / rate[0],
-        vector / rate[1], mesh_of.route, dies, mesh_of.links, problem.base_ns + problem.start_ns,
+        vector / rate[1], fabric.route, dies, fabric.links, problem.base_ns + problem.start_ns,
         [copied[e] for e in keep], [cached[e] for e in keep],
     )
     return problem, least

@@ -7,12 +7,12 @@ import pytest
 from support.tiny import tiny, tiny_file
 from support.trace_files import TOY, save_npz, toy_requests
 
+from archsim.api.running import simulate
 from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.engine.run_demand import build_run_demand
 from archsim.runs.capacity import rooms
-from archsim.runs.plan import select
+from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
-from archsim.runs.sweep import prepare, simulate
 from archsim.specs.loading.library import load_experiment, load_model, load_sweep
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload import open_trace

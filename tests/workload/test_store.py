@@ -8,10 +8,10 @@ import pytest
 from support.stores import LAYERS, NAMES, contents, imported
 from support.trace_files import TOY, toy_requests, write_tree
 
+from archsim.api.running import simulate
 from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.engine.run_demand import RunDemand, build_run_demand
-from archsim.runs.sweep import simulate
 from archsim.specs.loading.library import load_experiment, load_model
 from archsim.workload import demand_cache, open_trace
 from archsim.workload.store import store as stores

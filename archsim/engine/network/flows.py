@@ -71,9 +71,8 @@ def simulate_flows(
     _check_name("contention", contention, CONTENTIONS)
     _check_name("arbitration", arbitration, ARBITRATIONS)
     port = math.inf if die_port_bytes_per_s is None else _bytes_per_ns("die_port_bytes_per_s", die_port_bytes_per_s)
-    graph = fabric if isinstance(fabric, Graph) else None
+    graph = fabric if isinstance(fabric, Graph) else build_mesh(*fabric)
     link_bytes_per_ns, link_ns = _link_properties(graph, link_bytes_per_s, hop_ns)
-    graph = graph or build_mesh(*fabric)
     rates, latencies = (np.broadcast_to(each, graph.links).astype(np.float64) for each in (link_bytes_per_ns, link_ns))
     src, dst, size, start = _flow_columns(flows, graph.dies)
     latency = per_route(graph, latencies)[src, dst]
@@ -90,17 +89,21 @@ def simulate_flows(
 
 
 def _link_properties(
-    graph: Graph | None, link_bytes_per_s: float | None, hop_ns: float | None
+    graph: Graph, link_bytes_per_s: float | None, hop_ns: float | None
 ) -> tuple[float | np.ndarray, float | np.ndarray]:
     """(bytes/ns, ns) of links: those given, else the fabric's own."""
-    own = graph if isinstance(graph, Fabric) else None
-    for name, given in (("link_bytes_per_s", link_bytes_per_s), ("hop_ns", hop_ns)):
-        if given is None and own is None:
-            raise ValueError(f"{name} is missing; only a Fabric has bandwidths and latencies of its own")
     if hop_ns is not None and not (math.isfinite(hop_ns) and hop_ns >= 0):
         raise ValueError(f"hop_ns {hop_ns!r}: expected a finite number that is not negative")
-    rates = own.link_bytes_per_ns if link_bytes_per_s is None else _bytes_per_ns("link_bytes_per_s", link_bytes_per_s)
-    return rates, own.link_ns if hop_ns is None else float(hop_ns)
+    name = "link_bytes_per_s"
+    rates = _own(graph, name).link_bytes_per_ns if link_bytes_per_s is None else _bytes_per_ns(name, link_bytes_per_s)
+    return rates, _own(graph, "hop_ns").link_ns if hop_ns is None else float(hop_ns)
+
+
+def _own(graph: Graph, missing: str) -> Fabric:
+    """The graph, where its links have bandwidths and latencies."""
+    if not isinstance(graph, Fabric):
+        raise ValueError(f"{missing} is missing; only a Fabric has bandwidths and latencies of its own")
+    return graph
 
 
 def _check_name(what, name, valid):

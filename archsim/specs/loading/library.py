@@ -1,8 +1,9 @@
 """Loading experiments, systems, models and assumption sets by name or path."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
 from archsim.specs.assumptions import AssumptionsSpec
@@ -13,7 +14,7 @@ from archsim.specs.loading.overrides import apply_overrides
 from archsim.specs.loading.references import DEFAULT_ASSUMPTIONS, References, folders_around
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.sweeps.axes import SWEEP_KEY, Axis, SweepSpec, canonical, read_sweep
+from archsim.specs.sweeps.axes import SWEEP_KEY, Axis, canonical, read_sweep
 from archsim.specs.sweeps.explore import EXPLORE_KEY, ExploreSpec
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.specs.sweeps.variants import PLURAL
@@ -23,59 +24,58 @@ from archsim.specs.text.yaml import Place, Tree, read_yaml
 
 # The file of a report that holds its experiment, and what it records beside that; read by whoever wrote it, skipped here.
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
+Source = str | os.PathLike[str] | Mapping[str, Any]
+"""The path of a YAML file, or a mapping with the keys that such a file has."""
 
 
-def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
-    """The experiment in a YAML file (or in the manifest of a report), after ``key.path=value`` overrides.
+def load_experiment(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec:
+    """The experiment in a YAML file (or in the manifest of a report) or mapping, after ``key.path=value`` overrides.
 
     Raises SpecError; its message has one line for every problem.
     """
-    return _read(path, overrides).experiment
+    return read_experiment(source, overrides).experiment
 
 
-def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepPlan | None:
+def load_sweep(source: Source, overrides: Sequence[str] = ()) -> SweepPlan | None:
     """The experiment in a file with its ``sweep:``, or None if it has none. Raises SpecError."""
-    planned = load_planned(path, overrides)
-    return planned if isinstance(planned, SweepPlan) else None
+    return read_experiment(source, overrides).plan
 
 
-def load_planned(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentSpec | SweepPlan:
+def load_planned(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec | SweepPlan:
     """The experiment in a file, with its ``sweep:`` if it has one; the file is read once. Raises SpecError."""
-    read = _read(path, overrides)
-    return read.experiment if read.sweep is None else read.plan(path)
+    read = read_experiment(source, overrides)
+    return read.experiment if read.plan is None else read.plan
 
 
-def load_exploration(path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepPlan, ExploreSpec]:
-    """The experiment in a file with its ``sweep:`` and its ``explore:``. Raises SpecError, also if it lacks one of them."""
-    read = _read(path, overrides)
-    if read.sweep is None or read.explore is None:
-        missing = f"{SWEEP_KEY}:, which says what may vary" if read.sweep is None else f"{EXPLORE_KEY}: {{objectives: [throughput, cost]}}, or others"
-        raise SpecError(f"{path}: an exploration needs {missing}")
-    return read.plan(path), read.explore
+def load_exploration(source: Source, overrides: Sequence[str] = ()) -> tuple[SweepPlan, ExploreSpec]:
+    """The experiment in a file with its ``sweep:`` and its ``explore:``. Raises SpecError, also if it lacks either."""
+    read = read_experiment(source, overrides)
+    if read.plan is None:
+        raise SpecError(f"{label_of(source)}: an exploration needs {SWEEP_KEY}:, which says what may vary")
+    if read.explore is None:
+        needed = f"{EXPLORE_KEY}: {{objectives: [throughput, cost]}}, or others"
+        raise SpecError(f"{label_of(source)}: an exploration needs {needed}")
+    return read.plan, read.explore
 
 
-class _Read(NamedTuple):
-    """An experiment's file: its tree without sweep and exploration, references expanded, and what it says."""
+class ReadExperiment(NamedTuple):
+    """An experiment's file: its experiment, the plan of its ``sweep:``, and its ``explore:``, where it has them."""
 
-    tree: Tree
-    sweep: SweepSpec | None
-    explore: ExploreSpec | None
     experiment: ExperimentSpec
+    plan: SweepPlan | None
+    explore: ExploreSpec | None
 
-    def plan(self, path: str | Path) -> SweepPlan:
-        return SweepPlan(self.tree, self.sweep, self.experiment, Path(path).parent)
 
+def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperiment:
+    """Raises SpecError, for all references and keys together.
 
-def _read(path: str | Path, overrides: Sequence[str]) -> _Read:
-    """Raises SpecError, of all references and keys together.
-
-    What an axis gives as a whole (systems, models, policies, batches), the experiment need not; it has the first value then.
+    What an axis gives as a whole (systems, models, policies, batches), the experiment need not: it has the first value.
     """
-    tree = read_yaml(path)
-    refuse_other_kinds(path, tree.data)
+    tree, folder = tree_of(source), _folder_of(source)
+    refuse_other_kinds(label_of(source), tree.data)
     _refuse_short_paths(overrides)
     tree.data.pop(MANIFEST_KEY, None)
-    references = References(tree, Path(path).parent)
+    references = References(tree, folder)
     apply_overrides(tree, overrides, references.expand)
     sweep = read_sweep(tree) if SWEEP_KEY in tree.data else None
     explore = validate(ExploreSpec, tree, (EXPLORE_KEY,)) if EXPLORE_KEY in tree.data else None
@@ -83,7 +83,35 @@ def _read(path: str | Path, overrides: Sequence[str]) -> _Read:
     tree.data.pop(EXPLORE_KEY, None)
     for axis in sweep.axes if sweep else ():
         _stand_in(tree, axis)
-    return _Read(tree, sweep, explore, validate(ExperimentSpec, tree, problems=references.expand_all()))
+    experiment = validate(ExperimentSpec, tree, problems=references.expand_all())
+    return ReadExperiment(experiment, SweepPlan(tree, sweep, experiment, folder) if sweep else None, explore)
+
+
+def tree_of(source: Source) -> Tree:
+    """A file, or a copy of a mapping, in which places read ``mapping: key.path``. Raises SpecError."""
+    if isinstance(source, Mapping):
+        return Tree(_plain(source), {(): Place(label_of(source))})
+    return read_yaml(os.fspath(source))
+
+
+def label_of(source: Source) -> str:
+    """How messages name a source."""
+    return "mapping" if isinstance(source, Mapping) else str(source)
+
+
+def _folder_of(source: Source) -> Path | None:
+    return None if isinstance(source, Mapping) else Path(source).parent
+
+
+def _plain(value: Any) -> Any:
+    """Mappings, sequences and paths as YAML would give them. Raises SpecError for a key that is no text."""
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise SpecError(f"mapping: key {wrong[0]!r}: a key must be text")
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _refuse_short_paths(overrides: Sequence[str]) -> None:
@@ -127,15 +155,18 @@ def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> Assumpt
     return validate(AssumptionsSpec, tree, ("assumptions", 0))
 
 
-def check_file(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
-    """The spec in a file: an experiment, or what its keys tell it to be, of ``archsim.specs.loading.file_kinds.SPECS``. Raises SpecError."""
-    tree = read_yaml(path)
+def check_file(source: Source, overrides: Sequence[str] = ()) -> Spec:
+    """The spec in a file: an experiment, or what its keys tell it to be; see ``archsim.specs.loading.file_kinds.SPECS``.
+
+    Raises SpecError.
+    """
+    tree = tree_of(source)
     kind = SPECS.get(kind_of(tree.data), ExperimentSpec)
     if kind is ExperimentSpec:
-        return load_experiment(path, overrides)
+        return load_experiment(source, overrides)
     apply_overrides(tree, overrides, lambda keys: None)
     if kind is SystemSpec:
-        find_calibrations(tree, (), folders_around(Path(path).parent))
+        find_calibrations(tree, (), folders_around(_folder_of(source)))
     return validate(kind, tree)
 
 

@@ -84,7 +84,7 @@ class SweepPlan:
     """
 
     def __init__(self, tree: Tree, sweep: SweepSpec, experiment: ExperimentSpec, folder: Path | None) -> None:
-        self.tree, self.sweep, self.experiment = tree, sweep, experiment
+        self.tree, self.sweep, self.experiment, self._folder = tree, sweep, experiment, folder
         self._group_of = {axis.name: index for index, group in enumerate(sweep.groups) for axis in group.axes}
         self._batch, self._engine = (_axis(sweep, path) for path in (("workload", "batch"), ("engine",)))
         self._batches = _batches(self._batch) if self._batch else experiment.workload.batch
@@ -112,6 +112,15 @@ class SweepPlan:
         if problems:
             raise SpecError("\n".join(problems))
         return makers
+
+    def with_engine(self, engine: str) -> SweepPlan:
+        """The same plan on another engine: ``event`` or ``analytical``; an axis ``engine`` stays as it is."""
+        tree = Tree(self.tree.data | {"engine": engine}, self.tree.places)
+        return SweepPlan(tree, self.sweep, self.experiment.model_copy(update={"engine": engine}), self._folder)
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{axis.name}: {len(axis.values)}" for axis in self.sweep.axes)
+        return f"SweepPlan({self.experiment.name!r}, {self.combinations:,} points; {axes})"
 
     @property
     def combinations(self) -> int:

@@ -7,21 +7,30 @@ first set. The two differ where assumptions act on each other, so neither alone 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import ArchsimError
+from archsim.base.nearest import did_you_mean
 from archsim.runs.results import BASE_POLICY, Results, layers_that_ran
 from archsim.runs.sweep import Watcher, sweep
-from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
+from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.library import load_assumptions
+
+if TYPE_CHECKING:
+    import pandas
 
 # What the paper's gains hang on comes first; then what changes the work of a die; then how it is counted.
 ORDER = (
-    "contention", "arbitration", "source", "capacity", "activations", "decision_cost", "heatmap_update", "tables",
-    "weights", "llc", "gemm", "order", "numbering", "prediction_rows", "ties", "hops", "throughput",
+    "contention", "arbitration", "source", "capacity", "execution", "activations", "decision_cost", "heatmap_update",
+    "tables", "weights", "llc", "gemm", "order", "numbering", "prediction_rows", "ties", "hops", "throughput",
+)  # fmt: skip
+EFFECT_COLUMNS = (
+    "system", "model", "batch", "policy", "place", "assumption", "from", "to", "speedup_before", "speedup_after",
+    "factor", "speedup_alone", "throughput_after_tokens_per_s",
 )  # fmt: skip
 _COMPARED = ("system", "model", "batch", "policy")
 
@@ -77,6 +86,43 @@ class Ablation:
     closes: bool
     runs: int
     layers: Mapping[str, tuple[tuple[int, ...], int]]
+
+    def __repr__(self) -> str:
+        chain = f"{self.start.label} → {self.end.label}, {len(self.links)} links"
+        return f"Ablation({chain}, {len(self.waterfalls)} waterfalls, {self.runs} runs)"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row for every policy, system, model, batch and link: what the link does to the policy's speed-up.
+
+        Columns: system, model, batch, policy, place (from 1), assumption, from, to, speedup_before, speedup_after,
+        factor, speedup_alone, throughput_after_tokens_per_s.
+        """
+        import pandas
+
+        return pandas.DataFrame(list(effect_rows(self)), columns=list(EFFECT_COLUMNS))
+
+
+def effect_rows(found: Ablation) -> Iterator[tuple[Any, ...]]:
+    """The values of ``EFFECT_COLUMNS`` for every effect, in the order of the chain."""
+    for fall in found.waterfalls:
+        for place, effect in enumerate(fall.effects, 1):
+            link = effect.link
+            yield (
+                fall.system, fall.model, fall.batch, fall.policy, place, link.field, link.before, link.after,
+                effect.speedup_before, effect.speedup_after, effect.factor, effect.speedup_alone,
+                effect.throughput_after,
+            )  # fmt: skip
+
+
+def assumptions_named(experiment: ExperimentSpec, name: str) -> AssumptionsSpec:
+    """A set by its label: one of the experiment's, or one that archsim ships. Raises ArchsimError for an unknown one."""
+    own = {each.label: each for each in experiment.assumptions}
+    if name in own:
+        return own[name]
+    if name not in shipped_sets():
+        known = list(dict.fromkeys([*shipped_sets(), *own]))
+        raise ArchsimError(f"unknown assumption set {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
+    return load_assumptions(name)
 
 
 def links_between(start: AssumptionsSpec, end: AssumptionsSpec) -> tuple[Link, ...]:
@@ -138,7 +184,8 @@ def _waterfall(place: tuple, rows: Mapping[tuple, Mapping[str, Any]], links: Seq
         alone = of(link.alone)["speedup_vs_base"]
         effects.append(Effect(link, before, after["speedup_vs_base"], alone, after["throughput_tokens_per_s"]))
         before = after["speedup_vs_base"]
-    return Waterfall(*place, of(start)["speedup_vs_base"], of(end)["speedup_vs_base"], tuple(effects))
+    system, model, batch, policy = place
+    return Waterfall(system, model, batch, policy, of(start)["speedup_vs_base"], of(end)["speedup_vs_base"], tuple(effects))
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

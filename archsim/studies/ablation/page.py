@@ -15,7 +15,7 @@ from archsim.report.draw.waterfall import Change, waterfall
 from archsim.report.rendering import rendered
 from archsim.report.units import factor
 from archsim.specs.assumptions import ASSUMPTIONS
-from archsim.studies.ablation.ablation import Ablation, Effect, Waterfall
+from archsim.studies.ablation.ablation import EFFECT_COLUMNS, Ablation, Effect, Waterfall, effect_rows
 
 MOST_TOLD = 4  # assumptions of a sentence
 TELLING = 0.01  # relative change of a speed-up below which an assumption is not told
@@ -41,16 +41,9 @@ def csv_of(found: Ablation) -> str:
     """One row for every policy, system, model, batch and assumption."""
     stream = io.StringIO()
     rows = csv.writer(stream, lineterminator="\n")
-    rows.writerow(
-        ["system", "model", "batch", "policy", "place", "assumption", "from", "to"]
-        + ["speedup_before", "speedup_after", "factor", "speedup_alone", "throughput_after_tokens_per_s"]
-    )
-    for fall in found.waterfalls:
-        for place, effect in enumerate(fall.effects, 1):
-            numbers = (effect.speedup_before, effect.speedup_after, effect.factor, effect.speedup_alone, effect.throughput_after)
-            link = effect.link
-            row = [fall.system, fall.model, fall.batch, fall.policy, place, link.field, link.before, link.after]
-            rows.writerow(row + [f"{each:.6g}" for each in numbers])
+    rows.writerow(EFFECT_COLUMNS)
+    for row in effect_rows(found):
+        rows.writerow([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row])
     return stream.getvalue()
 
 

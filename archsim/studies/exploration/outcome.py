@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from archsim.runs.columns import BY_NAME
 from archsim.specs.model import ModelSpec
 from archsim.specs.sweeps.constraints import parse_constraint
 from archsim.specs.sweeps.explore import OBJECTIVES, ExploreSpec
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,26 @@ class Exploration:
     assumptions: tuple[str, ...]
     notes: tuple[str, ...] = ()
     layers: Mapping[str, tuple[tuple[int, ...], int]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        ran = f"{len(self.known)} of {len(self.points):,} points on the event engine"
+        return f"Exploration({self.name!r}, {len(self.front)} Pareto-optimal; {ran})"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a point, in the order of the sweep.
+
+        Columns: point, a column an axis (as written), every objective of `OBJECTIVES` by the engine named in
+        ``engine`` (throughput in tokens/s, time in ns, energy in J/token, power in W, area in mm², cost in USD),
+        front, allowed, limit (what takes most of the time), limit_share, run.
+        """
+        import pandas
+
+        rows = [
+            {"point": each.index, **each.axes, **each.values, "engine": each.engine, "front": each.front}
+            | {"allowed": each.allowed, "limit": each.limit[0], "limit_share": each.limit[1], "run": each.run}
+            for each in self.points
+        ]
+        return pandas.DataFrame(rows)
 
     @cached_property
     def front(self) -> tuple[Candidate, ...]:

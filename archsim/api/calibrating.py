@@ -1,0 +1,114 @@
+"""``ar.calibrate`` and ``ar.validate``: measurements of a GPU to parameters, and how well these predict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from archsim.base.errors import SpecError
+
+# pandas, and the fits with it, are imported where they are used, so that the names of this module load fast.
+if TYPE_CHECKING:
+    import pandas
+
+    from calibration.fit.calibrate import Fitted
+    from calibration.measurements.datasheets import Nominal
+    from calibration.measurements.reading import Measurements
+    from calibration.validate.validation import Validation
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """What `calibrate` fitted, by GPU."""
+
+    fitted: tuple[Fitted, ...]
+    measurements: Measurements
+
+    def __repr__(self) -> str:
+        return f"Calibrations({', '.join(map(repr, self.fitted))})"
+
+    def __getitem__(self, gpu: str) -> Fitted:
+        return {each.gpu: each for each in self.fitted}[gpu]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a GPU: gpu, file (None where none was written), and the number of fitted tables of each section."""
+        import pandas
+
+        from calibration.fit.calibrate import SECTIONS
+
+        rows = [(each.gpu, each.path, *(each.tables.get(kind, 0) for kind in SECTIONS)) for each in self.fitted]
+        return pandas.DataFrame(rows, columns=["gpu", "file", *SECTIONS])
+
+
+def calibrate(
+    measurements: str | os.PathLike[str] | Measurements,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    gpu: str | None = None,
+    peaks: Mapping[str, float | str] | None = None,
+    hbm: float | str | None = None,
+    told: Callable[[Fitted], None] | None = None,
+) -> Calibrations:
+    """Fit the laws of GEMMs, fused MoE layers, transfers, HBM and launches to measurements.
+
+    measurements: folder of CSV files, or one file. out: YAML file for one GPU (named after it), or a folder for one
+    file a GPU; None: nothing is written. gpu: short name of the one to fit, such as ``h100``.
+    peaks: dtype → nominal peak in FLOP/s, or text such as ``"600 TFLOP/s"``; hbm: nominal bandwidth in bytes/s, or text
+    such as ``"2.4 TB/s"``: of a GPU without a datasheet here. told: called for every GPU as soon as it is fitted.
+
+    Raises CalibrationError where no measurement can be used, or one GPU must be chosen; SpecError for a rate.
+    """
+    from calibration.fit.calibrate import calibrate_gpus
+
+    read = _read(measurements)
+    fitted = calibrate_gpus(
+        read, None if out is None else os.fspath(out), gpu, _nominal(peaks or {}, hbm), told or (lambda _: None)
+    )
+    return Calibrations(fitted, read)
+
+
+def validate(
+    measurements: str | os.PathLike[str] | Measurements,
+    calibration: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    quick: bool = False,
+) -> Validation:
+    """Judge a calibration by measurements, and by fits that have not seen what they are judged by.
+
+    measurements: folder of CSV files, or one file. calibration: name or file. out: folder of the page and its tables;
+    None: nothing is written. quick: only the calibration as it is; nothing is held out and fitted again.
+
+    Raises CalibrationError where there are no measurements of the calibrated GPU; SpecError for an invalid file.
+    """
+    from calibration.validate.validation import validate_calibration
+
+    found = validate_calibration(os.fspath(calibration), _read(measurements), quick)
+    if out is not None:
+        found.write(Path(out))
+    return found
+
+
+def _read(measurements: str | os.PathLike[str] | Measurements) -> Measurements:
+    from calibration.measurements.reading import Measurements, read_measurements
+
+    return measurements if isinstance(measurements, Measurements) else read_measurements(Path(measurements))
+
+
+def _nominal(peaks: Mapping[str, float | str], hbm: float | str | None) -> Nominal:
+    from calibration.measurements.datasheets import Nominal, hbm_named
+
+    try:
+        rates = {dtype: _peak(dtype, rate) for dtype, rate in peaks.items()}
+        return Nominal(rates, hbm_named(hbm) if isinstance(hbm, str) else hbm)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+
+
+def _peak(dtype: str, rate: float | str) -> float:
+    from calibration.measurements.datasheets import peak_named
+
+    return peak_named(f"{dtype}={rate}")[1] if isinstance(rate, str) else float(rate)

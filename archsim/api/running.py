@@ -1,0 +1,99 @@
+"""``ar.run`` and ``ar.sweep``: one combination of an experiment, or all of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from archsim.api.loading import Experiment, experiment_of, planned_of
+from archsim.base.errors import ArchsimError
+
+# Engines, tables and pages are imported where they are used, so that the names of this module load fast.
+if TYPE_CHECKING:
+    from archsim.runs.results import Results
+    from archsim.runs.sweep import Watcher
+
+
+def run(
+    experiment: Experiment,
+    *,
+    system: str | None = None,
+    model: str | None = None,
+    policy: str | None = None,
+    batch: int | None = None,
+    assumptions: str | None = None,
+    step: int | None = None,
+    layer: int | None = None,
+    timeline: str | os.PathLike[str] | None = None,
+) -> Results:
+    """Simulate one combination of an experiment in this process: what is named, else the experiment's first.
+
+    Returns `Results` with one row in ``.runs``, one row a die in ``.dies``, one row a link in ``.links``; times in ns,
+    data in bytes (the suffix of a column's name tells). Nothing is written but the timeline.
+
+    system, model, policy, assumptions: names in the experiment; batch: one of its batch sizes (requests).
+    step, layer, timeline: write what every block does in iteration ``step`` (0: prefill) of MoE layer ``layer`` (the
+    model's numbering) to the file ``timeline``, for https://ui.perfetto.dev; give all three or none.
+
+    Raises ArchsimError for a name that the experiment does not have, or a step or layer that the run does not have;
+    CapacityError where the weights do not fit; SpecError and TraceError for invalid files.
+    """
+    from archsim.base.files import refuse_unwritable
+    from archsim.report.step_timeline import write_step_timeline
+    from archsim.runs.columns import columns_with, kinds_of
+    from archsim.runs.plan import choose, select
+    from archsim.runs.results import collect
+    from archsim.runs.simulator import Simulator
+
+    if len({step is None, layer is None, timeline is None}) > 1:
+        raise ArchsimError("a timeline needs all of step, layer and timeline")
+    if timeline is not None:
+        refuse_unwritable(Path(timeline))
+    whole = experiment_of(experiment)
+    one = choose(whole, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
+    selection = select(one)
+    (only,), simulator = selection.runs(), Simulator(selection.maker.traces)
+    if timeline is not None and step is not None and layer is not None:
+        write_step_timeline(simulator.replay(only), step, layer, Path(timeline), only.name)
+    return collect([simulator.record(only)], kinds_of(columns_with(one.columns)))
+
+
+def simulate(experiment: Experiment, **chosen: Any) -> Results:
+    """The former name of `run`."""
+    return run(experiment, **chosen)
+
+
+def sweep(
+    experiment: Experiment,
+    out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
+    scheduler: str | None = None,
+) -> Results:
+    """Simulate every combination of an experiment, or every point of its ``sweep:`` that the constraints keep.
+
+    Returns `Results`: one row a run in ``.runs`` (of a ``sweep:`` also ``point`` and a column an axis); ``.dies`` and
+    ``.links`` of few runs, or where the experiment has ``details: kept``. With ``out``, a table is read when first
+    asked for. The rows do not depend on ``jobs``, nor on what was kept.
+
+    out: folder of the report: tables, manifest and page (``index.html``); runs kept there are not simulated again.
+    None: nothing is written. jobs: processes side by side (default: available cores). watcher: is told of progress.
+    scheduler: address of a Dask cluster that simulates instead, such as ``tcp://host:8786``.
+
+    Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed:
+    with ``out`` the others are kept.
+    """
+    from archsim.runs.plan import select
+    from archsim.runs.sweep import Unwatched, sweep_selected
+    from archsim.studies.sweep_page import write_sweep_report
+
+    watcher = watcher or Unwatched()
+    selection = select(planned_of(experiment), watcher.phase)
+    if out is None:
+        with TemporaryDirectory(prefix="archsim-") as folder:
+            return sweep_selected(selection, Path(folder), jobs, watcher, scheduler).in_memory()
+    results = sweep_selected(selection, Path(out), jobs, watcher, scheduler)
+    write_sweep_report(selection, Path(out))
+    return results

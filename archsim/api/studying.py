@@ -1,0 +1,120 @@
+"""``ar.ablate``, ``ar.explore``, ``ar.optimum`` and ``ar.compare``: many runs, one answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from archsim.api.loading import Experiment, experiment_of, exploration_of, planned_of
+
+# Engines, studies and pages are imported where they are used, so that the names of this module load fast.
+if TYPE_CHECKING:
+    from archsim.runs.sweep import Watcher
+    from archsim.studies.ablation.ablation import Ablation
+    from archsim.studies.comparison.comparison import Comparison
+    from archsim.studies.exploration.outcome import Exploration
+    from archsim.studies.optimum.page import Measured
+    from archsim.studies.optimum.study import Optimum
+
+    Watching = Callable[[], AbstractContextManager[Watcher]]
+
+
+def ablate(
+    experiment: Experiment,
+    start: str = "published",
+    end: str = "physical",
+    out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
+) -> Ablation:
+    """What each assumption is worth: from one set to another, one field at a time and in a chain.
+
+    Returns an `Ablation`: a waterfall of speed-ups over policy ``base`` for every other policy, system, model and
+    batch; ``.to_pandas()`` has one row an effect; ``.closes``: the chain's end equals the set ``end``, to the bit.
+
+    start, end: labels of assumption sets, of the experiment or shipped. out: folder of the page, of ``ablation.csv``
+    and of the runs; None: nothing is written. jobs: processes side by side (default: available cores).
+
+    Raises ArchsimError for an unknown set, equal sets, or an experiment without policy ``base``; else as `sweep`.
+    """
+    from archsim.studies.ablation import ablation
+    from archsim.studies.ablation.page import write_ablation
+
+    whole = experiment_of(experiment)
+    first, last = ablation.assumptions_named(whole, start), ablation.assumptions_named(whole, end)
+    if out is None:
+        with TemporaryDirectory(prefix="archsim-") as folder:
+            return ablation.ablate(whole, first, last, folder, jobs, watcher)
+    found = ablation.ablate(whole, first, last, Path(out), jobs, watcher)
+    write_ablation(found, whole.name, Path(out))
+    return found
+
+
+def explore(
+    experiment: Experiment,
+    out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    watching: Watching | None = None,
+) -> Exploration:
+    """Search the points of a ``sweep:`` for the Pareto-optimal ones by the objectives of ``explore:``.
+
+    The analytical engine judges all points, the event engine those on the front and around it. Returns an
+    `Exploration`; ``.front`` is the Pareto-optimal points, ``.to_pandas()`` has one row a point.
+
+    out: folder of the page, ``front.csv``, and a report for every recommended design; None: nothing is written.
+    jobs: processes side by side. watching: gives a context manager with a watcher for each of the two stages.
+
+    Raises SpecError without ``sweep:`` or ``explore:``; else as `sweep`.
+    """
+    from archsim.runs.sweep import Unwatched
+    from archsim.studies.exploration.explore import explore as explore_points
+    from archsim.studies.exploration.study import explore_to_report
+
+    asked = exploration_of(experiment)
+    plan, watching = asked.plan.with_engine("analytical"), watching or (lambda: nullcontext(Unwatched()))
+    if out is None:
+        with TemporaryDirectory(prefix="archsim-") as folder:
+            return explore_points(plan, asked.spec, Path(folder), jobs, watching)
+    return explore_to_report(plan, asked.spec, Path(out), jobs, watching)
+
+
+def optimum(
+    experiment: Experiment,
+    out: str | os.PathLike[str] | None = None,
+    steps: int = 200,
+    told: Callable[[Measured], None] | None = None,
+) -> Optimum:
+    """How far every policy's steps are above a lower bound over all allocations.
+
+    Returns an `Optimum`; ``.to_pandas()`` has one row a bounded step, times in ns, ``distance`` as a share (0.1: 10 %).
+
+    out: folder of the page and of ``optimum.csv``; None: nothing is written. steps: of each run that are bounded,
+    evenly spread. told: called for every finished run.
+
+    Raises ArchsimError for more than 128 dies, CapacityError where the weights do not fit.
+    """
+    from archsim.studies.optimum.page import write_optimum
+    from archsim.studies.optimum.study import measure_optimum
+
+    found = measure_optimum(experiment_of(experiment), steps, told or (lambda _: None))
+    if out is not None:
+        write_optimum(list(found.runs), found.name, Path(out))
+    return found
+
+
+def compare(experiment: Experiment, sample: int = 40, steps: int = 3) -> Comparison:
+    """Run a sample of an experiment's runs, or of a sweep's points, on both engines.
+
+    Returns a `Comparison`: ``.errors`` by assumption set; ``.to_pandas()`` has one row a run, decode times in ns, the
+    error as a signed share of the event engine's time.
+
+    sample: runs drawn at random, always the same ones; steps: decode steps of each, at most. Raises as `run`.
+    """
+    from archsim.runs.plan import select
+    from archsim.studies.comparison import comparison
+
+    return comparison.compare(select(planned_of(experiment)), sample, steps)

@@ -1,0 +1,5 @@
+"""What commands return."""
+
+OK = 0
+USER_ERROR = 2  # the input is at fault
+INTERRUPTED = 130  # 128 + SIGINT, as shells count

@@ -1,0 +1,22 @@
+"""``archsim list``: what an experiment may name."""
+
+from __future__ import annotations
+
+import argparse
+
+from archsim.cli.exit_codes import OK
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument(
+        "what", choices=("systems", "models", "policies", "assumptions", "calibrations", "traffic")
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table."""
+    from archsim.specs.loading.describe import listing
+
+    print(listing(args.what))
+    return OK

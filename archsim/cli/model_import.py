@@ -1,0 +1,45 @@
+"""``archsim model import``: a model file from an ONNX graph."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from archsim.cli.arguments import natural
+from archsim.cli.exit_codes import OK
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("graph", metavar="MODEL.onnx")
+    parser.add_argument("--out", required=True, metavar="FILE", help="model file to write (YAML)")
+    parser.add_argument("--name", help="name of the model (default: that of the graph's file)")
+    parser.add_argument("--operators", metavar="FILE", help="write a table (CSV) of products and attention operators")
+    parser.add_argument(
+        "--moe-layers", type=_spacing, metavar="FIRST:LAST[:EVERY]", help="where the graph does not say"
+    )
+    for flag in ("--layers", "--hidden", "--expert-ffn", "--experts", "--top-k", "--shared-experts", "--shared-ffn"):
+        parser.add_argument(flag, type=natural, metavar="N", help="where the graph does not say")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises ArchsimError for a graph that is not understood."""
+    from archsim.models.files import write_model, write_operators
+    from archsim.models.onnx_import import FLAGS, import_model
+
+    imported = import_model(Path(args.graph), args.name, {field: getattr(args, field) for field in FLAGS})
+    print("\n".join(imported.found), file=sys.stderr)
+    write_model(imported.spec, Path(args.out))
+    print(f"model: {args.out}")
+    if args.operators:
+        write_operators(imported.operators, Path(args.operators))
+        print(f"operators: {args.operators}")
+    return OK
+
+
+def _spacing(text: str) -> dict[str, int]:
+    parts = [natural(part) for part in text.split(":")]
+    if len(parts) not in (2, 3):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected FIRST:LAST or FIRST:LAST:EVERY")
+    return dict(zip(("first", "last", "every"), [*parts, 1], strict=False))

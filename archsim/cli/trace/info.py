@@ -1,0 +1,27 @@
+"""``archsim trace info``: what a store holds."""
+
+from __future__ import annotations
+
+import argparse
+
+from archsim.cli.exit_codes import OK
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("store", metavar="STORE")
+    parser.add_argument("--verify", action="store_true", help="read all of it and compare every checksum")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises TraceError for a store that is damaged."""
+    from archsim.cli.printing import print_store
+
+    if args.verify:
+        from archsim.workload.store.store import open_store
+        from archsim.workload.store.verify import verify
+
+        verify(open_store(args.store))
+        print("all checksums match")
+    print_store(args.store)
+    return OK

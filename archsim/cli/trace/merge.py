@@ -1,0 +1,26 @@
+"""``archsim trace merge``: a store of all requests of several."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from archsim.cli.arguments import add_store_out
+from archsim.cli.exit_codes import OK
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("stores", nargs="+", metavar="STORE")
+    add_store_out(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises TraceError for stores of different models."""
+    from archsim.base.cores import available_cores
+    from archsim.cli.printing import print_store
+    from archsim.workload.store.select import merge
+
+    merge([Path(store) for store in args.stores], Path(args.out), args.jobs or available_cores(), args.replace)
+    print_store(args.out)
+    return OK

@@ -1,0 +1,88 @@
+"""``archsim validate``: judge a calibration by measurements, and by fits that have not seen them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from archsim.cli.exit_codes import OK
+
+_MOST_SETS = 12  # of transfers
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("measurements", metavar="DIR", help="folder of CSV files, or one file")
+    parser.add_argument("--with", dest="calibration", required=True, metavar="FILE", help="calibration, name or file")
+    parser.add_argument("--out", metavar="DIR", help="folder of the page and CSV (default: reports/calibration-GPU)")
+    parser.add_argument("--quick", action="store_true", help="only the file itself, nothing held out and fitted again")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises CalibrationError where there are no measurements of the calibrated GPU."""
+    from archsim.base.cores import use_one_blas_thread
+
+    use_one_blas_thread()
+    import archsim as ar
+    from archsim.cli.printing import print_measurement_problems, print_notes
+    from calibration.measurements.reading import read_measurements
+
+    measurements = read_measurements(args.measurements)
+    print_measurement_problems(measurements)
+    if not args.quick:
+        print("fitting again without sweeps, shapes and EP sizes …", flush=True)
+    found = ar.validate(measurements, args.calibration, quick=args.quick)
+    print_notes(found.notes)
+    if not len(found.cases) and not any(found.transfers.values()):
+        missing = "no GEMM, fused MoE layer or transfer that the calibration has a table of"
+        print(f"{args.measurements}: nothing in them is judged: {missing}")
+    _print_short(found)
+    _print_copies(found, args.calibration)
+    print(f"report: {found.write(Path(args.out or f'reports/calibration-{found.calibration.gpu}'))}")
+    return OK
+
+
+def _print_copies(found, name: str) -> None:
+    from calibration.laws.copy import why_no_link
+
+    if found.calibration.p2p and not len(found.copies):
+        reason = why_no_link(found.calibration)
+        print(f"\ncopies between two dies by the event engine: none, as {name} has {reason}")
+
+
+def _print_short(found) -> None:
+    """The page's sentences in short, then errors of what was not seen in the fit; of the file alone with ``--quick``."""
+    from calibration.validate.groups import layer_groups
+    from calibration.validate.page import NO_FLOOR, OVERVIEW, in_short, overview
+
+    cases = found.cases
+    for sentence in in_short(cases, layer_groups(cases), found.transfers, found.through_engine, found.copies):
+        print(sentence)
+    if len(cases):
+        shown = overview(cases)
+        print()
+        _print_table(shown.to_dict("records"), OVERVIEW)
+        if shown["floor"].isna().any():
+            print(f"floor {NO_FLOOR}")
+    heading, errors = list(found.transfers.items())[-1]
+    if errors:
+        rows = [vars(each) | {"under": each.under_5_percent, "cases": each.points} for each in errors]
+        worst = sorted(rows, key=lambda row: row["mean"], reverse=True)
+        which = f", the worst {_MOST_SETS} of {len(rows)} by their mean" if len(rows) > _MOST_SETS else ""
+        print(f"\ntransfers and memory, {heading}{which}:")
+        _print_table(worst[:_MOST_SETS], ["name", "table"])
+
+
+def _print_table(found: list[dict], by: list[str]) -> None:
+    """``found``: a group each, with the columns ``by`` and those of ``calibration.validate.errors.Summary``."""
+    widths = [max(len(str(value)) for value in [name, *(row[name] for row in found)]) for name in by]
+    head = "  ".join(name.ljust(width) for name, width in zip(by, widths, strict=True))
+    print(f"{head}   cases  extrap.    <5%  mean %   p95 %   max %  floor %")
+    for row in found:
+        names = "  ".join(str(row[name]).ljust(width) for name, width in zip(by, widths, strict=True))
+        figures = "".join(f"{_percent(row[name]):>8}" for name in ("mean", "p95", "max", "floor"))
+        print(f"{names}  {row['cases']:6d}  {row['extrapolated']:7d} {row['under']:6d}{figures}")
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None or share != share else f"{100 * share:.2f}"

@@ -1,0 +1,26 @@
+"""Imported models in files: the model as YAML, its operators as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from archsim.base.files import drafted, write_text
+from archsim.models.onnx_import import OPERATOR_COLUMNS
+from archsim.specs.model import ModelSpec
+from archsim.specs.text.yaml import dump_yaml
+
+
+def write_model(model: ModelSpec, path: Path) -> None:
+    """Write a model file as a whole."""
+    write_text(path, dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"})))
+
+
+def write_operators(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write a table of the columns ``OPERATOR_COLUMNS`` as a whole."""
+    with drafted(path) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
+        table = csv.DictWriter(stream, OPERATOR_COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)

@@ -1,0 +1,41 @@
+"""An exploration and its report: the page, and the page of every design that it recommends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from archsim.base.files import sole_writer
+from archsim.report.page import write_report
+from archsim.runs.sweep import sweep
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.sweeps.explore import ExploreSpec
+from archsim.specs.sweeps.plan import SweepPlan
+from archsim.studies.exploration.explore import explore
+from archsim.studies.exploration.manifest import write_manifest
+from archsim.studies.exploration.outcome import Exploration
+from archsim.studies.exploration.page import wanted, write_exploration
+
+
+def explore_to_report(
+    plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]
+) -> Exploration:
+    """As ``explore``, with ``index.html`` and a report for each recommended design in ``folder``."""
+    with sole_writer(folder):
+        write_manifest(plan, spec, folder)
+        found = explore(plan, spec, folder, jobs, watching)
+        designs = {
+            point.index: plan.resolved(plan.point(point.index)._replace(engine="event"))
+            for point in wanted(found).values()
+        }
+        pages = {index: _report(tree, index, folder, jobs) for index, tree in designs.items()}
+        write_exploration(found, designs, pages, folder)
+    return found
+
+
+def _report(tree: Mapping[str, Any], index: int, folder: Path, jobs: int | None) -> str:
+    """The page of one design, from its own small sweep; its path, relative to the folder."""
+    own = folder / "reports" / f"point-{index}"
+    sweep(ExperimentSpec.model_validate(tree), own, jobs)
+    return write_report(own).relative_to(folder).as_posix()

@@ -1,0 +1,51 @@
+"""Every combination of an experiment run step by step, its steps bounded from below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archsim.runs.plan import select
+from archsim.runs.simulator import Simulator
+from archsim.specs.experiment import ExperimentSpec
+from archsim.studies.optimum.distances import Bounds, distances
+from archsim.studies.optimum.page import Measured, table_of
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The bounded steps of every run of an experiment."""
+
+    name: str
+    runs: tuple[Measured, ...]
+
+    def __repr__(self) -> str:
+        return f"Optimum({self.name!r}, {len(self.runs)} runs, {sum(len(each.steps) for each in self.runs)} steps)"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a bounded step; columns `archsim.studies.optimum.page.COLUMNS`; distance: share above the bound."""
+        return table_of(list(self.runs)).to_pandas()
+
+
+def measure_optimum(experiment: ExperimentSpec, most_steps: int, told: Callable[[Measured], None]) -> Optimum:
+    """``most_steps``: of each run that are bounded, evenly spread over it; ``told``: called for every finished run.
+
+    Raises CapacityError where the weights do not fit, ArchsimError for more than 128 dies.
+    """
+    selection = select(experiment)
+    simulator, found, bounds, machine = Simulator(selection.maker.traces), [], Bounds(), None
+    for run in selection.runs():
+        replay = simulator.replay(run)
+        same = (run.system, run.model, run.batch, run.assumptions)
+        if same != machine:
+            bounds, machine = Bounds(), same
+        steps = tuple(distances(replay, most_steps, bounds))
+        found.append(Measured(run, np.array(run.model.moe_layer_ids)[replay.engine.rows], replay.engine.fabric, steps))
+        told(found[-1])
+    return Optimum(experiment.name, tuple(found))

@@ -1,0 +1,70 @@
+"""Measurements to calibration files: which GPUs are fitted, where each is written, what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibration.fit import fit
+from calibration.fit.parameters import is_calibration_file, write_calibration
+from calibration.laws.tables import CalibrationSpec
+from calibration.measurements.datasheets import Nominal, fitted_note
+from calibration.measurements.reading import CalibrationError, Measurements
+
+SECTIONS = ("gemm", "moe", "p2p", "collectives", "pcie", "hbm", "launch")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The calibration of one GPU. ``path``: its file, None where none was written; ``note``: on its rates, or empty."""
+
+    gpu: str
+    calibration: CalibrationSpec
+    path: Path | None
+    note: str
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{kind} {count}" for kind, count in self.tables.items()) or "empty"
+        return f"Fitted({self.gpu!r}, tables: {counts})"
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Section → number of its tables; sections without any are left out."""
+        counts = {kind: len(getattr(self.calibration, kind)) for kind in SECTIONS}
+        return {kind: count for kind, count in counts.items() if count}
+
+
+def calibrate_gpus(
+    measurements: Measurements, out: str | None, gpu: str | None, named: Nominal, told: Callable[[Fitted], None]
+) -> tuple[Fitted, ...]:
+    """Fit every GPU of the measurements, or one: as named by ``gpu``, or by ``out`` where that is a file.
+
+    out: YAML file, or folder for one file a GPU; None: nothing is written. A calibration without tables is not written.
+    named: nominal rates of an own GPU. told: called for every GPU, once its file is whole.
+
+    Raises CalibrationError where there is nothing to fit, or one GPU must be chosen.
+    """
+    is_file = out is not None and is_calibration_file(out)
+    if is_file or gpu:
+        gpus = [fit.choose_gpu(measurements, gpu, Path(out).stem if out is not None and is_file else "")]
+    else:
+        gpus = measurements.gpus()
+    if named and len(gpus) > 1:
+        known = ", ".join(gpus)
+        raise CalibrationError(f"--peak and --hbm are of one GPU, and there are {known}; choose one with --gpu")
+    found = []
+    for each in gpus:
+        path = None if out is None else Path(out) if is_file else Path(out) / f"{each}.yaml"
+        found.append(_fit_one(measurements, each, named, path))
+        told(found[-1])
+    return tuple(found)
+
+
+def _fit_one(measurements: Measurements, gpu: str, named: Nominal, path: Path | None) -> Fitted:
+    calibration = fit.fit_measurements(measurements, gpu, named)
+    if not any(getattr(calibration, kind) for kind in SECTIONS):
+        return Fitted(gpu, calibration, None, "")
+    written = None if path is None else write_calibration(calibration, path)
+    fits_rates = calibration.gemm or calibration.hbm
+    return Fitted(gpu, calibration, written, fitted_note(gpu, calibration.reference) if fits_rates else "")

@@ -1,0 +1,71 @@
+"""The house rule of commands: one file each, thin, and imported only when it is invoked."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import archsim.cli
+from archsim.cli.main import COMMANDS, Command, Group
+
+FOLDER = Path(archsim.cli.__file__).parent
+EVERY = [each for entry in COMMANDS for each in (entry.commands if isinstance(entry, Group) else (entry,))]
+MODULES = sorted({f"archsim.cli.{command.module}" for command in EVERY})
+SHARED = {f"archsim.cli.{name}" for name in ("arguments", "exit_codes", "printing", "progress", "report_folder")}
+OF_ONE_COMMAND = {"archsim.cli.trace.import_progress", "archsim.cli.sweep_tables"}
+
+
+def imported_by(module):
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    return {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)} | {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    }
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_command_is_thin(name):
+    module = importlib.import_module(name)
+    assert list(inspect.signature(module.add).parameters) == ["parser"]
+    assert list(inspect.signature(module.run).parameters) == ["args"]
+    of_commands = {each for each in imported_by(module) if each.startswith("archsim.cli.")}
+    assert of_commands <= SHARED | OF_ONE_COMMAND
+    assert not of_commands & set(MODULES)
+
+
+def test_every_file_is_a_command_or_shared():
+    files = {file for file in FOLDER.rglob("*.py") if file.stem != "__init__"}
+    names = {".".join(("archsim.cli", *file.relative_to(FOLDER).with_suffix("").parts)) for file in files}
+    assert names == {*MODULES, *SHARED, *OF_ONE_COMMAND, "archsim.cli.main"}
+
+
+def test_commands_have_different_names_and_help():
+    for commands in (COMMANDS, *(each.commands for each in COMMANDS if isinstance(each, Group))):
+        names = [command.name for command in commands]
+        assert len(set(names)) == len(names) > 0
+    assert all(command.help for command in EVERY)
+
+
+def test_only_the_invoked_command_is_imported():
+    code = (
+        "import sys; from archsim.cli.main import main\n"
+        "try: main(['trace', 'info', '--help'])\nexcept SystemExit: pass\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('archsim.cli.')))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    modules = set(loaded.splitlines()[-1].split())
+    assert modules & set(MODULES) == {"archsim.cli.trace.info"}
+
+
+def test_engines_is_compare():
+    modules = {each.name: each.module for each in COMMANDS if isinstance(each, Command)}
+    assert modules["engines"] == modules["compare"]
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        archsim.cli.main.main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"archsim {archsim.__version__}\n"

@@ -1,0 +1,271 @@
+"""The public Python API on a tiny experiment: what functions return, print, write and refuse."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+from support.explorations import EXPLORED, SWEPT
+from support.made_up_measurements import gemm, written
+from support.tiny import TINY
+
+import archsim as ar
+from archsim.base.errors import ArchsimError, CapacityError, SpecError
+
+EXPERIMENT = yaml.safe_load(TINY)
+SMALL = EXPERIMENT | {"policies": ["base", "allo"], "systems": EXPERIMENT["systems"][:1]}
+SMALL["workload"] = EXPERIMENT["workload"] | {"batch": 12, "decode_steps": 2}
+MOST_CHARACTERS = 400  # of a repr
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch, capsys):
+    """An empty current directory; afterwards nothing was printed, and every file that is there was asked for."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+    assert not (tmp_path / "reports").exists()
+
+
+def written_file(folder, text):
+    file = folder / "experiment.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+# load
+
+
+def test_load_gives_the_same_experiment_of_a_file_and_a_mapping(here):
+    loaded = ar.load(EXPERIMENT)
+    assert loaded == ar.load(written_file(here, TINY)) == ar.load_experiment(EXPERIMENT)
+    assert loaded.name == "tiny" and loaded.runs == 20
+    assert yaml.safe_load(TINY) == EXPERIMENT  # the mapping itself is left as it was
+
+
+def test_load_takes_overrides_as_texts_and_as_a_mapping():
+    texts = ar.load(EXPERIMENT, overrides=["workload.batch=[3, 4]", "systems.0.hbm.bandwidth=4 TB/s"])
+    assert texts == ar.load(EXPERIMENT, overrides={"workload.batch": [3, 4], "systems.0.hbm.bandwidth": "4 TB/s"})
+    assert texts.workload.batch == (3, 4) and texts.systems[0].hbm.bandwidth_bytes_per_s == 4e12
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        (EXPERIMENT["systems"][0], "SystemSpec"),
+        (EXPERIMENT["models"][0], "ModelSpec"),
+        (yaml.safe_load(SWEPT), "SweepPlan"),
+        (yaml.safe_load(EXPLORED), "ExplorationPlan"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_load_tells_kinds_by_their_keys(part, kind):
+    loaded = ar.load(part)
+    assert type(loaded).__name__ == kind
+    if kind.endswith("Plan"):
+        assert len(repr(loaded)) < MOST_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere.yaml", "nowhere.yaml: no such file"),
+        (EXPERIMENT | {"polices": ["base"]}, "did you mean 'policies'?"),
+        (EXPERIMENT | {"models": ["dbrk"]}, "mapping: models.0: unknown model 'dbrk'"),
+        (EXPERIMENT | {1: 2}, "mapping: key 1: a key must be text"),
+    ],
+)
+def test_load_says_what_is_wrong_and_where(source, message):
+    with pytest.raises(SpecError) as refused:
+        ar.load(source)
+    assert message in str(refused.value)
+
+
+def test_overrides_that_are_one_text_are_refused():
+    with pytest.raises(SpecError, match="expected a list of texts or a mapping"):
+        ar.load(EXPERIMENT, overrides="name=x")
+
+
+# run and sweep
+
+
+def test_run_is_a_row_of_the_sweep():
+    swept = ar.sweep(SMALL, jobs=1).runs.to_pandas().set_index("policy")
+    own = ar.run(SMALL, policy="allo").runs.to_pandas().set_index("policy")
+    assert list(swept.index) == ["base", "allo"] and list(own.index) == ["allo"]
+    assert own.loc["allo", "decode_ns"] == swept.loc["allo", "decode_ns"] > 0
+    assert swept.loc["allo", "speedup_vs_base"] > 0
+
+
+def test_results_and_tables_are_short_to_look_at():
+    results = ar.run(SMALL)
+    links = len(results.links)
+    assert repr(results) == f"Results(runs: 1 rows, dies: 6 rows, links: {links} rows, timings: 1 rows)"
+    assert repr(results.runs) == f"Table(1 rows × {len(results.runs.columns)} columns)"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"policy": "alo"}, "policy 'alo' is not in the experiment; did you mean 'allo'?"),
+        ({"step": 1}, "a timeline needs all of step, layer and timeline"),
+        ({"step": 9, "layer": 1, "timeline": "t.json"}, "step 9: the run has iterations 0"),
+    ],
+)
+def test_run_refuses(chosen, message):
+    with pytest.raises(ArchsimError) as refused:
+        ar.run(SMALL, **chosen)
+    assert str(refused.value).startswith(message)
+
+
+def test_run_refuses_what_does_not_fit():
+    crowded = ar.load(SMALL, {"assumptions": "physical", "systems.0.hbm.capacity": "1MB"})
+    with pytest.raises(CapacityError, match="toy does not fit on small"):
+        ar.run(crowded)
+
+
+def test_run_writes_a_timeline(here):
+    ar.run(SMALL, step=1, layer=1, timeline=here / "step.json")
+    assert (here / "step.json").stat().st_size > 100
+
+
+def test_sweep_writes_a_report_only_where_it_is_asked_to(here):
+    results = ar.sweep(SMALL, here / "out", jobs=1)
+    assert (here / "out" / "index.html").is_file()
+    assert ar.Results.load(here / "out").runs.rows == results.runs.rows
+    assert ar.sweep(here / "out" / "manifest.yaml", jobs=1).runs.rows == results.runs.rows
+
+
+def test_sweep_of_points_has_a_column_an_axis(here):
+    swept = yaml.safe_load(SWEPT) | {"policies": ["base"], "systems": EXPERIMENT["systems"][:1]}
+    swept["workload"] = SMALL["workload"]
+    table = ar.sweep(swept, here / "out", jobs=1).runs.to_pandas()
+    assert list(table["point"]) == list(range(6))
+    assert sorted(set(table["axis.system.hbm.bandwidth_bytes_per_s"])) == [1e12, 2e12, 4e12]
+    assert (here / "out" / "index.html").is_file()
+
+
+# Studies
+
+
+def test_ablate(here):
+    found = ar.ablate(SMALL, "published", "physical", here / "out", jobs=1)
+    table = found.to_pandas()
+    assert found.closes and len(repr(found)) < MOST_CHARACTERS
+    assert list(table["assumption"]) == [link.field for link in found.links]
+    assert table["factor"].prod() == pytest.approx(found.waterfalls[0].end / found.waterfalls[0].start)
+    assert (here / "out" / "index.html").is_file() and (here / "out" / "ablation.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("start", "policies", "message"),
+    [
+        ("publishd", ["base", "allo"], "unknown assumption set 'publishd'; did you mean 'published'?"),
+        ("physical", ["base", "allo"], "nothing to ablate: "),
+        ("published", ["allo"], "an ablation compares policies with 'base'"),
+    ],
+)
+def test_ablate_refuses(start, policies, message):
+    with pytest.raises(ArchsimError) as refused:
+        ar.ablate(SMALL | {"policies": policies}, start, "physical")
+    assert str(refused.value).startswith(message)
+
+
+def test_explore():
+    explored = yaml.safe_load(EXPLORED) | {"policies": ["base"], "systems": EXPERIMENT["systems"][:1]}
+    explored["workload"] = SMALL["workload"]
+    found = ar.explore(explored, jobs=1)
+    table = found.to_pandas()
+    assert len(table) == 6 and table["front"].sum() == len(found.front) > 0
+    assert set(table.loc[table["front"], "engine"]) == {"event"}
+    assert {"throughput", "energy", "cost", "system.hbm.bandwidth"} <= set(table) and len(repr(found)) < MOST_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"), [(TINY, "an exploration needs sweep:"), (SWEPT, "an exploration needs explore:")]
+)
+@pytest.mark.parametrize("loaded", [True, False])
+def test_explore_needs_a_sweep_and_objectives(text, missing, loaded):
+    source = yaml.safe_load(text)
+    with pytest.raises(SpecError, match=missing):
+        ar.explore(ar.load(source) if loaded else source)
+
+
+def test_optimum(here):
+    told = []
+    found = ar.optimum(SMALL, here / "out", steps=2, told=told.append)
+    table = found.to_pandas()
+    assert len(told) == 2 and len(table) == 4 and (table["distance"] >= -1e-9).all()
+    assert (here / "out" / "index.html").is_file() and repr(found) == "Optimum('tiny', 2 runs, 4 steps)"
+
+
+def test_compare():
+    found = ar.compare(SMALL, sample=1, steps=1)
+    table = found.to_pandas()
+    assert list(table) == ["run", "assumptions", "event_ns", "analytical_ns", "error", "reason"] and len(table) == 1
+    assert found.drawn_from == 2 and found.errors[0].runs == 1
+    assert table["error"][0] == pytest.approx(table["analytical_ns"][0] / table["event_ns"][0] - 1)
+    assert repr(found) == "Comparison('tiny', 1 of 2 runs on both engines)"
+
+
+# Calibrations
+
+
+def test_calibrate_and_validate(here):
+    written(here / "measured", gemm=gemm(("1", "2"), m=tuple(range(1, 12))))
+    found = ar.calibrate(here / "measured", here / "h100.yaml")
+    table = found.to_pandas()
+    assert list(table["gpu"]) == ["h100"] and table["gemm"][0] == len(found["h100"].calibration.gemm) > 0
+    assert ar.load(here / "h100.yaml").gpu == "h100" and len(repr(found)) < MOST_CHARACTERS
+    judged = ar.validate(here / "measured", here / "h100.yaml", here / "page", quick=True)
+    assert len(judged.to_pandas()) > 0 and len(repr(judged)) < MOST_CHARACTERS
+    assert (here / "page" / "index.html").is_file()
+
+
+def test_calibrate_writes_nothing_without_out(here):
+    written(here / "measured", gemm=gemm())
+    before = sorted(here.rglob("*"))
+    assert ar.calibrate(here / "measured").fitted[0].path is None
+    assert sorted(here.rglob("*")) == before
+
+
+def test_calibrate_refuses(here):
+    written(here / "measured", gemm=gemm())
+    with pytest.raises(ArchsimError, match="no measurements of 'b200'"):
+        ar.calibrate(here / "measured", gpu="b200")
+    with pytest.raises(SpecError, match="no dtype is called 'bf61'"):
+        ar.calibrate(here / "measured", peaks={"bf61": "600 TFLOP/s"})
+
+
+# The module
+
+
+def test_every_public_name_is_there():
+    missing = [name for name in ar.__all__ if not hasattr(ar, name)]
+    assert missing == [] and ar.__version__.count(".") == 2
+    assert set(ar.__all__) <= set(dir(ar))
+
+
+def test_simulate_flows_is_documented():
+    finish_ns = ar.simulate_flows((2, 1), [(0, 1, 1000.0, 0.0)], link_bytes_per_s=1e9, hop_ns=5.0)
+    assert finish_ns.tolist() == [1005.0]
+
+
+def loaded_by(code):
+    """Top-level modules that a fresh interpreter has loaded after ``code``."""
+    script = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize("code", ["import archsim", "import archsim; archsim.__version__"])
+def test_import_loads_nothing_heavy(code):
+    loaded = loaded_by(code)
+    assert "archsim" in loaded
+    assert not loaded & {"numba", "pandas", "numpy", "pyarrow", "scipy", "pydantic", "yaml", "rich"}
+
+
+@pytest.mark.parametrize("name", ["load", "run", "sweep", "ablate", "explore", "optimum", "compare", "calibrate", "Results"])
+def test_names_of_functions_wait_for_no_engine(name):
+    loaded = loaded_by(f"from archsim import {name}")
+    assert "archsim" in loaded and not loaded & {"numba", "pandas", "pyarrow", "scipy", "rich"}
