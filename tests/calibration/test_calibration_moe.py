@@ -64,7 +64,7 @@ class TestLoads:
     @pytest.mark.parametrize("how", [routing.RANK_BY_RANK, routing.SMALLEST_FIRST])
     def test_more_ranks_have_less_each(self, how):
         pairs = [loads(how, ep, 512)[0][0] for ep in (1, 2, 4, 8, 16, 32, 64, 128)]
-        assert all(b < a for a, b in zip(pairs, pairs[1:], strict=False))
+        assert pairs == sorted(set(pairs), reverse=True)
 
     def test_few_tokens_smallest_first_are_on_one_rank_and_rank_by_rank_on_all(self):
         assert loads(routing.SMALLEST_FIRST, 16, 1)[1] > 0.9 * 8

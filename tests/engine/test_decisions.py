@@ -68,6 +68,7 @@ def test_every_executor_makes_the_same_plan_and_bits(seed, rule):
         bits = copy_bits(plan.expert, plan.die, hot[0], DIES, EXPERTS, False)
         exposed_ns = decision.after_step(plan, len(np.unique(plan.expert)), 0, 1e5, 1e5)
         made.append((plan, bits, exposed_ns))
+    assert len(made) == 3
     for plan, bits, _ in made[1:]:
         assert all((ours == theirs).all() for ours, theirs in zip(plan[:3], made[0][0][:3], strict=True))
         assert (bits == made[0][1]).all()

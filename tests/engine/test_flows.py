@@ -148,6 +148,7 @@ def test_every_flow_has_a_saturated_bottleneck_where_none_is_faster(network):
     routes = routes_of(net)
     for resource, capacity in enumerate(net.resources["capacity"]):
         assert used(net, resource) <= capacity * (1 + 1e-12)
+    assert len(network[2]) > 0
     for group in set(network[2]):
         assert any(used(net, r) >= net.resources["capacity"][r] * (1 - 1e-12) and all(
             rates_of(net)[other] <= rates_of(net)[group] * (1 + 1e-12)

@@ -81,6 +81,7 @@ def test_craft_budget(case, budget, objective, named):
 def test_craft_balancedness(case):
     given, expected = case["input"], case["expected"]
     reached = {r: balancers.craft_balancedness(given["W"], plan) for r, plan in given["plans"].items()}
+    assert reached and expected["gain_T"]
     for r, by_batch in reached.items():
         assert by_batch.T == pytest.approx(np.array(expected["per_layer_batch"][r]), rel=1e-9)
         assert by_batch.mean(axis=0) == pytest.approx(np.array(expected["balancedness"][r]), rel=1e-9)

@@ -57,6 +57,7 @@ def test_bytes_count_every_holder(placement):
 @given(placements)
 def test_a_die_reads_from_itself_or_the_nearest_holder(placement):
     expert, die = (grid.ravel() for grid in np.meshgrid(np.arange(placement.experts), np.arange(placement.dies)))
+    assert placement.layers * len(expert) > 0
     for layer in range(placement.layers):
         sources = placement.sources(layer, expert, die, MESH.hops)
         for e, reader, source in zip(expert.tolist(), die.tolist(), sources.tolist(), strict=True):

@@ -64,10 +64,12 @@ def test_files_hold_what_the_tables_do(swept):
 
 
 def test_base_is_the_measure_of_speed(swept):
-    for row in swept[1].runs.rows:
+    rows = swept[1].runs.rows
+    assert len(rows) == swept[0].runs
+    for row in rows:
         base = next(
             each
-            for each in swept[1].runs.rows
+            for each in rows
             if each["policy"] == BASE_POLICY
             and all(each[name] == row[name] for name in ("system", "model", "batch", "assumptions"))
         )
@@ -78,6 +80,7 @@ def test_base_is_the_measure_of_speed(swept):
 def test_dies_sum_to_their_run(swept):
     experiment, results, _ = swept
     dies = results.dies.to_pandas().groupby("run")
+    assert len(results.runs.rows) == len(dies) == experiment.runs
     for row in results.runs.rows:
         of_run = dies.get_group(row["run"])
         assert list(of_run["die"]) == list(range(row["mesh_x"] * row["mesh_y"]))
@@ -94,12 +97,13 @@ def test_links_carry_what_hops(swept):
     """Bytes over links are bytes times distance."""
     results = swept[1]
     carried = results.links.to_pandas().groupby("run")["bytes"].sum()
-    counted = [row for row in results.runs.rows if "hops=all" in row["assumptions"] or row["assumptions"] == "physical"]
-    for row in counted:
-        assert carried[row["run"]] == row["hop_bytes"]
-        assert row["hop_messages"] == sum(row[f"hop_{kind}_messages"] for kind in ("request", "data", "activation"))
-    for row in set(map(lambda each: each["run"], results.runs.rows)) - {row["run"] for row in counted}:
-        assert carried[row] >= next(each["hop_bytes"] for each in results.runs.rows if each["run"] == row)
+    assert len(results.runs.rows) == len(carried) == swept[0].runs
+    for row in results.runs.rows:
+        if row["assumptions"].startswith("published") and "hops=all" not in row["assumptions"]:
+            assert carried[row["run"]] >= row["hop_bytes"]
+        else:
+            assert carried[row["run"]] == row["hop_bytes"]
+            assert row["hop_messages"] == sum(row[f"hop_{kind}_messages"] for kind in ("request", "data", "activation"))
 
 
 def test_links_lie_between_neighbours(swept):
@@ -125,7 +129,9 @@ def test_shares_are_shares(swept):
 
 
 def test_decode_steps_and_throughput(swept):
-    for row in swept[1].runs.rows:
+    rows = swept[1].runs.rows
+    assert len(rows) == swept[0].runs
+    for row in rows:
         assert row["decode_steps"] == 4 and row["prefill_ns"] > 0
         steps = 5 if row["assumptions"].startswith("published") else 4  # nominal: the prefill is counted
         assert row["throughput_tokens_per_s"] == pytest.approx(row["batch"] * steps / row["decode_ns"] * 1e9)

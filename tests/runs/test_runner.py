@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.tiny import SLOW_POLICY, TINY, archsim, start, tiny, tiny_file
+from support.waiting import wait_for
 
 from archsim.api.running import simulate
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
@@ -317,13 +317,6 @@ def slow_folder(tmp_path: Path) -> tuple[Path, list[str]]:
     return tmp_path / "out", ["sweep", str(tiny_file(tmp_path)), "--set", SLOW, "--out", "out", "--jobs", "2"]
 
 
-def wait_for(condition, process=None, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until and (process is None or process.poll() is None)
-        time.sleep(0.005)
-
-
 def workers_of(process) -> list[int]:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     if not children.exists():
@@ -378,14 +371,14 @@ def start_stuck(tmp_path: Path):
 def test_workers_end_with_their_parent_whatever_they_do(tmp_path):
     process, workers = start_stuck(tmp_path)
     process.kill()
-    process.communicate(timeout=10)
-    wait_for(lambda: not any(map(alive, workers)), seconds=10)
+    process.communicate(timeout=60)
+    wait_for(lambda: not any(map(alive, workers)))
 
 
 def test_interrupted_it_keeps_what_has_ended_and_says_so(tmp_path):
     process, workers = start_stuck(tmp_path)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=60)
     out = tmp_path / "out"
     assert process.returncode == 130
     assert "interrupted; the runs that have ended are kept in out" in err and "Traceback" not in err

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 from pyarrow import parquet
+from support.dask_processes import Cluster
 from support.tiny import TINY, archsim, start
 
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
@@ -344,8 +345,6 @@ def test_a_run_that_another_sweep_has_made_is_not_made_again(tmp_path, monkeypat
 
 def test_a_cluster_gives_the_same_rows(tmp_path, monkeypatch):
     pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
-    from test_cluster import Cluster
-
     plan = one_of_everything(tmp_path, "  grid: {mesh: [3x2, 2x2], topology: [mesh, switch]}\n")
     for out in ("here", "there"):
         monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / f"cache of {out}"))

@@ -28,5 +28,7 @@ def test_a_file_of_another_kind_is_recognised(file, message):
 
 def test_every_shipped_file_is_of_the_kind_of_its_folder():
     kinds = {"systems": "system", "models": "model", "assumptions": "assumption set", "calibrations": "calibration", "traffic": TRAFFIC}
-    for file in shipped_configs().rglob("*.yaml"):
+    files = sorted(shipped_configs().rglob("*.yaml"))
+    assert {kinds.get(file.parent.name, EXPERIMENT) for file in files} == {*kinds.values(), EXPERIMENT}
+    for file in files:
         assert kind_of(read_yaml(file).data) == kinds.get(file.parent.name, EXPERIMENT), file

@@ -44,6 +44,7 @@ def built(name, sides, numbering="row_major"):
 def test_routes_lead_from_die_to_die_by_the_fewest_links(name, sides, numbering):
     mesh = built(name, sides, numbering)
     nodes = mesh.nodes
+    assert nodes >= mesh.dies >= 1
     distance = np.full((nodes, nodes), nodes + 1)
     np.fill_diagonal(distance, 0)
     distance[mesh.link_src, mesh.link_dst] = 1

@@ -53,6 +53,7 @@ def test_the_chain_closes_and_its_ends_are_the_sets_own_results(made):
 
 
 def test_steps_multiply_to_the_whole(made):
+    assert len(made[2].waterfalls) == 8
     for fall in made[2].waterfalls:
         product = fall.start
         for effect in fall.effects:

@@ -56,6 +56,7 @@ def test_front_is_that_of_the_event_engine_over_all_points(file, found):
     everything = explore(plan, spec, file.parent / "all", 1, unwatched)
     costs = as_costs(np.array([[point.values[name] for name in spec.objectives] for point in everything.points]), spec.senses)
     best = costs[pareto(costs)]
+    assert len(best) > 0
     reached = as_costs(np.array([[point.values[name] for name in spec.objectives] for point in outcome.front]), spec.senses)
     for point in best:
         assert (reached <= point + 0.02 * np.abs(point)).all(axis=1).any()
@@ -124,6 +125,7 @@ def test_coefficients_change_what_they_price_and_nothing_else(file, found):
     plan, outcome = found
     _, spec = load_exploration(file, ["explore.coefficients={hbm_usd_per_gb: 20}"])
     dearer = explore(plan, spec, file.parent / "out", 1, unwatched)
+    assert len(outcome.points) == len(dearer.points) == 72
     for one, other in zip(outcome.points, dearer.points, strict=True):
         assert other.cheap["cost"] > one.cheap["cost"]
         assert {name: other.cheap[name] for name in OBJECTIVES if name != "cost"} == {name: one.cheap[name] for name in OBJECTIVES if name != "cost"}
@@ -158,7 +160,9 @@ def test_numbers_of_points_are_made_of_their_choices(file):
 
 def test_sensitivities_are_ratios_of_geometric_means(found):
     _, outcome = found
-    for axis, least, below, most, above in sensitivities(outcome.points, "throughput"):
+    ratios = sensitivities(outcome.points, "throughput")
+    assert len(ratios) == 5
+    for axis, least, below, most, above in ratios:
         values = {level: [p.values["throughput"] for p in outcome.points if p.axes[axis] == level] for level in (least, most)}
         ratio = np.exp(np.mean(np.log(values[most])) - np.mean(np.log(values[least])))
         assert above / below == pytest.approx(ratio) and below <= 1 <= above

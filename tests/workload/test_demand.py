@@ -170,6 +170,7 @@ def test_origins_sum_to_tokens(source):
 def test_first_seen_holds_every_active_expert_once(source):
     demand = build_run_demand(source, 40, 12, 0)
     orders, counts = (array.reshape(-1, demand.experts) for array in (demand.first_seen, demand.tokens))
+    assert len(orders) > 0 and demand.tokens.sum() > 0
     for order, tokens in zip(orders, counts, strict=True):
         active = np.count_nonzero(tokens)
         assert sorted(order[:active]) == np.flatnonzero(tokens).tolist()

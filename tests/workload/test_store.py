@@ -52,6 +52,7 @@ def test_frames_are_read_as_written(tmp_path):
 def test_any_damaged_byte_of_a_file_is_noticed(tmp_path):
     good = pack_frames({"x": np.arange(40, dtype=np.int16), "y": np.ones((2, 3, 4), np.uint8)}, {"n": 1})
     file = tmp_path / "x.col"
+    assert len(good) > 40 * 2 + 2 * 3 * 4
     for at in range(len(good)):
         file.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
         with pytest.raises(TraceError, match=r"x\.col: "):
