@@ -18,12 +18,15 @@ import numpy as np
 
 from archsim.engine.event.heaps import (
     BOOKING,
+    TIME_BITS,
     bookings_pop,
     bookings_push,
-    calendar_pop,
-    calendar_push,
+    offers_pop,
+    offers_push,
+    queue_key,
     queue_pop,
     queue_push,
+    time_bits,
 )
 from archsim.engine.event.steplog import step_log
 from archsim.engine.state import (
@@ -58,7 +61,7 @@ LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COP
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
 NOBODY = np.int64(-1)
-STAGES, WAITING, BOOKED = 0, 1, 2  # counters: stages created, that have waited, in the calendar
+STAGES, BOOKED = 0, 1  # counters: stages created, in the calendar
 STAGES_PER_CHAIN = 11  # the longest walk through the request table, spawned stages included
 STAGES_PER_MOVE = 4
 WAITS_PER_CHAIN = 3  # stages of a chain that may stand in one resource's queue, stale entries included
@@ -72,8 +75,6 @@ STAGE = np.dtype(
         ("group", "i8"),  # its resources: group_resources[group_ptr[g]:group_ptr[g + 1]]
         ("parent", "i8"),  # stage that created it, -1 at the start of a step
         ("cause", "i8"),  # stage that it had to wait for: its parent, or the last user of a resource
-        ("arrival", "i8"),  # order in which waiting stages came
-        ("tie", "i8"),  # 0 (ties: heapq) or creation number (ties: sequence)
         ("kind", "i8"),  # microarch.blocks.request.State
         ("event", "i8"),  # microarch.blocks.request.Event that ended it, set when processed
         ("priority", "i8"),  # 1 where the expert's home is another die (published simulator)
@@ -89,11 +90,12 @@ class Pool(NamedTuple):
     """Stages of the step and the queues they wait in."""
 
     stages: np.ndarray  # STAGE[stage]
+    keys: np.ndarray  # int64[stage]: archsim.engine.event.heaps.queue_key
     claims: np.ndarray  # CLAIM[resource]
     queue: np.ndarray  # int64[resource, waiting]: heaps of the stages that wait
     calendar: np.ndarray  # BOOKING[stage]: heap of admitted stages
     offers: np.ndarray  # int64[resource]: heap of the stages that are offered something
-    count: np.ndarray  # int64[3]
+    count: np.ndarray  # int64[2]
 
 
 class Run(NamedTuple):
@@ -104,19 +106,26 @@ class Run(NamedTuple):
     memory: Memory
     tally: Tally
     pool: Pool
-    total_order: bool  # ties: sequence
+    tie_bits: int  # of stages that are compared where times are equal: 0 (ties: heapq) or -1 (ties: sequence)
 
 
 def new_pool(resources: int, stages: int, waiting: int) -> Pool:
     """An empty pool for ``stages`` stages of which at most ``waiting`` wait for one resource."""
     return Pool(
         stages=np.zeros(stages, STAGE),
+        keys=np.zeros(stages, np.int64),
         claims=np.zeros(resources, CLAIM),
         queue=np.zeros((resources, waiting), np.int64),
         calendar=np.zeros(stages, BOOKING),
         offers=np.zeros(resources + 1, np.int64),
-        count=np.zeros(3, np.int64),
+        count=np.zeros(2, np.int64),
     )
+
+
+@inner
+def _book(s, stage, start):
+    booking = time_bits(start), stage
+    s.pool.count[BOOKED] = bookings_push(s.pool.calendar, s.pool.count[BOOKED], booking, s.tie_bits)
 
 
 @inner
@@ -132,8 +141,8 @@ def _admit(s, stage):
     if binding >= 0:
         s.tally.resources[binding].wait_ns += start - row.time
     row.time, row.cause, row.admitted = start, cause, 1
-    booking = start, row.tie, stage
-    s.pool.count[BOOKED] = bookings_push(s.pool.calendar, s.pool.count[BOOKED], booking, s.pool.stages)
+    s.pool.keys[stage] = queue_key(start, row.priority)
+    _book(s, stage, start)
 
 
 @inner
@@ -152,30 +161,29 @@ def _create(s, kind, item, group, earliest, floor, parent, priority):
     row = s.pool.stages[stage]
     row.kind, row.item, row.group, row.parent = kind, item, group, parent
     row.time, row.floor, row.priority, row.admitted = earliest, floor, priority, 0
-    row.tie = stage if s.total_order else 0
     if not _any_claimed(s, group):
         _admit(s, stage)
         return
-    row.arrival = s.pool.count[WAITING]
-    s.pool.count[WAITING] += 1
+    s.pool.keys[stage] = queue_key(earliest, priority)
+    waiting = s.pool.keys[stage], stage
     for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
         r = s.machine.group_resources[i]
-        s.pool.claims[r].queued = queue_push(s.pool.queue[r], s.pool.claims[r].queued, stage, s.pool.stages)
+        s.pool.claims[r].queued = queue_push(s.pool.queue[r], s.pool.claims[r].queued, waiting, s.pool.keys)
 
 
 @inner
 def _offer(s, group):
     """Offer what was given up to those who wait."""
-    stages, offered = s.pool.stages, np.int64(0)
+    stages, offered, order = s.pool.stages, np.int64(0), (s.pool.keys, s.tie_bits)
     for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
         r = s.machine.group_resources[i]
         queue, claim = s.pool.queue[r], s.pool.claims[r]
         while claim.queued > 0 and stages[queue[0]].admitted:
-            _, claim.queued = queue_pop(queue, claim.queued, stages)
+            _, claim.queued = queue_pop(queue, claim.queued, s.pool.keys)
         if claim.queued > 0:
-            offered = calendar_push(s.pool.offers, offered, queue[0], stages)
+            offered = offers_push(s.pool.offers, offered, (s.pool.keys[queue[0]] & TIME_BITS, queue[0]), order)
     while offered > 0:
-        stage, offered = calendar_pop(s.pool.offers, offered, stages)
+        (_, stage), offered = offers_pop(s.pool.offers, offered, order)
         if not stages[stage].admitted and not _any_claimed(s, stages[stage].group):
             _admit(s, stage)
 
@@ -418,8 +426,8 @@ def run_step(s, begin_ns):
     _start_all(s, begin_ns)
     end, last = begin_ns, NOBODY
     while s.pool.count[BOOKED] > 0:
-        booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.pool.stages)
-        stage = booking[2]
+        booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.tie_bits)
+        stage = booking[1]
         _process(s, stage)
         if s.pool.stages[stage].end > end:
             end, last = s.pool.stages[stage].end, stage
@@ -434,7 +442,7 @@ class ReservedKernel:
 
     def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
-        self._total_order = assumptions.ties == "sequence"
+        self._tie_bits = -1 if assumptions.ties == "sequence" else 0
         self.pool = new_pool(machine.resources, 0, 0)
 
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
@@ -448,7 +456,7 @@ class ReservedKernel:
                 WAITS_PER_CHAIN * room[0] + room[1],
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
-        end_ns = run_step(Run(self._machine, work, memory, tally, self.pool, self._total_order), begin_ns)
+        end_ns = run_step(Run(self._machine, work, memory, tally, self.pool, self._tie_bits), begin_ns)
         work.notes["time_ns"] -= begin_ns
         return end_ns
 
