@@ -129,8 +129,29 @@ def _book(s, stage, start):
 
 
 @inner
+def _is_unit(s, group):
+    """Whether the group is a unit of a die: the one resource of its number, which no other group contains."""
+    return group < UNITS * s.machine.dies
+
+
+@inner
+def _admit_at(s, stage, r):
+    """Claim a unit; the stage starts when it falls free."""
+    row, claim = s.pool.stages[stage], s.pool.claims[r]
+    claim.claimed = 1
+    if claim.free_at > row.time:
+        s.tally.resources[r].wait_ns += claim.free_at - row.time
+        row.time, row.cause = claim.free_at, claim.last_user
+    else:
+        row.cause = row.parent
+    row.admitted = 1
+    s.pool.keys[stage] = queue_key(row.time, row.priority)
+    _book(s, stage, row.time)
+
+
+@inner
 def _admit(s, stage):
-    """Claim the resources; the stage starts when the last of them falls free."""
+    """Claim the resources of a route; the stage starts when the last of them falls free."""
     row, claims = s.pool.stages[stage], s.pool.claims
     start, cause, binding = row.time, row.parent, NOBODY
     for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
@@ -154,6 +175,13 @@ def _any_claimed(s, group):
 
 
 @inner
+def _wait(s, stage, r):
+    """Queue a stage at a resource."""
+    waiting, claim = (s.pool.keys[stage], stage), s.pool.claims[r]
+    claim.queued = queue_push(s.pool.queue[r], claim.queued, waiting, s.pool.keys)
+
+
+@inner
 def _create(s, kind, item, group, earliest, floor, parent, priority):
     """A new stage: admitted if none of its resources is claimed, else queued at each."""
     stage = s.pool.count[STAGES]
@@ -161,31 +189,53 @@ def _create(s, kind, item, group, earliest, floor, parent, priority):
     row = s.pool.stages[stage]
     row.kind, row.item, row.group, row.parent = kind, item, group, parent
     row.time, row.floor, row.priority, row.admitted = earliest, floor, priority, 0
-    if not _any_claimed(s, group):
+    if kind == DONE:
+        row.cause = parent
+        _book(s, stage, earliest)
+    elif _is_unit(s, group):
+        if s.pool.claims[group].claimed:
+            s.pool.keys[stage] = queue_key(earliest, priority)
+            _wait(s, stage, group)
+        else:
+            _admit_at(s, stage, group)
+    elif _any_claimed(s, group):
+        s.pool.keys[stage] = queue_key(earliest, priority)
+        for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
+            _wait(s, stage, s.machine.group_resources[i])
+    else:
         _admit(s, stage)
-        return
-    s.pool.keys[stage] = queue_key(earliest, priority)
-    waiting = s.pool.keys[stage], stage
-    for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
-        r = s.machine.group_resources[i]
-        s.pool.claims[r].queued = queue_push(s.pool.queue[r], s.pool.claims[r].queued, waiting, s.pool.keys)
 
 
 @inner
-def _offer(s, group):
-    """Offer what was given up to those who wait."""
-    stages, offered, order = s.pool.stages, np.int64(0), (s.pool.keys, s.tie_bits)
+def _first_waiting(s, r):
+    """Who is next in a queue, or NOBODY; those who were admitted leave when they are found at its head."""
+    queue, claim = s.pool.queue[r], s.pool.claims[r]
+    while claim.queued > 0 and s.pool.stages[queue[0]].admitted:
+        _, claim.queued = queue_pop(queue, claim.queued, s.pool.keys)
+    return queue[0] if claim.queued > 0 else NOBODY
+
+
+@inner
+def _offer_links(s, group):
+    """Offer the links of a route to those who wait."""
+    offers, offered, order = s.pool.offers, np.int64(0), (s.pool.keys, s.tie_bits)
     for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
-        r = s.machine.group_resources[i]
-        queue, claim = s.pool.queue[r], s.pool.claims[r]
-        while claim.queued > 0 and stages[queue[0]].admitted:
-            _, claim.queued = queue_pop(queue, claim.queued, s.pool.keys)
-        if claim.queued > 0:
-            offered = offers_push(s.pool.offers, offered, (s.pool.keys[queue[0]] & TIME_BITS, queue[0]), order)
+        stage = _first_waiting(s, s.machine.group_resources[i])
+        if stage >= 0:
+            offered = offers_push(offers, offered, (s.pool.keys[stage] & TIME_BITS, stage), order)
     while offered > 0:
-        (_, stage), offered = offers_pop(s.pool.offers, offered, order)
-        if not stages[stage].admitted and not _any_claimed(s, stages[stage].group):
+        (_, stage), offered = offers_pop(offers, offered, order)
+        if not s.pool.stages[stage].admitted and not _any_claimed(s, s.pool.stages[stage].group):
             _admit(s, stage)
+
+
+@inner
+def _give_up(s, stage, r, duration, n_bytes):
+    """A processed stage leaves a resource, which falls free at its end."""
+    claim, resource = s.pool.claims[r], s.tally.resources[r]
+    claim.free_at, claim.claimed, claim.last_user = s.pool.stages[stage].end, 0, stage
+    resource.busy_ns += duration
+    resource.bytes += n_bytes
 
 
 @inner
@@ -375,13 +425,15 @@ def _process(s, stage):
     event, duration, n_bytes = _serve_move(s, row) if row.kind >= ACT_READ else _serve_slice(s, row)
     row.end, row.event = row.time + duration, event
     _follow(s, stage, event, row.end)
+    if _is_unit(s, row.group):
+        _give_up(s, stage, row.group, duration, n_bytes)
+        waiting = _first_waiting(s, row.group)
+        if waiting >= 0:
+            _admit_at(s, waiting, row.group)
+        return
     for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
-        r = s.machine.group_resources[i]
-        claim, resource = s.pool.claims[r], s.tally.resources[r]
-        claim.free_at, claim.claimed, claim.last_user = row.end, 0, stage
-        resource.busy_ns += duration
-        resource.bytes += n_bytes
-    _offer(s, row.group)
+        _give_up(s, stage, s.machine.group_resources[i], duration, n_bytes)
+    _offer_links(s, row.group)
 
 
 @inner
