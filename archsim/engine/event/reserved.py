@@ -48,6 +48,7 @@ from archsim.engine.state import (
     inner,
     kernel,
     move_of,
+    outer,
 )
 from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN, UNIT
@@ -216,16 +217,42 @@ def _first_waiting(s, r):
 
 
 @inner
+def _may_begin(s, stage):
+    return not s.pool.stages[stage].admitted and not _any_claimed(s, s.pool.stages[stage].group)
+
+
+@inner
 def _offer_links(s, group):
-    """Offer the links of a route to those who wait."""
-    offers, offered, order = s.pool.offers, np.int64(0), (s.pool.keys, s.tie_bits)
+    """Offer the links of a route to those who wait.
+
+    Offering claims and never frees: who cannot begin now cannot either when its turn comes. So only if several could begin does
+    their order matter, and then it is that of a heap of all to whom something is offered.
+    """
+    offers, offered, only, several = s.pool.offers, np.int64(0), NOBODY, False
     for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
         stage = _first_waiting(s, s.machine.group_resources[i])
         if stage >= 0:
-            offered = offers_push(offers, offered, (s.pool.keys[stage] & TIME_BITS, stage), order)
+            offers[offered] = stage
+            offered += 1
+            if stage != only and _may_begin(s, stage):
+                several |= only >= 0
+                only = stage
+    if several:
+        _offer_in_order(s, offered)
+    elif only >= 0:
+        _admit(s, only)
+
+
+@outer
+def _offer_in_order(s, offered):
+    """Those of the pool's first ``offered`` offers who can begin do, as they come from a heap of all."""
+    offers, order = s.pool.offers, (s.pool.keys, s.tie_bits)
+    for size in range(offered):
+        stage = offers[size]
+        offers_push(offers, size, (s.pool.keys[stage] & TIME_BITS, stage), order)
     while offered > 0:
         (_, stage), offered = offers_pop(offers, offered, order)
-        if not s.pool.stages[stage].admitted and not _any_claimed(s, s.pool.stages[stage].group):
+        if _may_begin(s, stage):
             _admit(s, stage)
 
 
