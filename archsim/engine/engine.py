@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.base.kernels import kernel
 from archsim.engine.decision import build_decision, global_die
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
@@ -76,7 +77,7 @@ class EventEngine:
         self._ids = model.experts + model.shared_experts
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
         self._log = TransitionLog(system.dies, global_die(self.fabric)) if keep_transitions else NoLog()
-        self._before_ns = 0.0
+        self._before_ns, self._written_bytes = 0.0, 0
 
     @property
     def layers(self) -> int:
@@ -99,12 +100,12 @@ class EventEngine:
         plan = self.plan(layer, demand)
         bits = self.decision.predict(self._copy_bits, layer, plan, demand.predicted)
         rows = 0 if bits is None else int(np.count_nonzero(plan.expert[1:] != plan.expert[:-1])) + 1  # entries are in order of expert
-        written = self.tally.dies["write_bytes"].sum()
         self._log.begin()
         ready_ns = self.decision.before_step(plan, rows)
         order = Order(layer, int(self.rows[layer]), demand, plan, bits, ready_ns, self._log.notes, self.placement)
         end_ns = self.execution.step(order, now_ns)
-        copies = int(self.tally.dies["write_bytes"].sum() - written) // self.machine.slice_bytes
+        written, self._written_bytes = self._written_bytes, int(self.tally.dies["write_bytes"].sum())
+        copies = (self._written_bytes - written) // self.machine.slice_bytes
         before_ns, took_ns = self._before_ns, end_ns - now_ns
         exposed_ns = self.decision.after_step(plan, rows, copies, before_ns, took_ns)
         self._log.add(demand.step, layer, self.decision, before_ns, took_ns)
@@ -180,6 +181,31 @@ def _rows_of(layer_ids: Sequence[int] | None, model) -> np.ndarray:
 
 def _check(plan: Plan, view: StepView) -> None:
     """Every token of every expert is given to a die of the system, once; entries are in order of expert."""
+    columns = plan.expert, plan.die, plan.tokens
+    if all(isinstance(each, np.ndarray) and each.dtype == np.int32 and each.flags.c_contiguous for each in columns):
+        if {each.shape for each in columns} == {(len(plan.expert),)} and _fits(*columns, view.tokens, len(view.hops)):
+            return
+    _refuse(plan, view)
+
+
+@kernel
+def _fits(expert, die, tokens, wanted, dies):
+    """Whether a plan gives out the tokens ``wanted: int32[expert]``, as `_check` says."""
+    at = 0
+    for each in range(len(wanted)):
+        given = 0
+        while at < len(expert) and expert[at] == each:
+            if tokens[at] <= 0 or die[at] < 0 or die[at] >= dies:
+                return False
+            given += tokens[at]
+            at += 1
+        if given != wanted[each]:
+            return False
+    return at == len(expert)
+
+
+def _refuse(plan: Plan, view: StepView) -> None:
+    """Raise ArchsimError for what is wrong with a plan, if anything is."""
     given = np.bincount(plan.expert, plan.tokens, len(view.tokens))
     if len(given) != len(view.tokens) or (given != view.tokens).any():
         expert = int(np.flatnonzero(given[: len(view.tokens)] != view.tokens)[0]) if len(given) == len(view.tokens) else len(given) - 1

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.kernels import kernel
 from archsim.engine.machine import NS_PER_S, effective_utilisation
 from archsim.engine.state import Machine
 from archsim.specs.loading.calibrations import calibration_digest, calibration_named
@@ -64,8 +65,19 @@ class ShareOfPeak:
 
     def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray) -> GemmTimes:
         """tokens, routed (0 for shared experts), read_bytes (of a slice from the die's HBM): int64[entry]."""
-        flop_per_ns = self._peak_flop_per_ns * self._share[np.searchsorted(self._bounds, tokens)]
-        return GemmTimes(tokens * np.where(routed, *self._flop_per_token) / flop_per_ns, 0.0, 0.0, 0.0)
+        compute_ns = np.empty(len(tokens))
+        _at_share(tokens, routed, self._bounds, self._share, self._peak_flop_per_ns, self._flop_per_token, compute_ns)
+        return GemmTimes(compute_ns, 0.0, 0.0, 0.0)
+
+
+@kernel
+def _at_share(tokens, routed, bounds, share, peak_flop_per_ns, flop_per_token, compute_ns):
+    """``ShareOfPeak.of``. ``bounds``: int64[n], most tokens of the first n shares; ``share``: float64[n + 1]; ``flop_per_token``: routed, shared."""
+    for at in range(len(tokens)):
+        use = 0
+        while use < len(bounds) and bounds[use] < tokens[at]:
+            use += 1
+        compute_ns[at] = tokens[at] * flop_per_token[0 if routed[at] else 1] / (peak_flop_per_ns * share[use])
 
 
 class Calibrated:

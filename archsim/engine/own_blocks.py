@@ -28,6 +28,9 @@ class OwnBlocks:
             (spec, partial(import_function(spec.name), **spec.params)) for spec in specs
         ]
 
+    def __len__(self) -> int:
+        return len(self._blocks)
+
     def service_ns(self, n_bytes: np.ndarray) -> np.ndarray | float:
         """How long all blocks together hold a slice of so many bytes (int64[entry]), float64[entry]; 0.0 if there are none.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from archsim.base.kernels import inner, kernel
 from archsim.engine.gemm import gemm_model
 from archsim.engine.own_blocks import OwnBlocks
 from archsim.engine.state import (
@@ -29,6 +30,7 @@ from microarch.fabric.fabric import Fabric
 
 NO_MOVES = np.zeros((2, 0), MOVE)
 NO_ENTRIES = np.zeros(0, np.int32)
+PRECEDENCES = 4  # of entries on a die: local or not, shared or routed
 
 
 class WorkBuilder:
@@ -62,25 +64,21 @@ class WorkBuilder:
         """
         routed = len(plan.expert)
         shared_id, shared_die, shared_tokens = self._shared(origins, top_k)
-        entries = np.zeros(routed + len(shared_id), ENTRY)
-        entries["expert"][:routed], entries["expert"][routed:] = plan.expert, shared_id
-        entries["die"][:routed], entries["die"][routed:] = plan.die, shared_die
-        entries["tokens"][:routed], entries["tokens"][routed:] = plan.tokens, shared_tokens
-        entries["home"][:routed] = placement.sources(row, plan.expert, plan.die, self._fabric.hops)
-        entries["home"][routed:] = shared_die
-        entries["routed"][:routed] = 1
-        tokens = entries["tokens"]
-        slice_bytes = np.where(entries["routed"], *self._slice_bytes)
-        entries["read_bytes"] = slice_bytes + tokens.astype(np.int64) * self._carried_bytes
-        times = self.gemm.of(tokens, entries["routed"], entries["read_bytes"])
-        block_ns = self._blocks.service_ns(slice_bytes)
-        compute_ns = times.compute_ns + block_ns
-        entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
-        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns + block_ns, times.low_ns, times.high_ns
-        entries["key"] = (layer * self._ids + entries["expert"]) * SLICES
-        entries["look_here"] = self._copies | (entries["die"] == entries["home"])
+        n, dies = routed + len(shared_id), self._machine.dies
+        entries = np.zeros(n, ENTRY)
+        given = entries[:routed]
+        given["expert"], given["die"], given["tokens"] = plan.expert, plan.die, plan.tokens
+        given["home"] = placement.sources(row, plan.expert, plan.die, self._fabric.hops)
+        if n > routed:
+            shared = entries[routed:]
+            shared["expert"], shared["die"], shared["tokens"], shared["home"] = shared_id, shared_die, shared_tokens, shared_die
         moves = self._moves(plan, origins)
-        chains, first = self._issue_order(entries, memory)
+        chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, LOCAL_CP)
+        _complete(
+            entries, routed, layer * self._ids, self._slice_bytes, self._carried_bytes, self._copies, self._local_first,
+            memory.copies.present, moves, np.zeros(dies * PRECEDENCES + 1, np.int64), chains, local,
+        )
+        self._take_time(entries)
         return Work(
             entries=entries,
             cp_en=self._no_bits if cp_en is None else cp_en,
@@ -88,10 +86,18 @@ class WorkBuilder:
             moves=moves,
             move_ptr=self._move_ptr(moves),
             chains=chains,
-            local=self._local(plan.die, moves, first),
+            local=local,
             held=np.zeros(len(chains), HELD),
             notes=NO_NOTES,
         )
+
+    def _take_time(self, entries):
+        """How long the array holds a slice of each entry."""
+        times = self.gemm.of(entries["tokens"], entries["routed"], entries["read_bytes"])
+        block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes)) if self._blocks else 0.0
+        compute_ns = times.compute_ns + block_ns
+        entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
+        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns + block_ns, times.low_ns, times.high_ns
 
     def _shared(self, origins, top_k):
         """Entries of the shared experts: on every die that has tokens, for the tokens that live there."""
@@ -119,30 +125,50 @@ class WorkBuilder:
             return self._no_move_ptr
         return np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]])
 
-    def _issue_order(self, entries, memory):
-        """(chains int64[chain] by die in the order in which the Local CPs start them, first int64[die + 1])."""
-        die = entries["die"]
-        if self._local_first:
-            copied = memory.copies.present[die, entries["key"]] > 0
-            order = np.lexsort((entries["routed"], (die != entries["home"]) & ~copied, die))
-        else:
-            order = np.argsort(die, kind="stable")
-        chains = (order[:, None] * SLICES + np.arange(SLICES)).ravel()
-        first = np.searchsorted(die[order], np.arange(self._machine.dies + 1)) * SLICES
-        return chains, first
 
-    def _local(self, routed_die, moves, first):
-        """What the Local CPs know when the step begins, LOCAL_CP[die]."""
-        dies = self._machine.dies
-        local = np.zeros(dies, LOCAL_CP)
-        local["next_chain"], local["end_chain"] = first[:-1], first[1:]
-        local["routed_left"] = np.bincount(routed_die, minlength=dies) * SLICES
-        local["state"] = EXECUTE
-        if moves.size:
-            local["moves_left"] = np.bincount(moves["dst"][DISPATCH], minlength=dies)
-            local["state"][local["moves_left"] > 0] = FETCH
-        local["held"] = local["held_last"] = -1
-        return local
+@kernel
+def _complete(
+    entries, routed, first_id, slice_bytes, carried_bytes, makes_copies, local_first, present, moves, begins, chains, local
+):  # fmt: skip
+    """What follows from expert, die, tokens and home of the entries, of which the first ``routed`` are routed experts.
+
+    ``chains``: int64[chain], by die in the order in which the Local CPs start them: as the entries come, or (``local_first``) those whose
+    weights the die has before the others, shared experts first among either; ``local``: LOCAL_CP[die] when the step begins.
+    ``first_id``: of the layer's experts; ``begins``: int64[die · PRECEDENCES + 1], zero.
+    """
+    for at in range(len(entries)):
+        entry = entries[at]
+        entry.routed = at < routed
+        entry.read_bytes = slice_bytes[0 if entry.routed else 1] + entry.tokens * carried_bytes
+        entry.key = (first_id + entry.expert) * SLICES
+        entry.look_here = makes_copies or entry.die == entry.home
+        begins[_precedence(entry, local_first, present) + 1] += 1
+        local[entry.die].end_chain += SLICES
+        local[entry.die].routed_left += SLICES * entry.routed
+    for at in range(1, len(begins)):
+        begins[at] += begins[at - 1]
+    for at in range(len(entries)):
+        place = _precedence(entries[at], local_first, present)
+        for each in range(SLICES):
+            chains[begins[place] * SLICES + each] = at * SLICES + each
+        begins[place] += 1
+    for move in range(moves.shape[1]):
+        local[moves[DISPATCH, move].dst].moves_left += 1
+    ended = 0
+    for die in range(len(local)):
+        cp = local[die]
+        cp.next_chain, ended = ended, ended + cp.end_chain
+        cp.end_chain, cp.held, cp.held_last = ended, -1, -1
+        cp.state = FETCH if cp.moves_left else EXECUTE
+
+
+@inner
+def _precedence(entry, local_first, present):
+    """Entries are started in ascending order of this: by die first."""
+    if not local_first:
+        return entry.die * PRECEDENCES
+    far = entry.die != entry.home and not present[entry.die, entry.key]
+    return entry.die * PRECEDENCES + 2 * far + entry.routed
 
 
 @njit(cache=True)

@@ -1,14 +1,17 @@
 """Binary heaps of stage numbers that work exactly as Python's ``heapq`` does.
 
 Push sifts up from the end; pop puts the last element at the root, sifts it down to a leaf and then back up. There are
-three heaps:
+four heaps:
 
-* *calendar*: by ``time``, then ``tie``. With ``tie`` all zero, equal times keep the heap's own order
-  (``ties: heapq``); with ``tie`` = creation number they are served first come first served (``ties: sequence``).
-* *bookings*: the same order, for stages whose time is final: the heap holds the keys beside the stage.
-* *queue*: those who wait for a resource, by ``-priority``, then ``time``, then ``arrival``.
+* *calendar*: by ``time``, then ``tie``, of stages' records. With ``tie`` all zero, equal times keep the heap's own order;
+  with ``tie`` = creation number they are served first come first served.
+* *bookings*: by time, for stages whose time is final: the heap holds the time beside the stage. Times are held as the bits of
+  the float, which compare faster and the same, as no time is negative. Equal times keep the heap's own order (``ties: heapq``,
+  ``tie_bits`` = 0) or are served in order of creation (``ties: sequence``, ``tie_bits`` = -1).
+* *queue*: those who wait for a resource, by key (``queue_key``: priority, then time), then creation.
+* *offers*: stages of queues, in the order of bookings.
 
-Calendar and queue read keys from the stages' records when two entries are compared: the published simulator's queues
+Calendar, queue and offers read keys by stage when two entries are compared: the published simulator's queues
 depend on it (equal keys are everywhere, and the time of a waiting stage may change while it waits).
 """
 
@@ -18,26 +21,40 @@ import numpy as np
 
 from archsim.engine.state import inner
 
-BOOKING = np.dtype([("time", "f8"), ("tie", "i8"), ("stage", "i8")], align=True)
+BOOKING = np.dtype([("time_bits", "i8"), ("stage", "i8")], align=True)
+FIRST = np.int64(-(2**63))  # the sign bit
+TIME_BITS = np.int64(2**63 - 1)
 
 
 @inner
-def _booking(heap, at):
-    return heap[at].time, heap[at].tie, heap[at].stage
+def time_bits(time_ns):
+    """The bits of a time that is not negative: an integer of the same order."""
+    return np.float64(time_ns).view(np.int64)
+
+
+@inner
+def queue_key(time_ns, priority):
+    """Of a stage that waits: those of priority 1 before those of priority 0, then by time."""
+    return time_bits(time_ns) | (FIRST if priority else np.int64(0))
+
+
+@inner
+def _booking(heap, at, tie_bits):
+    return heap[at].time_bits, heap[at].stage
 
 
 @inner
 def _book(heap, at, item):
-    heap[at].time, heap[at].tie, heap[at].stage = item
+    heap[at].time_bits, heap[at].stage = item
 
 
 @inner
-def _booked_before(stages, a, b):
-    return (a[0] < b[0]) | ((a[0] == b[0]) & (a[1] < b[1]))
+def _booked_before(tie_bits, a, b):
+    return (a[0] < b[0]) | ((a[0] == b[0]) & ((a[1] & tie_bits) < (b[1] & tie_bits)))
 
 
 @inner
-def _stage(heap, at):
+def _stage(heap, at, stages):
     return heap[at]
 
 
@@ -52,46 +69,65 @@ def _sooner(stages, a, b):
 
 
 @inner
-def _served_before(stages, a, b):
-    if stages[a].priority != stages[b].priority:
-        return stages[a].priority > stages[b].priority
-    return stages[a].time < stages[b].time or (stages[a].time == stages[b].time and stages[a].arrival < stages[b].arrival)
+def _waiting(heap, at, keys):
+    return keys[heap[at]], heap[at]
+
+
+@inner
+def _wait(heap, at, item):
+    heap[at] = item[1]
+
+
+@inner
+def _served_before(keys, a, b):
+    return (a[0] < b[0]) | ((a[0] == b[0]) & (a[1] < b[1]))
+
+
+@inner
+def _offered(heap, at, order):
+    return order[0][heap[at]] & TIME_BITS, heap[at]
+
+
+@inner
+def _offered_before(order, a, b):
+    return _booked_before(order[1], a, b)
 
 
 def _heap_of(get, put, before):
-    """(push, pop) of the heap whose order is ``before(stages, a, b)`` and whose entries ``get`` reads and ``put`` writes."""
+    """(push, pop) of the heap whose order is ``before(order, a, b)`` and whose entries ``get`` reads and ``put`` writes."""
 
     @inner
-    def rise(heap, at, item, stages):
+    def rise(heap, at, item, order):
         while at > 0:
             parent = (at - 1) >> 1
-            above = get(heap, parent)
-            if not before(stages, item, above):
+            above = get(heap, parent, order)
+            if not before(order, item, above):
                 break
             put(heap, at, above)
             at = parent
         put(heap, at, item)
 
     @inner
-    def push(heap, size, item, stages):
+    def push(heap, size, item, order):
         """Add ``item`` to ``heap[> size]``. Returns the new size."""
-        rise(heap, size, item, stages)
+        rise(heap, size, item, order)
         return size + 1
 
     @inner
-    def pop(heap, size, stages):
+    def pop(heap, size, order):
         """Take the first item off. Returns (item, new size)."""
-        first, size = get(heap, 0), size - 1
-        item = get(heap, size)
+        first, size = get(heap, 0, order), size - 1
+        item = get(heap, size, order)
         at, right = 0, 2
         while right < size:
-            child = right - np.int64(before(stages, get(heap, right - 1), get(heap, right)))
-            put(heap, at, get(heap, child))
+            left_item, right_item = get(heap, right - 1, order), get(heap, right, order)
+            child = right - np.int64(before(order, left_item, right_item))
+            put(heap, at, get(heap, child, order))
             at, right = child, 2 * child + 2
         if right == size:
-            put(heap, at, get(heap, right - 1))
+            put(heap, at, get(heap, right - 1, order))
             at = right - 1
-        rise(heap, at, item, stages)
+        rise(heap, at, item, order)
         return first, size
 
     return push, pop
@@ -99,4 +135,5 @@ def _heap_of(get, put, before):
 
 bookings_push, bookings_pop = _heap_of(_booking, _book, _booked_before)
 calendar_push, calendar_pop = _heap_of(_stage, _enter, _sooner)
-queue_push, queue_pop = _heap_of(_stage, _enter, _served_before)
+queue_push, queue_pop = _heap_of(_waiting, _wait, _served_before)
+offers_push, offers_pop = _heap_of(_offered, _wait, _offered_before)

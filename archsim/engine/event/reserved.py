@@ -18,12 +18,15 @@ import numpy as np
 
 from archsim.engine.event.heaps import (
     BOOKING,
+    TIME_BITS,
     bookings_pop,
     bookings_push,
-    calendar_pop,
-    calendar_push,
+    offers_pop,
+    offers_push,
+    queue_key,
     queue_pop,
     queue_push,
+    time_bits,
 )
 from archsim.engine.event.steplog import step_log
 from archsim.engine.state import (
@@ -45,6 +48,7 @@ from archsim.engine.state import (
     inner,
     kernel,
     move_of,
+    outer,
 )
 from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN, UNIT
@@ -58,7 +62,7 @@ LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COP
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
 NOBODY = np.int64(-1)
-STAGES, WAITING, BOOKED = 0, 1, 2  # counters: stages created, that have waited, in the calendar
+STAGES, BOOKED = 0, 1  # counters: stages created, in the calendar
 STAGES_PER_CHAIN = 11  # the longest walk through the request table, spawned stages included
 STAGES_PER_MOVE = 4
 WAITS_PER_CHAIN = 3  # stages of a chain that may stand in one resource's queue, stale entries included
@@ -72,8 +76,6 @@ STAGE = np.dtype(
         ("group", "i8"),  # its resources: group_resources[group_ptr[g]:group_ptr[g + 1]]
         ("parent", "i8"),  # stage that created it, -1 at the start of a step
         ("cause", "i8"),  # stage that it had to wait for: its parent, or the last user of a resource
-        ("arrival", "i8"),  # order in which waiting stages came
-        ("tie", "i8"),  # 0 (ties: heapq) or creation number (ties: sequence)
         ("kind", "i8"),  # microarch.blocks.request.State
         ("event", "i8"),  # microarch.blocks.request.Event that ended it, set when processed
         ("priority", "i8"),  # 1 where the expert's home is another die (published simulator)
@@ -89,11 +91,12 @@ class Pool(NamedTuple):
     """Stages of the step and the queues they wait in."""
 
     stages: np.ndarray  # STAGE[stage]
+    keys: np.ndarray  # int64[stage]: archsim.engine.event.heaps.queue_key
     claims: np.ndarray  # CLAIM[resource]
     queue: np.ndarray  # int64[resource, waiting]: heaps of the stages that wait
     calendar: np.ndarray  # BOOKING[stage]: heap of admitted stages
     offers: np.ndarray  # int64[resource]: heap of the stages that are offered something
-    count: np.ndarray  # int64[3]
+    count: np.ndarray  # int64[2]
 
 
 class Run(NamedTuple):
@@ -104,24 +107,52 @@ class Run(NamedTuple):
     memory: Memory
     tally: Tally
     pool: Pool
-    total_order: bool  # ties: sequence
+    tie_bits: int  # of stages that are compared where times are equal: 0 (ties: heapq) or -1 (ties: sequence)
 
 
 def new_pool(resources: int, stages: int, waiting: int) -> Pool:
     """An empty pool for ``stages`` stages of which at most ``waiting`` wait for one resource."""
     return Pool(
         stages=np.zeros(stages, STAGE),
+        keys=np.zeros(stages, np.int64),
         claims=np.zeros(resources, CLAIM),
         queue=np.zeros((resources, waiting), np.int64),
         calendar=np.zeros(stages, BOOKING),
         offers=np.zeros(resources + 1, np.int64),
-        count=np.zeros(3, np.int64),
+        count=np.zeros(2, np.int64),
     )
 
 
 @inner
+def _book(s, stage, start):
+    booking = time_bits(start), stage
+    s.pool.count[BOOKED] = bookings_push(s.pool.calendar, s.pool.count[BOOKED], booking, s.tie_bits)
+
+
+@inner
+def _is_unit(s, group):
+    """Whether the group is a unit of a die: the one resource of its number, which no other group contains."""
+    return group < UNITS * s.machine.dies
+
+
+@inner
+def _admit_at(s, stage, r):
+    """Claim a unit; the stage starts when it falls free."""
+    row, claim = s.pool.stages[stage], s.pool.claims[r]
+    claim.claimed = 1
+    if claim.free_at > row.time:
+        s.tally.resources[r].wait_ns += claim.free_at - row.time
+        row.time, row.cause = claim.free_at, claim.last_user
+    else:
+        row.cause = row.parent
+    row.admitted = 1
+    s.pool.keys[stage] = queue_key(row.time, row.priority)
+    _book(s, stage, row.time)
+
+
+@inner
 def _admit(s, stage):
-    """Claim the resources; the stage starts when the last of them falls free."""
+    """Claim the resources of a route; the stage starts when the last of them falls free."""
     row, claims = s.pool.stages[stage], s.pool.claims
     start, cause, binding = row.time, row.parent, NOBODY
     for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
@@ -132,8 +163,8 @@ def _admit(s, stage):
     if binding >= 0:
         s.tally.resources[binding].wait_ns += start - row.time
     row.time, row.cause, row.admitted = start, cause, 1
-    booking = start, row.tie, stage
-    s.pool.count[BOOKED] = bookings_push(s.pool.calendar, s.pool.count[BOOKED], booking, s.pool.stages)
+    s.pool.keys[stage] = queue_key(start, row.priority)
+    _book(s, stage, start)
 
 
 @inner
@@ -145,6 +176,13 @@ def _any_claimed(s, group):
 
 
 @inner
+def _wait(s, stage, r):
+    """Queue a stage at a resource."""
+    waiting, claim = (s.pool.keys[stage], stage), s.pool.claims[r]
+    claim.queued = queue_push(s.pool.queue[r], claim.queued, waiting, s.pool.keys)
+
+
+@inner
 def _create(s, kind, item, group, earliest, floor, parent, priority):
     """A new stage: admitted if none of its resources is claimed, else queued at each."""
     stage = s.pool.count[STAGES]
@@ -152,32 +190,79 @@ def _create(s, kind, item, group, earliest, floor, parent, priority):
     row = s.pool.stages[stage]
     row.kind, row.item, row.group, row.parent = kind, item, group, parent
     row.time, row.floor, row.priority, row.admitted = earliest, floor, priority, 0
-    row.tie = stage if s.total_order else 0
-    if not _any_claimed(s, group):
+    if kind == DONE:
+        row.cause = parent
+        _book(s, stage, earliest)
+    elif _is_unit(s, group):
+        if s.pool.claims[group].claimed:
+            s.pool.keys[stage] = queue_key(earliest, priority)
+            _wait(s, stage, group)
+        else:
+            _admit_at(s, stage, group)
+    elif _any_claimed(s, group):
+        s.pool.keys[stage] = queue_key(earliest, priority)
+        for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
+            _wait(s, stage, s.machine.group_resources[i])
+    else:
         _admit(s, stage)
-        return
-    row.arrival = s.pool.count[WAITING]
-    s.pool.count[WAITING] += 1
-    for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
-        r = s.machine.group_resources[i]
-        s.pool.claims[r].queued = queue_push(s.pool.queue[r], s.pool.claims[r].queued, stage, s.pool.stages)
 
 
 @inner
-def _offer(s, group):
-    """Offer what was given up to those who wait."""
-    stages, offered = s.pool.stages, np.int64(0)
+def _first_waiting(s, r):
+    """Who is next in a queue, or NOBODY; those who were admitted leave when they are found at its head."""
+    queue, claim = s.pool.queue[r], s.pool.claims[r]
+    while claim.queued > 0 and s.pool.stages[queue[0]].admitted:
+        _, claim.queued = queue_pop(queue, claim.queued, s.pool.keys)
+    return queue[0] if claim.queued > 0 else NOBODY
+
+
+@inner
+def _may_begin(s, stage):
+    return not s.pool.stages[stage].admitted and not _any_claimed(s, s.pool.stages[stage].group)
+
+
+@inner
+def _offer_links(s, group):
+    """Offer the links of a route to those who wait.
+
+    Offering claims and never frees: who cannot begin now cannot either when its turn comes. So only if several could begin does
+    their order matter, and then it is that of a heap of all to whom something is offered.
+    """
+    offers, offered, only, several = s.pool.offers, np.int64(0), NOBODY, False
     for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
-        r = s.machine.group_resources[i]
-        queue, claim = s.pool.queue[r], s.pool.claims[r]
-        while claim.queued > 0 and stages[queue[0]].admitted:
-            _, claim.queued = queue_pop(queue, claim.queued, stages)
-        if claim.queued > 0:
-            offered = calendar_push(s.pool.offers, offered, queue[0], stages)
+        stage = _first_waiting(s, s.machine.group_resources[i])
+        if stage >= 0:
+            offers[offered] = stage
+            offered += 1
+            if stage != only and _may_begin(s, stage):
+                several |= only >= 0
+                only = stage
+    if several:
+        _offer_in_order(s, offered)
+    elif only >= 0:
+        _admit(s, only)
+
+
+@outer
+def _offer_in_order(s, offered):
+    """Those of the pool's first ``offered`` offers who can begin do, as they come from a heap of all."""
+    offers, order = s.pool.offers, (s.pool.keys, s.tie_bits)
+    for size in range(offered):
+        stage = offers[size]
+        offers_push(offers, size, (s.pool.keys[stage] & TIME_BITS, stage), order)
     while offered > 0:
-        stage, offered = calendar_pop(s.pool.offers, offered, stages)
-        if not stages[stage].admitted and not _any_claimed(s, stages[stage].group):
+        (_, stage), offered = offers_pop(offers, offered, order)
+        if _may_begin(s, stage):
             _admit(s, stage)
+
+
+@inner
+def _give_up(s, stage, r, duration, n_bytes):
+    """A processed stage leaves a resource, which falls free at its end."""
+    claim, resource = s.pool.claims[r], s.tally.resources[r]
+    claim.free_at, claim.claimed, claim.last_user = s.pool.stages[stage].end, 0, stage
+    resource.busy_ns += duration
+    resource.bytes += n_bytes
 
 
 @inner
@@ -367,13 +452,15 @@ def _process(s, stage):
     event, duration, n_bytes = _serve_move(s, row) if row.kind >= ACT_READ else _serve_slice(s, row)
     row.end, row.event = row.time + duration, event
     _follow(s, stage, event, row.end)
+    if _is_unit(s, row.group):
+        _give_up(s, stage, row.group, duration, n_bytes)
+        waiting = _first_waiting(s, row.group)
+        if waiting >= 0:
+            _admit_at(s, waiting, row.group)
+        return
     for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
-        r = s.machine.group_resources[i]
-        claim, resource = s.pool.claims[r], s.tally.resources[r]
-        claim.free_at, claim.claimed, claim.last_user = row.end, 0, stage
-        resource.busy_ns += duration
-        resource.bytes += n_bytes
-    _offer(s, row.group)
+        _give_up(s, stage, s.machine.group_resources[i], duration, n_bytes)
+    _offer_links(s, row.group)
 
 
 @inner
@@ -418,8 +505,8 @@ def run_step(s, begin_ns):
     _start_all(s, begin_ns)
     end, last = begin_ns, NOBODY
     while s.pool.count[BOOKED] > 0:
-        booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.pool.stages)
-        stage = booking[2]
+        booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.tie_bits)
+        stage = booking[1]
         _process(s, stage)
         if s.pool.stages[stage].end > end:
             end, last = s.pool.stages[stage].end, stage
@@ -434,7 +521,7 @@ class ReservedKernel:
 
     def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
-        self._total_order = assumptions.ties == "sequence"
+        self._tie_bits = -1 if assumptions.ties == "sequence" else 0
         self.pool = new_pool(machine.resources, 0, 0)
 
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
@@ -448,7 +535,7 @@ class ReservedKernel:
                 WAITS_PER_CHAIN * room[0] + room[1],
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
-        end_ns = run_step(Run(self._machine, work, memory, tally, self.pool, self._total_order), begin_ns)
+        end_ns = run_step(Run(self._machine, work, memory, tally, self.pool, self._tie_bits), begin_ns)
         work.notes["time_ns"] -= begin_ns
         return end_ns
 

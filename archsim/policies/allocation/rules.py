@@ -80,11 +80,28 @@ class Plan(NamedTuple):
 
 def first_seen(step: StepView, offset: int = 7) -> Plan:
     """The i-th expert to appear goes to die (i + offset) mod D, with all of its tokens."""
-    order = step.first_seen[step.first_seen >= 0].astype(np.int32)
-    die = ((np.arange(len(order)) + offset) % len(step.hops)).astype(np.int32)
-    by_expert = np.argsort(order, kind="stable")
-    expert = order[by_expert]
-    return Plan(expert, die[by_expert], step.tokens[expert].astype(np.int32), NO_EFFORT._replace(global_demand=True))
+    experts = len(step.tokens)
+    rank, (expert, die, tokens) = np.full(experts, -1, np.int64), np.empty((3, experts), np.int32)
+    n = _deal(step.first_seen, step.tokens, offset, len(step.hops), rank, expert, die, tokens)
+    return Plan(expert[:n], die[:n], tokens[:n], _DEALT)
+
+
+_DEALT = NO_EFFORT._replace(global_demand=True)
+
+
+@kernel
+def _deal(first_seen, wanted, offset, dies, rank, expert, die, tokens):
+    """Entries of `first_seen`, in order of expert; returns how many. ``rank``: int64[expert], -1."""
+    for at in range(len(first_seen)):
+        if first_seen[at] < 0:
+            break
+        rank[first_seen[at]] = at
+    n = 0
+    for each in range(len(rank)):
+        if rank[each] >= 0:
+            expert[n], die[n], tokens[n] = each, (rank[each] + offset) % dies, wanted[each]
+            n += 1
+    return n
 
 
 def home(step: StepView) -> Plan:
