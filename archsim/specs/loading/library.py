@@ -1,4 +1,4 @@
-"""Loading experiments, systems, models and assumption sets by name or path."""
+"""Loads experiments, systems, models and assumption sets by name or path."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,14 +21,14 @@ from archsim.specs.text.fields import Spec
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import Place, Tree, read_yaml
 
-# The file of a report that holds its experiment, and what it records beside that; read by whoever wrote it, skipped here.
+# The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
-    """The experiment in a YAML file (or in the manifest of a report), after ``key.path=value`` overrides.
+    """The experiment in a YAML file (or in a report's manifest), after ``key.path=value`` overrides.
 
-    Raises SpecError; its message has one line for every problem.
+    Raises SpecError with one line per problem.
     """
     return _read(path, overrides).experiment
 
@@ -46,16 +46,21 @@ def load_planned(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentS
 
 
 def load_exploration(path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepPlan, ExploreSpec]:
-    """The experiment in a file with its ``sweep:`` and its ``explore:``. Raises SpecError, also if it lacks one of them."""
+    """The experiment in a file with its ``sweep:`` and its ``explore:``. Raises SpecError, also if either is missing.
+    """
     read = _read(path, overrides)
     if read.sweep is None or read.explore is None:
-        missing = f"{SWEEP_KEY}:, which says what may vary" if read.sweep is None else f"{EXPLORE_KEY}: {{objectives: [throughput, cost]}}, or others"
+        missing = (
+            f"{SWEEP_KEY}:, which lists what may vary"
+            if read.sweep is None
+            else f"{EXPLORE_KEY}: {{objectives: [throughput, cost]}}, or others"
+        )
         raise SpecError(f"{path}: an exploration needs {missing}")
     return read.plan(path), read.explore
 
 
 class _Read(NamedTuple):
-    """An experiment's file: its tree without sweep and exploration, references expanded, and what it says."""
+    """An experiment file: its tree without sweep and exploration, with references expanded, and the two."""
 
     tree: Tree
     sweep: SweepSpec | None
@@ -67,9 +72,9 @@ class _Read(NamedTuple):
 
 
 def _read(path: str | Path, overrides: Sequence[str]) -> _Read:
-    """Raises SpecError, of all references and keys together.
+    """Raises SpecError that covers all references and keys.
 
-    What an axis gives as a whole (systems, models, policies, batches), the experiment need not; it has the first value then.
+    A list that an axis gives as a whole (systems, models, policies, batches) may be missing; its first value stands in.
     """
     tree = read_yaml(path)
     refuse_other_kinds(path, tree.data)
@@ -87,7 +92,7 @@ def _read(path: str | Path, overrides: Sequence[str]) -> _Read:
 
 
 def _refuse_short_paths(overrides: Sequence[str]) -> None:
-    """Raises SpecError for an override whose path begins as that of an axis may, and not with a key of an experiment."""
+    """Raise SpecError for an override whose path begins like that of an axis, not with a key of an experiment."""
     for text in overrides:
         path = text.partition("=")[0].strip()
         if path.split(".")[0] in EXPERIMENT_KEYS:
@@ -95,9 +100,11 @@ def _refuse_short_paths(overrides: Sequence[str]) -> None:
         try:
             root, *rest = canonical(path)
         except ValueError:
-            continue  # told where the tree is validated
+            continue  # reported when the tree is validated
         begin = f"{PLURAL[root]}.0" if root in PLURAL and root != "assumptions" else root
-        raise SpecError(f"--set {text}: an experiment has no key {path.split('.')[0]!r}; did you mean {'.'.join([begin, *rest])!r}?")
+        raise SpecError(
+            f"--set {text}: an experiment has no key {path.split('.')[0]!r}; did you mean {'.'.join([begin, *rest])!r}?"
+        )
 
 
 def _stand_in(tree: Tree, axis: Axis) -> None:
@@ -109,26 +116,28 @@ def _stand_in(tree: Tree, axis: Axis) -> None:
 
 
 def load_system(name: str) -> SystemSpec:
-    """A system by name or path, as in an experiment's ``systems``. Raises SpecError."""
+    """Load a system by name or path, as in an experiment's ``systems``. Raises SpecError."""
     tree = _reference("systems", name)
     return validate(SystemSpec, tree, ("systems", 0))
 
 
 def load_model(name: str) -> ModelSpec:
-    """A model by name or path, as in an experiment's ``models``. Raises SpecError."""
+    """Load a model by name or path, as in an experiment's ``models``. Raises SpecError."""
     tree = _reference("models", name)
     return validate(ModelSpec, tree, ("models", 0))
 
 
 def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> AssumptionsSpec:
-    """A named assumption set with some fields changed. Raises SpecError."""
+    """Load a named assumption set with some fields changed. Raises SpecError."""
     tree = Tree({"assumptions": [{"set": name, **changes}]}, {(): Place("assumptions")})
     References(tree, None).expand_all()
     return validate(AssumptionsSpec, tree, ("assumptions", 0))
 
 
 def check_file(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
-    """The spec in a file: an experiment, or what its keys tell it to be, of ``archsim.specs.loading.file_kinds.SPECS``. Raises SpecError."""
+    """Load the spec in a file: an experiment, or the kind of ``archsim.specs.loading.file_kinds.SPECS`` that its keys
+    indicate. Raises SpecError.
+    """
     tree = read_yaml(path)
     kind = SPECS.get(kind_of(tree.data), ExperimentSpec)
     if kind is ExperimentSpec:
