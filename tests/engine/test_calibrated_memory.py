@@ -68,7 +68,7 @@ def test_plain_links_do_not_depend_on_slices():
 
 
 @pytest.mark.parametrize(("kind", "name", "problem"), [
-    (HbmSpec, "b200", "'b200' has no measurements of HBM"),
+    (HbmSpec, "b200", "'b200' has no HBM measurements"),
     (D2DSpec, "b200", "'b200' has measurements of copies between GPUs, but none other than XLA's"),
     (D2DSpec, "h800", r"'h800' has no measurements of copies between GPUs \(p2p.csv\)"),
     (D2DSpec, "h10", "unknown calibration 'h10'; did you mean 'h100'"),

@@ -1,8 +1,8 @@
-"""Formats of token-level routing: one row each, read alike by ``open_trace`` and by imports.
+"""Formats of token-level routing: one row each, shared by ``open_trace`` and imports.
 
-A user's own format is a function ``package.module:function`` (``workload.reader`` of an experiment, ``--reader`` of an import):
-``(path: pathlib.Path, model: ModelSpec) -> iterable of (experts, prompt_tokens)``, one pair a request; ``experts``: integers
-[token, MoE layer, rank], prompt first, ``prompt_tokens``: how many of the tokens are the prompt's.
+A user's own format is a function ``package.module:function`` (``workload.reader`` of an experiment, ``--reader`` of
+an import): ``(path: pathlib.Path, model: ModelSpec) -> iterable of (experts, prompt_tokens)``, one pair per request;
+``experts``: integers [token, MoE layer, rank], prompt first; ``prompt_tokens``: number of prompt tokens.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from archsim.workload.trace import Trace
 class Format:
     """One layout of token-level routing.
 
-    ``matches``: whether a path looks like it. ``model_name``: the model that a source names, or ''. ``items``: its requests,
-    still to be read; both raise TraceError.
+    ``matches``: whether a path looks like it. ``model_name``: the model that a source names, or ''. ``items``: its
+    requests, still to be read; both raise TraceError.
     """
 
     name: str
@@ -61,7 +61,7 @@ def format_of(path: Path, reader: str | None = None) -> Format:
     if found is None:
         raise TraceError(
             f"{path}: unknown format; expected a directory or archive ({', '.join(ARCHIVES)}) of requests, or .json, .jsonl or .npz"
-            " (or name a reader of your own: package.module:function)"
+            " (or name your own reader: package.module:function)"
         )
     return found
 
@@ -85,11 +85,11 @@ def _own_items(reader: str, function: Callable[..., Iterable[Any]], path: Path, 
         yield Item(where, "", path.stem, number, experts.nbytes, partial(_own_rows, where, experts, prompt_tokens))
         number += 1
     if number == 0:
-        raise TraceError(f"{path}: {reader} gives no request")
+        raise TraceError(f"{path}: {reader} yields no requests")
 
 
 def _called(reader: str, path: Path, function: Callable[..., Iterable[Any]], model: ModelSpec) -> Iterator[Any]:
-    """What a user's function yields; where it raises, what and where."""
+    """What a user's function yields; an exception becomes a TraceError with its type and place."""
     try:
         yield from function(path, model)
     except ArchsimError:
@@ -105,7 +105,7 @@ def _own_rows(where: str, experts: np.ndarray, prompt_tokens: Any, model: ModelS
 
 
 def assembled(items: Iterable[Item], model: ModelSpec, name: str, source: str) -> Trace:
-    """A trace of all requests, in their order. Raises TraceError for the first that is malformed."""
+    """A trace of all requests, in order. Raises TraceError for the first malformed one."""
     experts, iterations, subjects = [], [], []
     layer_ids: np.ndarray | None = None
     for item in items:
