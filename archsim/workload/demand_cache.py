@@ -61,7 +61,9 @@ def _plain(member: np.ndarray) -> Any:
 
 def _save(file: Path, demand: Demand) -> None:
     """Store a demand, if the folder is writable."""
-    known = {field.name: np.asarray(value) for field in fields(demand) if (value := getattr(demand, field.name)) is not None}
+    known = {
+        field.name: np.asarray(value) for field in fields(demand) if (value := getattr(demand, field.name)) is not None
+    }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with drafted(file) as draft, draft.open("wb") as stream:

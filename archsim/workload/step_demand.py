@@ -10,7 +10,9 @@ import numpy as np
 class Predicted(NamedTuple):
     """What a predictor expects in a step. ``took_ns``: time of the prediction on this host."""
 
-    rows: np.ndarray  # uint8[expert, ceil(E/8)], little-endian bitset: bit j of row i is set where j is expected to follow i
+    rows: (
+        np.ndarray
+    )  # uint8[expert, ceil(E/8)], little-endian bitset: bit j of row i is set where j is expected to follow i
     took_ns: float = 0.0
 
 

@@ -1,4 +1,6 @@
-"""Files of calibrations: found beside the experiment or system that names them, and part of a run's key by what is in them."""
+"""Files of calibrations: found beside the experiment or system that names them, and part of a run's key by what is in
+them.
+"""
 
 import shutil
 

@@ -44,7 +44,12 @@ def grouped(items):
 
 
 def request_rows(
-    where: str, model: ModelSpec, experts: np.ndarray, prompt_tokens: Any, layers: np.ndarray, layer_ids: np.ndarray | None
+    where: str,
+    model: ModelSpec,
+    experts: np.ndarray,
+    prompt_tokens: Any,
+    layers: np.ndarray,
+    layer_ids: np.ndarray | None,
 ) -> RequestRows:
     """One request, checked. experts: integers [token, layer, rank], prompt first; layers: int32[layer], their layer
     ids.
@@ -53,9 +58,13 @@ def request_rows(
     """
     checks.check_layers(where, model, layers)
     if layer_ids is not None and not np.array_equal(layers, layer_ids):
-        raise TraceError(f"{where}: has layers {layers.tolist()}; expected {layer_ids.tolist()}, as in the request before it")
+        raise TraceError(
+            f"{where}: has layers {layers.tolist()}; expected {layer_ids.tolist()}, as in the request before it"
+        )
     if experts.dtype.kind not in "iu" or experts.ndim != 3:
-        raise TraceError(f"{where}: experts are {experts.dtype} of shape {list(experts.shape)}; expected integers [token, layer, rank]")
+        raise TraceError(
+            f"{where}: experts are {experts.dtype} of shape {list(experts.shape)}; expected integers [token, layer, rank]"
+        )
     if experts.shape[1:] != (len(layers), model.top_k):
         raise TraceError(
             f"{where}: experts have shape {list(experts.shape)}; expected [tokens, {len(layers)} layers, top_k = {model.top_k}]"

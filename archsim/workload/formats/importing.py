@@ -77,7 +77,9 @@ def import_sources(
         if not source.exists():
             raise TraceError(f"{source}: no such file or directory")
     formats = _formats(sources, reader)
-    names = [each.model_name(source) if each else loads_name(source) for source, each in zip(sources, formats, strict=True)]
+    names = [
+        each.model_name(source) if each else loads_name(source) for source, each in zip(sources, formats, strict=True)
+    ]
     model = model or _known_model(sources[0], names[0])
     for source, name in zip(sources, names, strict=True):
         checks.check_name(str(source), model, name)
@@ -103,7 +105,9 @@ def _formats(sources: Sequence[Path], reader: str | None) -> list[Format | None]
     loads = [source.is_file() and not source.name.endswith(ARCHIVES) and holds_loads(source) for source in sources]
     formats = [None if each else format_of(source) for source, each in zip(sources, loads, strict=True)]
     if len(set(loads)) > 1:
-        raise TraceError(f"{sources[loads.index(True)]}: holds expert loads, others hold tokens; import them separately")
+        raise TraceError(
+            f"{sources[loads.index(True)]}: holds expert loads, others hold tokens; import them separately"
+        )
     return formats
 
 
@@ -133,16 +137,26 @@ def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watc
 
 
 def _import_tokens(
-    sources: list[tuple[Path, Format]], out: Path, model: ModelSpec, name: str, jobs: int, on_error: str, watcher: Watcher
+    sources: list[tuple[Path, Format]],
+    out: Path,
+    model: ModelSpec,
+    name: str,
+    jobs: int,
+    on_error: str,
+    watcher: Watcher,
 ) -> Report:
     for source, _ in sources:
         if passed := sum(1 for _ in source.rglob("*.npz")) if source.is_dir() else 0:
-            watcher.problem(f"{source}: {passed} .npz {'file' if passed == 1 else 'files'}; only .json requests are read from a directory; name the others individually")
+            watcher.problem(
+                f"{source}: {passed} .npz {'file' if passed == 1 else 'files'}; only .json requests are read from a directory; name the others individually"
+            )
     drafts = out / DRAFTS
     drafts.mkdir(exist_ok=True)
     report, entries = Report(), []
     problems = report.problems
-    items = chain.from_iterable(_guarded(each.items(source, model), on_error, problems, watcher) for source, each in sources)
+    items = chain.from_iterable(
+        _guarded(each.items(source, model), on_error, problems, watcher) for source, each in sources
+    )
     batches = grouped(items)
     layer_ids = None
 

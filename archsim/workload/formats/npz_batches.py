@@ -37,6 +37,8 @@ def npz_items(path: Path, model: ModelSpec) -> Iterator[Item]:
 
 def _rows(trace: Trace, path: Path, r: int, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
     if layer_ids is not None and not np.array_equal(layer_ids, trace.layer_ids):
-        raise TraceError(f"{path}: has layers {trace.layer_ids.tolist()}; expected {layer_ids.tolist()}, as in the request before it")
+        raise TraceError(
+            f"{path}: has layers {trace.layer_ids.tolist()}; expected {layer_ids.tolist()}, as in the request before it"
+        )
     rows = slice(trace.request_offsets[r], trace.request_offsets[r + 1])
     return RequestRows(trace.experts[rows], trace.iteration[rows], trace.layer_ids)

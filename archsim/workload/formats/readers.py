@@ -38,7 +38,9 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
     if is_store(location):
         return open_stored(location, model, str(path))
     if (location / DRAFTS).is_dir():
-        raise TraceError(f"{location}: an import that was interrupted; repeat the same `archsim trace import` to resume it")
+        raise TraceError(
+            f"{location}: an import that was interrupted; repeat the same `archsim trace import` to resume it"
+        )
     if reader is not None:
         return _assembled(location, model, str(path), reader)  # never cached: the cache cannot see changes in user code
     read, files = _reader_of(location)

@@ -47,7 +47,12 @@ def _is_tree(path: Path) -> bool:
 
 FORMATS = (
     Format("JSON tree", _is_tree, tree_name, lambda path, model: tree_items(path)),
-    Format("archive of a JSON tree", lambda path: path.name.endswith(ARCHIVES), archive_name, lambda path, model: archive_items(path)),
+    Format(
+        "archive of a JSON tree",
+        lambda path: path.name.endswith(ARCHIVES),
+        archive_name,
+        lambda path, model: archive_items(path),
+    ),
     Format("npz", lambda path: path.suffix == ".npz", npz_name, npz_items),
     Format("JSON lines", lambda path: path.suffix == ".jsonl", jsonl_name, lambda path, model: jsonl_items(path)),
 )
@@ -96,10 +101,14 @@ def _called(reader: str, path: Path, function: Callable[..., Iterable[Any]], mod
         raise
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        raise TraceError(f"{path}: {reader}: {type(error).__name__}: {error} ({place.filename}:{place.lineno})") from error
+        raise TraceError(
+            f"{path}: {reader}: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+        ) from error
 
 
-def _own_rows(where: str, experts: np.ndarray, prompt_tokens: Any, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
+def _own_rows(
+    where: str, experts: np.ndarray, prompt_tokens: Any, model: ModelSpec, layer_ids: np.ndarray | None
+) -> RequestRows:
     layers = np.array(model.moe_layer_ids, np.int32)
     return request_rows(where, model, experts, prompt_tokens, layers, layer_ids)
 

@@ -66,7 +66,9 @@ class GenerativeTraffic:
         share = dict(mix) if mix else dict(zip(model.task_names, model.task_share.tolist(), strict=True))
         self.tasks = tuple(share)
         self.lengths = model_lengths(model, requests, seed) if lengths is None else np.asarray(lengths, np.int64)
-        drawn = _pick(np.array(list(share.values())), _uniform(seed, 1, requests)) if request_task is None else request_task
+        drawn = (
+            _pick(np.array(list(share.values())), _uniform(seed, 1, requests)) if request_task is None else request_task
+        )
         self.request_task = np.asarray(drawn, np.int64)
         self._strata = _strata(self.request_task)
         self._tables, self._taste_ends = _tables(model, self.tasks)
