@@ -1,9 +1,9 @@
-"""Digests of the sources that decide numbers, and of those that are compiled; numba's cache is named by the latter.
+"""Digests of the sources that affect numbers, and of the compiled sources; the latter names numba's cache folder.
 
-What a source file may change is declared by rooms. A test holds the declarations against the graph of imports.
+What a source file may change is declared per room. A test checks the declarations against the import graph.
 
-numba finds out when the file of a compiled function changes, but not when a function that was inlined into it does, or a constant,
-in another file. So machine code is kept in a folder named by the digest of all sources that hold any, and is never stale.
+numba notices when the file of a compiled function changes, but not when an inlined function or a constant in another
+file does. So machine code is stored in a folder named by the digest of all compiled sources, and is never stale.
 """
 
 import hashlib
@@ -15,33 +15,34 @@ from functools import lru_cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# What decides numbers: rooms and files, relative to the checkout. A kept run is a result of these.
+# What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
-    "archsim/base/kernels.py", "archsim/base/threads.py", "archsim/specs", "archsim/workload", "archsim/policies", "archsim/engine",
-    "archsim/runs/run.py", "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/measure.py", "archsim/runs/measure_units.py",
-    "archsim/runs/economics.py", "calibration/laws", "microarch/blocks", "microarch/fabric", "microarch/silicon",
+    "archsim/base/kernels.py", "archsim/base/threads.py", "archsim/specs", "archsim/workload", "archsim/policies",
+    "archsim/engine", "archsim/runs/run.py", "archsim/runs/simulator.py", "archsim/runs/columns.py",
+    "archsim/runs/measure.py", "archsim/runs/measure_units.py", "archsim/runs/economics.py", "calibration/laws",
+    "microarch/blocks", "microarch/fabric", "microarch/silicon",
 )  # fmt: skip
-# What simulating a run imports as well, and cannot change a number: messages, files, this module, how many threads there are.
+# Also imported by a run, but unable to change a number: messages, files, this module, the number of threads.
 INERT = (
-    "archsim/base/code_digest.py", "archsim/base/cores.py", "archsim/base/errors.py", "archsim/base/files.py", "archsim/base/nearest.py",
-    "archsim/base/tables.py", "archsim/runs/results.py",
+    "archsim/base/code_digest.py", "archsim/base/cores.py", "archsim/base/errors.py", "archsim/base/files.py",
+    "archsim/base/nearest.py", "archsim/base/tables.py", "archsim/runs/results.py",
 )  # fmt: skip
-# What holds compiled functions, and constants that are compiled into them.
+# Sources of compiled functions, and of constants compiled into them.
 COMPILED = (
-    "archsim/base/kernels.py", "archsim/specs/model.py", "archsim/workload", "archsim/policies", "archsim/engine", "calibration/laws",
-    "microarch/blocks", "microarch/fabric",
+    "archsim/base/kernels.py", "archsim/specs/model.py", "archsim/workload", "archsim/policies", "archsim/engine",
+    "calibration/laws", "microarch/blocks", "microarch/fabric",
 )  # fmt: skip
 _KEPT_S = 7 * 24 * 3600.0
 
 
 @lru_cache(maxsize=1)
 def numbers_digest() -> str:
-    """12 hex digits that change with any source file that a result may depend on."""
+    """12 hex digits that change with every source file on which a result may depend."""
     return digest_of(_PACKAGE.parent, DECIDING)
 
 
 def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
-    """12 hex digits of the names and the content of all Python files in ``rooms``: folders, or files."""
+    """12 hex digits from the names and contents of all Python files in ``rooms`` (folders or files)."""
     digest = hashlib.sha256()
     for room in rooms:
         for file in [checkout / room] if room.endswith(".py") else sorted((checkout / room).rglob("*.py")):
@@ -51,9 +52,10 @@ def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
 
 
 def keep_machine_code() -> None:
-    """Set ``NUMBA_CACHE_DIR``, unless the user has: in the checkout, or in the environment archsim is installed in.
+    """Set ``NUMBA_CACHE_DIR`` unless the user has: to a folder in the checkout, or in the environment where archsim
+    is installed.
 
-    Has an effect before numba is imported only. Where the folder cannot be made, numba chooses one itself.
+    Only takes effect before numba is imported. If the folder cannot be created, numba chooses one itself.
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
@@ -71,13 +73,13 @@ def keep_machine_code() -> None:
 
 
 def nothing_compiled() -> bool:
-    """Whether the folder of machine code is known and holds none: what is run first is compiled first."""
+    """Whether the folder of machine code is known and empty, so that the first run has to compile."""
     folder = os.environ.get("NUMBA_CACHE_DIR")
     return folder is not None and next(Path(folder).rglob("*.nbi"), None) is None
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove machine code of other sources that nobody has used for a week."""
+    """Remove machine code of other source versions that has not been used for a week."""
     for other in folder.iterdir():
         if time.time() - other.stat().st_mtime > _KEPT_S:
             shutil.rmtree(other, ignore_errors=True)

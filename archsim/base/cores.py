@@ -1,10 +1,10 @@
-"""How much of the machine is ours."""
+"""How much of this machine the process may use."""
 
 import os
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

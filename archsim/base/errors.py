@@ -1,12 +1,12 @@
-"""What archsim raises when the input, not the program, is at fault.
+"""Errors raised when the input, not the program, is at fault.
 
-Every message says where (file, line, key or request), what was found, what was expected and, where there is one,
+Every message says where (file, line, key or request), what was found, what was expected and, if there is one,
 the nearest valid name. The command line prints the message alone; a traceback always means a defect in archsim.
 """
 
 
 class ArchsimError(Exception):
-    """Base of all errors that a user can mend."""
+    """Base class of all errors that a user can fix."""
 
 
 class SpecError(ArchsimError):

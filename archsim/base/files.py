@@ -1,4 +1,4 @@
-"""Files that are either complete or not there."""
+"""Files that are either complete or absent."""
 
 import os
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ DRAFT_SUFFIX = ".draft"
 
 @contextmanager
 def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
-    """Where to write what is to become ``path``; it gets its name when the block ends without an error.
+    """A temporary path to write to; it is renamed to ``path`` when the block ends without an error.
 
-    durable: the content is on the disk before the name is.
+    durable: sync the content to disk before the rename.
     """
     draft = path.with_name(f".{path.name}{DRAFT_SUFFIX}")
     try:
@@ -28,18 +28,18 @@ def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, durable: bool = False) -> None:
-    """Write UTF-8 text with line feeds as they are; the file is replaced as a whole."""
+    """Write UTF-8 text without changing line feeds; the file is replaced atomically."""
     with drafted(path, durable) as draft:
         draft.write_text(text, encoding="utf-8", newline="")
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raises ArchsimError if no file can be written there; asked before the work whose result it is to hold."""
+    """Raise ArchsimError if ``path`` cannot be written. Call it before the work whose result goes there."""
     problem = None
     if path.is_dir():
         problem = "is a directory"
     elif not path.parent.is_dir():
-        problem = f"{path.parent} is no directory"
+        problem = f"{path.parent} is not a directory"
     elif not os.access(path.parent, os.W_OK):
         problem = f"{path.parent} is read-only"
     if problem:
@@ -48,7 +48,7 @@ def refuse_unwritable(path: Path) -> None:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Make the folder and hold it against other processes. Raises ArchsimError if it is held or read-only."""
+    """Create the folder and lock it against other processes. Raises ArchsimError if it is locked or read-only."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         stream = (folder / ".lock").open("w")
@@ -62,11 +62,11 @@ def sole_writer(folder: Path) -> Iterator[None]:
 def _lock(stream, folder: Path) -> None:
     try:
         import fcntl
-    except ImportError:  # not a POSIX system: nothing is held
+    except ImportError:  # not a POSIX system: no lock
         return
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ArchsimError(f"{folder}: another sweep is writing there; give this one a folder of its own") from None
-    except OSError:  # a file system without locks
+        raise ArchsimError(f"{folder}: another sweep is writing there; choose another folder for this one") from None
+    except OSError:  # the file system has no locks
         return

@@ -1,15 +1,15 @@
-"""How functions are compiled: four decorators, used wherever arrays are worked on in loops.
+"""Four decorators that compile functions which loop over arrays.
 
-Compiled functions of this project get all their arrays from the caller and never allocate, so they need no reference
-counts (``_nrt=False``): counting each array of a record of arrays at every call would cost more than the work.
+Compiled functions in this project get all arrays from the caller and never allocate, so they need no reference
+counts (``_nrt=False``): counting references to every array in a record on every call would cost more than the work.
 
-``kernel``  called from Python; compiled at first use and kept on disk
-``free``    like kernel, and other threads run meanwhile: for work that is spread over threads
+``kernel``  called from Python; compiled on first use and cached on disk
+``free``    like kernel, but releases the GIL: for work spread over threads
 ``outer``   called from kernels, compiled once
 ``inner``   called from kernels, inlined
 
-Give them int64 and float64 only, constants as ``np.int64(...)``: a plain Python constant is a type of its own to numba,
-and the function would be compiled once for each.
+Pass only int64 and float64, and constants as ``np.int64(...)``: numba gives a plain Python constant its own type
+and would compile the function once per constant.
 """
 
 from numba import njit

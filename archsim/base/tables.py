@@ -1,4 +1,4 @@
-"""A table with declared columns, as CSV and Parquet: equal tables are equal files, byte for byte."""
+"""A table with declared columns, as CSV and Parquet: equal tables give byte-identical files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT, INTEGER, REAL = "text", "integer", "real"
 
 @dataclass(frozen=True)
 class Table:
-    """columns: name → TEXT, INTEGER or REAL. rows: a value for every column, None where there is none."""
+    """columns: name → TEXT, INTEGER or REAL. rows: one value per column, None if missing."""
 
     columns: Mapping[str, str]
     rows: tuple[Mapping[str, Any], ...]
@@ -32,7 +32,7 @@ class Table:
         return f"Table({len(self.rows):,} rows × {len(self.columns)} columns)"
 
     def to_csv(self) -> str:
-        """Reals in the shortest form that reads back to the same number; whole nanoseconds as integers."""
+        """Reals in the shortest form that reads back as the same number; whole nanoseconds as integers."""
         text = io.StringIO()
         write_rows(text, self.columns, self.rows)
         return text.getvalue()
@@ -41,7 +41,7 @@ class Table:
         write_csv_stream(path, self.columns, self.rows)
 
     def write_parquet(self, path: Path, facts: Mapping[str, str] | None = None) -> None:
-        """``facts``: kept in the file's metadata; see `parquet_facts`."""
+        """``facts``: stored in the file's metadata; see `parquet_facts`."""
         from pyarrow import parquet
 
         with drafted(path) as draft:
@@ -77,25 +77,25 @@ def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[st
 
 
 def write_csv_stream(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """A file of as many rows as there are, one in memory at a time; it is replaced as a whole."""
+    """Write all rows, with one in memory at a time; the file is replaced atomically."""
     with drafted(path) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
         write_rows(stream, columns, rows)
 
 
 class CsvLog:
-    """A file that grows by a row at a time; what is there from before goes with the first."""
+    """A file that grows row by row; the first row replaces an existing file."""
 
     def __init__(self, path: Path, columns: Iterable[str]) -> None:
         self._path, self._columns, self._begun = path, tuple(columns), False
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a row; readers see it whole when this returns."""
+        """Append a row; it is complete on disk when this returns."""
         with self._path.open("a" if self._begun else "w", encoding="utf-8", newline="") as stream:
             write_rows(stream, self._columns, [row], header=not self._begun)
         self._begun = True
 
     def clear(self) -> None:
-        """Begin anew with the next row; the file goes."""
+        """Delete the file; the next row starts a new one."""
         self._path.unlink(missing_ok=True)
         self._begun = False
 
@@ -110,7 +110,7 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Table:
 
 
 def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterable[Table]) -> None:
-    """One file of many tables with the same columns, a row group each; one is in memory at a time."""
+    """Write tables with the same columns to one file, one row group each; one table is in memory at a time."""
     from pyarrow import parquet
 
     schema = _schema(columns, None)
@@ -120,22 +120,22 @@ def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterabl
 
 
 def read_parquet(path: Path, columns: Mapping[str, str]) -> Table:
-    """A table written by :meth:`Table.write_parquet`."""
+    """Read a table written by :meth:`Table.write_parquet`."""
     from pyarrow import parquet
 
     return Table(columns, tuple(parquet.read_table(path, columns=list(columns)).to_pylist()))
 
 
 def parquet_columns(path: Path) -> dict[str, str]:
-    """The columns of a file written by :meth:`Table.write_parquet`, with their kinds."""
+    """The columns of a file written by :meth:`Table.write_parquet`, with their types."""
     from pyarrow import parquet
 
-    kinds = {"string": TEXT, "int64": INTEGER, "double": REAL}
-    return {field.name: kinds[str(field.type)] for field in parquet.read_schema(path)}
+    types = {"string": TEXT, "int64": INTEGER, "double": REAL}
+    return {field.name: types[str(field.type)] for field in parquet.read_schema(path)}
 
 
 def parquet_facts(path: Path) -> dict[str, str]:
-    """The facts that a file was written with; none for a file that is not there or not whole."""
+    """The facts with which a file was written; none if the file is missing or incomplete."""
     import pyarrow
     from pyarrow import parquet
 
@@ -149,8 +149,9 @@ def parquet_facts(path: Path) -> dict[str, str]:
 def _schema(columns: Mapping[str, str], facts: Mapping[str, str] | None) -> pyarrow.Schema:
     import pyarrow
 
-    kinds = {TEXT: pyarrow.string(), INTEGER: pyarrow.int64(), REAL: pyarrow.float64()}
-    return pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()], metadata=dict(facts) if facts else None)
+    types = {TEXT: pyarrow.string(), INTEGER: pyarrow.int64(), REAL: pyarrow.float64()}
+    fields = [(name, types[kind]) for name, kind in columns.items()]
+    return pyarrow.schema(fields, metadata=dict(facts) if facts else None)
 
 
 def _cell(name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Work spread over threads, results in order, and only so much of it under way at a time."""
+"""Work spread over threads, with results in order and a bounded number of items in flight."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -10,16 +10,16 @@ import numpy as np
 from archsim.base.cores import available_cores
 
 LEAST_SHARED = 1 << 16
-"""Selections that are worth the threads; fewer are counted in some hundred microseconds."""
+"""Smallest number of selections worth spreading over threads; one thread counts fewer in a few hundred microseconds."""
 
 Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
 def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """work(item) of every item, in order of the items; at most 2·jobs are taken before the first result is.
+    """Yield work(item) in order of the items; at most 2·jobs items are in flight.
 
-    The work should be such that other threads run meanwhile (compiled kernels, compression, reading). What it raises
-    is raised here; items not begun by then are never worked on.
+    ``work`` should release the GIL (compiled kernels, compression, reading). What it raises is raised here, and items
+    not started by then are dropped.
     """
     if jobs <= 1:
         yield from map(work, items)
@@ -39,7 +39,9 @@ def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -
 
 
 class LayerThreads:
-    """Threads that share the layers of a kernel's work; one layer is always one thread's, so results do not depend on it."""
+    """Threads that share the layers of a kernel's work. Each layer runs on one thread, so results do not depend on
+    timing.
+    """
 
     def __init__(self, layers: int, threads: int | None) -> None:
         threads = min(threads or available_cores(), layers)
@@ -48,7 +50,7 @@ class LayerThreads:
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def run(self, kernel: Callable[..., None], experts: np.ndarray, *others) -> None:
-        """kernel(experts, first layer, end, *others) for all layers. experts: int16[n, layer, k]; n may be small."""
+        """kernel(experts, first layer, end, *others) over all layers. experts: int16[n, layer, k]; n may be small."""
         if self._pool is None or experts.size < LEAST_SHARED:
             kernel(experts, 0, experts.shape[1], *others)
             return

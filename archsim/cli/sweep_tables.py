@@ -45,7 +45,7 @@ def print_points(selection: Selection) -> None:
     for number in shown:
         point = plan.point(number)
         cells = plan.shown(point).values()
-        parts = (point.parts["system"].name, point.parts["model"].name, str(point.batch), point.parts["policy"].name, point.assumptions.label)
+        parts = (point.variants["system"].name, point.variants["model"].name, str(point.batch), point.variants["policy"].name, point.assumptions.label)
         table.add_row(str(number), *cells, *parts)
     console().print(table)
     if len(shown) < len(selection.kept):
@@ -86,7 +86,7 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
         point = plan.point(row["point"])
         throughput = row["throughput_tokens_per_s"]
         told = ("–" if throughput is None else f"{throughput:,.0f}", f"{row['die_utilisation']:.0%}")
-        best.add_row(str(point.index), *plan.shown(point).values(), point.parts["model"].name, str(point.batch), point.parts["policy"].name, *told)
+        best.add_row(str(point.index), *plan.shown(point).values(), point.variants["model"].name, str(point.batch), point.variants["policy"].name, *told)
     print("highest decode throughput:")
     console().print(best)
 

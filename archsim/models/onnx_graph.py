@@ -1,6 +1,6 @@
-"""An exported graph as lists of matrix products: which tensor goes through which weights, and in which layer.
+"""An exported graph as lists of matrix products: which tensor is multiplied with which weights, in which layer.
 
-Weights are never read: `onnx.load` leaves external data where it is, and only names, types and dimensions are used.
+Weights are never read: `onnx.load` skips external data, and only names, types and dimensions are used.
 """
 
 import re
@@ -24,7 +24,9 @@ _KEEP_SHAPE = {"Cast", "Identity", "DequantizeLinear", "QuantizeLinear"}
 
 @dataclass(frozen=True)
 class Product:
-    """A product of rows with weights. k, n: a row of k becomes one of n. experts: weights side by side, 1 if plain."""
+    """A product of rows with weights. k, n: maps a row of k to a row of n. experts: number of stacked weights, 1 if
+    plain.
+    """
 
     node: str
     op: str
@@ -39,12 +41,12 @@ class Product:
 
     @property
     def label(self) -> str:
-        """Every name that may tell what it is, lower case."""
+        """Every name that may identify the product, in lower case."""
         return f"{self.node} {self.weight}".lower()
 
 
 class Graph:
-    """A graph and what can be asked of it. Raises SpecError for a file that is no ONNX model."""
+    """A graph with queries on it. Raises SpecError for a file that is not an ONNX model."""
 
     def __init__(self, path: Path):
         try:
@@ -73,7 +75,8 @@ class Graph:
         return None
 
     def weight(self, tensor: str) -> tuple[str, tuple[int, ...], int] | None:
-        """(name, shape as used, bits) of the weights behind a tensor, or None where it is not made of weights alone."""
+        """(name, shape as used, bits) of the weights behind a tensor, or None if it does not come from weights alone.
+        """
         if tensor in self.weights:
             found = self.weights[tensor]
             return tensor, tuple(found.dims), bits_of(found.data_type)
@@ -92,7 +95,7 @@ class Graph:
         return None
 
     def scalar(self, tensor: str) -> int | None:
-        """The integer in a constant or small initialiser, None where the graph computes it."""
+        """The integer in a constant or small initialiser, None if the graph computes it."""
         found = self.weights.get(tensor)
         if found is None and tensor in self.constants:
             found = attribute(self.constants[tensor], "value", None)
@@ -108,7 +111,7 @@ class Graph:
 
     @cached_property
     def product_of(self) -> dict[str, Product]:
-        """Output → the product that makes it."""
+        """Output → the product that computes it."""
         return {product.output: product for product in self.products}
 
     @cached_property
@@ -116,7 +119,7 @@ class Graph:
         return [node for node in self.nodes if node.op_type in _ATTENTION]
 
     def _product(self, node: onnx.NodeProto) -> Product | None:
-        """A node that multiplies rows with weights; None for a product of two computed tensors."""
+        """The product of a node that multiplies rows with weights; None for a product of two computed tensors."""
         place = 3 if node.op_type == "QLinearMatMul" else 1
         if len(node.input) <= place:
             return None
@@ -142,7 +145,7 @@ class Graph:
         )
 
     def upstream(self, tensor: str, until) -> Iterator[onnx.NodeProto]:
-        """The nodes that a tensor follows from, nearest first; what lies behind nodes for which until(node) is left out."""
+        """The ancestors of a tensor, nearest first; the search stops at nodes for which until(node) is true."""
         waiting, seen = deque([tensor]), set()
         while waiting:
             node = self.producer.get(waiting.popleft())
@@ -163,7 +166,7 @@ def attribute(node: onnx.NodeProto, name: str, default):
 
 
 def bits_of(data_type: int) -> int:
-    """Bits of an element."""
+    """Bits per element."""
     types = onnx.TensorProto
     if data_type in (types.INT4, types.UINT4):
         return 4
@@ -173,7 +176,7 @@ def bits_of(data_type: int) -> int:
 
 
 def _einsum_shape(equation: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The weights' (experts, k, n) or (k, n) in an equation such as 'bth,ehf->btef'; () where it is not so simple."""
+    """The weights' (experts, k, n) or (k, n) in an equation such as 'bth,ehf->btef'; () for more complex equations."""
     operands, _, result = equation.replace(" ", "").partition("->")
     rows, _, weights = operands.partition(",")
     if len(weights) != len(shape) or not result:
@@ -191,7 +194,7 @@ def _einsum_shape(equation: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and those inside its nodes (If, Loop, Scan)."""
+    """A graph and the subgraphs inside its nodes (If, Loop, Scan)."""
     yield graph
     for node in graph.node:
         for each in node.attribute:

@@ -1,6 +1,6 @@
-"""From an exported graph to a model of archsim, and a table of its matrix products and attention operators.
+"""Converts an exported graph to a ModelSpec and a table of its matrix products and attention operators.
 
-Nothing is guessed: a field that the graph does not tell must be given, and one that is given must not contradict it.
+Nothing is guessed: a field that the graph does not show must be given, and a given field must not contradict the graph.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ OPERATOR_COLUMNS = (
 
 @dataclass(frozen=True)
 class Imported:
-    """spec: the model. found: what was recognised, in lines. operators: rows of the table, by OPERATOR_COLUMNS."""
+    """spec: the model. found: what was recognised, as lines of text. operators: table rows with OPERATOR_COLUMNS."""
 
     spec: ModelSpec
     found: list[str]
@@ -52,12 +52,14 @@ class Imported:
 
 
 def import_model(path: Path, name: str | None = None, given: dict | None = None) -> Imported:
-    """Read a graph. given: fields of the ModelSpec that the caller knows. Raises SpecError naming what is missing."""
+    """Read a graph. given: fields of the ModelSpec that the caller knows. Raises SpecError that lists the missing
+    ones.
+    """
     graph, given = Graph(path), {field: value for field, value in (given or {}).items() if value is not None}
     try:
         layers = moe_layers(graph)
     except RecursionError as error:
-        raise SpecError(f"{path}: not an ONNX graph: nodes follow from themselves") from error
+        raise SpecError(f"{path}: not an ONNX graph: it has a cycle") from error
     if not layers:
         raise SpecError(_no_moe(graph))
     fields, problems = _fields(graph, layers, given)
@@ -67,21 +69,23 @@ def import_model(path: Path, name: str | None = None, given: dict | None = None)
     try:
         spec = ModelSpec(name=name or path.stem, source=f"graph {path.name}, {len(graph.nodes)} nodes", **fields)
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise SpecError(f"{path}: what was found makes no model: {told}") from error
+        text = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise SpecError(f"{path}: the fields found do not form a valid model: {text}") from error
     return Imported(spec, lines, operators(graph, layers))
 
 
 def _no_moe(graph: Graph) -> str:
     routers = sum(node.op_type == "TopK" for node in graph.nodes)
     hint = (
-        f"; it calls functions of its own ({', '.join(graph.functions[:3])}): inline them first"
+        f"; it calls local functions ({', '.join(graph.functions[:3])}): inline them first"
         if graph.functions
         else ""
     )
     return (
-        f"{graph.path}: no MoE layer was recognised among {len(graph.nodes)} nodes ({len(graph.products)} products with "
-        f"weights, {routers} TopK, no MoE or QMoE operator){hint}; archsim models MoE layers, a dense model has none"
+        f"{graph.path}: no MoE layer was recognised among {len(graph.nodes)} nodes ({len(graph.products)} products "
+        f"with "
+        f"weights, {routers} TopK, no MoE or QMoE operator){hint}; archsim models MoE layers only, and a dense model "
+        f"has none"
     )
 
 
@@ -91,8 +95,8 @@ def _fields(graph: Graph, layers: list[MoeLayer], given: dict) -> tuple[dict, li
     for name in ("hidden", "experts", "top_k", "expert_ffn", "shared_experts", "shared_ffn"):
         values = {getattr(layer, name): layer.layer for layer in layers}
         if len(values) > 1:
-            told = ", ".join(f"{value} in layer {layer}" for value, layer in values.items())
-            problems.append(f"{name} differs between layers: {told}; archsim's MoE layers are alike")
+            listed = ", ".join(f"{value} in layer {layer}" for value, layer in values.items())
+            problems.append(f"{name} differs between layers: {listed}; archsim expects identical MoE layers")
             continue
         (found,) = values
         _settle(name, found, given, fields, problems)
@@ -101,29 +105,29 @@ def _fields(graph: Graph, layers: list[MoeLayer], given: dict) -> tuple[dict, li
     _settle("layers", _depth(graph), given, fields, problems)
     _settle("moe_layers", _spacing([layer.layer for layer in layers]), given, fields, problems)
     if None in (layer.layer for layer in layers) and "moe_layers" not in given:
-        problems.append("the names of nodes and weights do not number the layers")
+        problems.append("names of nodes and weights contain no layer numbers")
     return {name: value for name, value in fields.items() if value is not None}, problems
 
 
 def _settle(name: str, found, given: dict, fields: dict, problems: list[str]) -> None:
-    """What was found, or else what was given; a problem where there is neither, or both and they differ."""
-    told = given.get(name)
+    """Take the value found, else the value given; report a problem if there is neither, or if the two differ."""
+    stated = given.get(name)
     optional = name == "shared_ffn" and fields.get("shared_experts") == 0
-    if found is not None and told is not None and found != told:
-        problems.append(f"{name} is {found} in the graph; {FLAGS[name]} says {told}")
-    elif found is None and told is None and not optional:
-        problems.append(f"{name} could not be found; give it with {FLAGS[name]}")
-    fields[name] = told if found is None else found
+    if found is not None and stated is not None and found != stated:
+        problems.append(f"{name} is {found} in the graph; {FLAGS[name]} says {stated}")
+    elif found is None and stated is None and not optional:
+        problems.append(f"{name} was not found in the graph; give it with {FLAGS[name]}")
+    fields[name] = stated if found is None else found
 
 
 def _depth(graph: Graph) -> int | None:
-    """Number of layers: names number them 0, 1, … without a gap."""
+    """Number of layers, if names number them 0, 1, … without a gap."""
     numbers = {layer for node in graph.nodes if (layer := graph.layer_of(node)) is not None}
     return len(numbers) if numbers and numbers == set(range(len(numbers))) else None
 
 
 def _spacing(numbers: list[int | None]) -> dict | None:
-    """first, last and every of layer numbers at even distances; None where they are not, or not known."""
+    """first, last and every of evenly spaced layer numbers; None if they are unevenly spaced or unknown."""
     if None in numbers or len(set(numbers)) < len(numbers):
         return None
     numbers = sorted(numbers)
@@ -133,7 +137,7 @@ def _spacing(numbers: list[int | None]) -> dict | None:
 
 
 def _lines(graph: Graph, layers: list[MoeLayer]) -> list[str]:
-    """What was recognised and what was not."""
+    """What was recognised and what was not, as lines of text."""
     lines = []
     for layer in layers:
         shared = f", {layer.shared_experts} shared of {layer.shared_ffn}" if layer.shared_experts else ""
@@ -141,31 +145,31 @@ def _lines(graph: Graph, layers: list[MoeLayer]) -> list[str]:
             f"layer {layer.layer}: MoE, {layer.how}: top-{layer.top_k} of {layer.experts} experts, "
             f"{layer.hidden} → {layer.expert_ffn}{shared}"
         )
-        lines += [f"layer {layer.layer}: not clear: {note}" for note in layer.notes]
+        lines += [f"layer {layer.layer}: unclear: {note}" for note in layer.notes]
     known = {layer.layer for layer in layers}
     dense = sorted({p.layer for p in graph.products if p.layer is not None} - known)
     if dense:
         lines.append(f"dense layers: {', '.join(map(str, dense))}")
-    parts = {node for layer in layers for node in layer.parts}
-    other = [product for product in graph.products if product.node not in parts]
+    roles = {node for layer in layers for node in layer.roles}
+    other = [product for product in graph.products if product.node not in roles]
     lines.append(f"other products with weights (attention, dense layers, head): {len(other)}")
     lines.append(f"attention operators: {len(graph.attention)}")
     if graph.functions:
-        lines.append(f"functions that were not looked into: {', '.join(graph.functions)}")
+        lines.append(f"functions not searched: {', '.join(graph.functions)}")
     return lines
 
 
 def operators(graph: Graph, layers: list[MoeLayer]) -> list[dict]:
-    """A row for every product with weights, every weight of a fused MoE operator, and every attention operator.
+    """One row per product with weights, per weight of a fused MoE operator, and per attention operator.
 
-    flop_per_row: 2·k·n, of one expert where there are several. flop_per_row_and_context_token: of attention, products
+    flop_per_row: 2·k·n, for one expert if there are several. flop_per_row_and_context_token: attention, products
     with keys and with values, 4·heads·head_size.
     """
-    parts = {node: part for layer in layers for node, part in layer.parts.items()}
+    roles = {node: role for layer in layers for node, role in layer.roles.items()}
     rows = []
     for product in graph.products:
         place = {"node": product.node, "operator": product.op, "layer": product.layer}
-        part = parts.get(product.node, "")
+        part = roles.get(product.node, "")
         rows.append(_row(place, part, product.weight, product.experts, product.k, product.n, product.bits))
     for node in graph.nodes:
         if node.op_type in ("MoE", "QMoE"):
@@ -206,7 +210,7 @@ def _row(place: dict, part: str, weight: str, experts: int, k: int, n: int, bits
 
 
 def _head_size(graph: Graph, node) -> int | None:
-    """Columns of the query over its heads, where a product with weights makes the query."""
+    """Columns of the query divided by its heads, if a product with weights computes the query."""
     heads = attribute(node, "num_heads", attribute(node, "q_num_heads", None))
     for before in graph.upstream(node.input[0], lambda each: each.output[0] in graph.product_of) if node.input else ():
         product = graph.product_of.get(before.output[0])

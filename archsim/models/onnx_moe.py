@@ -1,8 +1,8 @@
 """Recognises MoE layers in an exported graph: fused operators, and routers with their experts.
 
-Fused: ``MoE`` and ``QMoE`` of com.microsoft (ONNX Runtime, ContribOperators.md). Decomposed: a TopK whose values follow
-from the product with a router's weights [hidden, experts]; experts named by number, equal in shape, or side by side in
-weights of three axes.
+Fused: ``MoE`` and ``QMoE`` of com.microsoft (ONNX Runtime, ContribOperators.md). Decomposed: a TopK whose values come
+from the product with a router's weights [hidden, experts]; experts numbered by name, equal in shape, or stacked in
+weights with three axes.
 """
 
 import re
@@ -18,7 +18,7 @@ NOT_FOUND = None
 
 @dataclass
 class MoeLayer:
-    """What was found of one MoE layer; None: not found. how: in words. notes: what is unclear."""
+    """What was found about one MoE layer; None: not found. how: how it was recognised. notes: what is unclear."""
 
     layer: int | None
     how: str
@@ -29,11 +29,11 @@ class MoeLayer:
     shared_experts: int | None = 0
     shared_ffn: int | None = NOT_FOUND
     notes: list[str] = field(default_factory=list)
-    parts: dict[str, str] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
 
 
 def moe_layers(graph: Graph) -> list[MoeLayer]:
-    """Every MoE layer, in the order of the graph."""
+    """All MoE layers, in graph order."""
     fused = [_fused(graph, node) for node in graph.nodes if node.op_type in ("MoE", "QMoE")]
     return fused + [_decomposed(graph, router, node) for router, node in _routers(graph)]
 
@@ -48,9 +48,9 @@ def _fused(graph: Graph, node) -> MoeLayer:
     found = MoeLayer(graph.layer_of(node), f"fused {node.op_type}", top_k=attribute(node, "k", 1))
     if router:
         found.hidden, found.experts = router.k, router.n
-        found.parts[router.node] = "router"
+        found.roles[router.node] = "router"
     else:
-        found.notes.append("no router weights were found before router_probs")
+        found.notes.append("found no router weights upstream of router_probs")
     shapes = [weight[1] if weight and len(weight[1]) == 3 else None for weight in weights]
     if shapes[0] is None or shapes[1] is None:
         found.notes.append("weights of the experts are not initialisers [experts, …, …]")
@@ -80,12 +80,13 @@ def _fused_width(found: MoeLayer, shapes: list, pack: int) -> None:
         found.notes.append(f"hidden and expert_ffn may be any of {sorted(fits)}")
     else:
         found.notes.append(
-            f"weights {shapes} are not gate, up and down of hidden size {found.hidden}: an expert of archsim has three slices"
+            f"weights {shapes} are not gate, up and down of hidden size {found.hidden}; archsim expects three slices "
+            f"per expert"
         )
 
 
 def _routers(graph: Graph):
-    """(router, its last TopK) of every router whose experts are apart. A TopK may look at groups first."""
+    """(router, its last TopK) of every router with separate experts. An earlier TopK may select groups."""
     chosen: dict[str, list] = {}
     for node in graph.nodes:
         if node.op_type == "TopK" and (router := _router_of(graph, node.input[0])):
@@ -106,7 +107,7 @@ def _is_product(node) -> bool:
 
 
 def _router_of(graph: Graph, tensor: str) -> Product | None:
-    """The nearest product with plain weights that a tensor follows from."""
+    """The nearest product with plain weights upstream of a tensor."""
     for node in graph.upstream(tensor, _is_product):
         product = graph.product_of.get(node.output[0]) if node.output else None
         if product and product.experts == 1:
@@ -115,7 +116,7 @@ def _router_of(graph: Graph, tensor: str) -> Product | None:
 
 
 def _has_experts(graph: Graph, router: Product) -> bool:
-    """Whether something after it looks like as many experts as the router has outputs; a vocabulary has none."""
+    """Whether something downstream looks like as many experts as the router has outputs; a vocabulary head has none."""
     return (
         any(
             product.layer == router.layer and product.node != router.node and product.experts == router.n
@@ -137,30 +138,32 @@ def _expert_number(product: Product) -> int | None:
 
 def _decomposed(graph: Graph, router: Product, top) -> MoeLayer:
     found = MoeLayer(router.layer, "", hidden=router.k, experts=router.n, top_k=_top_k(graph, top))
-    found.parts[router.node] = "router"
+    found.roles[router.node] = "router"
     if found.top_k is None:
         found.notes.append(f"the graph computes the K of {graph.named(top)}")
     others = [product for product in _of_layer(graph, router) if not SHARED.search(product.label)]
     batched = [product for product in others if product.experts == router.n > 1]
     numbered = [product for product in others if _expert_number(product) is not None]
     if batched:
-        found.how = "decomposed, experts side by side in three axes"
+        found.how = "decomposed, experts stacked in three axes"
         experts, groups = batched, 1
     elif numbered:
-        found.how = "decomposed, experts named by number"
+        found.how = "decomposed, experts numbered by name"
         experts, groups = numbered, router.n
         numbers = {_expert_number(product) for product in numbered}
         if numbers != set(range(router.n)):
             found.notes.append(f"{len(numbers)} experts are named; the router has {router.n}")
             groups = 0
     else:
-        found.how = "decomposed, experts told by their shape"
+        found.how = "decomposed, experts recognised by shape"
         experts, groups = _by_shape(graph, router), router.n
-    found.parts |= {product.node: "expert" for product in experts}
+    found.roles |= {product.node: "expert" for product in experts}
     found.expert_ffn = _width(experts, router.k, groups) if groups else None
     if groups and found.expert_ffn is None:
         shapes = dict(Counter((product.k, product.n) for product in experts))
-        found.notes.append(f"experts' weights {shapes} are not gate, up and down of hidden size {router.k} for each")
+        found.notes.append(
+            f"experts' weights {shapes} are not gate, up and down of hidden size {router.k} for each expert"
+        )
     _shared(graph, found, router)
     return found
 
@@ -172,7 +175,7 @@ def _top_k(graph: Graph, top) -> int | None:
 
 
 def _width(products: list[Product], hidden: int, groups: int) -> int | None:
-    """f, where for each of `groups` there are gate and up (hidden → f twice, or hidden → 2f) and down (f → hidden)."""
+    """f, if each of `groups` has gate and up (hidden → f twice, or hidden → 2f) and down (f → hidden)."""
     count = Counter((product.k, product.n) for product in products)
     for ffn in {product.k for product in products if product.n == hidden}:
         apart = {(hidden, ffn): 2 * groups, (ffn, hidden): groups}
@@ -185,7 +188,7 @@ def _width(products: list[Product], hidden: int, groups: int) -> int | None:
 
 
 def _by_shape(graph: Graph, router: Product) -> list[Product]:
-    """Products in the layer that form exactly as many equal experts as the router has outputs, or nothing."""
+    """Products in the layer that form exactly as many equal experts as the router has outputs, else none."""
     plain = [product for product in _of_layer(graph, router) if product.experts == 1]
     for ffn in sorted({product.k for product in plain if product.n == router.k}):
         same = [product for product in plain if (product.k, product.n) in _shapes_of(router.k, ffn)]
@@ -199,8 +202,8 @@ def _shapes_of(hidden: int, ffn: int) -> set[tuple[int, int]]:
 
 
 def _shared(graph: Graph, found: MoeLayer, router: Product | None) -> None:
-    """Shared experts: named so, or fed with what the router is fed with."""
-    plain = [product for product in graph.products if product.layer == found.layer and product.node not in found.parts]
+    """Shared experts: named as such, or with the same input as the router."""
+    plain = [product for product in graph.products if product.layer == found.layer and product.node not in found.roles]
     named = [product for product in plain if SHARED.search(product.label) and product.n > 1]
     if not named and router:
         first = [product for product in plain if product.source == router.source and product.n > 1]
@@ -209,7 +212,7 @@ def _shared(graph: Graph, found: MoeLayer, router: Product | None) -> None:
         named = first + [product for product in last if product not in first]
     if not named:
         return
-    found.parts |= {product.node: "shared expert" for product in named}
+    found.roles |= {product.node: "shared expert" for product in named}
     downs = [product for product in named if product.n == found.hidden and product.k != found.hidden] or named[-1:]
     width = _width(named, found.hidden, len(downs)) if found.hidden else None
     if width is None:

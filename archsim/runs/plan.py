@@ -219,7 +219,7 @@ def _misfits_told(plan: SweepPlan, misfits: Sequence[Point], of: int, maker: Run
     shown = ", ".join(f"{path} {value}" for path, value in plan.shown(first).items())
     return (
         f"{len(misfits):,} of {of:,} points do not fit into the HBM of their dies, the first of them point {first.index} "
-        f"({first.parts['model'].name} on {shown}); drop them with where: [hbm_capacity fits], or set the assumption capacity: unbounded"
+        f"({first.variants['model'].name} on {shown}); drop them with where: [hbm_capacity fits], or set the assumption capacity: unbounded"
     )
 
 

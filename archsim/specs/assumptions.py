@@ -1,7 +1,7 @@
 """Modelling assumptions: every choice that changes a number is a field with a documented set of values.
 
-:data:`ASSUMPTIONS` is the one table of them; ``archsim list assumptions`` prints it and docs/assumptions.md repeats it (a
-test compares them). The two named sets, ``physical`` and ``published``, are files of configs/assumptions.
+:data:`ASSUMPTIONS` is their only table; ``archsim list assumptions`` prints it and docs/assumptions.md repeats it (a
+test compares the two). The two named sets, ``physical`` and ``published``, are files in configs/assumptions.
 """
 
 from functools import lru_cache
@@ -24,41 +24,45 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
         field: MappingProxyType(values)
         for field, values in {
             "execution": {
-                "weight_streaming": "A die fetches the weight slices of the experts that it runs, and computes as they come.",
+                "weight_streaming": (
+                    "A die fetches the weight slices of the experts that it runs, and computes as they arrive."
+                ),
             },
             "contention": {
                 "shared": "Links are full duplex. Concurrent transfers share links and HBM, and rates are recomputed whenever a "
                 "transfer starts or ends; latency is added per hop.",
                 "reserved": "A transfer holds every link of its path, in both directions, from start to end; LLC ports, HBM and "
-                "compute units are held likewise, and one stage ahead is booked (published simulator).",
+                "compute units are held likewise, and one stage is booked ahead (published simulator).",
             },
             "arbitration": {
                 "fair": "Transfers that share a link or HBM get max-min fair rates.",
-                "round_robin": "At every link its input ports take turns, whatever the number of transfers behind each; inside "
-                "a port traffic leaves in the mix in which it came.",
+                "round_robin": "At every link, input ports take turns, however many transfers wait behind each; within "
+                "a port, traffic leaves in the mix in which it arrived.",
             },
             "capacity": {
                 "finite": "Homes and copies must fit in 90 % of HBM. Homes are never evicted, copies by LRU; a model that does "
                 "not fit is refused.",
-                "unbounded": "HBM holds any number of copies, and they stay for ever.",
+                "unbounded": "HBM holds any number of copies, and they are never evicted.",
             },
             "activations": {
                 "dispatched": "Tokens live on a home die. Hidden vectors go to the executing die and results come back, over the "
                 "same links and through HBM.",
-                "ignored": "Activations do not cross the mesh. Local HBM reads of weights carry them along, remote reads do not.",
+                "ignored": (
+                    "Activations do not cross the mesh. Local HBM reads of weights include them, remote reads do not."
+                ),
             },
             "decision_cost": {
-                "charged": "What cannot overlap with the step before or with the step itself is on the critical path: demand to the "
-                "Global CP, its decision, commands to the dies, reports back. cp_en bits act when they are there.",
+                "charged": "Whatever cannot overlap with the previous step or the step itself is on the critical path: demand to the "
+                "Global CP, its decision, commands to the dies, reports back. cp_en bits act once they arrive.",
                 "free": "Allocation and prediction take no time.",
             },
             "heatmap_update": {
-                "limited": "The heatmap takes in as many pairs as its port can update during the step, requests in order; the others are "
-                "dropped and counted. Counters have 16 bits; a row is halved when one is full.",
-                "free": "The heatmap takes in every pair of a step at once.",
+                "limited": "The heatmap accepts as many pairs as its port can update during the step, in request order; the others are "
+                "dropped and counted. Counters have 16 bits; when one is full, its row is halved.",
+                "free": "The heatmap accepts every pair of a step at once.",
             },
             "weights": {
-                "all": "Shared experts run too: every die runs them for the tokens that live on it.",
+                "all": "Shared experts run too: every die runs them for its own tokens.",
                 "routed": "Only routed experts run.",
             },
             "llc": {
@@ -67,59 +71,62 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "slices": "One line holds a slice. Sets of 2 ways, set = expert id mod sets, LRU by store.",
             },
             "hops": {
-                "all": "Data and requests both count, each by its Manhattan distance.",
-                "requests": "Only request messages count, each by its Manhattan distance.",
+                "all": "Data and requests both count, each with its Manhattan distance.",
+                "requests": "Only request messages count, each with its Manhattan distance.",
             },
             "source": {
                 "interleaved": "The outgoing transfers of a die share its HBM and links.",
-                "queued": "The outgoing transfers of a die are served one after the other.",
+                "queued": "The outgoing transfers of a die are served one at a time.",
             },
             "gemm": {
-                "tables": "Expert GEMMs reach the share of peak that the published simulator's tables give for their number of "
+                "tables": "Expert GEMMs reach the share of peak that the published simulator's tables list for their number of "
                 "tokens.",
                 "roofline": "Expert GEMMs run at a fixed share of peak compute (the system's compute.efficiency); the memory side of "
                 "the roofline is simulated, not assumed.",
                 "calibrated": "Expert GEMMs take the time that was fitted to measurements of the GPU that the system's compute.calibration "
-                "names, scaled to the die's peak and HBM; reading the weights, which the engine simulates, is taken out.",
+                "names, scaled to the die's peak and HBM; reading the weights is subtracted, as the engine simulates "
+                "it.",
             },
             "numbering": {
                 "row_major": "Die id = x + X·y.",
-                "column_major": "Die id = y + Y·x; homes, and ties that are broken by die id, follow it (published simulator).",
+                "column_major": "Die id = y + Y·x; homes, and ties broken by die id, follow it (published simulator).",
             },
             "order": {
-                "local_first": "A die runs sub-kernels whose weights it holds first, the others as their operands arrive.",
-                "as_created": "A die runs sub-kernels in order of expert id, then of the plan's entries, then of slices.",
+                "local_first": (
+                    "A die first runs sub-kernels whose weights it holds, then the others as their operands arrive."
+                ),
+                "as_created": "A die runs sub-kernels by expert id, then by plan entry, then by slice.",
             },
             "tables": {
-                "finite": "The ATU of a die knows as many experts as it has entries, the least recently used leaves; a miss costs one HBM "
+                "finite": "The ATU of a die holds one expert per entry and evicts the least recently used; a miss costs one HBM "
                 "latency.",
-                "unbounded": "The ATU knows all experts.",
+                "unbounded": "The ATU holds all experts.",
             },
             "prediction_rows": {
                 "all": "The predictor reads the heatmap rows of all experts that a die runs in the step.",
-                "until_own_id": "Its list of experts ends with the one whose id equals the die's, if there is one (a slip of the "
+                "until_own_id": "Its list of experts ends at the one whose id equals the die's, if there is one (an error in the "
                 "published simulator).",
             },
             "throughput": {
-                "generated": "Tokens that the decode steps generated, over their time.",
-                "nominal": "Batch times iterations, the prefill counted and requests that end early too, over the time of the "
+                "generated": "Tokens that the decode steps generate, divided by their time.",
+                "nominal": "Batch times iterations, including the prefill and requests that end early, divided by the time of the "
                 "decode steps (published simulator).",
             },
             "ties": {
-                "sequence": "Events at equal times happen in the order in which they were scheduled.",
-                "heapq": "Events at equal times happen in the order in which binary heaps, worked as Python's heapq does, give "
-                "them up (published simulator).",
+                "sequence": "Simultaneous events happen in the order in which they were scheduled.",
+                "heapq": "Simultaneous events happen in the order in which binary heaps that work like Python's heapq "
+                "pop them (published simulator).",
             },
         }.items()
     }
 )
 
 
-OPEN = ("execution",)  # may also name a user's own, package.module:class
+OPEN = ("execution",)  # may also name a user's own package.module:class
 
 
 class AssumptionsSpec(Spec):
-    """One value of every assumption; ``set`` names the set it started from."""
+    """One value of every assumption; ``set`` names the set they started from."""
 
     set: Name
     execution: str = "weight_streaming"
@@ -153,12 +160,14 @@ class AssumptionsSpec(Spec):
         raise ValueError(f"unknown value {value!r}{did_you_mean(value, valid)} ({listed})")
 
     def needs_origins(self, model: ModelSpec) -> bool:
-        """Whether a step asks on which die each token lives: to send its hidden vector, or to run shared experts there."""
+        """Whether a step needs the die on which each token lives: to send its hidden vector, or to run shared experts
+        there.
+        """
         return self.activations == "dispatched" or (self.weights == "all" and model.shared_experts > 0)
 
     @property
     def label(self) -> str:
-        """``physical``, or ``physical+contention=reserved`` where fields differ from the shipped set of that name."""
+        """``physical``, or ``physical+contention=reserved`` if fields differ from the shipped set of that name."""
         shipped = shipped_sets().get(self.set)
         if shipped is None:
             return self.set
@@ -169,10 +178,10 @@ class AssumptionsSpec(Spec):
 
 
 class UtilisationSpec(Spec):
-    """Shares of peak that the published simulator assumes for a model; read through archsim.specs.machine.utilisation."""
+    """Shares of peak that the published simulator assumes for a model; see archsim.specs.machine.utilisation."""
 
     hbm: Efficiency
-    # values[i] holds for up to bounds[i] tokens, the last value above.
+    # values[i] applies up to bounds[i] tokens, the last value above that.
     bounds: tuple[count(1, 10_000_000), ...]
     values: tuple[Efficiency, ...]
 
@@ -181,12 +190,12 @@ class UtilisationSpec(Spec):
     def _one_more_than_bounds(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
         bounds = info.data.get("bounds", ())
         if len(values) != len(bounds) + 1 or list(bounds) != sorted(set(bounds)):
-            raise ValueError("expected rising bounds and one value more than bounds")
+            raise ValueError("expected ascending bounds, and one more value than bounds")
         return values
 
 
 class NamedSet(AssumptionsSpec):
-    """A file of configs/assumptions: the values, where they come from, and tables that go with them."""
+    """A file of configs/assumptions: the values, their source, and tables that go with them."""
 
     origin: str = Field(min_length=1)
     # By model name; 'default' for models without a row.
@@ -195,7 +204,7 @@ class NamedSet(AssumptionsSpec):
 
 @lru_cache
 def shipped_sets() -> MappingProxyType[str, NamedSet]:
-    """Set name → set, of the files of configs/assumptions that come with archsim."""
+    """Set name → set, from the shipped files in configs/assumptions."""
     files = sorted((shipped_configs() / "assumptions").glob("*.yaml"))
     sets = [validate(NamedSet, read_yaml(file)) for file in files]
     return MappingProxyType({each.set: each for each in sets})

@@ -1,4 +1,4 @@
-"""An experiment: every system × model × batch × policy × assumption set of it is one run."""
+"""An experiment: each of its system × model × batch × policy × assumption set combinations is one run."""
 
 import math
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from archsim.specs.workload import WorkloadSpec
 
 
 class ExperimentSpec(Spec):
-    """What ``archsim sweep`` runs, every reference resolved."""
+    """What ``archsim sweep`` runs, with every reference resolved."""
 
     name: Name
     systems: tuple[SystemSpec, ...] = Field(min_length=1)
@@ -23,9 +23,9 @@ class ExperimentSpec(Spec):
     policies: tuple[PolicySpec, ...] = Field(min_length=1)
     assumptions: tuple[AssumptionsSpec, ...] = Field(min_length=1)
     engine: Literal["event", "analytical"] = "event"
-    # More columns of the results, measured by functions of the user's: package.module:function.
+    # Additional result columns, measured by a user's own functions: package.module:function.
     columns: tuple[str, ...] = ()
-    # Files per die and per link: kept, dropped, or kept where there are few runs (archsim.runs.store).
+    # Files per die and per link: kept, dropped, or kept if there are few runs (archsim.runs.store).
     details: Literal["few_runs", "kept", "dropped"] = "few_runs"
 
     @field_validator("systems", "models", "policies")
@@ -61,20 +61,20 @@ class ExperimentSpec(Spec):
 
     @property
     def runs(self) -> int:
-        """How many combinations there are."""
-        parts = (self.systems, self.models, self.workload.batch, self.policies, self.assumptions)
-        return math.prod(map(len, parts))
+        """The number of combinations."""
+        lists = (self.systems, self.models, self.workload.batch, self.policies, self.assumptions)
+        return math.prod(map(len, lists))
 
     def resolved(self) -> dict[str, Any]:
-        """A plain tree with everything inline and every default written out.
+        """A plain tree with all references inline and all defaults written out.
 
-        Written with :func:`archsim.specs.text.yaml.dump_yaml` and loaded again it gives an equal experiment.
+        Writing it with :func:`archsim.specs.text.yaml.dump_yaml` and loading it again gives an equal experiment.
         """
         return self.model_dump(mode="json", by_alias=True)
 
 
 def layers_problem(model: ModelSpec, workload: WorkloadSpec) -> str | None:
-    """Why a workload asks for more layers than a model has, or None."""
+    """The problem if a workload requests more layers than a model has, else None."""
     have = len(model.moe_layer_ids)
     if workload.layers is None or workload.layers <= have:
         return None

@@ -8,7 +8,7 @@ SLICES = 3  # of an expert's weights: gate, up and down matrix
 
 
 class MoeLayers(Spec):
-    """Which layers are MoE: ``first``, ``first + every``, … up to ``last``; layer ids begin at 0."""
+    """Which layers are MoE: ``first``, ``first + every``, … up to ``last``; layer ids start at 0."""
 
     first: count(0, 9999)
     last: count(0, 9999)
@@ -19,16 +19,17 @@ class MoeLayers(Spec):
     def _not_before_first(cls, last: int, info: ValidationInfo) -> int:
         first = info.data.get("first", 0)
         if last < first:
-            raise ValueError(f"last MoE layer {last} lies before the first, {first}")
+            raise ValueError(f"last MoE layer {last} is before the first, {first}")
         return last
 
 
 class ModelSpec(Spec):
-    """Shape of a mixture-of-experts model. An expert is three slices (gate, up, down) of hidden × expert_ffn weights."""
+    """Shape of a mixture-of-experts model. An expert is three slices (gate, up, down) of hidden × expert_ffn weights.
+    """
 
     name: Name
     source: str = Field(min_length=1)
-    # Other names of the model, as traces may give them.
+    # Other names of the model that traces may use.
     aliases: tuple[str, ...] = ()
     layers: count(1, 10000)
     moe_layers: MoeLayers
@@ -56,7 +57,7 @@ class ModelSpec(Spec):
     def _within_experts(cls, top_k: int, info: ValidationInfo) -> int:
         experts = info.data.get("experts")
         if experts is not None and top_k > experts:
-            raise ValueError(f"{top_k} experts a token are more than the model's {experts} experts")
+            raise ValueError(f"{top_k} experts per token exceed the model's {experts} experts")
         return top_k
 
     @property
@@ -65,5 +66,5 @@ class ModelSpec(Spec):
 
     @property
     def slice_weights(self) -> int:
-        """Weights of one of an expert's three matrices."""
+        """Number of weights in one of an expert's three matrices."""
         return self.hidden * self.expert_ffn

@@ -1,7 +1,8 @@
 """Policies: placement × allocation × prediction × rebalancing, each a named rule with parameters.
 
-A rule is one of the names below, or a user's own function ``package.module:function``, to which the parameters are passed as
-they are. :data:`PRESETS` names the five strategies of the published simulator, the paper's own text of allocation, and a linear programme.
+A rule is one of the names below, or a user's own function ``package.module:function``, which gets the parameters as
+given. :data:`PRESETS` names the five policies of the published simulator, allocation as the paper's text describes
+it, and a linear programme.
 """
 
 import importlib
@@ -22,7 +23,7 @@ from archsim.specs.text.quantities import FRACTION, describe, parse_quantity
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a rule: default (None: absent unless given), range, and what it means."""
+    """A parameter of a rule: default (None: absent unless given), range and meaning."""
 
     default: int | float | None
     low: float
@@ -48,19 +49,19 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that archsim ships: what it does and its parameters."""
+    """A rule shipped with archsim: its meaning and parameters."""
 
     meaning: str
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
 
-_BLOCK = "tokens in a block; experts with more are split, a remainder joins the last block"
+_BLOCK = "tokens per block; experts with more are split, the remainder joins the last block"
 RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
     {
         "placement": MappingProxyType(
             {
-                "linear": Rule("⌊E/D⌋ experts a die in order of id, the rest one each; the same in every layer"),
-                "balanced": Rule("expert e on die ⌊e·D/E⌋: contiguous, and no die has more than one expert above another"),
+                "linear": Rule("⌊E/D⌋ experts per die in order of id, the rest one each; the same in every layer"),
+                "balanced": Rule("expert e on die ⌊e·D/E⌋: contiguous, and die counts differ by at most one"),
             }
         ),
         "allocation": MappingProxyType(
@@ -71,7 +72,8 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                 ),
                 "home": Rule("every expert on its home die (expert parallelism)"),
                 "isca26": Rule(
-                    "published simulator: blocks go where the larger die time of executor and data source grows least",
+                    "published simulator: a block goes where the larger of the executor's and the data source's time "
+                    "grows least",
                     MappingProxyType(
                         {
                             "block_tokens": Parameter(512, 1, 1e9, _BLOCK),
@@ -79,36 +81,36 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                                 5,
                                 1,
                                 4096,
-                                "dies considered at least: those that hold the expert and neighbours of its home",
+                                "minimum number of dies considered: holders of the expert and neighbours of its home",
                             ),
                         }
                     ),
                 ),
                 "paper": Rule(
-                    "paper's text: blocks of an expert go to the least loaded die near one that holds it",
+                    "paper's text: blocks of an expert go to the least loaded die near a holder",
                     MappingProxyType(
                         {
                             "block_tokens": Parameter(50, 1, 1e9, _BLOCK),
                             "distance": Parameter(
-                                1, 0, 126, "hops from a die that holds the expert within which others may run it"
+                                1, 0, 126, "most hops from a holder at which another die may run the expert"
                             ),
                         }
                     ),
                 ),
-                "lp": Rule("shares of experts by linear programming, rounded: what is left to gain, and what it costs to find"),
+                "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost"),
             }
         ),
         "prediction": MappingProxyType(
             {
-                "none": Rule("nothing is copied"),
+                "none": Rule("no copies"),
                 "heatmap": Rule(
-                    "experts that most often followed those a die runs now; give top_fraction or top_n",
+                    "experts that most often followed those that a die runs now; give top_fraction or top_n",
                     MappingProxyType(
                         {
                             "top_fraction": Parameter(
-                                0.2, 1e-6, 1, "share of the experts, per row of the heatmap", float
+                                0.2, 1e-6, 1, "share of experts per row of the heatmap", float
                             ),
-                            "top_n": Parameter(None, 1, 32767, "number of experts, per row of the heatmap"),
+                            "top_n": Parameter(None, 1, 32767, "number of experts per row of the heatmap"),
                         }
                     ),
                 ),
@@ -117,8 +119,10 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
         "rebalancing": MappingProxyType({"none": Rule("experts stay where the placement put them")}),
     }
 )
-PARTS = tuple(RULES)
-EVERY_STEPS = "every_steps"  # parameter of a user's own rebalancing that is the loop's: iterations between two calls
+RULE_TYPES = tuple(RULES)
+EVERY_STEPS = (
+    "every_steps"  # parameter of a user's own rebalancing that the loop consumes: iterations between two calls
+)
 _EXCLUSIVE = ("top_fraction", "top_n")
 
 PRESETS: MappingProxyType[str, MappingProxyType[str, Any]] = MappingProxyType(
@@ -166,7 +170,9 @@ class RuleSpec(Spec):
 
 
 class PolicySpec(Spec):
-    """A strategy: where experts live, which die runs which tokens of them, which copies are made, and when experts move."""
+    """A policy: where experts live, which die runs which of their tokens, which copies are made, and when experts
+    move.
+    """
 
     name: Name
     placement: RuleSpec = RuleSpec(name="linear")
@@ -174,36 +180,38 @@ class PolicySpec(Spec):
     prediction: RuleSpec = RuleSpec(name="none")
     rebalancing: RuleSpec = RuleSpec(name="none")
 
-    @field_validator(*PARTS)
+    @field_validator(*RULE_TYPES)
     @classmethod
     def _known_rule(cls, rule: RuleSpec, info: ValidationInfo) -> RuleSpec:
-        part = str(info.field_name)
+        rule_type = str(info.field_name)
         if rule.is_function:
             if info.context:
                 try:
                     import_function(rule.name)
                 except ValueError as error:
                     raise KeyProblem(("name",), str(error)) from None
-            if part == "rebalancing":
+            if rule_type == "rebalancing":
                 _check_every_steps(rule.params.get(EVERY_STEPS))
             return rule
-        rules = RULES[part]
+        rules = RULES[rule_type]
         if rule.name not in rules:
             raise KeyProblem(
                 ("name",),
-                f"unknown {part} {rule.name!r}{did_you_mean(rule.name, rules)} "
-                f"(known: {', '.join(rules)}; or your own as package.module:function)",
+                f"unknown {rule_type} {rule.name!r}{did_you_mean(rule.name, rules)} "
+                f"(known: {', '.join(rules)}; or your own function as package.module:function)",
             )
         return rule.model_copy(update={"params": _complete(rules[rule.name], rule.params)})
 
 
 def _check_every_steps(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise KeyProblem((EVERY_STEPS,), f"expected the number of iterations between two calls, 1 or more, not {describe(value)}")
+        raise KeyProblem(
+            (EVERY_STEPS,), f"expected the number of iterations between two calls, 1 or more, not {describe(value)}"
+        )
 
 
 def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float]:
-    """The given parameters, checked, and the defaults of the others."""
+    """The given parameters, checked, with defaults for the others."""
     for key in given:
         if key not in rule.parameters:
             raise KeyProblem((key,), f"unknown parameter{did_you_mean(key, rule.parameters)}")
@@ -222,9 +230,9 @@ def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float]:
 
 
 def import_function(target: str) -> Callable[..., Any]:
-    """The function named ``package.module:function``; the current directory is searched too.
+    """Import the function ``package.module:function``; the current directory is searched, too.
 
-    Raises ValueError saying whether the module or the function is missing.
+    Raises ValueError that says whether the module or the function is missing.
     """
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute.isidentifier():

@@ -1,4 +1,4 @@
-"""A scenario: one machine that serves one model's traffic under one policy and one set of assumptions."""
+"""A scenario: one machine serving one model's traffic under one policy and one assumption set."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PARTS, PolicySpec
+from archsim.specs.policies import RULE_TYPES, PolicySpec
 from archsim.specs.workload import WorkloadSpec
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What an engine simulates. ``batch``: requests served side by side, one of ``workload.batch``."""
+    """What an engine simulates. ``batch``: requests served together, one of ``workload.batch``."""
 
     system: SystemSpec
     model: ModelSpec
@@ -24,13 +24,13 @@ class Scenario:
 
     @property
     def own_functions(self) -> tuple[str, ...]:
-        """Users' own code that runs, ``package.module:function`` each."""
+        """The users' own functions that run, each as ``package.module:function``."""
         return own_functions(self.system, self.policy, self.assumptions)
 
 
 def own_functions(system: SystemSpec, policy: PolicySpec, assumptions: AssumptionsSpec) -> tuple[str, ...]:
-    """Users' own code in a scenario: rules of the policy, topology and blocks of the system, the execution."""
-    rules = [rule.name for part in PARTS if (rule := getattr(policy, part)).is_function]
+    """Users' own functions in a scenario: rules of the policy, topology and blocks of the system, the execution."""
+    rules = [rule.name for rule_type in RULE_TYPES if (rule := getattr(policy, rule_type)).is_function]
     topology = [system.topology.name] if system.topology.is_function else []
     executions = [assumptions.execution] if ":" in assumptions.execution else []
     return (*rules, *topology, *executions, *(block.name for block in system.blocks))

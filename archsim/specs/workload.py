@@ -1,4 +1,4 @@
-"""What the machine is asked to do: a routing trace (or synthetic traffic), batch sizes and decode steps."""
+"""The workload: a routing trace (or synthetic traffic), batch sizes and decode steps."""
 
 from typing import Annotated, Any
 
@@ -15,28 +15,28 @@ Seed = count(0, 2**63 - 1)
 
 
 class SyntheticSpec(Spec):
-    """Generated routing: that of a traffic preset (``like``), or of three numbers.
+    """Generated routing, from a traffic preset (``like``) or from three numbers.
 
-    How presets act: archsim.workload.generated.generative. How the three numbers act, and the recorded routing from which their
+    Presets: archsim.workload.generated.generative. The three numbers, and the recorded routing from which their
     defaults were measured: archsim.workload.generated.synthetic.
     """
 
     # A preset of configs/traffic, or the path of one (archsim trace fit); null: the three numbers below.
     like: Annotated[str, Field(min_length=1)] | None = None
-    # With like: tasks and their weights; null: those of the preset. A task that it does not know gets shares by its name.
+    # With like: tasks and their weights; null: those of the preset. An unknown task gets shares derived from its name.
     mix: dict[Annotated[str, Field(min_length=1)], number(0, 1e9)] | None = None
-    # Number of requests; null: as many as the largest batch asks for.
+    # Number of requests; null: as many as the largest batch needs.
     requests: count(1, 10_000_000, none=True) = None
-    # Prompt tokens of every request; null: 16, or with like as long as the preset's.
+    # Prompt tokens of every request; null: 16, or with like the preset's lengths.
     prompt_tokens: count(0, 1_000_000, none=True) = None
-    # Decode steps of every request; null: as many as the workload asks for, or with like as the preset's.
+    # Decode steps of every request; null: as many as the workload requests, or with like the preset's.
     decode_steps: count(1, 32766, none=True) = None
     seed: Seed = 0
-    # Standard deviation of the log-popularity of a layer's experts; 0: all alike.
+    # Standard deviation of the log popularity of a layer's experts; 0: all equal.
     popularity_skew: number(0, 10) = 0.7
-    # Probability that a request refuses an expert it does not prefer; 0: requests are alike.
+    # Probability that a request rejects an expert it does not prefer; 0: requests are equal.
     request_taste: number(0, 1) = 0.75
-    # Probability that a token keeps an expert of the token before it.
+    # Probability that a token keeps an expert of the previous token.
     stickiness: number(0, 1) = 0.15
 
     @field_validator("like")
@@ -45,7 +45,8 @@ class SyntheticSpec(Spec):
         known = named_files("traffic")
         if like is not None and not like.endswith((".yaml", ".yml")) and like not in known:
             raise ValueError(
-                f"unknown traffic preset {like!r}{did_you_mean(like, known)} (known: {', '.join(known)}; or the path of "
+                f"unknown traffic preset {like!r}{did_you_mean(like, known)} (known: {', '.join(known)}; or the path "
+                f"of "
                 "a YAML file)"
             )
         return like
@@ -58,7 +59,7 @@ class SyntheticSpec(Spec):
             return self
         for key in ("popularity_skew", "request_taste", "stickiness"):
             if getattr(self, key) != type(self).model_fields[key].default:
-                raise KeyProblem((key,), f"does not act on traffic like {self.like!r}: the preset has its own")
+                raise KeyProblem((key,), f"has no effect on traffic like {self.like!r}: the preset has its own")
         if self.mix is not None and not sum(self.mix.values()) > 0:
             raise KeyProblem(("mix",), "needs at least one task with a weight above 0")
         return self
@@ -77,9 +78,9 @@ def _kind_of_trace(value: Any) -> str | None:
 
 
 class WorkloadSpec(Spec):
-    """Which requests are served, and how many at a time."""
+    """Which requests are served, and how many together."""
 
-    # The path of an .npz file or of a directory in the data set's JSON layout, or synthetic traffic.
+    # The path of a trace, or synthetic traffic.
     trace: Annotated[
         Annotated[str, Field(min_length=1), Tag("<path>")] | Annotated[SyntheticTrace, Tag("<synthetic>")],
         Discriminator(
@@ -88,21 +89,21 @@ class WorkloadSpec(Spec):
             custom_error_message="expected the path of a trace, or {synthetic: {...}}",
         ),
     ]
-    # A user's own format of the trace, package.module:function; null: one of those that come with archsim.
+    # A user's own trace format, package.module:function; null: one of the shipped formats.
     reader: Annotated[str, Field(min_length=1)] | None = None
-    # The first N requests in file order; beyond the end of the trace, drawn with replacement.
+    # Batch N: the first N requests in file order; if the trace has fewer, N are drawn with replacement.
     batch: tuple[BatchSize, ...] = Field(min_length=1)
-    # At most; requests that end earlier stop contributing. 127 after the prefill, as in the published simulator.
+    # Maximum; requests that end earlier stop contributing. 127 after the prefill, as in the published simulator.
     decode_steps: DecodeSteps = 127
-    # Only so many of the MoE layers run, evenly spread, first and last among them (1: the first); null: all.
+    # Number of MoE layers that run, evenly spread and including first and last (1: the first); null: all.
     layers: count(1, 10_000, none=True) = None
-    # Of the draw with replacement.
+    # Seed of the draw with replacement.
     seed: Seed = 0
 
     @model_validator(mode="after")
     def _reads_a_file(self) -> "WorkloadSpec":
         if self.reader is not None and not isinstance(self.trace, str):
-            raise KeyProblem(("reader",), "needs a recorded trace; generated traffic is not read")
+            raise KeyProblem(("reader",), "needs a recorded trace; generated traffic needs no reader")
         return self
 
     @field_validator("batch", mode="before")

@@ -1,4 +1,4 @@
-"""Routing traffic: recorded traces, generated traffic, and what a batch of it asks of the machine."""
+"""Routing traffic: recorded traces, generated traffic, and the demand of a batch."""
 
 from archsim.workload.formats.readers import open_trace
 from archsim.workload.trace import StepTokens, TokenSource, Trace, draw_requests

@@ -1,4 +1,4 @@
-"""What routing data must satisfy, and the message for each way it may not."""
+"""Checks of routing data, each with its error message."""
 
 import re
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ def nearest(value: int, choices: Iterable[int]) -> int:
 
 
 def check_shape(where: str, model: ModelSpec, **stated: int | None) -> None:
-    """Raise TraceError unless what is stated of experts, top_k and layers (None: not stated) is true of the model."""
+    """Raise TraceError unless the stated experts, top_k and layers (None: not stated) match the model."""
     for name, found in stated.items():
         expected = getattr(model, name)
         if found is not None and found != expected:
@@ -38,7 +38,7 @@ def check_shape(where: str, model: ModelSpec, **stated: int | None) -> None:
 
 
 def check_layers(where: str, model: ModelSpec, layer_ids: np.ndarray) -> None:
-    """Raise TraceError unless `layer_ids` ascend and each is an MoE layer of the model (not all need be there)."""
+    """Raise TraceError unless `layer_ids` ascend and each is an MoE layer of the model (some may be missing)."""
     allowed = model.moe_layer_ids
     if len(layer_ids) == 0:
         raise TraceError(f"{where}: no MoE layer; model {model.name} has layers {span(allowed)}")
@@ -59,8 +59,8 @@ def check_name(where: str, model: ModelSpec, name: str) -> None:
     """Raise TraceError if the data names one shipped model and `model` is another of them.
 
     Names and aliases are compared by letters and digits alone, and either may say more ('meta-llama/Llama-4-Maverick-
-    17B-128E-Instruct' is llama-4-maverick). A name that no shipped model has proves nothing, and a model of the user's
-    own is bound only by its shape.
+    17B-128E-Instruct' is llama-4-maverick). A name that no shipped model has is ignored, and a model of the user's
+    own is checked by shape only.
     """
     if not _plain(name) or is_named(model, name):
         return
@@ -72,19 +72,19 @@ def check_name(where: str, model: ModelSpec, name: str) -> None:
 
 @lru_cache
 def shipped_models() -> tuple[ModelSpec, ...]:
-    """The models that come with archsim."""
+    """The models shipped with archsim."""
     return tuple(load_model(str(file)) for file in sorted((shipped_configs() / "models").glob("*.yaml")))
 
 
 def is_named(model: ModelSpec, name: str) -> bool:
-    """Whether a name, as data may give it, is that of a model."""
+    """Whether a name found in data refers to a model."""
     own = [_plain(alias) for alias in (model.name, *model.aliases)]
     found = _plain(name.rsplit("/", 1)[-1])
     return any(alias in _plain(name) or (len(found) > 5 and found in alias) for alias in own)
 
 
 def check_offsets(where: str, offsets: np.ndarray, tokens: int) -> None:
-    """Raise TraceError unless offsets rise from 0 to the number of tokens."""
+    """Raise TraceError unless offsets ascend from 0 to the number of tokens."""
     if len(offsets) < 2:
         raise TraceError(f"{where}: no requests (request_offsets has {len(offsets)} entries; expected at least 2)")
     falls = np.flatnonzero(np.diff(offsets) < 0)
@@ -101,7 +101,7 @@ def check_offsets(where: str, offsets: np.ndarray, tokens: int) -> None:
 
 
 def check_iterations(where: str, iteration: np.ndarray, offsets: np.ndarray) -> None:
-    """Raise TraceError unless iterations start at 0 or later and rise, save for the rows of the prefill (0)."""
+    """Raise TraceError unless iterations start at 0 or later and ascend, except for the rows of the prefill (0)."""
     late = np.flatnonzero(iteration > MAX_ITERATION)
     if len(late):
         request = str(owner(offsets, int(late[0])))

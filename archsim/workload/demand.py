@@ -1,6 +1,6 @@
-"""What a batch asks for, iteration by iteration and MoE layer by layer: tokens per expert, whatever machine and policy serve them.
+"""The demand of a batch by iteration and MoE layer: tokens per expert, independent of machine and policy.
 
-One pass over a token source; whoever needs more of the routing than its sums watches the same pass (`Watcher`).
+One pass over a token source; a `Watcher` sees the routing itself in the same pass.
 """
 
 import hashlib
@@ -23,18 +23,18 @@ class Watcher(Protocol):
         """Rows of an iteration, in the order of the source. layer_threads: they share the layers of kernels."""
 
     def end(self, iteration: int, layer_threads: LayerThreads) -> None:
-        """An iteration is complete; from 0 on, none is left out."""
+        """An iteration is complete; called for every iteration from 0 on."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What one batch asks for, over step s (= iteration; 0 is the prefill) and MoE layer l of the trace.
+    """The demand of one batch, by step s (= iteration; 0 is the prefill) and MoE layer l of the trace.
 
     tokens: int32[step, layer, expert], token–expert selections.
     first_seen: int16[step, layer, expert], active experts in order of first appearance (requests in batch order,
       tokens in order, ranks in order), padded with -1.
     has_prefill: step 0 is the prefill: the last request that has routing at iteration 0 has more than one row there.
-      Otherwise step 0 is a decode step like the others (one without tokens, where the trace starts at iteration 1).
+      Otherwise step 0 is a decode step like the others (without tokens, if the trace starts at iteration 1).
     layer_ids: int32[layer], the model's number of every layer. batch: requests. digest: names the source and the batch.
     """
 
@@ -70,8 +70,8 @@ def build_demand(
 ) -> Demand:
     """Sum the routing of `batch` requests (see `draw_requests`) over iterations 0 to `decode_steps`, at most.
 
-    There are as many steps as the last iteration any of the requests reaches, plus one. threads: layers are spread over
-    them (default: the cores there are). Pure: the result depends on the arguments alone, and not on threads.
+    The number of steps is one more than the last iteration that any request reaches. threads: layers are spread over
+    them (default: all available cores). Pure: the result depends only on the arguments, and not on threads.
     """
     requests = draw_requests(source.requests, batch, seed)
     layers, experts = len(source.layer_ids), source.num_experts
@@ -106,7 +106,9 @@ def build_demand(
 
 
 def stacked(steps: list[np.ndarray], shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """One array of all steps (`dtype` or wider), emptying the list on the way: never are all of them in memory twice."""
+    """One array of all steps (`dtype` or wider), emptying the list on the way, so that memory never holds all of them
+    twice.
+    """
     every = np.empty((len(steps), *shape), np.result_type(dtype, *{step.dtype for step in steps}))
     for at in reversed(range(len(steps))):
         every[at] = steps.pop()
@@ -115,7 +117,8 @@ def stacked(steps: list[np.ndarray], shape: tuple[int, ...], dtype: type) -> np.
 
 @free
 def _count(experts, first, end, seen, tokens, order):
-    """Add experts int16[n, layer, k] of layers first … end − 1 to tokens int32[layer, expert]; append new ones to order.
+    """Add experts int16[n, layer, k] of layers first … end − 1 to tokens int32[layer, expert]; append new ones to
+    order.
 
     order: int16[layer, expert], of which seen: int64[layer] are filled.
     """
@@ -131,7 +134,7 @@ def _count(experts, first, end, seen, tokens, order):
 
 
 def _every_iteration(steps: Iterator[StepTokens]) -> Iterator[tuple[int, Iterator[StepTokens]]]:
-    """(iteration, its pieces) for every iteration from 0 to the last one there is, also those without rows."""
+    """(iteration, its pieces) for every iteration from 0 to the last, including those without rows."""
     due = 0
     for iteration, pieces in groupby(steps, key=lambda piece: piece.iteration):
         yield from ((missing, iter(())) for missing in range(due, iteration))

@@ -1,7 +1,7 @@
-"""Demands kept on disk: what a batch asks for is summed once, and read again by later runs and other processes.
+"""Demands cached on disk: a batch is summed once, and later runs and other processes read the result.
 
-An entry is named by everything its content follows from: the routing, the batch, and the code that sums it. It may be
-deleted at any time, and the ones used longest ago are, when all together exceed `MOST_BYTES`.
+The name of an entry covers everything its content depends on: the routing, the batch, and the summing code. It may be
+deleted at any time; the least recently used entries are deleted when the total exceeds `MOST_BYTES`.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from archsim.workload.store import column_cache
 
 MOST_BYTES = 4 << 30
 WORTH_S = 0.5
-"""Demands that take less are not kept."""
+"""Demands that take less are not cached."""
 
 Kind = TypeVar("Kind", bound=Demand)
 
@@ -31,7 +31,9 @@ def folder() -> Path:
 
 
 def cached_demand(kind: type[Kind], name: str, build: Callable[[], Kind]) -> Kind:
-    """The demand that `build` makes: a dataclass of arrays, None and numbers. name: tells it from every other of the same code."""
+    """The demand that `build` makes: a dataclass of arrays, None and numbers. name: unique among demands of the same
+    code.
+    """
     file = folder() / f"{hashlib.sha256(f'{numbers_digest()} {name}'.encode()).hexdigest()}.npz"
     demand = _load(kind, file)
     if demand is None:
@@ -58,8 +60,10 @@ def _plain(member: np.ndarray) -> Any:
 
 
 def _save(file: Path, demand: Demand) -> None:
-    """Keep a demand, where the folder can be written."""
-    known = {field.name: np.asarray(value) for field in fields(demand) if (value := getattr(demand, field.name)) is not None}
+    """Store a demand, if the folder is writable."""
+    known = {
+        field.name: np.asarray(value) for field in fields(demand) if (value := getattr(demand, field.name)) is not None
+    }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with drafted(file) as draft, draft.open("wb") as stream:

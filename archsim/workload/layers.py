@@ -1,4 +1,4 @@
-"""Some of the layers of routing, evenly spread: runs take less time, and layers are still of every depth."""
+"""A subset of the layers of routing, evenly spread: runs take less time and still cover every depth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from archsim.workload.trace import StepTokens, TokenSource
 
 
 def spread_layers(available: int, layers: int) -> np.ndarray:
-    """Indices int64[layers] of `layers` out of `available`, evenly spread, first and last among them; of 1, the first."""
+    """Indices int64[layers] of `layers` out of `available`, evenly spread and including first and last; for 1, the
+    first.
+    """
     return np.round(np.linspace(0, available - 1, layers)).astype(np.int64)
 
 

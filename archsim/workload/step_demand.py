@@ -1,4 +1,4 @@
-"""What one MoE layer is asked for in one iteration: all that an engine knows of the traffic when it runs a step."""
+"""The demand of one MoE layer in one iteration: everything an engine knows about the traffic when it runs a step."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import numpy as np
 
 
 class Predicted(NamedTuple):
-    """What a predictor expects of a step. ``took_ns``: how long finding it took on this host."""
+    """What a predictor expects in a step. ``took_ns``: time of the prediction on this host."""
 
-    rows: np.ndarray  # uint8[expert, ceil(E/8)], little-endian bitset: bit j of row i is set where j is expected to follow i
+    rows: (
+        np.ndarray
+    )  # uint8[expert, ceil(E/8)], little-endian bitset: bit j of row i is set where j is expected to follow i
     took_ns: float = 0.0
 
 
 class Routing(NamedTuple):
-    """The routing of single tokens, where it is known."""
+    """The routing of single tokens, if known."""
 
     experts: np.ndarray  # int16[token, k], in rank order
     die: np.ndarray  # int32[token]: where the token lives
 
     def unique_pairs(self, target: np.ndarray, targets: int) -> np.ndarray:
-        """int64[die, target]: tokens that a die sends to a target if each is sent once, however many of its experts are there.
+        """int64[die, target]: tokens that a die sends to a target if each is sent once, however many of its experts
+        are at the target.
 
         ``target``: int[expert], where each expert runs.
         """
@@ -34,11 +37,12 @@ class Routing(NamedTuple):
 
 
 class StepDemand(NamedTuple):
-    """One MoE layer in one iteration. Token counts are token–expert selections, ``top_k`` of them a token.
+    """One MoE layer in one iteration. Token counts are token–expert selections, ``top_k`` per token.
 
-    ``tokens`` are all of them, ``prefill_tokens`` those of prompts; the others are decoded. ``first_seen``: active experts in order of
-    first appearance, -1 behind the last. ``origins``: the same tokens by the die on which they live; None where no assumption asks.
-    ``predicted``: None under a policy that predicts nothing. ``routing``: None where only sums are known.
+    ``tokens`` are all of them, ``prefill_tokens`` those of prompts; the others are decoded. ``first_seen``: active
+    experts in order of first appearance, padded with -1. ``origins``: the same tokens by the die on which they live;
+    None if no assumption needs it. ``predicted``: None under a policy that predicts nothing. ``routing``: None if
+    only sums are known.
     """
 
     step: int  # iteration

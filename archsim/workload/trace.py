@@ -33,7 +33,7 @@ class StepTokens:
 class TokenSource(Protocol):
     """What `build_demand` needs of routing data.
 
-    requests: how many distinct requests there are. layer_ids: int32[layer], the model's number of every column.
+    requests: number of distinct requests. layer_ids: int32[layer], the model's number of every column.
     num_experts, top_k: shape of the model. digest: names the content. label: for the `trace` column of results.
     """
 
@@ -48,7 +48,7 @@ class TokenSource(Protocol):
         """Stream the batch `requests: int64[n]` (indices, repeats allowed) through iterations 0 to `decode_steps`.
 
         Iterations come in ascending order; within one, rows are ordered by position in the batch, then by token. A
-        long iteration comes in several consecutive pieces; one in which no request has a row does not come at all.
+        long iteration comes in several consecutive pieces; one in which no request has a row is skipped.
         """
 
 
@@ -58,11 +58,11 @@ class Trace:
 
     experts: int16[token, layer, k], possibly memory-mapped. request_offsets: int64[R+1], request r owns the rows
     from request_offsets[r] to request_offsets[r+1]. iteration: int16[token], inside its request; not decreasing, and
-    only iteration 0 (the prefill) has more than one row. A trace of decode steps alone has no rows of iteration 0, a
-    trace of prompts alone has no others; the numbering stays as recorded. layer_ids: int32[layer].
+    only iteration 0 (the prefill) has more than one row. A trace of decode steps only has no rows of iteration 0, a
+    trace of prompts only has no others; the numbering stays as recorded. layer_ids: int32[layer].
     model: name found with the data ('' if none). source: path as given. request_subject: int16[R], index into
     subject_names. digest: sha256 of the columns, so equal routing has equal digests whatever format it came in;
-    known_digest: it, where it has been found before. stored_as: name of the columns in the cache, '' where they are not there.
+    known_digest: the digest, if already computed. stored_as: name of the columns in the cache, '' if not cached.
     """
 
     experts: np.ndarray
@@ -97,7 +97,7 @@ class Trace:
         return np.diff(before[self.request_offsets])
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
-        """See `TokenSource.steps`. A request that has ended just stops contributing."""
+        """See `TokenSource.steps`. A request that has ended stops contributing."""
         cursor = self.request_offsets[requests]
         end = self.request_offsets[requests + 1]
         last = int(self.iteration.max(initial=0))
@@ -139,7 +139,7 @@ def rows_per_piece(layers: int, top_k: int) -> int:
 
 
 def draw_requests(available: int, batch: int, seed: int) -> np.ndarray:
-    """Which requests a batch consists of: int64[batch].
+    """The requests of a batch: int64[batch].
 
     The first `batch` in file order; if there are fewer, all `batch` are drawn uniformly with replacement by
     ``numpy.random.default_rng(seed)``. A request drawn twice counts as two requests with equal routing.

@@ -178,7 +178,7 @@ REFUSED = {
     "no file": (["--step", "1", "--layer", "1"], "a timeline needs all of step, layer and timeline"),
     "no folder": (
         ["--step", "1", "--layer", "1", "--timeline", "/nowhere/x"],
-        "/nowhere/x: cannot be written to: /nowhere is no directory",
+        "/nowhere/x: cannot be written to: /nowhere is not a directory",
     ),
     "a folder": (["--step", "1", "--layer", "1", "--timeline", "/"], "/: cannot be written to: is a directory"),
     "no room": (FINITE + ["--set", "systems.0.hbm.capacity=1MB"], "toy does not fit on small: die 0 needs "),

@@ -123,14 +123,14 @@ def test_a_dense_model_is_refused(tmp_path, capsys):
     assert not (tmp_path / "m.yaml").exists()
 
 
-def test_what_the_graph_does_not_tell_must_be_given(small, tmp_path, capsys):
+def test_fields_missing_from_the_graph_must_be_given(small, tmp_path, capsys):
     def layer_of(g, x, layer):
         g.number = lambda value: g.node("ReduceMax", x)
         return batched(g, x, layer, small)
 
     path, out = whole_model(tmp_path / "m.onnx", small, layer_of), tmp_path / "m.yaml"
     assert main(["model", "import", str(path), "--out", str(out)]) == 2
-    assert "top_k could not be found; give it with --top-k" in capsys.readouterr().err
+    assert "top_k was not found in the graph; give it with --top-k" in capsys.readouterr().err
     assert not out.exists()
     assert main(["model", "import", str(path), "--out", str(out), "--top-k", "8"]) == 0
     assert load_model(str(out)).top_k == 8
@@ -170,7 +170,7 @@ def test_experts_of_two_matrices_are_refused(small, tmp_path):
             "MoE", x, g.linear(x, f"{name}.gate", h, e), *weights, name=f"/{name}/MoE", domain="com.microsoft", k=8
         )
 
-    with pytest.raises(SpecError, match="an expert of archsim has three slices"):
+    with pytest.raises(SpecError, match="archsim expects three slices per expert"):
         import_model(whole_model(tmp_path / "m.onnx", small, layer_of))
 
 

@@ -91,7 +91,7 @@ def test_a_set_is_named_once(here, capsys):
 
 def test_folders_are_named_once(here, capsys):
     assert main(["check", "tiny.yaml", "--set", "workload.trace=nix"]) == 2
-    looked = capsys.readouterr().err.partition("(looked in ")[2].partition(")")[0].split(", ")
+    looked = capsys.readouterr().err.partition("(searched ")[2].partition(")")[0].split(", ")
     assert looked[0] == "the current directory" and "." not in looked and len(set(looked)) == len(looked)
 
 

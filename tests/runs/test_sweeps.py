@@ -139,9 +139,9 @@ def test_a_parameter_leaves_policies_without_it_as_they_are(tmp_path):
     plan = plan_of(tmp_path, "  grid: {policy.allocation.block_tokens: [4, 8]}\n", "workload.batch=12", "policies=[base, allo]")
     points, dropped = points_of(plan)
     assert dropped.repeats == 2 and len(points) == 2 * (1 + 2)
-    cells = {(p.parts["policy"].name, plan.cells(p)["axis.policy.allocation.block_tokens"]) for p in points}
+    cells = {(p.variants["policy"].name, plan.cells(p)["axis.policy.allocation.block_tokens"]) for p in points}
     assert cells == {("base", None), ("allo", 4), ("allo", 8)}
-    assert {p.policy.name for p in points if p.parts["policy"].name == "base"} == {"base"}
+    assert {p.policy.name for p in points if p.variants["policy"].name == "base"} == {"base"}
 
 
 def test_what_follows_from_a_key_follows_its_axis(tmp_path):
@@ -199,25 +199,25 @@ def test_measures_are_those_of_the_machine(tmp_path):
         (2, "  grid: {engine: [evnet]}", "unknown value 'evnet'; did you mean 'event'?"),
         (2, "  grid: {policy.allocation.block_token: [8]}", "no policy of the experiment has the parameter 'block_token'; did you mean 'block_tokens'?"),
         (2, "  grid: {policy.allocation.block_tokens: [0]}", "block_tokens.0: 0 is out of range; expected 1 to"),
-        (2, "  grid: {assumptions.set: [physical]}", "make the whole an axis, assumptions: [...]"),
+        (2, "  grid: {assumptions.set: [physical]}", "vary the whole entry instead, assumptions: [...]"),
         (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB}}", "from is a bandwidth, to is a size"),
-        (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s}}", "a range is counted by one of step, factor, linear, log; none is given"),
+        (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s}}", "a range needs exactly one of step, factor, linear, log; none is given"),
         (2, "  grid: {hbm.bandwidth: {from: 2 TB/s, to: 1 TB/s, log: 3}}", "from '2 TB/s' is not below to '1 TB/s'"),
         (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s, lgo: 3}}", "unknown key 'lgo' of a range; did you mean 'log'?"),
         (2, "  grid: {mesh.x: {from: 1, to: 4, step: 1 ns}}", "step: expected a pure number above 0"),
-        (2, "  grid: {llc: {capacity: [1 MiB]}, system.llc.capacity: [2 MiB]}", "system.llc.capacity is an axis already"),
-        (2, "  zip: {mesh: [2x2, 3x2], llc.capacity: [1 MiB]}", "equally many values; system.mesh has 2, system.llc.capacity has 1"),
+        (2, "  grid: {llc: {capacity: [1 MiB]}, system.llc.capacity: [2 MiB]}", "system.llc.capacity is already an axis"),
+        (2, "  zip: {mesh: [2x2, 3x2], llc.capacity: [1 MiB]}", "the same number of values; system.mesh has 2, system.llc.capacity has 1"),
         (2, "  sample: {method: sobel, count: 4, over: {mesh: [2x2]}}", "sweep.sample.method: unknown value 'sobel'; did you mean 'sobol'?"),
         (2, "  sample: {over: {mesh: [2x2]}}", "sweep.sample.count: expected a whole number from 1"),
         (2, "  sample: {count: 3}", "needs axes in over"),
         (1, "  where: [dies < 3]", "varies nothing; give axes in grid, zip or sample"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [dies <= ]", "sweep.where.0: 'dies <=': expected a number, a name or '(' at its end"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [dies <= ]", "sweep.where.0: 'dies <=': expected a number, a name or '(' at the end"),
         (3, "  grid: {mesh: [2x2]}\n  where: [dies 8]", "expected one of <= < >= > == != instead of '8'"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [\"dies < 8; import os\"]", "cannot be read from"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [\"dies < 8; import os\"]", "not understood from"),
         (3, "  grid: {mesh: [2x2]}\n  where: [area_mm <= 8]", "unknown name 'area_mm'; did you mean 'area_mm2'?"),
         (3, "  grid: {mesh: [2x2]}\n  where: [hbm.bandwith > 1 TB/s]", "unknown name 'hbm.bandwith'; did you mean 'hbm.bandwidth'?"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [mesh == 4]", "'mesh' is no single value; compare one of its keys: x, y"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [dies fits]", "only hbm_capacity fits or does not; dies is a number"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [mesh == 4]", "'mesh' is not a single value; compare one of its keys: x, y"),
+        (3, "  grid: {mesh: [2x2]}\n  where: [dies fits]", "only hbm_capacity can be tested with `fits`; dies is a number"),
         (3, "  grid: {mesh: [2x2]}\n  where: [hbm_capacity <= 4]", "write `hbm_capacity fits`"),
         (3, "  grid: {mesh: [2x2]}\n  where: [5]", "expected a constraint such as dies <= 64, not the number 5"),
     ],

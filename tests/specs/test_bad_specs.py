@@ -168,7 +168,7 @@ CHANGED = {
     "top-k above experts": (
         "top_k: 2",
         "top_k: 9",
-        "22: models.0.top_k: 9 experts a token are more than the model's 8 experts",
+        "22: models.0.top_k: 9 experts per token exceed the model's 8 experts",
     ),
     "MoE layer out of range": (
         "last: 3",
@@ -178,7 +178,7 @@ CHANGED = {
     "MoE layers backwards": (
         "first: 1, last: 3",
         "first: 3, last: 1",
-        "18: models.0.moe_layers.last: last MoE layer 1 lies before the first, 3",
+        "18: models.0.moe_layers.last: last MoE layer 1 is before the first, 3",
     ),
     "no experts": ("experts: 8", "experts: 0", "21: models.0.experts: 0 is out of range; expected 1 to 32767"),
     "batch 0": ("batch: [4, 8]", "batch: 0", "25: workload.batch: 0 is out of range; expected 1 to 10000000"),
@@ -197,8 +197,8 @@ CHANGED = {
     "no such trace": (
         "trace: {synthetic: {prompt_tokens: 4}}",
         "trace: synthetic",
-        "24: workload.trace: no such file or directory: 'synthetic' (looked in *); "
-        "generated traffic is written {synthetic: {}}",
+        "24: workload.trace: no such file or directory: 'synthetic' (searched *); "
+        "for generated traffic, write {synthetic: {}}",
     ),
     "trace as number": (
         "trace: {synthetic: {prompt_tokens: 4}}",
@@ -241,7 +241,7 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: allo, allocation: isca}]",
         "27: policies.0.allocation.name: unknown allocation 'isca'; did you mean 'isca26'? "
-        "(known: first_seen, home, isca26, paper, lp; or your own as package.module:function)",
+        "(known: first_seen, home, isca26, paper, lp; or your own function as package.module:function)",
     ),
     "both ways to say how many": (
         "[base, allo]",
@@ -262,7 +262,7 @@ CHANGED = {
     "like another without a name": (
         "- name: small\n",
         "- {like: dojo, mesh: {x: 2}}\n- name: small\n",
-        "3: systems.0: needs a name of its own, as it changes system 'dojo'",
+        "3: systems.0: needs its own name, as it changes system 'dojo'",
     ),
     "wrong key under another system": (
         "- name: small\n",
@@ -272,7 +272,7 @@ CHANGED = {
     "changed preset without a name": (
         "[base, allo]",
         "[{preset: pred, prediction: {top_n: 4}}]",
-        "27: policies.0: needs a name of its own, as it changes prediction of preset 'pred'",
+        "27: policies.0: needs its own name, as it changes prediction of preset 'pred'",
     ),
     "module that is not there": (
         "[base, allo]",
@@ -314,7 +314,7 @@ CHANGED = {
     "own set that leaves fields open": (
         "assumptions: physical",
         "assumptions: {set: mine, contention: shared}",
-        "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; a set of your own gives every field; "
+        "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; your own set must give every field; "
         "missing: execution, arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, source, gemm, "
         "numbering, order, tables, prediction_rows, throughput, ties)",
     ),
@@ -379,7 +379,7 @@ FILES = {
     "control character": (b"name: a\nb: \x01\n", "bad.yaml:2: invalid YAML: character U+0001 is not allowed"),
     "alias of itself": (
         b"name: &a [*a]\n",
-        "bad.yaml:1: name.0: an alias refers to itself or unfolds without end",
+        "bad.yaml:1: name.0: an alias refers to itself or expands indefinitely",
     ),
     "unknown alias": (b"name: *a\n", "bad.yaml:1: invalid YAML: found undefined alias 'a'"),
     "nested too deeply": (b"name: " + b"[" * 1500, "bad.yaml: invalid YAML: nested too deeply"),
@@ -397,7 +397,7 @@ def test_file_that_is_no_experiment(tmp_path, case):
 def test_aliases_that_unfold_without_end(tmp_path):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    assert "unfolds without end" in refused(tmp_path, "\n".join(lines))
+    assert "expands indefinitely" in refused(tmp_path, "\n".join(lines))
 
 
 def test_missing_file_and_directory(tmp_path):
@@ -429,7 +429,7 @@ OVERRIDES = {
     "half a mesh": ("systems.0.mesh=3x", "expected two sides such as 5x5, or {x: 5, y: 5}, not '3x'"),
     "cache below a segment": (
         "systems.0.llc={capacity: 1 KiB}",
-        "capacity: 1 KiB is less than a segment, which is 1 MiB; give llc.segment, too",
+        "capacity: 1 KiB is less than a segment, which is 1 MiB; give llc.segment as well",
     ),
     "function in place of a policy": (
         "policies=[mymod:fn]",
@@ -485,7 +485,7 @@ def test_several_problems_each_get_a_line(tmp_path):
     text = GOOD.replace("x: 2", "x: 0").replace("top_k: 2", "top_k: 9").replace("engine: event", "engin: event")
     assert refused(tmp_path, text).splitlines() == [
         "bad.yaml:5: systems.0.mesh.x: 0 is out of range; expected 1 to 64",
-        "bad.yaml:22: models.0.top_k: 9 experts a token are more than the model's 8 experts",
+        "bad.yaml:22: models.0.top_k: 9 experts per token exceed the model's 8 experts",
         "bad.yaml:29: engin: unknown key; did you mean 'engine'?",
     ]
 

@@ -1,4 +1,6 @@
-"""Files of calibrations: found beside the experiment or system that names them, and part of a run's key by what is in them."""
+"""Files of calibrations: found beside the experiment or system that names them, and part of a run's key by what is in
+them.
+"""
 
 import shutil
 
@@ -75,12 +77,12 @@ def test_an_axis_may_be_mappings_with_files_beside_the_experiment(folder, axis, 
     same = {"calibration": "h100"} if axis == "compute" else {"source": wanted.source}
     assert found.model_copy(update=same) == wanted and found != wanted
     file = experiment(folder, system, more.format(axis, given.format("fits/none.yaml")))
-    with pytest.raises(SpecError, match=rf"experiment.yaml:\d+: .*{axis}.0.calibration: no such file: 'fits/none.yaml' \(looked in"):
+    with pytest.raises(SpecError, match=rf"experiment.yaml:\d+: .*{axis}.0.calibration: no such file: 'fits/none.yaml' \(searched"):
         load_sweep(file)
 
 
 def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(folder):
-    with pytest.raises(SpecError, match=r"experiment.yaml:3: systems.0.compute.calibration: no such file: 'fits/none.yaml' \(looked in the current directory, "):
+    with pytest.raises(SpecError, match=r"experiment.yaml:3: systems.0.compute.calibration: no such file: 'fits/none.yaml' \(searched the current directory, "):
         load_experiment(experiment(folder, SYSTEM.format(compute="fits/none.yaml", d2d="h100")))
 
 

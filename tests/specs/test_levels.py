@@ -135,12 +135,12 @@ def test_without_d2d_it_is_a_link_of_the_first_level(tmp_path):
     ("fabric: {levels: [{ring: 4}, {mesh: [2, 1], per: edge}]}", "levels.1.per: only a mesh or torus of meshes has edges"),
     ("fabric: {levels: [{switch: 2, law: h10/intra_node}]}", "levels.0.law: unknown calibration 'h10'; did you mean 'h100'"),
     ("fabric: {levels: [{switch: 2, law: h100}]}", "fabric.levels.0.law: expected a calibration and a kind of law"),
-    ("mesh: 2x2, fabric: {levels: [{switch: 2}]}", "mesh: fabric has dies and links already; give either mesh"),
-    ("topology: ring, fabric: {levels: [{switch: 2}]}", "topology: fabric has dies and links already"),
+    ("mesh: 2x2, fabric: {levels: [{switch: 2}]}", "mesh: fabric already defines dies and links; give either mesh"),
+    ("topology: ring, fabric: {levels: [{switch: 2}]}", "topology: fabric already defines dies and links"),
     ("topology: 'no.such.module:star'", "topology.name: cannot import module 'no.such.module'"),
     ("topology: {name: ring, dies: 4}", "topology.dies: only your own package.module:function takes dies"),
-    ("topology: 'math:sqrt'", "topology: how many dies has math:sqrt?"),
-    ("mesh: 2x2, topology: {name: 'math:sqrt', dies: 4}", "topology.dies: the mesh has a number of dies already"),
+    ("topology: 'math:sqrt'", "topology: the number of dies of math:sqrt is missing."),
+    ("mesh: 2x2, topology: {name: 'math:sqrt', dies: 4}", "topology.dies: the mesh already defines the number of dies"),
     ("topology: ring", "mesh: required key is missing; expected mesh: {x: 5, y: 5}, or fabric"),
 ])  # fmt: skip
 def test_bad_fabrics_are_told_with_their_place(tmp_path, links, problem):
@@ -230,7 +230,7 @@ def test_check_and_list_say_what_a_system_is_made_of(tmp_path):
     said = archsim(tmp_path, "check", "node.yaml").stdout.splitlines()
     assert said == [
         "node.yaml: ok, a valid system: 8 dies, 2 × 4 switch",
-        "  level 0, 4 switch: 450 GB/s, 300 ns a link, law h100/intra_node",
+        "  level 0, 4 switch: 450 GB/s, 300 ns per link, law h100/intra_node",
         "  level 1, 2 switch per gpu: 50 GB/s, 2 us a link",
     ]
     assert "5 × 5 mesh" in archsim(tmp_path, "list", "systems").stdout

@@ -439,7 +439,7 @@ def test_check(capsys):
 
 
 @pytest.mark.parametrize(
-    ("file", "kind"), [("calibrations/h100.yaml", "calibration"), ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"), ("systems/dojo.yaml", "system: 25 dies, 5 × 5 mesh\n  links: 1.5 TB/s, 200 ns a link")]
+    ("file", "kind"), [("calibrations/h100.yaml", "calibration"), ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"), ("systems/dojo.yaml", "system: 25 dies, 5 × 5 mesh\n  links: 1.5 TB/s, 200 ns per link")]
 )
 def test_check_takes_every_kind(capsys, file, kind):
     path = shipped_configs() / file

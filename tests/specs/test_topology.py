@@ -198,7 +198,7 @@ def test_machines_of_a_topology_share_its_arrays(tmp_path):
         ("edges", "topology.edges: no route from die 0 to dies 1, 2, 3, 4, 5; list the links"),
         ("{name: edges, edges: [[0, 1], [1, 2], [4, 5]]}", "topology.edges: no route from die 0 to dies 3, 4, 5"),
         ("{name: edges, edges: [[0, 1], [1, 6]]}", "topology.edges.1: there is no die 6 (end 2 of 2); expected 0 to 5"),
-        ("{name: edges, edges: [[0, 1], [1, 0]]}", "topology.edges.1: dies 0 and 1 are linked already, by item 0"),
+        ("{name: edges, edges: [[0, 1], [1, 0]]}", "topology.edges.1: dies 0 and 1 are already linked, by item 0"),
         ("{name: edges, edges: [[2, 2]]}", "topology.edges.0: links die 2 to itself"),
         ("{name: edges, edges: [[0, 1, 2]]}", "topology.edges.0.dies: an edge has two dies, not 3"),
         ("{name: edges, edges: [{dies: [0, 1], bandwith: 1 TB/s}]}", "bandwith: unknown key; did you mean 'bandwidth'"),

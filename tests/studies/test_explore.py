@@ -177,7 +177,7 @@ def test_sensitivities_are_ratios_of_geometric_means(found):
         ("objectives: [cost]\n  where: [cots < 3]", "unknown result 'cots'; did you mean 'cost'?"),
         ("objectives: [cost]\n  where: ['cost <']", "cost <"),
         ("objectives: [cost]\n  budgets: cost", "expected a list of constraints"),
-        ("objectives: [cost]\n  event_runs: 120 %", "a share is above 0 and at most 1"),
+        ("objectives: [cost]\n  event_runs: 120 %", "a share must be above 0 and at most 1"),
         ("objectives: [cost]\n  event_runs: many", "expected a share of the points such as 15 %"),
         ("objective: [cost]", "explore.objective: unknown key; did you mean 'objectives'?"),
     ],

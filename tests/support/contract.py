@@ -31,7 +31,8 @@ def check_docstring(table: Table, printed: str) -> None:
 
 
 def check_parameters(parameters: type) -> None:
-    """Frozen; every one with a default, its source, a spec key, and a unit in its name unless it is a count or share."""
+    """Frozen; every one with a default, its source, a spec key, and a unit in its name unless it is a count or share.
+    """
     assert dataclasses.is_dataclass(parameters) and parameters.__dataclass_params__.frozen
     for field in dataclasses.fields(parameters):
         assert field.default is not dataclasses.MISSING
@@ -73,7 +74,9 @@ class Running:
             self.under_way.append(int(state))
 
     def tell(self, event) -> tuple[int, int]:
-        """The oldest activity's state and the one that follows ``event``; ValueError, and nothing happens, if it is illegal."""
+        """The oldest activity's state and the one that follows ``event``; ValueError, and nothing happens, if it is
+        illegal.
+        """
         state = self.under_way[0]
         following, spawned = int(self.following[state, event]), int(self.spawned[state, event])
         if following == ILLEGAL:
@@ -89,7 +92,9 @@ class Running:
 
 
 def told(block: Running, state, choices, most: int, events) -> list[tuple[int, int]]:
-    """Transitions of up to ``most`` events from ``state``, each the next choice among the legal ones; illegal ones come before."""
+    """Transitions of up to ``most`` events from ``state``, each the next choice among the legal ones; illegal ones
+    come before.
+    """
     block.enter(state)
     made = []
     while block.under_way and len(made) < most:
@@ -105,7 +110,8 @@ def told(block: Running, state, choices, most: int, events) -> list[tuple[int, i
 
 
 def check_runs(table: Table) -> None:
-    """Legal and illegal events, drain and reset, from every state that the block serves, whatever happens first, second and third.
+    """Legal and illegal events, drain and reset, from every state that the block serves, whatever happens first,
+    second and third.
 
     A block drains; reset in the middle of anything it has nothing under way and does what a new one does.
     """

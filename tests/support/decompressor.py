@@ -1,4 +1,5 @@
-"""Decompressor of a die's D2D controller, a block from outside the package: slices travel compressed and are expanded here.
+"""Decompressor of a die's D2D controller, a block from outside the package: slices travel compressed and are expanded
+here.
 
 State layout: none.
 

@@ -1,4 +1,5 @@
-"""GPUs on a made-up clock: the host takes time for each call, streams do what is queued in order, events see the GPU's time.
+"""GPUs on a made-up clock: the host takes time for each call, streams do what is queued in order, events see the
+GPU's time.
 
 ``FakeCuda`` has what ``torch.cuda`` has of it; work is said by ``busy``.
 """

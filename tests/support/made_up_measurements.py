@@ -17,7 +17,9 @@ def gemm(runs=("1",), version="2.8", m=(1, 4, 16, 64, 256), shapes=SHAPES, dtype
     """Rows of made-up products."""
     return [
         f"{run},NVIDIA H100,torch,{version},{dtype},0,1,{rows},{n},{k},{factor * (3 + n * k / 1e6 + 2 * rows * n * k / 5e8) * (1 + int(run) / 100):.4f}"
-        for run in runs for n, k in shapes for rows in m
+        for run in runs
+        for n, k in shapes
+        for rows in m
     ]
 
 

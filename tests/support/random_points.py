@@ -1,7 +1,8 @@
-"""Random small experiments: machines, models, batches, policies and assumptions that an event run takes milliseconds for.
+"""Random small experiments: machines, models, batches, policies and assumptions that an event run takes milliseconds
+for.
 
-Point ``i`` is a function of ``i`` alone. Those below ``HELD_OUT`` are for choosing coefficients of the analytical engine,
-those from ``HELD_OUT`` on were not looked at for that and are what its errors are stated on.
+Point ``i`` is a function of ``i`` alone. Those below ``HELD_OUT`` are for choosing coefficients of the analytical
+engine, those from ``HELD_OUT`` on were not looked at for that and are what its errors are stated on.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ class Point(NamedTuple):
     @property
     def name(self) -> str:
         mesh = self.system.mesh
-        return (f"#{self.number} {mesh.x}x{mesh.y} {self.system.topology.name} {self.model.experts}/{self.model.top_k} experts batch {self.demand.batch} "
-                f"{self.policy.name} {self.assumptions.label}")
+        return (
+            f"#{self.number} {mesh.x}x{mesh.y} {self.system.topology.name} {self.model.experts}/{self.model.top_k} experts batch {self.demand.batch} "
+            f"{self.policy.name} {self.assumptions.label}"
+        )
 
 
 def random_point(number: int, contention: str) -> Point:
@@ -75,7 +78,10 @@ def random_point(number: int, contention: str) -> Point:
     topology = TOPOLOGIES[np.random.default_rng([number, len(contention), 1]).integers(len(TOPOLOGIES))]
     system = system.model_copy(update={"topology": TopologySpec(name=topology)})
     spec = SyntheticSpec(
-        prompt_tokens=int(rng.integers(0, 3)), decode_steps=STEPS, seed=number, popularity_skew=float(rng.uniform(0, 1.2))
+        prompt_tokens=int(rng.integers(0, 3)),
+        decode_steps=STEPS,
+        seed=number,
+        popularity_skew=float(rng.uniform(0, 1.2)),
     )
     traffic = SyntheticTraffic(model, spec, batch)
     predictor = build_policy(policy).predictor
@@ -121,4 +127,6 @@ def _system(rng, model, assumptions, policy) -> SystemSpec:
 
 
 def _changed(system: SystemSpec, changes: dict[str, dict[str, Any]]) -> SystemSpec:
-    return system.model_copy(update={block: getattr(system, block).model_copy(update=of) for block, of in changes.items()})
+    return system.model_copy(
+        update={block: getattr(system, block).model_copy(update=of) for block, of in changes.items()}
+    )

@@ -50,11 +50,23 @@ def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH):
 
 
 def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=None):
-    """What an allocation sees of one layer, each expert at its home or as ``placement`` has it; pairs as hops at the costs of a link."""
+    """What an allocation sees of one layer, each expert at its home or as ``placement`` has it; pairs as hops at the
+    costs of a link.
+    """
     placement = placement or Placement.of_homes(home, 1, len(hops))
     pair_bytes_per_ns = np.full(hops.shape, costs.link_bytes_per_ns)
     return StepView(
-        tokens, first_seen, placement.home[0], copied_slices, hops, costs, 0, 1, placement.holds[0], hops * costs.hop_ns, pair_bytes_per_ns
+        tokens,
+        first_seen,
+        placement.home[0],
+        copied_slices,
+        hops,
+        costs,
+        0,
+        1,
+        placement.holds[0],
+        hops * costs.hop_ns,
+        pair_bytes_per_ns,
     )
 
 
@@ -81,8 +93,16 @@ CASES = [
     (name, changes)
     for name, changes in itertools.product(
         STRATEGIES,
-        ({}, {"contention": "reserved"}, {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"}, {"llc": "slices"}, {"activations": "ignored"}, {"source": "queued"},
-         {"arbitration": "round_robin"}, {"contention": "reserved", "llc": "slices", "activations": "ignored"}),
+        (
+            {},
+            {"contention": "reserved"},
+            {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"},
+            {"llc": "slices"},
+            {"activations": "ignored"},
+            {"source": "queued"},
+            {"arbitration": "round_robin"},
+            {"contention": "reserved", "llc": "slices", "activations": "ignored"},
+        ),
     )
 ]
 

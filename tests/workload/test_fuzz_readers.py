@@ -1,4 +1,6 @@
-"""Both readers under fire: damaged bytes never crash them, and nothing is accepted that a plain oracle would not accept."""
+"""Both readers under fire: damaged bytes never crash them, and nothing is accepted that a plain oracle would not
+accept.
+"""
 
 import io
 import json

@@ -140,7 +140,9 @@ def test_fitted_traffic_has_the_statistics_of_the_other_half(name, shared):
 
 
 def test_first_decode_steps_use_as_many_experts(shared):
-    """Distinct experts of all requests in each of the first steps, which fill the HBM first: within 12 %, mean of draws."""
+    """Distinct experts of all requests in each of the first steps, which fill the HBM first: within 12 %, mean of
+    draws.
+    """
     model, _, other, generated = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
     draws = [generated, *(simulate(model, request_lengths(other), other.request_subject, seed) for seed in (1, 2))]
     for step in (1, 2, 3, 4, 8):
@@ -163,7 +165,9 @@ def test_fitted_traffic_collapses_where_the_trace_does(shared):
 
 
 def test_tastes_are_spread_evenly_over_requests_and_independent_between_layers():
-    """Experts that requests prefer come as often as their shares say, but for one at either end of an interval, with no pairs among layers."""
+    """Experts that requests prefer come as often as their shares say, but for one at either end of an interval, with
+    no pairs among layers.
+    """
     model = load_traffic("llama-4-maverick", load_model("llama-4-maverick"))
     model = model.changed(taste_size=np.full(24, 1.0))
     source = GenerativeTraffic(model, 300, 5, request_task=np.arange(300) % 2)

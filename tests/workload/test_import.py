@@ -154,7 +154,7 @@ BAD_LOADS = {
     ("x.csv", "layer,0,1,2,3,4,5\n1,2,3,4,5,6,-7\n"): "line 2: expected a layer and 6 counts",
     ("x.csv", "layer,0,1,2,3,4,5\n1,2,3\n"): "line 2: expected a layer and 6 counts",
     ("x.csv", ""): "the header has 0 columns",
-    ("x.pt", "rubbish"): "x.pt: (.pt files are read by torch alone|not a .pt file)",
+    ("x.pt", "rubbish"): "x.pt: (only torch reads .pt files|not a .pt file)",
 }
 
 
@@ -282,7 +282,7 @@ def test_an_import_that_did_not_end_is_named(source, tmp_path):
     spoiled(source)
     with pytest.raises(TraceError):
         imported(source, tmp_path / "store")
-    with pytest.raises(TraceError, match="store: an import that did not end; the same `archsim trace import` goes on with it"):
+    with pytest.raises(TraceError, match="store: an import that did not end; the same `archsim trace import` to resume it"):
         open_trace(tmp_path / "store", TOY)
 
 
@@ -291,7 +291,7 @@ def test_what_a_directory_has_beside_requests_is_told(source, tmp_path):
     heard, watcher = [], Quiet()
     watcher.problem = heard.append
     import_sources([source], tmp_path / "store", TOY, 1, "stop", watcher, False)
-    assert heard == [f"{source}: 1 .npz file; of a directory, .json requests are read; name the others one by one"]
+    assert heard == [f"{source}: 1 .npz file; only .json requests are read from a directory; name the others individually"]
 
 
 def test_skipping_everything_is_an_error(source, tmp_path):
@@ -340,13 +340,13 @@ def test_sources_of_two_models_are_refused(shared, source, tmp_path):
 
 
 def test_a_model_that_nobody_names_must_be_given(source, tmp_path):
-    with pytest.raises(TraceError, match="names the model 'org/toy', which is none of those shipped; give --model"):
+    with pytest.raises(TraceError, match="names the model 'org/toy', which is not a shipped model; give --model"):
         imported(source, tmp_path / "store", None)
 
 
 def test_tokens_and_loads_do_not_mix(source, tmp_path):
     np.savez(tmp_path / "load.npz", counts=np.ones((4, 6), int))
-    with pytest.raises(TraceError, match="holds expert loads, others hold tokens; import them apart"):
+    with pytest.raises(TraceError, match="holds expert loads, others hold tokens; import them separately"):
         imported([source, tmp_path / "load.npz"], tmp_path / "store")
 
 
@@ -377,7 +377,7 @@ def test_the_exact_reader_refuses_what_json_would_swallow(source):
     file = source / "org/toy/set/a/1.json"
     good = file.read_text()
     for text, message in (
-        (good.replace('"2":', '"1":', 1), "layer id '1' stands twice in one iteration"),
+        (good.replace('"2":', '"1":', 1), "layer id '1' appears twice in one iteration"),
         (good.replace("null", "NaN", 1), "layer 0: has routing|layer 0 is dense"),
     ):
         file.write_text(text)

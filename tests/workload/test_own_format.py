@@ -85,7 +85,7 @@ def test_sweep_and_import_read_it(tmp_path, source):
     ("broken", r"RuntimeError: no such luck \(.*my_format.py:\d+\)"),
     ("outside", "expert id 6"),
     ("unlike", "expected integers"),
-    ("empty", "gives no request"),
+    ("empty", "yields no requests"),
     ("missing", "has no function 'missing'"),
 ])
 def test_what_a_reader_does_wrong_is_named(source, function, said):

@@ -1,4 +1,6 @@
-"""SGLang's dumps as .pt files: real ones of torch, and those that must not be loaded. Needs torch (a CPU build will do)."""
+"""SGLang's dumps as .pt files: real ones of torch, and those that must not be loaded. Needs torch (a CPU build will
+do).
+"""
 
 import os
 import pickle

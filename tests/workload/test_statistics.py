@@ -159,7 +159,8 @@ def test_llama4_has_the_measured_patterns(llama):
 
 
 def test_llama4_pairs_ranked_by_conditional_probability(llama):
-    """The other reading of figures 4 and 5, for comparison: two subjects are already at or below the values of three."""
+    """The other reading of figures 4 and 5, for comparison: two subjects are already at or below the values of three.
+    """
     assert statistics.conditional_coverage(statistics.cross_layer(llama)).mean() == pytest.approx(0.965, abs=0.001)
     assert statistics.conditional_coverage(statistics.cross_token(llama)).mean() == pytest.approx(0.926, abs=0.001)
 

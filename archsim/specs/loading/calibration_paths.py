@@ -1,11 +1,11 @@
-"""Paths of calibration files in systems: found from the current directory, else around the file in which they are given."""
+"""Paths of calibration files in systems: relative to the current directory, else to the file that names them."""
 
 import os
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from archsim.specs.loading.config_files import looked_in
+from archsim.specs.loading.config_files import searched
 from archsim.specs.text.yaml import Keys, Place, Tree
 
 KEYS = (("compute", "calibration"), ("hbm", "calibration"), ("d2d", "calibration"), ("decision", "host", "calibration"))
@@ -13,9 +13,9 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found: bool = True) -> None:
-    """Put in place of every path to a calibration in the system at ``keys`` one from the current directory.
+    """Replace every calibration path in the system at ``keys`` by one relative to the current directory.
 
-    Raises SpecError for a file that is nowhere, unless not ``all_found``: then its path stays.
+    Raises SpecError for a missing file; with ``all_found=False``, its path is left as it is.
     """
     for path in KEYS:
         inner = _mapping(tree, (*keys, *path[:-1]))
@@ -26,11 +26,13 @@ def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found:
         if found is not None:
             inner[path[-1]] = os.path.relpath(found)
         elif all_found:
-            raise tree.error((*keys, *path), f"no such file: {name!r} (looked in {looked_in(folders)})")
+            raise tree.error((*keys, *path), f"no such file: {name!r} (searched {searched(folders)})")
 
 
 def with_calibrations_found(value: Any, path: tuple[str, ...], place: Place, folders: list[Path]) -> Any:
-    """The value of an axis ``path`` of a system, with calibrations in it as paths from the current directory. Raises SpecError."""
+    """The value of a system's axis ``path``, with calibration paths relative to the current directory. Raises
+    SpecError.
+    """
     if not any(key[: len(path)] == path for key in KEYS):
         return value
     data: Any = deepcopy(value)
@@ -46,7 +48,7 @@ def _is_path(name: Any) -> bool:
 
 
 def _mapping(tree: Tree, keys: Keys) -> dict[str, Any]:
-    """The mapping at ``keys``; an empty one where there is none."""
+    """The mapping at ``keys``, or an empty one."""
     value = tree.data
     for key in keys:
         if isinstance(value, list) and isinstance(key, int) and key < len(value):

@@ -1,4 +1,5 @@
-"""Calibrations by name or path: found, read once until the file changes, and told apart by their content."""
+"""Calibrations by name or path: found, read once until the file changes, and identified by a digest of their content.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from archsim.specs.text.yaml import read_yaml
 from calibration.laws.tables import CalibrationSpec
 
 KIND = "calibrations"
-# Of a die that names none: the GPU whose measured GEMMs cover most shapes and dtypes, and on which Yu et al., ISCA 2026
-# (arXiv 2510.05497v4) validate.
+# For a die that names none: the GPU whose measured GEMMs cover most shapes and dtypes, and on which Yu et al., ISCA
+# 2026 (arXiv 2510.05497v4) validate.
 DEFAULT_CALIBRATION = "h100"
 
 
 def find_calibration(name: str | Path) -> Path:
-    """The file of a calibration by name ('h100') or path. Raises SpecError for a name that is not known."""
+    """The file of a calibration by name ('h100') or path. Raises SpecError for an unknown name."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         return path
@@ -29,21 +30,21 @@ def find_calibration(name: str | Path) -> Path:
             return folder / f"{name}.yaml"
     known = named_files(KIND)
     listed = f" (known: {', '.join(known)}; or the path of a YAML file)"
-    raise SpecError(f"no calibration is called {str(name)!r}{did_you_mean(str(name), known)}{listed}")
+    raise SpecError(f"unknown calibration {str(name)!r}{did_you_mean(str(name), known)}{listed}")
 
 
 def calibration_named(name: str | None) -> CalibrationSpec:
-    """As ``load_calibration``, read once until the file changes; the default where none is named."""
+    """Like ``load_calibration``, but read once until the file changes; the default if ``name`` is None."""
     return _read_once(*_version(name))
 
 
 def calibration_digest(name: str | None) -> str:
-    """sha256 of the file, of the default where none is named; raises SpecError where there is no such calibration."""
+    """sha256 of the file, or of the default if ``name`` is None. Raises SpecError for an unknown calibration."""
     return _digest_once(*_version(name))
 
 
 def _version(name: str | None) -> tuple[Path, int]:
-    """(file, when it changed)"""
+    """(file, modification time)"""
     path = find_calibration(name or DEFAULT_CALIBRATION).absolute()
     try:
         return path, path.stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""Where named systems, models and assumption sets are found."""
+"""Where named systems, models and assumption sets are searched."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -9,14 +9,14 @@ from archsim.base.nearest import did_you_mean
 
 @lru_cache
 def shipped_configs() -> Path:
-    """The folder ``configs`` that comes with archsim: inside the package when installed, else of the repository."""
+    """The shipped folder ``configs``: inside the package when installed, else in the repository."""
     package = Path(__file__).resolve().parents[2]
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
 def search_folders(kind: str, beside: Path | None) -> list[Path]:
-    """Folders that may hold named files of a kind ('systems', 'models', 'assumptions'), in the order of search."""
+    """Folders that may hold named files of a kind ('systems', 'models', 'assumptions'), in search order."""
     folders = [Path("configs") / kind, shipped_configs() / kind]
     if beside is not None:
         folders.insert(0, beside / kind)
@@ -24,7 +24,7 @@ def search_folders(kind: str, beside: Path | None) -> list[Path]:
 
 
 def named_files(kind: str, beside: Path | None = None) -> dict[str, Path]:
-    """Name → file, sorted by name; a name found in several folders is the first one's."""
+    """Name → file, sorted by name; the first folder that has a name wins."""
     files: dict[str, Path] = {}
     for folder in search_folders(kind, beside):
         for file in folder.glob("*.yaml"):
@@ -33,28 +33,32 @@ def named_files(kind: str, beside: Path | None = None) -> dict[str, Path]:
 
 
 def known_calibration(name: str | None) -> str | None:
-    """A calibration's name or path, as it is; raises ValueError where there is none of that name, or no such file."""
+    """Return a calibration's name or path unchanged. Raises ValueError if the name is unknown or the file is missing.
+    """
     if name is None or Path(name).is_file():
         return name
     known = named_files("calibrations")
     if Path(name).suffix in (".yaml", ".yml"):
-        raise ValueError(f"no such file: {name!r} (looked from the current directory)")
+        raise ValueError(f"no such file: {name!r} (searched the current directory)")
     if name not in known:
         raise ValueError(
-            f"unknown calibration {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}; or the path of a YAML file)"
+            f"unknown calibration {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}; or the path of a "
+            f"YAML file)"
         )
     return name
 
 
 def display(path: Path) -> str:
-    """The path relative to the current directory where it lies below it."""
+    """The path, relative to the current directory if it is below it."""
     try:
         return str(path.resolve().relative_to(Path.cwd())) if path.is_absolute() else str(path)
     except ValueError:
         return str(path)
 
 
-def looked_in(folders: Iterable[Path]) -> str:
-    """Where something was looked for: the current directory and these, each named once."""
+def searched(folders: Iterable[Path]) -> str:
+    """The places searched, for a message: the current directory and ``folders``, each once."""
     here = Path.cwd()
-    return ", ".join(["the current directory", *dict.fromkeys(display(folder) for folder in folders if folder.resolve() != here)])
+    return ", ".join(
+        ["the current directory", *dict.fromkeys(display(folder) for folder in folders if folder.resolve() != here)]
+    )

@@ -1,4 +1,4 @@
-"""Specs as plain text: what ``archsim list`` and ``archsim check`` print."""
+"""Specs as plain text, for ``archsim list`` and ``archsim check``."""
 
 import textwrap
 
@@ -9,7 +9,7 @@ from archsim.specs.loading.file_kinds import SPECS
 from archsim.specs.loading.library import load_model, load_system
 from archsim.specs.machine.fabric import LinkSpec
 from archsim.specs.machine.system import SystemSpec
-from archsim.specs.policies import PARTS, PRESETS, RULES, Parameter
+from archsim.specs.policies import RULE_TYPES, PRESETS, RULES, Parameter
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.specs.text.fields import Spec
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity
@@ -24,7 +24,7 @@ def listing(what: str) -> str:
 
 
 def summary(spec: Spec) -> str:
-    """What a valid file holds, in one line; of a system, its links, too."""
+    """The content of a valid file in one line; for a system, also its links."""
     if isinstance(spec, SystemSpec):
         return "\n".join([f"ok, a valid system: {_counted(spec.dies, 'die')}, {spec.shape}", *_links(spec)])
     if not isinstance(spec, ExperimentSpec):
@@ -43,7 +43,7 @@ def summary(spec: Spec) -> str:
 
 
 def _links(system: SystemSpec) -> list[str]:
-    """A line for every level, or class of links; of a list of edges only what they have in common."""
+    """One line per level or link class; for a list of edges, only what they have in common."""
     if system.fabric is not None:
         sizes = [f"{level.text}{f' per {level.per}' if level.per else ''}" for level in system.fabric.levels]
         links = [_link(system, level) for level in system.fabric.levels]
@@ -60,11 +60,11 @@ def _link(system: SystemSpec, own: LinkSpec) -> str:
     bandwidth = system.d2d.bandwidth_bytes_per_s if own.bandwidth_bytes_per_s is None else own.bandwidth_bytes_per_s
     latency_ns = system.d2d.hop_latency_ns if own.hop_latency_ns is None else own.hop_latency_ns
     law = f", law {own.law}" if own.law else ""
-    return f"{format_quantity(bandwidth, BANDWIDTH)}, {format_quantity(latency_ns, TIME)} a link{law}"
+    return f"{format_quantity(bandwidth, BANDWIDTH)}, {format_quantity(latency_ns, TIME)} per link{law}"
 
 
 def summary_of_sweep(plan: SweepPlan) -> str:
-    """What a valid sweep holds, in one line."""
+    """The content of a valid sweep, in one line."""
     constraints = len(plan.sweep.where)
     where = f", before {_counted(constraints, 'constraint')}" if constraints else ""
     axes = len(plan.sweep.axes)
@@ -107,12 +107,15 @@ def _models() -> str:
 
 def _policies() -> str:
     presets = _table(
-        [("name", *PARTS), *((name, *(preset[part] for part in PARTS)) for name, preset in PRESETS.items())]
+        [
+            ("name", *RULE_TYPES),
+            *((name, *(preset[rule_type] for rule_type in RULE_TYPES)) for name, preset in PRESETS.items()),
+        ]
     )
-    lines = [presets, "", "Rules, and their parameters with defaults; or your own function as package.module:function."]
-    for part in PARTS:
-        lines += ["", f"{part}:"]
-        for name, rule in RULES[part].items():
+    lines = [presets, "", "Rules with their parameters and defaults; your own function is package.module:function."]
+    for rule_type in RULE_TYPES:
+        lines += ["", f"{rule_type}:"]
+        for name, rule in RULES[rule_type].items():
             lines.append(f"  {name}: {rule.meaning}")
             lines += [f"      {key}: {_default(parameter)}" for key, parameter in rule.parameters.items()]
     return "\n".join(lines)
@@ -124,7 +127,7 @@ def _default(parameter: Parameter) -> str:
 
 def _assumptions() -> str:
     lines = [
-        "Fields, their values, and [the named sets that take them]. Any field can be set alone:",
+        "Fields, their values, and [the named sets that use them]. Any field can be set separately:",
         "    assumptions: {set: physical, contention: reserved}",
     ]
     for field, values in ASSUMPTIONS.items():
@@ -148,8 +151,8 @@ def _traffic() -> str:
     rows = [("name", "made of", "file")]
     for name, file in named_files("traffic").items():
         head = read_yaml(file).data
-        made_of = "a recorded trace" if "tables" in head else "recorded loads" if "loads" in head else "statistics"
-        rows.append((name, made_of, display(file)))
+        basis = "a recorded trace" if "tables" in head else "recorded loads" if "loads" in head else "statistics"
+        rows.append((name, basis, display(file)))
     return _table(rows)
 
 

@@ -1,4 +1,4 @@
-"""What kind of file a mapping is, told by its keys; and where each kind belongs."""
+"""Recognises the kind of a file by its keys, and says where each kind belongs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,34 @@ from archsim.specs.text.validation import keys_of
 from calibration.laws.tables import CalibrationSpec
 
 EXPERIMENT, TRAFFIC = "experiment", "traffic preset"
-# Kind → its class; files of traffic have none here, as archsim.workload reads them.
+# Kind → class; traffic files have none here, as archsim.workload reads them.
 SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
-    {EXPERIMENT: ExperimentSpec, "system": SystemSpec, "model": ModelSpec, "assumption set": NamedSet, "calibration": CalibrationSpec}
+    {
+        EXPERIMENT: ExperimentSpec,
+        "system": SystemSpec,
+        "model": ModelSpec,
+        "assumption set": NamedSet,
+        "calibration": CalibrationSpec,
+    }
 )
 EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
-# Keys that every file of configs/traffic has, and those of the two sorts of it.
-_TRAFFIC_KEYS = ("name", "source", "groups", "top_groups", "tables", "tasks", "kinds", "kind_spread", "taste_size", "weights", "prompt_tokens")
-_KEYS = MappingProxyType({name: keys_of(kind) for name, kind in SPECS.items()} | {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS})
+# Keys common to all files of configs/traffic, and keys of its two variants.
+_TRAFFIC_KEYS = (
+    "name",
+    "source",
+    "groups",
+    "top_groups",
+    "tables",
+    "tasks",
+    "kinds",
+    "kind_spread",
+    "taste_size",
+    "weights",
+    "prompt_tokens",
+)
+_KEYS = MappingProxyType(
+    {name: keys_of(kind) for name, kind in SPECS.items()} | {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS}
+)
 _BELONGS = MappingProxyType(
     {
         "system": "an experiment names it under `systems:`",
@@ -38,12 +58,12 @@ _BELONGS = MappingProxyType(
 
 
 def kind_of(data: Mapping[str, Any]) -> str:
-    """The kind that has most of the keys; of several, an experiment."""
+    """The kind that shares most keys with ``data``; in a tie, an experiment."""
     return max(_KEYS, key=lambda kind: len(set(data) & set(_KEYS[kind])))
 
 
 def refuse_other_kinds(path: object, data: Mapping[str, Any]) -> None:
-    """Raises SpecError if a file is no experiment but one of the other kinds."""
+    """Raise SpecError if a file is not an experiment but another kind of file."""
     kind = kind_of(data)
     if kind != EXPERIMENT:
         article = "an" if kind[0] in "aeiou" else "a"

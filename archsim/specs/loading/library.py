@@ -1,4 +1,4 @@
-"""Loading experiments, systems, models and assumption sets by name or path."""
+"""Loads experiments, systems, models and assumption sets by name or path."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from archsim.specs.text.fields import Spec
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import Place, Tree, read_yaml
 
-# The file of a report that holds its experiment, and what it records beside that; read by whoever wrote it, skipped here.
+# The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
 Source = str | os.PathLike[str] | Mapping[str, Any]
 """The path of a YAML file, or a mapping with the keys that such a file has."""
@@ -31,7 +31,7 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 def load_experiment(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec:
     """The experiment in a YAML file (or in the manifest of a report) or mapping, after ``key.path=value`` overrides.
 
-    Raises SpecError; its message has one line for every problem.
+    Raises SpecError with one line per problem.
     """
     return read_experiment(source, overrides).experiment
 
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 
 def _refuse_short_paths(overrides: Sequence[str]) -> None:
-    """Raises SpecError for an override whose path begins as that of an axis may, and not with a key of an experiment."""
+    """Raise SpecError for an override whose path begins like that of an axis, not with a key of an experiment."""
     for text in overrides:
         path = text.partition("=")[0].strip()
         if path.split(".")[0] in EXPERIMENT_KEYS:
@@ -123,9 +123,11 @@ def _refuse_short_paths(overrides: Sequence[str]) -> None:
         try:
             root, *rest = canonical(path)
         except ValueError:
-            continue  # told where the tree is validated
+            continue  # reported when the tree is validated
         begin = f"{PLURAL[root]}.0" if root in PLURAL and root != "assumptions" else root
-        raise SpecError(f"--set {text}: an experiment has no key {path.split('.')[0]!r}; did you mean {'.'.join([begin, *rest])!r}?")
+        raise SpecError(
+            f"--set {text}: an experiment has no key {path.split('.')[0]!r}; did you mean {'.'.join([begin, *rest])!r}?"
+        )
 
 
 def _stand_in(tree: Tree, axis: Axis) -> None:
@@ -137,19 +139,19 @@ def _stand_in(tree: Tree, axis: Axis) -> None:
 
 
 def load_system(name: str) -> SystemSpec:
-    """A system by name or path, as in an experiment's ``systems``. Raises SpecError."""
+    """Load a system by name or path, as in an experiment's ``systems``. Raises SpecError."""
     tree = _reference("systems", name)
     return validate(SystemSpec, tree, ("systems", 0))
 
 
 def load_model(name: str) -> ModelSpec:
-    """A model by name or path, as in an experiment's ``models``. Raises SpecError."""
+    """Load a model by name or path, as in an experiment's ``models``. Raises SpecError."""
     tree = _reference("models", name)
     return validate(ModelSpec, tree, ("models", 0))
 
 
 def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> AssumptionsSpec:
-    """A named assumption set with some fields changed. Raises SpecError."""
+    """Load a named assumption set with some fields changed. Raises SpecError."""
     tree = Tree({"assumptions": [{"set": name, **changes}]}, {(): Place("assumptions")})
     References(tree, None).expand_all()
     return validate(AssumptionsSpec, tree, ("assumptions", 0))

@@ -1,4 +1,4 @@
-"""``--set key.path=value``: values put into the raw tree of an experiment before it is validated."""
+"""``--set key.path=value``: puts values into the raw tree of an experiment before validation."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from archsim.specs.text.yaml import Key, Keys, Place, Tree, parse_value
 def apply_overrides(tree: Tree, overrides: Sequence[str], expand: Callable[[Keys], None]) -> None:
     """Apply ``key.path=value`` texts in order; list items are addressed by number.
 
-    ``expand(keys)`` replaces a reference at ``keys``, if there is one, by the mapping that it names, so that a path can
-    lead into it. Values are YAML. Raises SpecError for text that is no override and for paths that lead nowhere; keys that
-    a spec does not know are found when the tree is validated.
+    ``expand(keys)`` replaces a reference at ``keys``, if there is one, by the mapping that it names, so that a path
+    can lead into it. Values are YAML. Raises SpecError for text that is not an override and for paths that do not
+    exist; keys that a spec does not know are reported when the tree is validated.
     """
     for text in overrides:
         head = f"--set {text}"

@@ -1,8 +1,8 @@
-"""References of an experiment: names and paths in the raw tree, replaced by what they stand for.
+"""Expands the references of an experiment: names and paths in the raw tree, replaced by what they name.
 
-A system or model is a name (a file of ``systems/`` or ``models/`` beside the experiment, then of ``./configs``, then of
-the configs that come with archsim), the path of a file, or an inline mapping; a system also a mapping ``{like: dojo, name: mine,
-...}``, which takes from that name or path what it does not give itself; a policy a preset or a mapping; an assumption set a
+A system or model is a name (a file in ``systems/`` or ``models/`` beside the experiment, then in ``./configs``, then in
+the shipped configs), the path of a file, or an inline mapping; a system may also be ``{like: dojo, name: mine,
+...}``, which takes missing keys from that name or path. A policy is a preset or a mapping; an assumption set is a
 name, a path or a mapping. They are expanded before validation, so that overrides can reach into them and messages
 name the file and line where a value was given.
 """
@@ -18,20 +18,20 @@ from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.loading.calibration_paths import find_calibrations
-from archsim.specs.loading.config_files import display, looked_in, named_files
-from archsim.specs.policies import PARTS, PRESETS
+from archsim.specs.loading.config_files import display, searched, named_files
+from archsim.specs.policies import RULE_TYPES, PRESETS
 from archsim.specs.text.quantities import describe
 from archsim.specs.text.yaml import Keys, Place, Tree, read_yaml
 
 DEFAULT_ASSUMPTIONS = "physical"
-# A manifest lies two folders below the one from which its files were given: reports/<name>/manifest.yaml.
+# A manifest is two folders below the one its paths are relative to: reports/<name>/manifest.yaml.
 _PARENTS_SEARCHED = 2
 
 
 def resolve(kind: str, value: Any, place: Place, folder: Path | None) -> Tree:
-    """What one reference stands for, at ``(kind, 0)`` of a tree of its own. kind: systems, models, policies or assumptions.
+    """Expand one reference, at ``(kind, 0)`` of a separate tree. kind: systems, models, policies or assumptions.
 
-    Raises SpecError; its messages, and those of later validation, name ``place`` for what is not in a file.
+    Raises SpecError; its messages, and those of later validation, name ``place`` for values that are not in a file.
     """
     keys = (kind, 0)
     tree = Tree({kind: [deepcopy(value)]}, {(): place, (kind,): place, keys: place})
@@ -40,14 +40,14 @@ def resolve(kind: str, value: Any, place: Place, folder: Path | None) -> Tree:
 
 
 def found_trace(path: str, place: Place, folder: Path | None) -> str:
-    """A trace's path as it is from the current directory. Raises SpecError if there is none."""
+    """A trace's path relative to the current directory. Raises SpecError if it does not exist."""
     tree = Tree({"workload": {"trace": path}}, {(): place, ("workload",): place, ("workload", "trace"): place})
     References(tree, folder).find_trace()
     return tree.data["workload"]["trace"]
 
 
 def folders_around(folder: Path | None) -> list[Path]:
-    """Where the files that an experiment names are looked for, beside the current directory."""
+    """Folders searched for the files that an experiment names, after the current directory."""
     if folder is None:
         return []
     folder = folder.absolute()
@@ -55,14 +55,14 @@ def folders_around(folder: Path | None) -> list[Path]:
 
 
 class References:
-    """Expands the references of one tree; ``folder`` is the experiment file's (None: there is no file)."""
+    """Expands the references of one tree; ``folder`` is that of the experiment file (None: no file)."""
 
     def __init__(self, tree: Tree, folder: Path | None) -> None:
         self._tree = tree
         self._folder = folder
 
     def expand(self, keys: Keys) -> None:
-        """If there is a reference at ``keys``, put in its place a mapping that keys can lead into. Raises SpecError."""
+        """Replace a reference at ``keys``, if there is one, by a mapping that paths can enter. Raises SpecError."""
         value = self._tree.get(keys)
         if isinstance(value, dict) and "like" in value and keys[:1] == ("systems",) and len(keys) == 2:
             self._complete_system(keys)
@@ -74,14 +74,19 @@ class References:
             case ("policies", int()):
                 own = f"your own function is {{name: mine, allocation: '{value}'}}" if ":" in value else "or a mapping"
                 self._check_known("policy", value, PRESETS, keys, own)
-                self._tree.graft(keys, Tree({"name": value} | {part: {"name": PRESETS[value][part]} for part in PARTS}))
-            case ("policies", int(), part) if part in PARTS:
+                self._tree.graft(
+                    keys,
+                    Tree(
+                        {"name": value} | {rule_type: {"name": PRESETS[value][rule_type]} for rule_type in RULE_TYPES}
+                    ),
+                )
+            case ("policies", int(), rule_type) if rule_type in RULE_TYPES:
                 self._tree.graft(keys, Tree({"name": value}))
             case ("assumptions",) | ("assumptions", int()):
                 self._expand_assumptions(keys, value)
 
     def expand_all(self) -> dict[Keys, str]:
-        """Expand every reference and fill in what a preset, a set or a folder implies; returns what is wrong, by its place in the tree."""
+        """Expand every reference and fill in what a preset, a set or a folder implies; returns problems by keys."""
         self._tree.data.setdefault("assumptions", DEFAULT_ASSUMPTIONS)
         for keys in (("assumptions",), ("workload", "batch")):
             if not isinstance(self._tree.find(keys), list | NoneType):
@@ -102,7 +107,11 @@ class References:
     def complete(self, keys: Keys) -> None:
         """Expand a reference and fill in what a preset or a set implies. Raises SpecError."""
         self.expand(keys)
-        complete = {"policies": self._complete_policy, "assumptions": self._complete_assumptions, "systems": self._find_calibrations}.get(str(keys[0]))
+        complete = {
+            "policies": self._complete_policy,
+            "assumptions": self._complete_assumptions,
+            "systems": self._find_calibrations,
+        }.get(str(keys[0]))
         if complete is not None and isinstance(self._tree.get(keys), dict):
             complete(keys)
 
@@ -113,12 +122,12 @@ class References:
         self._tree.graft(keys, tree)
 
     def _complete_system(self, keys: Keys) -> None:
-        """Put under a mapping the system that it is ``like``."""
+        """Fill in a mapping's missing keys from the system that it is ``like``."""
         like, given = (*keys, "like"), self._tree.get(keys)
         if not isinstance(given["like"], str):
             raise self._tree.error(like, f"expected a name (system), not {describe(given['like'])}")
         if "name" not in given:
-            raise self._tree.error(keys, f"needs a name of its own, as it changes system {given['like']!r}")
+            raise self._tree.error(keys, f"needs its own name, as it changes system {given['like']!r}")
         file = self._file("systems", given["like"], like)
         del given["like"]
         base = read_yaml(file, display(file))
@@ -156,30 +165,30 @@ class References:
         self._tree.graft(keys, Tree({"set": value}))
 
     def _complete_policy(self, keys: Keys) -> None:
-        """Merge a mapping onto the preset that it names."""
+        """Fill in a mapping's missing rules from the preset that it names."""
         given = self._tree.get(keys)
         preset = given.pop("preset", None)
         if preset is None:
             return
         self._check_known("preset", preset, PRESETS, (*keys, "preset"), "or no preset")
-        changed = [part for part in PARTS if part in given]
+        changed = [rule_type for rule_type in RULE_TYPES if rule_type in given]
         if "name" not in given and changed:
             raise self._tree.error(
-                keys, f"needs a name of its own, as it changes {', '.join(changed)} of preset {preset!r}"
+                keys, f"needs its own name, as it changes {', '.join(changed)} of preset {preset!r}"
             )
         given.setdefault("name", preset)
-        for part in PARTS:
-            if isinstance(given.setdefault(part, {}), dict):
-                given[part].setdefault("name", PRESETS[preset][part])
+        for rule_type in RULE_TYPES:
+            if isinstance(given.setdefault(rule_type, {}), dict):
+                given[rule_type].setdefault("name", PRESETS[preset][rule_type])
 
     def _complete_assumptions(self, keys: Keys) -> None:
-        """Fill in the fields that a mapping leaves to its set."""
+        """Fill in a mapping's missing fields from its set."""
         given = self._tree.get(keys)
         name = given.setdefault("set", DEFAULT_ASSUMPTIONS)
         if not isinstance(name, str) or name not in shipped_sets():
             missing = [field for field in ASSUMPTIONS if field not in given]
             if missing:
-                otherwise = f"a set of your own gives every field; missing: {', '.join(missing)}"
+                otherwise = f"your own set must give every field; missing: {', '.join(missing)}"
                 self._check_known("assumption set", name, shipped_sets(), (*keys, "set"), otherwise)
             return
         for field in ASSUMPTIONS:
@@ -189,7 +198,7 @@ class References:
         find_calibrations(self._tree, keys, folders_around(self._folder))
 
     def find_trace(self) -> None:
-        """A trace path as it is from the current directory; else it is looked for around the experiment file."""
+        """Make the trace path relative to the current directory; search there, then around the experiment file."""
         path = self._tree.find(("workload", "trace"))
         if not isinstance(path, str) or not path or os.path.exists(path):
             return
@@ -198,9 +207,9 @@ class References:
             if os.path.exists(folder / path):  # unlike Path.exists, false for names that are too long
                 self._tree.data["workload"]["trace"] = os.path.relpath(folder / path)
                 return
-        hint = "; generated traffic is written {synthetic: {}}" if path == "synthetic" else ""
-        looked = looked_in(around)
-        raise self._tree.error(("workload", "trace"), f"no such file or directory: {path!r} (looked in {looked}){hint}")
+        hint = "; for generated traffic, write {synthetic: {}}" if path == "synthetic" else ""
+        places = searched(around)
+        raise self._tree.error(("workload", "trace"), f"no such file or directory: {path!r} (searched {places}){hint}")
 
 
 def _is_path(name: str) -> bool:

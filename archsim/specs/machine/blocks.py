@@ -1,4 +1,4 @@
-"""Users' own hardware blocks: stages that every weight slice passes on a die, between what brought it and the compute array."""
+"""Users' own hardware blocks: stages that every weight slice passes on a die on its way to the compute array."""
 
 import json
 from typing import Any
@@ -15,8 +15,9 @@ _KEYS = ("name", "bandwidth")
 class BlockSpec(Spec):
     """``package.module:function``, or ``{name: ..., bandwidth: ..., parameter: value, ...}``.
 
-    The function says how long the block holds slices: ``(n_bytes: int64[entry], **parameters) -> ns: float64[entry]``. ``bandwidth``, if given,
-    adds bytes over bandwidth. See ``archsim.engine.own_blocks`` for what the engine makes of it.
+    The function returns how long the block holds slices: ``(n_bytes: int64[entry], **parameters) -> ns:
+    float64[entry]``. ``bandwidth``, if given, adds bytes / bandwidth. See ``archsim.engine.own_blocks`` for how the
+    engine uses it.
     """
 
     name: str
@@ -36,7 +37,7 @@ class BlockSpec(Spec):
     @field_validator("name")
     @classmethod
     def _importable(cls, name: str, info: ValidationInfo) -> str:
-        if info.context:  # from a file: later, the module may not be there
+        if info.context:  # loaded from a file; when it is loaded again later, the module may be missing
             import_function(name)
         return name
 

@@ -1,7 +1,8 @@
-"""Who decides, and how fast: the Global CP's state machine, firmware on an embedded core, or a host CPU over PCIe.
+"""The executor of decisions and its speed: the Global CP's state machine, firmware on an embedded core, or a host CPU
+over PCIe.
 
-The decision itself (which die runs what, what is copied) is the same for all three; only its cost differs, and only under
-``decision_cost: charged``. What each number means for the time of a decision is in ``microarch.blocks.global_cp``.
+The decision itself (which die runs what, what is copied) is the same for all three; only its cost differs, and only
+under ``decision_cost: charged``. How each number enters the time of a decision: ``microarch.blocks.global_cp``.
 """
 
 from __future__ import annotations
@@ -23,44 +24,49 @@ Latency = quantity(TIME, "1e-3 ns", "1 s", zero=True)
 class FsmSpec(Spec):
     """Datapath of the Global CP as a state machine."""
 
-    # Of the die's logic; an H100 SXM runs at up to 1.98 GHz (as its driver reports), and control logic follows it.
+    # Clock of the die's logic; an H100 SXM runs at up to 1.98 GHz (as its driver reports), and control logic follows
+    # it.
     clock_hz: Clock = Field(2e9, alias="clock")
-    # Candidates evaluated side by side. Five (a home and its neighbours) are there unless copies were made; 8 is the next
-    # power of two. A choice of archsim, swept in configs/decision_cost.yaml.
+    # Candidates evaluated in parallel. There are five (a home and its neighbours) unless copies exist; 8 is the next
+    # power of two. archsim's choice, swept in configs/decision_cost.yaml.
     lanes: count(1, 4096) = 8
     # Comparators of the sorter and of the selection of heatmap entries; one word of the heatmap port has 32 counters.
     comparators: count(1, 65536) = 32
     # merge: n log2 n comparisons; bitonic: n/2 log2 n (log2 n + 1)/2 (Batcher 1968), but no buffers.
     sorter: Literal["merge", "bitonic"] = "merge"
-    # Widths of the tables' ports (published simulator's paper, table II): distribution table, heatmap, prediction table.
+    # Widths of the tables' ports (published simulator's paper, table II): distribution table, heatmap, prediction
+    # table.
     table_port_bits: count(1, 65536) = 72
     heatmap_port_bits: count(1, 65536) = 512
     prediction_port_bits: count(1, 65536) = 16
-    # Where the expert distribution table and the rows of the heatmap are read: SRAM of the Global CP, as in table II, or the HBM
-    # of its die, which spares the SRAM.
+    # Where the expert distribution table and the heatmap rows are stored: SRAM of the Global CP, as in table II, or HBM
+    # of its die, which saves the SRAM.
     tables: Literal["on_chip", "dram"] = "on_chip"
 
 
-# Clock of cores that the paper names: Cortex-A76 3 GHz in 7 nm (Arm's projection, AnandTech, Cortex-A76 Unveiled, 2018; the first
-# chip reached 2.6 GHz), Cortex-A72 2.5 GHz in 16 nm (Kirin 955: AnandTech, HiSilicon Kirin 960, 2017). Sustained IPC on integer code
-# is assumed: 2.0 (1.5 to 2.5) and 1.3 (1.0 to 1.6); no source that states it was found.
+# Clocks of the cores that the paper names: Cortex-A76 3 GHz in 7 nm (Arm's projection, AnandTech, Cortex-A76
+# Unveiled, 2018; the first chip reached 2.6 GHz), Cortex-A72 2.5 GHz in 16 nm (Kirin 955: AnandTech, HiSilicon Kirin
+# 960, 2017). Sustained IPC on integer code is assumed: 2.0 (1.5 to 2.5) and 1.3 (1.0 to 1.6); no source was found.
 CORES = MappingProxyType({"a76": {"clock": "3 GHz", "ipc": 2.0}, "a72": {"clock": "2.5 GHz", "ipc": 1.3}})
 
 
 class FirmwareSpec(Spec):
-    """The same decision as a program on an embedded core; instructions per unit of work are counts of the inner loops."""
+    """The same decision as a program on an embedded core; instructions per unit of work are counted in the inner
+    loops.
+    """
 
     core: Literal["a76", "a72"] = "a76"
     clock_hz: Clock = Field(alias="clock")
     ipc: number(0.01, 16)
-    # Estimates by hand-counting the compiled inner loops of archsim.policies.allocation.rules (loads, compares, adds, branch).
+    # Estimates, hand-counted in the compiled inner loops of archsim.policies.allocation.rules (loads, compares, adds,
+    # branch).
     per_table_entry: number(0, 1e6) = 6
     per_comparison: number(0, 1e6) = 8
     per_candidate: number(0, 1e6) = 25
     per_evaluation: number(0, 1e6) = 30
     per_plan_entry: number(0, 1e6) = 12
     per_heatmap_entry: number(0, 1e6) = 1.5
-    # A multiply-add of a solver: two loads, the operation, a store (hand-counted like those above).
+    # A multiply-add of a solver: two loads, the operation, a store (hand-counted like the above).
     per_operation: number(0, 1e6) = 4
 
     @model_validator(mode="before")
@@ -71,7 +77,7 @@ class FirmwareSpec(Spec):
         return CORES[given.get("core", "a76")] | given
 
 
-# YAML key → attribute and dimension, of what a calibration can give.
+# YAML key → attribute and dimension of the values that a calibration can give.
 _PATH = MappingProxyType(
     {
         "pcie_bandwidth": ("pcie_bandwidth_bytes_per_s", BANDWIDTH),
@@ -83,16 +89,16 @@ _PATH = MappingProxyType(
 
 
 def _fitted(value: float, dimension: Dimension) -> str:
-    """To four digits; no fit of transfers is better than that."""
+    """Four significant digits; no fit of transfers is more accurate."""
     return format_quantity(float(f"{value:.4g}"), dimension)
 
 
 class HostSpec(Spec):
     """The same decision on a host CPU, once per MoE layer: read back, decide, send, launch.
 
-    ``calibration`` (of ``configs/calibrations``, or a file) gives what is not given here of PCIe, launch and sync, and nothing
-    falls back to the defaults: where the calibration does not have it, that is an error. The numbers are kept, and ``source``
-    says where they are from, so that a manifest does not depend on the calibration.
+    ``calibration`` (in ``configs/calibrations``, or a file) gives the missing values of PCIe, launch and sync. They
+    never fall back to the defaults: a value that the calibration lacks is an error. The numbers are stored, and
+    ``source`` states their origin, so that a manifest does not depend on the calibration.
     """
 
     # null: the policy function is timed on the machine that runs archsim (median of repeats); results then differ from
@@ -100,14 +106,16 @@ class HostSpec(Spec):
     time_ns: quantity(TIME, "1 ns", "10 s") | None = Field(None, alias="time")
     calibration: Annotated[str, Field(min_length=1)] | None = None
     source: str = "cited defaults, and what is given"
-    # PCIe Gen5 x16, copy engine, pinned: 55.2 to 55.4 GB/s on an H100 node (nvbandwidth 0.10; who measured is not known).
+    # PCIe Gen5 x16, copy engine, pinned: 55.2 to 55.4 GB/s on an H100 node (nvbandwidth 0.10; measured by an unknown
+    # party).
     pcie_bandwidth_bytes_per_s: quantity(BANDWIDTH, "1 MB/s", "10 TB/s") = Field(55.3e9, alias="pcie_bandwidth")
-    # One small copy by a copy engine. No public figure of the host's path was found: 2.3 to 3.4 us to a peer on an H100 node
-    # (p2pBandwidthLatencyTest; who measured is not known), 2.3 us a call on H20 (FlexKV pull request 193); middle of the range.
+    # One small copy by a copy engine. No public figure of the host's path was found: 2.3 to 3.4 us to a peer on an
+    # H100 node (p2pBandwidthLatencyTest; measured by an unknown party), 2.3 us per call on H20 (FlexKV pull request
+    # 193); middle of the range.
     pcie_latency_ns: Latency = Field(2800.0, alias="pcie_latency")
     # Kernel launch on a stream, back to back (te42kyfo/gpu-benches, H200: 2.46 us).
     launch_ns: Latency = Field(2460.0, alias="launch")
-    # The host notices that the device is done: about one more launch-size round trip (same source).
+    # Until the host notices that the device is done: about one more launch-size round trip (same source).
     sync_ns: Latency = Field(2460.0, alias="sync")
 
     @model_validator(mode="before")
@@ -118,7 +126,9 @@ class HostSpec(Spec):
             return given
         wanted = [key for key, (field, _) in _PATH.items() if key not in given and field not in given]
         if not wanted:
-            raise KeyProblem(("calibration",), f"{', '.join(_PATH)} are all given; leave out what the calibration is to give")
+            raise KeyProblem(
+                ("calibration",), f"{', '.join(_PATH)} are all given; omit those that the calibration should give"
+            )
         from calibration.laws.laws import Laws
 
         try:
@@ -128,9 +138,13 @@ class HostSpec(Spec):
         lacking = {key: path.missing[key] for key in wanted if key in path.missing}
         if lacking:
             whys = "; ".join(dict.fromkeys(lacking.values()))
-            raise KeyProblem(("calibration",), f"{name!r} has {whys}; give {' and '.join(lacking)} here, or calibrate again")
+            raise KeyProblem(
+                ("calibration",), f"{name!r} has {whys}; give {' and '.join(lacking)} here, or recalibrate"
+            )
         rest = {key: value for key, value in given.items() if key != "calibration"}
-        fitted = {key: _fitted(getattr(path, field), dimension) for key, (field, dimension) in _PATH.items() if key in wanted}
+        fitted = {
+            key: _fitted(getattr(path, field), dimension) for key, (field, dimension) in _PATH.items() if key in wanted
+        }
         own = [key for key in _PATH if key not in wanted]
         return {"source": path.source + (f"; given: {', '.join(own)}" if own else "")} | rest | fitted
 

@@ -1,19 +1,19 @@
-"""How the dies of a system are linked: a topology by name, levels, or a user's own function; classes of links.
+"""How the dies of a system are linked: a topology by name, levels, or a user's own function; link classes.
 
 In YAML a name (``topology: torus``), or a mapping::
 
-    topology: {name: mesh, vertical: {bandwidth: 1 TB/s, hop_latency: 80 ns}}      # as rows and columns of a SoW
+    topology: {name: mesh, vertical: {bandwidth: 1 TB/s, hop_latency: 80 ns}}      # like rows and columns of a SoW
     topology: {name: edges, edges: [[0, 1], {dies: [1, 2], bandwidth: 4 TB/s}]}
     topology: {name: "package.module:function", dies: 12, params: {radix: 4}}
 
-or levels, from the innermost on, whose counts multiply (this one has 32 dies)::
+or levels, innermost first, whose counts multiply (here: 32 dies)::
 
     fabric:
       levels:
         - {switch: 8, bandwidth: 450 GB/s, hop_latency: 0.3 us, law: h100/intra_node}
         - {switch: 4, per: gpu, bandwidth: 50 GB/s, hop_latency: 2 us}
 
-What each name means, its routes and the order of its classes of links: ``microarch.fabric.topology``,
+The meaning of each name, its routes and the order of its link classes: ``microarch.fabric.topology``,
 ``microarch.fabric.levels`` and, for functions, ``microarch.fabric.own``.
 """
 
@@ -71,10 +71,10 @@ class SidesSpec(MeshSpec):
 
 
 class LinkSpec(Spec):
-    """What links of a class have instead of the system's ``d2d``; null: the same.
+    """What the links of a class have instead of the system's ``d2d``; null: the same.
 
-    ``law``: ``calibration/kind``, such as ``h100/intra_node``: the law of measured transfers that an engine may ask for
-    these links instead of bandwidth and latency.
+    ``law``: ``calibration/kind``, such as ``h100/intra_node``: the law of measured transfers that an engine may
+    evaluate for these links instead of bandwidth and latency.
     """
 
     bandwidth_bytes_per_s: Bandwidth | None = Field(None, alias="bandwidth")
@@ -122,8 +122,8 @@ class EdgeSpec(LinkSpec):
 class LevelSpec(LinkSpec):
     """One level: one of LEVEL_KINDS with its count or sides, and its links. In YAML ``{switch: 8, bandwidth: ...}``.
 
-    ``per``: ``gpu`` (one network for die r of every group, for each r), ``group`` (one network of shared ports, one a
-    group), or ``edge`` (dies that face each other on the edges of neighbouring meshes). If left out ``edge`` for meshes
+    ``per``: ``gpu`` (one network for die r of every group, for each r), ``group`` (one network of shared ports, one per
+    group), or ``edge`` (dies that face each other on the edges of neighbouring meshes). Default: ``edge`` for meshes
     and tori of meshes, else ``group``.
     """
 
@@ -136,11 +136,11 @@ class LevelSpec(LinkSpec):
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> LevelSpec:
-        kinds = [kind for kind in LEVEL_KINDS if getattr(self, kind) is not None]
-        if len(kinds) != 1:
+        found = [kind for kind in LEVEL_KINDS if getattr(self, kind) is not None]
+        if len(found) != 1:
             raise ValueError(
                 f"a level has exactly one of {', '.join(LEVEL_KINDS)}, such as switch: 8 or mesh: [5, 5]; "
-                f"this one has {' and '.join(kinds) or 'none'}"
+                f"this one has {' and '.join(found) or 'none'}"
             )
         return self
 
@@ -172,7 +172,7 @@ class LevelSpec(LinkSpec):
 
 
 class FabricSpec(Spec):
-    """Levels, from the innermost on; their counts multiply."""
+    """Levels, innermost first; their counts multiply."""
 
     levels: tuple[LevelSpec, ...] = Field(min_length=1)
 
@@ -209,7 +209,7 @@ class FabricSpec(Spec):
 
     @property
     def shape(self) -> str:
-        """``8 switch``, ``4 × 8 switch``; of different kinds ``4 switch of 5 × 5 mesh``, the outermost first."""
+        """``8 switch``, ``4 × 8 switch``; with different kinds of level ``4 switch of 5 × 5 mesh``, outermost first."""
         kinds = {level.kind for level in self.levels}
         if len(kinds) == 1 and not kinds & set(_GRIDS):
             return f"{' × '.join(str(level.size) for level in reversed(self.levels))} {kinds.pop()}"
@@ -217,12 +217,12 @@ class FabricSpec(Spec):
 
 
 class TopologySpec(Spec):
-    """Which dies are linked, and classes of links.
+    """Which dies are linked, and the classes of links.
 
-    ``horizontal``, ``vertical``: along x, along y; ``wrap``: from last to first.
+    ``horizontal``, ``vertical``: links along x, along y; ``wrap``: from last to first.
 
     ``name``: one of TOPOLOGIES, or a user's own ``package.module:function``, which may have ``params``, and ``dies``
-    where the system has no mesh.
+    if the system has no mesh.
     """
 
     name: str = "mesh"
@@ -247,12 +247,12 @@ class TopologySpec(Spec):
         elif name not in TOPOLOGIES:
             raise ValueError(
                 f"unknown value {name!r}{did_you_mean(name, TOPOLOGIES)} (valid: {', '.join(TOPOLOGIES)}; "
-                "or your own as package.module:function)"
+                "or your own function as package.module:function)"
             )
         return name
 
     @model_validator(mode="after")
-    def _parts_belong(self) -> TopologySpec:
+    def _keys_belong(self) -> TopologySpec:
         for key in ("horizontal", "vertical"):
             if getattr(self, key) is not None and self.name not in _GRIDS:
                 raise KeyProblem(
@@ -271,14 +271,14 @@ class TopologySpec(Spec):
 
     @model_serializer
     def _short(self) -> str | dict[str, Any]:
-        parts = {key: value for key in ("horizontal", "vertical", "wrap") if (value := getattr(self, key)) is not None}
+        given = {key: value for key in ("horizontal", "vertical", "wrap") if (value := getattr(self, key)) is not None}
         if self.edges:
-            parts["edges"] = list(self.edges)
+            given["edges"] = list(self.edges)
         if self.dies is not None:
-            parts["dies"] = self.dies
+            given["dies"] = self.dies
         if self.params:
-            parts["params"] = self.params
-        return {"name": self.name} | parts if parts else self.name
+            given["params"] = self.params
+        return {"name": self.name} | given if given else self.name
 
     def __hash__(self) -> int:
         links = self.horizontal, self.vertical, self.wrap, self.edges
@@ -291,7 +291,7 @@ class TopologySpec(Spec):
 
     @property
     def classes(self) -> tuple[LinkSpec, ...]:
-        """What links of each class have of their own, in the order of ``Graph.link_class``."""
+        """The settings of each link class, in the order of ``Graph.link_class``."""
         if self.name in _GRIDS:
             along = self.horizontal or LinkSpec(), self.vertical or LinkSpec()
             return *along, self.wrap or along[0], self.wrap or along[1]
@@ -299,7 +299,7 @@ class TopologySpec(Spec):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What each of ``classes`` is called."""
+        """The names of ``classes``."""
         if self.name in _GRIDS:
             return "horizontal", "vertical", "horizontal wrap", "vertical wrap"
         return (
@@ -307,7 +307,9 @@ class TopologySpec(Spec):
         )
 
     def refuse_unconnected(self, dies: int) -> None:
-        """Raises KeyProblem, below the system, for an edge that cannot be or is listed twice, or dies without a route."""
+        """Raise KeyProblem, below the system, for an edge that is impossible or listed twice, and for unreachable
+        dies.
+        """
         seen: dict[tuple[int, ...], int] = {}
         for index, edge in enumerate(self.edges):
             for end, die in enumerate(edge.dies):
@@ -322,7 +324,7 @@ class TopologySpec(Spec):
             if pair in seen:
                 raise KeyProblem(
                     ("topology", "edges", index),
-                    f"dies {pair[0]} and {pair[1]} are linked already, by item {seen[pair]}",
+                    f"dies {pair[0]} and {pair[1]} are already linked, by item {seen[pair]}",
                 )
             seen[pair] = index
         apart = _unreached(dies, seen) if self.name == "edges" else []
@@ -350,7 +352,7 @@ def _unreached(dies: int, pairs: Iterable[tuple[int, ...]]) -> list[int]:
 
 
 def _written(spec: LinkSpec) -> dict[str, Any]:
-    """The bandwidth, latency and law that are given, by alias, with units."""
+    """The given bandwidth, latency and law, by alias, with units."""
     given = {
         type(spec).model_fields[field].alias: format_quantity(value, kind)
         for field, kind in (("bandwidth_bytes_per_s", BANDWIDTH), ("hop_latency_ns", TIME))

@@ -1,10 +1,10 @@
-"""What HBM and die-to-die links take from a calibration, as numbers that a manifest keeps.
+"""What HBM and die-to-die links take from a calibration, as numbers that a manifest stores.
 
-A ``calibration`` in ``hbm`` or ``d2d`` is replaced by what was measured of that GPU (in ``decision.host``, too:
-``archsim.specs.machine.decision``). The HBM's are those of reads: latency and a share of the nominal bandwidth. A link's come
-from the law of one-way copies between two GPUs of a node, its rate as a share of the link's nominal one. A run has slices of
-one size, and its links are the piece in which that size lies, so that a slice takes the time of a measured copy.
-``calibration.laws`` chooses the tables and evaluates the laws.
+A ``calibration`` in ``hbm`` or ``d2d`` is replaced by what was measured on that GPU (also in ``decision.host``:
+``archsim.specs.machine.decision``). HBM gets the latency and the share of nominal bandwidth of reads. A link follows
+the law of one-way copies between two GPUs of a server node, with its rate as a share of the link's nominal rate. A
+run has slices of one size, and its links use the piece that contains that size, so that a slice takes the time of a
+measured copy. ``calibration.laws`` chooses the tables and evaluates the laws.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from calibration.laws.tables import HBM, Axis, CalibrationSpec, Numbers, Positiv
 
 
 class Found(NamedTuple):
-    """What a calibration gives to ``hbm`` or ``d2d``: its keys there, and what the source says of them; no keys: ``why``."""
+    """What a calibration gives to ``hbm`` or ``d2d``: the keys, and a note on their source; without keys, ``why``
+    not.
+    """
 
     values: dict[str, Any]
-    told: str
+    note: str
     why: str = ""
 
 
 class CopyLaw(Spec):
-    """Measured time of copies between two GPUs: latency_ns[i] + bytes ns_per_byte[i] from from_bytes[i] on, float64[piece].
+    """Measured time of copies between two GPUs: latency_ns[i] + bytes ns_per_byte[i] from from_bytes[i] on,
+    float64[piece].
 
-    ``bandwidth``: the nominal one of the link that was measured. ``first_bytes``, ``last_bytes``: the measured sizes; None: not
-    known.
+    ``bandwidth``: the nominal bandwidth of the measured link. ``first_bytes``, ``last_bytes``: range of measured
+    sizes; None: not known.
     """
 
     from_bytes: Axis
@@ -47,25 +50,27 @@ class CopyLaw(Spec):
     @model_validator(mode="after")
     def _as_long(self) -> CopyLaw:
         if not len(self.from_bytes) == len(self.latency_ns) == len(self.ns_per_byte):
-            raise ValueError("from_bytes, latency_ns and ns_per_byte need as many numbers each")
+            raise ValueError("from_bytes, latency_ns and ns_per_byte need equally many numbers")
         return self
 
     def link(self, size_bytes: int) -> tuple[float, float]:
-        """(hop latency in ns, share of the bandwidth) with which a remote read of so many bytes takes what its copy took."""
+        """(hop latency in ns, share of the bandwidth) with which a remote read of this size takes as long as a
+        measured copy.
+        """
         from calibration.laws.copy import link_of_copy
         from calibration.laws.piecewise import law_of
 
         return link_of_copy(law_of(self), self.bandwidth_bytes_per_s, size_bytes)
 
     def extrapolates(self, size_bytes: int) -> bool | None:
-        """Whether no copies of this size, or of smaller and larger ones, were measured; None where that is not known."""
+        """Whether the size is outside the measured range; None if that range is not known."""
         if self.first_bytes is None or self.last_bytes is None:
             return None
         return not self.first_bytes <= size_bytes <= self.last_bytes
 
 
 def hbm_measured(calibration: CalibrationSpec) -> Found:
-    """``latency`` and ``efficiency``, as far as they were measured."""
+    """``latency`` and ``efficiency``, if measured."""
     from calibration.laws.laws import Laws
 
     values: dict[str, Any] = {}
@@ -74,14 +79,14 @@ def hbm_measured(calibration: CalibrationSpec) -> Found:
         values["latency"] = f"{latency_ns:.4g} ns"
     if efficiency is not None:
         values["efficiency"] = float(f"{min(efficiency, 1.0):.4g}")
-    told, reference = ", ".join(values), calibration.reference
+    note, reference = ", ".join(values), calibration.reference
     if efficiency is not None and HBM in reference.fitted:
-        told += f" (of {format_quantity(reference.hbm_bytes_per_s, BANDWIDTH)}, which was fitted)"
-    return Found(values, told, "no measurements of HBM, neither latency nor reads (memory.csv)")
+        note += f" (of {format_quantity(reference.hbm_bytes_per_s, BANDWIDTH)}, which was fitted)"
+    return Found(values, note, "no HBM measurements, neither latency nor reads (memory.csv)")
 
 
 def link_measured(calibration: CalibrationSpec) -> Found:
-    """``copies``, the keys of a CopyLaw; nothing where no copies were measured that a link may take."""
+    """``copies``, the keys of a CopyLaw; nothing if no suitable copies were measured."""
     from calibration.laws.copy import NVLINK_BYTES_PER_S
     from calibration.laws.laws import Laws
 
@@ -90,16 +95,21 @@ def link_measured(calibration: CalibrationSpec) -> Found:
         return Found({}, "", link.why)
     rate = format_quantity(link.nominal_bytes_per_s, BANDWIDTH)
     pieces = {
-        key: " ".join(f"{value:.12g}" for value in getattr(link.table, key)) for key in ("from_bytes", "latency_ns", "ns_per_byte")
+        key: " ".join(f"{value:.12g}" for value in getattr(link.table, key))
+        for key in ("from_bytes", "latency_ns", "ns_per_byte")
     }
     measured = {"bandwidth": rate, "first_bytes": link.table.first_bytes, "last_bytes": link.table.last_bytes}
     known = calibration.gpu in NVLINK_BYTES_PER_S
-    told = "copies" if known else f"copies, as a share of {rate}: the fastest copy, as no nominal rate of {calibration.gpu} is known"
-    return Found({"copies": pieces | measured}, told)
+    note = (
+        "copies"
+        if known
+        else f"copies, as a share of {rate}: the fastest copy, as no nominal rate of {calibration.gpu} is known"
+    )
+    return Found({"copies": pieces | measured}, note)
 
 
 def with_measured(given: Any, measured: Callable[[CalibrationSpec], Found]) -> Any:
-    """A mapping of ``hbm`` or ``d2d`` with what its ``calibration`` gives put in, in place of what was given.
+    """A mapping of ``hbm`` or ``d2d`` whose ``calibration`` is replaced by the values that it gives.
 
     ``measured``: ``hbm_measured`` or ``link_measured``. Raises KeyProblem at ``calibration``.
     """
@@ -114,4 +124,4 @@ def with_measured(given: Any, measured: Callable[[CalibrationSpec], Found]) -> A
     if not found.values:
         raise KeyProblem(("calibration",), f"{name!r} has {found.why}")
     rest = {key: value for key, value in given.items() if key not in ("calibration", "latency_ns")}
-    return rest | found.values | {"source": f"calibration {name}: {found.told}"}
+    return rest | found.values | {"source": f"calibration {name}: {found.note}"}

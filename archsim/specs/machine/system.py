@@ -1,4 +1,4 @@
-"""The machine: equal dies, each with HBM, an LLC and a compute array, and the D2D links between them.
+"""The machine: identical dies, each with HBM, an LLC and a compute array, and the D2D links between them.
 
 Default values are those that all configurations of the wafer-scale paper share (Yu et al., ISCA 2026, arXiv
 2510.05497v4).
@@ -18,7 +18,7 @@ from archsim.specs.text.quantities import COMPUTE, SIZE, format_quantity, fracti
 
 Efficiency = fraction(zero=False)
 Calibration = Annotated[str | None, AfterValidator(known_calibration)]
-DTYPE_BYTES = {"fp8": 1, "fp8_block": 1, "fp16": 2, "bf16": 2}  # scales, 4 bytes for 128 values or more, are left out
+DTYPE_BYTES = {"fp8": 1, "fp8_block": 1, "fp16": 2, "bf16": 2}  # without scales: 4 bytes per 128 or more values
 
 
 class HbmSpec(Spec):
@@ -26,12 +26,13 @@ class HbmSpec(Spec):
 
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
     capacity_bytes: quantity(SIZE, "1 MB", "100 TB", int) = Field(alias="capacity")
-    # Share of the capacity that weights and copies may not use; the paper reserves 10 %.
+    # Share of the capacity not available to weights and copies; the paper reserves 10 %.
     reserved_fraction: fraction(zero=True) = Field(0.1, alias="reserved")
     latency_ns: Latency = Field(300.0, alias="latency")
-    # Share of the bandwidth that transfers reach; 0.9 in the published simulator.
+    # Share of the bandwidth that transfers achieve; 0.9 in the published simulator.
     efficiency: Efficiency = 0.9
-    # A name or path: latency and efficiency are what was measured of that GPU, whatever else is given, and are kept as numbers.
+    # A name or path: latency and efficiency are those measured on that GPU, override given values, and are stored as
+    # numbers.
     calibration: str | None = Field(None, exclude=True)
     source: str | None = None
 
@@ -46,13 +47,13 @@ class D2DSpec(Spec):
 
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
     hop_latency_ns: Latency = Field(200.0, alias="hop_latency")
-    # Command and address of a remote request; small, as requests take latency but do not share links with transfers.
+    # Command and address of a remote request; requests take latency but do not share links with transfers.
     request_bytes: quantity(SIZE, "1 B", "1 kB", int, zero=True) = Field(16, alias="request")
-    # Share of the bandwidth that transfers reach; 0.9 in the published simulator.
+    # Share of the bandwidth that transfers achieve; 0.9 in the published simulator.
     efficiency: Efficiency = 0.9
-    # A name or path: copies are what was measured of that GPU, and are kept as numbers.
+    # A name or path: copies are those measured on that GPU, and are stored as numbers.
     calibration: str | None = Field(None, exclude=True)
-    # Measured copies: latency and efficiency are those of the size of the model's slices, whatever else is given.
+    # Measured copies: latency and efficiency are those at the model's slice size, and override given values.
     copies: CopyLaw | None = None
     source: str | None = None
 
@@ -62,7 +63,7 @@ class D2DSpec(Spec):
         return with_measured(given, link_measured)
 
     def of_slices(self, size_bytes: int) -> "D2DSpec":
-        """With the latency and efficiency for slices of this size."""
+        """This link with the latency and efficiency for slices of this size."""
         if self.copies is None:
             return self
         hop_latency_ns, efficiency = self.copies.link(size_bytes)
@@ -74,12 +75,12 @@ class LlcSpec(Spec):
 
     capacity_bytes: quantity(SIZE, "1 KiB", "1 TB", int) = Field(64 * 2**20, alias="capacity")
     hit_ns: Latency = Field(100.0, alias="hit")
-    # The look-up that finds nothing, before HBM or the mesh is asked.
+    # A lookup that misses, before HBM or the mesh is accessed.
     miss_ns: Latency = Field(110.0, alias="miss")
     write_ns: Latency = Field(30.0, alias="write")
     # 2 ways in the published simulator.
     ways: count(1, 1024) = 2
-    # Streaming unit of slices under ``llc: segments``; a choice of archsim.
+    # Streaming unit of slices under ``llc: segments``; archsim's choice.
     segment_bytes: quantity(SIZE, "1 KiB", "1 GiB", int) = Field(2**20, alias="segment")
 
     @model_validator(mode="after")
@@ -87,7 +88,7 @@ class LlcSpec(Spec):
         if self.capacity_bytes < self.segment_bytes:
             sizes = (format_quantity(size, SIZE) for size in (self.capacity_bytes, self.segment_bytes))
             raise KeyProblem(
-                ("capacity",), "{} is less than a segment, which is {}; give llc.segment, too".format(*sizes)
+                ("capacity",), "{} is less than a segment, which is {}; give llc.segment as well".format(*sizes)
             )
         return self
 
@@ -95,33 +96,34 @@ class LlcSpec(Spec):
 class ComputeSpec(Spec):
     """The compute array of one die; ``dtype`` is that of weights and activations, and ``peak`` is for it.
 
-    fp8 has one scale a tensor; fp8_block one for 128 values of an activation and for 128 x 128 weights, as DeepSeek-V3
-    (arXiv 2412.19437). They differ in which measured GEMMs stand for them under ``gemm: calibrated``, and in nothing
-    else.
+    fp8 has one scale per tensor; fp8_block one per 128 values of an activation and per 128 x 128 weights, as
+    DeepSeek-V3 (arXiv 2412.19437). They differ only in which measured GEMMs represent them under ``gemm:
+    calibrated``. else.
     """
 
     peak_flop_per_s: quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s") = Field(alias="peak")
     dtype: Literal["fp8", "fp8_block", "fp16", "bf16"]
-    # Share of the peak that expert GEMMs reach under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
+    # Share of peak that expert GEMMs achieve under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
     # published simulator).
     efficiency: Efficiency = 0.7
-    # GPU whose measured GEMMs this die's follow under ``gemm: calibrated``, scaled by the quotients of peaks and of HBM
-    # bandwidths; the name of a file of configs/calibrations, or a path. None: archsim.specs.loading.calibrations.DEFAULT_CALIBRATION.
+    # GPU whose measured GEMMs represent this die's under ``gemm: calibrated``, scaled by the ratios of peaks and of
+    # HBM bandwidths; the name of a file in configs/calibrations, or a path. None:
+    # archsim.specs.loading.calibrations.DEFAULT_CALIBRATION.
     calibration: Calibration = None
-    # Whose GEMMs of it; the one with most measured shapes if left out.
+    # Which library's GEMMs; default: the one with most measured shapes.
     library: str | None = None
 
     @property
     def dtype_bytes(self) -> int:
-        """Bytes of one weight or activation."""
+        """Bytes per weight or activation."""
         return DTYPE_BYTES[self.dtype]
 
 
 class SystemSpec(Spec):
-    """A chiplet or wafer-scale GPU, or a cluster: equal dies and what links them.
+    """A chiplet or wafer-scale GPU, or a cluster: identical dies and their links.
 
     The dies are those of ``mesh`` (X × Y, linked as ``topology`` says), of ``fabric`` (levels), or of a ``topology``
-    that is a user's own function with a number of ``dies``.
+    that is a user's own function with its number of ``dies``.
     """
 
     name: Name
@@ -134,13 +136,13 @@ class SystemSpec(Spec):
     llc: LlcSpec = LlcSpec()
     compute: ComputeSpec
     decision: DecisionSpec = DecisionSpec()
-    # Your own blocks, which every weight slice passes on its die before it is computed with.
+    # A user's own blocks, which every weight slice passes on its die before the compute array.
     blocks: tuple[BlockSpec, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _plain_link(cls, given: Any) -> Any:
-        """Without ``d2d``, it is a link of the innermost level."""
+        """If ``d2d`` is missing, use the links of the innermost level."""
         try:
             innermost = given["fabric"]["levels"][0]
             own = {key: innermost[key] for key in ("bandwidth", "hop_latency") if key in innermost}
@@ -155,21 +157,22 @@ class SystemSpec(Spec):
         return self
 
     def _refuse_two_fabrics(self) -> None:
-        """Raises KeyProblem unless exactly one of mesh, fabric and topology says how many dies there are."""
+        """Raise KeyProblem unless exactly one of mesh, fabric and topology gives the number of dies."""
         if self.fabric is not None:
             for key, given in (("mesh", self.mesh is not None), ("topology", self.topology != TopologySpec())):
                 if given:
-                    raise KeyProblem((key,), f"fabric has dies and links already; give either {key} or fabric")
+                    raise KeyProblem((key,), f"fabric already defines dies and links; give either {key} or fabric")
         elif self.topology.dies is not None:
             if self.mesh is not None:
                 raise KeyProblem(
-                    ("topology", "dies"), "the mesh has a number of dies already; give either mesh or topology.dies"
+                    ("topology", "dies"),
+                    "the mesh already defines the number of dies; give either mesh or topology.dies",
                 )
         elif self.mesh is None:
             if self.topology.is_function:
                 raise KeyProblem(
                     ("topology",),
-                    f"how many dies has {self.topology.name}? "
+                    f"the number of dies of {self.topology.name} is missing. "
                     "Give topology: {name: ..., dies: 12}, or mesh: {x: 4, y: 3}",
                 )
             raise KeyProblem(
@@ -179,7 +182,7 @@ class SystemSpec(Spec):
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
-        """Without the keys of other fabrics than this one."""
+        """Without the keys of the other ways to describe a fabric."""
         absent = {key for key in ("mesh", "fabric") if getattr(self, key) is None} | (
             {"topology"} if self.fabric else set()
         )
@@ -187,14 +190,14 @@ class SystemSpec(Spec):
 
     @property
     def dies(self) -> int:
-        """How many there are."""
+        """The number of dies."""
         if self.fabric is not None:
             return self.fabric.dies
         return self.mesh.x * self.mesh.y if self.mesh is not None else self.topology.dies
 
     @property
     def kind_of_fabric(self) -> str:
-        """The topology by name, or the kinds of all levels; alike for systems that differ in sizes only."""
+        """The topology by name, or the kinds of all levels; equal for systems that differ only in size."""
         return (
             self.topology.name
             if self.fabric is None

@@ -9,9 +9,9 @@ DEFAULT_ROW = "default"
 
 @dataclass(frozen=True)
 class Utilisation:
-    """``hbm``: share of HBM bandwidth; ``values[i]``: share of peak compute of a task of at most ``bounds[i]`` tokens.
+    """``hbm``: share of HBM bandwidth; ``values[i]``: share of peak compute for a task of at most ``bounds[i]`` tokens.
 
-    ``values`` has one entry more than ``bounds``, for tasks above the last bound.
+    ``values`` has one more entry than ``bounds``, for tasks above the last bound.
     """
 
     hbm: float

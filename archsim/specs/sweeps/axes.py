@@ -11,10 +11,10 @@
       sample: {method: sobol, count: 64, seed: 1, over: {workload.batch: {from: 64, to: 8192, scale: log}}}
       where: [dies <= 64, hbm_capacity fits]
 
-Grid, groups and samples multiply each other, and the experiment's own systems, models, batches, policies and assumption sets.
-A path begins with ``system``, ``model``, ``policy``, ``assumptions``, ``workload`` or ``engine``; a key that only one of them has
-may begin it as well (``hbm.bandwidth``). Nested mappings are paths, too. How values are written: ``archsim.specs.sweeps.axis_values``;
-constraints: ``archsim.specs.sweeps.constraints``.
+Grid, groups and samples multiply each other and the experiment's own systems, models, batches, policies and
+assumption sets. A path starts with ``system``, ``model``, ``policy``, ``assumptions``, ``workload`` or ``engine``; a
+key that only one of them has may also start it (``hbm.bandwidth``). Nested mappings are paths, too. Syntax of values:
+``archsim.specs.sweeps.axis_values``; constraints: ``archsim.specs.sweeps.constraints``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from archsim.base.nearest import did_you_mean
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PARTS, PolicySpec
+from archsim.specs.policies import RULE_TYPES, PolicySpec
 from archsim.specs.sweeps.axis_values import Range, counted_values, is_range, read_range
 from archsim.specs.sweeps.constraints import Constraint, parse_constraint
 from archsim.specs.text.quantities import describe
@@ -37,7 +37,13 @@ from archsim.specs.text.yaml import Keys, Place, Tree
 from archsim.specs.workload import WorkloadSpec
 
 SWEEP_KEY = "sweep"
-KINDS = {"system": SystemSpec, "model": ModelSpec, "policy": PolicySpec, "assumptions": AssumptionsSpec, "workload": WorkloadSpec}
+KINDS = {
+    "system": SystemSpec,
+    "model": ModelSpec,
+    "policy": PolicySpec,
+    "assumptions": AssumptionsSpec,
+    "workload": WorkloadSpec,
+}
 _PLURALS = {"systems": "system", "models": "model", "policies": "policy"}
 _ROOTS = (*KINDS, "engine")
 _WAYS = ("grid", "zip", "sample", "where")
@@ -48,7 +54,7 @@ _MOST_POINTS = 100_000_000
 
 @dataclass(frozen=True)
 class Axis:
-    """One key that varies. path: from its root; values: raw, as in YAML, each with the place where it is given."""
+    """One key that varies. path: from its root; values: raw, as in YAML; places: where each value is given."""
 
     path: tuple[str, ...]
     place: Place
@@ -65,7 +71,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Group:
-    """Axes that move together: value i of each with value i of the others."""
+    """Linked axes: value i of each goes with value i of the others."""
 
     axes: tuple[Axis, ...]
 
@@ -75,9 +81,10 @@ class Group:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """What ``sweep:`` says: groups that multiply each other (the first varies slowest), and constraints with their places.
+    """The content of ``sweep:``: groups that multiply each other (the first varies slowest), and constraints with
+    their places.
 
-    given: the data that it was read from.
+    given: the data from which it was read.
     """
 
     given: Any
@@ -97,7 +104,7 @@ class SweepSpec:
 
 
 def read_sweep(tree: Tree) -> SweepSpec:
-    """The sweep of an experiment's tree. Raises SpecError with a line for every problem."""
+    """Read the sweep of an experiment's tree. Raises SpecError with one line per problem."""
     reader = _Reader(tree)
     spec = reader.read()
     if reader.problems:
@@ -106,23 +113,27 @@ def read_sweep(tree: Tree) -> SweepSpec:
 
 
 def canonical(name: str) -> tuple[str, ...]:
-    """The path that a name stands for, from its root. Raises ValueError for a beginning that is no key, with the nearest."""
+    """The full path of a name, from its root. Raises ValueError with the nearest key if the first part is not a key."""
     first, *rest = name.split(".")
     first = _PLURALS.get(first, first)
     if first in _ROOTS:
         return (first, *rest)
-    # Assumptions are single values: what goes on behind a point is not one of them.
+    # Assumptions are single values: no key follows after a dot.
     owners = [root for root, keys in _keys_by_root().items() if first in keys and not (rest and root == "assumptions")]
     if len(owners) == 1:
         return (owners[0], first, *rest)
     if owners:
-        raise ValueError(f"{first!r} is a key of {' and of '.join(owners)}; write {' or '.join(f'{root}.{name}' for root in owners)}")
+        raise ValueError(
+            f"{first!r} is a key of {' and of '.join(owners)}; write {' or '.join(f'{root}.{name}' for root in owners)}"
+        )
     known = [*_ROOTS, *(key for keys in _keys_by_root().values() for key in keys)]
-    raise ValueError(f"unknown key {first!r}{did_you_mean(first, known)} (a path begins with {', '.join(_ROOTS)}, or a key of one of them)")
+    raise ValueError(
+        f"unknown key {first!r}{did_you_mean(first, known)} (a path starts with {', '.join(_ROOTS)}, or a key of one of them)"
+    )
 
 
 def _keys_by_root() -> dict[str, list[str]]:
-    return {root: list(PARTS) if root == "policy" else keys_of(kind) for root, kind in KINDS.items()}
+    return {root: list(RULE_TYPES) if root == "policy" else keys_of(kind) for root, kind in KINDS.items()}
 
 
 class _Reader:
@@ -155,7 +166,7 @@ class _Reader:
         self.problems.append(f"{self._tree.place(keys)}: {problem}")
 
     def _axes(self, keys: Keys, given: Any, ranges: bool = False) -> Iterator[Axis]:
-        """The axes below a mapping; with ``ranges`` a range stays one (the only value), to be sampled."""
+        """The axes below a mapping; with ``ranges``, a range stays a range (the only value), to be sampled."""
         for at, path, values in self._paths(keys, (), given):
             axis = self._axis(at, path, values, ranges)
             if axis is not None:
@@ -165,7 +176,9 @@ class _Reader:
         if path and not (isinstance(given, dict) and not is_range(given)):
             yield keys, path, given
         elif not isinstance(given, dict):
-            self._problem(keys, f"expected a mapping of paths and values, such as system.mesh: [5x5, 8x8], not {describe(given)}")
+            self._problem(
+                keys, f"expected a mapping of paths and values, such as system.mesh: [5x5, 8x8], not {describe(given)}"
+            )
         else:
             for key, below in given.items():
                 yield from self._paths((*keys, key), (*path, key), below)
@@ -177,15 +190,21 @@ class _Reader:
             if not all(path) or (len(path) == 1 and path[0] == "workload"):
                 raise ValueError("expected the path of a key, such as workload.batch")
             if path in self._seen:
-                raise ValueError(f"{'.'.join(path)} is an axis already ({self._seen[path]})")
+                raise ValueError(f"{'.'.join(path)} is already an axis ({self._seen[path]})")
             self._seen[path] = place
             if isinstance(given, list):
                 if not given:
                     raise ValueError("needs at least one value")
-                return Axis(path, place, tuple(given), tuple(self._tree.place((*keys, index)) for index in range(len(given))))
+                return Axis(
+                    path, place, tuple(given), tuple(self._tree.place((*keys, index)) for index in range(len(given)))
+                )
             if not is_range(given):
                 raise ValueError(f"expected a list of values or a range {{from, to, …}}, not {describe(given)}")
-            values = (read_range(given),) if ranges and not set(given) & {"step", "factor", "linear", "log"} else counted_values(given)
+            values = (
+                (read_range(given),)
+                if ranges and not set(given) & {"step", "factor", "linear", "log"}
+                else counted_values(given)
+            )
             return Axis(path, place, values, (place,) * len(values))
         except ValueError as error:
             self._problem(keys, str(error))
@@ -198,7 +217,7 @@ class _Reader:
             axes = tuple(self._axes(at, each))
             if len({len(axis) for axis in axes}) > 1:
                 lengths = ", ".join(f"{axis.name} has {len(axis)}" for axis in axes)
-                self._problem(at, f"linked axes need equally many values; {lengths}")
+                self._problem(at, f"linked axes need the same number of values; {lengths}")
             elif axes:
                 yield Group(axes)
 
@@ -208,13 +227,20 @@ class _Reader:
             return
         for key in given:
             if key not in _SAMPLE_KEYS:
-                self._problem((*keys, key), f"unknown key{did_you_mean(key, _SAMPLE_KEYS)} (known: {', '.join(_SAMPLE_KEYS)})")
+                self._problem(
+                    (*keys, key), f"unknown key{did_you_mean(key, _SAMPLE_KEYS)} (known: {', '.join(_SAMPLE_KEYS)})"
+                )
         method, count, seed = given.get("method", METHODS[0]), given.get("count"), given.get("seed", 0)
         if method not in METHODS:
-            self._problem((*keys, "method"), f"unknown value {method!r}{did_you_mean(str(method), METHODS)} (valid: {', '.join(METHODS)})")
+            self._problem(
+                (*keys, "method"),
+                f"unknown value {method!r}{did_you_mean(str(method), METHODS)} (valid: {', '.join(METHODS)})",
+            )
         for key, value, low in (("count", count, 1), ("seed", seed, 0)):
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _MOST_POINTS:
-                self._problem((*keys, key), f"expected a whole number from {low} to {_MOST_POINTS:,}, not {describe(value)}")
+                self._problem(
+                    (*keys, key), f"expected a whole number from {low} to {_MOST_POINTS:,}, not {describe(value)}"
+                )
         axes = tuple(self._axes((*keys, "over"), given.get("over", {}), ranges=True))
         if not axes and not self.problems:
             self._problem(keys, "needs axes in over")
@@ -245,7 +271,11 @@ def _drawn(axes: tuple[Axis, ...], method: str, count: int, seed: int) -> tuple[
             drawn.append(Axis(axis.path, axis.place, values, (axis.place,) * count))
         else:
             chosen = [min(int(share * len(axis)), len(axis) - 1) for share in column]
-            drawn.append(Axis(axis.path, axis.place, tuple(axis.values[i] for i in chosen), tuple(axis.places[i] for i in chosen)))
+            drawn.append(
+                Axis(
+                    axis.path, axis.place, tuple(axis.values[i] for i in chosen), tuple(axis.places[i] for i in chosen)
+                )
+            )
     return tuple(drawn)
 
 
@@ -261,6 +291,6 @@ def _shares(method: str, dimensions: int, count: int, seed: int):
     from scipy.stats import qmc
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a count that is no power of 2 is only less balanced
+        warnings.simplefilter("ignore", UserWarning)  # a count that is not a power of 2 is merely less balanced
         kind = qmc.Sobol if method == "sobol" else qmc.LatinHypercube
         return kind(dimensions, seed=generator).random(count)

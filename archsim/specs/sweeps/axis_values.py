@@ -1,16 +1,16 @@
-"""The values of an axis of a sweep: a list, or a range that is counted out or sampled.
+"""The values of a sweep axis: a list, or a range with a count or to be sampled.
 
 ==================================== =================================================================================
-``[5x5, 8x8]``                       these values, whatever they are
-``{from: 1 TB/s, to: 4 TB/s, step: 1 TB/s}``  1, 2, 3 and 4 TB/s; the last is not above ``to``
+``[5x5, 8x8]``                       these values, of any type
+``{from: 1 TB/s, to: 4 TB/s, step: 1 TB/s}``  1, 2, 3 and 4 TB/s; never above ``to``
 ``{from: 1, to: 64, factor: 2}``     1, 2, 4, … 64
-``{from: 1 TB/s, to: 8 TB/s, linear: 8}``     8 values, equally far apart
-``{from: 1 TB/s, to: 8 TB/s, log: 4}``        4 values, each the same multiple of the one before
-``{from: 1 TB/s, to: 8 TB/s}``       to be sampled; with ``scale: log`` evenly over its decades
+``{from: 1 TB/s, to: 8 TB/s, linear: 8}``     8 values, evenly spaced
+``{from: 1 TB/s, to: 8 TB/s, log: 4}``        4 values, evenly spaced in log scale
+``{from: 1 TB/s, to: 8 TB/s}``       to be sampled; with ``scale: log``, uniformly in log scale
 ==================================== =================================================================================
 
-Where ``from`` and ``to`` are integers so are the values (rounded, each once); write ``1.0`` for real ones. Others that are not
-whole in their base unit are rounded to six significant digits. Values are written with the unit that suits them.
+If ``from`` and ``to`` are integers, so are the values (rounded, each once); write ``1.0`` for reals. Other values
+that are not whole in their base unit are rounded to six significant digits. Values are written with a suitable unit.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ _KEYS = (*ENDS, *_COUNTED, "scale")
 _SCALES = ("linear", "log")
 _MOST_VALUES = 1_000_000
 _DIGITS = 6
-# A range ends on ``to`` also where rounding of the steps leaves it this far (relative) beyond.
+# A range ends at ``to`` even if rounding of the steps overshoots by this much (relative).
 _SLACK = 1e-9
-# A number this near to a whole one is whole: what is left is rounding.
+# A number this close to an integer is an integer: the rest is rounding.
 _WHOLE = 1e-5
 
 
 def is_range(given: Any) -> bool:
-    """Whether a mapping is a range (and not keys that lead to axes)."""
+    """Whether a mapping is a range (rather than keys that lead to axes)."""
     return isinstance(given, dict) and any(key in given for key in ENDS)
 
 
 @dataclass(frozen=True)
 class Range:
-    """From ``low`` to ``high`` in the base unit of ``dimension`` (None: pure numbers); ``log``: which scale it is sampled on."""
+    """From ``low`` to ``high`` in the base unit of ``dimension`` (None: pure numbers); ``log``: sampled in log scale.
+    """
 
     low: float
     high: float
@@ -50,11 +51,11 @@ class Range:
     log: bool
 
     def value(self, share: float) -> Any:
-        """The value at ``share`` (0 to 1) of the way."""
+        """The value at ``share`` (0 to 1) of the range."""
         if self.log:
             return self._written(self.low * (self.high / self.low) ** share)
         if self.whole:
-            # Every integer of the range is equally likely.
+            # Every integer in the range is equally likely.
             return min(int(self.low + share * (self.high - self.low + 1)), int(self.high))
         return self._written(self.low + share * (self.high - self.low))
 
@@ -68,7 +69,7 @@ class Range:
 
 
 def read_range(given: dict[str, Any]) -> Range:
-    """A range without what counts it. Raises ValueError."""
+    """Read a range, ignoring its count. Raises ValueError."""
     for key in given:
         if key not in _KEYS:
             raise ValueError(f"unknown key {key!r} of a range{did_you_mean(key, _KEYS)} (known: {', '.join(_KEYS)})")
@@ -77,7 +78,9 @@ def read_range(given: dict[str, Any]) -> Range:
             raise ValueError(f"a range needs from and to; {key!r} is missing")
     scale = given.get("scale", "linear")
     if scale not in _SCALES:
-        raise ValueError(f"scale: unknown value {scale!r}{did_you_mean(str(scale), _SCALES)} (valid: {', '.join(_SCALES)})")
+        raise ValueError(
+            f"scale: unknown value {scale!r}{did_you_mean(str(scale), _SCALES)} (valid: {', '.join(_SCALES)})"
+        )
     (low, dimension), (high, other) = (_number(key, given[key]) for key in ENDS)
     if dimension is not other:
         raise ValueError(f"from is {_kind(dimension)}, to is {_kind(other)}; expected the same kind of quantity")
@@ -85,25 +88,25 @@ def read_range(given: dict[str, Any]) -> Range:
         raise ValueError(f"from {given['from']!r} is not below to {given['to']!r}")
     log = scale == "log" or "log" in given or "factor" in given
     if log and low <= 0:
-        raise ValueError(f"from {given['from']!r} must be above 0 on a logarithmic scale")
+        raise ValueError(f"from {given['from']!r} must be above 0 on a log scale")
     whole = all(isinstance(given[key], int) for key in ENDS)
     return Range(low, high, dimension, whole, log)
 
 
 def counted_values(given: dict[str, Any]) -> tuple[Any, ...]:
-    """The values of a range that says how it is counted. Raises ValueError."""
+    """The values of a range with a count. Raises ValueError."""
     span = read_range(given)
     ways = [key for key in _COUNTED if key in given]
     if len(ways) != 1:
         said = "none is" if not ways else f"{' and '.join(ways)} are"
-        raise ValueError(f"a range is counted by one of {', '.join(_COUNTED)}; {said} given")
+        raise ValueError(f"a range needs exactly one of {', '.join(_COUNTED)}; {said} given")
     if "scale" in given:
-        raise ValueError("scale is for ranges that are sampled; a grid is counted by step, factor, linear or log")
+        raise ValueError("scale applies to sampled ranges only; in a grid, use step, factor, linear or log")
     (way,) = ways
     if way in ("linear", "log"):
         count = given[way]
         if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= _MOST_VALUES:
-            raise ValueError(f"{way}: expected how many values, 2 or more, not {describe(count)}")
+            raise ValueError(f"{way}: expected a number of values, 2 or more, not {describe(count)}")
         numbers = [_between(span, index / (count - 1)) for index in range(count)]
     else:
         numbers = _stepped(span, way, given[way])
@@ -131,7 +134,7 @@ def _stepped(span: Range, way: str, given: Any) -> list[float]:
 
 
 def _number(key: str, given: Any) -> tuple[float, Dimension | None]:
-    """A value in its base unit, and which unit that is (None: a pure number)."""
+    """A value in its base unit, and its dimension (None: a pure number)."""
     if isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given):
         return given, None
     if isinstance(given, str):
@@ -142,7 +145,7 @@ def _number(key: str, given: Any) -> tuple[float, Dimension | None]:
 
 
 def dimension_of(text: str) -> Dimension | None:
-    """The dimension of a quantity as text, or None where it is no quantity with a unit."""
+    """The dimension of a quantity given as text, or None if it is not a quantity with a unit."""
     for dimension in DIMENSIONS:
         try:
             parse_quantity(text, dimension)

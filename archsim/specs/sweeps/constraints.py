@@ -1,4 +1,4 @@
-"""Constraints of a sweep: which points are kept. A grammar of its own; nothing is evaluated as code.
+"""Constraints of a sweep: which points are kept. They have their own grammar; nothing is evaluated as code.
 
     constraint := test { "and" test }
     test       := NAME "fits"  |  sum OP sum { OP sum }          OP: <= < >= > == !=
@@ -6,9 +6,10 @@
     product    := atom { ("*" | "/") atom }
     atom       := NUMBER [UNIT]  |  NAME  |  'text'  |  "(" sum ")"  |  "-" atom
 
-A NAME is a key of the experiment by its dotted path, or a measure of the machine that is known without a run. Numbers with units
-are compared in base units (B, B/s, FLOP/s, ns, Hz). Operators stand between blanks, as names may contain ``-`` and ``+``. A word
-that names nothing is text to the right of == and != (``system.topology.name == torus``). Text knows no other comparison.
+A NAME is a key of the experiment by its dotted path, or a measure of the machine that needs no run. Numbers with
+units are compared in base units (B, B/s, FLOP/s, ns, Hz). Put blanks around operators, as names may contain ``-`` and
+``+``. A word that is not a name is text to the right of == and != (``system.topology.name == torus``). Text has no
+other comparison.
 """
 
 from __future__ import annotations
@@ -21,25 +22,36 @@ from typing import Any
 
 from archsim.specs.text.quantities import DIMENSIONS, parse_quantity
 
-_COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq, "!=": operator.ne}
+_COMPARE = {
+    "<=": operator.le,
+    "<": operator.lt,
+    ">=": operator.ge,
+    ">": operator.gt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 _REAL = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _UNITS = sorted({unit for dimension in DIMENSIONS for unit in dimension.units if unit}, key=len, reverse=True)
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)(?:\s*(?P<unit>" + "|".join(map(re.escape, _UNITS)) + r")(?![\w/]))?"
+    r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)(?:\s*(?P<unit>"
+    + "|".join(map(re.escape, _UNITS))
+    + r")(?![\w/]))?"
     r"|(?P<name>[A-Za-z_]\w*(?:[.+-]?\w+)*)|'(?P<text>[^']*)'|(?P<sign><=|>=|==|!=|[-+*/()<>]))"
 )
 
 Lookup = Callable[[str], Any]
-"""Value of a name: number (base unit), text, truth (for ``fits``), or None where the point has no such key."""
+"""Value of a name: number (base unit), text, boolean (for ``fits``), or None if the point has no such key."""
 
 
 class Absent(Exception):
-    """The point has no such key: the constraint does not apply to it."""
+    """The point does not have the key, so the constraint does not apply to it."""
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """``text`` as written; ``names`` in it, and those that may be ``words``; ``tests``: trees of tuples, all of which must hold."""
+    """``text`` as written; the ``names`` in it; ``words``: names that may be text; ``tests``: trees of tuples, all of
+    which must hold.
+    """
 
     text: str
     names: tuple[str, ...]
@@ -47,7 +59,9 @@ class Constraint:
     tests: tuple[tuple, ...]
 
     def holds(self, lookup: Lookup) -> bool:
-        """Whether a point is kept. A constraint on a key that it does not have does not apply. Raises ValueError for bad comparisons."""
+        """Whether a point is kept. A constraint on a key that the point lacks does not apply. Raises ValueError for
+        invalid comparisons.
+        """
         try:
             return all(_test(test, lookup) for test in self.tests)
         except Absent:
@@ -55,14 +69,20 @@ class Constraint:
 
 
 def parse_constraint(text: str) -> Constraint:
-    """Raises ValueError that says where in the text something else was expected."""
+    """Parse a constraint. Raises ValueError that says where the text is invalid and what was expected."""
     parser = _Parser(text)
     tests = [parser.test()]
     while parser.take("name", "and"):
         tests.append(parser.test())
     parser.end()
     names = tuple(dict.fromkeys(name for test in tests for name in _names(test)))
-    words = {sides[1][1] for test in tests if test[0] == "compare" and set(test[2]) <= {"==", "!="} for sides in [test[1]] if sides[1][0] == "name"}
+    words = {
+        sides[1][1]
+        for test in tests
+        if test[0] == "compare" and set(test[2]) <= {"==", "!="}
+        for sides in [test[1]]
+        if sides[1][0] == "name"
+    }
     return Constraint(text, names, frozenset(words), tuple(tests))
 
 
@@ -74,7 +94,7 @@ class _Parser:
         while text[at:].strip():
             match = _TOKEN.match(text, at)
             if match is None:
-                raise ValueError(f"{text!r}: cannot be read from {text[at:].strip()[:20]!r} on")
+                raise ValueError(f"{text!r}: not understood from {text[at:].strip()[:20]!r} on")
             kind = str(match.lastgroup if match.lastgroup != "unit" else "number")
             value = _quantity(match["number"], match["unit"]) if kind == "number" else match[kind]
             self._tokens.append((kind, value, at))
@@ -129,11 +149,11 @@ class _Parser:
 
     def end(self) -> None:
         if self._next < len(self._tokens):
-            raise self._unexpected("its end, or `and`")
+            raise self._unexpected("the end, or `and`")
 
     def _unexpected(self, expected: str) -> ValueError:
         rest = self._text[self._tokens[self._next][2] :].strip() if self._next < len(self._tokens) else ""
-        return ValueError(f"{self._text!r}: expected {expected}{f' instead of {rest!r}' if rest else ' at its end'}")
+        return ValueError(f"{self._text!r}: expected {expected}{f' instead of {rest!r}' if rest else ' at the end'}")
 
 
 def _quantity(number: str, unit: str | None) -> float:
@@ -161,7 +181,7 @@ def _test(test: tuple, lookup: Lookup) -> bool:
     values = [_value(each, lookup) for each in sums]
     for sign, left, right in zip(signs, values, values[1:], strict=False):
         if isinstance(left, str) != isinstance(right, str) or (isinstance(left, str) and sign not in ("==", "!=")):
-            raise ValueError(f"{left!r} {sign} {right!r}: cannot be compared so")
+            raise ValueError(f"{left!r} {sign} {right!r}: cannot be compared with {sign}")
     return all(_COMPARE[sign](left, right) for sign, left, right in zip(signs, values, values[1:], strict=False))
 
 
@@ -172,7 +192,7 @@ def _value(tree: tuple, lookup: Lookup) -> Any:
         return tree[1]
     left, right = _value(tree[1], lookup), _value(tree[2], lookup)
     if isinstance(left, str) or isinstance(right, str):
-        raise ValueError(f"{left!r} {tree[0]} {right!r}: text cannot be reckoned with")
+        raise ValueError(f"{left!r} {tree[0]} {right!r}: text has no arithmetic; compare it with == or !=")
     if tree[0] == "/" and right == 0:
         raise ValueError("division by zero")
     return _REAL[tree[0]](left, right)

@@ -1,14 +1,14 @@
-"""``explore:`` of an experiment with a ``sweep:``: what to look for among its points.
+"""``explore:`` of an experiment with a ``sweep:``: what to optimise over its points.
 
 ::
 
     explore:
-      objectives: [throughput, energy, cost]     # the first is what budgets are spent on
-      where: [throughput >= 20000]               # asked of results; `sweep.where` is asked before anything runs
-      budgets: [cost <= 40000, power <= 2000]    # the best design within each is told, with its YAML
+      objectives: [throughput, energy, cost]     # the first is optimised within budgets
+      where: [throughput >= 20000]               # checked on results; `sweep.where` is checked before anything runs
+      budgets: [cost <= 40000, power <= 2000]    # the best design within each is reported, with its YAML
       event_runs: 15 %                           # of the points, or a number of runs
-      analytical_runs: 20000                     # most; in a larger space optuna chooses which
-      coefficients: {hbm_usd_per_gb: 20}         # of energy, area and price: `archsim cost FILE --sources`
+      analytical_runs: 20000                     # at most; in a larger space optuna chooses which
+      coefficients: {hbm_usd_per_gb: 20}         # for energy, area and price: `archsim cost FILE --sources`
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXPLORE_KEY = "explore"
 
 
 class Objective(NamedTuple):
-    """A column of the results (``archsim.runs.columns``), and whether it is best at its ``max`` or its ``min``."""
+    """A column of the results (``archsim.runs.columns``), and its sense: ``max`` or ``min``."""
 
     column: str
     sense: str
@@ -51,19 +51,21 @@ def _read_constraint(text: Any) -> str:
         raise ValueError(f"expected a constraint such as 'cost <= 40000', not {describe(text)}")
     for name in parse_constraint(text).names:
         if name not in OBJECTIVES:
-            raise ValueError(f"unknown result {name!r}{did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})")
+            raise ValueError(
+                f"unknown result {name!r}{did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})"
+            )
     return text
 
 
 class ExploreSpec(Spec):
-    """What ``archsim explore`` looks for."""
+    """What ``archsim explore`` optimises."""
 
     objectives: tuple[str, ...] = Field(min_length=1, max_length=4)
     where: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ()
-    # Most runs of the event engine: a share of the points, or a number.
+    # Maximum runs of the event engine: a share of the points, or a number.
     event_runs: float | int = 0.15
-    # Most runs of the analytical engine; with more points optuna proposes which. Twenty thousand take minutes.
+    # Maximum runs of the analytical engine; with more points, optuna proposes which. Twenty thousand take minutes.
     analytical_runs: count(1, _MOST_RUNS) = 20_000
     coefficients: dict[str, float] = Field(default_factory=dict)
     seed: count(0, 2**31) = 0
@@ -73,7 +75,10 @@ class ExploreSpec(Spec):
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for place, name in enumerate(names):
             if name not in OBJECTIVES:
-                raise KeyProblem((place,), f"unknown objective {name!r}{did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})")
+                raise KeyProblem(
+                    (place,),
+                    f"unknown objective {name!r}{did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})",
+                )
         refuse_duplicates("objective", list(names))
         return names
 
@@ -101,13 +106,13 @@ class ExploreSpec(Spec):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{expected}, not {describe(value)}")
         if isinstance(value, float) and not 0 < value <= 1:
-            raise ValueError(f"{value!r}: a share is above 0 and at most 1; {expected}")
+            raise ValueError(f"{value!r}: a share must be above 0 and at most 1; {expected}")
         if isinstance(value, int) and not 1 <= value <= _MOST_RUNS:
             raise ValueError(f"{value!r}: {expected}")
         return value
 
     def most_runs(self, points: int) -> int:
-        """The budget of event runs for so many points; at least 1."""
+        """The maximum number of event runs for this many points; at least 1."""
         return self.event_runs if isinstance(self.event_runs, int) else max(1, round(self.event_runs * points))
 
     @property

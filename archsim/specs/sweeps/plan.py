@@ -1,4 +1,6 @@
-"""From a sweep to its points, one at a time: each is one run, with one system, model, batch, policy, assumption set and workload."""
+"""Expands a sweep to its points, one at a time. Each is one run: system, model, batch, policy, assumption set and
+workload.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.sweeps.axes import KINDS, SWEEP_KEY, Axis, SweepSpec, canonical
 from archsim.specs.sweeps.axis_values import dimension_of
 from archsim.specs.sweeps.constraints import Constraint
-from archsim.specs.sweeps.variants import NAMED, PLURAL, Maker, Part
+from archsim.specs.sweeps.variants import NAMED, PLURAL, Maker, Variant
 from archsim.specs.text.fields import Spec
 from archsim.specs.text.quantities import describe, parse_quantity
 from archsim.specs.text.validation import keys_of
@@ -22,51 +24,58 @@ from archsim.specs.workload import WorkloadSpec
 
 MEASURES = {
     "dies": "number of dies",
-    "area_mm2": "silicon of what decides (archsim area): tables and command processors",
+    "area_mm2": "silicon of the decision hardware (archsim area): tables and command processors",
     "die_mm2": "one die (archsim cost)",
     "silicon_mm2": "all dies (archsim cost)",
     "cost_usd": "price of the machine (archsim cost)",
-    "hbm_capacity": "with `fits`: whether homes and shared experts fit into the HBM of every die",
+    "hbm_capacity": "with `fits`: whether homes and shared experts fit in the HBM of every die",
 }
 _FITTING = "hbm_capacity"
-_SUFFIX = {"size": "_bytes", "bandwidth": "_bytes_per_s", "compute rate": "_flop_per_s", "time": "_ns", "clock rate": "_hz", "fraction": ""}
-# Set alone they would leave the fields that follow from them; the whole part is the axis then.
+_SUFFIX = {
+    "size": "_bytes",
+    "bandwidth": "_bytes_per_s",
+    "compute rate": "_flop_per_s",
+    "time": "_ns",
+    "clock rate": "_hz",
+    "fraction": "",
+}
+# Other fields follow from these, so they cannot be axes; the whole entry is the axis instead.
 _WHOLE = {("assumptions", "set"): "assumptions", ("system", "like"): "system", ("policy", "preset"): "policy"}
 
 
 class Point(NamedTuple):
-    """index: its number among all combinations; choice: index of the value of every group; parts: as below, by kind."""
+    """index: its number among all combinations; choice: value index of every group; variants: by kind, as below."""
 
     index: int
     choice: tuple[int, ...]
-    parts: Mapping[str, Part]
+    variants: Mapping[str, Variant]
     batch: int
     engine: str
 
     @property
     def system(self):
-        return self.parts["system"].spec
+        return self.variants["system"].spec
 
     @property
     def model(self):
-        return self.parts["model"].spec
+        return self.variants["model"].spec
 
     @property
     def workload(self) -> WorkloadSpec:
-        return self.parts["workload"].spec
+        return self.variants["workload"].spec
 
     @property
     def policy(self):
-        return self.parts["policy"].spec
+        return self.variants["policy"].spec
 
     @property
     def assumptions(self):
-        return self.parts["assumptions"].spec
+        return self.variants["assumptions"].spec
 
 
 @dataclass
 class Dropped:
-    """What an expansion has left out so far: by constraint (as written), and points that repeat another."""
+    """Points that an expansion has dropped so far: by constraint (as written), and repeats of other points."""
 
     by_constraint: dict[str, int] = field(default_factory=dict)
     repeats: int = 0
@@ -79,7 +88,7 @@ class Dropped:
 class SweepPlan:
     """An experiment with a sweep, checked axis by axis.
 
-    tree: raw data of the experiment, references expanded; experiment: the same, validated; folder: that of its file.
+    tree: raw data of the experiment, references expanded; experiment: the same, validated; folder: of its file.
     Raises SpecError for axes and constraints that are not valid.
     """
 
@@ -91,7 +100,11 @@ class SweepPlan:
         self._engines = _engines(self._engine) if self._engine else (experiment.engine,)
         self._makers = self._new_makers(folder)
         self.columns = tuple(AxisColumn(axis) for axis in sweep.axes)
-        inner = [1 if self._batch else len(self._batches), len(self._makers["assumptions"]), len(self._makers["policy"])]
+        inner = [
+            1 if self._batch else len(self._batches),
+            len(self._makers["assumptions"]),
+            len(self._makers["policy"]),
+        ]
         self._sizes = [*map(len, sweep.groups), len(self._makers["system"]), len(self._makers["model"]), *inner]
         self._constraints = [_Question(self, constraint, place) for constraint, place in sweep.where]
 
@@ -101,11 +114,13 @@ class SweepPlan:
             axes = [axis for axis in self.sweep.axes if axis.path[0] == kind and axis is not self._batch]
             raw = [self.tree.data["workload"]] if kind == "workload" else self.tree.data[PLURAL[kind]]
             specs = [self.experiment.workload] if kind == "workload" else getattr(self.experiment, PLURAL[kind])
-            base = [Part(spec, getattr(spec, "name", ""), frozenset()) for spec in specs]
+            base = [Variant(spec, getattr(spec, "name", ""), frozenset()) for spec in specs]
             try:
                 for axis in axes:
                     if axis.path in _WHOLE:
-                        raise SpecError(f"{axis.place}: other keys follow from it; make the whole an axis, {_WHOLE[axis.path]}: [...]")
+                        raise SpecError(
+                            f"{axis.place}: other keys depend on it; vary the whole entry instead, {_WHOLE[axis.path]}: [...]"
+                        )
                 makers[kind] = Maker(kind, raw, axes, [self._group_of[axis.name] for axis in axes], base, folder)
             except SpecError as error:
                 problems.append(str(error))
@@ -124,7 +139,7 @@ class SweepPlan:
 
     @property
     def combinations(self) -> int:
-        """Points before constraints, repeats counted."""
+        """Number of points before constraints, including repeats."""
         total = 1
         for size in self._sizes:
             total *= size
@@ -132,11 +147,13 @@ class SweepPlan:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What a point's number is made of: values of every group of axes, then of the experiment's own lists; the last varies fastest."""
+        """Radices of a point's number: values per group of axes, then items per list of the experiment; the last
+        varies fastest.
+        """
         return tuple(self._sizes)
 
     def index_of(self, chosen: tuple[int, ...]) -> int:
-        """The number of the point with the ``chosen`` value of each of ``sizes``."""
+        """The number of the point with the ``chosen`` indices, one per entry of ``sizes``."""
         index = 0
         for at, size in zip(chosen, self._sizes, strict=True):
             index = index * size + at
@@ -147,15 +164,16 @@ class SweepPlan:
         return all(each.holds(point, measures) for each in self._constraints)
 
     def points(self, measures: Mapping[str, Callable[[Point], Any]], dropped: Dropped | None = None) -> Iterator[Point]:
-        """The points that all constraints keep, in order, each once. measures: a function for every name in MEASURES.
+        """The points that satisfy all constraints, in order, without repeats. measures: a function for every name in
+        MEASURES.
 
-        Raises SpecError for a combination that is no valid part, or that a constraint cannot be asked of.
+        Raises SpecError for an invalid combination, or one on which a constraint cannot be evaluated.
         """
         dropped = Dropped() if dropped is None else dropped
         seen: set[tuple] = set()
         for index in range(self.combinations):
             point = self.point(index)
-            same = (*[id(part.spec) for part in point.parts.values()], point.batch, point.engine)
+            same = (*[id(variant.spec) for variant in point.variants.values()], point.batch, point.engine)
             if same in seen:
                 dropped.repeats += 1
                 continue
@@ -167,7 +185,7 @@ class SweepPlan:
                 dropped.by_constraint[broken] = dropped.by_constraint.get(broken, 0) + 1
 
     def point(self, index: int) -> Point:
-        """Any point by its number, constraints or not. Raises SpecError if there is none, or it is not valid."""
+        """A point by its number, regardless of constraints. Raises SpecError if it does not exist or is invalid."""
         if not 0 <= index < self.combinations:
             raise SpecError(f"point {index}: the sweep has {self.combinations:,}, numbered from 0")
         rest, chosen = index, []
@@ -179,35 +197,42 @@ class SweepPlan:
         choice, (system, model, batch, assumptions, policy) = tuple(chosen[:groups]), chosen[groups:]
         base = {"system": system, "model": model, "workload": 0, "policy": policy, "assumptions": assumptions}
         try:
-            parts = {kind: self._makers[kind].make(at, choice) for kind, at in base.items()}
+            variants = {kind: self._makers[kind].make(at, choice) for kind, at in base.items()}
         except SpecError as error:
-            shown = ", ".join(f"{axis.name} {written(axis.values[choice[self._group_of[axis.name]]])}" for axis in self.sweep.axes)
+            shown = ", ".join(
+                f"{axis.name} {written(axis.values[choice[self._group_of[axis.name]]])}" for axis in self.sweep.axes
+            )
             raise SpecError(f"{error} (point {index}: {shown})") from None
         size = self._batches[choice[self._group_of[self._batch.name]] if self._batch else batch]
         engine = self._engines[choice[self._group_of[self._engine.name]] if self._engine else 0]
-        return Point(index, choice, parts, size, engine)
+        return Point(index, choice, variants, size, engine)
 
     def cells(self, point: Point) -> dict[str, Any]:
-        """Column → value of every axis; None where the axis does not apply to the point."""
-        absent = point.parts["policy"].absent
+        """Column → value of every axis; None if the axis does not apply to the point."""
+        absent = point.variants["policy"].absent
         return {
-            column.name: None if column.axis.name in absent else column.cells[point.choice[self._group_of[column.axis.name]]]
+            column.name: None
+            if column.axis.name in absent
+            else column.cells[point.choice[self._group_of[column.axis.name]]]
             for column in self.columns
         }
 
     def shown(self, point: Point) -> dict[str, str]:
-        """Path → value of every axis as it would be written; ``–`` where the axis does not apply to the point."""
-        absent = point.parts["policy"].absent
+        """Path → value of every axis as written in YAML; ``–`` if the axis does not apply to the point."""
+        absent = point.variants["policy"].absent
         return {
-            axis.name: "–" if axis.name in absent else written(axis.values[point.choice[self._group_of[axis.name]]]) for axis in self.sweep.axes
+            axis.name: "–" if axis.name in absent else written(axis.values[point.choice[self._group_of[axis.name]]])
+            for axis in self.sweep.axes
         }
 
     def given(self) -> dict[str, Any]:
-        """The experiment before axes change it, references expanded, with its ``sweep:`` if it has one; loads again as an equal plan."""
+        """The experiment before axes change it, references expanded, with its ``sweep:`` if any; it loads as an equal
+        plan.
+        """
         return self.tree.data | {SWEEP_KEY: self.sweep.given} if self.sweep.axes else self.experiment.resolved()
 
     def resolved(self, point: Point) -> dict[str, Any]:
-        """An experiment of this one point, everything written out; see ``ExperimentSpec.resolved``."""
+        """An experiment with only this point, everything written out; see ``ExperimentSpec.resolved``."""
         one = self.experiment.model_copy(
             update={
                 "name": f"{self.experiment.name[:60]}.{point.index}",
@@ -222,25 +247,27 @@ class SweepPlan:
         return one.resolved()
 
     def value(self, point: Point, path: tuple[str, ...]) -> Any:
-        """What a key of a point is: a number in its base unit, text, truth or a spec; None where the point has no such key."""
+        """The value of a point's key: a number in its base unit, text, a boolean or a spec; None if the point has no
+        such key.
+        """
         kind = path[0]
         if path == ("workload", "batch"):
             return point.batch
         if kind == "engine":
             return point.engine
-        part = point.parts[kind]
+        variant = point.variants[kind]
         if len(path) == 1 or (path[1:] == ("name",) and kind in NAMED):
-            return part.name if kind in NAMED else part.spec.label if kind == "assumptions" else part.spec
-        return _walk(part.spec, path[1:])
+            return variant.name if kind in NAMED else variant.spec.label if kind == "assumptions" else variant.spec
+        return _walk(variant.spec, path[1:])
 
 
 def plan_without_axes(experiment: ExperimentSpec) -> SweepPlan:
-    """Every combination of an experiment as a plan."""
+    """A plan of all combinations of an experiment."""
     return SweepPlan(Tree(experiment.resolved(), {}), SweepSpec(None, (), ()), experiment, None)
 
 
 class AxisColumn:
-    """The column of an axis in the results: name, kind (``archsim.base.tables``) and the value of every index."""
+    """The result column of an axis: name, type (``archsim.base.tables``) and the value of every index."""
 
     def __init__(self, axis: Axis) -> None:
         self.axis = axis
@@ -259,7 +286,7 @@ class AxisColumn:
 
 
 class _Question:
-    """A constraint with the meaning of its names."""
+    """A constraint with its names resolved."""
 
     def __init__(self, plan: SweepPlan, constraint: Constraint, place: Place) -> None:
         self.text, self._constraint, self._place, self._plan = constraint.text, constraint, place, plan
@@ -274,25 +301,36 @@ class _Question:
             if any(isinstance(value, Spec | dict | tuple | list) for value in values):
                 inside = next(value for value in values if value is not None)
                 keys = f"; compare one of its keys: {', '.join(keys_of(type(inside)))}" if keys_of(type(inside)) else ""
-                raise SpecError(f"{place}: {name!r} is no single value{keys}")
+                raise SpecError(f"{place}: {name!r} is not a single value{keys}")
             swept = path is not None and any(axis.path == path for axis in plan.sweep.axes)
             if path is not None and not swept and all(value is None for value in values):
                 path, problem = None, f"unknown key {name!r}{did_you_mean(name, self._known(samples))}"
             if path is None and name not in constraint.words:
                 known = self._known(samples)
                 hint = did_you_mean(name, known)
-                raise SpecError(f"{place}: {problem if not hint else f'unknown name {name!r}{hint}'} (measures: {', '.join(MEASURES)})")
+                raise SpecError(
+                    f"{place}: {problem if not hint else f'unknown name {name!r}{hint}'} (measures: {', '.join(MEASURES)})"
+                )
             self._paths[name] = path
 
     def _check_fitting(self, name: str) -> None:
         fitted = ("fits", name) in self._constraint.tests
         if fitted != (name == _FITTING):
-            problem = f"write `{_FITTING} fits`" if name == _FITTING else f"only {_FITTING} fits or does not; {name} is a number"
+            problem = (
+                f"write `{_FITTING} fits`"
+                if name == _FITTING
+                else f"only {_FITTING} can be tested with `fits`; {name} is a number"
+            )
             raise SpecError(f"{self._place}: {problem}")
 
     def _known(self, samples: list[Point]) -> list[str]:
-        """Every name that can be compared."""
-        dotted = [f"{kind}.{path}" for point in samples[:1] for kind, part in point.parts.items() for path in _leaves(part.spec)]
+        """All names that can be compared."""
+        dotted = [
+            f"{kind}.{path}"
+            for point in samples[:1]
+            for kind, variant in point.variants.items()
+            for path in _leaves(variant.spec)
+        ]
         short = [name.partition(".")[2] for name in dotted]
         return [*MEASURES, *dotted, *short]
 
@@ -317,7 +355,7 @@ def _path(name: str) -> tuple[tuple[str, ...] | None, str]:
 
 
 def _spread(count: int) -> list[int]:
-    """Numbers of up to 64 points all over a sweep; first and last are among them."""
+    """Numbers of up to 64 points spread over a sweep, including the first and the last."""
     return sorted({round(index * (count - 1) / 63) for index in range(64)})
 
 
@@ -326,7 +364,13 @@ def _walk(spec: Any, path: tuple[str, ...]) -> Any:
         if isinstance(spec, Spec):
             fields = {info.alias or name: name for name, info in type(spec).model_fields.items()}
             params = getattr(spec, "params", None)
-            spec = params.get(key) if params is not None and key not in fields else getattr(spec, fields[key], None) if key in fields else None
+            spec = (
+                params.get(key)
+                if params is not None and key not in fields
+                else getattr(spec, fields[key], None)
+                if key in fields
+                else None
+            )
         elif isinstance(spec, dict):
             spec = spec.get(key)
         elif isinstance(spec, tuple) and key.isdecimal():
@@ -353,7 +397,12 @@ def _axis(sweep: SweepSpec, path: tuple[str, ...]) -> Axis | None:
 
 def _batches(axis: Axis) -> tuple[int, ...]:
     for value, place in zip(axis.values, axis.places, strict=True):
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or not 1 <= value <= 10_000_000:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or value != int(value)
+            or not 1 <= value <= 10_000_000
+        ):
             raise SpecError(f"{place}: expected a batch, an integer from 1 to 10000000, not {describe(value)}")
     return tuple(map(int, axis.values))
 
@@ -362,10 +411,12 @@ def _engines(axis: Axis) -> tuple[str, ...]:
     known = get_args(ExperimentSpec.model_fields["engine"].annotation)
     for value, place in zip(axis.values, axis.places, strict=True):
         if value not in known:
-            raise SpecError(f"{place}: unknown value {value!r}{did_you_mean(str(value), known)} (valid: {', '.join(known)})")
+            raise SpecError(
+                f"{place}: unknown value {value!r}{did_you_mean(str(value), known)} (valid: {', '.join(known)})"
+            )
     return axis.values
 
 
 def written(value: Any) -> str:
-    """Text as it is; anything else as YAML on one line."""
+    """Text unchanged; anything else as YAML on one line."""
     return value if isinstance(value, str) else dump_yaml([value], flow=True)[1:-1]

@@ -1,7 +1,8 @@
-"""The parts of a sweep's points: systems, models, policies, assumption sets and workloads with values put in by path.
+"""Builds what a sweep's points consist of: systems, models, policies, assumption sets and workloads with axis values
+set.
 
-Parts that axes have changed are named after what they were, with a digest of what they are: equal parts of any sweep have
-equal names. A part is validated as a whole, once for every combination of the values that change it.
+A variant is named after its original, with a digest of its content: equal variants of any sweep have
+equal names. Each is validated as a whole, once per combination of the values that change it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
 from archsim.specs.loading.calibration_paths import with_calibrations_found
 from archsim.specs.loading.references import folders_around, found_trace, resolve
-from archsim.specs.policies import PARTS, RULES
+from archsim.specs.policies import RULE_TYPES, RULES
 from archsim.specs.sweeps.axes import KINDS, Axis
 from archsim.specs.text.quantities import describe
 from archsim.specs.text.validation import validate
@@ -26,12 +27,12 @@ from archsim.specs.text.yaml import Place, Tree
 
 PLURAL = {"system": "systems", "model": "models", "policy": "policies", "assumptions": "assumptions"}
 NAMED = ("system", "model", "policy")
-_DIGITS, _MOST_OF_NAME = 10, 69  # of digest and name, which together are a name of at most 80
-_SHORT_FORMS = ("topology", *PARTS)  # text in their place is the name of a mapping
+_DIGITS, _MOST_OF_NAME = 10, 69  # lengths of digest and name, which together form a name of at most 80
+_SHORT_FORMS = ("topology", *RULE_TYPES)  # text in place of these mappings is their name
 
 
-class Part(NamedTuple):
-    """spec: validated; name: what it was called before axes changed it; absent: axes that do not apply to it."""
+class Variant(NamedTuple):
+    """spec: validated; name: its name before axes changed it; absent: axes that do not apply to it."""
 
     spec: Any
     name: str
@@ -39,36 +40,48 @@ class Part(NamedTuple):
 
 
 class Maker:
-    """Makes the parts of one kind. raw: those of the experiment; axes: that change them; groups: position of each in a choice."""
+    """Makes the variants of one kind. raw: the experiment's items; axes: those that change them; groups: the position
+    of each axis in a choice.
+    """
 
-    def __init__(self, kind: str, raw: Sequence[dict], axes: Sequence[Axis], groups: Sequence[int], base: Sequence[Part], folder: Path | None):
+    def __init__(
+        self,
+        kind: str,
+        raw: Sequence[dict],
+        axes: Sequence[Axis],
+        groups: Sequence[int],
+        base: Sequence[Variant],
+        folder: Path | None,
+    ):
         order = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
         self._kind, self._folder, self._raw, self._base = kind, folder, raw, base
         self._axes, self._groups = [axes[i] for i in order], [groups[i] for i in order]
         self._whole = bool(axes) and len(self._axes[0].path) == 1
-        self._made: dict[tuple[int, ...], Part] = {}
+        self._made: dict[tuple[int, ...], Variant] = {}
         self._specs: dict[str, Any] = {}
         self._references: dict[int, dict] = {}
         for axis in self._axes:
             self._check(axis)
 
     def __len__(self) -> int:
-        """How many the experiment has; one, where an axis gives them."""
+        """The number of items in the experiment; 1 if an axis gives them."""
         return 1 if self._whole else len(self._raw)
 
-    def make(self, base: int, choice: tuple[int, ...]) -> Part:
-        """The part ``base`` of the experiment, or of an axis, with the values of a choice put in. Raises SpecError."""
+    def make(self, base: int, choice: tuple[int, ...]) -> Variant:
+        """Item ``base`` of the experiment, or of an axis, with the values of a choice set. Raises SpecError."""
         if not self._axes:
             return self._base[base]
         chosen = (base, *[choice[group] for group in self._groups])
-        part = self._made.get(chosen)
-        if part is None:
-            part = self._made[chosen] = self._new(base, list(zip(self._axes, chosen[1:], strict=True)))
-        return part
+        variant = self._made.get(chosen)
+        if variant is None:
+            variant = self._made[chosen] = self._new(base, list(zip(self._axes, chosen[1:], strict=True)))
+        return variant
 
     def _check(self, axis: Axis) -> None:
-        """Every value of an axis alone, put into each part of the experiment. Raises SpecError with the value's place."""
-        problems, parts = [], []
+        """Check every value of an axis alone, on each item of the experiment. Raises SpecError with the value's
+        place.
+        """
+        problems, variants = [], []
         seen: set[str] = set()
         for at, value in enumerate(axis.values):
             written = repr(value)
@@ -76,16 +89,20 @@ class Maker:
                 continue
             seen.add(written)
             try:
-                parts += [self._new(base, [(axis, at)]) for base in range(1 if len(axis.path) == 1 else len(self._raw))]
+                variants += [
+                    self._new(base, [(axis, at)]) for base in range(1 if len(axis.path) == 1 else len(self._raw))
+                ]
             except SpecError as error:
                 problems.append(str(error))
         if problems:
             raise SpecError("\n".join(dict.fromkeys(problems)))
-        if parts and all(axis.name in part.absent for part in parts) and not self._whole:
-            known = {key for part in RULES.get(axis.path[1], {}).values() for key in part.parameters}
-            raise SpecError(f"{axis.place}: no policy of the experiment has the parameter {axis.path[-1]!r}{did_you_mean(axis.path[-1], known)}")
+        if variants and all(axis.name in variant.absent for variant in variants) and not self._whole:
+            known = {key for variant in RULES.get(axis.path[1], {}).values() for key in variant.parameters}
+            raise SpecError(
+                f"{axis.place}: no policy of the experiment has the parameter {axis.path[-1]!r}{did_you_mean(axis.path[-1], known)}"
+            )
 
-    def _new(self, base: int, changes: list[tuple[Axis, int]]) -> Part:
+    def _new(self, base: int, changes: list[tuple[Axis, int]]) -> Variant:
         raw, changed, absent = None, False, set()
         places: dict[tuple, Place] = {}
         for axis, at in changes:
@@ -111,8 +128,8 @@ class Maker:
             digest = hashlib.sha256(f"{name} {content}".encode()).hexdigest()[:_DIGITS]
             raw = raw | {"name": f"{name[:_MOST_OF_NAME]}.{digest}"}
             if self._kind == "model":
-                raw["aliases"] = [*raw.get("aliases", []), name]  # traces know it by that
-        return Part(self._spec(raw, places, changes[0][0].places[changes[0][1]]), name, frozenset(absent))
+                raw["aliases"] = [*raw.get("aliases", []), name]  # traces use that name
+        return Variant(self._spec(raw, places, changes[0][0].places[changes[0][1]]), name, frozenset(absent))
 
     def _reference(self, axis: Axis, at: int) -> dict:
         if at not in self._references:
@@ -125,8 +142,8 @@ class Maker:
         return self._references[at]
 
     def _applies(self, raw: dict, path: tuple[str, ...]) -> bool:
-        """Whether a policy's rule has the parameter of a path; any other path applies."""
-        if self._kind != "policy" or len(path) != 2 or path[0] not in PARTS or path[1] == "name":
+        """Whether a policy's rule has the parameter of a path; all other paths apply."""
+        if self._kind != "policy" or len(path) != 2 or path[0] not in RULE_TYPES or path[1] == "name":
             return True
         given = raw.get(path[0], "linear" if path[0] == "placement" else "none")
         name = given.get("name") if isinstance(given, dict) else given
@@ -134,7 +151,7 @@ class Maker:
         return rule is None or path[1] in rule.parameters
 
     def _spec(self, raw: dict, places: dict[tuple, Place], place: Place) -> Any:
-        """Equal data is validated once."""
+        """The validated spec; equal data is validated once."""
         content = json.dumps(raw, sort_keys=True)
         spec = self._specs.get(content)
         if spec is None:
@@ -148,7 +165,7 @@ class Maker:
 
 
 def _put(raw: Any, path: tuple[str, ...], value: Any, place: Place) -> Any:
-    """A copy with a value at a path; nothing else is copied. Raises SpecError for a path through what has no keys."""
+    """A copy with a value at a path; the rest is shared. Raises SpecError for a path through something without keys."""
     if not path:
         return value
     key, rest = path[0], path[1:]

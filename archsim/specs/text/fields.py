@@ -1,4 +1,4 @@
-"""What all specs share: frozen, no unknown keys, checked field types whose messages say what was expected."""
+"""The base of all specs: frozen, no unknown keys, checked field types whose messages say what was expected."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from archsim.specs.text.quantities import describe
 
 
 class Spec(BaseModel):
-    """Base of all specs. YAML keys are the fields' aliases, where they have one; Python may use the attribute names."""
+    """Base class of all specs. YAML keys are the fields' aliases, if any; Python may use the attribute names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
@@ -24,7 +24,9 @@ class KeyProblem(ValueError):
 
 
 def count(low: int, high: int, *, none: bool = False) -> Any:
-    """A field type for an integer from ``low`` to ``high`` (``1e3`` is one; ``true`` and ``'8'`` are not); ``none`` allows null."""
+    """A field type for an integer from ``low`` to ``high`` (``1e3`` is one; ``true`` and ``'8'`` are not); ``none``
+    allows null.
+    """
 
     def read(value: Any) -> int | None:
         if value is None and none:
@@ -59,7 +61,8 @@ def number(low: float, high: float) -> Any:
 def _check_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}", name):
         raise ValueError(
-            f"{name!r} is not a name; names are letters, digits and . _ + - (they become file names), at most 80 of them, "
+            f"{name!r} is not a name; names are letters, digits and . _ + - (they become file names), at most 80 of "
+            f"them, "
             "and begin with a letter or digit"
         )
     return name
@@ -69,7 +72,7 @@ Name = Annotated[str, AfterValidator(_check_name)]
 
 
 def refuse_duplicates(kind: str, names: list[str | int]) -> None:
-    """Raise a problem at the second of two equal names."""
+    """Raise a problem at the second occurrence of a name."""
     for index, name in enumerate(names):
         if name in names[:index]:
             raise ValueError(f"{kind} {name!r} is listed twice")

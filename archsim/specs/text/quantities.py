@@ -1,8 +1,8 @@
 """Numbers with units: ``'3.35 TB/s'``, ``'200 ns'``, ``'64 MiB'``, ``'989 TFLOP/s'``, ``'10 %'``.
 
-A quantity is read once, where a spec is loaded, and is a plain number in the unit of its attribute's name from there
-on: bytes (int), bytes/s, FLOP/s and ns (float), fractions (float). Decimal prefixes are SI (k M G T P), binary ones
-IEC (Ki Mi Gi Ti). Reading goes through :class:`decimal.Decimal`, so that a value is the float nearest to what is written.
+A quantity is read once, when a spec is loaded. From then on it is a plain number in the unit of its attribute's name:
+bytes (int), bytes/s, FLOP/s and ns (float), fractions (float). Decimal prefixes are SI (k M G T P), binary ones
+IEC (Ki Mi Gi Ti). Reading uses :class:`decimal.Decimal`, so that a value is the float nearest to the text.
 """
 
 import math
@@ -24,7 +24,7 @@ _QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S.*)?",
 
 @dataclass(frozen=True)
 class Dimension:
-    """A kind of quantity: how it is called, an example for messages, and what its units are worth in the base unit."""
+    """A physical dimension: its name, an example for messages, and its units in terms of the base unit."""
 
     name: str
     example: str
@@ -66,7 +66,7 @@ def _dimension_of_unit() -> dict[str, Dimension]:
 def parse_quantity(text: str, dimension: Dimension) -> Decimal:
     """The value of ``text`` in the base unit of ``dimension`` (B, B/s, FLOP/s, ns, 1), exactly.
 
-    Raises ValueError, with what was expected, for text that is no number with a unit of this dimension.
+    Raises ValueError that says what was expected, for text that is not a number with a unit of this dimension.
     """
     expected = f"expected {dimension.article_name} such as '{dimension.example}'"
     match = _QUANTITY.fullmatch(text.strip())
@@ -85,7 +85,7 @@ def parse_quantity(text: str, dimension: Dimension) -> Decimal:
 
 
 def format_quantity(value: float, dimension: Dimension) -> str:
-    """``value`` (base unit) as short text that :func:`parse_quantity` reads back to exactly the same number."""
+    """``value`` (base unit) as short text that :func:`parse_quantity` reads back as exactly the same number."""
     units = sorted(dimension.units.items(), key=lambda item: -item[1])
     for unit, worth in units:
         number = Decimal(str(value)) / worth
@@ -102,9 +102,9 @@ def format_quantity(value: float, dimension: Dimension) -> str:
 
 
 def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, zero: bool = False) -> Any:
-    """An annotated field type that reads and checks a quantity; ``low`` and ``high`` are what a machine can plausibly have.
+    """An annotated field type that reads and checks a quantity; ``low`` and ``high`` limit plausible values.
 
-    From YAML a unit is compulsory (but for fractions). In Python a bare number is taken in the attribute's own unit.
+    In YAML a unit is required (except for fractions). In Python a bare number is in the attribute's own unit.
     """
     least, most = parse_quantity(low, dimension), parse_quantity(high, dimension)
 
@@ -122,7 +122,7 @@ def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, z
 
 
 def fraction(*, zero: bool) -> Any:
-    """A field type for a share of a whole: 0 < f <= 1 for an efficiency, 0 <= f < 1 where ``zero`` is allowed."""
+    """A field type for a fraction: 0 < f <= 1 for an efficiency, 0 <= f < 1 if ``zero`` is allowed."""
 
     def read(value: Any) -> float:
         number = _number(value, FRACTION, from_yaml=False)
@@ -147,7 +147,8 @@ def _number(value: Any, dimension: Dimension, *, from_yaml: bool) -> Decimal:
 
 
 def describe(value: Any) -> str:
-    """What a YAML value is, for messages: ``a list``, ``a mapping``, ``nothing``, ``the number 5``, ``the text 'x'``."""
+    """Describe a YAML value for messages: ``a list``, ``a mapping``, ``nothing``, ``the number 5``, ``the text 'x'``.
+    """
     if value is None:
         return "nothing"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""From a tree to a spec, with every problem told as ``file:line: key.path: problem``."""
+"""Validates a tree into a spec, and reports every problem as ``file:line: key.path: problem``."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,24 +19,30 @@ _TOO_SHORT = "needs at least one item"
 
 
 def validate(kind: type[S], tree: Tree, keys: Keys = (), problems: Mapping[Keys, str] = MappingProxyType({})) -> S:
-    """The spec in ``tree`` at ``keys``. Raises SpecError with one line for every problem.
+    """The spec in ``tree`` at ``keys``. Raises SpecError with one line per problem.
 
-    problems: found before, in the tree at these keys; told with the others, and nothing else is told of what lies there.
+    problems: found earlier, at these keys; reported with the others, and replace any other problem at these keys.
     """
     lines = list(problems.values())
     try:
         spec = kind.model_validate(tree.get(keys), context={"from_yaml": True}, by_alias=True, by_name=False)
     except ValidationError as error:
         found = list(_problems(kind, error))
-        told = [(keys + at, problem) for at, problem in found if not _follows(at, problem, found)]
-        lines += [f"{tree.place(at)}: {problem}" for at, problem in told if not any(at[: len(bad)] == bad for bad in problems)]
+        shown = [(keys + at, problem) for at, problem in found if not _follows(at, problem, found)]
+        lines += [
+            f"{tree.place(at)}: {problem}"
+            for at, problem in shown
+            if not any(at[: len(bad)] == bad for bad in problems)
+        ]
     if lines:
         raise SpecError("\n".join(dict.fromkeys(lines))) from None
     return spec
 
 
 def _follows(at: Keys, problem: str, found: list[tuple[Keys, str]]) -> bool:
-    """Whether a problem only follows from another: a key is missing because it is misspelt, a list short of bad items."""
+    """Whether a problem only follows from another: a key is missing because it is misspelt, or a list short because
+    its items are bad.
+    """
     if problem == _MISSING:
         return any(other[:-1] == at[:-1] and text.endswith(f"did you mean {at[-1]!r}?") for other, text in found)
     return problem == _TOO_SHORT and any(len(other) > len(at) and other[: len(at)] == at for other, _ in found)
@@ -44,7 +50,7 @@ def _follows(at: Keys, problem: str, found: list[tuple[Keys, str]]) -> bool:
 
 def _problems(kind: type[Spec], error: ValidationError) -> Iterator[tuple[Keys, str]]:
     for each in error.errors(include_url=False):
-        # Tags of unions are written <like this>; they are no keys.
+        # Tags of unions are written <like this>; they are not keys.
         at = tuple(key for key in each["loc"] if not (isinstance(key, str) and re.fullmatch("<.*>", key)))
         cause = each.get("ctx", {}).get("error")
         if isinstance(cause, KeyProblem):
@@ -56,7 +62,7 @@ def _problems(kind: type[Spec], error: ValidationError) -> Iterator[tuple[Keys, 
 
 
 def _problem(kind: type[Spec], at: Keys, error: Any) -> str:
-    """pydantic's own errors in our words."""
+    """pydantic's errors in archsim's wording."""
     found = error["input"]
     match error["type"]:
         case "extra_forbidden":
@@ -93,7 +99,7 @@ def keys_of(kind: Any) -> list[str]:
 
 
 def _type_at(kind: Any, keys: Keys) -> Any:
-    """The declared type of what lies at ``keys`` below a spec class, or None."""
+    """The declared type at ``keys`` below a spec class, or None."""
     for key in keys:
         if isinstance(kind, type) and issubclass(kind, Spec):
             fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
@@ -106,7 +112,7 @@ def _type_at(kind: Any, keys: Keys) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """A type without annotations; of a union, the spec class in it."""
+    """A type without annotations; for a union, the spec class in it."""
     while hasattr(kind, "__metadata__"):
         kind = kind.__origin__
     specs = [part for part in map(_plain, get_args(kind)) if isinstance(part, type) and issubclass(part, Spec)]

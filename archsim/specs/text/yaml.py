@@ -1,9 +1,10 @@
-"""Strict YAML in and out: a plain tree that remembers where every key was written.
+"""Reads and writes strict YAML: a plain tree that remembers where every key was written.
 
-PyYAML's own constructors follow YAML 1.1, in which ``1e3`` is text, ``on`` is true, ``1:30`` is 90, ``017`` is 15 and the
-second of two equal keys wins silently. Only its parser is used here. Plain scalars are resolved by these rules alone:
-``null``/``~``/nothing, ``true``/``false``, decimal integers without leading zeros, decimal floats with or without exponent;
-everything else is text. Duplicate keys, tags, keys that are not text, and several documents in a file are errors.
+PyYAML's own constructors follow YAML 1.1, in which ``1e3`` is text, ``on`` is true, ``1:30`` is 90, ``017`` is 15 and
+the second of two equal keys wins silently. Only its parser is used here. Plain scalars are resolved only by these
+rules: ``null``/``~``/nothing, ``true``/``false``, decimal integers without leading zeros, decimal floats with or
+without exponent; everything else is text. Duplicate keys, tags, keys that are not text, and several documents in a
+file are errors.
 """
 
 import math
@@ -24,8 +25,8 @@ Keys = tuple[Key, ...]
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9]\d*)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:0|[1-9]\d*)?(?:\.\d*)?(?:[eE][-+]?\d+)?", re.ASCII)
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
-_SAFE_DEPTH = 500  # libyaml's composer calls itself at every level; a stack of 8 MB holds some ten thousand
-_MOST_NODES = 50_000  # aliases of aliases can unfold a small file without end
+_SAFE_DEPTH = 500  # libyaml's composer recurses at every level; an 8 MB stack holds about ten thousand
+_MOST_NODES = 50_000  # aliases of aliases can expand a small file indefinitely
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Tree:
         return value
 
     def place(self, keys: Keys) -> Place:
-        """Where ``keys`` is; for a key that is not there, where its nearest ancestor is."""
+        """Where ``keys`` is written; for a missing key, the place of its nearest ancestor."""
         for length in range(len(keys), -1, -1):
             if keys[:length] in self.places:
                 ancestor = self.places[keys[:length]]
@@ -71,19 +72,21 @@ class Tree:
         return SpecError(f"{self.place(keys)}: {problem}")
 
     def graft(self, keys: Keys, other: "Tree") -> None:
-        """Replace what is at ``keys`` by another tree with its own places (none: those of the ancestors count)."""
+        """Replace what is at ``keys`` by another tree with its own places (if it has none, those of the ancestors
+        apply).
+        """
         parent = self.get(keys[:-1])
         parent[keys[-1]] = other.data
         kept = {at: place for at, place in self.places.items() if at[: len(keys)] != keys or at == keys}
         self.places = kept | {keys + at: place for at, place in other.places.items()}
 
     def underlay(self, keys: Keys, other: "Tree") -> None:
-        """Give the mapping at ``keys`` what another tree has and it has not, in the mappings within it, too."""
+        """Add to the mapping at ``keys`` what it lacks from another tree, recursively."""
         self.get(keys[:-1])[keys[-1]] = _merged(other.data, self.get(keys))
         self.places = {keys + at: place for at, place in other.places.items()} | self.places
 
     def wrap(self, keys: Keys) -> None:
-        """Turn the value at ``keys`` into a list of that one value; places are still shown as they were written."""
+        """Turn the value at ``keys`` into a list of that one value; places are still shown as written."""
         self.get(keys[:-1])[keys[-1]] = [self.get(keys)]
         depth = len(keys)
         moved = {keys + (0,) + at[depth:]: place for at, place in self.places.items() if at[:depth] == keys}
@@ -99,7 +102,7 @@ def _merged(below: Any, above: Any) -> Any:
 def read_yaml(path: str | Path, label: str | None = None) -> Tree:
     """The mapping in a YAML file. ``label`` is the file's name in messages (default: the path as given).
 
-    Raises SpecError for a file that cannot be read, is no UTF-8, no YAML, or holds no mapping.
+    Raises SpecError for a file that cannot be read, is not UTF-8 or not YAML, or does not hold a mapping.
     """
     label = str(path) if label is None else label
     try:
@@ -123,7 +126,7 @@ def read_yaml(path: str | Path, label: str | None = None) -> Tree:
 
 
 def _file_meant(path: Path) -> str:
-    """A hint at the YAML file beside it that is named most like a file that is not there, or nothing."""
+    """A hint at the YAML file in the same folder with the name nearest to a missing file, or an empty string."""
     beside = {file.stem: file for file in path.parent.glob("*.yaml")}
     match = nearest(path.stem, beside)
     return f"; did you mean {str(beside[match])!r}?" if match else ""
@@ -155,8 +158,8 @@ def parse_yaml(text: str, label: str) -> Tree:
 
 
 def _composed(text: str) -> yaml.Node | None:
-    """By libyaml, where PyYAML has it: eight times faster. The parser in Python says better what is wrong, and survives
-    what is nested too deeply, which libyaml does not: no deeper than there are brackets, or columns in a line."""
+    """Composed by libyaml, if PyYAML has it: eight times faster. The Python parser has better messages, and survives
+    deep nesting, which libyaml does not. Depth is at most the number of brackets, or of columns in a line."""
     deepest = text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0)
     if deepest <= _SAFE_DEPTH and yaml.__with_libyaml__:
         with suppress(yaml.YAMLError):
@@ -165,7 +168,7 @@ def _composed(text: str) -> yaml.Node | None:
 
 
 def parse_value(text: str, head: str) -> Any:
-    """The value in an override (``[64]``, ``2TB/s``, ``{x: 3, y: 8}``); messages begin with ``head``."""
+    """The value in an override (``[64]``, ``2TB/s``, ``{x: 3, y: 8}``); messages start with ``head``."""
     try:
         return parse_yaml(text, "value").data
     except SpecError as error:
@@ -188,14 +191,18 @@ def resolve_scalar(text: str) -> None | bool | int | float | str:
 
 
 def dump_yaml(data: Any, *, flow: bool = False) -> str:
-    """YAML text that :func:`parse_yaml` reads back to equal data; keys keep their order. flow: on one line, in brackets."""
+    """YAML text that :func:`parse_yaml` reads back as equal data; keys keep their order. flow: on one line, in
+    brackets.
+    """
     if flow:
-        return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True).strip()
+        return yaml.dump(
+            data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True
+        ).strip()
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that this module's rules (not YAML 1.1's) would take for something else; writes aliases out."""
+    """Quotes text that this module's rules (not YAML 1.1's) would resolve to another type; expands aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -204,7 +211,7 @@ class _Dumper(yaml.SafeDumper):
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = None
     if not text.isprintable():
-        style = '"'  # the only style that can escape line breaks of all kinds
+        style = '"'  # the only style that can escape all line breaks
     elif resolve_scalar(text) != text:
         style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
@@ -214,7 +221,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 class _Builder:
-    """Turns composed nodes into plain data, noting places and problems on the way."""
+    """Converts composed nodes to plain data, recording places and problems."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -227,7 +234,7 @@ class _Builder:
         self.places[keys] = Place(f"{self.label}:{line}", keys)
         self._nodes += 1
         if id(node) in self._open or self._nodes > _MOST_NODES:
-            raise SpecError(f"{self.places[keys]}: an alias refers to itself or unfolds without end")
+            raise SpecError(f"{self.places[keys]}: an alias refers to itself or expands indefinitely")
         if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.rpartition(":")[2] not in ("str", "seq", "map"):
             self.problems.append(f"{self.places[keys]}: YAML tags are not supported: {node.tag}")
             return None

@@ -80,6 +80,6 @@ def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candi
 
 def levels_of(plan: SweepPlan, point: Point) -> dict[str, str]:
     """What distinguishes a point: the experiment's own lists, then the axes, as written."""
-    shown = {kind: point.parts[kind].name for kind in ("model", "system", "policy")}
+    shown = {kind: point.variants[kind].name for kind in ("model", "system", "policy")}
     shown |= {"batch": f"{point.batch}", "assumptions": point.assumptions.label}
     return shown | plan.shown(point)

@@ -1,4 +1,4 @@
-"""What readers of token-level routing hand over: requests as items, in batches that can be read side by side."""
+"""What readers of token-level routing return: requests as items, in batches that can be read in parallel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from archsim.workload import checks
 from archsim.workload.formats.json_request import RequestRows
 
 BATCH_BYTES = 16 << 20
-"""A batch ends with the item that brings it to this size: what is in memory is a few batches per job."""
+"""A batch ends with the item that brings it to this size; memory holds a few batches per job."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One request that is still to be read. where: for messages, and to recognise it when an import goes on.
+    """One request still to be read. where: for messages, and to recognise it when an import resumes.
 
     read(model, layer_ids or None) -> RequestRows; raises TraceError.
     """
@@ -44,17 +44,27 @@ def grouped(items):
 
 
 def request_rows(
-    where: str, model: ModelSpec, experts: np.ndarray, prompt_tokens: Any, layers: np.ndarray, layer_ids: np.ndarray | None
+    where: str,
+    model: ModelSpec,
+    experts: np.ndarray,
+    prompt_tokens: Any,
+    layers: np.ndarray,
+    layer_ids: np.ndarray | None,
 ) -> RequestRows:
-    """One request, checked. experts: integers [token, layer, rank], prompt first; layers: int32[layer] that they are of.
+    """One request, checked. experts: integers [token, layer, rank], prompt first; layers: int32[layer], their layer
+    ids.
 
     layer_ids: the layers it must have, or None. Raises TraceError.
     """
     checks.check_layers(where, model, layers)
     if layer_ids is not None and not np.array_equal(layers, layer_ids):
-        raise TraceError(f"{where}: has layers {layers.tolist()}; expected {layer_ids.tolist()}, as before it")
+        raise TraceError(
+            f"{where}: has layers {layers.tolist()}; expected {layer_ids.tolist()}, as in the request before it"
+        )
     if experts.dtype.kind not in "iu" or experts.ndim != 3:
-        raise TraceError(f"{where}: experts are {experts.dtype} of shape {list(experts.shape)}; expected integers [token, layer, rank]")
+        raise TraceError(
+            f"{where}: experts are {experts.dtype} of shape {list(experts.shape)}; expected integers [token, layer, rank]"
+        )
     if experts.shape[1:] != (len(layers), model.top_k):
         raise TraceError(
             f"{where}: experts have shape {list(experts.shape)}; expected [tokens, {len(layers)} layers, top_k = {model.top_k}]"

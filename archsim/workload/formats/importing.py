@@ -1,6 +1,6 @@
-"""An import: sources to batches, batches to drafts side by side, drafts to a store.
+"""An import: sources to batches, batches to drafts in parallel, drafts to a store.
 
-A draft is a file of rows named by what it was read from, so an import that was stopped goes on where it was. The store
+A draft is a file of rows named after its source, so an interrupted import resumes where it stopped. The store
 appears when everything has been read.
 """
 
@@ -32,15 +32,15 @@ _DRAFT_LAYOUT = 1
 
 class Watcher(Protocol):
     def read(self, requests: int, size: int) -> None:
-        """So many more requests have been read, from so many bytes."""
+        """Called when further requests have been read; ``size`` is in bytes."""
 
     def problem(self, message: str) -> None:
-        """Something was left out."""
+        """Called when something was skipped."""
 
 
 @dataclass
 class Report:
-    """What came of an import. kept: requests that drafts of an earlier attempt held. size: bytes read."""
+    """The outcome of an import. kept: requests found in drafts of an earlier attempt. size: bytes read."""
 
     requests: int = 0
     tokens: int = 0
@@ -68,16 +68,18 @@ def import_sources(
     replace: bool,
     reader: str | None = None,
 ) -> Report:
-    """Make `out` a store of what is in the sources. Raises TraceError; a store that is there stays as it is then.
+    """Make `out` a store of the sources' requests. Raises TraceError, and then leaves an existing store unchanged.
 
-    model: what the routing is checked against; None: the shipped model that the first source names. on_error: stop at
+    model: the routing is checked against it; None: the shipped model that the first source names. on_error: stop at
     the first damaged request or file, or skip it. reader: a user's own format, see `archsim.workload.formats.registry`.
     """
     for source in sources:
         if not source.exists():
             raise TraceError(f"{source}: no such file or directory")
     formats = _formats(sources, reader)
-    names = [each.model_name(source) if each else loads_name(source) for source, each in zip(sources, formats, strict=True)]
+    names = [
+        each.model_name(source) if each else loads_name(source) for source, each in zip(sources, formats, strict=True)
+    ]
     model = model or _known_model(sources[0], names[0])
     for source, name in zip(sources, names, strict=True):
         checks.check_name(str(source), model, name)
@@ -95,20 +97,24 @@ def import_sources(
 
 
 def _formats(sources: Sequence[Path], reader: str | None) -> list[Format | None]:
-    """The format of every source; None: it holds expert loads. Raises TraceError for one that is unknown, or a mixture."""
+    """The format of every source; None: it holds expert loads. Raises TraceError for one that is unknown, or a
+    mixture.
+    """
     if reader is not None:
         return [own_format(reader)] * len(sources)
     loads = [source.is_file() and not source.name.endswith(ARCHIVES) and holds_loads(source) for source in sources]
     formats = [None if each else format_of(source) for source, each in zip(sources, loads, strict=True)]
     if len(set(loads)) > 1:
-        raise TraceError(f"{sources[loads.index(True)]}: holds expert loads, others hold tokens; import them apart")
+        raise TraceError(
+            f"{sources[loads.index(True)]}: holds expert loads, others hold tokens; import them separately"
+        )
     return formats
 
 
 def _known_model(source: Path, name: str) -> ModelSpec:
     found = [model for model in checks.shipped_models() if name and checks.is_named(model, name)]
     if len(found) != 1:
-        named = f"names the model {name!r}, which is none of those shipped" if name else "does not name its model"
+        named = f"names the model {name!r}, which is not a shipped model" if name else "does not name its model"
         raise TraceError(f"{source}: {named}; give --model NAME or a model file")
     return found[0]
 
@@ -117,11 +123,11 @@ def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watc
     every = [read_loads(source, model) for source in sources]
     for source, loads in zip(sources, every, strict=True):
         if not np.array_equal(loads.layer_ids, every[0].layer_ids):
-            raise TraceError(f"{source}: has other layers than {sources[0]}")
+            raise TraceError(f"{source}: its layers differ from those of {sources[0]}")
     names = list(chain.from_iterable(loads.names for loads in every))
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise TraceError(f"{out}: two matrices are named {repeated!r}; name the files apart")
+        raise TraceError(f"{out}: two matrices are named {repeated!r}; give the files different names")
     phase = list(chain.from_iterable(loads.phase for loads in every))
     counts = np.concatenate([loads.counts for loads in every])
     write_loads(out, Shape.of(model, name, every[0].layer_ids), names, phase, counts)
@@ -131,16 +137,26 @@ def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watc
 
 
 def _import_tokens(
-    sources: list[tuple[Path, Format]], out: Path, model: ModelSpec, name: str, jobs: int, on_error: str, watcher: Watcher
+    sources: list[tuple[Path, Format]],
+    out: Path,
+    model: ModelSpec,
+    name: str,
+    jobs: int,
+    on_error: str,
+    watcher: Watcher,
 ) -> Report:
     for source, _ in sources:
         if passed := sum(1 for _ in source.rglob("*.npz")) if source.is_dir() else 0:
-            watcher.problem(f"{source}: {passed} .npz {'file' if passed == 1 else 'files'}; of a directory, .json requests are read; name the others one by one")
+            watcher.problem(
+                f"{source}: {passed} .npz {'file' if passed == 1 else 'files'}; only .json requests are read from a directory; name the others individually"
+            )
     drafts = out / DRAFTS
     drafts.mkdir(exist_ok=True)
     report, entries = Report(), []
     problems = report.problems
-    items = chain.from_iterable(_guarded(each.items(source, model), on_error, problems, watcher) for source, each in sources)
+    items = chain.from_iterable(
+        _guarded(each.items(source, model), on_error, problems, watcher) for source, each in sources
+    )
     batches = grouped(items)
     layer_ids = None
 
@@ -156,7 +172,7 @@ def _import_tokens(
             watcher.problem(message)
         watcher.read(len(draft.entries), draft.size)
 
-    for batch in batches:  # until one says which layers there are; the others must have the same
+    for batch in batches:  # until one shows which layers exist; the others must have the same
         draft = read(batch)
         finished(draft)
         if draft.layer_ids is not None:
@@ -174,7 +190,7 @@ def _import_tokens(
 
 
 def _guarded(items: Iterator[Item], on_error: str, problems: list[str], watcher: Watcher) -> Iterator[Item]:
-    """The items of a source, up to where it breaks."""
+    """The items of a source, up to the first damaged one."""
     try:
         yield from items
     except TraceError as error:
@@ -185,7 +201,7 @@ def _guarded(items: Iterator[Item], on_error: str, problems: list[str], watcher:
 
 
 def _draft(batch: list[Item], drafts: Path, model: ModelSpec, layer_ids: np.ndarray | None, on_error: str) -> _Draft:
-    """Read a batch into a draft, or find the draft that holds it already."""
+    """Read a batch into a draft, or find the draft that already holds it."""
     size = sum(item.size for item in batch)
     file = drafts / f"{_key(batch, model, layer_ids)}.col"
     kept = file.is_file()
@@ -226,7 +242,7 @@ def _write_draft(file: Path, batch: list[Item], model: ModelSpec, layer_ids, on_
 
 
 def _key(batch: list[Item], model: ModelSpec, layer_ids: np.ndarray | None) -> str:
-    """Names what a draft is read from: files by path, size and time of change."""
+    """A key of a draft's sources: files by path, size and modification time."""
     shape = (_DRAFT_LAYOUT, model.layers, model.moe_layer_ids, model.experts, model.top_k)
     digest = hashlib.sha256(repr((shape, None if layer_ids is None else layer_ids.tolist())).encode())
     for item in batch:

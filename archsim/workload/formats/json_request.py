@@ -1,6 +1,6 @@
-"""One request in the raw JSON layout: the scanner for what is plain, and the exact reader for everything else.
+"""One request in the raw JSON layout: the scanner for plain text, and the exact reader for everything else.
 
-Both accept the same requests; the exact reader takes its time and says what is wrong with the others.
+Both accept the same requests; the exact reader is slow and says what is wrong with the others.
 """
 
 import json
@@ -63,7 +63,7 @@ def _parse(content: bytes, origin: Origin) -> list[dict]:
         members = dict(pairs)
         if len(members) < len(pairs):
             repeated = next(key for n, (key, _) in enumerate(pairs) if any(key == other for other, _ in pairs[:n]))
-            raise TraceError(f"{origin.place()}: layer id {repeated!r} stands twice in one iteration")
+            raise TraceError(f"{origin.place()}: layer id {repeated!r} appears twice in one iteration")
         return members
 
     try:

@@ -1,8 +1,8 @@
-"""A scanner for requests in the raw JSON layout that accepts only what is well formed, many times as fast as json.
+"""A scanner for requests in the raw JSON layout that accepts only well-formed text, many times faster than json.
 
-It knows one layout (see `archsim.workload.formats.json_tree`): a list of objects, the same layer keys in the same order in each,
-values null or lists of rows of `top_k` ids. Whatever deviates, be it damaged or just unusual (keys in another order,
-escapes), is left to the exact reader, which finds the words for it.
+It knows one layout (see `archsim.workload.formats.json_tree`): a list of objects, the same layer keys in the same
+order in each, values null or lists of rows of `top_k` ids. Everything else, whether damaged or just unusual (keys in
+another order, escapes), is left to the exact reader, which has the error messages.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import numpy as np
 from archsim.base.kernels import free, inner
 
 MOST_KEYS = 1024
-"""Layers of one iteration that the scanner is prepared for."""
+"""Maximum number of layers per iteration that the scanner supports."""
 
 _SPACE, _TAB, _FEED, _RETURN = 32, 9, 10, 13
 _QUOTE, _COMMA, _COLON, _ZERO, _NINE = 34, 44, 58, 48, 57
@@ -34,7 +34,7 @@ class Scanned:
 
 
 def scan(content: bytes, experts: int, top_k: int, most_iterations: int) -> Scanned | None:
-    """A request whose ids are all below `experts`; None where the text is not of the plain layout."""
+    """A request whose ids are all below `experts`; None if the text is not in the plain layout."""
     text = np.frombuffer(content, np.uint8)
     keys = np.empty(MOST_KEYS, np.int64)
     routed = np.zeros(MOST_KEYS, np.bool_)
@@ -46,7 +46,7 @@ def scan(content: bytes, experts: int, top_k: int, most_iterations: int) -> Scan
     if len(layers) == 0 or len(np.unique(keys)) < found:
         return None
     column = np.where(routed, np.searchsorted(layers, keys), -1)
-    # An id takes a digit and a mark at least.
+    # An id takes at least a digit and a mark.
     out = np.empty((len(content) // (2 * len(layers) * top_k) + 1, len(layers), top_k), np.int16)
     rows = np.empty(min(most_iterations, len(content) // (4 * found) + 1), np.int64)
     iterations = _scan_request(text, keys, column, experts, out, rows)
@@ -69,7 +69,7 @@ def _skip(text, at):
 
 @inner
 def _number(text, at):
-    """(value, position after it) of a plain natural number; value −1 where there is none."""
+    """(value, position after it) of a plain natural number; value −1 if there is none."""
     if at >= text.size or text[at] < _ZERO or text[at] > _NINE:
         return -1, at
     value = np.int64(text[at]) - _ZERO
@@ -92,7 +92,7 @@ def _expect(text, at, mark):
 
 @inner
 def _key(text, at):
-    """(layer id, position after its colon) of '"12":'; id −1 where there is none."""
+    """(layer id, position after its colon) of '"12":'; id −1 if there is none."""
     at = _expect(text, at, _QUOTE)
     if at < 0:
         return -1, at
@@ -142,7 +142,7 @@ def _scan_keys(text, keys, routed):
 
 @inner
 def _scan_rows(text, at, experts, column, first, out):
-    """Rows '[[1,2],[3,4]]' into out[first:, column]; (rows, position after them), or −1 where they are not that."""
+    """Rows '[[1,2],[3,4]]' into out[first:, column]; (rows, position after them), or −1 if they have another form."""
     top_k = out.shape[2]
     at = _expect(text, at, _OPEN)
     if at < 0:
@@ -177,7 +177,7 @@ def _scan_rows(text, at, experts, column, first, out):
 
 @inner
 def _scan_iteration(text, at, keys, column, experts, first, out):
-    """One object into out[first:]; (rows, position after it), or −1 rows where it is not as expected."""
+    """One object into out[first:]; (rows, position after it), or −1 rows if it is not as expected."""
     rows = -1
     at = _expect(text, at, _BEGIN)
     for index in range(keys.size):

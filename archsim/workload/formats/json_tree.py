@@ -48,7 +48,7 @@ def read_json_tree(root: Path, model: ModelSpec, source: str) -> Trace:
 
 
 def request_files(root: Path) -> list[Path]:
-    """The request files at or below `root`, by (…, dataset, subject, number). Raises TraceError if there is none."""
+    """The request files at or below `root`, by (…, dataset, subject, number). Raises TraceError if there are none."""
     files = [root] if root.is_file() else sorted(root.rglob("*.json"))
     if not files:
         raise TraceError(f"{root}: no request files; expected <dataset>/<subject>/<n>.json below this directory")

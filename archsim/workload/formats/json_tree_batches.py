@@ -19,14 +19,14 @@ from archsim.workload.formats.json_request import Origin, read_request
 from archsim.workload.formats.json_tree import model_name, origin_of, request_files
 
 MOST_REQUEST_BYTES = 512 << 20
-"""A member that declares more is refused unread; the longest requests of the data set are some 50 MB."""
+"""A member that declares more is refused unread; the longest requests of the data set are about 50 MB."""
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError)
 
 
 def tree_name(root: Path) -> str:
-    """'<org>/<model>', as the directories say it. Raises TraceError."""
+    """'<org>/<model>', from the directory names. Raises TraceError."""
     return model_name(root, request_files(root))
 
 
@@ -43,7 +43,7 @@ def archive_name(path: Path) -> str:
 
 
 def archive_items(path: Path) -> Iterator[Item]:
-    """Raises TraceError for an archive that is damaged, is no tar, or has members that do not belong in one."""
+    """Raises TraceError for an archive that is damaged, is not a tar file, or has unexpected members."""
     with _requests(path) as members:
         first = None
         for content, member in members:
@@ -88,14 +88,16 @@ def _members(path: Path, stream) -> Iterator[tuple[bytes, PurePosixPath]]:
 
 
 def _is_request(path: Path, member: tarfile.TarInfo) -> bool:
-    """Whether a member is a request. Raises TraceError for one that could reach outside, is no file, or too large."""
+    """Whether a member is a request. Raises TraceError for one that could escape the archive, is not a file, or is
+    too large.
+    """
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts:
-        raise TraceError(f"{path}: member {member.name!r} leads out of the archive; nothing of it is imported")
+        raise TraceError(f"{path}: member {member.name!r} leads out of the archive; nothing is imported")
     if member.isdir():
         return False
     if not member.isfile():
-        raise TraceError(f"{path}: member {member.name!r} is a link or a device; expected files alone")
+        raise TraceError(f"{path}: member {member.name!r} is a link or a device; expected only files")
     if name.suffix != ".json":
         return False
     if member.size > MOST_REQUEST_BYTES:
@@ -108,7 +110,9 @@ def _is_request(path: Path, member: tarfile.TarInfo) -> bool:
 
 
 def _check_end(path: Path) -> None:
-    """A tar archive ends with two blocks of zeros; one that was cut between members would end without a word."""
+    """A tar archive ends with two blocks of zeros; without this check, one truncated between members would go
+    unnoticed.
+    """
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - 1024))

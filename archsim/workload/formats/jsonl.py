@@ -1,8 +1,8 @@
-"""JSON lines, one request each, as loggers of serving engines write them.
+"""JSON lines, one request per line, as serving engines log them.
 
 A line is an object: ``topk_ids`` (or ``routed_experts``, as vLLM calls it): ids [token][layer][k], prompt first;
-``prompt_tokens``: how many of the tokens are the prompt's (0: decode alone; required). Optional: ``layer_ids`` (default:
-the model's MoE layers), ``model``. Other keys are not read. The subject is the file's name, the number the line's.
+``prompt_tokens``: number of prompt tokens (0: decode only; required). Optional: ``layer_ids`` (default:
+the model's MoE layers), ``model``. Other keys are ignored. The subject is the file name, the number is the line number.
 """
 
 import json
@@ -30,7 +30,7 @@ def jsonl_name(path: Path) -> str:
 
 
 def jsonl_items(path: Path) -> Iterator[Item]:
-    """Raises TraceError for a file without lines; a line is parsed when its item is read, but for its names."""
+    """Raises TraceError for a file without lines; a line is parsed only when its item is read."""
     number = 0
     with path.open("rb") as stream:
         while line := stream.readline(MOST_LINE_BYTES + 1):
@@ -41,7 +41,7 @@ def jsonl_items(path: Path) -> Iterator[Item]:
             if line.strip():
                 yield Item(where, "", path.stem, number, len(line), partial(_read, line, where))
     if number == 0:
-        raise TraceError(f"{path}: empty; expected one request a line")
+        raise TraceError(f"{path}: empty; expected one request per line")
 
 
 def _parse(line: bytes, where: str) -> dict:
@@ -66,7 +66,7 @@ def _read(line: bytes, where: str, model: ModelSpec, layer_ids: np.ndarray | Non
 
 
 def _integers(where: str, name: str, values, dimensions: int) -> np.ndarray:
-    """The numbers of nested lists. Raises TraceError where they are ragged, or are not all integers."""
+    """The numbers in nested lists. Raises TraceError if they are ragged, or not all integers."""
     try:
         found = np.array(values)
     except (ValueError, OverflowError):

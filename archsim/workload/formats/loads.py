@@ -1,8 +1,8 @@
-"""Expert loads: how many tokens every expert got, without which tokens.
+"""Expert loads: the number of tokens of every expert, without the tokens themselves.
 
 * SGLang's expert-distribution dumps: JSON, or ``.pt`` through ``torch.load(weights_only=True)``, an object with
   ``logical_count`` [layer][expert], or [time][layer][expert], which is summed;
-* CSV: a header ``layer,0,1,…``, then a row of counts for every layer;
+* CSV: a header ``layer,0,1,…``, then one row of counts per layer;
 * ``.npz``: ``counts`` [layer, expert] or [matrix, layer, expert]; optional: layer_ids, workload (names), phase, model.
 
 Rows are the model's MoE layers, or all its layers, dense ones being zero, or what layer_ids says.
@@ -36,7 +36,7 @@ class Loads:
 
 
 def holds_loads(path: Path) -> bool:
-    """Whether a file is one of loads rather than of tokens."""
+    """Whether a file holds loads rather than tokens."""
     if path.suffix == ".npz":
         return "counts" in load_members(path, {"counts"})
     if path.suffix == ".json":
@@ -113,12 +113,12 @@ def _read_npz(path: Path, model: ModelSpec) -> Loads:
     names = [str(name) for name in members.get("workload", [f"{path.stem} {n}" for n in range(len(counts))])]
     phase = members.get("phase", np.array([_phase_of(name) for name in names]))
     if len(names) != len(counts) or phase.shape != (len(counts),) or not np.isin(phase, (-1, 0, 1)).all():
-        raise TraceError(f"{path}: 'workload' and 'phase' must have an entry a matrix ({len(counts)}), phase 0 or 1")
+        raise TraceError(f"{path}: 'workload' and 'phase' must have one entry per matrix ({len(counts)}), phase 0 or 1")
     return _loads(path, model, counts, members.get("layer_ids"), names, phase.tolist())
 
 
 def _loads(path: Path, model: ModelSpec, counts: np.ndarray, layer_ids, names: list[str], phase: list[int]) -> Loads:
-    """Put together and check; layer_ids None: told by the number of rows."""
+    """Build and check; layer_ids None: inferred from the number of rows."""
     _, rows, experts = counts.shape
     checks.check_shape(str(path), model, experts=experts)
     moe = list(model.moe_layer_ids)

@@ -11,7 +11,7 @@ from archsim.workload.formats.npz_members import load_members
 from archsim.workload.trace import Trace
 
 COLUMNS = {"experts": 3, "request_offsets": 1, "iteration": 1, "layer_ids": 1}
-"""Required members and their number of dimensions; all hold integers."""
+"""Required members and their numbers of dimensions; all hold integers."""
 
 SHAPE = {"experts": "num_experts", "top_k": "top_k", "layers": "num_layers_total"}
 """Attributes of a ModelSpec and the members that may state them."""

@@ -16,7 +16,7 @@ from archsim.workload.trace import Trace
 
 
 def npz_name(path: Path) -> str:
-    """The model that a file names, or ''."""
+    """The model named in a file, or ''."""
     return str(load_members(path, {"model"}).get("model", ""))
 
 
@@ -26,7 +26,7 @@ def npz_items(path: Path, model: ModelSpec) -> Iterator[Item]:
     more = load_members(path, {"request_id", "dataset"})
     number = more.get("request_id", np.arange(trace.requests))
     if number.shape != (trace.requests,) or number.dtype.kind not in "iu" or number.min(initial=0) < 0:
-        raise TraceError(f"{path}: member 'request_id': expected {trace.requests} natural numbers, one a request")
+        raise TraceError(f"{path}: member 'request_id': expected {trace.requests} natural numbers, one per request")
     dataset = str(more.get("dataset", "")).rsplit("/", 1)[-1]
     row_bytes = 2 * trace.experts[:1].size
     for r in range(trace.requests):
@@ -37,6 +37,8 @@ def npz_items(path: Path, model: ModelSpec) -> Iterator[Item]:
 
 def _rows(trace: Trace, path: Path, r: int, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
     if layer_ids is not None and not np.array_equal(layer_ids, trace.layer_ids):
-        raise TraceError(f"{path}: has layers {trace.layer_ids.tolist()}; expected {layer_ids.tolist()}, as before it")
+        raise TraceError(
+            f"{path}: has layers {trace.layer_ids.tolist()}; expected {layer_ids.tolist()}, as in the request before it"
+        )
     rows = slice(trace.request_offsets[r], trace.request_offsets[r + 1])
     return RequestRows(trace.experts[rows], trace.iteration[rows], trace.layer_ids)

@@ -1,4 +1,4 @@
-"""Members of ``.npz`` files from anywhere: nothing is unpickled, and nothing is taken in that is not there."""
+"""Members of untrusted ``.npz`` files: nothing is unpickled, and zip bombs are refused."""
 
 import zipfile
 from pathlib import Path
@@ -10,11 +10,11 @@ from archsim.base.errors import TraceError
 LEAST_SUSPECT_BYTES = 64 << 20
 MOST_TIMES = 400
 """A member that declares more than LEAST_SUSPECT_BYTES and MOST_TIMES its compressed size is refused: routing has
-entropy (recorded traces: at most 20 times), a zip bomb has 1032 times."""
+entropy (recorded traces: at most 20 times), while a zip bomb reaches 1032 times."""
 
 
 def load_members(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
-    """The wanted members of a file, as far as it has them. Raises TraceError."""
+    """Those of the wanted members that a file has. Raises TraceError."""
     try:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
@@ -23,7 +23,7 @@ def load_members(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
             members = {name: archive[name] for name in archive.files if name in wanted}
     except TraceError:
         raise
-    except Exception as error:  # zipfile, zlib and numpy's parser of headers raise a dozen kinds
+    except Exception as error:  # zipfile, zlib and numpy's header parser raise a dozen different exceptions
         raise TraceError(f"{path}: not a readable .npz file ({error})") from error
     for name, member in members.items():
         if not isinstance(member, np.ndarray):

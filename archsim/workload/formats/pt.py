@@ -7,19 +7,19 @@ from archsim.base.errors import TraceError
 
 MOST_BYTES = 512 << 20
 SAFE_TORCH = (2, 6)
-"""Before, ``weights_only=True`` could be made to execute code (CVE-2025-32434)."""
+"""In earlier versions, ``weights_only=True`` could be made to execute code (CVE-2025-32434)."""
 
 
 def read_pt(path: Path) -> object:
-    """What a ``.pt`` file holds; ``logical_count`` of an object as nested lists. Raises TraceError.
+    """The content of a ``.pt`` file; ``logical_count`` of an object as nested lists. Raises TraceError.
 
-    Tensors, numbers, texts and containers of them alone are loaded (``torch.load(weights_only=True)``).
+    Only tensors, numbers, text and containers of them are loaded (``torch.load(weights_only=True)``).
     """
     torch = _safe_torch(path)
     _check_archive(path)
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises what it likes
+    except Exception as error:  # torch raises many different exceptions
         raise TraceError(
             f"{path}: not a .pt file that can be loaded safely: it is damaged, or holds more than tensors and plain "
             f"values ({type(error).__name__}); nothing in it was executed"
@@ -40,7 +40,7 @@ def _safe_torch(path: Path):
         import torch
     except ImportError:
         raise TraceError(
-            f"{path}: .pt files are read by torch alone, which is not installed; install it, or write the counts as "
+            f"{path}: only torch reads .pt files, and it is not installed; install it, or write the counts as "
             'JSON: {"logical_count": counts.tolist()}'
         ) from None
     if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_TORCH:
@@ -52,7 +52,7 @@ def _safe_torch(path: Path):
 
 
 def _check_archive(path: Path) -> None:
-    """Sizes and checksums, which torch does not compare. Older .pt files are no archives, and have no checksums."""
+    """Sizes and checksums, which torch does not compare. Older .pt files are not archives and have no checksums."""
     try:
         declared = path.stat().st_size
         if zipfile.is_zipfile(path):

@@ -18,16 +18,19 @@ from archsim.workload.store.store import DRAFTS, is_store, open_stored
 from archsim.workload.trace import Trace
 
 CACHED_BYTES = 4 << 20
-"""Sources of at least this size are kept as columns in the cache; smaller ones are read anew within a second."""
+"""Sources of at least this size are cached as columns; smaller ones are read again, within a second."""
 SETTLED_S = 2.0
-"""Files that have not changed for so long are told by size and time of change: file systems count time in steps up to this."""
+"""Files unchanged for this long are identified by size and modification time: file-system timestamps are at most this
+coarse.
+"""
 
 
 def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) -> Trace:
-    """Open a trace store, or a file or directory of any format of ``archsim.workload.formats.registry``; check it against a model.
+    """Open a trace store, or a file or directory of any format of ``archsim.workload.formats.registry``; check it
+    against a model.
 
-    reader: a user's own format. A directory may be any level of ``<org>/<model>/<dataset>/<subject>/<n>.json``. The trace may have fewer layers than
-    the model. Raises TraceError naming file, request, iteration and layer.
+    reader: a user's own format. A directory may be any level of ``<org>/<model>/<dataset>/<subject>/<n>.json``. The
+    trace may have fewer layers than the model. Raises TraceError naming file, request, iteration and layer.
     """
     location = Path(path)
     if not location.exists():
@@ -35,9 +38,11 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
     if is_store(location):
         return open_stored(location, model, str(path))
     if (location / DRAFTS).is_dir():
-        raise TraceError(f"{location}: an import that did not end; the same `archsim trace import` goes on with it")
+        raise TraceError(
+            f"{location}: an import that was interrupted; repeat the same `archsim trace import` to resume it"
+        )
     if reader is not None:
-        return _assembled(location, model, str(path), reader)  # never kept: its code is not ours to know
+        return _assembled(location, model, str(path), reader)  # never cached: the cache cannot see changes in user code
     read, files = _reader_of(location)
     if sum(file.stat().st_size for file in files) < CACHED_BYTES:
         return read(location, model, str(path))
@@ -47,7 +52,7 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
 
 
 def _reader_of(location: Path) -> tuple[Callable[[Path, ModelSpec, str], Trace], list[Path]]:
-    """Who reads a source, and the files that it consists of. npz and JSON trees have readers of their own, by columns."""
+    """The reader of a source, and its files. npz and JSON trees have their own readers, by columns."""
     if location.suffix == ".npz" and location.is_file():
         return read_npz, [location]
     if location.suffix == ".json" or location.is_dir():
@@ -64,7 +69,9 @@ def _assembled(location: Path, model: ModelSpec, source: str, reader: str | None
 
 
 def _signature(files: list[Path], model: ModelSpec) -> str | None:
-    """Names the files by path, size and time of change; None where one has changed so lately that it might again, unseen."""
+    """A key of files by path, size and modification time; None if one changed so recently that a further change could
+    go unnoticed.
+    """
     digest = hashlib.sha256(repr(_shape(model)).encode())
     for file in files:
         status = file.stat()
@@ -75,7 +82,7 @@ def _signature(files: list[Path], model: ModelSpec) -> str | None:
 
 
 def _key(files: list[Path], model: ModelSpec) -> str:
-    """Names the content of the files, and what it is checked against."""
+    """A key of the files' content and of the model it is checked against."""
     digest = hashlib.sha256(repr(_shape(model)).encode())
     for file in files:
         with file.open("rb") as stream:
@@ -89,7 +96,7 @@ def _shape(model: ModelSpec) -> tuple:
 
 
 def _beside(location: Path) -> str:
-    """What there is instead of a mistyped path."""
+    """A hint at existing names near a mistyped path."""
     parent = next(parent for parent in location.absolute().parents if parent.exists())
     missing = location.absolute().relative_to(parent).parts[0]
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []

@@ -1,8 +1,8 @@
-"""Formats of token-level routing: one row each, read alike by ``open_trace`` and by imports.
+"""Formats of token-level routing: one row each, shared by ``open_trace`` and imports.
 
-A user's own format is a function ``package.module:function`` (``workload.reader`` of an experiment, ``--reader`` of an import):
-``(path: pathlib.Path, model: ModelSpec) -> iterable of (experts, prompt_tokens)``, one pair a request; ``experts``: integers
-[token, MoE layer, rank], prompt first, ``prompt_tokens``: how many of the tokens are the prompt's.
+A user's own format is a function ``package.module:function`` (``workload.reader`` of an experiment, ``--reader`` of
+an import): ``(path: pathlib.Path, model: ModelSpec) -> iterable of (experts, prompt_tokens)``, one pair per request;
+``experts``: integers [token, MoE layer, rank], prompt first; ``prompt_tokens``: number of prompt tokens.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from archsim.workload.trace import Trace
 class Format:
     """One layout of token-level routing.
 
-    ``matches``: whether a path looks like it. ``model_name``: the model that a source names, or ''. ``items``: its requests,
-    still to be read; both raise TraceError.
+    ``matches``: whether a path looks like it. ``model_name``: the model that a source names, or ''. ``items``: its
+    requests, still to be read; both raise TraceError.
     """
 
     name: str
@@ -47,7 +47,12 @@ def _is_tree(path: Path) -> bool:
 
 FORMATS = (
     Format("JSON tree", _is_tree, tree_name, lambda path, model: tree_items(path)),
-    Format("archive of a JSON tree", lambda path: path.name.endswith(ARCHIVES), archive_name, lambda path, model: archive_items(path)),
+    Format(
+        "archive of a JSON tree",
+        lambda path: path.name.endswith(ARCHIVES),
+        archive_name,
+        lambda path, model: archive_items(path),
+    ),
     Format("npz", lambda path: path.suffix == ".npz", npz_name, npz_items),
     Format("JSON lines", lambda path: path.suffix == ".jsonl", jsonl_name, lambda path, model: jsonl_items(path)),
 )
@@ -61,7 +66,7 @@ def format_of(path: Path, reader: str | None = None) -> Format:
     if found is None:
         raise TraceError(
             f"{path}: unknown format; expected a directory or archive ({', '.join(ARCHIVES)}) of requests, or .json, .jsonl or .npz"
-            " (or name a reader of your own: package.module:function)"
+            " (or name your own reader: package.module:function)"
         )
     return found
 
@@ -85,27 +90,31 @@ def _own_items(reader: str, function: Callable[..., Iterable[Any]], path: Path, 
         yield Item(where, "", path.stem, number, experts.nbytes, partial(_own_rows, where, experts, prompt_tokens))
         number += 1
     if number == 0:
-        raise TraceError(f"{path}: {reader} gives no request")
+        raise TraceError(f"{path}: {reader} yields no requests")
 
 
 def _called(reader: str, path: Path, function: Callable[..., Iterable[Any]], model: ModelSpec) -> Iterator[Any]:
-    """What a user's function yields; where it raises, what and where."""
+    """What a user's function yields; an exception becomes a TraceError with its type and place."""
     try:
         yield from function(path, model)
     except ArchsimError:
         raise
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        raise TraceError(f"{path}: {reader}: {type(error).__name__}: {error} ({place.filename}:{place.lineno})") from error
+        raise TraceError(
+            f"{path}: {reader}: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+        ) from error
 
 
-def _own_rows(where: str, experts: np.ndarray, prompt_tokens: Any, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
+def _own_rows(
+    where: str, experts: np.ndarray, prompt_tokens: Any, model: ModelSpec, layer_ids: np.ndarray | None
+) -> RequestRows:
     layers = np.array(model.moe_layer_ids, np.int32)
     return request_rows(where, model, experts, prompt_tokens, layers, layer_ids)
 
 
 def assembled(items: Iterable[Item], model: ModelSpec, name: str, source: str) -> Trace:
-    """A trace of all requests, in their order. Raises TraceError for the first that is malformed."""
+    """A trace of all requests, in order. Raises TraceError for the first malformed one."""
     experts, iterations, subjects = [], [], []
     layer_ids: np.ndarray | None = None
     for item in items:

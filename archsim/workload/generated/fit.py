@@ -4,7 +4,7 @@
    expectation maximisation).
 2. Weights of the components, by expectation maximisation: how probable each component makes each recorded selection.
    Shares are counted from the *other* requests (taste: from the other tokens of the request), so that a component is
-   credited only for what it says about routing it was not made of. The same for the sequence of kinds.
+   credited only for how well it predicts routing from which it was not counted. The same for the sequence of kinds.
 3. Simulation: traffic with the lengths of the recorded requests is generated and measured like the trace, and the
    parameter that governs each figure is moved until they agree: acceptance (loads of either phase, and how far they
    agree in a layer), keep (experts that
@@ -22,24 +22,28 @@ from archsim.workload.patterns import statistics
 from archsim.workload.trace import Trace
 
 LEAST_REQUESTS = 8
-"""Requests that a task needs for shares of its own; all others are one task, 'other'."""
+"""Minimum number of requests for a task to have its own shares; all others form one task, 'other'."""
 
 OPENING = (0, 1, 2, 3, 5, 9, 17)
-"""First iterations of the phases of a trace with decode steps: answers begin alike, then go apart."""
+"""First iterations of the phases of a trace with decode steps: answers start alike, then diverge."""
 
 KINDS, KIND_ROUNDS = 64, 12
 LARGEST_TABLE = 400_000
-"""Entries of the table of kinds; large models get fewer kinds."""
+"""Maximum size of the table of kinds; large models get fewer kinds."""
 
 EM_ROUNDS, SIMULATED_ROUNDS = 25, 18
 ROUNDS_OF_PHASES, SETTLED, TILT_STEP = 30, 5, 1.8
-"""With two phases: rounds, the first that looks at their agreement, and by how much it then moves for each 1 of excess."""
+"""With two phases: rounds, the first that looks at their agreement, and by how much it then moves for each 1 of
+excess.
+"""
 
 CHANCE = 0.07
-"""Twice the standard deviation of a layer's Spearman coefficient of the phases over draws of 117 requests (0.01–0.037)."""
+"""Twice the standard deviation of a layer's Spearman coefficient of the phases over draws of 117 requests
+(0.01–0.037).
+"""
 
 COPIES = 4
-"""Times the recorded requests are generated in a round: chance in the loads is halved."""
+"""Number of times the recorded requests are generated per round, which halves the noise in the loads."""
 
 _POPULARITY, _TASK, _TASTE, _KEEP, _KIND = range(len(COMPONENTS))
 
@@ -47,7 +51,9 @@ _POPULARITY, _TASK, _TASTE, _KEEP, _KIND = range(len(COMPONENTS))
 def fit_trace(
     trace: Trace, name: str, source: str, groups: int = 1, top_groups: int = 1, seed: int = 0
 ) -> TrafficModel:
-    """A model of the routing of a trace. groups, top_groups: of the router, see `TrafficModel`; a trace does not tell."""
+    """A model of the routing of a trace. groups, top_groups: of the router, see `TrafficModel`; a trace does not show
+    them.
+    """
     names, task = known_tasks(trace)
     trace = replace(trace, request_subject=task, subject_names=names)
     kind, kind_counts = token_kinds(trace, min(KINDS, max(8, LARGEST_TABLE // kind_size(trace))), seed)
@@ -90,7 +96,7 @@ def fit_trace(
 
 
 def fit_loads(model: TrafficModel, seed: int = 0, rounds: int = 10) -> TrafficModel:
-    """A model made of loads alone, its acceptance moved until generated traffic has the loads it was made of."""
+    """A model built from loads only, with acceptance adjusted until generated traffic reproduces those loads."""
     lengths = np.tile([[32, 32]], (max(256, 4 * model.experts), 1))
     for step in range(rounds):
         simulated = simulate(model, lengths, np.zeros(len(lengths)), seed + step)
@@ -166,7 +172,8 @@ def request_lengths(trace: Trace) -> np.ndarray:
 
 
 def simulate(model: TrafficModel, lengths: np.ndarray, task: np.ndarray, seed: int) -> Trace:
-    """Generated routing with the lengths int64[request, 2] and tasks int64[request] (of the model) of given requests."""
+    """Generated routing with the lengths int64[request, 2] and tasks int64[request] (of the model) of given requests.
+    """
     return collect(GenerativeTraffic(model, len(task), seed, lengths=lengths, request_task=task))
 
 
@@ -183,7 +190,7 @@ def adjust(model: TrafficModel, trace: Trace, seed: int = 0) -> TrafficModel:
         simulated = simulate(model, lengths, task, seed + step)
         target, got = _tilted(recorded, tilt, least), phase_loads(simulated, starts)
         model = model.changed(acceptance=_moved(model.acceptance, target, got, step))
-        late = [*late[-5:], model.acceptance]  # averaged in the end: a single draw of traffic has chance in it
+        late = [*late[-5:], model.acceptance]  # averaged at the end: a single draw of traffic is noisy
         parts = [statistics.subset(simulated, np.arange(requests) + requests * copy) for copy in range(copies)]
         if agreed is not None and step >= SETTLED:
             excess = np.mean([phase_agreement(part) for part in parts], axis=0) - agreed
@@ -208,10 +215,11 @@ def phase_agreement(trace: Trace) -> np.ndarray | None:
 
 
 def _without_chance(trace: Trace, shares: np.ndarray) -> np.ndarray:
-    """Shares [phase, layer, expert] that spread as those of endless traffic would: generated ones get chance of their own.
+    """Shares [phase, layer, expert] with the spread of infinitely long traffic, as generation adds its own noise.
 
-    Square roots of loads (where chance is alike for all experts) vary by what experts differ in, which two halves of the
-    requests have in common, and by chance. Deviations from their mean are scaled so that the former alone is left.
+    Square roots of loads (where chance is alike for all experts) vary by what experts differ in, which two halves of
+    the requests have in common, and by chance. Deviations from their mean are scaled so that the former alone is
+    left.
     """
     one, other = (np.sqrt(_shares_of(statistics.loads(half))) for half in statistics.halves(trace))
     common = ((one - one.mean(axis=1, keepdims=True)) * (other - other.mean(axis=1, keepdims=True))).mean(axis=1)
@@ -258,10 +266,11 @@ def _moments(trace: Trace) -> np.ndarray:
 
 
 def _moved(acceptance: np.ndarray, wanted: np.ndarray, got: np.ndarray, step: int) -> np.ndarray:
-    """Acceptance moved from the loads it gave to the shares wanted, damped; 1 for the one popular expert that needs most.
+    """Acceptance moved from the loads it gave to the shares wanted, damped; 1 for the one popular expert that needs
+    most.
 
     One selection is added to either, or experts too rare to be seen in a round would grow until they are.
-    Seldom chosen experts do not set the scale, or most draws would be in vain.
+    Rarely chosen experts do not set the scale, or most draws would be rejected.
     """
     ratio = (wanted * got.sum(axis=-1, keepdims=True) + 1) / (got + 1)
     moved = acceptance * np.clip(ratio, 0.5, 2) ** (0.9 if step < 3 else 0.5)
@@ -270,7 +279,7 @@ def _moved(acceptance: np.ndarray, wanted: np.ndarray, got: np.ndarray, step: in
 
 
 def _moved_weights(weights: np.ndarray, keep: np.ndarray, taste: np.ndarray) -> np.ndarray:
-    """Weights with so much more of keep and taste; the others share the rest as before."""
+    """Weights with keep and taste increased by these amounts; the others share the rest as before."""
     moved = weights.copy()
     moved[:, _KEEP] = np.clip(moved[:, _KEEP] + 0.7 * keep, 0, 0.9)
     moved[:, _TASTE] = np.clip(moved[:, _TASTE] + 0.7 * taste, 0, 0.9)
@@ -283,7 +292,8 @@ def _moved_weights(weights: np.ndarray, keep: np.ndarray, taste: np.ndarray) -> 
 
 
 def _sharpened(share: np.ndarray, kind_experts: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
-    """kind_experts to the power of sharpness [layer]; an expert's mean over the kinds, weighted by share, about as before.
+    """kind_experts to the power of sharpness [layer]; an expert's mean over the kinds, weighted by share, about as
+    before.
 
     Otherwise rare experts would become rarer than acceptance, at most 1, can make up for.
     """
@@ -320,7 +330,7 @@ def _draw_shares(counts: np.ndarray, top_k: int) -> np.ndarray:
 
 
 def _smoothed(counts: np.ndarray, prior: np.ndarray, selections: float | np.ndarray = 1.0) -> np.ndarray:
-    """Shares of the last axis, with so many selections' worth of the prior."""
+    """Shares of the last axis, with a prior worth this many selections."""
     blended = counts + selections * prior / prior.sum(axis=-1, keepdims=True)
     return blended / blended.sum(axis=-1, keepdims=True)
 
@@ -339,7 +349,7 @@ def _kind_weights(kinds: Trace, by_task: np.ndarray, following: np.ndarray) -> n
     before, starts = np.concatenate([kind[:1, 0], kind[:-1, 0]]), kinds.request_offsets[:-1]
     density = np.zeros((len(kind), len(COMPONENTS)), np.float32)
     counts = following.astype(np.int64)
-    np.add.at(counts, (before[starts], kind[starts, 0]), 1)  # of no consequence: the kernel takes them out again
+    np.add.at(counts, (before[starts], kind[starts, 0]), 1)  # no effect: the kernel subtracts them again
     _densities(kind, before, kinds.request_offsets, kinds.request_subject.astype(np.int64), by_task.astype(np.int64),
                counts, density)  # fmt: skip
     density[starts, _KIND] = 0
@@ -355,7 +365,9 @@ def _expectation_maximisation(density: np.ndarray) -> np.ndarray:
 
 @njit(cache=True)
 def _reweight(density, weights):
-    """One round of expectation maximisation of weights float64[component], given density float32[selection, component]."""
+    """One round of expectation maximisation of weights float64[component], given density float32[selection,
+    component].
+    """
     components = len(weights)
     moved = np.zeros(components)
     for row in range(len(density)):

@@ -1,9 +1,9 @@
 """Generated routing that has the patterns of recorded routing: popular experts, tastes, kinds of tokens.
 
-A token is of a *kind*, the same at all layers: that couples the layers and makes experts be chosen together. For each of
-the top_k experts of a token at a layer, one component is picked by the weights of the layer and proposes an expert; one
-that the token has already, or that its groups exclude, or that is refused by the acceptance of the expert, is drawn
-anew. Components (`archsim.workload.generated.traffic_model.COMPONENTS`):
+A token is of a *kind*, the same at all layers: that couples the layers and makes experts be chosen together. For each
+of the top_k experts of a token at a layer, one component is picked by the weights of the layer and proposes an
+expert; one that the token has already, or that its groups exclude, or that is refused by the acceptance of the
+expert, is drawn again. Components (`archsim.workload.generated.traffic_model.COMPONENTS`):
 
 popularity  an expert by its share at this layer, in this phase (prefill, and stretches of the decode steps).
 task        by its share in tokens of the request's task; a task that the model does not know has shares of its own,
@@ -13,10 +13,11 @@ keep        an expert of the previous token: experts stay, with a probability th
 kind        by its share in tokens of this kind.
 
 The kind of a token is drawn by the same components; there, *kind* means by what follows the previous token's kind.
-Tastes are dealt out by Latin hypercube sampling over BLOCK requests of a task, so that loads depend little on the seed.
-Acceptance, of each phase its own, settles how far the loads of the phases agree, and corrects what distinct
-experts of a token change of the shares. Numbers are counter-based, as in `archsim.workload.generated.synthetic`: the routing of a
-request depends on the seed, its number, and, in the last block of a task, on how many requests that block has.
+Tastes are dealt out by Latin hypercube sampling over BLOCK requests of a task, so that loads depend little on the
+seed. Acceptance, of each phase its own, settles how far the loads of the phases agree, and corrects what distinct
+experts of a token change of the shares. Numbers are counter-based, as in `archsim.workload.generated.synthetic`: the
+routing of a request depends on the seed, its number, and, in the last block of a task, on how many requests that
+block has.
 """
 
 import hashlib
@@ -30,13 +31,13 @@ from archsim.workload.generated.traffic_model import COMPONENTS, TrafficModel
 from archsim.workload.trace import StepTokens, Trace, rows_per_piece
 
 TASK_SIZE = 64
-"""Experts, drawn with repeats, that make up the shares of a task or language the model does not know."""
+"""Experts, drawn with repeats, that form the shares of a task or language unknown to the model."""
 
 BLOCK = 256
 """Requests of a task over which tastes are spread evenly."""
 
 MOST_TASTES = 64
-"""Experts of a request's taste at a layer, at most: what is kept for every request of a batch."""
+"""Experts of a request's taste at a layer, at most; stored for every request of a batch."""
 
 _ATTEMPTS = np.int64(256)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -47,8 +48,8 @@ _POPULARITY, _TASK, _TASTE, _KEEP, _KIND = range(len(COMPONENTS))
 class GenerativeTraffic:
     """Routing generated from a `TrafficModel`; a `TokenSource`.
 
-    requests: how many. mix: task → weight; None: the tasks of the model. lengths: int64[request, 2], prompt tokens and
-    decode steps of every request; None: drawn from the quantiles of the model.
+    requests: their number. mix: task → weight; None: the tasks of the model. lengths: int64[request, 2], prompt
+    tokens and decode steps of every request; None: drawn from the quantiles of the model.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class GenerativeTraffic:
         share = dict(mix) if mix else dict(zip(model.task_names, model.task_share.tolist(), strict=True))
         self.tasks = tuple(share)
         self.lengths = model_lengths(model, requests, seed) if lengths is None else np.asarray(lengths, np.int64)
-        drawn = _pick(np.array(list(share.values())), _uniform(seed, 1, requests)) if request_task is None else request_task
+        drawn = (
+            _pick(np.array(list(share.values())), _uniform(seed, 1, requests)) if request_task is None else request_task
+        )
         self.request_task = np.asarray(drawn, np.int64)
         self._strata = _strata(self.request_task)
         self._tables, self._taste_ends = _tables(model, self.tasks)
@@ -82,7 +85,7 @@ class GenerativeTraffic:
         return digest.hexdigest()
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
-        """See `archsim.workload.trace.TokenSource.steps`. Holds the last token of every request, nothing more."""
+        """See `archsim.workload.trace.TokenSource.steps`. Holds only the last token of every request."""
         layers = len(self.layer_ids)
         last = np.zeros((len(requests), layers, self.top_k), np.int16)
         kind = np.zeros(len(requests), np.int64)
@@ -149,7 +152,7 @@ def collect(source: GenerativeTraffic) -> Trace:
 def shares_of_task(known: np.ndarray, names: tuple[str, ...], popularity: np.ndarray, name: str) -> np.ndarray:
     """float64[row, item]: shares of a task. known: float64[task, row, item] of `names`; popularity: float64[row, item].
 
-    A task that is not known, such as `mmlu_zh`, is half its own (`mmlu`) and half its language's (`zh`), each of
+    An unknown task, such as `mmlu_zh`, is half its own (`mmlu`) and half its language's (`zh`), each of
     TASK_SIZE draws from the popularity, by its name.
     """
     if name in names:
@@ -257,8 +260,8 @@ def _generate(
 ):  # fmt: skip
     """Fill out int16[n, layer, k]; leave each request's latest token in last int16[batch, layer, k] and last_kind.
 
-    group: int64[expert], a token uses most_groups of them. request, token, task int64[n], position int32[n]: of every row.
-    kind_limits, limits: `_thresholds`. The rest are alias tables: popular[phase, layer], tasked[task, layer],
+    group: int64[expert], a token uses most_groups of them. request, token, task int64[n], position int32[n]: of every
+    row. kind_limits, limits: `_thresholds`. The rest are alias tables: popular[phase, layer], tasked[task, layer],
     by_kind[kind, layer], and the same of kinds; acceptance uint32[phase, layer, expert] of 65536.
     """
     rows, layers, top_k = out.shape

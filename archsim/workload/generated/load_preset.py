@@ -1,4 +1,4 @@
-"""A traffic preset from expert loads alone: popularity from the loads, the rest assumed."""
+"""A traffic preset from expert loads only: popularity from the loads, the rest assumed."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ ASSUMED = {
     "prompt_tokens": [16, 64, 256],
     "decode_steps": [128, 128, 128],
 }
-"""What loads do not tell: of the size that fits on traces of DeepSeek-V2-Lite, gpt-oss-20b and Llama-4 gave."""
+"""Parameters that loads do not show: typical of fits to traces of DeepSeek-V2-Lite, gpt-oss-20b and Llama-4."""
 
 
 def is_load_matrix(path: str | Path) -> bool:
@@ -84,7 +84,7 @@ def _loads_of(source: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _check(source: Path, model: ModelSpec, counts: np.ndarray, layer_ids: np.ndarray) -> list[int]:
-    """The MoE layers of the model that there are no loads of. Raises TraceError where loads are not the model's."""
+    """The model's MoE layers without loads. Raises TraceError if the loads do not belong to the model."""
     if counts.ndim != 3 or counts.shape[1:] != (len(layer_ids), model.experts):
         raise TraceError(
             f"{source}: loads of shape {counts.shape}; expected {len(layer_ids)} layers, {model.experts} experts"

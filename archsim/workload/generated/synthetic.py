@@ -21,7 +21,7 @@ The defaults are measured on recorded routing (medians over layers; none of them
   experts as tokens of two requests do. Generated: 1.49.
 * stickiness = 0.15. Consecutive tokens share a fraction of experts above that of distant tokens of the same request:
   (near − far)/(1 − far) is 0.12–0.18 on the same four traces. Generated: 0.14.
-* prompt_tokens = 16: our choice, small because a prefill is one step whatever its length; the Llama-4 trace has 2–59.
+* prompt_tokens = 16: archsim's choice, small because a prefill is one step whatever its length; the Llama-4 trace has 2–59.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from numba import njit
 from archsim.workload.trace import StepTokens, rows_per_piece
 
 PROMPT_TOKENS = 16
-"""Prompt tokens where a spec does not say."""
+"""Prompt tokens if a spec does not give them."""
 
 PREFERRED = 0.25
 """Fraction of the experts that a request prefers at a layer."""
@@ -53,7 +53,7 @@ class SyntheticTraffic:
 
     model: a ModelSpec (name, moe_layer_ids, experts, top_k are used). spec: a SyntheticSpec. largest_batch: number of
     requests where spec.requests is None. All requests have the same length: spec.prompt_tokens in iteration 0 (none:
-    there is no iteration 0), then spec.decode_steps decode steps (None: as many as are asked for).
+    there is no iteration 0), then spec.decode_steps decode steps (None: as many as are requested).
     """
 
     def __init__(self, model, spec, largest_batch: int):
@@ -79,7 +79,7 @@ class SyntheticTraffic:
         return hashlib.sha256(f"{self.label} {shape}".encode()).hexdigest()
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
-        """See `archsim.workload.trace.TokenSource.steps`. Holds the last token of every request, nothing more."""
+        """See `archsim.workload.trace.TokenSource.steps`. Holds only the last token of every request."""
         spec = self._spec
         last = np.zeros((len(requests), len(self.layer_ids), self.top_k), np.int16)
         alias = alias_table(self._popularity)

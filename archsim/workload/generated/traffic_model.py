@@ -1,8 +1,8 @@
-"""The parameters of generated routing: what they are, and the files that keep them.
+"""The parameters of generated routing, and the files that store them.
 
-How they act: `archsim.workload.generated.generative`. A model fitted on a trace keeps its arrays in an .npz file, some 100 kB,
-beside its .yaml file; one known from loads or published statistics alone gives a few numbers, and `from_statistics`
-makes arrays of them.
+How they act: `archsim.workload.generated.generative`. A model fitted to a trace stores its arrays in an .npz file of
+about 100 kB beside its .yaml file; one known only from loads or published statistics has a few numbers, from which
+`from_statistics` builds the arrays.
 """
 
 import hashlib
@@ -25,17 +25,16 @@ QUANTILES = 21
 class TrafficModel:
     """Parameters of generated routing of one model.
 
-    layer_ids: int32[layer]. top_k: experts a token. groups, top_groups: experts lie in `groups` groups of equal size,
-    a token uses at most `top_groups` of them (1 and 1: no limit).
-    weights: float64[layer, component], rows sum to 1. taste_size: float64[layer], experts that make up the taste of a
-    request, drawn with repeats. phase_starts: int64[phase], the first iteration of each phase: 0 is the prefill, answers
-    begin alike and so have phases of their own. popularity, acceptance: float64[phase, layer, expert]: shares, and the
-    probability that a drawn expert is taken. kind_experts: float64[kind, layer, expert], shares.
-    kind_weights: float64[component], kind_taste_size: float64[1], kind_popularity: float64[phase, kind],
-    kind_following: float64[kind, kind]: the same of the kinds of tokens.
-    task_names, task_share: known tasks and their part of the requests; task_popularity: float64[task, layer, expert],
-    task_kinds: float64[task, kind]: shares of a task.
-    prompt_tokens, decode_steps: float64[QUANTILES], quantiles of the lengths of requests at 0, 5, ..., 100 %.
+    layer_ids: int32[layer]. top_k: experts per token. groups, top_groups: experts are in `groups` groups of equal
+    size; a token uses at most `top_groups` of them (1 and 1: no limit). weights: float64[layer, component], rows sum
+    to 1. taste_size: float64[layer], experts that make up the taste of a request, drawn with repeats. phase_starts:
+    int64[phase], the first iteration of each phase: 0 is the prefill, answers start alike and so have their own
+    phases. popularity, acceptance: float64[phase, layer, expert]: shares, and the probability that a drawn expert is
+    taken. kind_experts: float64[kind, layer, expert], shares. kind_weights: float64[component], kind_taste_size:
+    float64[1], kind_popularity: float64[phase, kind], kind_following: float64[kind, kind]: the same of the kinds of
+    tokens. task_names, task_share: known tasks and their shares of the requests; task_popularity: float64[task,
+    layer, expert], task_kinds: float64[task, kind]: shares of a task. prompt_tokens, decode_steps:
+    float64[QUANTILES], quantiles of the lengths of requests at 0, 5, ..., 100 %.
     """
 
     name: str
@@ -72,7 +71,7 @@ class TrafficModel:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of everything that acts on the routing."""
+        """sha256 of everything that affects the routing."""
         digest = hashlib.sha256(f"{self.groups} {self.top_groups} {self.top_k} {self.task_names}".encode())
         for name, array in sorted(self.arrays.items()):
             digest.update(name.encode())

@@ -1,6 +1,6 @@
-"""Models of generated routing by name: files of configs/traffic, fitted (with tables) or made of statistics.
+"""Models of generated routing by name: files in configs/traffic, fitted (with tables) or built from statistics.
 
-A file of statistics gives what is known of a model without a trace; keys and meanings are in `STATISTICS`.
+A file of statistics states what is known about a model without a trace; `STATISTICS` lists keys and meanings.
 """
 
 import hashlib
@@ -21,16 +21,16 @@ from archsim.workload.trace import TokenSource
 
 STATISTICS = {
     "name": "of the model",
-    "model": "whose traffic it is, by name; without it, that of the same name as the preset",
+    "model": "name of the model; default: the model with the preset's name",
     "source": "where each number comes from",
-    "groups": "equal groups that the experts lie in; 1: none",
-    "top_groups": "groups that the experts of a token may lie in",
+    "groups": "number of equal groups of experts; 1: no groups",
+    "top_groups": "number of groups from which a token may use experts",
     "loads": ".npz file with layer_ids, loads [2, layer, expert] (prefill, decode) and acceptance, the same shape",
     "popularity_skew": "without loads: standard deviation of log popularity",
     "phase_agreement": "without loads: correlation of log popularity in prefill and decode",
-    "kinds": "how many kinds of tokens",
+    "kinds": "number of token kinds",
     "kind_spread": "standard deviation of the log of a kind's share of an expert over the expert's popularity",
-    "weights": "of the components, all layers alike",
+    "weights": "of the components, the same for all layers",
     "taste_size": "experts of a request's taste",
     "kind_weights": "of the components by which kinds are drawn",
     "kind_taste_size": "kinds of a request's taste",
@@ -52,9 +52,11 @@ class _Shape:
 
 
 def generated_traffic(model, spec, largest_batch: int, layers: int | None = None) -> TokenSource:
-    """The traffic of a SyntheticSpec for a ModelSpec; see `SyntheticTraffic` and `GenerativeTraffic`. Raises TraceError.
+    """The traffic of a SyntheticSpec for a ModelSpec; see `SyntheticTraffic` and `GenerativeTraffic`. Raises
+    TraceError.
 
-    layers: so many of the model's MoE layers, evenly spread, which have the routing that they have among all; None: all.
+    layers: so many of the model's MoE layers, evenly spread, which have the routing that they have among all; None:
+    all.
     """
     shape = shape_of(model)
     if layers is not None:
@@ -109,12 +111,12 @@ def load_traffic(like: str, model) -> TrafficModel:
 
 
 def model_of(like: str) -> str:
-    """The name of the model that a preset is of. Raises TraceError if it does not tell."""
+    """The name of a preset's model. Raises TraceError if the preset does not state it."""
     file = traffic_file(like)
     head = _head(file)
     name = head.get("model", head.get("name"))
     if "model" not in head and name not in named_files("models"):
-        raise TraceError(f"{file}: does not tell of which model it is; give --model")
+        raise TraceError(f"{file}: does not name its model; give --model")
     return str(name)
 
 

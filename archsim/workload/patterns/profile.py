@@ -1,4 +1,4 @@
-"""The profile of a trace: every statistic, its sampling error, and what it says of the paper's six insights."""
+"""The profile of a trace: every statistic, its sampling error, and its verdict on the paper's six insights."""
 
 from dataclasses import dataclass
 
@@ -53,7 +53,7 @@ class Insight:
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured on a trace.
+    """The statistics of a trace.
 
     layers: name of `DEFINITIONS` → float64[layer] (shorter across layers). halves: name → means of the two halves.
     coverage: name → float64[point] over `POINTS`, mean over layers. heat: name → float64[i, j], conditional
@@ -113,7 +113,7 @@ def profile(trace: Trace) -> Profile:
 
 
 def insights(found: Profile) -> list[Insight]:
-    """The six insights, each with what this trace says of it."""
+    """The six insights, each with this trace's verdict."""
     reuse = found.reuse / found.reuse.sum()
     near = float(reuse[1:9].sum())
     top = found.mean("load_top20")

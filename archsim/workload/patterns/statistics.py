@@ -1,4 +1,4 @@
-"""What can be measured on routing: loads, pairs of experts, reuse, working sets, and how certain the measurements are.
+"""Statistics of routing: loads, pairs of experts, reuse, working sets, and their uncertainty.
 
 Definitions follow section III of Yu et al., ISCA 2026 (arXiv 2510.05497v4), where it gives one; a figure of a trace is
 the mean over its layers of the figure of a layer. All functions take a `Trace`, or tables counted from one.
@@ -18,7 +18,7 @@ STRONG = 0.7
 """Spearman coefficient from which the paper calls an agreement strong."""
 
 FAR = 32
-"""Tokens apart at which two tokens of a request count as distant: they share its subject, hardly a phrase."""
+"""Distance at which two tokens of a request count as distant: they share its subject, but rarely a phrase."""
 
 
 def loads(trace: Trace, rows: np.ndarray | None = None) -> np.ndarray:
@@ -105,7 +105,8 @@ def max_over_mean(counts: np.ndarray) -> np.ndarray:
 
 
 def gini(counts: np.ndarray) -> np.ndarray:
-    """float64[layer]: Gini coefficient of the loads; 0 where all experts are alike, 1 − 1/E where one has everything."""
+    """float64[layer]: Gini coefficient of the loads; 0 where all experts are alike, 1 − 1/E where one has everything.
+    """
     ordered = np.sort(counts, axis=1).astype(np.float64)
     experts = counts.shape[1]
     weight = 2 * np.arange(1, experts + 1) - experts - 1
@@ -122,7 +123,7 @@ def same_expert(trace: Trace, lag: int = 1) -> np.ndarray:
 def layer_statistics(trace: Trace) -> dict[str, np.ndarray]:
     """Name → float64[layer] (one less across layers): what synthetic traffic is compared with a trace by.
 
-    Left out where they mean nothing: co-activation of top-1 models, agreement of the phases where one is missing.
+    Omitted where undefined: co-activation of top-1 models, agreement of the phases where one is missing.
     """
     counts, prefill = loads(trace), trace.iteration == 0
     found = {
@@ -213,7 +214,7 @@ def working_set(trace: Trace, batches: tuple[int, ...], draws: int = 32, seed: i
     return found
 
 
-def drift(trace: Trace, parts: int = 4) -> np.ndarray:
+def drift(trace: Trace, stretches: int = 4) -> np.ndarray:
     """float64[part, layer]: total variation distance of the loads of each stretch of a request from its first stretch.
 
     Stretches are equal parts of the decode steps of every request (of all its rows, if it has no decode steps).
@@ -223,8 +224,8 @@ def drift(trace: Trace, parts: int = 4) -> np.ndarray:
     decode = trace.iteration > 0 if (trace.iteration > 0).any() else np.ones(len(row), bool)
     place = np.cumsum(decode) - 1
     start = np.concatenate([[0], np.cumsum(decode)])[trace.request_offsets]
-    part = (place - start[owner]) * parts // np.maximum(np.diff(start)[owner], 1)
-    shares = [_shares(loads(trace, decode & (part == index))) for index in range(parts)]
+    part = (place - start[owner]) * stretches // np.maximum(np.diff(start)[owner], 1)
+    shares = [_shares(loads(trace, decode & (part == index))) for index in range(stretches)]
     return np.stack([np.abs(share - shares[0]).sum(axis=1) / 2 for share in shares])
 
 

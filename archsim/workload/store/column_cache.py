@@ -1,7 +1,7 @@
 """Converted traces on disk, memory-mapped when they are opened again.
 
-The folder is ``$ARCHSIM_CACHE``, else ``archsim`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. An entry is named by the
-content it was made of, so it is never stale, and may be deleted at any time.
+The folder is ``$ARCHSIM_CACHE``, else ``archsim`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. The name of an entry is a
+digest of the source content, so it is never stale, and may be deleted at any time.
 """
 
 import json
@@ -18,7 +18,7 @@ from archsim.base.files import write_text
 from archsim.workload.trace import Trace, content_digest
 
 _LAYOUT = 2
-"""Raised when the files of an entry change, so that old entries are not read."""
+"""Incremented when the file layout of an entry changes, so that old entries are not read."""
 
 _COLUMNS = ("experts", "request_offsets", "iteration", "layer_ids", "request_subject")
 _FACTS = ("num_experts", "top_k", "model", "source", "subject_names", "known_digest")
@@ -30,7 +30,7 @@ def folder() -> Path:
 
 
 def remembered(signature: str | None, compute: Callable[[], str]) -> str:
-    """The key that ``compute`` finds by reading whole files, read once for every signature of theirs; None is not remembered."""
+    """The key that ``compute`` finds by reading whole files, computed once per signature; None is not remembered."""
     if signature is None:
         return compute()
     note = folder().with_name("keys") / signature
@@ -47,7 +47,7 @@ def remembered(signature: str | None, compute: Callable[[], str]) -> str:
 
 
 def load(key: str) -> Trace | None:
-    """The trace stored under a key, its columns memory-mapped, or None; also for no key, ''."""
+    """The trace stored under a key, its columns memory-mapped, or None; also None for the empty key."""
     if not key:
         return None
     entry = folder() / key
@@ -60,14 +60,14 @@ def load(key: str) -> Trace | None:
 
 
 def store(key: str, trace: Trace) -> Trace:
-    """Store a trace and return it memory-mapped; as it is where the folder cannot be written."""
+    """Store a trace and return it memory-mapped; return it unchanged if the folder is not writable."""
     return build(key, trace, lambda: iter([trace.experts])) or trace
 
 
 def build(key: str, trace: Trace, blocks: Callable[[], Iterator[np.ndarray]]) -> Trace | None:
-    """Store a trace whose experts come in blocks int16[token, layer, k]; None where the folder cannot be written.
+    """Store a trace whose experts come in blocks int16[token, layer, k]; None if the folder is not writable.
 
-    Of trace.experts only the shape is used. The entry appears as a whole (by renaming), so concurrent processes see
+    Of trace.experts only the shape is used. The entry appears atomically (by renaming), so concurrent processes see
     all of it or nothing.
     """
     try:
@@ -75,7 +75,7 @@ def build(key: str, trace: Trace, blocks: Callable[[], Iterator[np.ndarray]]) ->
         draft = Path(tempfile.mkdtemp(dir=folder(), prefix="draft-"))
         try:
             _write_entry(draft, trace, blocks())
-            shutil.rmtree(folder() / key, ignore_errors=True)  # a damaged entry, or an equal one made meanwhile
+            shutil.rmtree(folder() / key, ignore_errors=True)  # a damaged entry, or an equal one written concurrently
             draft.rename(folder() / key)
         finally:
             shutil.rmtree(draft, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Files of columns: compressed, checksummed, written as a whole or not at all.
+"""Files of columns: compressed, checksummed, written atomically.
 
 Layout: the magic ``ARCHCOL1``, the length of the header (uint32, little-endian), its CRC-32 (uint32), the header, the
 frames. The header is JSON: ``facts``, and ``columns`` {name: {dtype, shape, frames: [[bytes, CRC-32], …]}}. A frame is
@@ -43,13 +43,13 @@ def pack_frames(columns: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
 
 
 def write_frames(path: Path, columns: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
-    """Write a file; it is there as a whole or not at all."""
+    """Write a file atomically."""
     with drafted(path, durable=True) as draft:
         draft.write_bytes(pack_frames(columns, facts))
 
 
 def read_frames(path: Path, only: frozenset[str] | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(columns, facts) of a file; `only` some of the columns. Raises TraceError where it is not as it was written."""
+    """(columns, facts) of a file; `only` some of the columns. Raises TraceError if it is damaged."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -69,7 +69,7 @@ def read_frames(path: Path, only: frozenset[str] | None = None) -> tuple[dict[st
 def _header(path: Path, content: bytes) -> tuple[dict, int]:
     start = len(MAGIC) + _LENGTHS.size
     if len(content) < start or not content.startswith(MAGIC):
-        raise TraceError(f"{path}: not a file of columns (it does not begin with {MAGIC.decode()})")
+        raise TraceError(f"{path}: not a file of columns (it does not start with {MAGIC.decode()})")
     length, checksum = _LENGTHS.unpack(content[len(MAGIC) : start])
     text = content[start : start + length]
     if len(text) != length or zlib.crc32(text) != checksum:
@@ -94,7 +94,7 @@ def _column(path: Path, name: str, about: dict, content: bytes) -> np.ndarray:
 
 
 def _zstd(level: int | None = None):
-    """A codec; pyarrow is imported where files are packed or read only."""
+    """A codec; pyarrow is imported only when files are packed or read."""
     import pyarrow
 
     return pyarrow.Codec("zstd", level)

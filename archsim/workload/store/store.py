@@ -1,9 +1,9 @@
 """The trace store: token-level routing, or expert loads, in a folder of compressed and checksummed columns.
 
-Layout (docs/traces.md): ``manifest.json``, written last, names every other file by its content; ``index-<digest>.col``
-has a row a request; ``rows-<digest>.col`` hold the tokens of consecutive requests. Requests are ordered by (dataset,
-subject, number), so equal requests make equal files, wherever they come from. A store of loads has one
-``loads-<digest>.col``. A folder without a manifest is no store.
+Layout (docs/traces.md): ``manifest.json``, written last, names every other file by its content;
+``index-<digest>.col`` has one row per request; ``rows-<digest>.col`` hold the tokens of consecutive requests.
+Requests are ordered by (dataset, subject, number), so equal requests give equal files, whatever their source. A store
+of loads has one ``loads-<digest>.col``. A folder without a manifest is not a store.
 """
 
 import hashlib
@@ -29,7 +29,9 @@ DRAFTS = ".import"  # what an import has read so far
 FORMAT, VERSION = "archsim trace store", 1
 TOKENS, LOADS = "tokens", "loads"
 MAPPED_BYTES = 4 << 20
-"""Routing of at least this size (int16) is kept decompressed in the column cache; less is decompressed every time."""
+"""Routing of at least this size (int16) is kept decompressed in the column cache; smaller routing is decompressed
+every time.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Shape:
 
 
 class Entry(NamedTuple):
-    """A request of a file of rows: where it is, and which it is."""
+    """A request in a file of rows: its position and identity."""
 
     dataset: str
     subject: str
@@ -93,7 +95,7 @@ class Store:
 
     @property
     def files(self) -> list[dict]:
-        """What the manifest says of every file beside it."""
+        """The manifest's entries of all files."""
         return [self.manifest[part] for part in ("index", "loads") if part in self.manifest] + self.manifest["rows"]
 
     @property
@@ -109,7 +111,7 @@ class Store:
             yield rows_of(self.path / about["file"], "experts")["experts"]
 
     def trace(self, source: str) -> Trace:
-        """All requests; memory-mapped from the column cache where they are many. Raises TraceError."""
+        """All requests; memory-mapped from the column cache if large. Raises TraceError."""
         self.require(TOKENS)
         if kept := column_cache.load(self.digest):
             return kept
@@ -154,11 +156,11 @@ def is_store(path: Path) -> bool:
 
 
 def open_store(path: str | Path) -> Store:
-    """Open a store: read its manifest, and see that its files are there. Raises TraceError."""
+    """Open a store: read its manifest and check that its files exist. Raises TraceError."""
     folder = Path(path)
     if not is_store(folder):
         raise TraceError(
-            f"{folder}: not a trace store (it has no {MANIFEST}; an import that has not ended leaves none)"
+            f"{folder}: not a trace store (it has no {MANIFEST}; an interrupted import leaves none)"
         )
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -1,4 +1,6 @@
-"""Writing stores: files named by their content first, the manifest last, so that a reader sees the old store or the new."""
+"""Writing stores: files named by their content first, the manifest last, so that a reader sees the old store or the
+new.
+"""
 
 import hashlib
 import json
@@ -32,9 +34,10 @@ FILE_TOKENS = 8192
 
 @contextmanager
 def writing(out: Path, replace: bool) -> Iterator[None]:
-    """Hold a folder that is, or is to become, a store. Raises TraceError if there is one, unless it may be replaced."""
+    """Lock a folder that is, or will become, a store. Raises TraceError if a store exists, unless it may be replaced.
+    """
     if is_store(out) and not replace:
-        raise TraceError(f"{out}: is a trace store already; give another folder, or --replace")
+        raise TraceError(f"{out}: is already a trace store; give another folder, or --replace")
     if out.exists() and not is_store(out) and not _is_unfinished(out):
         raise TraceError(f"{out}: exists and is not a trace store; nothing is written there")
     with sole_writer(out):
@@ -42,13 +45,13 @@ def writing(out: Path, replace: bool) -> Iterator[None]:
 
 
 def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -> None:
-    """Make `out` (see `writing`) a store of these requests, put in order. Raises TraceError if one comes twice."""
+    """Make `out` (see `writing`) a store of these requests, put in order. Raises TraceError for a duplicate request."""
     ordered = sorted(entries, key=lambda entry: entry[:3])
     if not ordered:
-        raise TraceError(f"{out}: no request is left; nothing is written")
+        raise TraceError(f"{out}: no requests are left; nothing is written")
     for one, other in zip(ordered, ordered[1:], strict=False):
         if one[:3] == other[:3]:
-            raise TraceError(f"{out}: request {one.name} comes twice, from {one.file} and {other.file}")
+            raise TraceError(f"{out}: request {one.name} appears twice, in {one.file} and {other.file}")
     groups = list(_groups(ordered))
     packed = in_order(jobs, lambda group: _pack_rows(shape, group), groups)
     rows = []
@@ -133,7 +136,7 @@ def _finish(out: Path, manifest: dict) -> None:
 
 
 def _is_unfinished(out: Path) -> bool:
-    """Whether a folder holds nothing but what an import leaves that has not ended."""
+    """Whether a folder holds only the drafts of an interrupted import."""
     return out.is_dir() and all(
         file.name in (DRAFTS, ".lock") or file.suffix == ".col" or file.name.endswith(DRAFT_SUFFIX)
         for file in out.iterdir()

@@ -1,4 +1,4 @@
-"""Reads all of a store and compares every checksum, and what the manifest says with what is there."""
+"""Reads a whole store and compares its checksums and content with the manifest."""
 
 import hashlib
 
@@ -7,7 +7,7 @@ from archsim.workload.store.store import TOKENS, Store, rows_of
 
 
 def verify(store: Store) -> None:
-    """Raises TraceError at the first file that is not as it was written."""
+    """Raises TraceError at the first damaged file."""
     for about in store.files:
         file = store.path / about["file"]
         with file.open("rb") as stream:
