@@ -185,7 +185,7 @@ def check_drained(kernel, work, reserved):
     if reserved:
         stages = pool.stages[: pool.count[0]]
         assert not pool.claims["claimed"].any()
-        assert pool.count[2] == 0 and stages["admitted"].all()
+        assert pool.count[1] == 0 and stages["admitted"].all()  # no booking is left
         for claim, queue in zip(pool.claims, pool.queue, strict=True):
             assert stages["admitted"][queue[: claim["queued"]]].all()  # only entries of stages that were served elsewhere
     else:
