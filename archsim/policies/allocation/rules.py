@@ -164,8 +164,21 @@ def _effort(order) -> Effort:
 
 def _in_expert_order(candidate, given, effort) -> Plan:
     """Entries in order of expert, then of the rank of the candidate."""
-    expert, rank = np.nonzero(given)
-    return Plan(*(column.astype(np.int32) for column in (expert, candidate[expert, rank], given[expert, rank])), effort)
+    expert, die, tokens = np.empty((3, int(effort.blocks.sum())), np.int32)  # as many entries as blocks, at most
+    n = _collect(candidate, given, expert, die, tokens)
+    return Plan(expert[:n], die[:n], tokens[:n], effort)
+
+
+@kernel
+def _collect(candidate, given, expert, die, tokens):
+    """What `_in_expert_order` returns, and how many entries there are."""
+    n = 0
+    for each in range(given.shape[0]):
+        for rank in range(given.shape[1]):
+            if given[each, rank]:
+                expert[n], die[n], tokens[n] = each, candidate[each, rank], given[each, rank]
+                n += 1
+    return n
 
 
 @inner
