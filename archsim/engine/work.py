@@ -55,8 +55,8 @@ class WorkBuilder:
         self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
         cp_en: np.ndarray | None, memory: Memory,
     ) -> Work:
-        """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert]
-        or None.
+        """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
+        ``cp_en``: uint8[die, expert] or None.
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
@@ -76,7 +76,11 @@ class WorkBuilder:
         block_ns = self._blocks.service_ns(slice_bytes)
         compute_ns = times.compute_ns + block_ns
         entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
-        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns + block_ns, times.low_ns, times.high_ns
+        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = (
+            times.drain_ns + block_ns,
+            times.low_ns,
+            times.high_ns,
+        )
         entries["key"] = (layer * self._ids + entries["expert"]) * SLICES
         entries["look_here"] = self._copies | (entries["die"] == entries["home"])
         moves = self._moves(plan, origins)
@@ -114,13 +118,13 @@ class WorkBuilder:
         return moves
 
     def _move_ptr(self, moves):
-        """Where the moves of each source begin, int64[2, die + 1]."""
+        """Start of the moves of each source, int64[2, die + 1]."""
         if not self._dispatched:
             return self._no_move_ptr
         return np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]])
 
     def _issue_order(self, entries, memory):
-        """(chains int64[chain] by die in the order in which the Local CPs start them, first int64[die + 1])."""
+        """(chains int64[chain] by die, in the order in which the Local CPs start them; first int64[die + 1])."""
         die = entries["die"]
         if self._local_first:
             copied = memory.copies.present[die, entries["key"]] > 0
@@ -132,7 +136,7 @@ class WorkBuilder:
         return chains, first
 
     def _local(self, routed_die, moves, first):
-        """What the Local CPs know when the step begins, LOCAL_CP[die]."""
+        """State of the Local CPs at the start of the step, LOCAL_CP[die]."""
         dies = self._machine.dies
         local = np.zeros(dies, LOCAL_CP)
         local["next_chain"], local["end_chain"] = first[:-1], first[1:]

@@ -212,7 +212,7 @@ def test_flows_take_the_bandwidth_and_latency_of_their_links():
     )
     with pytest.raises(ValueError, match="link_bytes_per_s is missing"):
         simulate_flows(build_levels(levels), [(0, 4, 800, 0)])
-    with pytest.raises(ValueError, match="circle"):
+    with pytest.raises(ValueError, match="cycle"):
         simulate_flows(build_levels((Level("ring", (5, 1)),)), [(0, 2, 9, 0)], 1e9, 1.0, arbitration="round_robin")
 
 

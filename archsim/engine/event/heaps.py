@@ -55,11 +55,15 @@ def _sooner(stages, a, b):
 def _served_before(stages, a, b):
     if stages[a].priority != stages[b].priority:
         return stages[a].priority > stages[b].priority
-    return stages[a].time < stages[b].time or (stages[a].time == stages[b].time and stages[a].arrival < stages[b].arrival)
+    return stages[a].time < stages[b].time or (
+        stages[a].time == stages[b].time and stages[a].arrival < stages[b].arrival
+    )
 
 
 def _heap_of(get, put, before):
-    """(push, pop) of the heap whose order is ``before(stages, a, b)`` and whose entries ``get`` reads and ``put`` writes."""
+    """(push, pop) of the heap whose order is ``before(stages, a, b)`` and whose entries ``get`` reads and ``put``
+    writes.
+    """
 
     @inner
     def rise(heap, at, item, stages):
