@@ -1,4 +1,6 @@
-"""``gemm: calibrated`` in the event engine: it takes what the fitted law says, counts nothing twice, and says where it guesses."""
+"""``gemm: calibrated`` in the event engine: it takes what the fitted law says, counts nothing twice, and says where
+it guesses.
+"""
 
 from copy import copy
 

@@ -171,7 +171,9 @@ def test_512_gpus_are_built_in_one_piece():
 @law
 @given(levels=STACKS, seed=st.integers(0, 99))
 def test_twice_the_bandwidth_of_a_level_never_makes_one_transfer_slower(levels, seed):
-    """All flows where every level has twice as much; of one level only lone flows and one route: sharing is not monotonic."""
+    """All flows where every level has twice as much; of one level only lone flows and one route: sharing is not
+    monotonic.
+    """
     slow, fast = fabric_of(levels, seed), fabric_of(levels, seed, slow=2.0)
     rng = np.random.default_rng(seed)
     flows = [

@@ -101,4 +101,5 @@ def test_nobody_there_is_said_within_ten_seconds(tmp_path):
     address = f"tcp://127.0.0.1:{free_port()}"
     done = archsim(tmp_path, "sweep", tiny_file(tmp_path), "--scheduler", address)
     assert done.returncode == 2 and f"--scheduler {address}: no Dask scheduler answers there" in done.stderr
-    assert "Traceback" not in done.stderr and time.monotonic() - begin < 10 + 5  # of which archsim starts, and waits 6 s
+    # of which archsim starts, and waits 6 s
+    assert "Traceback" not in done.stderr and time.monotonic() - begin < 10 + 5
