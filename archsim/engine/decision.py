@@ -1,6 +1,6 @@
-"""What a decision costs a step: counts of work from the policy, time from the executor, and what of it is exposed.
+"""What a decision costs a step: counts of work from the policy, time from the executor, and how much of it is exposed.
 
-The decision itself is made by the policy functions, the same ones whoever executes them; see ``microarch.blocks.global_cp`` for
+The policy functions make the decision, whichever executor runs them; see ``microarch.blocks.global_cp`` for
 the states, and ``archsim.specs.machine.decision`` for the executors.
 """
 
@@ -24,8 +24,8 @@ REPEATS = 3  # of a policy function that is timed on this host
 
 @dataclass
 class DecisionTotals:
-    """Over a run. ``states_ns``, ``exposed_ns``: float64[State]; ``by_step``: exposed ns of every step in order;
-    ``called_ns``: every call of a policy function that was timed on this machine, REPEATS a step."""
+    """Totals of a run. ``states_ns``, ``exposed_ns``: float64[State]; ``by_step``: exposed ns of every step, in order;
+    ``called_ns``: every timed call of a policy function on this machine, REPEATS per step."""
 
     states_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
     exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
@@ -34,15 +34,15 @@ class DecisionTotals:
 
 
 def global_die(fabric: Fabric) -> int:
-    """The Global CP sits on the die from which the fewest hops lead to the farthest (the lowest number of several)."""
+    """The Global CP's die: the one with the fewest hops to its farthest die (ties to the lowest number)."""
     return int(fabric.hops.max(axis=1).argmin())
 
 
 def reach_of(machine: Machine, fabric: Fabric) -> Reach:
-    """What messages to and from the Global CP's die cost."""
+    """Cost of messages to and from the Global CP's die."""
     die = global_die(fabric)
     own = machine.link_rates[fabric.link_src == die]
-    # Equal rates are multiplied, not added up, so that no digit is lost.
+    # Equal rates are multiplied, not summed, to avoid rounding.
     bytes_per_ns = sum(rate * count for rate, count in zip(*np.unique(own, return_counts=True), strict=True))
     return Reach(float(machine.route_ns[die].max()), float(bytes_per_ns) or machine.link_bytes_per_ns)
 
@@ -57,11 +57,13 @@ class FreeDecision:
         return allocate(view)
 
     def predict(self, copy_bits, layer, plan, predicted):
-        """The cp_en bits of a step, of a plan that was decided. ``predicted``: archsim.workload.step_demand.Predicted, or None."""
+        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.workload.step_demand.Predicted, or
+        None.
+        """
         return copy_bits(layer, plan, predicted)
 
     def before_step(self, plan: Plan, rows: int) -> float:
-        """When cp_en bits are there, in ns from the begin of the step."""
+        """When the cp_en bits are ready, in ns from the start of the step."""
         return 0.0
 
     def after_step(self, plan: Plan, rows: int, copies: int, before_ns: float, step_ns: float) -> float:
@@ -70,7 +72,9 @@ class FreeDecision:
         return 0.0
 
     def lasts_ns(self, before_ns: float, step_ns: float) -> np.ndarray:
-        """float64[State]: how long each state of the last decision lasted beside what it overlaps with, COLLECT with the step."""
+        """float64[State]: duration of each state of the last decision, given what it overlaps with (COLLECT: the
+        step).
+        """
         lasts_ns = np.zeros(len(State))
         lasts_ns[State.COLLECT] = step_ns
         return lasts_ns
@@ -88,9 +92,9 @@ class ChargedDecision(FreeDecision):
         self._last_ns = np.zeros(len(State))
 
     def decide(self, allocate, view):
-        """The plan; if the host decides and its time is not given, the function is timed (median of repeats).
+        """The plan. If the host decides and its time is not given, the function is timed (median of repeats).
 
-        A time that is given is that of an allocation: a policy that does not allocate does not take it.
+        A given time is that of an allocation: a policy that does not allocate is not charged.
         """
         if self._spec.executor != "host" or self._spec.host.time_ns is not None:
             plan = allocate(view)
@@ -107,7 +111,9 @@ class ChargedDecision(FreeDecision):
         return plan
 
     def predict(self, copy_bits, layer, plan, predicted):
-        """Where the host is timed, prediction adds to every call what it took: once, as the heatmap moves on."""
+        """If the host is timed, add the time of prediction, called once because it advances the heatmap, to every
+        call.
+        """
         begin = time.perf_counter_ns()
         bits = copy_bits(layer, plan, predicted)
         took_ns = time.perf_counter_ns() - begin + (predicted.took_ns if predicted else 0)
@@ -134,7 +140,7 @@ class ChargedDecision(FreeDecision):
         return messages + global_cp.host_ns(counts, self._spec.host, self._decided_ns)
 
     def _dram_ns(self, counts):
-        """What the Global CP waits for tables that are not its own, float64[State]: the slower of port and HBM counts."""
+        """Time the Global CP waits for tables in HBM, float64[State]: the slower of port and HBM counts."""
         if self._spec.fsm.tables == "on_chip":
             return 0.0
         return global_cp.dram_ns(counts, *self._hbm)
@@ -143,7 +149,10 @@ class ChargedDecision(FreeDecision):
         if not rows or self._spec.executor == "host":  # a host sends bits and plan together
             return 0.0
         states_ns = self._states_ns(self._counts(plan, rows, 0))
-        return max(0.0, float(states_ns[State.ROWS] + states_ns[State.SELECT] + states_ns[State.WRITE] - states_ns[State.DISPATCH]))
+        return max(
+            0.0,
+            float(states_ns[State.ROWS] + states_ns[State.SELECT] + states_ns[State.WRITE] - states_ns[State.DISPATCH]),
+        )
 
     def after_step(self, plan, rows, copies, before_ns, step_ns):
         states_ns = self._states_ns(self._counts(plan, rows, copies))

@@ -1,9 +1,10 @@
-"""An engine's door: one MoE layer in one iteration, given what it is asked for and when it begins.
+"""The interface of an engine: one MoE layer in one iteration, given its demand and its start time.
 
     StepDemand -> policy -> plan, cp_en bits -> execution -> StepTimes
 
-How a plan becomes work is a named strategy (``archsim.engine.executions``); how resources are shared is another, which the engine's kernel
-knows (``contention``). Whoever drives the engine decides what comes next and when: ``archsim.engine.loop`` goes through the demand of a run.
+How a plan becomes work is a named strategy (``archsim.engine.executions``); how resources are shared is another
+(``contention``), implemented by the engine's kernel. The caller decides which step runs next and when:
+``archsim.engine.loop`` goes through the demand of a run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ KERNELS = {"reserved": ReservedKernel, "shared": SharedKernel}
 
 
 class StepTimes(NamedTuple):
-    """``begin_ns``, ``end_ns``: on the clock of the machine without decisions; ``exposed_ns``: what the decision adds to the step."""
+    """``begin_ns``, ``end_ns``: on the clock of the machine without decisions; ``exposed_ns``: time that the decision
+    adds to the step.
+    """
 
     begin_ns: float
     end_ns: float
@@ -51,11 +54,12 @@ class StepTimes(NamedTuple):
 class EventEngine:
     """Runs steps of a scenario, event by event.
 
-    ``layer_ids``: the model's numbers of the MoE layers that run, ascending; None: all of them. ``keep_transitions``: keep what the command
-    processors do (``archsim.engine.transitions``), for ``transitions``. Raises CapacityError where the placement does not fit, and
-    ArchsimError for layers that are no MoE layers of the model.
+    ``layer_ids``: the model's numbers of the MoE layers that run, ascending; None: all of them. ``keep_transitions``:
+    record what the command processors do (``archsim.engine.transitions``), for ``transitions``. Raises CapacityError
+    where the placement does not fit, and ArchsimError for layers that are not MoE layers of the model.
 
-    ``machine``, ``fabric``, ``memory``, ``tally``, ``fit``, ``placement``, ``policy`` and ``decision`` may be read between steps.
+    ``machine``, ``fabric``, ``memory``, ``tally``, ``fit``, ``placement``, ``policy`` and ``decision`` may be read
+    between steps.
     """
 
     def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None, keep_transitions: bool = False):
@@ -71,7 +75,15 @@ class EventEngine:
         self.decision = build_decision(scenario, self.machine, self.fabric)
         self.execution = build_execution(
             assumptions.execution,
-            Setup(scenario, self.machine, self.fabric, self.memory, self.tally, self.policy.predictor is not None, self._build_kernel),
+            Setup(
+                scenario,
+                self.machine,
+                self.fabric,
+                self.memory,
+                self.tally,
+                self.policy.predictor is not None,
+                self._build_kernel,
+            ),
         )
         self._costs = policy_costs(system, model)
         self._ids = model.experts + model.shared_experts
@@ -113,9 +125,10 @@ class EventEngine:
         return StepTimes(now_ns, end_ns, exposed_ns, plan)
 
     def migrate(self, placement: Placement, moves: np.ndarray, now_ns: float) -> float:
-        """Go on with another placement; returns when the ``moves`` (WEIGHT_MOVE[n]) are done, on the clock of ``now_ns``.
+        """Switch to another placement; returns when the ``moves`` (WEIGHT_MOVE[n]) are done, on the clock of
+        ``now_ns``.
 
-        They take no time yet. Raises CapacityError where the placement does not fit.
+        Moves take no time yet. Raises CapacityError where the placement does not fit.
         """
         self.fit = refuse_misfit(self.scenario, placement)
         self.placement = placement
@@ -149,17 +162,18 @@ class EventEngine:
         if predicted is None or not predicted.rows.any():
             return None
         bits = copy_bits(plan.expert, plan.die, predicted.rows, self.machine.dies, self._ids, self._until_own_id)
-        bits[self.memory.copies.room["limit_bytes"] < self.machine.slice_bytes] = 0  # no copy would ever fit there
+        # these dies have no room for a copy
+        bits[self.memory.copies.room["limit_bytes"] < self.machine.slice_bytes] = 0
         return bits
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """What happened in the step that was run last, which began at ``begin_ns`` (``archsim.engine.event.steplog``)."""
+        """Log of the last step, which began at ``begin_ns`` (``archsim.engine.event.steplog``)."""
         return self.execution.log(begin_ns)
 
     def transitions(self) -> dict[str, np.ndarray]:
-        """What the command processors did in the steps that were run: the table of ``archsim.engine.transitions``.
+        """What the command processors did so far: the table of ``archsim.engine.transitions``.
 
-        Raises ValueError if the engine was not asked to keep it.
+        Raises ValueError if the engine was built without ``keep_transitions``.
         """
         if not isinstance(self._log, TransitionLog):
             raise ValueError("the engine was not built with keep_transitions")
@@ -167,7 +181,7 @@ class EventEngine:
 
 
 def _rows_of(layer_ids: Sequence[int] | None, model) -> np.ndarray:
-    """int64[layer]: which of the model's MoE layers each layer of a run is."""
+    """int64[layer]: index of each layer of a run among the model's MoE layers."""
     every = np.array(model.moe_layer_ids, np.int64)
     if layer_ids is None:
         return np.arange(len(every))
@@ -175,7 +189,9 @@ def _rows_of(layer_ids: Sequence[int] | None, model) -> np.ndarray:
     rows = np.searchsorted(every, wanted)
     unknown = wanted[every[np.minimum(rows, len(every) - 1)] != wanted]
     if len(unknown):
-        raise ArchsimError(f"layer {unknown[0]} is not an MoE layer of {model.name}, which has {every[0]} to {every[-1]}")
+        raise ArchsimError(
+            f"layer {unknown[0]} is not an MoE layer of {model.name}, which has {every[0]} to {every[-1]}"
+        )
     return rows
 
 
@@ -208,9 +224,15 @@ def _refuse(plan: Plan, view: StepView) -> None:
     """Raise ArchsimError for what is wrong with a plan, if anything is."""
     given = np.bincount(plan.expert, plan.tokens, len(view.tokens))
     if len(given) != len(view.tokens) or (given != view.tokens).any():
-        expert = int(np.flatnonzero(given[: len(view.tokens)] != view.tokens)[0]) if len(given) == len(view.tokens) else len(given) - 1
-        raise ArchsimError(f"allocation: expert {expert} has {view.tokens[expert] if expert < len(view.tokens) else 0} tokens, "
-                           f"the plan gives out {given[expert]:.0f}")
+        expert = (
+            int(np.flatnonzero(given[: len(view.tokens)] != view.tokens)[0])
+            if len(given) == len(view.tokens)
+            else len(given) - 1
+        )
+        raise ArchsimError(
+            f"allocation: expert {expert} has {view.tokens[expert] if expert < len(view.tokens) else 0} tokens, "
+            f"the plan assigns {given[expert]:.0f}"
+        )
     if len(plan.die) and (plan.die.min() < 0 or plan.die.max() >= len(view.hops)):
         raise ArchsimError(f"allocation: the plan names die {plan.die.max()}; the system has {len(view.hops)}")
     if (plan.expert[1:] < plan.expert[:-1]).any() or (plan.tokens <= 0).any():

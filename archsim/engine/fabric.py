@@ -1,4 +1,4 @@
-"""From a system to its fabric: the graph of dies and links, and what a link of each class reaches."""
+"""From a system to its fabric: the graph of dies and links, and the rate and latency of each link class."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from microarch.fabric.topology import Edge, build_topology
 def build_fabric(system, numbering: str) -> Fabric:
     """Dies, links and routes of a system, with bandwidths and latencies.
 
-    Systems that differ in these only share a graph.
+    Systems that differ only in these share a graph.
 
-    ``numbering``: of the dies of a mesh, see the assumption. Raises ArchsimError for a user's function that gives no
+    ``numbering``: of the dies of a mesh, see the assumption. Raises ArchsimError for a user's function that returns no
     fabric.
     """
     if system.fabric is not None:
@@ -32,7 +32,7 @@ def build_fabric(system, numbering: str) -> Fabric:
 
 
 def plain_link_bytes_per_ns(system) -> float:
-    """Effective rate of a link to which the topology gives no bandwidth of its own."""
+    """Effective rate of a link without a bandwidth of its own in the topology."""
     return system.d2d.bandwidth_bytes_per_s / NS_PER_S * system.d2d.efficiency
 
 
@@ -56,7 +56,7 @@ def _level_classes(system) -> list[LinkClass]:
 
 
 def _link(system, name: str, own) -> LinkClass:
-    """The system's ``d2d``, or what links of a class have of their own."""
+    """The link class: its own properties where given, else those of the system's ``d2d``."""
     bandwidth, latency_ns = own.bandwidth_bytes_per_s, own.hop_latency_ns
     return LinkClass(
         name,

@@ -1,20 +1,20 @@
-"""How long the GEMM of a weight slice keeps the array of a die: the strategies of the assumption ``gemm``.
+"""How long the GEMM of a weight slice occupies the array of a die: the strategies of the assumption ``gemm``.
 
-A measured GEMM reads its weights from HBM, and the engine streams weights itself. So that nothing is counted twice, a
-measured time T is taken apart by what the engine does when the slice comes from the die's own HBM and nobody else asks
+A measured GEMM reads its weights from HBM, but the engine streams weights itself. To count nothing twice, a measured
+time T is split by what the engine does when the slice comes from the die's own HBM without contention
 (docs/engine.md):
 
 ======== ====================================================================================================
 lead     LLC miss, HBM latency, first segment: before the array may start
 stream   the rest of the slice at the HBM's rate, while the array works
-multiply FLOP over the rate of the fitted law (never above the die's peak), hidden by the stream or hiding it
-drain    what is left of T behind the stream, where the stream takes longer than to multiply: launch, filling and
-         emptying of pipelines. Where it takes less, as much as if multiplying took no longer than the stream
+multiply FLOP over the rate of the fitted law (never above the die's peak), overlapped with the stream
+drain    what is left of T after the stream, if the stream takes longer than the multiplication: launch, filling
+         and emptying of pipelines. Otherwise as much as if the multiplication took no longer than the stream
 ======== ====================================================================================================
 
-The array takes T less lead, and less what the stream takes longer than to multiply, for a slice that is there. With one
-that is not, it ends ``drain`` after the last byte at the earliest. Alone, a slice takes T; behind others, that for which
-the array waited in the measurement is gone.
+A slice that is there occupies the array for T less lead, and less the time by which the stream exceeds the
+multiplication. For one that is not, the GEMM ends ``drain`` after the last byte at the earliest. A single slice takes
+T; for one behind others, the time for which the array waited in the measurement drops out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from calibration.laws.laws import Laws
 
 
 class GemmTimes(NamedTuple):
-    """Of the entries of a step, float64[entry] each, ns for one slice; see ``archsim.engine.state.ENTRY``.
+    """GEMM times of a step's entries, float64[entry] each, ns per slice; see ``archsim.engine.state.ENTRY``.
 
     ``low_ns`` and ``high_ns``: how much less and more the GEMM would take at its 5 % and 95 % residual.
     """
@@ -45,7 +45,7 @@ class GemmTimes(NamedTuple):
 
 
 class _Die(NamedTuple):
-    """What of a die the fitted times depend on."""
+    """Properties of a die that the fitted times depend on."""
 
     dtype: str
     library: str | None
@@ -53,7 +53,7 @@ class _Die(NamedTuple):
 
 
 class ShareOfPeak:
-    """``gemm: tables`` and ``roofline``: a share of peak by the number of tokens."""
+    """``gemm: tables`` and ``roofline``: a share of peak that depends on the number of tokens."""
 
     calibrated_ns = extrapolated_ns = 0.0
 
@@ -81,9 +81,9 @@ def _at_share(tokens, routed, bounds, share, peak_flop_per_ns, flop_per_token, c
 
 
 class Calibrated:
-    """``gemm: calibrated``: times that were fitted to measurements, scaled to the peak and the HBM of the die.
+    """``gemm: calibrated``: times fitted to measurements, scaled to the peak and the HBM of the die.
 
-    ``calibrated_ns``: GEMM time that was asked for; ``extrapolated_ns``: of it, outside the measured sizes.
+    ``calibrated_ns``: total GEMM time; ``extrapolated_ns``: how much of it is at sizes that were not measured.
     Raises LawMissing (a SpecError) where the calibration has no table for the die's dtype.
     """
 
@@ -99,7 +99,7 @@ class Calibrated:
         self._least_ns_per_token = np.array([2.0 * model.hidden * ffn / peak for ffn in widths])
 
     def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray) -> GemmTimes:
-        """As ``ShareOfPeak.of``."""
+        """See ``ShareOfPeak.of``."""
         fitted_ns, low, high = np.empty(len(tokens)), np.empty(len(tokens)), np.empty(len(tokens))
         multiply_ns, balanced_ns = np.empty(len(tokens)), np.empty(len(tokens))
         lead_ns, stream_ns = self._read_ns(read_bytes)
@@ -118,7 +118,9 @@ class Calibrated:
         return GemmTimes(compute_ns, drain_ns, fitted_ns * low, fitted_ns * high)
 
     def _read_ns(self, read_bytes):
-        """What the engine takes for a slice from the die's own HBM, by itself: (until compute may start, the rest)."""
+        """Engine time of a slice from the die's own HBM without contention, float64: (until compute may start, the
+        rest).
+        """
         machine = self._machine
         if machine.first_bytes == machine.slice_bytes:
             first_bytes = read_bytes
@@ -131,7 +133,7 @@ class Calibrated:
 
 
 def _share_if_streamed(expert: ExpertGemm, tokens: np.ndarray, stream_ns: np.ndarray) -> np.ndarray:
-    """What is left of a time, as a share, if to multiply took no longer than the stream, float64[entry]."""
+    """Share of a time that is left if the multiplication takes no longer than the stream, float64[entry]."""
     share, multiply_ns = np.ones(len(tokens)), tokens * expert.ns_per_token
     rows = np.flatnonzero((multiply_ns > stream_ns) & (stream_ns > 0.0))
     if len(rows):
@@ -143,12 +145,14 @@ def _share_if_streamed(expert: ExpertGemm, tokens: np.ndarray, stream_ns: np.nda
 
 @lru_cache(maxsize=64)
 def _expert(name: str | None, digest: str, hidden: int, ffn: int, die: _Die) -> ExpertGemm:
-    """Kriging for a shape that was not measured takes some tenths of a second; ``digest``: of the calibration's file."""
+    """The fitted GEMM, cached: kriging for a shape without measurements takes tenths of a second. ``digest``: of the
+    calibration's file.
+    """
     return Laws(calibration_named(name)).expert_gemm(hidden, ffn, dtype=die.dtype, rates=die.rates, library=die.library)
 
 
 def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Calibrated:
-    """The strategy of a run."""
+    """The GEMM strategy of a run."""
     if assumptions.gemm == "calibrated":
         return Calibrated(system, model, machine)
     return ShareOfPeak(system, model, assumptions)

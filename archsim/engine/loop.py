@@ -1,7 +1,7 @@
 """A run: an engine driven through the demands of a batch, one step after the other, with a barrier after each.
 
-The loop keeps what outlives a step and is no hardware: the predictor's heatmap, and the history from which a rebalancing rule makes a new
-placement between two iterations.
+The loop keeps the state that outlives a step and is not hardware: the predictor's heatmap, and the history from which
+a rebalancing rule computes a new placement between two iterations.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from microarch.fabric.fabric import Fabric
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did.
+    """The outcome of a run.
 
-    ``step_ns``: float64[step, layer], decisions included; ``load``: int64[step, layer, die] tokens given to each die;
-    ``decision``: time of decisions by state; ``heatmap_dropped``: token transitions that the heatmap did not take in;
-    ``decode_residual_ns``: how much less and more the GEMMs on the critical path of decode would take at the 5 % and 95 %
-    residuals of their calibration; ``gemm_extrapolated``: share of GEMM time at sizes outside it. None without one.
-    ``migrations``: what rebalancing moved.
+    ``step_ns``: float64[step, layer], decisions included; ``load``: int64[step, layer, die] tokens assigned to each
+    die; ``decision``: time of decisions by state; ``heatmap_dropped``: token transitions that the heatmap dropped;
+    ``decode_residual_ns``: how much less and more the GEMMs on the critical path of decode would take at the 5 % and
+    95 % residuals of their calibration; ``gemm_extrapolated``: share of GEMM time at sizes outside it. None without
+    one. ``migrations``: what rebalancing moved.
     """
 
     machine: Machine
@@ -63,7 +63,7 @@ class Migration(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """A step that has run: where in the run, what it was asked for, and its times."""
+    """A step that has run: its position in the run, its demand and its times."""
 
     layer: int
     demand: StepDemand
@@ -76,7 +76,7 @@ class StepResult(NamedTuple):
 
 
 class Heatmap(Protocol):
-    """What predicts, beside the demand: told of every iteration and step, asked before each."""
+    """Source of predictions beside the demand: queried before each step, updated after it."""
 
     dropped: int
 
@@ -84,14 +84,14 @@ class Heatmap(Protocol):
         """An iteration begins."""
 
     def predicted(self, layer: int, demand: StepDemand) -> Predicted | None:
-        """What is expected of a step."""
+        """The prediction for a step."""
 
     def update(self, layer: int, step_ns: float) -> None:
-        """A step has taken so long, decisions apart."""
+        """A step has taken ``step_ns``, decisions excluded."""
 
 
 class NoHeatmap:
-    """The policy predicts nothing, whatever a demand says that is shared with one that does."""
+    """The policy predicts nothing, even if the demand, shared with another policy, has predictions."""
 
     dropped = 0
 
@@ -106,14 +106,14 @@ class NoHeatmap:
 
 
 class FoundBefore(NoHeatmap):
-    """``heatmap_update: free``: what the demand says; it was found when the demand was built."""
+    """``heatmap_update: free``: the predictions of the demand, computed when it was built."""
 
     def predicted(self, layer, demand):
         return demand.predicted
 
 
 class LimitedHeatmap:
-    """``heatmap_update: limited``: the heatmap behind its port, which has the time of a step for the step's pairs."""
+    """``heatmap_update: limited``: the heatmap behind its port, which can update only for as long as the step takes."""
 
     def __init__(self, engine: EventEngine, predictor: Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm
@@ -162,7 +162,7 @@ class Balancer:
             self._steps[-1].append(result)
 
     def next_step(self, step: int, now_ns: float) -> float:
-        """Iteration ``step`` is about to begin; returns when it may."""
+        """Iteration ``step`` is about to begin; returns the time from which it may."""
         if self._rebalancing is None or len(self._steps) < self._rebalancing.every_steps:
             return now_ns
         engine, old = self._engine, self._engine.placement
@@ -189,19 +189,23 @@ class Balancer:
 
 
 def load_of(plan: Plan, dies: int) -> np.ndarray:
-    """Tokens given to each die, int64[die]."""
+    """Tokens assigned to each die, int64[die]."""
     return np.bincount(plan.die, plan.tokens, dies).astype(np.int64)
 
 
 class Replay:
-    """A run of an engine through ``demands``: (MoE layer, ``StepDemand``) in the order of time, steps without tokens left out.
+    """A run of an engine through ``demands``: (MoE layer, ``StepDemand``) in the order of time, steps without tokens
+    left out.
 
-    ``routing``: the batch's ``StepTokens`` in order of iteration; needed where a policy predicts and the heatmap's updates are limited
-    (ValueError if it is missing).
+    ``routing``: the batch's ``StepTokens`` in order of iteration; required if a policy predicts and heatmap updates
+    are limited (ValueError if missing).
     """
 
     def __init__(
-        self, engine: EventEngine, demands: Iterable[tuple[int, StepDemand]], routing: Iterable[StepTokens] | None = None
+        self,
+        engine: EventEngine,
+        demands: Iterable[tuple[int, StepDemand]],
+        routing: Iterable[StepTokens] | None = None,
     ):
         self.engine, self.demands = engine, demands
         self._heatmap = build_heatmap(engine, routing)
@@ -236,7 +240,10 @@ class Replay:
                 prefill_ns, prefill_exposed_ns = end_ns, exposed_ns
                 prefill_residual_ns = tally.residual_ns.copy()
         steps = max((step for step, *_ in took), default=-1) + 1
-        step_ns, load = np.zeros((steps, engine.layers)), np.zeros((steps, engine.layers, engine.machine.dies), np.int64)
+        step_ns, load = (
+            np.zeros((steps, engine.layers)),
+            np.zeros((steps, engine.layers, engine.machine.dies), np.int64),
+        )
         for (step, layer, ns), tokens in zip(took, loads, strict=True):
             step_ns[step, layer], load[step, layer] = ns, tokens
         gemm, residual_ns = engine.execution.gemm_time(), tally.residual_ns - prefill_residual_ns

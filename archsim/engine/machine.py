@@ -21,7 +21,7 @@ NO_WINDOW = 2**31 - 1
 
 
 def effective_utilisation(system, model, assumptions) -> Utilisation:
-    """Shares of peak: of the published tables (``gemm: tables``), or the system's constant ones (``roofline``)."""
+    """Shares of peak: from the published tables (``gemm: tables``), or the system's constants (``roofline``)."""
     if assumptions.gemm == "tables":
         return published_utilisation(model.name)
     return Utilisation(system.hbm.efficiency, (), (system.compute.efficiency,))
@@ -47,7 +47,9 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         group_ptr=group_ptr,
         group_resources=group_resources,
         link_resources=fabric.links if shared else fabric.edges,
-        hbm_bytes_per_ns=system.hbm.bandwidth_bytes_per_s / NS_PER_S * effective_utilisation(system, model, assumptions).hbm,
+        hbm_bytes_per_ns=system.hbm.bandwidth_bytes_per_s
+        / NS_PER_S
+        * effective_utilisation(system, model, assumptions).hbm,
         link_bytes_per_ns=plain_link,
         hbm_latency_ns=system.hbm.latency_ns,
         hop_ns=system.d2d.hop_latency_ns,
@@ -67,7 +69,7 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
 
 
 def with_links_of_slices(system, model):
-    """The system whose links are those of slices of the model's size, where they come from measured copies."""
+    """The system with its calibrated links, if it has any, evaluated at the size of the model's slices."""
     d2d = system.d2d.of_slices(slice_bytes(system, model))
     return system if d2d is system.d2d else system.model_copy(update={"d2d": d2d})
 
@@ -81,7 +83,7 @@ def llc_geometry(scenario: Scenario) -> tuple[int, int]:
 
 
 def policy_costs(system, model) -> Costs:
-    """What allocation assumes of the machine: the system's own efficiencies, whatever the engine's GEMM model."""
+    """What allocation assumes about the machine: the system's own efficiencies, whatever the engine's GEMM model."""
     system = with_links_of_slices(system, model)
     return Costs(
         slice_bytes=slice_bytes(system, model),
@@ -96,9 +98,10 @@ def policy_costs(system, model) -> Costs:
 
 @dataclass(frozen=True)
 class Fit:
-    """How the weights of a model lie in the HBM of a system.
+    """How the weights of a model fit in the HBM of a system.
 
-    ``demand_bytes``: int64[die] experts placed there, and shared experts if they run; ``bound_bytes``: what a die may hold.
+    ``demand_bytes``: int64[die] experts placed there, and shared experts if they run; ``bound_bytes``: capacity of a
+    die.
     """
 
     demand_bytes: np.ndarray
@@ -110,7 +113,7 @@ class Fit:
 
     @property
     def room_bytes(self) -> np.ndarray:
-        """What is left for copies, int64[die]."""
+        """Bytes left for cached copies, int64[die]."""
         return self.bound_bytes - self.demand_bytes
 
 
@@ -134,25 +137,32 @@ def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:
     demand = int(fit.demand_bytes[die])
     capacity = demand / (1 - system.hbm.reserved_fraction)
     dies = int(np.ceil(fit.demand_bytes.sum() / fit.bound_bytes))
-    levers = [f"hbm.capacity of at least {_written(capacity)} a die", f"about {dies} dies or more instead of {system.dies}"]
+    levers = [
+        f"hbm.capacity of at least {_written(capacity)} per die",
+        f"about {dies} dies or more instead of {system.dies}",
+    ]
     if system.compute.dtype_bytes > 1 and (demand + 1) // 2 <= fit.bound_bytes:
         levers.append("compute.dtype: fp8, which halves the weights")
     levers.append("capacity: unbounded, to ignore the limit")
     raise CapacityError(
-        f"{model.name} does not fit on {system.name}: die {die} needs {_written(demand)} of HBM for the homes of its experts, "
-        f"has {_written(fit.bound_bytes)} ({_written(system.hbm.capacity_bytes)} less {system.hbm.reserved_fraction:.0%} "
+        f"{model.name} does not fit on {system.name}: die {die} needs {_written(demand)} of HBM for the homes of its "
+        f"experts, "
+        f"has {_written(fit.bound_bytes)} ({_written(system.hbm.capacity_bytes)} less "
+        f"{system.hbm.reserved_fraction:.0%} "
         f"reserve), {_written(demand - fit.bound_bytes)} too little; it would fit with {', or '.join(levers)}"
     )
 
 
 def _written(n_bytes: float) -> str:
-    """Bytes with a unit that leaves digits to read: ``91.2 GB``, ``3.4 MB``."""
-    unit, size = next(((unit, size) for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if n_bytes >= size), ("B", 1))
+    """Bytes with a readable unit: ``91.2 GB``, ``3.4 MB``."""
+    unit, size = next(
+        ((unit, size) for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if n_bytes >= size), ("B", 1)
+    )
     return f"{n_bytes / size:.1f} {unit}"
 
 
 def build_memory(scenario: Scenario, layers: int, fit: Fit) -> Memory:
-    """Empty LLCs, no copies, and the room there is for copies beside the homes."""
+    """Empty LLCs, no cached copies, and the room for copies beside the homes."""
     system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
     sets, ways = llc_geometry(scenario)
     if assumptions.capacity == "unbounded":

@@ -1,9 +1,9 @@
-"""Users' own blocks on a die's way of weight slices (``blocks`` of a system).
+"""Users' own blocks on the path of a die's weight slices (``blocks`` of a system).
 
-A block serves one slice after the other, all of its bytes, in front of the compute array and not pipelined with it: the array holds a slice
-for the time of the blocks and of its GEMM, and the GEMM cannot end sooner than the blocks' time after the last byte has come. So a block is
-charged in full where the array is what a step waits for, and hidden where the array waits for slices anyway. Time of blocks counts as the
-array's. Policies do not know of it.
+A block serves one whole slice after the other in front of the compute array, not pipelined with it: the array holds a
+slice for the time of the blocks plus its GEMM, and the GEMM cannot end sooner than the blocks' time after the last
+byte arrives. So a block costs its full time if the step waits for the array, and nothing if the array waits for
+slices anyway. Block time counts as time of the array. Policies do not see it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class OwnBlocks:
         return len(self._blocks)
 
     def service_ns(self, n_bytes: np.ndarray) -> np.ndarray | float:
-        """How long all blocks together hold a slice of so many bytes (int64[entry]), float64[entry]; 0.0 if there are none.
+        """Time for which all blocks together hold a slice of ``n_bytes`` (int64[entry]), float64[entry]; 0.0 without
+        blocks.
 
-        Raises ArchsimError for what is no time.
+        Raises ArchsimError if a block returns anything but finite times >= 0.
         """
         total_ns: np.ndarray | float = 0.0
         for spec, function in self._blocks:
@@ -47,5 +48,7 @@ class OwnBlocks:
 def _checked(name: str, given: object, shape: tuple[int, ...]) -> np.ndarray:
     ns = np.asarray(given)
     if ns.shape not in (shape, ()) or ns.dtype.kind not in "iuf" or not np.isfinite(ns).all() or (ns < 0).any():
-        raise ArchsimError(f"{name}: expected ns for {shape[0]} entries, finite and not negative, not {ns.dtype} of shape {ns.shape}")
+        raise ArchsimError(
+            f"{name}: expected ns for {shape[0]} entries, finite and not negative, got {ns.dtype} of shape {ns.shape}"
+        )
     return np.broadcast_to(ns, shape).astype(np.float64)

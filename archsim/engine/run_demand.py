@@ -1,7 +1,8 @@
-"""The demand of a run: what a batch asks for, and what its machine and its policy make of it, as a stream of step demands.
+"""The demand of a run, as a stream of step demands: a batch's tokens, with origins and predictions added.
 
-Tokens live on dies (``origins``) only once there is a machine, and experts are predicted (``predicted_rows``) only under a policy that
-predicts: neither is part of the workload (`archsim.workload.demand`), whose pass over the routing they watch.
+Tokens live on dies (``origins``) only once there is a machine, and experts are predicted (``predicted_rows``) only
+under a policy that predicts: neither is part of the workload (`archsim.workload.demand`), whose pass over the routing
+they watch.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from archsim.workload.trace import StepTokens, TokenSource
 class RunDemand(Demand):
     """A batch's demand on a machine, under a policy. Iterating gives (MoE layer, `StepDemand`) in the order of time.
 
-    origins: uint16 or int32[step, layer, die, expert], tokens by the die their request lives on (position·dies//batch); or None.
-    predicted_rows: uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap`; or None.
+    origins: uint16 or int32[step, layer, die, expert], tokens by the die their request lives on
+    (position·dies//batch); or None. predicted_rows: uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap`; or
+    None.
     """
 
     origins: np.ndarray | None = None
@@ -36,7 +38,7 @@ class RunDemand(Demand):
             yield layer, self.at(step, layer)
 
     def at(self, step: int, layer: int) -> StepDemand:
-        """What a step asks for."""
+        """The demand of a step."""
         tokens = self.tokens[step, layer]
         prefill = step == 0 and self.has_prefill
         return StepDemand(
@@ -56,17 +58,23 @@ def build_run_demand(
     predictor: Predictor | None = None,
     threads: int | None = None,
 ) -> RunDemand:
-    """The demand of a batch, see `build_demand`; with `origins` for so many dies, and with the rows of a predictor."""
+    """The demand of a batch, see `build_demand`; with `origins` on ``dies`` dies and the rows of a predictor."""
     origins = Origins(source, batch, origin_dies) if origin_dies else None
     heatmap = FreeHeatmap(source, batch, predictor) if predictor else None
     watchers = [watcher for watcher in (origins, heatmap) if watcher]
     demand = build_demand(source, batch, decode_steps, seed, watchers=watchers, threads=threads)
     known = {field.name: getattr(demand, field.name) for field in fields(demand)}
-    return RunDemand(**known, origins=origins.take_counts() if origins else None, predicted_rows=heatmap.take_rows() if heatmap else None)
+    return RunDemand(
+        **known,
+        origins=origins.take_counts() if origins else None,
+        predicted_rows=heatmap.take_rows() if heatmap else None,
+    )
 
 
 class Origins:
-    """Counts tokens by the die on which they live; a `Watcher` of the demand. Requests live on dies in contiguous blocks of equal size."""
+    """Counts tokens by the die on which they live; a `Watcher` of the demand. Requests live on dies in contiguous
+    blocks of equal size.
+    """
 
     def __init__(self, source: TokenSource, batch: int, dies: int):
         self._die = (np.arange(batch, dtype=np.int64) * dies // batch).astype(np.int32)
@@ -75,7 +83,7 @@ class Origins:
         self._steps: list[np.ndarray] = []
 
     def take_counts(self) -> np.ndarray:
-        """The counts of all steps so far, which are forgotten: uint16 or int32[step, layer, die, expert]."""
+        """Return the counts of all steps so far and clear them: uint16 or int32[step, layer, die, expert]."""
         return stacked(self._steps, self._shape, np.uint16)
 
     def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:

@@ -1,12 +1,13 @@
-"""What the event kernels work on: one machine, the work of one step, memory, and what is counted over a run.
+"""State of the event kernels: one machine, the work of one step, memory, and the tallies of a run.
 
 Everything is an array with a declared layout, or a named tuple of such arrays and numbers, so that compiled kernels
-take it as it is. Rows are records, because a kernel touches most fields of a row at once and an argument a table is
-cheaper to compile than one a field. Integers are int64 throughout: a mixture would compile functions several times.
+accept it directly. Rows are records, because a kernel touches most fields of a row at once and one argument per table
+is cheaper to compile than one per field. Integers are int64 throughout: mixed types would compile functions several
+times.
 
 A *chain* is one weight slice of one plan entry: ``chain = entry * 3 + slice``. A *move* is a bundle of hidden vectors
 from one die to another. Resources are numbered ``LLC port 0..D``, ``HBM D..2D``, ``compute array 2D..3D``, then the
-links (``contention: shared``: one each way; ``reserved``: one an edge of the fabric).
+links (``contention: shared``: one each way; ``reserved``: one per edge of the fabric).
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from microarch.blocks.local_cp import Event, State
 from microarch.blocks.state_machine import codes
 
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
-REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # kinds of messages on the fabric
-DISPATCH, COMBINE = np.int64(0), np.int64(1)  # kinds of moves
+REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # types of messages on the fabric
+DISPATCH, COMBINE = np.int64(0), np.int64(1)  # types of moves
 FETCH, EXECUTE, _ = codes(State)
 TOKENS, LAST_DONE = codes(Event)
 
 ENTRY = np.dtype(
     [
-        ("compute_ns", "f8"),  # that the array holds a slice whose weights are there: the system's own blocks, then the GEMM
-        ("drain_ns", "f8"),  # that the GEMM goes on at least after the last byte of the slice has come
-        ("low_ns", "f8"),  # less than that the GEMM takes at the 5 % residual of its calibration
-        ("high_ns", "f8"),  # more, at the 95 % residual
+        ("compute_ns", "f8"),  # time the array holds a slice that has arrived: the system's own blocks, then the GEMM
+        ("drain_ns", "f8"),  # least time from the arrival of the slice's last byte to the end of the GEMM
+        ("low_ns", "f8"),  # how much shorter the GEMM is at the 5 % residual of its calibration
+        ("high_ns", "f8"),  # how much longer, at the 95 % residual
         ("read_bytes", "i8"),  # of a local HBM read of one slice
         ("expert", "i8"),
-        ("die", "i8"),  # that executes
-        ("home", "i8"),  # whose HBM it reads the expert from: the nearest holder by placement
+        ("die", "i8"),  # executing die
+        ("home", "i8"),  # die whose HBM it reads the expert from: the nearest holder by placement
         ("tokens", "i8"),
         ("key", "i8"),  # of the first slice
         ("routed", "i8"),  # 0 for a shared expert, which needs no dispatched tokens
-        ("look_here", "i8"),  # whether the executing die looks in its own LLC and HBM first
+        ("look_here", "i8"),  # whether the executing die searches its own LLC and HBM first
     ],
     align=True,
 )
@@ -50,7 +51,7 @@ LOCAL_CP = np.dtype(
     [
         ("state", "i8"),  # microarch.blocks.local_cp.State
         ("next_chain", "i8"),  # next of the step's ``chains`` to start on the die
-        ("end_chain", "i8"),  # where the next die's begin
+        ("end_chain", "i8"),  # start of the next die's chains
         ("moves_left", "i8"),  # dispatch bundles that have not arrived
         ("routed_left", "i8"),  # routed chains that have not ended
         ("held", "i8"),  # first chain that waits for dispatched tokens, -1 if none
@@ -81,7 +82,7 @@ DIE = np.dtype(
 
 
 class Machine(NamedTuple):
-    """Constants of a run. Bandwidths are effective ones (nominal times efficiency), in bytes per ns."""
+    """Constants of a run. Bandwidths are effective (nominal times efficiency), in bytes per ns."""
 
     dies: int
     hops: np.ndarray  # int64[die, die]
@@ -89,18 +90,18 @@ class Machine(NamedTuple):
     group_resources: np.ndarray  # int64[...]
     link_resources: int  # how many resources are links
     hbm_bytes_per_ns: float
-    link_bytes_per_ns: float  # of a link without a bandwidth of its own
+    link_bytes_per_ns: float  # of links that specify none
     hbm_latency_ns: float
-    hop_ns: float  # of a link without a latency of its own
+    hop_ns: float  # of links that specify none
     link_rates: np.ndarray  # float64[link]: bytes per ns
     route_bytes_per_ns: np.ndarray  # float64[die, die]: of the narrowest link of a route
-    route_ns: np.ndarray  # float64[die, die]: latency of the links of a route together
+    route_ns: np.ndarray  # float64[die, die]: total latency of the links of a route
     request_bytes: int
     llc_hit_ns: float
     llc_miss_ns: float
     llc_write_ns: float
     slice_bytes: int
-    first_bytes: int  # compute may start when so much of a slice is there (llc: segments); the slice if not
+    first_bytes: int  # compute may start once this much of a slice has arrived (llc: segments); else the whole slice
     window: int  # slices in flight on a die
     whole_ns: bool  # transfers are rounded up to whole nanoseconds (published simulator)
 
@@ -114,17 +115,18 @@ class Work(NamedTuple):
 
     entries: np.ndarray  # ENTRY[entry]
     cp_en: np.ndarray  # uint8[die, expert] the PDUs' bits
-    cp_ready_ns: float  # when the bits are there
+    cp_ready_ns: float  # when the bits are ready
     moves: np.ndarray  # MOVE[2, move] dispatch, combine; each sorted by source
-    move_ptr: np.ndarray  # int64[2, die + 1] where the moves of a source begin
+    move_ptr: np.ndarray  # int64[2, die + 1] start of the moves of a source
     chains: np.ndarray  # int64[chain] in issue order, by die
     local: np.ndarray  # LOCAL_CP[die]
     held: np.ndarray  # HELD[chain]
-    notes: np.ndarray  # NOTE[n]: transitions of the Local CPs; ``next`` of the last row counts them; no rows where nothing is kept
+    # NOTE[n]: transitions of the Local CPs; ``next`` of the last row counts them; no rows without a transition log
+    notes: np.ndarray
 
 
 class Memory(NamedTuple):
-    """What stays from step to step."""
+    """State that persists from step to step."""
 
     llc_tags: np.ndarray  # int64[die, set, way]
     copies: Copies
@@ -134,12 +136,12 @@ class Memory(NamedTuple):
 class Tally(NamedTuple):
     """Counted over a run."""
 
-    hops: np.ndarray  # int64[3, 2]: requests, data, hidden vectors × (messages, bytes), each times Manhattan distance
+    hops: np.ndarray  # int64[3, 2]: requests, data, hidden vectors × (messages, bytes), each times hops
     dies: np.ndarray  # DIE[die]
     resources: np.ndarray  # RESOURCE[resource]
     llc_hits: np.ndarray  # int64[2] local, remote
     moved_bytes: np.ndarray  # int64[1] hidden vectors sent from die to die
-    bound_ns: np.ndarray  # float64[state] time on the critical path of steps, by what was being done
+    bound_ns: np.ndarray  # float64[state] time on the critical path of steps, by activity
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
 
@@ -159,7 +161,7 @@ def awaits_tokens(work, die):
 
 @inner
 def _tell(work, die, event, now):
-    """The Local CP answers an event as its table says; it is noted where there are rows for it."""
+    """Apply an event to the Local CP's transition table; record it if there are rows for it."""
     local, last = work.local[die], len(work.notes) - 1
     before = local.state
     local.state = LOCAL_NEXT[before, event]
@@ -193,7 +195,7 @@ def count_computed(work, die, now):
 
 @inner
 def hold(work, die, chain):
-    """The chain waits for dispatched tokens, behind those of its die that wait already."""
+    """Queue the chain for dispatched tokens, behind the waiting chains of its die."""
     local = work.local[die]
     work.held[chain].next = -1
     if local.held < 0:
@@ -204,7 +206,7 @@ def hold(work, die, chain):
 
 
 def new_tally(machine: Machine, states: int) -> Tally:
-    """All zero."""
+    """An empty tally."""
     return Tally(
         hops=np.zeros((3, 2), np.int64),
         dies=np.zeros(machine.dies, DIE),
@@ -218,6 +220,32 @@ def new_tally(machine: Machine, states: int) -> Tally:
 
 
 __all__ = [
-    "COMBINE", "DATA_MESSAGES", "DISPATCH", "EXECUTE", "FETCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP", "MOVE", "Machine", "Memory", "NOTE", "NO_NOTES", "REQUESTS",
-    "SLICES", "Tally", "UNITS", "Work", "awaits_tokens", "count_arrived", "count_computed", "hold", "inner", "kernel", "move_of", "new_tally", "outer",
+    "COMBINE",
+    "DATA_MESSAGES",
+    "DISPATCH",
+    "EXECUTE",
+    "FETCH",
+    "ENTRY",
+    "HELD",
+    "HIDDEN",
+    "LOCAL_CP",
+    "MOVE",
+    "Machine",
+    "Memory",
+    "NOTE",
+    "NO_NOTES",
+    "REQUESTS",
+    "SLICES",
+    "Tally",
+    "UNITS",
+    "Work",
+    "awaits_tokens",
+    "count_arrived",
+    "count_computed",
+    "hold",
+    "inner",
+    "kernel",
+    "move_of",
+    "new_tally",
+    "outer",
 ]

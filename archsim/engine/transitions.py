@@ -5,16 +5,16 @@ column         dtype[transition]       meaning
 =============  ======================  ==========================================================================
 ``step``       int64                   iteration
 ``layer``      int64                   MoE layer of the demand
-``time_ns``    float64                 since the begin of the run, decisions included
+``time_ns``    float64                 since the start of the run, decisions included
 ``block``      int64                   ``Block``
 ``die``        int64                   where the command processor sits
-``state``      int64                   that was left (``microarch.blocks.global_cp.State`` or ``microarch.blocks.local_cp.State``)
-``event``      int64                   that the block's table answered
-``next``       int64                   state that follows
+``state``      int64                   state before (``State`` of ``microarch.blocks.global_cp`` or ``local_cp``)
+``event``      int64                   event that the block processed
+``next``       int64                   state after
 =============  ======================  ==========================================================================
 
-The Global CP's table is walked by the times of its states; Local CPs note their transitions while the kernel of a step
-runs, in rows that ``Work`` carries. Without a log there are no such rows, and nothing is walked.
+The Global CP's table is walked with the durations of its states; Local CPs record their transitions while the kernel
+of a step runs, in rows that ``Work`` carries. Without a log there are no such rows, and nothing is walked.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ IDLE, *_ = codes(State)
 
 @inner
 def _follow(following, ends_with, lasts_ns, state, now, notes, count):
-    """Note the transitions from ``state``, begun at ``now``, to the final state; returns how many notes there are."""
+    """Record the transitions from ``state``, begun at ``now``, to the final state; returns the number of notes."""
     while ends_with[state] >= 0:
         now += lasts_ns[state]
         note = notes[count]
@@ -67,9 +67,9 @@ def _follow(following, ends_with, lasts_ns, state, now, notes, count):
 
 @kernel
 def walk(following, spawned, ends_with, lasts_ns, start, begin_ns, notes):
-    """Walk a table from ``start``, with ``lasts_ns: float64[state]``; returns how many ``notes: NOTE[n]`` it takes.
+    """Walk a table from ``start``, with ``lasts_ns: float64[state]``; returns the number of ``notes: NOTE[n]`` written.
 
-    What is spawned is followed after what spawned it, from the time at which it was.
+    Spawned states are followed after the state that spawned them, from the time at which they were spawned.
     """
     count = _follow(following, ends_with, lasts_ns, start, begin_ns, notes, np.int64(0))
     noted = np.int64(0)
@@ -94,7 +94,9 @@ class NoLog:
 
 
 class TransitionLog(NoLog):
-    """Keeps every transition of a run's command processors. ``dies``: Local CPs; ``global_die``: where the Global CP sits."""
+    """Keeps every transition of a run's command processors. ``dies``: Local CPs; ``global_die``: where the Global CP
+    sits.
+    """
 
     def __init__(self, dies: int, global_die: int):
         self.notes = np.zeros(len(LOCAL_TABLE.steps) * dies + 1, NOTE)
@@ -104,11 +106,11 @@ class TransitionLog(NoLog):
         self._steps: list[tuple[int, int, np.ndarray, np.ndarray]] = []
 
     def begin(self) -> None:
-        """A step begins: nothing is noted yet (the last row's ``next`` counts)."""
+        """A step begins: nothing is recorded yet (the last row's ``next`` is the count)."""
         self.notes[-1]["next"] = 0
 
     def add(self, step, layer, decision, before_ns, step_ns):
-        """A step has ended that took ``step_ns``, behind one of ``before_ns``; Local CPs have noted theirs from its begin."""
+        """A step of ``step_ns`` has ended, after one of ``before_ns``; notes of Local CPs count from its start."""
         lasts_ns = decision.lasts_ns(before_ns, step_ns)
         made = walk(GLOBAL_NEXT, GLOBAL_SPAWN, GLOBAL_ENDS, lasts_ns, IDLE, self._now, self._of_global)
         ours = self._of_global[:made].copy()
@@ -122,7 +124,7 @@ class TransitionLog(NoLog):
         self._steps.append((step, layer, blocks[order], rows[order]))
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The module's table; steps in order, and the transitions of a step by time."""
+        """The module's table: steps in order, the transitions of a step by time."""
         rows = np.concatenate([np.zeros(0, NOTE), *(rows for *_, rows in self._steps)])
         lengths = [len(rows) for *_, rows in self._steps]
         made = {

@@ -57,8 +57,8 @@ class WorkBuilder:
         self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
         cp_en: np.ndarray | None, memory: Memory,
     ) -> Work:
-        """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert]; ``cp_en``: uint8[die, expert]
-        or None.
+        """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
+        ``cp_en``: uint8[die, expert] or None.
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
@@ -120,7 +120,7 @@ class WorkBuilder:
         return moves
 
     def _move_ptr(self, moves):
-        """Where the moves of each source begin, int64[2, die + 1]."""
+        """Start of the moves of each source, int64[2, die + 1]."""
         if not self._dispatched:
             return self._no_move_ptr
         return np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]])

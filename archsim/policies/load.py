@@ -1,4 +1,4 @@
-"""Loads: what every balancer takes in, and the two ratios that say how even a load is."""
+"""Loads: the input of every balancer, and two measures of how even a load is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from numpy.typing import ArrayLike
 
 
 def checked_load(load: ArrayLike, shape: Sequence[str], name: str = "load") -> np.ndarray:
-    """``load`` as float64[shape]; ValueError if it is not finite, negative or of another number of dimensions."""
+    """``load`` as float64[shape]; ValueError if it is not finite, is negative, or has a different number of
+    dimensions.
+    """
     array = np.asarray(load, dtype=np.float64)
     wanted = f"{name}[{', '.join(shape)}]"
     if array.ndim != len(shape):
@@ -25,7 +27,7 @@ def whole(array: np.ndarray) -> np.ndarray:
 
 
 def checked_tokens(tokens: ArrayLike, shape: Sequence[str], name: str = "tokens") -> np.ndarray:
-    """``tokens`` as int64[shape]; ValueError if any is negative or not whole, or the shape is another."""
+    """``tokens`` as int64[shape]; ValueError if any is negative or not whole, or the shape differs."""
     array = whole(checked_load(tokens, shape, name))
     if array.dtype != np.int64:
         raise ValueError(
@@ -49,7 +51,7 @@ def checked_name(value: str, name: str, known: Sequence[str]) -> str:
 
 
 def balancedness(load: ArrayLike) -> float | np.ndarray:
-    """Mean / max over the last axis of ``load[..., gpu]``, in (0, 1]; 1.0 where nothing is to do.
+    """Mean / max over the last axis of ``load[..., gpu]``, in (0, 1]; 1.0 where there is no load.
 
     CRAFT, section 3.1 and Algorithm 1. A number for one load, else float64[...]. ValueError for negative loads.
     """
@@ -58,7 +60,7 @@ def balancedness(load: ArrayLike) -> float | np.ndarray:
 
 
 def imbalance(load: ArrayLike) -> float | np.ndarray:
-    """Max / mean over the last axis of ``load[..., gpu]``, >= 1; 1.0 where nothing is to do (Libra, appendix A)."""
+    """Max / mean over the last axis of ``load[..., gpu]``, >= 1; 1.0 where there is no load (Libra, appendix A)."""
     mean, most = _mean_and_max(load)
     return _ratio(most, mean)
 
@@ -67,7 +69,7 @@ def _mean_and_max(load: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     array = np.atleast_1d(np.asarray(load, dtype=np.float64))
     checked_load(array, ("...",) * (array.ndim - 1) + ("gpu",))
     if array.shape[-1] == 0:
-        raise ValueError(f"load has shape {array.shape}: no GPU at all; expected load[..., gpu] of one GPU or more")
+        raise ValueError(f"load has shape {array.shape}: it has no GPU; expected load[..., gpu] of one GPU or more")
     return array.mean(axis=-1), array.max(axis=-1)
 
 

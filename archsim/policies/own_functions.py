@@ -1,4 +1,4 @@
-"""A user's own functions as parts of a policy: what goes in is theirs to change, what comes out is checked."""
+"""A user's own functions as rules of a policy: arguments are copies that they may change; results are checked."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _COLUMNS = ("expert", "die", "tokens")
 def own_placement(target: str, params: Mapping[str, Any]) -> Callable[[int, int, int], Placement]:
     """The placement ``package.module:function``. Raises ValueError if it cannot be imported.
 
-    It is called with the numbers of experts and of dies; with ``layers=``, too, if it has a parameter of that name that the policy does not set.
-    It returns the homes, int[expert] (the same in every layer), or a `Placement`.
+    It is called with the numbers of experts and of dies; and with ``layers=`` if it has a parameter of that name that
+    the policy does not set. It returns the homes, int[expert] (the same in every layer), or a `Placement`.
     """
     own = import_function(target)
     function = partial(own, **params)
@@ -35,10 +35,12 @@ def own_placement(target: str, params: Mapping[str, Any]) -> Callable[[int, int,
             return _checked_placement(target, given, (layers, experts, dies))
         home = _integers(target, "the homes", given)
         if len(home) != experts:
-            raise ArchsimError(f"{target}: gives {len(home)} homes for {experts} experts")
+            raise ArchsimError(f"{target}: returns {len(home)} homes for {experts} experts")
         outside = np.flatnonzero((home < 0) | (home >= dies))
         if len(outside):
-            raise ArchsimError(f"{target}: the home of expert {outside[0]} is die {home[outside[0]]}; the system has 0 to {dies - 1}")
+            raise ArchsimError(
+                f"{target}: the home of expert {outside[0]} is die {home[outside[0]]}; the system has 0 to {dies - 1}"
+            )
         return Placement.of_homes(home, layers, dies)
 
     return place
@@ -51,7 +53,9 @@ def own_rebalancing(target: str, params: Mapping[str, Any]) -> Callable[[History
     def rebalance(history: History, placement: Placement) -> Placement:
         given = _call(target, function, history, placement)
         if not isinstance(given, Placement):
-            raise ArchsimError(f"{target}: returns {type(given).__name__}; expected archsim.policies.placement.placement.Placement")
+            raise ArchsimError(
+                f"{target}: returns {type(given).__name__}; expected archsim.policies.placement.placement.Placement"
+            )
         return _checked_placement(target, given, placement.holds.shape)
 
     return rebalance
@@ -72,22 +76,28 @@ def own_allocation(target: str, params: Mapping[str, Any]) -> Callable[[StepView
         copies = (each.copy() if isinstance(each, np.ndarray) else each for each in step)
         plan = _call(target, function, StepView(*copies))
         if not isinstance(plan, Plan):
-            raise ArchsimError(f"{target}: returns {type(plan).__name__}; expected archsim.policies.allocation.rules.Plan")
+            raise ArchsimError(
+                f"{target}: returns {type(plan).__name__}; expected archsim.policies.allocation.rules.Plan"
+            )
         columns = {name: _integers(target, f"{name} of the plan", getattr(plan, name)) for name in _COLUMNS}
         if len({len(column) for column in columns.values()}) > 1:
             sizes = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
-            raise ArchsimError(f"{target}: the columns of the plan are not equally long: {sizes}")
+            raise ArchsimError(f"{target}: the columns of the plan differ in length: {sizes}")
         expert = columns["expert"]
         outside = np.flatnonzero((expert < 0) | (expert >= len(step.tokens)))
         if len(outside):
-            raise ArchsimError(f"{target}: the plan names expert {expert[outside[0]]}; the model has 0 to {len(step.tokens) - 1}")
+            raise ArchsimError(
+                f"{target}: the plan names expert {expert[outside[0]]}; the model has 0 to {len(step.tokens) - 1}"
+            )
         return plan._replace(**{name: column.astype(np.int32) for name, column in columns.items()})
 
     return allocate
 
 
 def own_predictor(target: str, params: Mapping[str, Any]) -> Callable[..., None]:
-    """The predictor ``package.module:function``; it gets a copy of the heatmap. Raises ValueError if it cannot be imported."""
+    """The predictor ``package.module:function``; it gets a copy of the heatmap. Raises ValueError if it cannot be
+    imported.
+    """
     function = partial(import_function(target), **params)
 
     def predict(heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
@@ -97,7 +107,7 @@ def own_predictor(target: str, params: Mapping[str, Any]) -> Callable[..., None]
 
 
 def _call(target: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a user's function; where it raises, say what and where."""
+    """Call a user's function; report what it raises, and where."""
     try:
         return function(*arguments)
     except ArchsimError:
@@ -113,5 +123,5 @@ def _integers(target: str, what: str, given: Any) -> np.ndarray:
     values = np.asarray(given)
     if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
         shape = f"{values.dtype} of shape {values.shape}"
-        raise ArchsimError(f"{target}: {what} must be a row of integers, not {shape}")
+        raise ArchsimError(f"{target}: {what} must be a row of integers, got {shape}")
     return values.astype(np.int64)

@@ -34,7 +34,9 @@ PREDICTIONS = {"none": lambda: None, "heatmap": _heatmap}
 
 @dataclass(frozen=True)
 class Policy:
-    """``place(layers, experts, dies)``, ``allocate(step)``, ``predictor(heat, changed, out)`` or None, ``rebalancing`` or None."""
+    """``place(layers, experts, dies)``, ``allocate(step)``, ``predictor(heat, changed, out)`` or None,
+    ``rebalancing`` or None.
+    """
 
     place: Callable[[int, int, int], Placement]
     allocate: Callable[[allocation.StepView], allocation.Plan]
@@ -45,7 +47,7 @@ class Policy:
 def build_policy(spec) -> Policy:
     """The functions of a ``PolicySpec``.
 
-    Raises ValueError if a user's function cannot be imported; those raise ArchsimError themselves when they fail.
+    Raises ValueError if a user's function cannot be imported. A user's function that fails later raises ArchsimError.
     """
     return Policy(
         place=_placement(spec.placement),
@@ -56,7 +58,7 @@ def build_policy(spec) -> Policy:
 
 
 def place_experts(spec, model, dies: int) -> Placement:
-    """Where a ``PolicySpec`` puts the experts of a model's MoE layers on so many dies."""
+    """The placement of a ``PolicySpec`` for the experts of a model's MoE layers on ``dies`` dies."""
     return build_policy(spec).place(len(model.moe_layer_ids), model.experts, dies)
 
 

@@ -1,8 +1,9 @@
-"""Records of runs that any sweep has made, named by everything that they are made of, so that the next sweep need not.
+"""A cache of run records shared by all sweeps, keyed by a digest of all inputs.
 
-An entry is one run's key and the code that it is a result of; it is never stale and may be deleted at any time. Dies and links lie
-in a file of their own, where the sweep that made them kept details. Runs that take less than `WORTH_S` are not kept, nor those of
-users' functions, whose code is not ours to know. The ones used longest ago go when all exceed `MOST_BYTES`.
+An entry is one run's key and the code that it is a result of; it is never stale and may be deleted at any time. Dies
+and links are in a separate file if the sweep kept details. Runs shorter than `WORTH_S` are not kept, nor those with
+users' functions, because the cache cannot see changes in user code. The least recently used ones are removed when all
+exceed `MOST_BYTES`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def folder() -> Path:
 
 
 def find(run: Run, details: bool) -> Record | None:
-    """The record of a run if any sweep has left it. ``details``: with its dies and links, which are empty otherwise."""
+    """The record of a run, if cached. ``details``: with its dies and links, which are empty otherwise."""
     if run.own_code:
         return None
     record = _load(_file(run), run)
@@ -36,7 +37,7 @@ def find(run: Run, details: bool) -> Record | None:
 
 
 def keep(run: Run, record: Record) -> None:
-    """Leave the record of a run for others, where the folder can be written."""
+    """Cache the record of a run, if the folder is writable."""
     if run.own_code or record["host"]["wall_s"] < WORTH_S:
         return
     try:
@@ -49,7 +50,7 @@ def keep(run: Run, record: Record) -> None:
 
 
 def remove_oldest() -> None:
-    """Hold the cache to `MOST_BYTES`."""
+    """Limit the cache to `MOST_BYTES`."""
     try:
         files = [(file, file.stat()) for file in folder().glob("*/*.json")]
         total = 0

@@ -1,4 +1,4 @@
-"""What a reader of results must know of the calibrations behind them: used by default, or outside of what was measured."""
+"""Notes on the calibrations behind results: used by default, or outside the measured range."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from archsim.specs.machine.system import SystemSpec
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
 from calibration.laws.tables import HBM, CalibrationSpec
 
-EXTRAPOLATED = ("gemm_extrapolated", "copies_extrapolated")  # columns of results that notes are made of
+EXTRAPOLATED = ("gemm_extrapolated", "copies_extrapolated")  # columns of results that the notes use
 MOST_NAMED = 8  # systems
-SAME = 0.005  # relative; rates that differ by less are the same but for rounding
+SAME = 0.005  # relative; smaller differences of rates are rounding
 
 
 class Die(NamedTuple):
-    """What decides which measured GEMMs a system takes, and how they are scaled."""
+    """Properties of a system that select its measured GEMMs and their scaling."""
 
     calibration: str | None
     library: str | None
@@ -29,19 +29,22 @@ class Die(NamedTuple):
 def die_of(system: SystemSpec) -> Die:
     """Of a system."""
     compute = system.compute
-    return Die(compute.calibration, compute.library, compute.dtype, compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+    return Die(
+        compute.calibration, compute.library, compute.dtype, compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
+    )
 
 
 def written_die(system: Mapping[str, Any]) -> Die:
-    """Of a system as a manifest has it."""
+    """Of a system as written in a manifest."""
     compute = system["compute"]
     peak, bandwidth = parse_quantity(compute["peak"], COMPUTE), parse_quantity(system["hbm"]["bandwidth"], BANDWIDTH)
     return Die(compute.get("calibration"), compute.get("library"), compute["dtype"], float(peak), float(bandwidth))
 
 
 def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Die]]) -> list[str]:
-    """One sentence for each thing to say, none if there is nothing. rows: of results; dies: (system, its die), a system once or
-    more (points of a sweep)."""
+    """Notes on the calibrations of some results, one sentence each. rows: of results; dies: (system, its die), a
+    system once or more (points of a sweep).
+    """
     rows, dies = list(rows), list(dict.fromkeys(dies))
     calibrated = [row for row in rows if row.get("gemm_extrapolated") is not None]
     used = {row["system"] for row in calibrated}
@@ -57,21 +60,21 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
     outside = [row["gemm_extrapolated"] for row in calibrated if row["gemm_extrapolated"] > 0]
     if outside:
         notes.append(
-            f"{len(outside)} of {len(calibrated)} runs use a GEMM calibration outside of the sizes that were measured, for up "
+            f"{len(outside)} of {len(calibrated)} runs use a GEMM calibration outside the measured sizes, for up "
             f"to {max(outside):.1%} of their GEMM time (column gemm_extrapolated)"
         )
     linked = [row for row in rows if row.get("copies_extrapolated") is not None]
     beyond = sum(row["copies_extrapolated"] > 0 for row in linked)
     if beyond:
         notes.append(
-            f"{beyond} of {len(linked)} runs read slices of a size at which the copies of the calibration in d2d were not "
-            "measured (column copies_extrapolated)"
+            f"{beyond} of {len(linked)} runs read slices of a size at which the copies of the calibration in d2d were "
+            "not measured (column copies_extrapolated)"
         )
     return notes
 
 
 def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:
-    """Of the tables that the dies take: scaled from fitted rates, or with the quantisation of activations in them."""
+    """Notes on the tables that the dies use: scaled from fitted rates, or including the quantisation of activations."""
     systems: dict[str, list[str]] = {}
     for system, die in dies:
         for said in _of_table(die):
@@ -90,7 +93,7 @@ def _of_table(die: Die) -> list[str]:
         return []
     said = _of_reference(name, calibration, table.dtype, die)
     if table.quantisation == "included":
-        said.append(f"GEMM times of {table.dtype} in calibration {name} hold the quantisation of activations")
+        said.append(f"GEMM times of {table.dtype} in calibration {name} include the quantisation of activations")
     return said
 
 
@@ -103,7 +106,8 @@ def _of_reference(name: str, calibration: CalibrationSpec, dtype: str, die: Die)
         if rate in reference.fitted and measured and abs(mine / measured - 1) > SAME:
             what, fitted = ("HBM", "--hbm") if rate == HBM else (f"{rate} peak", "--peak")
             said.append(
-                f"calibration {name} has no nominal {what} (archsim calibrate {fitted}): GEMMs are scaled from the fitted "
+                f"calibration {name} has no nominal {what} (archsim calibrate {fitted}): GEMMs are scaled from the "
+                f"fitted "
                 f"{format_quantity(float(f'{measured:.4g}'), dimension)} to another one of the die"
             )
     return said

@@ -1,4 +1,4 @@
-"""Whether the models fit into the systems, and the systems to the assumptions, before anything runs."""
+"""Checks before anything runs: models fit into the HBM of systems, fabrics match the assumptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from archsim.runs.run import Run
 
 @dataclass(frozen=True)
 class Room:
-    """How a run lies in memory. problem: why it is refused, or None. bounded: whether the limit counts at all."""
+    """Memory use of a run. problem: why it is refused, or None. bounded: whether the limit applies."""
 
     run: Run
     fit: Fit
@@ -44,7 +44,9 @@ def rooms(runs: Iterable[Run]) -> Iterator[Room]:
 
 
 def refuse_misroutes(runs: Iterable[Run]) -> None:
-    """Raises ArchsimError with a line for every fabric that the assumption ``arbitration`` of its runs does not know to share."""
+    """Raises ArchsimError with a line for every fabric that the assumption ``arbitration`` of its runs does not
+    support.
+    """
     problems = {}
     for run in runs:
         if run.assumptions.contention == "shared" and run.assumptions.arbitration == "round_robin":

@@ -1,11 +1,12 @@
 """The columns of results: one row each, read by whoever measures, stores, shows or documents them.
 
-To add one, add a row with its function; a user's own is a function ``(outcome, scenario) -> value`` that the experiment names::
+To add one, add a row with its function; a user's own is a function ``(outcome, scenario) -> value`` that the
+experiment names::
 
     columns: [my_columns:longest_step_ns]
 
-Its name is the function's, its kind what the function is annotated to return (``int``, ``float`` or ``str``; default ``float``), its
-meaning the first line of its docstring, its unit the end of its name (``_ns``, ``_bytes``, …).
+Its name is the function's, its kind what the function is annotated to return (``int``, ``float`` or ``str``; default
+``float``), its meaning the first line of its docstring, its unit the end of its name (``_ns``, ``_bytes``, …).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from archsim.specs.policies import import_function
 from archsim.specs.sweeps.explore import OBJECTIVES
 
 Measure = Callable[[Finished], Any]
-LAYOUT = 2  # of results: raised when columns are added, or mean something else; kept in manifests
+LAYOUT = 2  # of results: raised when columns are added or change meaning; stored in manifests
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class Column:
     """A column of the results.
 
     ``kind``: INTEGER, REAL or TEXT. ``unit``: as in names (``ns``, ``bytes``, ``share`` of 1, ``percent``, …).
-    ``measure``: gives its value for a finished run; None for what follows from the other rows.
-    ``optional``: the cell is empty where ``meaning`` says so. ``since``: the layout that has it first.
-    ``header``: what tables of the page and the terminal call it, '' for those that leave it out; ``after``: the column that it stands
-    behind there, if that is another than here. ``page``: the page's figures read it.
+    ``measure``: returns its value for a finished run; None if it follows from other rows. ``optional``: the cell is
+    empty where ``meaning`` says so. ``since``: the first layout that has it. ``header``: what tables of the page and
+    the terminal call it, '' for those that leave it out; ``after``: the column that it stands behind there, if that is
+    another than here. ``page``: the page's figures read it.
     """
 
     name: str
@@ -58,7 +59,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("mesh_y", INTEGER, "dies", "dies along y; empty for a system without a mesh", measure.mesh_side("y"), page=True, optional=True),
     Column("model", TEXT, "", "name of the model", lambda run: run.run.model.name),
     Column("trace", TEXT, "", "the routing: last two names of the trace's path, or what was generated", measure.trace),
-    Column("batch", INTEGER, "requests", "requests that are served side by side", lambda run: run.run.batch),
+    Column("batch", INTEGER, "requests", "requests that are served together", lambda run: run.run.batch),
     Column("policy", TEXT, "", "name of the policy", lambda run: run.run.policy.name),
     Column("engine", TEXT, "", "event or analytical", lambda run: run.run.engine),
     Column("assumptions", TEXT, "", "label of the assumption set", lambda run: run.run.assumptions.label),
@@ -68,24 +69,24 @@ COLUMNS: tuple[Column, ...] = (
     Column("throughput_tokens_per_s", REAL, "tokens/s", "of decode; empty without decode", measure.throughput, "throughput", True, True),
     Column("speedup_vs_base", REAL, "×", "decode throughput over that of policy base, all else equal; empty without such a run", None,
            "speed-up over base", True, True),
-    Column("hop_messages", INTEGER, "message hops", "messages times hops (dies entered), of the kinds that the assumption hops counts",
+    Column("hop_messages", INTEGER, "message hops", "messages times hops (dies entered), of the types that the assumption hops counts",
            measure.hops(measure.MESSAGES), "hops, messages", True),
     Column("hop_bytes", INTEGER, "byte hops", "bytes times hops of these messages", measure.hops(measure.BYTES), "hops, bytes", True),
     Column("local_hbm_read_bytes", INTEGER, "bytes", "read by a die from its own HBM", over_dies("local_read_bytes"), "local HBM reads", True),
     Column("remote_hbm_read_bytes", INTEGER, "bytes", "read by a die from the HBM of another", over_dies("remote_read_bytes"), "remote HBM reads", True),
-    Column("local_hbm_write_bytes", INTEGER, "bytes", "written to HBM as replicas", over_dies("write_bytes"), "HBM writes of copies", True),
+    Column("local_hbm_write_bytes", INTEGER, "bytes", "written to HBM as cached copies", over_dies("write_bytes"), "HBM writes of copies", True),
     Column("activation_bytes", INTEGER, "bytes", "hidden vectors sent from die to die", lambda run: run.outcome.tally.moved_bytes[0],
            "activations between dies", True),
     Column("die_utilisation", REAL, "share", "time that the compute array is busy, mean over dies", measure.die_utilisation, "die utilisation", True),
     Column("load_max_over_mean", REAL, "×", "tokens of the busiest over those of the average die, mean over steps; empty without decode",
            measure.load_max_over_mean, "load, max over mean", True, True),
-    Column("replicas_max_bytes_per_die", INTEGER, "bytes", "most that replicas took on a die at any time",
+    Column("replicas_max_bytes_per_die", INTEGER, "bytes", "peak size of cached copies on a die",
            lambda run: run.outcome.memory.copies.room["peak_bytes"].max(), "copies on the fullest die", True),
     Column("events", INTEGER, "events", "events of the event engine; steps of the analytical one's walk", lambda run: run.outcome.tally.events[0], "events", True),
     Column("hop_request_messages", INTEGER, "message hops", "requests for slices, times hops", hop_messages("REQUESTS")),
     Column("hop_data_messages", INTEGER, "message hops", "slices, times hops", hop_messages("DATA_MESSAGES")),
     Column("hop_activation_messages", INTEGER, "message hops", "messages of hidden vectors, times hops", hop_messages("HIDDEN")),
-    Column("replicas_evicted", INTEGER, "replicas", "replicas that were evicted", lambda run: run.outcome.memory.copies.room["evictions"].sum()),
+    Column("replicas_evicted", INTEGER, "replicas", "cached copies that were evicted", lambda run: run.outcome.memory.copies.room["evictions"].sum()),
     *(
         Column(f"bound_{name}", REAL, "share", f"time on the critical path that {what} takes; empty for a run without time", bound(name), page=True, optional=True)
         for name, what in (
@@ -113,7 +114,7 @@ COLUMNS: tuple[Column, ...] = (
         Column(f"exposed_{state.lower()}_ns", REAL, "ns", f"exposed time of decisions in state {state}", exposed(state), page=state == "EVALUATE")
         for state in ("READ", "UPDATE", "RECEIVE", "ORDER", "GENERATE", "EVALUATE", "MERGE", "DISPATCH", "COLLECT")
     ),
-    Column("heatmap_dropped", INTEGER, "transitions", "token transitions that the heatmap did not take in", lambda run: run.outcome.heatmap_dropped, page=True),
+    Column("heatmap_dropped", INTEGER, "transitions", "token transitions that the heatmap dropped", lambda run: run.outcome.heatmap_dropped, page=True),
     Column("atu_misses", INTEGER, "misses", "of the address translation units", lambda run: run.outcome.memory.atu.misses.sum(), page=True),
     Column("expert_tokens", INTEGER, "tokens", "pairs of token and routed expert that ran, over all layers, prefill included", lambda run: run.work["expert_tokens"], since=2),
     Column("hbm_bytes", INTEGER, "bytes", "read and written, hidden vectors included", lambda run: run.work["hbm_bytes"], since=2),
@@ -156,24 +157,24 @@ DIES: tuple[Column, ...] = (
     *_each(REAL, "ns", compute_busy_ns="the compute array works", compute_wait_ns="work waits for it", hbm_busy_ns="HBM works", hbm_wait_ns="transfers wait for it"),
     *_each(INTEGER, "bytes", hbm_bytes="that HBM moves"),
     *_each(REAL, "ns", llc_busy_ns="the port of the LLC works", llc_wait_ns="transfers wait for it"),
-    *_each(REAL, "share", compute_utilisation="time that the compute array is busy", hbm_utilisation="bytes moved, of what HBM could in this time"),
-    *_each(INTEGER, "tokens", tokens="pairs of token and expert given to the die"),
-    *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from that of others", local_hbm_write_bytes="written as replicas"),
-    *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", replica_peak_bytes="most that replicas took at any time"),
+    *_each(REAL, "share", compute_utilisation="time that the compute array is busy", hbm_utilisation="bytes moved, as a share of what HBM could move in this time"),
+    *_each(INTEGER, "tokens", tokens="pairs of token and expert assigned to the die"),
+    *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from that of others", local_hbm_write_bytes="written as cached copies"),
+    *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", replica_peak_bytes="peak size of cached copies"),
 )  # fmt: skip
 LINKS: tuple[Column, ...] = (
     *_OF_RUN,
     *_each(INTEGER, "", link="number of the link", src="from die (or switch)", dst="to die (or switch)", src_x="", src_y="", dst_x="", dst_y=""),
     *_each(TEXT, "", direction="one way, or both ways for an edge that is held as a whole"),
     *_each(INTEGER, "bytes", bytes="that crossed it"),
-    *_each(REAL, "ns", busy_ns="it is held or transfers", wait_ns="transfers wait for it; empty for engines that do not know"),
+    *_each(REAL, "ns", busy_ns="it is held or transfers", wait_ns="transfers wait for it; empty for engines that do not measure it"),
     *_each(REAL, "share", utilisation="time that it is busy"),
 )  # fmt: skip
-# Facts of the host, which differ from one time to the next.
+# Facts of the host, which differ from run to run.
 TIMINGS: tuple[Column, ...] = (
     Column("run", TEXT, "", "key of the run", None),
     Column("wall_s", REAL, "s", "time of the simulation, without that of the demand", None),
-    *_each(TEXT, "", host="where it ran", started="when, in UTC"),
+    *_each(TEXT, "", host="where it ran", started="when it started, in UTC"),
 )
 
 Kinds = Mapping[str, str]
@@ -192,7 +193,7 @@ RUN_COLUMNS, DIE_COLUMNS, LINK_COLUMNS, TIMING_COLUMNS = map(kinds_of, (COLUMNS,
 def columns_with(functions: tuple[str, ...]) -> tuple[Column, ...]:
     """The columns of an experiment that measures more by ``functions`` (``package.module:function``), theirs last.
 
-    Raises SpecError for a name that a column has already, or a kind that there is none for.
+    Raises SpecError for a name already in use, or a return type without a kind.
     """
     own = tuple(map(_own_column, functions))
     for column in own:
@@ -202,7 +203,9 @@ def columns_with(functions: tuple[str, ...]) -> tuple[Column, ...]:
 
 
 def measured(run: Finished) -> dict[str, Any]:
-    """The row of a finished run, without the columns that need other rows. Raises ArchsimError for what a user's function raises."""
+    """The row of a finished run, without the columns that need other rows. Raises ArchsimError if a user's function
+    fails.
+    """
     columns = columns_with(run.run.columns)
     return {column.name: measure.plain(column.measure(run)) for column in columns if column.measure is not None}
 
@@ -240,7 +243,7 @@ def _own_column(target: str) -> Column:
 
 
 def documented() -> str:
-    """``docs/results.md``, whose tables are these; `python -c` of this makes it anew."""
+    """``docs/results.md``, whose tables are these; `python -c` of this regenerates it."""
     parts = [_DOCUMENT]
     for title, columns in (("results.csv, results.parquet", COLUMNS), ("dies.csv", DIES), ("links.csv", LINKS), ("timings.csv", TIMINGS)):
         rows = [f"| `{each.name}` | {each.kind} | {each.unit} | {each.meaning}{_used(each, columns)} |" for each in columns]
@@ -249,7 +252,7 @@ def documented() -> str:
 
 
 def _used(column: Column, columns: tuple[Column, ...]) -> str:
-    """What `explore:` calls the column, where it may be an objective."""
+    """Name of the column as an objective of `explore:`, if it is one."""
     names = [name for name, (known, _) in OBJECTIVES.items() if known == column.name and columns is COLUMNS]
     return "".join(f" (objective `{name}`)" for name in names)
 
@@ -261,11 +264,11 @@ _DOCUMENT = """\
 
 | file | |
 |---|---|
-| `results.csv`, `results.parquet` | a row for every run, in the order of the experiment; with a `sweep:` first `point` and a column for every axis |
+| `results.csv`, `results.parquet` | one row per run, in the order of the experiment; with a `sweep:` first `point` and a column for every axis |
 | `dies.csv`, `links.csv` | a row for every die and every link of every run; left out for more than 1,000 runs, and with `details: dropped` |
 | `timings.csv` | how long each run took to simulate, where and when; the only file that differs from one machine to the next |
-| `manifest.yaml` | the experiment, everything written out: `archsim sweep manifest.yaml` makes the same results again |
-| `results.partial.csv` | while a sweep runs: rows of the runs that have ended, in that order, without speed-ups |
+| `manifest.yaml` | the full experiment: `archsim sweep manifest.yaml` reproduces the results |
+| `results.partial.csv` | while a sweep runs: rows of the finished runs, in order of completion, without speed-ups |
 
 The tables below are made from `archsim/runs/columns.py`:
 `python -c "from archsim.runs.columns import documented; print(documented(), end='')" > docs/results.md`."""

@@ -1,8 +1,8 @@
-"""What a run costs beside time: energy by block, area and price of the machine, from the run's record.
+"""Energy of a run by block, and area and price of its machine, from the run's record.
 
-Energy is that of the whole run, prefill included; a token is one that has passed all MoE layers of the model. Attention, host
-and cooling are not in it, nor LLC hits (a hit is read from the LLC once more than counted here). Sources: ``microarch.silicon.energy``,
-``microarch.silicon.die_area``, ``microarch.silicon.cost``.
+Energy is that of the whole run, prefill included; a token is one that has passed all MoE layers of the model. Excluded
+are attention, host, cooling and LLC hits (a hit is one LLC read more than counted here). Sources:
+``microarch.silicon.energy``, ``microarch.silicon.die_area``, ``microarch.silicon.cost``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
 
 @dataclass(frozen=True)
 class Coefficients:
-    """All that energy, area and cost are computed with."""
+    """All coefficients of energy, area and cost."""
 
     energy: EnergyEstimates = EnergyEstimates()
     area: AreaEstimates = AreaEstimates()
@@ -45,13 +45,15 @@ class Coefficients:
         return self.energy.named() | self.area.named() | self.cost.named()
 
     def changed(self, changes: Mapping[str, float]) -> Coefficients:
-        """With values of the user's. Raises SpecError for a name that is none, or a value that is not positive."""
+        """With a user's values. Raises SpecError for an unknown name or a value that is not positive."""
         known = self.named()
         for name, value in changes.items():
             if name not in known:
-                raise SpecError(f"economics: unknown coefficient {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+                raise SpecError(
+                    f"economics: unknown coefficient {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+                )
             if not value > 0:
-                raise SpecError(f"economics: {name} must be above 0, not {value!r}")
+                raise SpecError(f"economics: {name} must be above 0, got {value!r}")
         return Coefficients(*(_changed(group, changes) for group in (self.energy, self.area, self.cost)))
 
     def at(self, bound: str) -> Coefficients:
@@ -65,7 +67,9 @@ def _changed(group: Estimates, changes: Mapping[str, float]) -> Estimates:
 
 @dataclass(frozen=True)
 class Machine:
-    """Area, power of the deciding hardware, and price of a system. ``area_mm2``: of one die, by block; ``usd``: by part."""
+    """Area, power of the deciding hardware, and price of a system. ``area_mm2``: of one die, by block; ``usd``: by
+    component.
+    """
 
     system: SystemSpec
     area_mm2: Mapping[str, float]
@@ -84,12 +88,12 @@ class Machine:
 
     @property
     def carrier_mm2(self) -> float:
-        """What lies on the carrier: dies and HBM stacks."""
+        """Area on the carrier: dies and HBM stacks."""
         return self.silicon_mm2 + self.system.dies * self.stacks_per_die * HBM_STACK_MM2
 
     @property
     def carriers(self) -> int:
-        """Wafer-sized carriers that this takes; one is the wafer-scale machine of the paper."""
+        """Number of wafer-sized carriers; one is the wafer-scale machine of the paper."""
         return ceil(self.carrier_mm2 / CARRIER_MM2)
 
 
@@ -111,7 +115,9 @@ def build_costs(system: SystemSpec, coefficients: Coefficients = Coefficients())
     return Machine(system, area, decision, stacks, usd)
 
 
-def work_of(model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, list], links: Mapping[str, list]) -> dict[str, float]:
+def work_of(
+    model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, list], links: Mapping[str, list]
+) -> dict[str, float]:
     """Columns of a run that energy follows from, prefill included; ``dies`` and ``links`` as in its record."""
     routed = sum(dies["tokens"])
     weights = model.expert_ffn
@@ -126,7 +132,7 @@ def work_of(model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, l
 
 
 def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
-    """What a run did, from its row of the results."""
+    """Activity of a run, from its row of the results."""
     return Activity(
         time_s=(row["prefill_ns"] + row["decode_ns"]) / NS_PER_S,
         hbm_bytes=row["hbm_bytes"],
@@ -150,7 +156,9 @@ def energy_of(activity: Activity, machine: Machine, coefficients: Coefficients |
     )
 
 
-def economics(activity: Activity, machine: Machine, coefficients: Coefficients | None = None) -> dict[str, float | None]:
+def economics(
+    activity: Activity, machine: Machine, coefficients: Coefficients | None = None
+) -> dict[str, float | None]:
     """Columns of a run: ``energy_per_token_j``, ``power_w`` (mean), ``die_mm2``, ``silicon_mm2``, ``cost_usd``.
 
     ``None`` for energy and power of a run without tokens.

@@ -15,13 +15,16 @@ from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 
 FILE = "comparison.json"
-OUTSIDE = 0.15  # an error above it is listed with its reason: the bar for the 95th percentile under ``contention: shared``
+# an error above it is listed with its reason: the bar for the 95th percentile under ``contention: shared``
+OUTSIDE = 0.15
 SEED = 0  # of the sample
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One run on both engines: decode times, and the ns of each by what bound them (name of a ``bound_*`` column → ns)."""
+    """One run on both engines: decode times, and the ns of each by what bound them (name of a ``bound_*`` column →
+    ns).
+    """
 
     run: str
     assumptions: str
@@ -32,15 +35,15 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Signed, as a part of the event engine's time."""
+        """Signed, as a share of the event engine's time."""
         return self.analytical_ns / self.event_ns - 1
 
     @property
     def reason(self) -> str:
-        """The bound on which the engines differ most, in parts of the event engine's time."""
+        """The bound on which the engines differ most, as a share of the event engine's time."""
         differences = {name: self.analytical_bounds_ns[name] - ns for name, ns in self.event_bounds_ns.items()}
         total_ns = sum(self.event_bounds_ns.values())
-        # What one bound has too much and another too little is no error of time: look on the side of the error alone.
+        # An excess on one bound and a deficit on another cancel: consider only bounds with the sign of the error.
         side = {name: ns for name, ns in differences.items() if ns * self.error > 0} or differences
         name = max(side, key=lambda each: abs(side[each]))
         judged = "too long" if side[name] > 0 else "too short"
@@ -49,7 +52,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class Errors:
-    """Over the runs of an assumption set: absolute errors of decode time, their signed median, Spearman's rank correlation."""
+    """Over the runs of an assumption set: absolute errors of decode time, their signed median, Spearman's rank
+    correlation.
+    """
 
     assumptions: str
     runs: int
@@ -61,15 +66,19 @@ class Errors:
 
 
 def sample(runs: Sequence[Any], size: int) -> list[Any]:
-    """At most ``size`` runs (or numbers of points) drawn at random (always the same ones), in the order of the experiment."""
+    """At most ``size`` runs (or numbers of points) drawn at random (always the same sample), in the order of the
+    experiment.
+    """
     drawn = np.random.default_rng(SEED).permutation(len(runs))[:size]
     return [runs[index] for index in sorted(drawn)]
 
 
 def shortened(run: Run, decode_steps: int) -> Run:
-    """The run with at most so many decode steps."""
+    """The run with at most ``decode_steps`` decode steps."""
     workload = run.workload.model_copy(update={"decode_steps": min(run.workload.decode_steps, decode_steps)})
-    return replace(run, scenario=replace(run.scenario, workload=workload), demand=replace(run.demand, workload=workload))
+    return replace(
+        run, scenario=replace(run.scenario, workload=workload), demand=replace(run.demand, workload=workload)
+    )
 
 
 def compare_engines(runs: Iterable[Run], simulator: Simulator) -> Iterable[Compared]:
@@ -78,7 +87,12 @@ def compare_engines(runs: Iterable[Run], simulator: Simulator) -> Iterable[Compa
         event, analytical = (simulator.record(replace(run, engine=engine))["row"] for engine in ("event", "analytical"))
         if event["decode_ns"]:
             yield Compared(
-                run.name, run.assumptions.label, event["decode_ns"], analytical["decode_ns"], _bounds(event), _bounds(analytical)
+                run.name,
+                run.assumptions.label,
+                event["decode_ns"],
+                analytical["decode_ns"],
+                _bounds(event),
+                _bounds(analytical),
             )
 
 
@@ -97,7 +111,7 @@ def write_comparison(folder: Path, compared: Sequence[Compared], decode_steps: i
 
 
 def read_comparison(folder: Path) -> tuple[list[Compared], dict[str, Any]] | None:
-    """What ``write_comparison`` wrote: runs, and the rest; None where there is none."""
+    """The comparison that ``write_comparison`` wrote: runs, and the rest; None if there is none."""
     try:
         kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -115,10 +129,16 @@ def _errors(label: str, compared: Sequence[Compared]) -> Errors:
     from scipy.stats import spearmanr
 
     signed = np.array([each.error for each in compared])
-    ranked = len(compared) > 2 and all(len({getattr(each, ns) for each in compared}) > 1 for ns in ("event_ns", "analytical_ns"))
-    rank = spearmanr([each.event_ns for each in compared], [each.analytical_ns for each in compared]).statistic if ranked else None
+    ranked = len(compared) > 2 and all(
+        len({getattr(each, ns) for each in compared}) > 1 for ns in ("event_ns", "analytical_ns")
+    )
+    rank = (
+        spearmanr([each.event_ns for each in compared], [each.analytical_ns for each in compared]).statistic
+        if ranked
+        else None
+    )
     size = np.abs(signed)
     return Errors(
-        label, len(compared), float(np.median(size)), float(np.percentile(size, 95)), float(size.max()), float(np.median(signed)),
-        None if rank is None else float(rank),
+        label, len(compared), float(np.median(size)), float(np.percentile(size, 95)), float(size.max()),
+        float(np.median(signed)), None if rank is None else float(rank),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What constraints of a sweep can ask of a point without a run: dies, areas, price, and whether the weights fit."""
+"""Measures of a point without a run, for constraints of a sweep: dies, areas, price, and whether the weights fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from archsim.specs.sweeps.plan import Point
 
 
 class Measures:
-    """Functions for the names of ``archsim.specs.sweeps.plan.MEASURES``. What depends on parts alone is computed once for them."""
+    """Functions for the names of ``archsim.specs.sweeps.plan.MEASURES``. Measures that depend on parts alone are
+    computed once.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple, Any] = {}
@@ -29,11 +31,13 @@ class Measures:
         }
 
     def fits(self, point: Point) -> bool:
-        """Whether homes, and shared experts where they run, leave no die over its HBM; the assumption ``capacity`` is not asked."""
+        """Whether homes, and shared experts where they run, leave no die over its HBM; the assumption ``capacity``
+        is ignored.
+        """
         return self._once("fit", self._fits, point.system, point.model, point.policy, point.assumptions)
 
     def _once(self, what: str, compute: Callable[..., Any], *parts: Any) -> Any:
-        # Parts are shared by points and kept by their plan: equal ids are equal parts.
+        # Points share parts, which their plan keeps alive: equal ids are equal parts.
         key = (what, *map(id, parts))
         if key not in self._known:
             self._known[key] = compute(*parts)

@@ -1,6 +1,7 @@
-"""What is read off a finished run: functions of a `Finished` run, one a column or a group of columns that are found together.
+"""Measures of a finished run: functions of a `Finished` run, one per column or group of columns.
 
-``archsim.runs.columns`` says which column each of them is. Times in ns, shares as fractions; ``None`` where there is nothing to measure.
+``archsim.runs.columns`` says which column each of them is. Times in ns, shares as fractions; ``None`` if there is
+nothing to measure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NS_PER_S = 1e9
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
 HOST_PERCENTILES = (10, 50, 90, 99)
 
-# Names of states of a request (microarch.blocks.request.State) by what the step as a whole waits for in them.
+# Names of states of a request (microarch.blocks.request.State) by what the step waits for in them.
 BOUND_BY = {
     "llc": ("LOOKUP", "REMOTE_LLC", "LLC_FILL"),
     "hbm": ("LOCAL_HBM", "REMOTE_HBM", "COPY"),
@@ -36,9 +37,9 @@ BOUNDS = (*BOUND_BY, "decision")
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that has ended: what it was (``run``, ``demand``, ``source`` of its routing) and what it did (``outcome``).
+    """A run that has ended: its inputs (``run``, ``demand``, ``source`` of its routing) and its ``outcome``.
 
-    What several columns share is computed once.
+    Values shared by several columns are computed once.
     """
 
     run: Run
@@ -98,7 +99,7 @@ class Finished:
 
     @cached_property
     def work(self) -> dict[str, float]:
-        """What energy follows from, prefill included; see ``archsim.runs.economics.work_of``."""
+        """Work that energy is computed from, prefill included; see ``archsim.runs.economics.work_of``."""
         from archsim.runs.economics import work_of
 
         return work_of(self.run.model, self.run.assumptions, self.dies, self.links)
@@ -110,13 +111,17 @@ class Finished:
 
         tally, outcome = self.outcome.tally, self.outcome
         read = {f"{place}_hbm_read_bytes": tally.dies[f"{place}_read_bytes"].sum() for place in ("local", "remote")}
-        times = {"prefill_ns": outcome.prefill_ns, "decode_ns": outcome.decode_ns, "decision_ns": outcome.decision.states_ns.sum()}
+        times = {
+            "prefill_ns": outcome.prefill_ns,
+            "decode_ns": outcome.decode_ns,
+            "decision_ns": outcome.decision.states_ns.sum(),
+        }
         row = {name: plain(value) for name, value in {**read, **times}.items()} | self.work
         return economics(activity_of(self.run.model, row), build_costs(self.run.system))
 
 
 def plain(value: Any) -> Any:
-    """A Python value instead of a scalar of NumPy's."""
+    """A Python value instead of a NumPy scalar."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -144,7 +149,7 @@ def throughput(run: Finished) -> float | None:
 
 
 def hops(of: int) -> Callable[[Finished], int]:
-    """MESSAGES or BYTES times hops, of the kinds that the assumption ``hops`` counts."""
+    """MESSAGES or BYTES times hops, of the types that the assumption ``hops`` counts."""
 
     def measured(run: Finished) -> int:
         from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS
@@ -156,7 +161,7 @@ def hops(of: int) -> Callable[[Finished], int]:
 
 
 def hop_messages(kind: str) -> Callable[[Finished], int]:
-    """Messages times hops of one kind of ``archsim.engine.state``: REQUESTS, DATA_MESSAGES or HIDDEN."""
+    """Messages times hops of one type of ``archsim.engine.state``: REQUESTS, DATA_MESSAGES or HIDDEN."""
 
     def measured(run: Finished) -> int:
         from archsim.engine import state
@@ -195,7 +200,7 @@ def bounded_by(run: Finished) -> str | None:
 
 
 def bounded_by_margin(run: Finished) -> float | None:
-    """How far the next bound is behind the largest."""
+    """Difference between the largest and the next bound."""
     if not run.bound_shares:
         return None
     first, second = sorted(run.bound_shares.values(), reverse=True)[:2]
@@ -231,7 +236,7 @@ def exposed(state: str) -> Callable[[Finished], float]:
 
 
 def host_percentile(percent: int) -> Callable[[Finished], float | None]:
-    """How long a policy function took whenever it was timed; None where its time was given, or no host decided."""
+    """Percentile of the timed calls of a policy function; None if its time was given or no host decided."""
 
     def measured(run: Finished) -> float | None:
         called_ns = run.outcome.decision.called_ns
@@ -241,7 +246,7 @@ def host_percentile(percent: int) -> Callable[[Finished], float | None]:
 
 
 def decode_low_ns(run: Finished) -> float | None:
-    """Decode with GEMMs at the 5 % end of their residuals, the critical path staying what it is."""
+    """Decode with GEMMs at the 5 % end of their residuals, on an unchanged critical path."""
     residual_ns = run.outcome.decode_residual_ns
     return None if residual_ns is None else max(run.outcome.decode_ns - residual_ns[0], 0.0)
 
@@ -257,7 +262,7 @@ def gemm_extrapolated(run: Finished) -> float | None:
 
 
 def copies_extrapolated(run: Finished) -> float | None:
-    """Share of the run's slices that are of a size outside the measured ones of copies; they all have one size."""
+    """Share of the run's slices of a size outside the measured copies; all have the same size."""
     from archsim.engine.machine import slice_bytes
 
     law = run.run.system.d2d.copies

@@ -1,4 +1,4 @@
-"""What is read off the dies and the links of a finished run: columns, list[die] and list[link]."""
+"""Measures of the dies and the links of a finished run: columns, list[die] and list[link]."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
 
 
 def _as_list(column: np.ndarray) -> list:
-    """Plain values; None where an engine does not know (NaN)."""
+    """Plain values; None where the engine reports none (NaN)."""
     return [None if value != value else value for value in column.tolist()]
 
 

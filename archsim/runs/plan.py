@@ -1,4 +1,4 @@
-"""From an experiment to its runs: its points, those that constraints keep and that can run, and the run of each.
+"""From an experiment to its runs: its points, those that meet the constraints and can run, and the run of each.
 
 A plain experiment is a sweep without axes; from here on there is only the `SweepPlan`.
 """
@@ -33,11 +33,11 @@ from archsim.workload.layers import some_layers
 Traces = dict[tuple[str, str], Trace]
 """(path, model name) → trace that is open."""
 Tell = Callable[[str], None]
-"""Hears what is being done, such as ``opening trace …``."""
+"""Receives progress texts, such as ``opening trace …``."""
 
 
 class RunMaker:
-    """Makes runs of the points of one plan, which keeps their parts; traces are opened, and routing is named, once."""
+    """Makes the runs of a plan's points; opens each trace once."""
 
     def __init__(self, tell: Tell = lambda text: None, columns: tuple[str, ...] = ()) -> None:
         self.traces: Traces = {}
@@ -48,9 +48,9 @@ class RunMaker:
         self._demands: dict[tuple, DemandSpec] = {}
 
     def runs(self, points: Iterable[Point]) -> list[Run]:
-        """The runs of points, in their order; those that need nothing of a demand share one that another needs.
+        """The runs of points, in order; runs without special needs share a demand built for others.
 
-        Raises TraceError if a trace is malformed, or of another model.
+        Raises TraceError if a trace is malformed or belongs to another model.
         """
         points = list(points)
         most: dict[tuple[int, int, int], tuple[int | None, Point | None]] = {}
@@ -60,7 +60,7 @@ class RunMaker:
         return [self._run(point, *most[_traffic(point)]) for point in points]
 
     def routing(self, point: Point) -> str:
-        """What a point's routing is, for the key of its run. Raises as `runs` does."""
+        """Identity of a point's routing, for the key of its run. Raises as `runs` does."""
         return self._routing_of(point)[0]
 
     def _run(self, point: Point, shared_dies: int | None, shared_predicting: Point | None) -> Run:
@@ -96,7 +96,9 @@ class RunMaker:
         if key not in self._routing:
             if (problem := layers_problem(point.model, workload)) is not None:
                 raise ArchsimError(f"point {point.index}: workload.layers: {problem}")
-            self._routing[key] = self._opened(point) if isinstance(workload.trace, str) else (generated_digest(workload), "")
+            self._routing[key] = (
+                self._opened(point) if isinstance(workload.trace, str) else (generated_digest(workload), "")
+            )
         return self._routing[key]
 
     def _opened(self, point: Point) -> tuple[str, str]:
@@ -118,7 +120,7 @@ def _origin_dies(point: Point) -> int | None:
 
 
 def _predicting(point: Point) -> Point | None:
-    """The point, where its demand has to mark what its policy predicts."""
+    """The point, if its demand must contain its policy's predictions."""
     free = point.assumptions.heatmap_update == "free"
     return point if free and point.policy.prediction.name != "none" else None
 
@@ -127,7 +129,8 @@ def _predicting(point: Point) -> Point | None:
 class Selection:
     """The points of a plan that run.
 
-    kept: their numbers among all combinations; code: what their runs execute; routing: model name → digests of its routing.
+    kept: their numbers among all combinations; code: what their runs execute; routing: model name → digests of its
+    routing.
     """
 
     plan: SweepPlan
@@ -141,7 +144,7 @@ class Selection:
         return len(self.kept)
 
     def blocks(self, size: int) -> Iterator[tuple[list[Point], list[Run]]]:
-        """Points and their runs, so many at a time."""
+        """Points and their runs, ``size`` at a time."""
         for begin in range(0, len(self.kept), size):
             points = [self.plan.point(number) for number in self.kept[begin : begin + size]]
             yield points, self.maker.runs(points)
@@ -157,9 +160,10 @@ def plan_of(planned: ExperimentSpec | SweepPlan) -> SweepPlan:
 
 
 def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, refuse: bool = True) -> Selection:
-    """Ask the constraints of every point; open its trace. tell: hears what is being done.
+    """Evaluate the constraints of every point; open its trace. tell: called with progress texts.
 
-    Raises TraceError; ArchsimError if no point is left; with ``refuse`` CapacityError and ArchsimError for points that could not run.
+    Raises TraceError; ArchsimError if no point is left; with ``refuse`` CapacityError and ArchsimError for points that
+    could not run.
     """
     plan = plan_of(planned)
     measures, dropped, maker = Measures(), Dropped(), RunMaker(tell, plan.experiment.columns)
@@ -184,11 +188,13 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
     if refuse:
         refuse_misroutes(maker.runs(_unlike(routes.values())))
     code = tuple(sorted({code_of(own + plan.experiment.columns) for own in functions.values()}))
-    return Selection(plan, tuple(kept), dropped, code, {name: tuple(digests) for name, digests in routing.items()}, maker)
+    return Selection(
+        plan, tuple(kept), dropped, code, {name: tuple(digests) for name, digests in routing.items()}, maker
+    )
 
 
 def prepare(planned: ExperimentSpec | SweepPlan) -> Prepared:
-    """The runs of an experiment and its open traces; nothing is refused for want of memory. Raises TraceError."""
+    """The runs of an experiment and its open traces; nothing is refused for lack of memory. Raises TraceError."""
     selection = select(planned, refuse=False)
     return Prepared(selection.runs(), selection.maker.traces)
 
@@ -202,7 +208,7 @@ class Prepared:
 
 
 def _unlike(points: Iterable[Point]) -> Iterator[Point]:
-    """One of those points whose routes are alike."""
+    """One point of each group with equal routes."""
     seen = set()
     for point in points:
         alike = (point.system.mesh, str(point.system.topology), str(point.system.fabric), point.assumptions.label)
@@ -212,14 +218,15 @@ def _unlike(points: Iterable[Point]) -> Iterator[Point]:
 
 
 def _misfits_told(plan: SweepPlan, misfits: Sequence[Point], of: int, maker: RunMaker) -> str:
-    """Without axes, a line for every distinct problem; with axes, how many there are, and the first."""
+    """Without axes, a line for every distinct problem; with axes, their number and the first."""
     if not plan.sweep.axes:
         return "\n".join(dict.fromkeys(room.problem for room in rooms(maker.runs(misfits)) if room.problem))
     first = misfits[0]
     shown = ", ".join(f"{path} {value}" for path, value in plan.shown(first).items())
     return (
-        f"{len(misfits):,} of {of:,} points do not fit into the HBM of their dies, the first of them point {first.index} "
-        f"({first.variants['model'].name} on {shown}); drop them with where: [hbm_capacity fits], or set the assumption capacity: unbounded"
+        f"{len(misfits):,} of {of:,} points do not fit into the HBM of their dies, the first of them point "
+        f"{first.index} ({first.variants['model'].name} on {shown}); drop them with where: [hbm_capacity fits], or set "
+        f"the assumption capacity: unbounded"
     )
 
 
@@ -232,7 +239,9 @@ def choose(
     batch: int | None = None,
     assumptions: str | None = None,
 ) -> ExperimentSpec:
-    """The experiment with one of everything: what is named, else the first. Raises ArchsimError for an unknown name."""
+    """The experiment with one entry of each list: the named one, else the first. Raises ArchsimError for an unknown
+    name.
+    """
     workload = experiment.workload
     one_batch = _one("batch size", workload.batch, batch, lambda each: each)
     return experiment.model_copy(

@@ -1,4 +1,4 @@
-"""The results of a sweep: one row a run, the dies and links of every run, and the files that hold them."""
+"""The results of a sweep: one row per run, the dies and links of every run, and their files."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ TABLES = ("runs", *FILES)
 _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of each die and link
 
 Record = Mapping[str, Any]
-"""What is kept of a run: its key ``run``, ``row`` (columns that `archsim.runs.columns.measured` gives), ``dies`` and ``links``
-(name → list over dies, links; empty where they are not kept) and ``host`` (columns of TIMING_COLUMNS but run)."""
+"""What is kept of a run: its key ``run``, ``row`` (columns that `archsim.runs.columns.measured` gives), ``dies`` and
+``links`` (name → list over dies, links; empty where they are not kept) and ``host`` (columns of TIMING_COLUMNS but
+run).
+"""
 Row = Mapping[str, Any]
 
 
 class Results:
-    """The tables of a sweep: ``runs``, ``dies``, ``links`` and ``timings``, each read when it is first asked for.
+    """The tables of a sweep: ``runs``, ``dies``, ``links`` and ``timings``, each read on first use.
 
-    ``results.runs.to_pandas()`` is one row a run (of a sweep with axes: ``point`` and the axes first); ``results.runs.rows`` the
-    same as mappings. ``folder``: of the files, None where nothing was written. Asking for a table that was not kept raises ArchsimError.
+    ``results.runs.to_pandas()`` has one row per run (of a sweep with axes: ``point`` and the axes first);
+    ``results.runs.rows`` the same as mappings. ``folder``: of the files, None where nothing was written. A table that
+    was not kept raises ArchsimError.
     """
 
     def __init__(self, read: Callable[[str], Table], folder: Path | None = None) -> None:
@@ -78,7 +81,7 @@ class Results:
 
     @classmethod
     def load(cls, folder: str | Path) -> Results:
-        """The results in a report's folder. Raises ArchsimError if there are none that are complete."""
+        """The results in a report's folder. Raises ArchsimError if there are no complete ones."""
         folder = Path(folder)
         if not (folder / PARQUET).is_file():
             raise ArchsimError(f"{folder / PARQUET}: no such file; are these the results of a sweep that ended?")
@@ -96,7 +99,7 @@ def _read_table(folder: Path, name: str) -> Table:
 
 
 def collect(records: Sequence[Record], columns: Kinds = RUN_COLUMNS) -> Results:
-    """The tables of finished runs that are in memory, in the order given; nothing is written."""
+    """The tables of finished runs in memory, in the given order; nothing is written."""
     base = base_of(record["row"] for record in records)
     rows = tuple(with_speedup({**record["row"], "run": record["run"]}, base) for record in records)
     tables = {
@@ -117,7 +120,7 @@ def spread(record: Record, of: str) -> Iterator[Row]:
 
 
 def base_of(rows: Iterable[Row]) -> dict[tuple, float | None]:
-    """What runs are compared by → the throughput of policy base."""
+    """Key of comparable runs → throughput of policy base."""
     return {_compared(row): row["throughput_tokens_per_s"] for row in rows if row["policy"] == BASE_POLICY}
 
 
@@ -139,5 +142,5 @@ def layers_that_ran(rows: Iterable[Row], models: Mapping[str, int]) -> dict[str,
 
 
 def _compared(row: Row) -> tuple:
-    """What two runs share whose policies are compared."""
+    """Key shared by the runs whose policies are compared."""
     return tuple(row[name] for name in ("system", "model", "trace", "batch", "engine", "assumptions"))

@@ -1,4 +1,6 @@
-"""A run: one scenario on one engine, the key that names it, the code that it executes, and the demand that it shares with others."""
+"""A run: one scenario on one engine, the key that names it, the code that it executes, and the demand that it shares
+with others.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ _LEFT_OUT_IF_NULL = ("layers", "reader")
 class DemandSpec:
     """What a demand is built from.
 
-    origin_dies: number of dies that tokens live on, or None where no run needs to know. predicting: a policy whose
-    predictor marks the hot experts, or None. Runs that need less may use a demand that holds more.
-    stored_trace: name of the trace's columns in the cache (``archsim.workload.store.column_cache``), '' where they are not there.
+    origin_dies: number of dies that tokens live on, or None if no run needs it. predicting: a policy whose predictor
+    marks the hot experts, or None. Runs may use a demand with more than they need. stored_trace: name of the trace's
+    columns in the cache (``archsim.workload.store.column_cache``), '' where they are not there.
     """
 
     model: ModelSpec
@@ -92,17 +94,17 @@ class Run:
 
     @cached_property
     def key(self) -> str:
-        """12 hex digits of everything that the run is made of, names included."""
+        """12 hex digits: a digest of all inputs of the run, names included."""
         return key_of(self, plain_text)
 
     @property
     def code(self) -> str:
-        """Names the code that the run executes; a result of other code is not reused."""
+        """Digest of the code that the run executes; results of other code are not reused."""
         return code_of(self.scenario.own_functions + self.columns)
 
     @property
     def own_code(self) -> bool:
-        """Whether functions of the user's take part, whose code may depend on files that archsim does not know."""
+        """Whether functions of the user's take part, whose code may depend on files that archsim cannot see."""
         return bool(self.columns or self.scenario.own_functions)
 
     @property
@@ -116,7 +118,7 @@ class Run:
 
 
 def key_of(run: Run, text: Callable[[Spec], str]) -> str:
-    """The run's key. text: of a part; `plain_text`, or a function that remembers what that has returned."""
+    """The run's key. text: of a part; `plain_text`, or a function that caches its results."""
     parts = [text(part) for part in (run.system, run.model, run.policy, run.assumptions)]
     others = [run.engine, run.batch, run.workload.decode_steps, run.workload.seed, run.trace]
     if run.workload.layers is not None:
@@ -129,7 +131,7 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
 
 
 def plain_text(part: Spec) -> str:
-    """Everything that a part of a run says, as text."""
+    """All content of a part of a run, as text."""
     return json.dumps(_plain(part), sort_keys=True)
 
 
@@ -141,12 +143,12 @@ def generated_digest(workload: WorkloadSpec) -> str:
 
 
 def trace_label(workload: WorkloadSpec) -> str:
-    """A recorded trace in the results: the last two names of its path, the same from wherever it is looked at."""
+    """A recorded trace in the results: the last two names of its path, independent of the working directory."""
     return "/".join(Path(workload.trace).absolute().resolve().parts[-2:])
 
 
 def prediction_text(policy: PolicySpec) -> str:
-    """What a policy predicts by, as text: equal for policies that may share a demand."""
+    """Prediction rule of a policy, as text: equal for policies that may share a demand."""
     return json.dumps(_plain(policy)["prediction"], sort_keys=True)
 
 
@@ -156,7 +158,9 @@ def _plain(spec: Spec) -> dict:
 
 @lru_cache(maxsize=64)
 def code_of(functions: tuple[str, ...]) -> str:
-    """See `Run.code`: 12 hex digits of the code that decides numbers, its tables, numeric libraries, and the files of users' functions."""
+    """See `Run.code`: 12 hex digits of the code that decides numbers, its tables, numeric libraries, and the files
+    of users' functions.
+    """
     libraries = " ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "scipy"))
     digest = hashlib.sha256(f"{numbers_digest()} {libraries}".encode())
     for file in sorted((shipped_configs() / "assumptions").glob("*.yaml")):

@@ -1,4 +1,4 @@
-"""One run after the other, in one process: the demand is built once for runs that share it."""
+"""Runs simulated one after the other in one process; runs that share a demand build it once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ ENGINES = {"event": EventEngine, "analytical": AnalyticalEngine}
 
 
 class Simulator:
-    """Keeps demand and generated traffic of the latest run, and open traces. traces: (path, model name) → trace, opened already."""
+    """Keeps demand and generated traffic of the latest run, and open traces. traces: (path, model name) → open
+    trace.
+    """
 
     def __init__(self, traces: dict[tuple[str, str], Trace] | None = None) -> None:
         self._traces = dict(traces or {})
@@ -56,7 +58,7 @@ class Simulator:
         }
 
     def warm_up(self, run: Run) -> None:
-        """Compile what the run needs, by running its first request for one decode step."""
+        """Compile the run's kernels by running its first request for one decode step."""
         source, spec = self._source(run.demand), run.demand
         demand = build_run_demand(source, 1, 1, 0, origin_dies=spec.origin_dies, predictor=_predictor(spec))
         routing = source.steps(draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
@@ -64,7 +66,7 @@ class Simulator:
         Replay(engine, demand, routing).run()
 
     def replay(self, run: Run) -> Replay:
-        """A run at its beginning; its ``demands`` are a ``RunDemand``."""
+        """The run, not yet started; its ``demands`` are a ``RunDemand``."""
         demand, routing = self._demand_of(run.demand), None
         if run.limits_heatmap:
             source = self._source(run.demand)
@@ -88,7 +90,7 @@ class Simulator:
             )
 
         if spec.predicting and spec.predicting.prediction.is_function:
-            return build()  # its code is not ours to know
+            return build()  # the cache cannot see changes in user code
         traffic = source.digest if isinstance(workload.trace, str) else f"{source.digest} {generated_digest(workload)}"
         return cached_demand(RunDemand, f"{traffic} {workload.decode_steps} {workload.seed} {spec.key}", build)
 
@@ -96,7 +98,10 @@ class Simulator:
         layers = spec.workload.layers
         if not isinstance(spec.workload.trace, str):
             if self._traffic is None or self._traffic[0] != spec.key:
-                self._traffic = spec.key, generated_traffic(spec.model, spec.workload.trace.synthetic, spec.batch, layers)
+                self._traffic = (
+                    spec.key,
+                    generated_traffic(spec.model, spec.workload.trace.synthetic, spec.batch, layers),
+                )
             return self._traffic[1]
         key = spec.workload.trace, spec.model.name
         if key not in self._traces:

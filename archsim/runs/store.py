@@ -1,16 +1,17 @@
-"""The folder of a sweep: what has finished is kept there as it comes, and is found again by a later sweep.
+"""The folder of a sweep: finished runs are kept there, and a later sweep finds them.
 
 ======================= ================================================================================================
-``manifest.yaml``       the experiment; ``archsim sweep manifest.yaml`` makes the results again
+``manifest.yaml``       the experiment; ``archsim sweep manifest.yaml`` reproduces the results
 ``runs/``               ``<key>.json``: the record of a run, and the code that it is a result of
 ``parts/``              ``part-00000.parquet``, …: the rows of PART_RUNS consecutive runs each, written once and whole
-``results.partial.csv`` rows of the runs that have finished, in that order, and are in no part yet; it goes when the sweep ends
-``results.csv``         all rows in the order of the experiment, with the speed-ups, which need all of them; written last, as are
-                        ``results.parquet``, ``timings.csv``, and ``dies.csv`` and ``links.csv`` where details are kept
+``results.partial.csv`` rows of the finished runs that are in no chunk yet, as they finish; removed when the sweep ends
+``results.csv``         all rows in the order of the experiment, with the speed-ups, which need all of them
+others                  ``results.parquet``, ``timings.csv``; ``dies.csv`` and ``links.csv`` where details are kept; all
+                        written last, as is ``results.csv``
 ======================= ================================================================================================
 
-With details (of dies and links), records stay in ``runs/`` and are what a later sweep finds; parts go. Without, parts stay, and
-``runs/`` holds the part that is under way. A part says in its metadata which runs, of which code, it holds.
+With details (of dies and links), records stay in ``runs/`` for later sweeps, and chunks are removed. Without, chunks
+stay, and ``runs/`` holds the current chunk. The metadata of a chunk state its runs and their code.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ from archsim.specs.sweeps.plan import Point, SweepPlan
 from archsim.specs.text.yaml import dump_yaml
 
 PART_RUNS = 5000
-FEW_RUNS = 1000  # at most so many have details, unless the experiment says so: 30 to 100 kB a run
+FEW_RUNS = 1000  # most runs with details, unless the experiment says otherwise: 30 to 100 kB per run
 PAGE = "index.html"
 PARTIAL = "results.partial.csv"
-# Made of all runs, once the last has finished; they go when that is no longer so.
+# Written from all runs once the last has finished; removed when outdated.
 _MADE_LAST = (CSV, PARQUET, "dies.csv", "links.csv", "timings.csv", "comparison.json", PAGE)
 _HOLDS = "archsim.runs"
 
 
 def made_by() -> dict[str, str]:
-    """What every manifest says of the program that wrote it."""
+    """Facts about the program, for every manifest."""
     libraries = {library: version(library) for library in ("numpy", "numba")}
     return {"version": version("archsim"), "python": platform.python_version(), **libraries}
 
 
 def keeps_details(plan: SweepPlan, runs: int) -> bool:
-    """Whether dies and links of so many runs are kept."""
+    """Whether dies and links of ``runs`` runs are kept."""
     details = plan.experiment.details
     return runs <= FEW_RUNS if details == "few_runs" else details == "kept"
 
@@ -78,7 +79,7 @@ class RecordStore:
         remove_drafts(folder, self._runs)
 
     def load(self, run: Run) -> Record | None:
-        """The record of a run if it is there, complete, and a result of the present code."""
+        """The record of a run if it exists, is complete, and is a result of the present code."""
         try:
             kept = json.loads(self._file(run).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -87,12 +88,12 @@ class RecordStore:
         return kept["record"] if whole else None
 
     def save(self, run: Run, record: Record) -> None:
-        """Keep a record; it is on the disk when this returns."""
+        """Store a record; it is on disk when this returns."""
         text = json.dumps({"name": run.name, "code": run.code, "record": record}, allow_nan=False)
         write_text(self._file(run), text, durable=True)
 
     def forget(self, run: Run) -> None:
-        """Remove a record that is kept elsewhere now."""
+        """Remove a record that is now kept elsewhere."""
         self._file(run).unlink(missing_ok=True)
 
     def _file(self, run: Run) -> Path:
@@ -114,11 +115,13 @@ class SweepStore:
         self.partial = CsvLog(folder / PARTIAL, self.columns)
 
     def has_part(self, number: int, points: Sequence[Point], runs: Sequence[Run]) -> bool:
-        """Whether a part is there, whole, and all that is needed of these runs, by the present code."""
+        """Whether a chunk exists, is complete, and holds these runs as results of the present code."""
         return not self.details and parquet_facts(self._part(number)).get(_HOLDS) == self._digest(points, runs)
 
-    def write_part(self, number: int, points: Sequence[Point], runs: Sequence[Run], records: Mapping[str, Record]) -> None:
-        """Write a part; without details, the records that it is made of go."""
+    def write_part(
+        self, number: int, points: Sequence[Point], runs: Sequence[Run], records: Mapping[str, Record]
+    ) -> None:
+        """Write a chunk; without details, remove the records in it."""
         pairs = zip(points, runs, strict=True)
         rows = tuple(self._row(point, records[run.key]) | records[run.key]["host"] for point, run in pairs)
         Table(self._kept_columns, rows).write_parquet(self._part(number), {_HOLDS: self._digest(points, runs)})
@@ -132,11 +135,13 @@ class SweepStore:
         self.partial.append(self._row(point, record))
 
     def finish(self, parts: int) -> None:
-        """All files from the parts and records, one in memory at a time; parts that nothing is found by any more go."""
+        """Write all files from chunks and records, one in memory at a time; remove obsolete chunks."""
         base: dict[tuple, float | None] = {}
         for number in range(parts):
             base |= base_of(self._rows(number))
-        tables = (Table(self.columns, tuple(with_speedup(row, base) for row in self._rows(number))) for number in range(parts))
+        tables = (
+            Table(self.columns, tuple(with_speedup(row, base) for row in self._rows(number))) for number in range(parts)
+        )
         write_parquet_stream(self.folder / PARQUET, self.columns, tables)
         write_csv_stream(self.folder / CSV, self.columns, (with_speedup(row, base) for row in self._every(parts)))
         write_csv_stream(self.folder / "timings.csv", TIMING_COLUMNS, self._every(parts))
@@ -150,16 +155,19 @@ class SweepStore:
         self.partial.clear()
 
     def outdate(self) -> None:
-        """Remove what was made of all runs, before one of them is missing or another."""
+        """Remove the files written from all runs before any of these changes."""
         for name in _MADE_LAST:
             (self.folder / name).unlink(missing_ok=True)
 
     def write_manifest(self) -> None:
-        """What the results are results of: the experiment as it is before axes change it, and what the program made of it."""
+        """Write the experiment as it is before axes change it, and what was derived from it."""
         about = {**made_by(), "layout": LAYOUT, "code": list(self._selection.code)}
         if self._plan.sweep.axes:
             about |= {"points": self._plan.combinations, "dropped": dict(self._selection.dropped.by_constraint)}
-        about |= {"runs": len(self._selection), "traces": {name: " ".join(each) for name, each in self._selection.routing.items()}}
+        about |= {
+            "runs": len(self._selection),
+            "traces": {name: " ".join(each) for name, each in self._selection.routing.items()},
+        }
         write_text(self.folder / MANIFEST, dump_yaml({MANIFEST_KEY: about, **self._plan.given()}))
 
     def _row(self, point: Point, record: Record) -> dict[str, Any]:
@@ -191,7 +199,7 @@ class SweepStore:
 
 
 def remove_drafts(*folders: Path) -> None:
-    """Files that a sweep which was killed has begun."""
+    """Remove unfinished files of a killed sweep."""
     for folder in folders:
         for draft in folder.glob(f".*{DRAFT_SUFFIX}"):
             draft.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
-"""From an experiment, with or without axes, to its results: select what runs, simulate what is not there yet, write the tables.
+"""From an experiment, with or without axes, to its results: select the runs, simulate the missing ones, write the
+tables.
 
-Runs go through in parts: memory does not grow with the sweep, and what has ended is kept.
+Runs are processed in chunks: memory does not grow with the sweep, and finished runs are kept.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.sweeps.plan import Point, SweepPlan
 
 Simulate = Callable[[Sequence[Run]], Iterable[tuple[Run, Record | Failure]]]
-# Without details, runs that take less are kept with their part only: to write one to the disk takes as long.
+# Without details, shorter runs are kept with their chunk only: writing one to disk takes as long.
 KEPT_ALONE_S = 0.05
-_MOST_SHOWN = 20  # failures that are told one by one
+_MOST_SHOWN = 20  # failures reported one by one
 
 
 class Watcher(Protocol):
-    """Hears how a sweep goes on; see ``archsim.cli.progress``."""
+    """Observes the progress of a sweep; see ``archsim.cli.progress``."""
 
     def phase(self, text: str) -> None:
-        """Something begins that takes time, such as ``opening trace …``."""
+        """A long operation begins, such as ``opening trace …``."""
 
     def begin(self, runs: int) -> None: ...
 
     def kept(self, runs: int) -> None:
-        """So many are there from before."""
+        """``runs`` results exist already."""
 
     def finished(self, run: Run, record: Record) -> None: ...
 
@@ -74,17 +75,19 @@ def sweep(
 ) -> Results:
     """Simulate every run of an experiment that is not kept in ``out`` (default: ``reports/<name>``).
 
-    jobs: runs side by side (default: available cores); scheduler: address of a Dask cluster that does them instead. The tables in
-    ``out`` do not depend on ``jobs``, on the order in which runs finish, or on what was kept. Raises CapacityError and TraceError before
-    anything runs; ArchsimError at the end if runs have failed: the others are kept.
+    jobs: parallel runs (default: available cores); scheduler: address of a Dask cluster to use instead. The tables in
+    ``out`` do not depend on ``jobs``, on the order in which runs finish, or on kept results. Raises CapacityError and
+    TraceError before anything runs; ArchsimError at the end if runs have failed: the others are kept.
     """
     watcher = watcher or Unwatched()
     selection = select(experiment, watcher.phase)
     return sweep_selected(selection, report_folder(selection.plan.experiment, out), jobs, watcher, scheduler)
 
 
-def sweep_selected(selection: Selection, folder: Path, jobs: int | None, watcher: Watcher, scheduler: str | None = None) -> Results:
-    """As `sweep`, of runs that are selected already."""
+def sweep_selected(
+    selection: Selection, folder: Path, jobs: int | None, watcher: Watcher, scheduler: str | None = None
+) -> Results:
+    """As `sweep`, for runs already selected."""
     if scheduler is None:
         simulated: Simulate = partial(simulate_all, jobs=jobs or available_cores(), traces=selection.maker.traces)
     else:
@@ -121,10 +124,11 @@ def complete(
     found: Callable[[Run, Record], None] = lambda run, record: None,
     outdate: Callable[[], None] = lambda: None,
 ) -> dict[str, Record]:
-    """Records by key, without dies and links: of this folder, of the cache, or simulated now. Why others have none is added to ``failures``.
+    """Records by key, without dies and links: of this folder, of the cache, or simulated now. Reasons for missing ones
+    are added to ``failures``.
 
-    What took at least ``kept_from_s`` is kept in the folder, with ``details`` together with dies and links. ``found`` hears of every record;
-    ``outdate`` is called before anything is simulated.
+    Runs of at least ``kept_from_s`` are kept in the folder, with ``details`` including dies and links. ``found`` is
+    called with every record; ``outdate`` is called before anything is simulated.
     """
     records: dict[str, Record] = {}
     waiting = []
@@ -157,7 +161,13 @@ def complete(
 
 
 def _do_part(
-    number: int, points: Sequence[Point], runs: Sequence[Run], store: SweepStore, simulated: Simulate, watcher: Watcher, failures: list[str]
+    number: int,
+    points: Sequence[Point],
+    runs: Sequence[Run],
+    store: SweepStore,
+    simulated: Simulate,
+    watcher: Watcher,
+    failures: list[str],
 ) -> None:
     if store.has_part(number, points, runs):
         watcher.kept(len(runs))
@@ -190,4 +200,6 @@ def _without_details(record: Record) -> Record:
 
 def _failures_told(failures: list[str], of: int, folder: Path) -> str:
     more = [f"and {len(failures) - _MOST_SHOWN} more"] if len(failures) > _MOST_SHOWN else []
-    return "\n".join([f"{len(failures)} of {of} runs failed; the others are kept in {folder}", *failures[:_MOST_SHOWN], *more])
+    return "\n".join(
+        [f"{len(failures)} of {of} runs failed; the others are kept in {folder}", *failures[:_MOST_SHOWN], *more]
+    )

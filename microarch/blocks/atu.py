@@ -1,11 +1,12 @@
-"""Address Translation Unit of a die's D2D controller: redirects a read to where the slice lies nearest.
+"""Address Translation Unit of a die's D2D controller: redirects a read to the nearest instance of the slice.
 
-Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: a read of a remote slice passes the D2D controller, whose ATU
-redirects it to the local HBM if the die holds a copy. What there is to know is the table of copies (``microarch.blocks.hbm.Copies``); an
-entry of the ATU holds what is known of one expert of one layer. Under ``tables: finite`` it has 512 entries (paper, table II),
-of which the least recently used leaves; for an expert that it does not know it reads the table in the local HBM.
+Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: a read of a remote slice passes the D2D controller, whose
+ATU redirects it to the local HBM if the die holds a copy. The full table of copies is ``microarch.blocks.hbm.Copies``;
+an entry of the ATU caches it for one expert of one layer. Under ``tables: finite`` it has 512 entries (paper, table
+II) with LRU replacement; for any other expert it reads the table in the local HBM.
 
-State layout: ``known: uint8[die, layer·expert]``, ``ring: lru.RING[die, layer·expert + 1]``, ``used``, ``misses: int64[die]``.
+State layout: ``known: uint8[die, layer·expert]``, ``ring: lru.RING[die, layer·expert + 1]``, ``used``, ``misses:
+int64[die]``.
 
 Transitions::
 
@@ -13,7 +14,7 @@ Transitions::
     ------  -----  ---------  ------  ------------------------------  -----------------------------------------------
     LOOKUP  HIT    COMPUTE            use the slice in the local LLC  llc.hit_ns
     LOOKUP  HERE   LOCAL_HBM          redirect to the local HBM       llc.miss_ns, + hbm.latency_ns if the ATU misses
-    LOOKUP  AWAY   REQUEST            ask the home                    llc.miss_ns, + hbm.latency_ns if the ATU misses
+    LOOKUP  AWAY   REQUEST            query the home                  llc.miss_ns, + hbm.latency_ns if the ATU misses
 """
 
 from __future__ import annotations
@@ -34,23 +35,24 @@ MISSED = "llc.miss_ns, + hbm.latency_ns if the ATU misses"
 STEPS = {
     (State.LOOKUP, Event.HIT): Step(State.COMPUTE, action="use the slice in the local LLC", latency="llc.hit_ns"),
     (State.LOOKUP, Event.HERE): Step(State.LOCAL_HBM, action="redirect to the local HBM", latency=MISSED),
-    (State.LOOKUP, Event.AWAY): Step(State.REQUEST, action="ask the home", latency=MISSED),
+    (State.LOOKUP, Event.AWAY): Step(State.REQUEST, action="query the home", latency=MISSED),
 }
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Size of the table; its look-up takes no time beside that of the LLC."""
+    """Size of the table; its look-up adds no time to that of the LLC."""
 
     entries: int = parameter(512, "decision.atu_entries", f"{PAPER}, table II")
 
 
 @inner
 def look_up(llc_tags, copies, entry, key):
-    """HIT, HERE or AWAY: in the local LLC, in the local HBM (home or copy), or elsewhere. A copy that is read is touched.
+    """HIT, HERE or AWAY: in the local LLC, in the local HBM (home or copy), or elsewhere. Reading a copy makes it the
+    youngest.
 
-    ``entry.look_here`` is 0 where no copies are made and the die is not the home: then only the home is asked.
+    ``entry.look_here`` is 0 if no copies are made and the die is not the home: then only the home is queried.
     """
     if not entry.look_here:
         return AWAY
@@ -65,17 +67,17 @@ def look_up(llc_tags, copies, entry, key):
 
 
 class Translations(NamedTuple):
-    """What the ATUs know; see the module's text."""
+    """Entries of all ATUs; see the module's text."""
 
     known: np.ndarray
     ring: np.ndarray
     used: np.ndarray
     misses: np.ndarray
-    entries: int  # of one ATU; 0: it knows everything
+    entries: int  # of one ATU; 0: unbounded
 
 
 def no_translations(dies: int, experts: int, entries: int) -> Translations:
-    """Empty ATUs of so many entries (0: unbounded) for ``experts`` over all layers."""
+    """Empty ATUs of ``entries`` entries (0: unbounded) for ``experts`` over all layers."""
     tracked = experts if entries else 0
     return Translations(
         known=np.zeros((dies, tracked), np.uint8),
@@ -88,7 +90,7 @@ def no_translations(dies: int, experts: int, entries: int) -> Translations:
 
 @inner
 def knows(atu, entry, expert):
-    """Whether the ATU can tell at once where an expert of another die lies; if not, it learns it.
+    """Whether the ATU has an entry for an expert of another die; if not, it enters one.
 
     ``expert``: number of the expert over all layers. Homes and dies without copies need no translation.
     """

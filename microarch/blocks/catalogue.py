@@ -1,4 +1,4 @@
-"""The blocks of a die put together: one transition table for a request's way through all of them."""
+"""The blocks of a die combined: one transition table for the path of a request through all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def _merged(dictionaries):
 
 
 TABLES = {
-    block.__name__.rpartition(".")[2]: Table(block.__name__.rpartition(".")[2], State, Event, tuple(block.SERVES), State.DONE, block.STEPS)
+    block.__name__.rpartition(
+        "."
+    )[2]: Table(block.__name__.rpartition(".")[2], State, Event, tuple(block.SERVES), State.DONE, block.STEPS)
     for block in REQUEST_BLOCKS
 } | {"local_cp": local_cp.TABLE, "global_cp": global_cp.TABLE}
 REQUEST = Table(

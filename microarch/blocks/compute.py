@@ -1,6 +1,7 @@
 """Compute array of a die: multiplies a sub-kernel's tokens with one weight slice at a time.
 
-State layout: none of its own; under ``shared`` ``archsim.engine.event.transfers.DIE[die]`` knows what it works on and what waits.
+State layout: none of its own; under ``shared`` ``archsim.engine.event.transfers.DIE[die]`` has the chain that it works
+on and its queue.
 
 Transitions::
 
@@ -23,12 +24,12 @@ STEPS = {(State.COMPUTE, Event.SERVED): Step(State.DONE, action="multiply", late
 
 @dataclass(frozen=True)
 class Parameters:
-    """Speed of the array; the peak is that of Dojo (FP8) by default. ``gemm: tables`` has its own shares of it."""
+    """Speed of the array; the peak defaults to Dojo's (FP8). ``gemm: tables`` has its own shares of it."""
 
     peak_flop_per_s: float = parameter(1e15, "compute.peak", f"{PAPER}, table I")
     efficiency: float = parameter(0.7, "compute.efficiency", SIMULATOR)
 
     @property
     def flop_per_ns(self) -> float:
-        """What the GEMM of an expert reaches."""
+        """Effective rate of an expert's GEMM."""
         return self.peak_flop_per_s / 1e9 * self.efficiency

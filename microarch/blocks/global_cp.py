@@ -1,8 +1,8 @@
 """Global command processor: what it does in a step, state by state, and how long each state takes.
 
-Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V. The paper charges it nothing; the rules for its cost are this
-project's (``docs/decisions.md``). Counts of work come from the policy functions themselves (``archsim.policies.allocation.rules.Effort``),
-which every executor runs; an executor only turns counts into time.
+Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V. The paper charges no time for it; the rules for its cost
+are this project's (``docs/decisions.md``). Counts of work come from the policy functions themselves
+(``archsim.policies.allocation.rules.Effort``), which every executor runs; an executor only turns counts into time.
 
 State layout: the tables of ``archsim area`` (distribution table, heatmap, prediction table); work counts in ``Counts``.
 
@@ -10,38 +10,38 @@ Transitions::
 
     state     event  next      spawns  action              latency
     --------  -----  --------  ------  ------------------  ------------------------------------------
-    IDLE      START  RECEIVE           ask for the demand  waits
-    RECEIVE   READY  READ              add the demand up   message + dies · experts / lanes
+    IDLE      START  RECEIVE           request the demand  waits
+    RECEIVE   READY  READ              sum the demand      message + dies · experts / lanes
     READ      READY  ORDER             read the table      entries · 72 / table_port_bits
     ORDER     READY  GENERATE          sort experts        comparisons / comparators
     GENERATE  READY  EVALUATE          rank candidates     candidates
-    EVALUATE  READY  MERGE             give blocks out     blocks · (candidates / lanes + log2 lanes)
+    EVALUATE  READY  MERGE             assign blocks       blocks · (candidates / lanes + log2 lanes)
     MERGE     READY  DISPATCH  ROWS    form sub-kernels    plan entries
     ROWS      READY  SELECT            read heatmap rows   rows · experts · 16 / heatmap_port_bits
     SELECT    READY  WRITE             select the top      rows · experts / comparators
     WRITE     READY  DONE              set cp_en bits      message + experts / prediction_port_bits
     DISPATCH  READY  COLLECT           command the dies    message
-    COLLECT   READY  UPDATE            take in reports     message
+    COLLECT   READY  UPDATE            receive reports     message
     UPDATE    READY  DONE              enter copies        copies
 
 =========  ======================================================================================================
-RECEIVE    demand travels to it: tokens per expert of every die (16 bits each), and is added up
-READ       the expert distribution table, one entry a cycle
+RECEIVE    the demand arrives, tokens per expert of every die (16 bits each), and is summed
+READ       the expert distribution table, one entry per cycle
 ORDER      experts are sorted by tokens
 GENERATE   candidates of every expert are ranked
-EVALUATE   every block of tokens goes to the cheapest candidate, ``lanes`` candidates side by side; a solver's multiply-adds
+EVALUATE   every block of tokens goes to the cheapest candidate, ``lanes`` candidates in parallel; a solver's multiply-adds
 MERGE      blocks of an expert on a die become one sub-kernel
 DISPATCH   sub-kernels (16 bytes each) travel to the Local CPs
 ROWS       heatmap rows of the experts that run are read
 SELECT     the top of each row is selected
 WRITE      cp_en bits travel to the PDUs and are written
-COLLECT    the dies report that they are done, and the copies that they made
-UPDATE     the distribution table takes in the copies
+COLLECT    the dies report completion and the copies that they made
+UPDATE     the copies are entered in the distribution table
 =========  ======================================================================================================
 
-RECEIVE, ORDER, GENERATE, EVALUATE, MERGE, DISPATCH and COLLECT are on the critical path. READ overlaps with the step
-before, UPDATE with this one: what does not fit is exposed. ROWS, SELECT and WRITE run beside the step; their bits act
-when they are there.
+RECEIVE, ORDER, GENERATE, EVALUATE, MERGE, DISPATCH and COLLECT are on the critical path. READ overlaps with the
+previous step, UPDATE with this one: the excess is exposed. ROWS, SELECT and WRITE run in parallel with the step; their
+bits take effect when they arrive.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from microarch.blocks.state_machine import Step, Table
 COUNT_BYTES = 2  # tokens of an expert on a die: 16 bits, as a heatmap counter has (paper, table II)
 COMMAND_BYTES = 16  # command and address of a request on the fabric (paper, table I)
 ENTRY_BITS = 72  # of the expert distribution table (paper, table II: 4.5 KB for 512 experts)
-COUNTER_BITS = 16  # of a heatmap entry (paper, table II: 512 x 512 x 2 B a layer)
+COUNTER_BITS = 16  # of a heatmap entry (paper, table II: 512 x 512 x 2 B per layer)
 NS_PER_S = 1e9
 
 
@@ -105,18 +105,24 @@ TABLE = Table(
     initial=(State.IDLE,),
     final=State.DONE,
     steps={
-        (State.IDLE, Event.START): Step(State.RECEIVE, None, "ask for the demand", "waits"),
-        (State.RECEIVE, Event.READY): Step(State.READ, None, "add the demand up", "message + dies · experts / lanes"),
+        (State.IDLE, Event.START): Step(State.RECEIVE, None, "request the demand", "waits"),
+        (State.RECEIVE, Event.READY): Step(State.READ, None, "sum the demand", "message + dies · experts / lanes"),
         (State.READ, Event.READY): Step(State.ORDER, None, "read the table", "entries · 72 / table_port_bits"),
         (State.ORDER, Event.READY): Step(State.GENERATE, None, "sort experts", "comparisons / comparators"),
         (State.GENERATE, Event.READY): Step(State.EVALUATE, None, "rank candidates", "candidates"),
-        (State.EVALUATE, Event.READY): Step(State.MERGE, None, "give blocks out", "blocks · (candidates / lanes + log2 lanes)"),
+        (State.EVALUATE, Event.READY): Step(
+            State.MERGE, None, "assign blocks", "blocks · (candidates / lanes + log2 lanes)"
+        ),
         (State.MERGE, Event.READY): Step(State.DISPATCH, State.ROWS, "form sub-kernels", "plan entries"),
-        (State.ROWS, Event.READY): Step(State.SELECT, None, "read heatmap rows", "rows · experts · 16 / heatmap_port_bits"),
+        (State.ROWS, Event.READY): Step(
+            State.SELECT, None, "read heatmap rows", "rows · experts · 16 / heatmap_port_bits"
+        ),
         (State.SELECT, Event.READY): Step(State.WRITE, None, "select the top", "rows · experts / comparators"),
-        (State.WRITE, Event.READY): Step(State.DONE, None, "set cp_en bits", "message + experts / prediction_port_bits"),
+        (State.WRITE, Event.READY): Step(
+            State.DONE, None, "set cp_en bits", "message + experts / prediction_port_bits"
+        ),
         (State.DISPATCH, Event.READY): Step(State.COLLECT, None, "command the dies", "message"),
-        (State.COLLECT, Event.READY): Step(State.UPDATE, None, "take in reports", "message"),
+        (State.COLLECT, Event.READY): Step(State.UPDATE, None, "receive reports", "message"),
         (State.UPDATE, Event.READY): Step(State.DONE, None, "enter copies", "copies"),
     },
 )
@@ -124,7 +130,7 @@ CRITICAL = (
     State.RECEIVE, State.ORDER, State.GENERATE, State.EVALUATE, State.MERGE, State.DISPATCH, State.COLLECT,
 )
 ON_THE_PATH = np.array(CRITICAL)
-EXPOSABLE = (State.READ, State.UPDATE, *CRITICAL)  # the rest runs beside the step
+EXPOSABLE = (State.READ, State.UPDATE, *CRITICAL)  # the rest runs in parallel with the step
 PREDICTING = (State.ROWS, State.SELECT, State.WRITE)
 
 
@@ -134,20 +140,20 @@ class Counts(NamedTuple):
     dies: int
     experts: int  # of the model
     demand_received: bool  # whether the policy needs the demand of all dies
-    table_entries: int  # of the distribution table that were read
+    table_entries: int  # entries of the distribution table that were read
     sorted_experts: int
-    candidates: np.ndarray  # int64[expert placed], ranked
-    blocks: np.ndarray  # int64[expert placed], given out
+    candidates: np.ndarray  # int64[expert placed]: candidates ranked
+    blocks: np.ndarray  # int64[expert placed]: blocks assigned
     plan_entries: int
-    rows: int  # of the heatmap that were read; 0 without prediction
+    rows: int  # rows of the heatmap that were read; 0 without prediction
     copies: int  # reported by the dies
     operations: int = 0  # multiply-adds of a solver
 
 
 class Reach(NamedTuple):
-    """What messages to and from the Global CP cost. It sits on the die nearest to the middle of the fabric."""
+    """Cost of messages to and from the Global CP, which sits on the die nearest to the centre of the fabric."""
 
-    farthest_ns: float  # latency of the links to the die that is reached last
+    farthest_ns: float  # latency of the route to the farthest die
     bytes_per_ns: float  # of all links of its die together
 
 
@@ -156,7 +162,7 @@ def _travel_ns(reach: Reach, n_bytes: float) -> float:
 
 
 def message_ns(counts: Counts, reach: Reach) -> np.ndarray:
-    """float64[State]: what messages over the fabric cost, whoever decides."""
+    """float64[State]: time of messages over the fabric, the same for every executor."""
     ns = np.zeros(len(State))
     if counts.demand_received:
         ns[State.RECEIVE] = _travel_ns(reach, counts.dies * counts.experts * COUNT_BYTES)
@@ -183,8 +189,11 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
     cycles[State.READ] = counts.table_entries * ceil(ENTRY_BITS / fsm.table_port_bits)
     cycles[State.ORDER] = ceil(comparisons(counts.sorted_experts, fsm.sorter) / fsm.comparators)
     cycles[State.GENERATE] = counts.candidates.sum()
-    # A lane that evaluates a candidate a cycle does a multiply-add a cycle: kind to a solver, which no such datapath has.
-    cycles[State.EVALUATE] = _evaluation_cycles(counts.candidates, counts.blocks, fsm.lanes) + ceil(counts.operations / fsm.lanes)
+    # A lane that evaluates one candidate per cycle does one multiply-add per cycle: optimistic for a solver, which
+    # needs more.
+    cycles[State.EVALUATE] = _evaluation_cycles(counts.candidates, counts.blocks, fsm.lanes) + ceil(
+        counts.operations / fsm.lanes
+    )
     cycles[State.MERGE] = counts.plan_entries if len(counts.blocks) else 0
     if counts.rows:
         cycles[State.ROWS] = counts.rows * ceil(counts.experts * COUNTER_BITS / fsm.heatmap_port_bits)
@@ -195,7 +204,9 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
 
 
 def dram_ns(counts: Counts, latency_ns: float, bytes_per_ns: float) -> np.ndarray:
-    """float64[State]: reading and writing tables that lie in an HBM, each state as one stream; its traffic slows nobody else."""
+    """float64[State]: reading and writing tables in an HBM, each state as one stream; its traffic slows no other
+    transfer.
+    """
     ns = np.zeros(len(State))
     row_bytes = counts.experts * COUNTER_BITS / 8
     for state, n_bytes in (
@@ -210,7 +221,7 @@ def dram_ns(counts: Counts, latency_ns: float, bytes_per_ns: float) -> np.ndarra
 
 @kernel
 def _evaluation_cycles(candidates, blocks, lanes):
-    """Every block: its candidates ``lanes`` at a time, and a tree of comparisons over those side by side, int64."""
+    """Cycles of all blocks: candidates ``lanes`` at a time, then a tree of comparisons over the lanes, int64."""
     cycles = np.int64(0)
     for expert in range(len(blocks)):
         levels = np.int64(0)
@@ -239,10 +250,11 @@ def firmware_ns(counts: Counts, firmware) -> np.ndarray:
 
 
 def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
-    """float64[State]: the function's own time on a host and what crosses PCIe (``archsim.specs.machine.decision.HostSpec``).
+    """float64[State]: the function's own time on a host and what crosses PCIe
+    (``archsim.specs.machine.decision.HostSpec``).
 
-    Once per MoE layer: the host notices the end of gating, reads demand and copies back, decides (``decided_ns``: time of
-    the policy function, allocation and prediction), sends plan and bits, and launches.
+    Once per MoE layer: the host notices the end of gating, reads demand and copies back, decides (``decided_ns``: time
+    of the policy function, allocation and prediction), sends plan and bits, and launches.
     """
     ns = np.zeros(len(State))
     if not counts.demand_received and not counts.rows:
@@ -257,7 +269,9 @@ def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
 
 
 def exposed_ns(states_ns: np.ndarray, before_ns: float, step_ns: float) -> np.ndarray:
-    """float64[State]: what of each state is on the critical path. ``before_ns``, ``step_ns``: the step before, and this one."""
+    """float64[State]: time of each state on the critical path. ``before_ns``, ``step_ns``: of the previous step and
+    this one.
+    """
     exposed = np.zeros(len(State))
     exposed[ON_THE_PATH] = states_ns[ON_THE_PATH]
     exposed[State.READ] = max(0.0, states_ns[State.READ] - before_ns)

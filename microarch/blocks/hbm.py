@@ -1,15 +1,16 @@
-"""HBM of a die as a store of expert weights: homes that never leave and copies that the PDU made, evicted by LRU.
+"""HBM of a die as a store of expert weights: homes, which are never evicted, and cached copies that the PDU made,
+evicted by LRU.
 
-A slice key is ``(layer * experts + expert) * 3 + slice``. Copies have finite room, what homes and reserve leave over
-(machine model, ``capacity: finite``), or a practically unlimited one (``capacity: unbounded``).
+A slice key is ``(layer * experts + expert) * 3 + slice``. Cached copies have finite room, what homes and reserve leave
+free (machine model, ``capacity: finite``), or practically unlimited room (``capacity: unbounded``).
 
 ==============  ========================  ==================================================================
 array           layout                    meaning
 ==============  ========================  ==================================================================
-``present``     uint8[die, key]           1 where the die holds a copy
+``present``     uint8[die, key]           1 where the die holds a cached copy
 ``slices``      int8[layer·expert, die]   slices of the expert that the die holds copies of
-``ring``        lru.RING[die, key + 1]    the order in which copies were used last
-``room``        ROOM[die]                 bytes used, most ever used, bytes there are, copies evicted
+``ring``        lru.RING[die, key + 1]    the order in which copies were last used
+``room``        ROOM[die]                 bytes used, peak bytes used, limit in bytes, copies evicted
 ==============  ========================  ==================================================================
 
 Transitions::
@@ -19,9 +20,9 @@ Transitions::
     LOCAL_HBM   SERVED  COMPUTE   LLC_FILL  read the slice                    latency_ns + bytes / bytes_per_ns
     REMOTE_HBM  SERVED  DATA      LLC_FILL  read it for another die           latency_ns + bytes / bytes_per_ns
     COPY        SERVED  DONE                enter the copy, evict the oldest  latency_ns + bytes / bytes_per_ns
-    ACT_READ    SERVED  ACT_MOVE            read vectors that leave           latency_ns + bytes / bytes_per_ns
+    ACT_READ    SERVED  ACT_MOVE            read outgoing vectors             latency_ns + bytes / bytes_per_ns
     ACT_READ    HERE    DONE                read vectors that stay            latency_ns + bytes / bytes_per_ns
-    ACT_WRITE   SERVED  DONE                write vectors that came           latency_ns + bytes / bytes_per_ns
+    ACT_WRITE   SERVED  DONE                write arrived vectors             latency_ns + bytes / bytes_per_ns
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ STEPS = {
     (State.LOCAL_HBM, Event.SERVED): Step(State.COMPUTE, State.LLC_FILL, "read the slice", MOVED),
     (State.REMOTE_HBM, Event.SERVED): Step(State.DATA, State.LLC_FILL, "read it for another die", MOVED),
     (State.COPY, Event.SERVED): Step(State.DONE, None, "enter the copy, evict the oldest", MOVED),
-    (State.ACT_READ, Event.SERVED): Step(State.ACT_MOVE, None, "read vectors that leave", MOVED),
+    (State.ACT_READ, Event.SERVED): Step(State.ACT_MOVE, None, "read outgoing vectors", MOVED),
     (State.ACT_READ, Event.HERE): Step(State.DONE, None, "read vectors that stay", MOVED),
-    (State.ACT_WRITE, Event.SERVED): Step(State.DONE, None, "write vectors that came", MOVED),
+    (State.ACT_WRITE, Event.SERVED): Step(State.DONE, None, "write arrived vectors", MOVED),
 }
 
 ROOM = np.dtype([("used_bytes", "i8"), ("peak_bytes", "i8"), ("limit_bytes", "i8"), ("evictions", "i8")])
@@ -55,7 +56,7 @@ ROOM = np.dtype([("used_bytes", "i8"), ("peak_bytes", "i8"), ("limit_bytes", "i8
 
 @dataclass(frozen=True)
 class Parameters:
-    """Size and speed of the HBM of one die; bandwidth and capacity are those of Dojo by default."""
+    """Size and speed of the HBM of one die; bandwidth and capacity default to Dojo's."""
 
     bandwidth_bytes_per_s: float = parameter(2e12, "hbm.bandwidth", f"{PAPER}, table I")
     efficiency: float = parameter(0.9, "hbm.efficiency", SIMULATOR)
@@ -70,7 +71,7 @@ class Parameters:
 
 
 class Copies(NamedTuple):
-    """Copies on all dies; see the module's table."""
+    """Cached copies on all dies; see the module's table."""
 
     present: np.ndarray
     slices: np.ndarray
@@ -79,11 +80,15 @@ class Copies(NamedTuple):
 
 
 def no_copies(experts: int, limit_bytes: np.ndarray) -> Copies:
-    """Copies of ``experts`` (over all layers) on dies that have ``limit_bytes: int64[die]`` for them, none made yet."""
+    """No cached copies yet of ``experts`` (over all layers), on dies with ``limit_bytes: int64[die]`` of room for
+    them.
+    """
     dies, keys = len(limit_bytes), experts * SLICES
     room = np.zeros(dies, ROOM)
     room["limit_bytes"] = limit_bytes
-    return Copies(np.zeros((dies, keys), np.uint8), np.zeros((experts, dies), np.int8), lru.empty_rings(dies, keys), room)
+    return Copies(
+        np.zeros((dies, keys), np.uint8), np.zeros((experts, dies), np.int8), lru.empty_rings(dies, keys), room
+    )
 
 
 @inner
@@ -94,7 +99,7 @@ def touch(copies, die, key):
 
 @inner
 def _evict_down_to(copies, die, slice_bytes, most_bytes):
-    """Evict the oldest copies until no more than so many bytes are used."""
+    """Evict the oldest copies until at most ``most_bytes`` are used."""
     room, ring = copies.room[die], copies.ring[die]
     while room.used_bytes > most_bytes:
         oldest = lru.oldest(ring)
@@ -107,14 +112,14 @@ def _evict_down_to(copies, die, slice_bytes, most_bytes):
 
 @kernel
 def evict_beyond_room(copies, slice_bytes):
-    """Where there is less room than there was, the oldest copies leave."""
+    """Evict the oldest copies of dies whose room has shrunk."""
     for die in range(len(copies.room)):
         _evict_down_to(copies, die, slice_bytes, copies.room[die].limit_bytes)
 
 
 @inner
 def keep(copies, die, key, slice_bytes):
-    """Enter a copy, evicting the oldest ones where there is no room; False if it can never fit."""
+    """Enter a copy, evicting the oldest ones if there is no room; False if it can never fit."""
     if copies.present[die, key]:
         touch(copies, die, key)
         return True

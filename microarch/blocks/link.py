@@ -1,15 +1,15 @@
-"""Die-to-die links: what crosses the fabric. Requests ask, slices answer, hidden vectors go out and come back.
+"""Die-to-die links: requests, the slices that answer them, and hidden vectors, dispatched and combined.
 
-State layout: none of their own; who uses a link is what the kernels know of its resource (``CLAIM`` under ``reserved``,
-``FLOW`` under ``shared``), what passed it is ``archsim.engine.state.RESOURCE[resource]``.
+State layout: none of their own; the kernels keep the use of a link with its resource (``CLAIM`` under ``reserved``,
+``FLOW`` under ``shared``) and its traffic in ``archsim.engine.state.RESOURCE[resource]``.
 
-Transitions (those of DATA are the PDU's, which looks at what arrives)::
+Transitions (those of DATA are the PDU's, which checks what arrives)::
 
     state     event   next        spawns  action               latency
     --------  ------  ----------  ------  -------------------  --------------------------------------------
     REQUEST   HIT     REMOTE_LLC          read the home's LLC  hops · hop_ns + request_bytes / bytes_per_ns
     REQUEST   MISS    REMOTE_HBM          read the home's HBM  hops · hop_ns + request_bytes / bytes_per_ns
-    ACT_MOVE  SERVED  ACT_WRITE           vectors have come    hops · hop_ns + bytes / bytes_per_ns
+    ACT_MOVE  SERVED  ACT_WRITE           vectors arrive       hops · hop_ns + bytes / bytes_per_ns
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ ASKED = "hops · hop_ns + request_bytes / bytes_per_ns"
 STEPS = {
     (State.REQUEST, Event.HIT): Step(State.REMOTE_LLC, action="read the home's LLC", latency=ASKED),
     (State.REQUEST, Event.MISS): Step(State.REMOTE_HBM, action="read the home's HBM", latency=ASKED),
-    (State.ACT_MOVE, Event.SERVED): Step(State.ACT_WRITE, action="vectors have come", latency="hops · hop_ns + bytes / bytes_per_ns"),
+    (State.ACT_MOVE, Event.SERVED): Step(
+        State.ACT_WRITE, action="vectors arrive", latency="hops · hop_ns + bytes / bytes_per_ns"
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Speed of the links; bandwidth is that of one direction to one neighbour, of Dojo by default."""
+    """Speed of the links; the bandwidth is that of one direction to one neighbour, by default Dojo's."""
 
     bandwidth_bytes_per_s: float = parameter(1.5e12, "d2d.bandwidth", f"{PAPER}, table I")
     efficiency: float = parameter(0.9, "d2d.efficiency", SIMULATOR)

@@ -1,7 +1,7 @@
 """Last-level cache of a die: which weight slices it holds, least recently stored evicted first.
 
 State layout: ``tags: int64[die, set, way]``, slice keys in the order of their stores, oldest first, -1 where empty.
-A look-up does not touch the order (published simulator). A slice that is larger than the cache never stays
+A look-up does not change the order (published simulator). A slice that is larger than the cache never stays
 (``ways`` = 0): it streams through.
 
 Transitions (those of LOOKUP are the ATU's)::
@@ -44,7 +44,7 @@ class Parameters:
 
 
 def sliced_geometry(capacity_bytes: int, slice_bytes: int, ways: int) -> tuple[int, int]:
-    """(sets, ways) of the published simulator: one line a slice, ``max(1, capacity // (ways * slice))`` sets."""
+    """(sets, ways) of the published simulator: one line per slice, ``max(1, capacity // (ways * slice))`` sets."""
     return max(1, capacity_bytes // (ways * slice_bytes)), ways
 
 
@@ -71,7 +71,7 @@ def holds(tags, die, expert, key):
 
 @inner
 def store(tags, die, expert, key):
-    """Enter slice ``key``; it becomes the youngest, and the oldest of a full set leaves."""
+    """Enter slice ``key`` as the youngest; a full set evicts its oldest."""
     line = tags[die, expert % tags.shape[1]]
     ways = line.shape[0]
     if ways == 0:

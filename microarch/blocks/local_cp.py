@@ -1,10 +1,11 @@
-"""Local command processor of a die: its part of a step, from the first sub-kernel to the results on their way.
+"""Local command processor of a die: its role in a step, from the first sub-kernel to sending the results.
 
-It starts as many slices as are in flight at a time, holds those back whose tokens have not come, and sends the results off
-when the last one is computed. (Yu et al., ISCA 2026, arXiv 2510.05497v4, section V; design choices in ``docs/engine.md``.)
+It keeps up to the allowed number of slices in flight, holds those whose tokens have not arrived, and sends the results
+when the last slice is computed. (Yu et al., ISCA 2026, arXiv 2510.05497v4, section V; design choices in
+``docs/engine.md``.)
 
-State layout: ``archsim.engine.state.LOCAL_CP[die]`` (state, next and last slice to start, bundles and slices that are left,
-slices held) and ``HELD[chain]`` (queue of those held).
+State layout: ``archsim.engine.state.LOCAL_CP[die]`` (state, next and last slice to start, bundles and slices that are
+left, slices held) and ``HELD[chain]`` (queue of those held).
 
 Transitions::
 
@@ -13,8 +14,8 @@ Transitions::
     FETCH    TOKENS     EXECUTE          release the slices held  waits
     EXECUTE  LAST_DONE  COMBINE          send the results         waits
 
-FETCH: slices are fetched, tokens are on their way. EXECUTE: the tokens are there, slices are computed as they come.
-COMBINE: all are computed, results travel to the dies on which their tokens live. A die that no tokens are sent to begins
+FETCH: slices are fetched, tokens are in flight. EXECUTE: the tokens have arrived, slices are computed as they arrive.
+COMBINE: all are computed, results travel to the dies on which their tokens live. A die that receives no tokens starts
 in EXECUTE.
 """
 
@@ -29,7 +30,7 @@ from microarch.blocks.state_machine import Step, Table
 
 @dataclass(frozen=True)
 class Parameters:
-    """What bounds the slices in flight on a die (``llc: segments``): as many whole ones as its LLC has room for."""
+    """Limit of slices in flight on a die (``llc: segments``): as many whole slices as its LLC can hold."""
 
     llc_capacity_bytes: int = parameter(64 * 2**20, "llc.capacity", PAPER)
     segment_bytes: int = parameter(2**20, "llc.segment", CHOICE)

@@ -1,6 +1,8 @@
-"""Least-recently-used order of the entries of a table, as a ring: every entry knows the next older and the next younger one.
+"""Least-recently-used order of the entries of a table, as a ring: every entry links to the next older and the next
+younger one.
 
-Layout: ``ring: RING[entry + 1]``; the last row is the head: its ``older`` is the youngest entry, its ``newer`` the oldest.
+Layout: ``ring: RING[entry + 1]``; the last row is the head: its ``older`` is the youngest entry, its ``newer`` the
+oldest.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ def empty_rings(dies: int, entries: int) -> np.ndarray:
 
 @inner
 def unlink(ring, entry):
-    """Take an entry out."""
+    """Remove an entry."""
     older, newer = ring[entry].older, ring[entry].newer
     ring[older].newer = newer
     ring[newer].older = older
@@ -29,7 +31,7 @@ def unlink(ring, entry):
 
 @inner
 def link_youngest(ring, entry):
-    """Put an entry that is not in the ring in front."""
+    """Insert an entry that is not in the ring as the youngest."""
     head = ring.shape[0] - 1
     youngest = ring[head].older
     ring[entry].older = youngest
@@ -40,7 +42,7 @@ def link_youngest(ring, entry):
 
 @inner
 def oldest(ring):
-    """The entry that would leave; the head's own number if there is none."""
+    """The next entry to evict; the head's own number if there is none."""
     return ring[ring.shape[0] - 1].newer
 
 

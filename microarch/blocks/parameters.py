@@ -1,4 +1,6 @@
-"""Parameters of hardware blocks: frozen dataclasses whose fields know which spec key sets them, and where defaults come from."""
+"""Parameters of hardware blocks: frozen dataclasses whose fields record the spec key that sets them and the source
+of the default.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def parameters_of(block: type, system: Any) -> Any:
 
 
 def _value(spec: Any, key: str) -> Any:
-    """What lies in ``spec`` under a path of YAML keys."""
+    """The value of ``spec`` under a path of YAML keys."""
     for part in key.split("."):
         fields = type(spec).model_fields
         spec = getattr(spec, next(name for name, field in fields.items() if part in (name, field.alias)))
@@ -29,7 +31,7 @@ def _value(spec: Any, key: str) -> Any:
 
 
 def describe(block: type) -> str:
-    """One line a parameter: name, default, spec key, source of the default."""
+    """One line per parameter: name, default, spec key, source of the default."""
     rows = [("parameter", "default", "set by", "source of the default")]
     for field in dataclasses.fields(block):
         rows.append((field.name, f"{field.default:g}", field.metadata["key"], field.metadata["source"]))
@@ -39,5 +41,7 @@ def describe(block: type) -> str:
 def aligned(rows: list[tuple[str, ...]]) -> str:
     """Rows of cells as text, the first row underlined."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    head, *body = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    head, *body = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
     return "\n".join([head, "  ".join("-" * width for width in widths), *body])

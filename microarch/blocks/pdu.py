@@ -1,7 +1,8 @@
-"""Predictive Data Unit of a die's D2D controller: keeps a copy of a slice that passes, if the Global CP predicts its use.
+"""Predictive Data Unit of a die's D2D controller: keeps a cached copy of a passing slice if the Global CP predicts its
+use.
 
-Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: when remote data returns, the PDU looks at the ``cp_en`` bit of the
-expert and at whether it is local already, and may write the slice to the local HBM and enter it in the ATU.
+Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: when remote data returns, the PDU checks the ``cp_en`` bit
+of the expert and whether it is already local, and may write the slice to the local HBM and enter it in the ATU.
 
 State layout: ``cp_en: uint8[die, expert]``, one bit of hardware each.
 
@@ -33,14 +34,16 @@ SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 
 @dataclass(frozen=True)
 class Parameters:
-    """A PDU keeps up with its link; what bounds it is the port through which the Global CP writes its bits."""
+    """A PDU keeps up with its link; its bottleneck is the port through which the Global CP writes its bits."""
 
     bits_port_bits: int = parameter(16, "decision.fsm.prediction_port_bits", f"{PAPER}, table II")
 
 
 @inner
 def decide(cp_en, ready_ns, copies, entry, key, now):
-    """KEEP or SERVED for a slice that arrives from another die. ``cp_en: uint8[die, expert]``, there from ``ready_ns`` on."""
+    """KEEP or SERVED for a slice that arrives from another die. ``cp_en: uint8[die, expert]``, valid from
+    ``ready_ns`` on.
+    """
     if now >= ready_ns and cp_en[entry.die, entry.expert] and not copies.present[entry.die, key]:
         return KEEP
     return SERVED

@@ -6,7 +6,7 @@ names the block that is busy with it (paper [W] section V, published simulator; 
 =========== ============================ =========================================================================
 state       block                        what it does
 =========== ============================ =========================================================================
-LOOKUP      LLC port of the die          look for the slice in the local LLC, ask the ATU
+LOOKUP      LLC port of the die          look the slice up in the local LLC and the ATU
 LOCAL_HBM   HBM of the die               read the slice: the die is its home or holds a copy
 REQUEST     links, die to home           command and address travel to the home
 REMOTE_LLC  LLC port of the home         read the slice there
@@ -16,12 +16,12 @@ COMPUTE     compute array of the die     multiply the tokens with the slice
 LLC_FILL    LLC port of the reader       the slice that came from HBM enters that die's LLC
 COPY        HBM of the die               the PDU keeps the slice: it is written and entered in the ATU
 ACT_READ    HBM of the source die        hidden vectors are read (dispatch: home of the tokens; combine: executor)
-ACT_MOVE    links, source to target      they travel
-ACT_WRITE   HBM of the target die        they are written
-DONE        none                         nothing is left to do
+ACT_MOVE    links, source to target      hidden vectors travel
+ACT_WRITE   HBM of the target die        hidden vectors are written
+DONE        none                         the request is complete
 =========== ============================ =========================================================================
 
-Each block declares the transitions of the states that it serves; ``microarch.blocks.catalogue`` puts them together.
+Each block declares the transitions of the states that it serves; ``microarch.blocks.catalogue`` combines them.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Unit(IntEnum):
 
 
 class Event(IntEnum):
-    SERVED = 0  # the block has done its part
+    SERVED = 0  # the block is done
     HIT = 1  # the LLC holds the slice
     MISS = 2  # the home's LLC does not
-    HERE = 3  # what is wanted lies in this die's HBM
-    AWAY = 4  # it lies in another die's
+    HERE = 3  # the slice is in this die's HBM
+    AWAY = 4  # it is in another die's
     KEEP = 5  # served, and the PDU keeps a copy

@@ -1,4 +1,4 @@
-"""State machines as tables: one enum of states, one of events, one transition table a block.
+"""State machines as tables: one enum of states, one of events, one transition table per block.
 
 A table is written once as ``{(state, event): Step(next, spawn)}`` and used three ways: as integer arrays by the
 compiled engine, as text in the module's docstring (``describe``), and by the contract test that runs every block.
@@ -22,16 +22,16 @@ NOTHING = -1
 def codes(names: type[IntEnum]) -> tuple[np.int64, ...]:
     """The numbers of an enum as int64 scalars, for compiled kernels.
 
-    (A plain Python constant is a type of its own to numba: every function would be compiled once per constant.)
+    (To numba every plain Python constant is a separate type: functions would be compiled once per constant.)
     """
     return tuple(np.int64(name) for name in names)
 
 
 class Step(NamedTuple):
-    """What follows a state on an event: the next state and, where there is one, a second activity it spawns.
+    """Effect of an event on a state: the next state and optionally a second activity that it spawns.
 
-    ``action`` says what is done, ``latency`` how long the state lasts that ends so, in the names of the block's
-    ``Parameters`` (or those of another block: ``llc.hit_ns``); "waits" where something else ends it.
+    ``action`` says what is done; ``latency`` how long the state lasts, in the names of the block's ``Parameters``
+    (or those of another block: ``llc.hit_ns``), or "waits" if something else ends it.
     """
 
     next: IntEnum
@@ -52,7 +52,7 @@ class Table:
     steps: Mapping[tuple[IntEnum, IntEnum], Step]
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """``next``, ``spawn``: int64[state, event]; -1 where the event is illegal or nothing is spawned."""
+        """``next``, ``spawn``: int64[state, event]; -1 if the event is illegal or nothing is spawned."""
         following = np.full((len(self.states), len(self.events)), ILLEGAL, dtype=np.int64)
         spawned = np.full_like(following, NOTHING)
         for (state, event), step in self.steps.items():
@@ -62,7 +62,7 @@ class Table:
         return following, spawned
 
     def describe(self) -> str:
-        """The table as aligned text, one transition a line."""
+        """The table as aligned text, one transition per line."""
         rows = [("state", "event", "next", "spawns", "action", "latency")]
         for (state, event), step in self.steps.items():
             spawns = step.spawn.name if step.spawn is not None else ""

@@ -1,15 +1,15 @@
-"""The tables that the command processors and D2D controllers keep: entries and bits, derived from what they must hold.
+"""The tables that the command processors and D2D controllers keep: entries and bits, derived from their contents.
 
-Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), table II and section V. For 512 experts, 25 dies and 100 layers it gives
-4.5 KB, 0.5 MB (50 MB in DRAM), 128 B and 4.25 KB, but no fields. The fields here are the ones its text names:
+Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), table II and section V. For 512 experts, 25 dies and 100 layers it
+states 4.5 KB, 0.5 MB (50 MB in DRAM), 128 B and 4.25 KB, but no fields. The fields here are those that its text names:
 
-- **expert distribution table**, 72 bits an expert: the id of its first die, in whole bytes (8), and one bit a die that says
-  whether the die holds the expert, in whole 64-bit words (64).
-- **heatmap**, 16 bits a pair of experts: a counter. One layer is on chip, all layers are in DRAM.
-- **prediction table**, 2 bits an expert and die: ``cp_en`` and ``is_local``.
-- **ATU**, 68 bits an expert and die: where the expert lies on its die as seen from the wafer (die id, and address in its HBM
-  in units of a line: 5 + 31), where its copy lies in the local HBM (31), and a valid bit (1). 80 GB are 37 bits of byte address, a
-  line of 64 B takes off 6.
+- **expert distribution table**, 72 bits per expert: the id of its first die, in whole bytes (8), and one bit per die
+  that says whether the die holds the expert, in whole 64-bit words (64).
+- **heatmap**, 16 bits per pair of experts: a counter. One layer is on chip, all layers are in DRAM.
+- **prediction table**, 2 bits per expert and die: ``cp_en`` and ``is_local``.
+- **ATU**, 68 bits per expert and die: the place of the expert on the wafer (die id, and address in its HBM in units of
+  a line: 5 + 31), the place of its copy in the local HBM (31), and a valid bit (1). 80 GB need 37 bits of byte
+  address, less 6 for lines of 64 B.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Storage(Enum):
 
 @dataclass(frozen=True)
 class TableDesign:
-    """What the tables are built for. The defaults are those of table II; Dojo's HBM is that of table I."""
+    """Design parameters of the tables. Defaults are those of table II; Dojo's HBM is that of table I."""
 
     experts: int = 512  # rows of the tables; a model may have fewer
     layers: int = 100  # MoE layers whose heatmaps are kept in DRAM
@@ -37,7 +37,7 @@ class TableDesign:
     hbm_capacity_bytes: int = 80 * 10**9  # of one die
     counter_bits: int = 16  # of a heatmap entry
     granule_bytes: int = 64  # unit of address translation: a line, or a page
-    presence_word_bits: int = 64  # presence bits come in whole words
+    presence_word_bits: int = 64  # presence bits are stored in whole words
     ports: int = 1  # read/write ports of every table
     table_port_bits: int = 72  # of the expert distribution table
     heatmap_port_bits: int = 512
@@ -46,10 +46,10 @@ class TableDesign:
     atu_entries: int | None = None  # of the ATU of a die; None: one for every expert
 
     def __post_init__(self) -> None:
-        """Raises ValueError for sizes that no table has."""
+        """Raises ValueError for sizes that are not positive."""
         for name, value in vars(self).items():
             if value is not None and value <= 0:
-                raise ValueError(f"{name} must be above 0, not {value}")
+                raise ValueError(f"{name} must be above 0, got {value}")
 
     @property
     def die_id_bits(self) -> int:
@@ -57,13 +57,13 @@ class TableDesign:
 
     @property
     def granule_address_bits(self) -> int:
-        """Bits that tell apart the granules of one die's HBM."""
+        """Address bits of the granules of one die's HBM."""
         return bits_to_count(ceil(self.hbm_capacity_bytes / self.granule_bytes))
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with ``entries`` of ``fields`` (name → bits); ``copies`` of it are on the wafer."""
+    """A table with ``entries`` of ``fields`` (name → bits); the wafer has ``copies`` instances of it."""
 
     name: str
     storage: Storage
@@ -79,12 +79,12 @@ class Table:
 
     @property
     def bits(self) -> int:
-        """Of one copy."""
+        """Of one instance."""
         return self.entries * self.bits_per_entry
 
     @property
     def size_bytes(self) -> float:
-        """Of one copy."""
+        """Of one instance."""
         return self.bits / BYTE_BITS
 
 
@@ -101,7 +101,7 @@ class Shortfall:
 
     @property
     def bits(self) -> int:
-        """Of one copy."""
+        """Of one instance."""
         return self.needed.bits - self.table.bits
 
 
@@ -116,7 +116,9 @@ def expert_distribution_table(design: TableDesign) -> Table:
         ("first die", BYTE_BITS * ceil(design.die_id_bits / BYTE_BITS)),
         ("held by die", words * design.presence_word_bits),
     )
-    return Table("expert distribution table", Storage.SRAM, design.experts, fields, design.table_port_bits, design.ports)
+    return Table(
+        "expert distribution table", Storage.SRAM, design.experts, fields, design.table_port_bits, design.ports
+    )
 
 
 def heatmap_cache(design: TableDesign) -> Table:
@@ -146,7 +148,9 @@ def address_translation_unit(design: TableDesign) -> Table:
         ("valid", 1),
     )
     port_bits = sum(bits for _, bits in fields)
-    return Table("ATU", Storage.SRAM, design.atu_entries or design.experts, fields, port_bits, design.ports, design.dies)
+    return Table(
+        "ATU", Storage.SRAM, design.atu_entries or design.experts, fields, port_bits, design.ports, design.dies
+    )
 
 
 def tables_of(design: TableDesign) -> tuple[Table, ...]:
@@ -156,6 +160,6 @@ def tables_of(design: TableDesign) -> tuple[Table, ...]:
 
 
 def shortfalls(built: TableDesign, needed: TableDesign) -> tuple[Shortfall, ...]:
-    """The tables of ``built`` that have fewer entries than ``needed`` asks for."""
+    """The tables of ``built`` that have fewer entries than ``needed`` requires."""
     pairs = zip(tables_of(built), tables_of(needed), strict=True)
     return tuple(Shortfall(table, other) for table, other in pairs if other.entries > table.entries)

@@ -1,21 +1,21 @@
 """A fabric: dies, the links between them, a route for every pair of dies, and what routes cost.
 
-A link is one direction of one edge (full duplex, [W] §II). Nodes are the dies and, behind them, what is no die:
-switches and shared ports. A :class:`Graph` is nodes, links and routes; designs that differ in bandwidths and latencies
-only share one. A :class:`Fabric` is a graph whose classes of links have a bandwidth and a latency. Graphs come from
+A link is one direction of one edge (full duplex, [W] §II). Nodes are the dies, followed by switches
+and shared ports. A :class:`Graph` is nodes, links and routes; designs that differ only in bandwidths and latencies
+share one. A :class:`Fabric` is a graph whose classes of links have a bandwidth and a latency. Graphs come from
 ``microarch.fabric.topology`` (named ones over X × Y dies), ``levels`` (composed) and ``own`` (a user's function).
 
 ===============  ===========================  ====================================================================
 array            dtype[shape]                 meaning
 ===============  ===========================  ====================================================================
-``hops``         int32[die, die]              dies that a message enters on its route: the Manhattan distance in a mesh
+``hops``         int32[die, die]              dies that a message enters on its route; in a mesh, the Manhattan distance
 ``link_src``     int32[link]                  node a link leaves
 ``link_dst``     int32[link]                  node a link enters
 ``link_edge``    int32[link]                  undirected edge that a link belongs to
 ``link_class``   int32[link]                  class of a link, an index of ``classes``
 ``route_ptr``    int64[die·die + 1]           links of route p = s·D + d: ``route_links[route_ptr[p]:route_ptr[p+1]]``
 ``route_links``  int32[sum of lengths]        links in travelling order
-``node_x``       int32[node] or None          column of a node, for maps; dies first. None: a fabric without a picture
+``node_x``       int32[node] or None          column of a node, for maps; dies first. None: no coordinates
 ``node_y``       int32[node] or None          row of a node
 ===============  ===========================  ====================================================================
 """
@@ -35,7 +35,8 @@ NS_PER_S = 1e9
 
 
 class LinkClass(NamedTuple):
-    """Links that are alike. ``law``: calibration and kind (``h100/intra_node``) of a law that an engine may ask instead.
+    """A class of equal links. ``law``: calibration and kind (``h100/intra_node``) of a law that engines may use
+    instead.
 
     ``efficiency``: share of the bandwidth that transfers reach.
     """
@@ -48,7 +49,7 @@ class LinkClass(NamedTuple):
 
     @property
     def bytes_per_ns(self) -> float:
-        """What transfers reach."""
+        """Effective bandwidth."""
         return self.bandwidth_bytes_per_s / NS_PER_S * self.efficiency
 
 
@@ -112,30 +113,30 @@ class Fabric(Graph):
 
     @cached_property
     def link_bytes_per_ns(self) -> np.ndarray:
-        """What transfers reach on a link, float64[link]."""
+        """Effective bandwidth of every link, float64[link]."""
         return np.array([each.bytes_per_ns for each in self.classes], np.float64)[self.link_class]
 
     @cached_property
     def link_ns(self) -> np.ndarray:
-        """Latency of a link, float64[link]."""
+        """Latency of every link, float64[link]."""
         return np.array([each.latency_ns for each in self.classes], np.float64)[self.link_class]
 
     @cached_property
     def pair_ns(self) -> np.ndarray:
-        """Latency of a route, float64[die, die]: the sum over its links."""
+        """Latency of every route, float64[die, die]: the sum over its links."""
         return per_route(self, self.link_ns)
 
     @cached_property
     def pair_bytes_per_ns(self) -> np.ndarray:
-        """Bandwidth of an idle route, float64[die, die]: its narrowest link; infinite on the diagonal."""
+        """Bandwidth of every idle route, float64[die, die]: its narrowest link; infinite on the diagonal."""
         return narrowest(self, self.link_bytes_per_ns, here=np.inf)
 
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """What a builder decides. edges: int64[edge, 2] nodes, each pair once; classes: int64[edge].
+    """The result of a topology builder. edges: int64[edge, 2] nodes, each pair once; classes: int64[edge].
 
-    following: int64[node, die]: the node behind a node on the way to a die; dies come first among the nodes.
+    following: int64[node, die]: the next node from a node towards a die; dies come first among the nodes.
     """
 
     edges: np.ndarray
@@ -148,11 +149,11 @@ class Wiring:
 
 
 def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.ndarray] | None = None) -> Graph:
-    """The arrays of a wiring. Links are numbered by (source, target), edges by their nodes.
+    """Build the graph of a wiring. Links are numbered by (source, target), edges by their nodes.
 
     places: column and row of every node.
 
-    Raises ValueError for a pair of dies whose route follows no link, or never arrives.
+    Raises ValueError for a pair of dies whose route uses a missing link or never arrives.
     """
     nodes = wiring.nodes
     ends = np.sort(wiring.edges, axis=1)
@@ -184,7 +185,7 @@ def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.
 
 
 def _routes(following: np.ndarray, link_of: np.ndarray, dies: int) -> tuple[np.ndarray, np.ndarray]:
-    """CSR of the links of all routes, every pair going on by one link at a time."""
+    """CSR of the links of all routes; all pairs advance by one link at a time."""
     pair = np.arange(dies * dies)
     here, target = pair // dies, pair % dies
     travelling = pair[here != target]

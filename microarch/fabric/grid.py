@@ -1,4 +1,4 @@
-"""Dies in rows and columns: where each lies, and meshes and tori over them with XY routes."""
+"""Dies in rows and columns: the place of each, and meshes and tori over them with XY routes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def die_places(x: int, y: int, numbering: str = ROW_MAJOR) -> tuple[np.ndarray, 
 def grid_wiring(x: int, y: int, places: tuple[np.ndarray, np.ndarray], *, wrapped: bool) -> Wiring:
     """Links along x and y, if ``wrapped`` between first and last, too; routes along x first, then along y.
 
-    A wrapped route goes the shorter way round; where both are equally long, towards the higher column or row.
+    A wrapped route goes the shorter way round; if both are equally long, towards the higher column or row.
     """
     x_of, y_of = places
     die_at = np.zeros((x, y), np.int64)

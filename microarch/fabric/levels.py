@@ -1,13 +1,13 @@
-"""Fabrics composed of levels: devices in groups, groups in groups, each level with links of its own.
+"""Fabrics composed of levels: devices in groups, groups in groups, each level with its own links.
 
-Level 0 connects ``count`` dies. Level i connects ``count`` groups of what the levels below it make, so that counts
-multiply from the innermost level on. Die r of group k has the number r + k · (dies of a group). How a level takes hold
-of a group is its ``per``:
+Level 0 connects ``count`` dies. Level i connects ``count`` groups formed by the levels below it, so counts multiply
+from the innermost level outwards. Die r of group k has the number r + k · (dies of a group). ``per`` says how a level
+connects to a group:
 
 ============  =================================================  ======================================================
 ``per``       links of the level                                 route to die r of another group
 ============  =================================================  ======================================================
-``gpu``       one network a *rail*: die r of every group, for    inside its own group to die r (by the levels below),
+``gpu``       one network per *rail*: die r of every group, for    inside its own group to die r (by the levels below),
               every r (rail-optimised)                           then along rail r
 ``group``     one network of the groups' shared ports; every     up to its group's port, over the network, down from
               die of a group is linked to the port               the port of the other group
@@ -35,7 +35,7 @@ GRIDS = ("mesh", "torus")
 
 
 class Level(NamedTuple):
-    """One level. ``sides``: (x, y) of a mesh or torus, (count, 1) of the others; ``per`` of level 0 has no meaning."""
+    """One level. ``sides``: (x, y) of a mesh or torus, (count, 1) of the others; ``per`` of level 0 is ignored."""
 
     kind: str
     sides: tuple[int, int]
@@ -43,12 +43,12 @@ class Level(NamedTuple):
 
     @property
     def count(self) -> int:
-        """Of dies or groups that it connects."""
+        """Number of dies or groups that it connects."""
         return prod(self.sides)
 
 
 class _Group(NamedTuple):
-    """What the levels so far make. sides, places: of a grid of dies, else None."""
+    """A group formed by the levels so far. sides, places: of a grid of dies, else None."""
 
     dies: int
     wiring: Wiring
@@ -58,7 +58,7 @@ class _Group(NamedTuple):
 
 @lru_cache(maxsize=64)
 def build_levels(levels: tuple[Level, ...]) -> Graph:
-    """The graph of some levels, innermost first.
+    """Build the graph of ``levels``, innermost first.
 
     Raises ValueError for an unknown kind or ``per``, a side below 1, or ``per: edge`` that is not a grid of meshes.
     """
@@ -80,7 +80,7 @@ def _innermost(level: Level) -> _Group:
 
 
 def _network(level: Level) -> Wiring:
-    """What connects the members of a level, all of one class."""
+    """The network that connects the members of a level, all links of one class."""
     if level.kind not in BUILDERS or level.kind == "edges":
         raise ValueError(
             f"level kind {level.kind!r}: expected one of {', '.join(kind for kind in BUILDERS if kind != 'edges')}"
@@ -90,7 +90,9 @@ def _network(level: Level) -> Wiring:
 
 
 def _inside(group: _Group, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(edges, classes, following) of ``count`` copies of a group; towards dies of other copies a node leads to itself."""
+    """(edges, classes, following) of ``count`` instances of a group; towards dies of other instances a node leads to
+    itself.
+    """
     wiring, dies = group.wiring, group.dies
     number = _numbers(group, count)
     edges = number[:, wiring.edges].reshape(-1, 2)
@@ -101,7 +103,9 @@ def _inside(group: _Group, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _numbers(group: _Group, count: int) -> np.ndarray:
-    """Number of every node of every copy, int64[copy, node]: the dies of all copies first, then their other nodes."""
+    """Number of every node of every instance, int64[instance, node]: the dies of all instances, then their other
+    nodes.
+    """
     dies, others = group.dies, group.wiring.nodes - group.dies
     copy = np.arange(count)[:, None]
     return np.concatenate([copy * dies + np.arange(dies), count * dies + copy * others + np.arange(others)], axis=1)
@@ -114,12 +118,12 @@ def _per_gpu(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> _
     edges, classes, inside = _inside(group, count)
     middles, nodes = network.nodes - count, len(inside)
     rails = np.arange(dies)[:, None]
-    # Of every member of a rail's network, the node: int64[rail, member].
+    # Node of every member of a rail's network: int64[rail, member].
     member = np.concatenate([np.arange(count) * dies + rails, nodes + rails * middles + np.arange(middles)], axis=1)
     target = np.arange(count * dies)
     group_of, rail_of = target // dies, target % dies
     following = np.concatenate([inside, np.empty((dies * middles, count * dies), np.int64)])
-    # First to the rail of the target, inside the own group; then along the rail.
+    # First to the target's rail inside the source's group, then along the rail.
     for node, copy in zip(_numbers(group, count).ravel(), np.repeat(np.arange(count), group.wiring.nodes), strict=True):
         away = group_of != copy
         following[node, away] = inside[node, copy * dies + rail_of[away]]
@@ -134,7 +138,7 @@ def _per_gpu(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> _
 
 
 def _per_group(group: _Group, levels: tuple[Level, ...], number: int, of: int) -> _Group:
-    """A network of shared ports, one a group, to which all dies of the group are linked."""
+    """A network of shared ports, one per group, to which all dies of the group are linked."""
     count, dies = levels[-1].count, group.dies
     network = _network(levels[-1])
     edges, classes, inside = _inside(group, count)
@@ -145,7 +149,7 @@ def _per_group(group: _Group, levels: tuple[Level, ...], number: int, of: int) -
     following[member[target // dies], target] = target
     copy_of = np.concatenate([target // dies, np.repeat(np.arange(count), group.wiring.nodes - dies)])
     away = copy_of[:, None] != (target // dies)[None, :]
-    # From nodes inside a group that are no dies nothing leaves the group: messages go from the die to the port.
+    # Nodes of a group other than its dies send nothing out of the group: messages go from a die to the port.
     to_port = np.where(np.arange(nodes)[:, None] < total, member[copy_of][:, None], np.arange(nodes)[:, None])
     following[:nodes] = np.where(away, to_port, inside)
     to_ports = np.stack([target, member[target // dies]], axis=1)
@@ -155,7 +159,7 @@ def _per_group(group: _Group, levels: tuple[Level, ...], number: int, of: int) -
 
 
 def _per_edge(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> _Group:
-    """One large grid; links that cross from group to group are the level's."""
+    """One large grid; links between groups belong to the level."""
     level, inner = levels[-1], levels[:-1]
     if level.kind not in GRIDS or group.sides is None or any(each.kind != "mesh" for each in inner):
         raise ValueError(f"level {number}: per edge: only a mesh or torus of meshes has edges that face each other")

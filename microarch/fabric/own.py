@@ -1,4 +1,4 @@
-"""Fabrics that a user's function builds: what it returns, and the checks on the way in.
+"""Fabrics that a user's function builds: what it returns, and the checks on it.
 
 ``topology: package.module:function`` names a function ``(dies, **params)`` that returns a :class:`FabricDescription`,
 or any named tuple with its fields::
@@ -26,13 +26,13 @@ NEEDED = ("nodes", "edges", "classes")
 
 
 class FabricDescription(NamedTuple):
-    """Nodes, links and, if they are given, routes and places.
+    """Nodes, links and, if given, routes and places.
 
-    nodes: how many, the dies (0 to dies - 1) included. edges: (node, node), each pair once; every edge is a link each
-    way. classes: of links; what transfers reach of a bandwidth is ``d2d.efficiency`` of the system. edge_class:
-    int[edge], an index of ``classes``; None: all are of the first. following: int[node, die], the next node on the way
-    from a node to a die; None: shortest paths (fewest links, then least latency, then the lowest next number). places:
-    int[node, 2], column and row for maps; None: a map in an automatic layout.
+    nodes: their number, the dies (0 to dies - 1) included. edges: (node, node), each pair once; every edge is a link
+    each way. classes: of links; the effective share of a bandwidth is ``d2d.efficiency`` of the system. edge_class:
+    int[edge], an index of ``classes``; None: all are of the first class. following: int[node, die], the next node on
+    the way from a node to a die; None: shortest paths (fewest links, then least latency, then the lowest next number).
+    places: int[node, 2], column and row for maps; None: a map in an automatic layout.
     """
 
     nodes: int
@@ -46,7 +46,7 @@ class FabricDescription(NamedTuple):
 def build_own(target: str, dies: int, params: dict[str, Any]) -> tuple[Graph, tuple[LinkClass, ...]]:
     """The graph and classes of the function ``package.module:function``.
 
-    Raises ArchsimError, which names the function, for a function that fails or returns what is no fabric.
+    Raises ArchsimError, which names the function, for a function that fails or returns no valid fabric.
     """
     try:
         given = import_function(target)(dies, **params)

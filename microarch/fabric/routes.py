@@ -1,4 +1,4 @@
-"""What can be said of all routes of a fabric at once: sums and minima over links, an order of links, shortest paths."""
+"""Properties of all routes of a fabric: sums and minima over links, an order of links, shortest paths."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def _pairs(graph: Graph) -> np.ndarray:
 
 
 def link_rank(graph: Graph) -> np.ndarray:
-    """int32[link]: an order of the links along which every route rises: from 0, the longest way to a link.
+    """int32[link]: an order of the links along which every route rises: the length of the longest path to a link, from
+    0.
 
-    Raises ValueError where routes wait for each other in a circle, as around a ring of four dies or more.
+    Raises ValueError where routes wait for each other in a cycle, as around a ring of four dies or more.
     """
     first = graph.route_links[:-1]
     same = np.ones(len(first), bool)
@@ -52,13 +53,13 @@ def link_rank(graph: Graph) -> np.ndarray:
         if (higher == rank).all():
             return rank
         rank = higher
-    raise ValueError("routes go round in a circle")
+    raise ValueError("the routes form a cycle")
 
 
 def shortest_paths(nodes: int, dies: int, edges: np.ndarray, latency_ns: np.ndarray) -> np.ndarray:
     """int64[node, die]: next node on the way to a die: fewest links, then least latency, then the lowest number.
 
-    edges: int64[edge, 2]; latency_ns: float64[edge]. Raises ValueError for a node that no route leads from.
+    edges: int64[edge, 2]; latency_ns: float64[edge]. Raises ValueError for a node without a route to some die.
     """
     src, dst = np.concatenate([edges, edges[:, ::-1]]).T if len(edges) else np.zeros((2, 0), np.int64)
     latency_ns = np.concatenate([latency_ns, latency_ns])

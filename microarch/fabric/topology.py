@@ -1,24 +1,24 @@
-"""Topologies by name over X × Y dies: which links there are, and the route from every die to every other.
+"""Topologies by name over X × Y dies: their links, and the route from every die to every other.
 
-All of them become the same arrays (:class:`microarch.fabric.fabric.Graph`), so that engines, policies and reports need
-not know which it was. Routes are fixed, shortest, and do not depend on traffic:
+All of them become the same arrays (:class:`microarch.fabric.fabric.Graph`), so that engines, policies and reports do
+not depend on the topology. Routes are fixed and shortest, and do not depend on traffic:
 
 ================== ======================================= =============================================================
-name               links                                   route, and what decides between equally short ones
+name               links                                   route, and how ties of equal length are broken
 ================== ======================================= =============================================================
 ``mesh``           to the neighbours along x and y         along x first, then along y (XY)
 ``torus``          and from the last of a row or column    the same; the shorter way round, towards higher columns and
                    to its first                            rows where both are equal
 ``ring``           die i to i + 1, the last to die 0       the shorter way round, towards higher numbers if equal
 ``fully_connected`` every die to every other               the link itself
-``switch``         every die to a node that is no die      up and down; its ports (the links) block, the switch never
+``switch``         every die to a node that is not a die   up and down; its ports (the links) block, the switch never
 ``edges``          as listed                               fewest links; then least latency; then, from die to die, the
                                                            lowest next number
 ================== ======================================= =============================================================
 
-Classes of links, which may have bandwidth and latency of their own: horizontal, vertical and each wrapped around for
-mesh and torus; the listed edges, one class each; one class for all other topologies. Rings of two dies have one edge,
-as has a side of two of a torus.
+Classes of links, which may have their own bandwidth and latency: horizontal, vertical and each wrapped around for
+mesh and torus; the listed edges, one class each; one class for all other topologies. A ring of two dies has one edge,
+and so has a side of two dies of a torus.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ BUILDERS: MappingProxyType[str, Callable[[Site], Wiring]] = MappingProxyType(
 
 @lru_cache(maxsize=64)
 def build_topology(name: str, x: int, y: int, numbering: str, edges: tuple[Edge, ...] = ()) -> Graph:
-    """Dies, links and routes of a topology over X × Y dies; bandwidths are no part of it, so that designs can share it.
+    """Dies, links and routes of a topology over X × Y dies; without bandwidths, so that designs can share it.
 
     edges: of the topology ``edges``, each pair of dies once. Raises ValueError for an unknown name or numbering, a side
     below 1, or edges that leave a die without a route.

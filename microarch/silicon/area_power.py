@@ -1,11 +1,11 @@
-"""Area and power of the tables and cores that decide where experts run and what is copied.
+"""Area and power of the tables and cores that decide where experts run and which slices are kept.
 
 - SRAM: area = bits × cell(ports) × macro factor; power = bits × leakage + accesses/s × energy of an access.
-- Registers: area = bits × (flip-flop + a multiplexer a port) / placement; power = bits × clock × energy of a cycle.
-- DRAM: room in an HBM that is there anyway, no area and no power of its own.
+- Registers: area = bits × (flip-flop + a multiplexer per port) / placement; power = bits × clock × energy of a cycle.
+- DRAM: room in an existing HBM, no area and no power of its own.
 
-Every port makes one access a cycle, so power is that of tables in use all the time: an upper bound. Coefficients and their
-sources: ``microarch.silicon.technology``.
+Every port makes one access per cycle, so the power is that of tables in constant use: an upper bound. Coefficients and
+their sources: ``microarch.silicon.technology``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UM2_PER_MM2 = 1e6
 MW_PER_W = 1e3
 MW_PER_NW = 1e-6
 W_PER_PJ_HZ = 1e-12
-WAFER_MM2 = pi * 150.0**2  # a wafer of 300 mm
+WAFER_MM2 = pi * 150.0**2  # a 300 mm wafer
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Part:
-    """A row: ``copies`` of a table or core; ``cost`` is that of all of them."""
+    """A row: ``copies`` instances of a table or core; ``cost`` is that of all of them."""
 
     name: str
     copies: int
@@ -49,7 +49,7 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 
 def table_cost(table: Table, clock_hz: float, technology: Technology = N5) -> Cost:
-    """One copy of ``table``."""
+    """Cost of one instance of ``table``."""
     if table.storage is Storage.DRAM:
         return Cost(0.0, 0.0)
     if table.storage is Storage.REGISTERS:
@@ -74,5 +74,6 @@ def parts_of(design: TableDesign, technology: Technology = N5) -> tuple[Part, ..
     )
     cores = (("Local CP", A72, design.dies), ("Global CP", A76, 1))
     return tables + tuple(
-        Part(f"{name} ({core.name})", copies, core_cost(core, design.clock_hz).times(copies)) for name, core, copies in cores
+        Part(f"{name} ({core.name})", copies, core_cost(core, design.clock_hz).times(copies))
+        for name, core, copies in cores
     )

@@ -1,8 +1,9 @@
-"""Area and power of the Global CP as a state machine: lanes that evaluate candidates, comparators and buffers that sort.
+"""Area and power of the Global CP as a state machine: lanes that evaluate candidates, comparators and buffers that
+sort.
 
-Logic is counted in flip-flops of the technology, each clocked every cycle; how many a lane and a comparator take are this
-project's estimates. A merge sorter writes the experts from one buffer to another, a bitonic network sorts them where they
-are, so that only the first needs a buffer of its own.
+Logic is counted in flip-flops of the technology, each clocked every cycle; their number per lane and per comparator is
+this project's estimate. A merge sorter writes the experts from one buffer to another, a bitonic network sorts them in
+place, so only the first needs an extra buffer.
 """
 
 from __future__ import annotations
@@ -14,21 +15,33 @@ from microarch.silicon.technology import N5, PJ_PER_FJ, Coefficient, Technology
 
 _GATES = "a flip-flop is about 5 gates"
 LANE = Coefficient(
-    500.0, "flip-flops a lane", f"assumed: a 16 × 32 bit multiplier of 2,000 gates, two adders of 32 bits; {_GATES}", (250.0, 1000.0)
+    500.0,
+    "flip-flops per lane",
+    f"assumed: a 16 × 32 bit multiplier of 2,000 gates, two adders of 32 bits; {_GATES}",
+    (250.0, 1000.0),
 )
 COMPARATOR = Coefficient(
-    50.0, "flip-flops a comparator", f"assumed: two registers of 16 bits, comparison and exchange; {_GATES}", (35.0, 100.0)
+    50.0,
+    "flip-flops per comparator",
+    f"assumed: two registers of 16 bits, comparison and exchange; {_GATES}",
+    (35.0, 100.0),
 )
-TOKENS = Coefficient(16.0, "flip-flops an expert, and its id", "assumed: a count of tokens has the bits of a heatmap counter", (16.0, 24.0))
+TOKENS = Coefficient(
+    16.0,
+    "flip-flops per expert, plus its id",
+    "assumed: a count of tokens has the bits of a heatmap counter",
+    (16.0, 24.0),
+)
 
 
 def datapath_parts(fsm: FsmSpec, experts: int, clock_hz: float, technology: Technology = N5) -> tuple[Part, ...]:
-    """Lanes, comparators and buffers, placed; ``experts``: how many are sorted."""
+    """Lanes, comparators and buffers, placed; ``experts``: the number to sort."""
     counted = [("lanes", fsm.lanes, LANE.value), ("comparators", fsm.comparators, COMPARATOR.value)]
     if fsm.sorter == "merge":
         counted.append(("merge buffer", 1, experts * (TOKENS.value + bits_to_count(experts))))
     return tuple(
-        Part(f"Global CP: {name}", copies, _flops_cost(flops, clock_hz, technology).times(copies)) for name, copies, flops in counted
+        Part(f"Global CP: {name}", copies, _flops_cost(flops, clock_hz, technology).times(copies))
+        for name, copies, flops in counted
     )
 
 

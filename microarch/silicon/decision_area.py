@@ -1,8 +1,9 @@
-"""What decides in a system, as silicon: tables, Local CPs, and a Global CP that is a state machine, a core, or a host's.
+"""Silicon of a system's decision hardware: tables, Local CPs, and a Global CP that is a state machine, a core or a
+host.
 
-It follows ``decision`` of the system (``archsim.specs.machine.decision``). The design of the paper's table II, with the clock that its
-powers were fitted to, is ``microarch.blocks.table_sizes.TableDesign()``; the two are kept apart, so that a configuration is never
-compared with a row that it does not describe.
+It follows ``decision`` of the system (``archsim.specs.machine.decision``). The design of the paper's table II, with
+the clock that its powers were fitted to, is ``microarch.blocks.table_sizes.TableDesign()``; the two are separate, so
+that a configuration is never compared with a row that does not describe it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ IN_SRAM = ("expert distribution table", "heatmap cache")  # unless its state mac
 
 
 def design_of(system: SystemSpec, changes: Mapping[str, float] = MappingProxyType({})) -> TableDesign:
-    """The tables as the system configures them, and then as ``changes`` say."""
+    """The tables as the system configures them, with ``changes`` applied."""
     decision = system.decision
     configured = {
         "dies": system.dies,
@@ -44,7 +45,7 @@ def global_clock_hz(decision: DecisionSpec, design: TableDesign) -> float:
 
 
 def decision_parts(decision: DecisionSpec, design: TableDesign, technology: Technology = N5) -> tuple[Part, ...]:
-    """Rows as in table II. A host keeps the Global CP's tables in its own memory, so that none of them is on the wafer."""
+    """Rows as in table II. A host keeps the Global CP's tables in its own memory, so none of them is on the wafer."""
     at_hz = global_clock_hz(decision, design)
     parts = []
     for table in tables_of(design):
@@ -52,7 +53,9 @@ def decision_parts(decision: DecisionSpec, design: TableDesign, technology: Tech
             continue
         if table.name in ON_DIES or decision.executor != "host":
             clock_hz = design.clock_hz if table.name in ON_DIES else at_hz
-            parts.append(Part(table.name, table.copies, table_cost(table, clock_hz, technology).times(table.copies), table))
+            parts.append(
+                Part(table.name, table.copies, table_cost(table, clock_hz, technology).times(table.copies), table)
+            )
     parts.append(Part(LOCAL_CP, design.dies, core_cost(A72, design.clock_hz).times(design.dies)))
     if decision.executor == "firmware":
         core = CORES[decision.firmware.core]
@@ -63,7 +66,9 @@ def decision_parts(decision: DecisionSpec, design: TableDesign, technology: Tech
 
 
 def added_parts(system: SystemSpec, allocates: bool, predicts: bool) -> tuple[Part, ...]:
-    """What a strategy needs on the wafer that ``base`` does not; Local CPs, which every other strategy needs, not counted."""
+    """Hardware that a policy needs on the wafer and ``base`` does not; excludes Local CPs, which every other policy
+    needs.
+    """
     if not allocates and not predicts:
         return ()
     spared = {LOCAL_CP}

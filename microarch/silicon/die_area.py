@@ -1,10 +1,10 @@
-"""Area of a die by block, from what it can do: FLOP/s, bytes of LLC, bytes/s of HBM and of D2D.
+"""Area of a die by block, from its capabilities: FLOP/s, bytes of LLC, bytes/s of HBM and of D2D.
 
 ================  =====================================================================================
 block             area
 ================  =====================================================================================
-``compute``       peak rate × area a FLOP/s, that of NVIDIA's GH100 without its other blocks; an FP8
-                  rate counts half, as the same array gives it beside half the rate in 16 bits
+``compute``       peak rate × area per FLOP/s, that of NVIDIA's GH100 without its other blocks; an FP8
+                  rate counts half, as the same array has half the rate in 16 bits
 ``llc``           bits × cell × macro factor (``microarch.silicon.technology``, N5)
 ``hbm``           bandwidth × area of controllers and PHYs
 ``d2d``           bandwidth of all ports, both ways, × area of the PHYs
@@ -23,9 +23,10 @@ from microarch.silicon.technology import N5
 
 BYTE_BITS = 8
 TERA = 1e12
-SIXTEEN_BIT = 2  # bytes of the data type that compute areas are given for
+SIXTEEN_BIT = 2  # bytes of the data type of the compute areas
 
-# NVIDIA H100 (GH100) datasheet and white paper, 2022: 814 mm², 144 SMs of which 132 give 989 TFLOP/s (BF16, dense), 60 MB of
+# NVIDIA H100 (GH100) datasheet and white paper, 2022: 814 mm², 144 SMs of which 132 give 989 TFLOP/s (BF16, dense), 60
+# MB of
 # L2, six HBM interfaces, NVLink and PCIe.
 GH100_MM2 = 814.0
 GH100_TFLOP_PER_S = 989.0 * 144 / 132
@@ -35,12 +36,12 @@ GH100_IO_MM2 = 40.0  # assumed: NVLink and PCIe, 5 % of the die
 
 
 def sram_mm2(size_bytes: float) -> float:
-    """A large SRAM of one port in 5 nm."""
+    """Area of a large single-port SRAM in 5 nm."""
     bits = BYTE_BITS * size_bytes
     return bits * N5.cell_um2(1) * N5.macro_factor(bits) / UM2_PER_MM2
 
 
-_HBM = Estimate(12.0, 8.0, 24.0, "mm2 a TB/s", "assumed: six PHYs and controllers are 5 to 15 % of GH100")
+_HBM = Estimate(12.0, 8.0, 24.0, "mm2 per TB/s", "assumed: six PHYs and controllers are 5 to 15 % of GH100")
 
 
 def _compute_of_gh100(hbm_mm2: float) -> float:
@@ -51,17 +52,26 @@ def _compute_of_gh100(hbm_mm2: float) -> float:
 @dataclass(frozen=True)
 class AreaEstimates(Estimates):
     compute_mm2_per_tflop_per_s: Estimate = Estimate(
-        _compute_of_gh100(_HBM.value), 0.45, 1.0, "mm2 a TFLOP/s in 16 bits",
-        "derived: GH100 without L2, HBM interfaces and I/O; high: Tesla D1, 645 mm2 of 7 nm for 362 TFLOP/s, 1.8 times denser in 5 nm",
+        _compute_of_gh100(_HBM.value), 0.45, 1.0, "mm2 per TFLOP/s in 16 bits",
+        "derived: GH100 without L2, HBM interfaces and I/O; high: Tesla D1, 645 mm2 of 7 nm for 362 TFLOP/s, 1.8 "
+        "times denser in 5 nm",
     )  # fmt: skip
     hbm_mm2_per_tb_per_s: Estimate = _HBM
     d2d_mm2_per_tb_per_s: Estimate = Estimate(
-        1 / 1.35, 1 / 1.35, 1 / 0.188, "mm2 a TB/s", "UCIe 1.0, advanced package: 188 to 1350 GB/s a mm2 (UCIe Consortium, 2022)"
+        1 / 1.35,
+        1 / 1.35,
+        1 / 0.188,
+        "mm2 per TB/s",
+        "UCIe 1.0, advanced package: 188 to 1350 GB/s/mm2 (UCIe Consortium, 2022)",
     )
 
 
-def die_area(system, leaving_bytes_per_s: float, decision_mm2: float, estimates: AreaEstimates | None = None) -> Mapping[str, float]:
-    """Block → mm² of one die. ``leaving_bytes_per_s``: of its links, one way, mean over dies; ``decision_mm2``: of the whole machine."""
+def die_area(
+    system, leaving_bytes_per_s: float, decision_mm2: float, estimates: AreaEstimates | None = None
+) -> Mapping[str, float]:
+    """Block → mm² of one die. ``leaving_bytes_per_s``: bandwidth of its outgoing links, mean over dies;
+    ``decision_mm2``: of the whole machine.
+    """
     estimates = estimates or AreaEstimates()
     rate = system.compute.peak_flop_per_s / TERA * system.compute.dtype_bytes / SIXTEEN_BIT
     return {

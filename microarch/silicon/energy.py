@@ -1,4 +1,4 @@
-"""Energy of a run by block, from what the run did: bits moved, FLOP, time.
+"""Energy of a run by block, from its activity: bits moved, FLOP, time.
 
 ==============  ========================================================================================
 block           energy
@@ -22,7 +22,7 @@ from microarch.silicon.estimates import Estimate, Estimates
 from microarch.silicon.technology import N5
 
 J_PER_PJ = 1e-12
-SIXTEEN_BIT = 2  # bytes of the data type that FLOP energies are given for
+SIXTEEN_BIT = 2  # bytes of the data type of the FLOP energies
 _MIB_BITS = 8 * 2**20
 _WORD_BITS = 64
 _JOUPPI = "Jouppi et al., ISCA 2021, table 2 (7 nm; 0.7 of it in 5 nm)"
@@ -34,36 +34,46 @@ _BOARD_PJ = 700 / 989
 @dataclass(frozen=True)
 class EnergyEstimates(Estimates):
     hbm_pj_per_bit: Estimate = Estimate(
-        3.9, 3.0, 7.0, "pJ a bit", "O'Connor et al., Fine-Grained DRAM, MICRO 2017: HBM2; low: vendors' HBM3E, high: with the GPU's PHY and controller"
+        3.9,
+        3.0,
+        7.0,
+        "pJ/bit",
+        "O'Connor et al., Fine-Grained DRAM, MICRO 2017: HBM2; low: vendors' HBM3E, high: with the GPU's PHY and "
+        "controller",
     )
     d2d_pj_per_bit: Estimate = Estimate(
-        0.3, 0.25, 0.6, "pJ a bit", "UCIe: 0.25 to 0.3 in advanced, 0.5 to 0.6 in standard packages (Das Sharma, Hot Interconnects 2025)"
+        0.3,
+        0.25,
+        0.6,
+        "pJ/bit",
+        "UCIe: 0.25 to 0.3 in advanced, 0.5 to 0.6 in standard packages (Das Sharma, Hot Interconnects 2025)",
     )
     wire_pj_per_bit_mm: Estimate = Estimate(
-        0.08, 0.05, 0.16, "pJ a bit and mm", "assumed: on-chip wires with repeaters, 14 to 5 nm, as W. Dally puts them in his talks"
+        0.08, 0.05, 0.16, "pJ/bit/mm", "assumed: on-chip wires with repeaters, 14 to 5 nm, as in talks by W. Dally"
     )
     sram_pj_per_bit: Estimate = Estimate(
-        N5.access_pj(_MIB_BITS, _WORD_BITS) / _WORD_BITS, 0.1, 0.3, "pJ a bit", f"{_JOUPPI}: 1 MB bank, 64 bits"
+        N5.access_pj(_MIB_BITS, _WORD_BITS) / _WORD_BITS, 0.1, 0.3, "pJ/bit", f"{_JOUPPI}: 1 MB bank, 64 bits"
     )
     flop_pj: Estimate = Estimate(
-        sqrt(_ARITHMETIC_PJ * _BOARD_PJ), _ARITHMETIC_PJ, _BOARD_PJ, "pJ a FLOP in 16 bits",
-        f"low: {_JOUPPI}, BF16 product and FP32 sum; high: power of a whole H100 at its peak rate; between them, geometric mean",
+        sqrt(_ARITHMETIC_PJ * _BOARD_PJ), _ARITHMETIC_PJ, _BOARD_PJ, "pJ/FLOP in 16 bits",
+        f"low: {_JOUPPI}, BF16 product and FP32 sum; high: power of a whole H100 at its peak rate; between them, "
+        f"geometric mean",
     )  # fmt: skip
     idle_w_per_mm2: Estimate = Estimate(
-        0.05, 0.02, 0.09, "W a mm2", "assumed; high: an H100 that idles at about 70 W, HBM included, over 814 mm2"
+        0.05, 0.02, 0.09, "W/mm2", "assumed; high: an idle H100 at about 70 W, HBM included, over 814 mm2"
     )
 
 
 @dataclass(frozen=True)
 class Activity:
-    """What a run did, on all dies together."""
+    """Activity of a run, summed over all dies."""
 
     time_s: float
     hbm_bytes: float
     d2d_byte_hops: float  # bytes times the links that they crossed
     llc_bytes: float  # written and read
     flop: float
-    decision_s: float  # for which the deciding hardware was at work
+    decision_s: float  # time for which the deciding hardware was active
     tokens: float  # passed through all MoE layers
 
 
@@ -76,7 +86,7 @@ def run_energy(
     decision_w: float,
     estimates: EnergyEstimates | None = None,
 ) -> Mapping[str, float]:
-    """Block → J of a run. ``decision_w``: power of the tables and cores that decide, those of all dies together."""
+    """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together."""
     known = {name: each.value for name, each in (estimates or EnergyEstimates()).named().items()}
     side_mm = sqrt(die_mm2)
     llc_pj = known["sram_pj_per_bit"] + known["wire_pj_per_bit_mm"] * side_mm / 2

@@ -1,4 +1,4 @@
-"""Numbers that are known in a range only: a value to compute with, its bounds, its unit, and who gives it."""
+"""Numbers known only within a range: a value to compute with, its bounds, its unit and its source."""
 
 from __future__ import annotations
 
@@ -11,32 +11,38 @@ Group = TypeVar("Group", bound="Estimates")
 
 @dataclass(frozen=True)
 class Estimate:
-    """``low`` to ``high`` is what the sources leave open; ``value`` is what is computed with."""
+    """``low`` to ``high`` is the range of the sources; ``value`` is used in computations."""
 
     value: float
     low: float
     high: float
     unit: str
-    source: str  # "assumed: …" where no source gives it
+    source: str  # "assumed: …" without a source
 
     def __post_init__(self) -> None:
         """Raises ValueError for a value outside its range."""
         if not 0 <= self.low <= self.value <= self.high:
-            raise ValueError(f"{self.value} {self.unit} is not from {self.low} to {self.high}")
+            raise ValueError(f"{self.value} {self.unit} is outside {self.low} to {self.high}")
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """A group of estimates, one a field."""
+    """A group of estimates, one per field."""
 
     def named(self) -> dict[str, Estimate]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def changed(self: Group, changes: Mapping[str, float]) -> Group:
-        """The group with other values. A user's value has no range. Raises ValueError for a negative one, KeyError for an unknown name."""
+        """The group with changed values. A user's value has no range. Raises ValueError for a negative one, KeyError
+        for an unknown name.
+        """
         known = self.named()
         return replace(
-            self, **{name: Estimate(value, value, value, known[name].unit, "set by the user") for name, value in changes.items()}
+            self,
+            **{
+                name: Estimate(value, value, value, known[name].unit, "set by the user")
+                for name, value in changes.items()
+            },
         )
 
     def at(self: Group, bound: str) -> Group:

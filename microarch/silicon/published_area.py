@@ -1,4 +1,4 @@
-"""Table II of Yu et al., ISCA 2026 (arXiv 2510.05497v4): area and power at 5 nm, and why the model's differ where they do."""
+"""Table II of Yu et al., ISCA 2026 (arXiv 2510.05497v4): area and power at 5 nm, and why the model's values differ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _PUBLISHED_TABLES = MappingProxyType({table.name: table for table in tables_of(P
 
 
 def published_row(part: Part, design: TableDesign) -> Cost | None:
-    """Table II's row for a part of ``design``, for as many copies as there are; None for parts that are not of its size or clock."""
+    """Table II's row for a part of ``design``, scaled to its number of instances; None for parts of a different size
+    or clock.
+    """
     row = PUBLISHED.get(part.name)
     if row is None or design.clock_hz != PUBLISHED_DESIGN.clock_hz:
         return None
@@ -42,16 +44,18 @@ def deviation(value: float, published: float) -> float:
 
 
 def explanation(part: Part, design: TableDesign, technology: Technology = N5) -> str | None:
-    """A sentence where area or power of a part are further than TOLERANCE from table II; None where they are not."""
+    """A sentence if area or power of a part are further than TOLERANCE from table II; else None."""
     row = published_row(part, design)
     if row is None:
         return None
     sentences = []
     area, power = deviation(part.cost.area_mm2, row.area_mm2), deviation(part.cost.power_mw, row.power_mw)
     if abs(area) > TOLERANCE:
-        sentences.append(_area_sentence(part, row) if part.table else "the core is another one than the paper's.")
+        sentences.append(_area_sentence(part, row) if part.table else "the core is not the paper's.")
     if abs(power) > TOLERANCE:
-        sentences.append(f"power is that of {technology.title} at {design.clock_hz / 1e9:g} GHz; table II states no clock.")
+        sentences.append(
+            f"power is that of {technology.title} at {design.clock_hz / 1e9:g} GHz; table II states no clock."
+        )
     return f"{part.name}: {' '.join(sentences)}" if sentences else None
 
 
@@ -66,16 +70,18 @@ def _area_sentence(part: Part, row: Cost) -> str:
         cell, cell_um2 = "the bit cell", N5.bitcell.value
         how = f"CACTI's cell of 146 F² with F = 5 nm and {SCALED.periphery.value - 1:.0%} periphery"
     return (
-        f"the published area is {published_um2:.4f} um² a bit; {cell} of TSMC N5 alone takes {cell_um2:g} um², {cell_um2 / published_um2:.1f} "
-        f"times as much, so that no periphery brings the two together; {how} gives "
-        f"{scaled_mm2:.4f} mm² ({deviation(scaled_mm2, row.area_mm2):+.0%}), as if it had been scaled by the node's name."
+        f"the published area is {published_um2:.4f} um² per bit; {cell} of TSMC N5 alone takes {cell_um2:g} um², "
+        f"{cell_um2 / published_um2:.1f} "
+        f"times as much, so no periphery can explain the difference; {how} gives "
+        f"{scaled_mm2:.4f} mm² ({deviation(scaled_mm2, row.area_mm2):+.0%}), as if scaled by the node's name."
     )
 
 
 def total_note() -> str:
-    """What is odd about the printed totals."""
+    """Inconsistencies of the printed totals."""
     rows = total(PUBLISHED.values())
     return (
-        f"Table II prints a total area of {PUBLISHED_TOTAL.area_mm2:g} mm², but its rows add up to {rows.area_mm2:.2f} mm²; "
+        f"Table II prints a total area of {PUBLISHED_TOTAL.area_mm2:g} mm², but its rows add up to "
+        f"{rows.area_mm2:.2f} mm²; "
         f"its total power, {PUBLISHED_TOTAL.power_mw:g} mW, is the sum of its rows ({rows.power_mw:.2f} mW)."
     )

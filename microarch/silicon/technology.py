@@ -1,10 +1,11 @@
-"""What a bit, an access and a core take in silicon: coefficients, each with where it comes from.
+"""Coefficients of bits, accesses and cores in silicon, each with its source.
 
-"not looked up" marks what is cited from memory, because its text was not to be had; it has a range, as what is assumed has.
+"not looked up" marks values cited from memory because the text was not available; they have a range, as assumed values
+do.
 
-Two technologies. ``n5`` is TSMC's 5 nm process as it is known from public sources. ``scaled`` takes the name of the node for a
-length, F = 5 nm, and shrinks older cells by its square, which no process has ever done; it gives the areas of table II of
-Yu et al. (ISCA 2026, arXiv 2510.05497v4), and is here to say why they are so small.
+Two technologies. ``n5`` is TSMC's 5 nm process according to public sources. ``scaled`` takes the name of the node for
+a length, F = 5 nm, and shrinks older cells by its square, which no process achieves; it reproduces the areas of table
+II of Yu et al. (ISCA 2026, arXiv 2510.05497v4), and explains why they are so small.
 """
 
 from __future__ import annotations
@@ -18,21 +19,24 @@ PJ_PER_FJ = 1e-3
 _ACCESS = "pJ per 64-bit access in 7 nm"
 _JOUPPI = "Jouppi et al., Ten Lessons From Three Generations Shaped Google's TPUv4i, ISCA 2021, table 2 (not looked up)"
 _N5_POWER = "TSMC, 5nm Technology (tsmc.com): about 30 % less power than N7"
-_N5_POWER_BETWEEN = (0.6, 0.79)  # AnandTech, Neoverse V1 and N2, 2021: Arm expects 40 % less; first chips in N5 were 26 % more efficient
-_N5_DENSITY = "Linley Group, Die Photos Show Cortex-A78 Shortfall, 2021: Cortex-A55 22 to 29 % denser in 5 nm than in 7 nm"
+# AnandTech, Neoverse V1 and N2, 2021: Arm expects 40 % less; first chips in N5 were 26 % more efficient
+_N5_POWER_BETWEEN = (0.6, 0.79)
+_N5_DENSITY = (
+    "Linley Group, Die Photos Show Cortex-A78 Shortfall, 2021: Cortex-A55 22 to 29 % denser in 5 nm than in 7 nm"
+)
 
 
 @dataclass(frozen=True)
 class Coefficient:
     value: float
     unit: str
-    source: str  # "assumed: …" and "fitted: …" where no source gives it
-    between: tuple[float, float] | None = None  # where it may lie, of what is assumed or could not be looked up
+    source: str  # "assumed: …" or "fitted: …" without a source
+    between: tuple[float, float] | None = None  # range of a value that is assumed or not looked up
 
 
 @dataclass(frozen=True)
 class Technology:
-    """Coefficients of tables. See ``microarch.silicon.area_power`` for how they are put together."""
+    """Coefficients of tables. See ``microarch.silicon.area_power`` for how they combine."""
 
     name: str
     title: str
@@ -55,16 +59,20 @@ class Technology:
         return {name: value for name, value in values.items() if isinstance(value, Coefficient)}
 
     def cell_um2(self, ports: int) -> float:
-        """A bit cell: every further port adds two bit lines to its width and a word line to its height (CACTI's rule)."""
+        """A bit cell: every further port adds two bit lines to its width and a word line to its height (CACTI's
+        rule).
+        """
         side, pitch = sqrt(self.bitcell.value), self.port_pitch.value * (ports - 1)
         return (side + 2 * pitch) * (side + pitch)
 
     def macro_factor(self, bits: int) -> float:
-        """Area of an SRAM macro over that of its cells: drivers and sense amplifiers lie along two edges, so small ones pay more."""
+        """Area of an SRAM macro over that of its cells: drivers and sense amplifiers are along two edges, so the
+        overhead of small macros is larger.
+        """
         return self.periphery.value + self.periphery_edge.value / sqrt(bits)
 
     def register_um2(self, ports: int) -> float:
-        """A bit in registers, placed: a flip-flop, and a multiplexer for every port that may write it."""
+        """A placed register bit: a flip-flop, and a multiplexer for every port that may write it."""
         return self.flop.value * (1 + ports * self.flop_port.value) / self.placement.value
 
     def access_pj(self, bits: int, width_bits: int) -> float:
@@ -80,12 +88,12 @@ class Technology:
 
 @dataclass(frozen=True)
 class Core:
-    """A core as measured in an older node, and what a step to 5 nm does to it."""
+    """A core as measured in an older node, and its scaling to 5 nm."""
 
     name: str
     area_mm2: Coefficient
     power_mw: Coefficient
-    clock_hz: Coefficient  # at which that power was drawn
+    clock_hz: Coefficient  # clock at which the power was measured
     area_scale: Coefficient
     power_scale: Coefficient
 
@@ -108,9 +116,11 @@ _ENERGY = {
     "access_1m": Coefficient(14.0, _ACCESS, _JOUPPI, (10.0, 20.0)),
     "energy_scale": Coefficient(0.7, "5 nm over 7 nm", _N5_POWER, _N5_POWER_BETWEEN),
     "sram_leakage": Coefficient(
-        0.75, "nW a bit", "assumed: 1 nA a cell at 0.75 V and 85 °C; under 2 % of any table's power", (0.075, 2.25)
+        0.75, "nW/bit", "assumed: 1 nA per cell at 0.75 V and 85 °C; under 2 % of any table's power", (0.075, 2.25)
     ),
-    "flop_cycle": Coefficient(0.87, "fJ a bit and cycle", "fitted: power of the prediction tables in table II; no clock gating"),
+    "flop_cycle": Coefficient(
+        0.87, "fJ per bit and cycle", "fitted: power of the prediction tables in table II; no clock gating"
+    ),
 }
 N5 = Technology(
     name="n5",
@@ -118,16 +128,27 @@ N5 = Technology(
     bitcell=Coefficient(0.021, "um2", "WikiChip, TSMC 5-Nanometer Update, 2019: high-density 6T cell (IEDM 2019)"),
     port_pitch=Coefficient(0.030, "um", "WikiChip, TSMC Details 5 nm, 2020: its estimate of the metal pitch"),
     periphery=Coefficient(
-        1.43, "times the cells", "WikiChip, TSMC 5-Nanometer Update, 2019: about 30 % of a large array, 32 Mib/mm2 (not 45 of cells alone)"
+        1.43,
+        "times the cells",
+        "WikiChip, TSMC 5-Nanometer Update, 2019: about 30 % of a large array, 32 Mib/mm2 (not 45 of cells alone)",
     ),
     periphery_edge=Coefficient(
-        103.0, "times the cells, over the root of the bits", "assumed: a macro of 4 KB is half cells (0.4 to 0.6)", (43.0, 194.0)
+        103.0,
+        "times the cells, over the root of the bits",
+        "assumed: a macro of 4 KB is half cells (0.4 to 0.6)",
+        (43.0, 194.0),
     ),
     flop=Coefficient(
-        0.233, "um2", f"ASAP7, DFFHQNx1: 0.2916 um2 in its predicted 7 nm (not looked up); 1.25 times denser ({_N5_DENSITY})", (0.19, 0.27)
+        0.233,
+        "um2",
+        f"ASAP7, DFFHQNx1: 0.2916 um2 in its predicted 7 nm (not looked up); 1.25 times denser ({_N5_DENSITY})",
+        (0.19, 0.27),
     ),
     flop_port=Coefficient(
-        0.41, "times the flip-flop, every port", "Nangate 45 nm library: MUX2_X1 7, DFF_X1 17 sites of 0.266 um2", (0.3, 0.6)
+        0.41,
+        "times the flip-flop, per port",
+        "Nangate 45 nm library: MUX2_X1 7, DFF_X1 17 sites of 0.266 um2",
+        (0.3, 0.6),
     ),
     placement=Coefficient(0.70, "of the area is cells", "assumed: usual utilisation of placed logic", (0.6, 0.85)),
     **_ENERGY,
@@ -137,7 +158,9 @@ SCALED = Technology(
     title="older cells shrunk as if the node's name were a length of 5 nm",
     bitcell=Coefficient(0.00365, "um2", "CACTI 6.5, technology.cc: 146 F² with F = 5 nm"),
     port_pitch=Coefficient(0.0125, "um", "CACTI 7, tech_params: 2.5 F"),
-    periphery=Coefficient(1.65, "times the cells", "fitted: area of ATUs, distribution table and heatmap cache in table II"),
+    periphery=Coefficient(
+        1.65, "times the cells", "fitted: area of ATUs, distribution table and heatmap cache in table II"
+    ),
     periphery_edge=Coefficient(0.0, "times the cells, over the root of the bits", "fitted: as periphery"),
     flop=Coefficient(0.0558, "um2", "Nangate 45 nm library, DFF_X1: 4.522 um2 times (5/45)²"),
     flop_port=N5.flop_port,
@@ -151,21 +174,32 @@ A72 = Core(
     area_mm2=Coefficient(
         1.20,
         "mm2 in 16FF+",
-        "Arm at the launch of the Cortex-A73, 2016: 0.65 mm2 in 10 nm; 46 % less than a Cortex-A72 in 16 nm (not looked up)",
+        "Arm at the launch of the Cortex-A73, 2016: 0.65 mm2 in 10 nm; 46 % less than a Cortex-A72 in 16 nm (not "
+        "looked up)",
         (0.9, 1.5),
     ),
-    power_mw=Coefficient(1085.0, "mW in 16FF+", "AnandTech, HiSilicon Kirin 960, 2017: Kirin 955, mean of +1100, +1185, +970 mW a core"),
+    power_mw=Coefficient(
+        1085.0, "mW in 16FF+", "AnandTech, HiSilicon Kirin 960, 2017: Kirin 955, mean of +1100, +1185, +970 mW per core"
+    ),
     clock_hz=Coefficient(2.516e9, "Hz", "same"),
-    area_scale=Coefficient(0.24, "5 nm over 16FF+", f"TSMC on CLN7FF: 70 % smaller than CLN16FF+; then 1.25 times denser ({_N5_DENSITY})"),
+    area_scale=Coefficient(
+        0.24, "5 nm over 16FF+", f"TSMC on CLN7FF: 70 % smaller than CLN16FF+; then 1.25 times denser ({_N5_DENSITY})"
+    ),
     power_scale=Coefficient(0.28, "5 nm over 16FF+", f"TSMC on CLN7FF: 60 % less power than CLN16FF+; {_N5_POWER}"),
 )
 A76 = Core(
     name="Cortex-A76",
-    area_mm2=Coefficient(1.4, "mm2 in 7 nm", "Arm, in AnandTech, Neoverse V1 and N2, 2021: Neoverse N1 (a Cortex-A76) with 1 MB L2"),
+    area_mm2=Coefficient(
+        1.4, "mm2 in 7 nm", "Arm, in AnandTech, Neoverse V1 and N2, 2021: Neoverse N1 (a Cortex-A76) with 1 MB L2"
+    ),
     power_mw=Coefficient(1800.0, "mW in 7 nm", "same"),
     clock_hz=Coefficient(3.1e9, "Hz", "same"),
     area_scale=Coefficient(0.8, "5 nm over 7 nm", _N5_DENSITY, (0.775, 0.82)),
     power_scale=Coefficient(0.7, "5 nm over 7 nm", _N5_POWER, _N5_POWER_BETWEEN),
 )
-# The one number that sets the power of all SRAM tables; cores run at it too. It is the default of ``TableDesign.clock_hz``.
-CLOCK = Coefficient(2.5e9, "Hz, one access a cycle and port", "fitted: power of distribution table, heatmap cache and ATUs in table II")
+# Sets the power of all SRAM tables; cores run at it too. It is the default of ``TableDesign.clock_hz``.
+CLOCK = Coefficient(
+    2.5e9,
+    "Hz, one access per cycle and port",
+    "fitted: power of distribution table, heatmap cache and ATUs in table II",
+)

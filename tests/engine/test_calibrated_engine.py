@@ -1,4 +1,6 @@
-"""``gemm: calibrated`` in the event engine: it takes what the fitted law says, counts nothing twice, and says where it guesses."""
+"""``gemm: calibrated`` in the event engine: it takes what the fitted law says, counts nothing twice, and says where
+it guesses.
+"""
 
 from copy import copy
 
@@ -162,7 +164,7 @@ def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
     notes = calibration_notes(rows, [("mine", PLAIN), ("old", PLAIN)])
     assert notes == [
         "compute.calibration is not given (mine): GEMMs take the times of h100, scaled to the die's peak and HBM",
-        "1 of 2 runs use a GEMM calibration outside of the sizes that were measured, for up to 25.0% of their GEMM time "
+        "1 of 2 runs use a GEMM calibration outside the measured sizes, for up to 25.0% of their GEMM time "
         "(column gemm_extrapolated)",
     ]
     assert calibration_notes(rows[:1], [("mine", PLAIN._replace(calibration="h100"))]) == []
@@ -182,7 +184,7 @@ def test_notes_say_where_times_hold_the_quantisation_of_activations():
     row = {"system": "mine", "gemm_extrapolated": 0.0}
     block, plain = (PLAIN._replace(calibration="h100", dtype=dtype) for dtype in ("fp8_block", "fp8"))
     assert calibration_notes([row], [("mine", block)]) == [
-        "GEMM times of fp8_block in calibration h100 hold the quantisation of activations (mine)"
+        "GEMM times of fp8_block in calibration h100 include the quantisation of activations (mine)"
     ]
     gone, other = block._replace(calibration="gone.yaml"), block._replace(calibration="a100")
     assert calibration_notes([row], [("mine", plain), ("not run", block), ("mine", gone), ("mine", other)]) == []

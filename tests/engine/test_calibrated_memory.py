@@ -1,4 +1,6 @@
-"""HBM and links whose latency and efficiency come from a calibration; the validation experiment through the event engine."""
+"""HBM and links whose latency and efficiency come from a calibration; the validation experiment through the event
+engine.
+"""
 
 from pathlib import Path
 

@@ -212,7 +212,9 @@ def prompt(experts):
 
 @pytest.mark.parametrize(("top_k", "tokens", "limit"), [(1, 150_000, 150_000), (2, 90_000, 80_000), (3, 500, 90), (2, 0, 5)])
 def test_heatmap_counts_as_the_slow_one_does_also_where_counters_are_full(top_k, tokens, limit):
-    """A full counter halves its row; experts that follow themselves, and one that stands twice in a token, count each time."""
+    """A full counter halves its row; experts that follow themselves, and one that stands twice in a token, count
+    each time.
+    """
     rng = np.random.default_rng(tokens)
     experts = np.minimum(rng.geometric(0.8, (tokens + 1, top_k)) - 1, 4)
     seen = []
@@ -275,7 +277,8 @@ def test_tables_in_dram_are_slower_and_spare_their_sram():
     assumptions = load_assumptions("physical", decision_cost="charged", heatmap_update="free")
     near, far = (engine_of(system, small_model(), policy("allo+pred"), assumptions).run().decision.states_ns for system in (on_chip, dram))
     waits = [State.READ, State.ROWS, State.UPDATE]
-    assert (far[waits] > near[waits]).tolist() == [True, True, bool(near[State.UPDATE])]  # there may be no copies to enter
+    # there may be no copies to enter
+    assert (far[waits] > near[waits]).tolist() == [True, True, bool(near[State.UPDATE])]
     assert np.delete(far, waits) == pytest.approx(np.delete(near, waits))
     names = [{part.name for part in decision_parts(system.decision, design_of(system))} for system in (on_chip, dram)]
     assert names[0] - names[1] == {"expert distribution table", "heatmap cache"} and not names[1] - names[0]

@@ -47,8 +47,8 @@ def interpreted(interpreter):
 def by_item(told, starts, ends):
     """{(state, item): (event, next, parent's state and item)} and {(state, item): (start, end)}.
 
-    Under ``shared`` no item is in a state twice. Rates of different solvers differ in the last bit, so that the order of
-    unrelated events is only defined where their times differ by more.
+    Under ``shared`` no item is in a state twice. Rates of different solvers differ in the last bit, so that the order
+    of unrelated events is only defined where their times differ by more.
     """
     names = [row[:2] for row in told]
     assert len(set(names)) == len(names)
@@ -59,7 +59,8 @@ def by_item(told, starts, ends):
 class Both:
     """A kernel that runs every step also in the interpreter, on clocks of its own, and compares.
 
-    The interpreter takes from the engine what is no time: the plan of the one policy function, and the chains and moves.
+    The interpreter takes from the engine what is no time: the plan of the one policy function, and the chains and
+    moves.
     """
 
     def __init__(self, replay, system, assumptions, routing):
@@ -187,7 +188,8 @@ def check_drained(kernel, work, reserved):
         assert not pool.claims["claimed"].any()
         assert pool.count[1] == 0 and stages["admitted"].all()  # no booking is left
         for claim, queue in zip(pool.claims, pool.queue, strict=True):
-            assert stages["admitted"][queue[: claim["queued"]]].all()  # only entries of stages that were served elsewhere
+            # only entries of stages that were served elsewhere
+            assert stages["admitted"][queue[: claim["queued"]]].all()
     else:
         assert pool.count[WAITING] == 0 and pool.count[FLOWS] == 0
         assert not kernel._net.resources["load"].any()
@@ -211,10 +213,12 @@ SETS = (
     {"arbitration": "round_robin"},
 )
 POLICIES = {name: policy(name) for name in ("base", "ep", "allo", "pred", "allo+pred")}
-SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}  # copies and translations are evicted
+# copies and translations are evicted
+SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}
 LIMITED = {"heatmap_update": "limited"}
 ROOFLINE = {"gemm": "roofline"}  # steps so short that a slow port does drop pairs
-LATE = {"decision": {"fsm": FsmSpec(clock_hz=1e7, heatmap_port_bits=16, sorter="bitonic")}}  # late bits, pairs are dropped
+# late bits, pairs are dropped
+LATE = {"decision": {"fsm": FsmSpec(clock_hz=1e7, heatmap_port_bits=16, sorter="bitonic")}}
 FIRMWARE = {"decision": {"executor": "firmware"}}
 HOST = {"decision": {"executor": "host", "host": HostSpec(time_ns=3000.0)}}
 SWITCH = {"topology": {"name": "switch"}}
@@ -256,7 +260,9 @@ def run_both(name, changes, hardware):
 
 @pytest.mark.parametrize("changes", SETS, ids=str)
 def test_reset_blocks_that_have_run_are_as_good_as_new(changes):
-    """A kernel that was left after a few steps, in the middle of a run, runs another as a new kernel does, to the bit."""
+    """A kernel that was left after a few steps, in the middle of a run, runs another as a new kernel does, to the
+    bit.
+    """
     system, spec = small_system(2, 2), POLICIES["allo+pred"]
     assumptions = load_assumptions("physical", heatmap_update="free", **changes)
     demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)

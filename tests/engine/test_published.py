@@ -1,4 +1,6 @@
-"""``assumptions: published`` equals the published simulator: to its stored results, and to a slow re-telling of its rules."""
+"""``assumptions: published`` equals the published simulator: to its stored results, and to a slow re-telling of its
+rules.
+"""
 
 import csv
 

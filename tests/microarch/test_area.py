@@ -391,7 +391,7 @@ def test_command_prints_tables_deviations_and_sentences(tmp_path):
     for name, row in PUBLISHED.items():
         assert f"{row.area_mm2:.4f}" in rows[name] and f"{row.power_mw:.2f}" in rows[name]
     assert "prints a total area of 6.13 mm², but its rows add up to 8.63 mm²" in ended.stdout
-    assert ended.stdout.count("as if it had been scaled by the node's name") == 4
+    assert ended.stdout.count("as if scaled by the node's name") == 4
     assert "does not fit" not in ended.stdout
 
 

@@ -89,7 +89,9 @@ def test_known_dies():
 
 
 def test_the_wafer_of_table_i_is_plausible():
-    """Tesla's Dojo tile: 25 dies of 645 mm² in 7 nm (5 nm is 1.8 times denser: 358), 10 kW in dies and 15 kW in all at full load."""
+    """Tesla's Dojo tile: 25 dies of 645 mm² in 7 nm (5 nm is 1.8 times denser: 358), 10 kW in dies and 15 kW in all
+    at full load.
+    """
     machine = machine_of(DOJO)
     assert 358 * 0.7 < machine.die_mm2 < 645
     assert machine.carriers == 1 and machine.carrier_mm2 < CARRIER_MM2
@@ -113,7 +115,8 @@ def test_columns_follow_from_what_moved():
     activity = activity_of(experiment.models[0], row)
     moved = row["local_hbm_read_bytes"] + row["remote_hbm_read_bytes"]
     assert activity.hbm_bytes >= moved > 0 and activity.tokens > 0
-    assert row["flop"] == 6 * 7168 * 2048 * row["expert_tokens"]  # DeepSeek-V3, under `published` without its shared expert
+    # DeepSeek-V3, under `published` without its shared expert
+    assert row["flop"] == 6 * 7168 * 2048 * row["expert_tokens"]
     joule = sum(energy_of(activity, machine_of(DOJO)).values())
     assert row["energy_per_token_j"] == pytest.approx(joule / activity.tokens)
     assert row["power_w"] == pytest.approx(joule / activity.time_s)
@@ -124,7 +127,7 @@ def test_columns_follow_from_what_moved():
     ("changes", "says"),
     [
         ({"hbm_pj_per_bits": 5.0}, "unknown coefficient 'hbm_pj_per_bits'; did you mean 'hbm_pj_per_bit'?"),
-        ({"wafer_usd": -1.0}, "wafer_usd must be above 0, not -1.0"),
+        ({"wafer_usd": -1.0}, "wafer_usd must be above 0, got -1.0"),
     ],
 )
 def test_bad_coefficients_are_refused(changes, says):

@@ -173,7 +173,9 @@ def test_512_gpus_are_built_in_one_piece():
 @law
 @given(levels=STACKS, seed=st.integers(0, 99))
 def test_twice_the_bandwidth_of_a_level_never_makes_one_transfer_slower(levels, seed):
-    """All flows where every level has twice as much; of one level only lone flows and one route: sharing is not monotonic."""
+    """All flows where every level has twice as much; of one level only lone flows and one route: sharing is not
+    monotonic.
+    """
     slow, fast = fabric_of(levels, seed), fabric_of(levels, seed, slow=2.0)
     rng = np.random.default_rng(seed)
     flows = [
@@ -214,7 +216,7 @@ def test_flows_take_the_bandwidth_and_latency_of_their_links():
     )
     with pytest.raises(ValueError, match="link_bytes_per_s is missing"):
         simulate_flows(build_levels(levels), [(0, 4, 800, 0)])
-    with pytest.raises(ValueError, match="circle"):
+    with pytest.raises(ValueError, match="cycle"):
         simulate_flows(build_levels((Level("ring", (5, 1)),)), [(0, 2, 9, 0)], 1e9, 1.0, arbitration="round_robin")
 
 

@@ -1,4 +1,6 @@
-"""Laws of the allocation by linear programming: every token once, the same plan again, no worse than home, an honest price."""
+"""Laws of the allocation by linear programming: every token once, the same plan again, no worse than home, an honest
+price.
+"""
 
 import numpy as np
 import pytest

@@ -12,7 +12,7 @@ REFUSED = {
     ),
     "eplb: fewer slots than experts": (
         lambda: balancers.eplb(np.ones((1, 6)), 4, 1, 1, 4),
-        "4 replicas cannot hold 6 experts; the least that fits 4 GPUs is 8",
+        "4 replicas cannot hold 6 experts; the smallest number for 4 GPUs is 8",
     ),
     "eplb: GPUs and nodes": (lambda: balancers.eplb(np.ones((1, 6)), 8, 3, 3, 4), "4 GPUs do not divide among 3 nodes"),
     "eplb: experts and groups": (
@@ -40,7 +40,7 @@ REFUSED = {
     ),
     "craft_balancedness: no copy": (
         lambda: balancers.craft_balancedness(np.ones((1, 1, 2)), [[[0], [0]]]),
-        "no copy of expert 1",
+        "no instance of expert 1",
     ),
     "craft_balancedness: unknown": (
         lambda: balancers.craft_balancedness(np.ones((1, 1, 2)), [[[0], [1, 2]]]),
@@ -58,7 +58,7 @@ REFUSED = {
     "craft_budget: nothing": (lambda: balancers.craft_budget({}, 1), "of one length"),
     "craft_budget: unreachable": (
         lambda: balancers.craft_budget({2: [1.0, 1.0]}, 5, budget="exactly"),
-        "exactly 5 replicas; the most below is 4",
+        "exactly 5 replicas; the closest below is 4",
     ),
     "craft_budget: negative": (lambda: balancers.craft_budget({1: [1.0]}, -1), "capacity is -1"),
     "craft_assign: fractions": (lambda: balancers.craft_assign([1.5], 2, 1), "whole numbers >= 0"),
@@ -78,10 +78,10 @@ REFUSED = {
     "drop: capacity": (lambda: balancers.drop([[1.0]], 1, -1), "capacity is -1"),
     "drop: top_k": (lambda: balancers.drop([[1.0]], 0, 1), "top_k is 0"),
     "reroute: rounds": (lambda: balancers.reroute([[1.0]], 1, 1, 0), "rounds is 0"),
-    "drop_experts: count": (lambda: balancers.drop_experts([1, 2], 3), "at most the 2 experts"),
+    "drop_experts: count": (lambda: balancers.drop_experts([1, 2], 3), "at most 2, the number of experts"),
     "libra_plan: local": (
         lambda: balancers.libra_plan([[1, 2]], [0, 0], 1, 2),
-        "local is 2; expected at most the 1 slots",
+        "local is 2; expected at most 1, the slots of a GPU",
     ),
     "libra_plan: home": (lambda: balancers.libra_plan([[1, 2]], [0, 1], 1, 1), r"home GPU 0..0 of each of 2 experts"),
     "libra_shard: shapes": (
@@ -99,13 +99,13 @@ REFUSED = {
         lambda: balancers.lina_fit([[0], [1]], 1, 2).predict([[0]], 1),
         "1 layers; the table was fitted to 2",
     ),
-    "predict: top_k": (lambda: balancers.lina_fit([[0], [1]], 1, 2).predict([[0], [0]], 3), "at most the 2 experts"),
+    "predict: top_k": (lambda: balancers.lina_fit([[0], [1]], 1, 2).predict([[0], [0]], 3), "at most 2, the number of experts"),
     "uniform_split: copies": (lambda: balancers.uniform_split(5, 0), "copies is 0"),
     "harmoeny: GPUs": (lambda: balancers.harmoeny([[1, 2, 3]], 2, 1), "3 experts do not divide among 2 GPUs"),
     "harmoeny: fractions": (lambda: balancers.harmoeny([[1.5, 2]], 2, 1), "whole tokens"),
     "remap: cost": (lambda: balancers.remap([[1.0]], 1), r"expected cost\[expert\]"),
     "dup: cost": (lambda: balancers.dup([1.0], 1, 1, lambda tokens: -tokens), "cost of tokens has negative"),
-    "balancedness: no GPU": (lambda: balancers.balancedness([]), "no GPU at all"),
+    "balancedness: no GPU": (lambda: balancers.balancedness([]), "it has no GPU"),
     "imbalance: negative": (lambda: balancers.imbalance([1, -1]), "negative or non-finite"),
 }
 

@@ -146,7 +146,9 @@ def test_home_is_the_first_holder():
 
 @pytest.mark.parametrize("rule", [isca26, lp])
 def test_balancers_use_replicas_that_are_far(rule):
-    """Two heavy experts of the same home: the one with a replica elsewhere runs there, too. Dies 0 and 5 are the corners."""
+    """Two heavy experts of the same home: the one with a replica elsewhere runs there, too. Dies 0 and 5 are the
+    corners.
+    """
     step = view([[0], [0, 5]], [4000, 4000])
     plan = rule(step)
     assert 5 in plan.die[plan.expert == 1] and 5 not in plan.die[plan.expert == 0]

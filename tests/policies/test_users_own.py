@@ -82,15 +82,15 @@ def simulate(**parts):
     [
         ("placement", wide, "the home of expert 6 is die 6; the system has 0 to 5"),
         ("placement", negative, "the home of expert 0 is die -1; the system has 0 to 5"),
-        ("placement", short, "gives 3 homes for 20 experts"),
-        ("placement", fractions, "the homes must be a row of integers, not float64 of shape (20,)"),
-        ("placement", nothing, "the homes must be a row of integers, not object of shape ()"),
+        ("placement", short, "returns 3 homes for 20 experts"),
+        ("placement", fractions, "the homes must be a row of integers, got float64 of shape (20,)"),
+        ("placement", nothing, "the homes must be a row of integers, got object of shape ()"),
         ("placement", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
         ("allocation", nothing, "returns NoneType; expected archsim.policies.allocation.rules.Plan"),
         ("allocation", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
-        ("allocation", uneven, "the columns of the plan are not equally long: 20 of expert, 19 of die, 20 of tokens"),
+        ("allocation", uneven, "the columns of the plan differ in length: 20 of expert, 19 of die, 20 of tokens"),
         ("allocation", unknown_expert, "the plan names expert 100; the model has 0 to 19"),
-        ("allocation", halves, "die of the plan must be a row of integers, not float64 of shape (20,)"),
+        ("allocation", halves, "die of the plan must be a row of integers, got float64 of shape (20,)"),
         ("prediction", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -110,7 +110,7 @@ def test_rows_of_any_kind_of_integers_are_a_plan():
 
 def test_an_allocation_cannot_change_the_demand():
     """Which other policies share."""
-    with pytest.raises(ArchsimError, match="has .* tokens, the plan gives out 0"):
+    with pytest.raises(ArchsimError, match="has .* tokens, the plan assigns 0"):
         simulate(allocation="test_users_own:empties_the_demand")
 
 

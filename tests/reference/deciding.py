@@ -1,7 +1,8 @@
 """The Global CP in plain Python: a decision's counts, the time of each state, and a walk through its table.
 
-The rules are those of ``docs/decisions.md``, told again. Plans come from the policy functions, of which there is one copy; times
-come from nowhere but here: mesh and rates from the system, the length of a step from the interpreter of requests.
+The rules are those of ``docs/decisions.md``, told again. Plans come from the policy functions, of which there is one
+copy; times come from nowhere but here: mesh and rates from the system, the length of a step from the interpreter of
+requests.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ class SlowGlobalCP:
 
     @staticmethod
     def comparisons(n, sorter):
-        """Merge sort: n to a level. Bitonic network over the next power of two: level i has i stages of half the items."""
+        """Merge sort: n to a level. Bitonic network over the next power of two: level i has i stages of half the
+        items.
+        """
         levels = ceil(log2(n)) if n > 1 else 0
         return n * levels if sorter == "merge" else sum(range(1, levels + 1)) * 2**levels // 2
 

@@ -1,4 +1,6 @@
-"""Max–min fairness the slow and obvious way, to compare `archsim.engine.network.flows` with. Plain Python, no arrays."""
+"""Max–min fairness the slow and obvious way, to compare `archsim.engine.network.flows` with. Plain Python, no
+arrays.
+"""
 
 import math
 

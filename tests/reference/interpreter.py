@@ -1,13 +1,14 @@
 """A slow, obvious interpreter of the blocks' transition tables, in plain Python.
 
-It takes the inputs of the compiled kernels (``Machine``, ``Work``, ``Memory``), leaves them as they are, and walks every
-chain and move of a step through the table of requests and that of the Local CPs. ``log`` has one ``Stage`` for each
-activity, in the order in which they were created; ``transitions`` one row for each event that a table answered. Caches and
-copies are dictionaries and lists here, queues are Python's ``heapq``, rates come from the max–min oracle.
+It takes the inputs of the compiled kernels (``Machine``, ``Work``, ``Memory``), leaves them as they are, and walks
+every chain and move of a step through the table of requests and that of the Local CPs. ``log`` has one ``Stage`` for
+each activity, in the order in which they were created; ``transitions`` one row for each event that a table answered.
+Caches and copies are dictionaries and lists here, queues are Python's ``heapq``, rates come from the max–min oracle.
 
-What follows an event is nowhere written but in the tables. What is written here is how long a state lasts, what it waits
-for, and how the blocks choose between events; ``Reserved`` and ``Shared`` (modules of their names) tell the first two in their own way.
-A new state needs a table that leads to it, and a subclass that says the same of it (``tests/microarch/test_extend_block.py``).
+What follows an event is nowhere written but in the tables. What is written here is how long a state lasts, what it
+waits for, and how the blocks choose between events; ``Reserved`` and ``Shared`` (modules of their names) tell the
+first two in their own way. A new state needs a table that leads to it, and a subclass that says the same of it
+(``tests/microarch/test_extend_block.py``).
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Transition(NamedTuple):
 
 
 def walk(table: Table, state, choose, now: float = 0.0) -> list[Transition]:
-    """Follow a table from ``state`` until nothing is under way. ``choose(state)``: the event that ends it, and after how long."""
+    """Follow a table from ``state`` until nothing is under way. ``choose(state)``: the event that ends it, and after
+    how long.
+    """
     transitions, under_way = [], [(now, state)]
     while under_way:
         now, state = under_way.pop(0)

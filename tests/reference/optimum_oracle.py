@@ -1,7 +1,7 @@
 """The optimum of a tiny step by trying every allocation: which die runs each single token.
 
-It knows nothing of programmes or multipliers: for every expert it lists all ways to hand its tokens out, adds up what each
-loads in plain loops over routes, and takes the best of all combinations.
+It knows nothing of programmes or multipliers: for every expert it lists all ways to hand its tokens out, adds up what
+each loads in plain loops over routes, and takes the best of all combinations.
 """
 
 import itertools
@@ -12,9 +12,9 @@ import numpy as np
 def best_time(tokens_at, home, token_ns, read_ns, fetch_ns, vector_ns, moved_ns, route, dies, links, floor, copied, cached):
     """Least over all allocations of the fullest resource, ns.
 
-    tokens_at[expert][die]: tokens that live there; copied, cached[expert]: sets of (die, slice) in an HBM and in an LLC;
-    route(src, dst): links; fetch_ns, moved_ns: a slice and a hidden vector on one link; floor: float64[resource], HBMs first,
-    then arrays, then links.
+    tokens_at[expert][die]: tokens that live there; copied, cached[expert]: sets of (die, slice) in an HBM and in an
+    LLC; route(src, dst): links; fetch_ns, moved_ns: a slice and a hidden vector on one link; floor: float64[resource],
+    HBMs first, then arrays, then links.
     """
     totals = np.array([floor])
     for expert, at in enumerate(tokens_at):

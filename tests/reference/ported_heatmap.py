@@ -9,14 +9,18 @@ FULL = 2**16 - 1
 
 
 def port_transitions(step_ns, experts, top_k, port_bits, clock_hz):
-    """Token transitions that the port has time for in a step: k rows each, of which k counters fall on so many words, twice."""
+    """Token transitions that the port has time for in a step: k rows each, of which k counters fall on so many
+    words, twice.
+    """
     words = max(1.0, experts * 16 / port_bits)
     touched = sum((1 - 1 / words) ** earlier for earlier in range(top_k))  # each counter's chance of a word of its own
     return int(step_ns / (2 * top_k * touched / clock_hz * 1e9))
 
 
 class SlowHeatmap:
-    """``routing``: all ``StepTokens`` of a run. Counts in ``counts[layer, before][after]``; ``top(counts) -> set of experts``."""
+    """``routing``: all ``StepTokens`` of a run. Counts in ``counts[layer, before][after]``; ``top(counts) -> set of
+    experts``.
+    """
 
     def __init__(self, routing, layers, experts, top):
         self.rows = defaultdict(list)  # by iteration: (request, experts by layer)

@@ -1,4 +1,6 @@
-"""What invalidates kept runs and compiled kernels is what changes numbers: the declared rooms hold what simulating a run imports."""
+"""What invalidates kept runs and compiled kernels is what changes numbers: the declared rooms hold what simulating a
+run imports.
+"""
 
 import ast
 import shutil

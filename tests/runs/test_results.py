@@ -186,7 +186,8 @@ def test_every_column_has_one_kind(swept):
     kind = float if "physical" in results.runs.rows[0]["assumptions"] else type(None)  # published needs no calibration
     assert all(type(row[name]) is kind for row in results.runs.rows for name in CALIBRATION if name != "copies_extrapolated")
     assert all(row["copies_extrapolated"] is None for row in results.runs.rows)  # no link is calibrated
-    assert all(row["drawn_from"] is None for row in results.runs.rows)  # as many requests are generated as the largest batch has
+    # as many requests are generated as the largest batch has
+    assert all(row["drawn_from"] is None for row in results.runs.rows)
     assert len(list((folder / "runs").glob("*.json"))) == len(results.runs)
     kept = json.loads((folder / "runs" / f"{results.runs.rows[0]['run']}.json").read_text())
     assert set(kept["record"]["row"]) | {"run", "speedup_vs_base"} == set(RUN_COLUMNS)

@@ -402,7 +402,9 @@ def test_prepared_runs_are_in_the_order_of_the_results(tmp_path):
 
 
 def test_a_large_trace_is_read_once(tmp_path, monkeypatch):
-    """The parent opens and digests it; a second opening looks at size and time alone, and runs take its columns from the cache."""
+    """The parent opens and digests it; a second opening looks at size and time alone, and runs take its columns from
+    the cache.
+    """
     from archsim.runs.simulator import Simulator
     from archsim.workload.formats import readers
 
@@ -465,7 +467,9 @@ def test_runs_with_their_dies_are_found_in_the_cache(tmp_path, monkeypatch):
 
 
 def test_the_partial_table_grows_by_a_row_a_run(tmp_path):
-    """Written once a run, not again with every run: the file is as long as what has finished, whatever is still to come."""
+    """Written once a run, not again with every run: the file is as long as what has finished, whatever is still to
+    come.
+    """
     sizes = []
 
     class Sizes(Unwatched):

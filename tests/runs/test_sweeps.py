@@ -1,4 +1,6 @@
-"""Sweeps: what axes, samples and constraints say, that points are what they say, and that results stream and are found again."""
+"""Sweeps: what axes, samples and constraints say, that points are what they say, and that results stream and are
+found again.
+"""
 
 
 import numpy as np

@@ -124,7 +124,7 @@ def test_an_order_of_links_rises_along_routes_or_is_refused():
         rank = link_rank(mesh)
         assert all((np.diff(rank[mesh.route(s, d)]) > 0).all() for s in range(12) for d in range(12))
     for name in ("ring", "torus"):
-        with pytest.raises(ValueError, match="circle"):
+        with pytest.raises(ValueError, match="cycle"):
             link_rank(built(name, (4, 3)))
 
 

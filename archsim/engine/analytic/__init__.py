@@ -1,1 +1,1 @@
-"""The analytical engine: the same plans, caches and copies as the event engine, and time from bookings and bounds."""
+"""The analytical engine: plans, caches and copies as in the event engine; time from bookings and bounds."""

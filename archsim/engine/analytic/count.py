@@ -1,7 +1,7 @@
 """What a walked step moved: the counts of ``Tally``, and the loads of HBMs and links by phase.
 
-``loads: float64[phase, resource]`` in ns at the machine's rates; the phases are slices (0), dispatch (1) and combine (2). Under
-``contention: reserved`` loads include the latency for which a resource is held.
+``loads: float64[phase, resource]`` in ns at the machine's rates; the phases are slices (0), dispatch (1) and combine
+(2). Under ``contention: reserved`` loads include the latency for which a resource is held.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _pass_hbm(machine, tally, load, die, n_bytes, held):
 
 @outer
 def _pass_route(machine, tally, load, what, src, dst, n_bytes, held):
-    """A message over the fabric. Requests take part in sharing only where they hold links."""
+    """Count a message over the fabric. Requests occupy bandwidth only where they hold links."""
     hops, route = machine.hops[src, dst], route_group(machine, src, dst)
     tally.hops[what, 0] += hops
     tally.hops[what, 1] += hops * n_bytes

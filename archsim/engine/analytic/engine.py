@@ -1,7 +1,7 @@
 """The analytical engine: the event engine with another kernel.
 
-Plans, cp_en bits, work, copies and decisions are those of ``archsim.engine.engine``, from the same functions; a step takes as long as
-its walk (``archsim.engine.analytic.walk``).
+Plans, cp_en bits, work, copies and decisions come from the same functions as in ``archsim.engine.engine``; the
+duration of a step is that of its walk (``archsim.engine.analytic.walk``).
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ class WalkKernel:
         return begin_ns + walked.ns
 
     def _explain(self, work: Work, walked: Walked, tally: Tally) -> None:
-        """What the die whose array is done last was doing: computing, waiting for tokens, or for slices; then results travel.
+        """Attribute the step's time to what the die that finishes last was doing: computing, waiting for tokens or
+        slices, then combining.
 
-        Waiting for slices is the links' where the most loaded link has more to do than the most loaded HBM, else the HBMs'.
+        Waiting for slices is attributed to the links if the most loaded link is busy longer than the most loaded HBM,
+        else to the HBMs.
         """
         dies, bound_ns = self._machine.dies, tally.bound_ns
         die = int(walked.dies["array"].argmax())
@@ -52,21 +54,22 @@ class WalkKernel:
         own = work.entries[work.entries["die"] == die]
         computing = last["busy"] / last["array"] if last["array"] else 0.0
         for i, residual_ns in enumerate((own["low_ns"].sum(), own["high_ns"].sum())):
-            tally.residual_ns[i] += SLICES * residual_ns * computing  # as far as its GEMMs are what the step waits for
+            # scaled by the share of time that the step waits for its GEMMs
+            tally.residual_ns[i] += SLICES * residual_ns * computing
         returning = work.moves[COMBINE].size > 0
         bound_ns[State.ACT_MOVE if returning else State.LLC_FILL] += walked.ns - last["array"]
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """There is none. Raises ArchsimError."""
+        """Raises ArchsimError: a walk keeps no log."""
         raise ArchsimError("the analytical engine keeps no log of a step; a timeline needs engine: event")
 
 
 class AnalyticalEngine(EventEngine):
-    """One run, as ``EventEngine``."""
+    """Runs steps of a scenario by walking them; see ``EventEngine``."""
 
     def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None):
         super().__init__(scenario, layer_ids)
-        self.tally.resources["wait_ns"] = np.nan  # a booking does not tell who waited
+        self.tally.resources["wait_ns"] = np.nan  # bookings do not show what waited
 
     def _build_kernel(self) -> WalkKernel:
         return WalkKernel(self.machine, self.scenario.assumptions.contention)

@@ -1,8 +1,9 @@
-"""Bookings under ``contention: reserved``: every stage holds what it uses, latency included, and stages follow each other.
+"""Bookings under ``contention: reserved``: every stage holds its resources, latency included, and stages run one
+after the other.
 
-What the published simulator adds is that a transfer waits until all links of its route are free at once, and keeps those
-that are free idle meanwhile. Here every link is booked apart, and that waste is one coefficient, ``CONVOY``: the part by which the time of a
-transfer over several links grows on each of them.
+In the published simulator a transfer also waits until all links of its route are free at once, and keeps the links
+that are already free idle meanwhile. Here every link is booked separately, and one coefficient, ``CONVOY``, stands
+for that waste: the fraction by which a transfer over several links takes longer on each of them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from archsim.engine.analytic.slices import (
 from archsim.engine.event.heaps import calendar_pop, calendar_push
 from archsim.engine.state import COMBINE, DISPATCH, SLICES
 
-# Chosen from 0.1, 0.2 and 0.3 by the signed errors against event runs of points 0 to 149 of tests/support/random_points.py under
-# ``reserved`` (runs of ``base`` and ``pred``, whose weights travel); those its errors are stated on are others.
+# Chosen from 0.1, 0.2 and 0.3 by the signed errors against event runs of points 0 to 149 of
+# tests/support/random_points.py under
+# ``reserved`` (runs of ``base`` and ``pred``, which move weights); its errors are stated on other points.
 CONVOY = 0.3
 
 
@@ -64,7 +66,7 @@ def _hold_route(s, src, dst, asked, n_bytes):
 
 @outer
 def _find(s, chain, now):
-    """Look a slice up, and send a request to its home if it is not here."""
+    """Look a slice up; if it is not on this die, send a request to its home."""
     look_up(s, chain, now)
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
     if fetch.way == FROM_HOME_HBM:
@@ -74,7 +76,7 @@ def _find(s, chain, now):
 
 @outer
 def _receive(s, chain, end, bytes_per_ns):
-    """It is there by ``end``; its first segment is earlier by what the rest takes."""
+    """The slice is complete at ``end``; its first segment is ready earlier by the transfer time of the rest."""
     machine, first = s.machine, end
     if machine.first_bytes < machine.slice_bytes and s.fetches[chain].way != FROM_LLC:
         first = end - (machine.slice_bytes - machine.first_bytes) / bytes_per_ns
@@ -83,7 +85,7 @@ def _receive(s, chain, end, bytes_per_ns):
 
 @outer
 def _read(s, chain):
-    """Hold the HBM that has the slice; True if it has to travel then, from ``time`` on."""
+    """Hold the HBM that has the slice; True if the slice must then cross the fabric, from ``time`` on."""
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
     if fetch.way == FROM_LLC:
         arrive(s, chain, fetch.time, fetch.time)
@@ -103,7 +105,7 @@ def _travel(s, chain):
 
 @outer
 def fetch_held(s, chain, now):
-    """Look a slice up at a time, and book its way."""
+    """Look a slice up at ``now`` and book its transfer."""
     _find(s, chain, now)
     if _read(s, chain):
         _travel(s, chain)
@@ -111,7 +113,7 @@ def fetch_held(s, chain, now):
 
 @inner
 def stored_held(s, chain):
-    """When the slice has entered the LLC that it enters, and the HBM that keeps it."""
+    """When the slice has been written to the LLC it fills and to the HBM that keeps it."""
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
     end = fetch.last + (machine.llc_write_ns if fetch.way == FROM_HBM else 0.0)
     if fetch.kept:
@@ -121,7 +123,7 @@ def stored_held(s, chain):
 
 @outer
 def combine_held(s, die, now):
-    """Results leave a die. When the last of them has arrived."""
+    """Results leave a die; returns when the last of them arrives."""
     end = now
     for column in range(s.work.move_ptr[COMBINE, die], s.work.move_ptr[COMBINE, die + 1]):
         move = s.work.moves[COMBINE, column]
@@ -134,7 +136,7 @@ def combine_held(s, die, now):
 
 @outer
 def _begin_slices(s, away):
-    """Look up the first slices of every die, in turns: those of other homes (``away``) are served first."""
+    """Look up the first slices of every die, in turn: slices with a home on another die (``away``) are served first."""
     machine, local, waiting, turn, left = s.machine, s.work.local, np.int64(0), np.int64(0), True
     while left:
         left = False
@@ -159,7 +161,7 @@ def _begin_slices(s, away):
 
 @outer
 def begin_held(s):
-    """All that begins with the step: hidden vectors first, then slices of other homes, then those that are here."""
+    """Book everything that starts with the step: hidden vectors, then slices from other homes, then local ones."""
     moves = s.work.moves[DISPATCH]
     for move in moves:
         at = _hold_hbm(s, move.src, 0.0, move.bytes)

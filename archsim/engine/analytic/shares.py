@@ -1,9 +1,10 @@
-"""Bookings under ``contention: shared``: a transfer books its bytes on every resource of its way.
+"""Bookings under ``contention: shared``: a transfer books its bytes on every resource along its route.
 
-A resource passes what is booked on it in the order of booking; a transfer ends when the last of its resources has passed
-it. Bytes are conserved and no resource is idle while something waits for it, as with max-min fair rates; who of several
-waits longest may differ. Transfers that begin with the step share it equally: a transfer of size b has passed a resource after
-the sum of min(b, size) of all of them (processor sharing; Kleinrock, Queueing Systems II, 1976, section 4.4).
+A resource serves bookings in the order in which they were made; a transfer ends when the last of its resources has
+served it. Bytes are conserved and no resource is idle while a transfer waits for it, as with max-min fair rates;
+which of several transfers waits longest may differ. Transfers that start with the step share a resource equally: a
+transfer of size b has passed it after the sum of min(b, size) over all of them (processor sharing; Kleinrock,
+Queueing Systems II, 1976, section 4.4).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _book_one(s, resource, asked, n_bytes):
 
 @outer
 def _book(s, asked, src, dst, from_hbm, to_hbm, n_bytes):
-    """When bytes that may flow from a time on have passed the HBM of the source, the route, and the target's HBM."""
+    """When bytes that may flow from ``asked`` on have passed the source's HBM, the route and the target's HBM."""
     machine, end, route = s.machine, asked, route_group(s.machine, src, dst)
     if from_hbm:
         end = max(end, _book_one(s, HBMS * machine.dies + src, asked, n_bytes))
@@ -48,7 +49,7 @@ def _book(s, asked, src, dst, from_hbm, to_hbm, n_bytes):
 
 @outer
 def _find(s, chain, now):
-    """Look a slice up, and send a request to its home if it is not here."""
+    """Look a slice up; if it is not on this die, send a request to its home."""
     look_up(s, chain, now)
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
     if fetch.way == FROM_HOME_HBM:
@@ -61,7 +62,7 @@ def _find(s, chain, now):
 
 @outer
 def _receive(s, chain, end):
-    """Its bytes have passed by ``end``; the first segment does when its part of them has."""
+    """The slice's bytes have passed by ``end``; its first segment is ready once that share of them has passed."""
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
     latency, part = 0.0, 1.0
     if fetch.way == FROM_HBM:
@@ -75,7 +76,7 @@ def _receive(s, chain, end):
 
 @outer
 def fetch_shared(s, chain, now):
-    """Look a slice up at a time, and book its way."""
+    """Look a slice up at ``now`` and book its transfer."""
     _find(s, chain, now)
     entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
     end = fetch.time
@@ -87,7 +88,7 @@ def fetch_shared(s, chain, now):
 
 @inner
 def stored_shared(s, chain):
-    """When the slice has entered the LLC that it enters, and the HBM that keeps it."""
+    """When the slice has been written to the LLC it fills and to the HBM that keeps it."""
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
     end = fetch.last
     if fetch.way == FROM_HBM:
@@ -102,7 +103,7 @@ def stored_shared(s, chain):
 
 @outer
 def combine_shared(s, die, now):
-    """Results leave a die. When the last of them has arrived."""
+    """Results leave a die; returns when the last of them arrives."""
     machine, end = s.machine, now
     for column in range(s.work.move_ptr[COMBINE, die], s.work.move_ptr[COMBINE, die + 1]):
         move = s.work.moves[COMBINE, column]
@@ -124,7 +125,7 @@ def _count_one(row, n_bytes, is_slice):
 
 @outer
 def _count(s, src, dst, from_hbm, is_slice, n_bytes):
-    """A transfer begins with the step. Hidden vectors also pass the target's HBM."""
+    """Count a transfer that starts with the step. Hidden vectors also pass the target's HBM."""
     machine, route = s.machine, route_group(s.machine, src, dst)
     if from_hbm:
         _count_one(s.booked[HBMS * machine.dies + src], n_bytes, is_slice)
@@ -142,7 +143,7 @@ def _passed_one(s, resource, size):
 
 @outer
 def _passed(s, src, dst, from_hbm, is_slice, size):
-    """How long a transfer that begins with the step takes beside all others that do."""
+    """How long a transfer that starts with the step takes in competition with all others that do."""
     machine, ns, route = s.machine, 0.0, route_group(s.machine, src, dst)
     if from_hbm:
         ns = max(ns, _passed_one(s, HBMS * machine.dies + src, size))
@@ -172,7 +173,7 @@ def _begin_slices(s):
 
 @outer
 def begin_shared(s):
-    """All that begins with the step, at equal shares: hidden vectors, and the first slices of every die."""
+    """Book everything that starts with the step at equal shares: hidden vectors and the first slices of every die."""
     machine = s.machine
     moves = s.work.moves[DISPATCH]
     for move in moves:
@@ -192,6 +193,8 @@ def begin_shared(s):
             _receive(s, chain, s.fetches[chain].time + ns)
     for resource in range(HBMS * machine.dies, len(s.booked)):
         row = s.booked[resource]
-        if (resource < ARRAYS * machine.dies or resource >= (ARRAYS + 1) * machine.dies) and row.moves + row.weights > 0.0:
+        if (
+            resource < ARRAYS * machine.dies or resource >= (ARRAYS + 1) * machine.dies
+        ) and row.moves + row.weights > 0.0:
             begun = machine.llc_miss_ns if row.slices > 0.0 else machine.hbm_latency_ns
             row.free = begun + (row.moves + row.weights) / rate(machine, resource)

@@ -1,7 +1,7 @@
-"""What a walk knows of slices, resources and dies, and what blocks decide about a slice wherever its time comes from.
+"""State of a walk (slices, resources, dies), and what blocks decide about a slice, however its time is computed.
 
-Look-ups, redirections, copies and contents of LLCs follow from the same functions of the hardware blocks as in the event
-kernels (``microarch.blocks.atu``, ``llc``, ``pdu``, ``hbm``).
+Look-ups, redirections, copies and contents of LLCs follow from the same functions of the hardware blocks as in the
+event kernels (``microarch.blocks.atu``, ``llc``, ``pdu``, ``hbm``).
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ NOBODY = np.int64(-1)
 
 FETCHED = np.dtype(
     [
-        ("time", "f8"),  # its bytes may begin to flow; then, its data may leave the home
-        ("first", "f8"),  # its first segment is there
-        ("last", "f8"),  # all of it is there
-        ("tie", "i8"),  # the chain: of equal times, the lower one is first
+        ("time", "f8"),  # earliest start of its transfer; then, when its data may leave the home
+        ("first", "f8"),  # arrival of its first segment
+        ("last", "f8"),  # arrival of all of it
+        ("tie", "i8"),  # the chain: breaks ties of time, lower first
         ("way", "i8"),  # FROM_…
-        ("unknown", "i8"),  # 1 where the ATU had to ask the HBM
+        ("unknown", "i8"),  # 1 where the ATU had to query the HBM
         ("kept", "i8"),  # 1 where the PDU kept a copy
     ],
     align=True,
 )
 BOOKED = np.dtype(
     [
-        ("free", "f8"),  # when what is booked on the resource ends
-        ("moves", "f8"),  # bytes of hidden vectors among what begins with the step
-        ("weights", "f8"),  # bytes of slices among it
-        ("slices", "f8"),  # and how many those are
+        ("free", "f8"),  # end of the last booking on the resource
+        ("moves", "f8"),  # bytes of hidden vectors that start with the step
+        ("weights", "f8"),  # bytes of slices that start with the step
+        ("slices", "f8"),  # number of those slices
     ],
     align=True,
 )
 DIE = np.dtype(
     [
-        ("tokens", "f8"),  # all dispatched tokens are there
-        ("array", "f8"),  # the compute array is free
-        ("busy", "f8"),  # how long it has computed
-        ("held", "f8"),  # how long it has waited for tokens while slices were there
-        ("done", "f8"),  # it is done with the slice that it takes next
-        ("taken", "i8"),  # that slice: its place among those in flight
+        ("tokens", "f8"),  # arrival of the last dispatched tokens
+        ("array", "f8"),  # when the compute array is free
+        ("busy", "f8"),  # time it has computed
+        ("held", "f8"),  # time it has waited for tokens while slices were ready
+        ("done", "f8"),  # when it finishes the slice that it takes next
+        ("taken", "i8"),  # that slice: its index among those in flight
         ("flying", "i8"),  # slices in flight
     ],
     align=True,
@@ -57,7 +57,7 @@ DIE = np.dtype(
 
 
 class Walk(NamedTuple):
-    """All that a walk works on. Times are in ns from the begin of the step."""
+    """State of a walk. Times are in ns from the start of the step."""
 
     machine: Machine
     work: Work
@@ -85,13 +85,13 @@ def route_group(machine, src, dst):
 
 @inner
 def bytes_of(s, chain):
-    """Bytes that a fetch moves: with those that a local read carries along, or those of the slice."""
+    """Bytes that a fetch moves: those of the slice, or of a local read with what it carries along."""
     return s.work.entries[chain // SLICES].read_bytes if s.fetches[chain].way == FROM_HBM else s.machine.slice_bytes
 
 
 @outer
 def look_up(s, chain, now):
-    """Ask the die's LLC and its ATU where the slice is; ``time``: when the answer is there."""
+    """Look the slice up in the die's LLC and ATU; ``time`` becomes the time of the answer."""
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
     event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, entry.key + chain % SLICES)
     fetch.unknown = fetch.kept = 0
@@ -113,7 +113,7 @@ def ask_home(s, chain):
 
 @outer
 def arrive(s, chain, first, last):
-    """Note when the slice is there; if it came from another die, the PDU decides whether to keep it."""
+    """Record when the slice arrives; if it came from another die, the PDU decides whether to keep it."""
     entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
     fetch.first, fetch.last = first, last
     if fetch.way >= FROM_HOME_LLC:
@@ -123,7 +123,7 @@ def arrive(s, chain, first, last):
 
 @inner
 def store(s, chain):
-    """What was read enters the LLC of the die that read it, and the HBM of the die that keeps it."""
+    """Write what was read to the LLC of the die that read it, and to the HBM of the die that keeps it."""
     entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
     key = entry.key + chain % SLICES
     if fetch.way == FROM_HBM or fetch.way == FROM_HOME_HBM:
@@ -134,7 +134,9 @@ def store(s, chain):
 
 @outer
 def take_next(s, die):
-    """Which slice in flight the compute array takes next, when it will be done with it (infinity: none), and what it waits for."""
+    """Which slice in flight the compute array takes next, when it will be done with it (infinity: none), and what it
+    waits for.
+    """
     row, best, ready, ready_first = s.dies[die], NOBODY, np.inf, np.inf
     for place in range(row.flying):
         chain = s.flying[die, place]

@@ -1,8 +1,8 @@
-"""One step, slice by slice: every transfer is booked once, when it is asked for, and never looked at again.
+"""One step, slice by slice: every transfer is booked once, when it is requested, and never revisited.
 
 Where slices come from is in ``archsim.engine.analytic.slices``, how transfers are booked in ``shares`` (``contention:
-shared``) and ``holds`` (``reserved``). A die has ``window`` slices in flight; its array takes them in the order in which
-their first segment is there, as in the event engine, and each that is computed makes room for the next.
+shared``) and ``holds`` (``reserved``). A die has ``window`` slices in flight; its array takes them in the order in
+which their first segments arrive, as in the event engine, and each slice computed makes room for the next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _first_done(s):
 
 @inner
 def _walk(s, begin, fetch, stored, combine):
-    """Walk with these bookings. Returns when the last of them ends."""
+    """Walk the step with these booking functions; returns when the last booking ends."""
     local, end = s.work.local, 0.0
     begin(s)
     for die in range(s.machine.dies):
@@ -75,7 +75,7 @@ WALKS = {"shared": _walk_shared, "reserved": _walk_held}
 
 
 class Walked(NamedTuple):
-    """A step that was walked: ``fetches`` FETCHED[chain], ``dies`` DIE[die] at its end, ``ns`` how long it takes."""
+    """A walked step: ``fetches`` FETCHED[chain], ``dies`` DIE[die] at its end, ``ns`` its duration."""
 
     fetches: np.ndarray
     dies: np.ndarray
@@ -83,7 +83,7 @@ class Walked(NamedTuple):
 
 
 def walk_step(machine: Machine, work: Work, memory: Memory, contention: str) -> Walked:
-    """Walk a step; ``work.local`` and ``memory`` are changed."""
+    """Walk a step; modifies ``work.local`` and ``memory``."""
     most = int((work.local["end_chain"] - work.local["next_chain"]).max(initial=0))
     flying = np.zeros((machine.dies, max(1, min(most, machine.window))), np.int64)
     fetches, dies = np.zeros(len(work.chains), FETCHED), np.zeros(machine.dies, DIE)

@@ -1,11 +1,11 @@
-"""``contention: reserved``: every stage claims all of its resources for itself, booked ahead by one.
+"""``contention: reserved``: every stage claims all of its resources exclusively, booked ahead by one.
 
 The rules are those of the published simulator (design notes, machine section 4). A stage of a request (see
-``microarch.blocks.request``) has an earliest time and a group of resources. When it is created and none of them is claimed,
-it claims them and will start when the last of them falls free; otherwise it waits in the queue of each. Stages are
-processed in order of start; processing creates the successors, gives the resources up at once (they fall free at the
-stage's end) and offers each to the first that waits for it. A look-up chooses the whole way of its slice: where the home is
-asked, whether its LLC has the slice is seen then, not when the request arrives.
+``microarch.blocks.request``) has an earliest time and a group of resources. When it is created and none of them is
+claimed, it claims them and will start when the last of them becomes free; otherwise it waits in the queue of each.
+Stages are processed in order of start; processing creates the successors, releases the resources at once (they become
+free at the stage's end) and offers each to the first stage that waits for it. A look-up chooses the whole path of its
+slice: if the home is queried, its LLC is looked up at that moment, not when the request arrives.
 
 Rows of the pool stay until the step ends; they are also the log from which timelines are drawn.
 """
@@ -56,22 +56,34 @@ from microarch.blocks.request import Event, State, Unit
 from microarch.blocks.state_machine import codes
 from microarch.fabric.fabric import Fabric
 
-LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COPY, ACT_READ, ACT_MOVE, ACT_WRITE, DONE = (
-    codes(State)
-)
+(
+    LOOKUP,
+    LOCAL_HBM,
+    REQUEST,
+    REMOTE_LLC,
+    REMOTE_HBM,
+    DATA,
+    COMPUTE,
+    LLC_FILL,
+    COPY,
+    ACT_READ,
+    ACT_MOVE,
+    ACT_WRITE,
+    DONE,
+) = codes(State)
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
 NOBODY = np.int64(-1)
 STAGES, BOOKED = 0, 1  # counters: stages created, in the calendar
 STAGES_PER_CHAIN = 11  # the longest walk through the request table, spawned stages included
 STAGES_PER_MOVE = 4
-WAITS_PER_CHAIN = 3  # stages of a chain that may stand in one resource's queue, stale entries included
+WAITS_PER_CHAIN = 3  # stages of a chain that may be in one resource's queue, stale entries included
 
 STAGE = np.dtype(
     [
         ("time", "f8"),  # earliest time; from admission on the start
         ("end", "f8"),  # start + duration, set when processed
-        ("floor", "f8"),  # a compute stage cannot end before: its last segment has arrived then, and is worked on
+        ("floor", "f8"),  # earliest end of a compute stage: its last segment has arrived and been processed
         ("item", "i8"),  # chain, or move for the ACT_ states
         ("group", "i8"),  # its resources: group_resources[group_ptr[g]:group_ptr[g + 1]]
         ("parent", "i8"),  # stage that created it, -1 at the start of a step
@@ -99,8 +111,8 @@ class Pool(NamedTuple):
     count: np.ndarray  # int64[2]
 
 
-class Run(NamedTuple):
-    """All that the kernels of a step work on."""
+class StepState(NamedTuple):
+    """State of a step, as its kernels use it."""
 
     machine: Machine
     work: Work
@@ -184,7 +196,7 @@ def _wait(s, stage, r):
 
 @inner
 def _create(s, kind, item, group, earliest, floor, parent, priority):
-    """A new stage: admitted if none of its resources is claimed, else queued at each."""
+    """Create a stage: admitted if none of its resources is claimed, else queued at each."""
     stage = s.pool.count[STAGES]
     s.pool.count[STAGES] += 1
     row = s.pool.stages[stage]
@@ -273,7 +285,7 @@ def _duration(s, fixed_ns, n_bytes, bytes_per_ns):
 
 @inner
 def _cross(s, what, src, dst, n_bytes):
-    """Duration of a message over the fabric, which is counted."""
+    """Count a message over the fabric; returns its duration."""
     hops = s.machine.hops[src, dst]
     s.tally.hops[what, 0] += hops
     s.tally.hops[what, 1] += hops * n_bytes
@@ -282,7 +294,7 @@ def _cross(s, what, src, dst, n_bytes):
 
 @inner
 def _serve_slice(s, row):
-    """(event, duration, bytes) of a weight slice's stage, and what it changes in caches, copies and counters."""
+    """(event, duration, bytes) of a weight slice's stage; updates caches, copies and counters."""
     kind, machine, memory = row.kind, s.machine, s.memory
     entry = s.work.entries[row.item // SLICES]
     key = entry.key + row.item % SLICES
@@ -306,7 +318,7 @@ def _serve_slice(s, row):
         s.tally.llc_hits[1] += 1
         return SERVED, machine.llc_hit_ns, n_bytes
     if kind == COMPUTE:
-        # An array that holds a slice whose end has not come waits: it is not busy.
+        # An array that holds a slice whose last bytes have not arrived waits: it is not busy.
         stall, array = max(0.0, row.floor - row.time - entry.compute_ns), s.tally.resources[row.group]
         array.busy_ns -= stall
         array.wait_ns += stall
@@ -339,7 +351,9 @@ def _serve_move(s, row):
 
 @inner
 def _group_of(s, kind, item, reader):
-    """Resources of a stage: a unit of a die, or the route of a request, slice or move. ``reader``: whose LLC is filled."""
+    """Resources of a stage: a unit of a die, or the route of a request, slice or move. ``reader``: whose LLC is
+    filled.
+    """
     dies = s.machine.dies
     routes = UNITS * dies
     if kind == DONE:
@@ -378,7 +392,7 @@ def _early_ns(s, kind, chain):
 
 @inner
 def _follow(s, stage, event, end):
-    """Create what follows a processed stage, the spawned one first."""
+    """Create the successors of a processed stage, the spawned one first."""
     row = s.pool.stages[stage]
     spawned, following = SPAWN[row.kind, event], NEXT[row.kind, event]
     if spawned >= 0:
@@ -427,7 +441,7 @@ def _release_held(s, die, now, parent):
 
 @inner
 def _finish(s, stage):
-    """A request is done: its die may start the next one, or send its results."""
+    """A request is done: its die may start the next one or send its results."""
     now, item = s.pool.stages[stage].time, s.pool.stages[stage].item
     kind = s.pool.stages[s.pool.stages[stage].parent].kind
     if kind == COMPUTE:
@@ -443,7 +457,7 @@ def _finish(s, stage):
 
 @inner
 def _process(s, stage):
-    """Serve a stage, create its successors, give up its resources."""
+    """Serve a stage, create its successors, release its resources."""
     row = s.pool.stages[stage]
     if row.kind == DONE:
         row.end = row.time
@@ -465,7 +479,7 @@ def _process(s, stage):
 
 @inner
 def _trace_back(s, stage, begin):
-    """Add the critical path that ends with ``stage`` to ``bound_ns``, by what was being done, and its residuals."""
+    """Add the critical path that ends with ``stage`` to ``bound_ns``, by activity, and its residuals."""
     until = s.pool.stages[stage].end
     while stage >= 0 and until > begin:
         row = s.pool.stages[stage]
@@ -535,10 +549,10 @@ class ReservedKernel:
                 WAITS_PER_CHAIN * room[0] + room[1],
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
-        end_ns = run_step(Run(self._machine, work, memory, tally, self.pool, self._tie_bits), begin_ns)
+        end_ns = run_step(StepState(self._machine, work, memory, tally, self.pool, self._tie_bits), begin_ns)
         work.notes["time_ns"] -= begin_ns
         return end_ns
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """What happened in the step that was run last, which began at ``begin_ns``."""
+        """Log of the last step, which began at ``begin_ns``."""
         return step_log(self.pool.stages[: self.pool.count[STAGES]], self._work, begin_ns)

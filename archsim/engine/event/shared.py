@@ -1,7 +1,7 @@
 """``contention: shared``: transfers share links and HBM; rates change when a transfer starts or ends.
 
-The same requests go through the same table (``microarch.blocks.request``) as under ``reserved``; what differs is how a stage is
-served:
+The same requests go through the same table (``microarch.blocks.request``) as under ``reserved``; what differs is how
+a stage is served:
 
 ============ ==========================================================================================================
 LOOKUP       the LLC answers after its hit or miss latency (its port is pipelined)
@@ -10,8 +10,8 @@ REQUEST      hops and 16 bytes at link speed, as latency: too small to take part
 REMOTE_LLC   the home's LLC answers after its hit latency
 REMOTE_HBM   the home's HBM answers after its latency; the read itself is part of DATA
 DATA         one flow through the home's HBM (not after REMOTE_LLC) and all links of the route; hop latency at its end
-COMPUTE      the array takes slices in the order in which their first segment is there, one at a time; it may start then
-             and cannot end before the last segment is there, nor sooner after that than ``drain_ns``
+COMPUTE      the array takes slices one at a time, in the order in which their first segments arrive; it may start then
+             and cannot end before the last segment has arrived, nor sooner after that than ``drain_ns``
 LLC_FILL     the write latency, after the slice has left a remote HBM at full rate
 COPY         a flow through the die's HBM
 ACT_READ     HBM latency of the source; a flow through its HBM if the vectors stay on the die
@@ -19,8 +19,9 @@ ACT_MOVE     one flow through both HBMs and all links of the route
 ACT_WRITE    nothing more: the write was part of the move
 ============ ==========================================================================================================
 
-``source: queued`` lets a die have one outgoing flow at a time. Times are counted from the begin of the step; all that
-starts or ends at one instant is recomputed once. Timers and flows themselves are in ``archsim.engine.event.transfers``.
+``source: queued`` lets a die have one outgoing flow at a time. Times are counted from the start of the step;
+everything that starts or ends at one instant is recomputed once. Timers and flows themselves are in
+``archsim.engine.event.transfers``.
 """
 
 from __future__ import annotations
@@ -82,14 +83,26 @@ from microarch.blocks.request import Event, State
 from microarch.blocks.state_machine import codes
 from microarch.fabric.fabric import Fabric
 
-LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COPY, ACT_READ, ACT_MOVE, ACT_WRITE, DONE = (
-    codes(State)
-)
+(
+    LOOKUP,
+    LOCAL_HBM,
+    REQUEST,
+    REMOTE_LLC,
+    REMOTE_HBM,
+    DATA,
+    COMPUTE,
+    LLC_FILL,
+    COPY,
+    ACT_READ,
+    ACT_MOVE,
+    ACT_WRITE,
+    DONE,
+) = codes(State)
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 
 
-class Run(NamedTuple):
-    """All that the kernels of a step work on."""
+class StepState(NamedTuple):
+    """State of a step, as its kernels use it."""
 
     machine: Machine
     work: Work
@@ -223,7 +236,7 @@ def _start_array(pool, entries, resources, die, now):
 
 @outer
 def _queue_compute(pool, entries, resources, chain, parent, now):
-    """The slice's first segment is there, and its tokens: it waits for the array, behind those that came before.
+    """The slice's first segment and its tokens have arrived: it queues for the array.
 
     ``resources``: the compute arrays' rows of ``Tally.resources``.
     """
@@ -241,7 +254,7 @@ def _queue_compute(pool, entries, resources, chain, parent, now):
 
 @outer
 def _operand_ready(s, chain, parent, now):
-    """The first segment is there: on to the array, or wait for dispatched tokens behind those that wait already."""
+    """The first segment has arrived: go on to the array, or queue for dispatched tokens."""
     entry = s.work.entries[chain // SLICES]
     if entry.routed and awaits_tokens(s.work, entry.die):
         hold(s.work, entry.die, chain)
@@ -272,7 +285,7 @@ def _start_chain(s, die, parent, now):
 
 @outer
 def _start_moves(s, what, die, parent, now):
-    """The bundles of hidden vectors that leave a die."""
+    """Start the bundles of hidden vectors that leave a die."""
     columns = s.work.moves.shape[1]
     for column in range(s.work.move_ptr[what, die], s.work.move_ptr[what, die + 1]):
         _begin_move(s, ACT_READ, what * columns + column, parent, now)
@@ -280,12 +293,14 @@ def _start_moves(s, what, die, parent, now):
 
 @outer
 def _computed(s, stage, now):
-    """A slice is multiplied: the array takes the next, the Local CP fetches the next, results leave after the last."""
+    """A slice is multiplied: the array takes the next one, the Local CP fetches another; after the last, results
+    leave.
+    """
     pool, row = s.traffic.pool, s.traffic.pool.stages[stage]
     row.end = now
     entry = s.work.entries[row.item // SLICES]
     resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
-    # An array that holds a slice whose end has not come waits: it is not busy.
+    # An array that holds a slice whose last bytes have not arrived waits: it is not busy.
     resources[entry.die].busy_ns += entry.compute_ns
     resources[entry.die].wait_ns += max(0.0, now - row.time - entry.compute_ns)
     pool.dies[entry.die].running = NOBODY
@@ -305,7 +320,7 @@ def _move_done(s, item, stage, now):
 
 @inner
 def _outcome(s, row):
-    """Event with which a stage ends, and what it changes in caches and copies."""
+    """Event that ends a stage; updates caches and copies."""
     if row.kind >= ACT_READ or row.kind == LOOKUP:
         return row.event
     entry = s.work.entries[row.item // SLICES]
@@ -324,10 +339,10 @@ def _outcome(s, row):
 
 @inner
 def _arrive(s, chain, stage, now):
-    """The whole slice is there. If the array has been waiting for it, it is done, but for what is left to drain."""
+    """The whole slice has arrived. An array that was waiting for it is done, except for the drain."""
     pool, drain_ns = s.traffic.pool, s.work.entries[chain // SLICES].drain_ns
     row, last = pool.chains[chain], pool.stages[stage]
-    # What was in the LLC, or is not longer than its first segment, has not been told of before.
+    # A slice from the LLC, or one no longer than its first segment, raised no event for its first segment.
     if last.kind == LOOKUP or last.first_bytes >= last.bytes:
         _operand_ready(s, chain, stage, now)
     row.arrived, row.last, row.ends_from = 1, stage, now + drain_ns
@@ -348,7 +363,7 @@ def _drain(s, chain, drain_ns, now):
 
 @inner
 def _served(s, stage, now):
-    """A stage has ended: what it changes, and what follows, the spawned one first."""
+    """A stage has ended: apply its effects and start its successors, the spawned one first."""
     row = s.traffic.pool.stages[stage]
     row.end, event = now, _outcome(s, row)
     row.event = event
@@ -362,13 +377,13 @@ def _served(s, stage, now):
             _begin_slice(s, following, row.item, stage, now)
     elif following == ACT_MOVE:
         _begin_move(s, following, row.item, stage, now)
-    else:  # written as it came
+    else:  # written on arrival
         _move_done(s, row.item, stage, now)
 
 
 @outer
 def _tell(s, timer, now):
-    """Do what follows from what a timer tells."""
+    """Handle the event of a timer."""
     row = s.traffic.pool.timers[timer]
     if row.tells == IS_SERVED:
         _served(s, row.stage, now)
@@ -397,7 +412,7 @@ def _start(s):
 
 @outer
 def _trace_back(stages, entries, tally, stage):
-    """Add the critical path that ends with ``stage`` to ``bound_ns``, by what was being done, and its residuals.
+    """Add the critical path that ends with ``stage`` to ``bound_ns``, by activity, and its residuals.
 
     The part of a transfer in which an HBM was its bottleneck counts as a read.
     """
@@ -428,7 +443,7 @@ def _last_to_end(stages, count):
 
 @inner
 def _run(s, ports, solve):
-    """Run one step with the rates of ``solve(net, ports)``; returns how long it takes, float64 ns."""
+    """Run one step with the rates of ``solve(net, ports)``; returns its duration, float64 ns."""
     traffic, pool = s.traffic, s.traffic.pool
     reset(traffic, len(s.work.chains))
     _start(s)
@@ -483,12 +498,14 @@ class SharedKernel:
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
         chains, moves = len(work.chains), work.moves.size
-        if chains > len(self.pool.chains) or STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves > len(self.pool.stages):
+        if chains > len(self.pool.chains) or STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves > len(
+            self.pool.stages
+        ):
             self.pool = new_pool(self._machine, 2 * chains, 2 * moves)
         self._work = work
         traffic = Traffic(self.pool, self._net, tally.resources, self._metered, self._machine.dies, self._queued)
-        return begin_ns + self._run_step(Run(self._machine, work, memory, tally, traffic), self._ports)
+        return begin_ns + self._run_step(StepState(self._machine, work, memory, tally, traffic), self._ports)
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """What happened in the step that was run last; its times count from 0, whenever it began."""
+        """Log of the last step; its times count from 0, whenever the step began."""
         return step_log(self.pool.stages[: self.pool.count[STAGES]], self._work, 0.0)

@@ -10,7 +10,7 @@ column       dtype[stage]      meaning
 ``expert``   int64             -1 for hidden vectors
 ``slice``    int64             0 gate, 1 up, 2 down; -1 for hidden vectors
 ``tokens``   int64             of the sub-kernel; -1 for hidden vectors
-``start_ns`` float64           from the begin of the step
+``start_ns`` float64           from the start of the step
 ``end_ns``   float64
 ============ ================= ======================================================================
 """

@@ -1,9 +1,10 @@
-"""Timers and flows of a step under ``contention: shared``: what is under way, how fast, and what it tells when.
+"""Timers and flows of a step under ``contention: shared``: what is under way, at what rate, and which event it raises
+when.
 
-A *timer* tells something at a time that is known. A *flow* moves the bytes of a stage through its resources at the rate
-that sharing leaves it; rates are constant between recomputes, so its end is known as soon as its rate is. Events are
-worked in the order of (time, stage), stages being numbered as they are created. This module knows stages as rows with a group, bytes and a latency; what a stage
-means is in ``archsim.engine.event.shared``.
+A *timer* raises an event at a known time. A *flow* moves the bytes of a stage through its resources at the rate that
+sharing leaves it; rates are constant between recomputes, so its end is known as soon as its rate is. Events are
+processed in the order of (time, stage); stages are numbered in order of creation. To this module a stage is a row
+with a group, bytes and a latency; what it means is in ``archsim.engine.event.shared``.
 """
 
 from __future__ import annotations
@@ -23,38 +24,40 @@ from microarch.fabric.fabric import Fabric
 
 NOBODY = np.int64(-1)
 STAGES, TIMERS, WAITING, FLOWS = np.arange(4)  # counters: rows used, timers created, timers waiting, flows under way
-IS_SERVED, HAS_SEGMENT, IS_COMPUTED = np.arange(3)  # what a timer tells of its stage
+IS_SERVED, HAS_SEGMENT, IS_COMPUTED = np.arange(3)  # events that a timer raises for its stage
 STAGES_PER_CHAIN, STAGES_PER_MOVE, TIMERS_PER_STAGE = 9, 4, 2
-UNSATURATED = 1e-3  # (port-fair rates settle to 1e-4) a resource with more than this part of its capacity left is not a bottleneck
+# (port-fair rates settle to 1e-4) a resource with more than this share of its capacity left is not a bottleneck
+UNSATURATED = 1e-3
 
 STAGE = np.dtype(
     [
         ("time", "f8"),  # start
         ("end", "f8"),
-        ("bound_from", "f8"),  # since when it was what the step waited for; before that it was its cause
+        ("bound_from", "f8"),  # from when on the step waited for this stage; before, for its cause
         ("hbm_ns", "f8"),  # time in which an HBM, not a link, limited its flow
         ("bytes", "f8"),  # of its flow
-        ("first_bytes", "f8"),  # that are told of when they are there
+        ("first_bytes", "f8"),  # their arrival is an event of its own
         ("latency", "f8"),  # added at the flow's end
         ("group", "i8"),  # of flows, see flow_network
         ("source", "i8"),  # die that an outgoing flow leaves, -1 for flows within a die
         ("item", "i8"),  # chain, or move for the ACT_ states
         ("parent", "i8"),  # stage that created it, -1 at the start of a step
         ("cause", "i8"),  # stage that it had to wait for
-        ("next_out", "i8"),  # behind it in the queue of its source (source: queued), -1 if none
+        ("next_out", "i8"),  # next stage in the queue of its source (source: queued), -1 if none
         ("kind", "i8"),  # microarch.blocks.request.State
-        ("event", "i8"),  # microarch.blocks.request.Event that ends it; that of a look-up is known when it starts
+        ("event", "i8"),  # microarch.blocks.request.Event that ends it; a look-up's is known at its start
     ]
 )
-TIMER = np.dtype([("time", "f8"), ("tie", "i8"), ("stage", "i8"), ("tells", "i8")])  # tie: the stage, in order of creation
+# tie: the stage, in order of creation
+TIMER = np.dtype([("time", "f8"), ("tie", "i8"), ("stage", "i8"), ("tells", "i8")])
 FLOW = np.dtype(
     [
         ("start", "f8"),
         ("rate", "f8"),  # bytes/ns
         ("left", "f8"),  # bytes at the last change of rate
         ("since", "f8"),  # time of that change, from the start
-        ("goal", "f8"),  # bytes left at the next thing to tell: first segment there, or 0
-        ("takes", "f8"),  # time of that, from the start
+        ("goal", "f8"),  # bytes left at the flow's next event: first segment arrived, or 0
+        ("takes", "f8"),  # time of that event, from the start
         ("size", "f8"),
         ("stage", "i8"),
         ("group", "i8"),
@@ -64,11 +67,11 @@ FLOW = np.dtype(
 CHAIN = np.dtype(
     [
         ("stage", "i8"),  # its compute stage
-        ("next", "i8"),  # behind it in the array's queue
-        ("ends_from", "f8"),  # when its GEMM may end, as the whole slice is there
-        ("last", "i8"),  # stage that brought the whole slice
+        ("next", "i8"),  # next in the array's queue
+        ("ends_from", "f8"),  # earliest end of its GEMM once the whole slice is there
+        ("last", "i8"),  # stage that completed the slice
         ("arrived", "i8"),  # whether the whole slice is there
-        ("computed", "i8"),  # whether its GEMM has run for as long as it takes
+        ("computed", "i8"),  # whether its GEMM has run for its full duration
     ]
 )
 DIE = np.dtype(
@@ -85,19 +88,19 @@ DIE = np.dtype(
 
 
 class Pool(NamedTuple):
-    """The step's stages and what waits for what."""
+    """The step's stages and their queues."""
 
     stages: np.ndarray  # STAGE[stage]
     timers: np.ndarray  # TIMER[timer]
     calendar: np.ndarray  # int64[timer]: heap of timers
     flows: np.ndarray  # FLOW[flow], the first count[FLOWS] are under way
     chains: np.ndarray  # CHAIN[chain]
-    dies: np.ndarray  # DIE[die]: who waits for the compute array, and to leave
+    dies: np.ndarray  # DIE[die]: queues for the compute array and for outgoing flows
     count: np.ndarray  # int64[4]
 
 
 class Traffic(NamedTuple):
-    """What the functions of this module work on."""
+    """State of the flows of a step."""
 
     pool: Pool
     net: FlowNetwork
@@ -131,21 +134,22 @@ def flow_network(machine: Machine, fabric: Fabric) -> FlowNetwork:
 def port_ranks(fabric: Fabric) -> np.ndarray:
     """int32[resource] for ``archsim.engine.network.round_robin``: HBMs are uncoupled, links rise along every route.
 
-    Raises ArchsimError for a fabric whose routes wait for each other in a circle: what routers that serve ports in turn do
-    there depends on their buffers, which are not modelled.
+    Raises ArchsimError for a fabric whose routes wait for each other in a cycle: the rates of round-robin
+    routers then depend on their buffers, which are not modelled.
     """
     try:
         links = rank_links(fabric)
     except ValueError:
         raise ArchsimError(
-            f"arbitration: round_robin has no steady state on a fabric of {fabric.name}, whose routes wait for each other in a circle; "
+            f"arbitration: round_robin has no steady state on a fabric of {fabric.name}, whose routes wait for each "
+            f"other in a cycle; "
             "use arbitration: fair"
         ) from None
     return np.concatenate([np.full(fabric.dies, UNCOUPLED), links]).astype(np.int32)
 
 
 def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
-    """An empty pool for steps of at most so many chains and moves (dispatch and combine together)."""
+    """An empty pool for steps of at most ``chains`` chains and ``moves`` moves (dispatch and combine together)."""
     stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves
     return Pool(
         stages=np.zeros(stages, STAGE),
@@ -160,7 +164,7 @@ def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
 
 @outer
 def reset(t, chains):
-    """Empty pool and meters for a step of so many chains."""
+    """Clear pool and meters for a step of ``chains`` chains."""
     for i in range(len(t.pool.count)):
         t.pool.count[i] = 0
     for die in range(t.dies):
@@ -175,7 +179,7 @@ def reset(t, chains):
 
 @outer
 def set_timer(pool, stage, time, tells):
-    """At ``time``, tell ``tells`` of the stage."""
+    """Raise the event ``tells`` for the stage at ``time``."""
     timer = pool.count[TIMERS]
     pool.count[TIMERS] += 1
     row = pool.timers[timer]
@@ -185,26 +189,26 @@ def set_timer(pool, stage, time, tells):
 
 @inner
 def next_timer_time(pool):
-    """Infinity if no timer waits."""
+    """Time of the next timer; infinity if none waits."""
     return pool.timers[pool.calendar[0]].time if pool.count[WAITING] > 0 else np.inf
 
 
 @inner
 def take_timer(pool):
-    """The row of the timer that is next, which waits no more."""
+    """Remove the next timer from the calendar; returns its row."""
     timer, pool.count[WAITING] = calendar_pop(pool.calendar, pool.count[WAITING], pool.timers)
     return timer
 
 
 @inner
 def _tally_row(dies, r):
-    """Row of ``Tally.resources`` of a network resource: HBMs come first there, then links."""
+    """Row of ``Tally.resources`` of a network resource: HBMs come first, then links."""
     return r + dies if r < dies else r + (UNITS - 1) * dies
 
 
 @inner
 def _meter(t, group, now, n_bytes):
-    """Count busy and waiting time of the group's resources up to now, and bytes that are about to pass them."""
+    """Count busy and waiting time of the group's resources up to now, and the bytes about to pass them."""
     for position in range(t.net.groups[group].first, t.net.groups[group + 1].first):
         r = t.net.positions[position].resource
         load, row = t.net.resources[r].load, t.resources[_tally_row(t.dies, r)]
@@ -217,19 +221,25 @@ def _meter(t, group, now, n_bytes):
 
 @outer
 def start_flow(t, stage, now):
-    """Let the bytes of a stage flow; the stage is served ``latency`` after the last of them."""
+    """Start the flow of a stage; the stage is served ``latency`` after its last byte."""
     row = t.pool.stages[stage]
     flow = t.pool.flows[t.pool.count[FLOWS]]
     t.pool.count[FLOWS] += 1
     flow.start, flow.rate, flow.left, flow.since, flow.size = now, 0.0, row.bytes, 0.0, row.bytes
-    flow.goal, flow.takes, flow.stage, flow.group, flow.hbm_bound = row.bytes - row.first_bytes, np.inf, stage, row.group, 0
+    flow.goal, flow.takes, flow.stage, flow.group, flow.hbm_bound = (
+        row.bytes - row.first_bytes,
+        np.inf,
+        stage,
+        row.group,
+        0,
+    )
     _meter(t, row.group, now, np.int64(row.bytes))
     enter(t.net, row.group)
 
 
 @outer
 def send(t, stage, now):
-    """An outgoing flow starts at once, or behind the others of its die (``source: queued``)."""
+    """Start an outgoing flow at once, or queue it behind the others of its die (``source: queued``)."""
     source = t.pool.dies[t.pool.stages[stage].source]
     if not t.queued or not source.sending:
         source.sending = 1
@@ -245,7 +255,7 @@ def send(t, stage, now):
 
 @inner
 def _end_flow(t, index, now):
-    """Take a flow off the network; its place is taken by the last one. A flow that waited for it may start."""
+    """Remove a flow from the network; the last row takes its place. A flow that waited for it may start."""
     flow = t.pool.flows[index]
     row, group = t.pool.stages[flow.stage], flow.group
     if flow.hbm_bound:
@@ -266,7 +276,7 @@ def _end_flow(t, index, now):
 
 @outer
 def work_flows(t, now):
-    """Flows that have reached their goal: the first segment is there, or the last byte."""
+    """Process flows that have reached their goal: the first segment has arrived, or the last byte."""
     index = 0
     while index < t.pool.count[FLOWS]:
         flow = t.pool.flows[index]
@@ -284,7 +294,9 @@ def work_flows(t, now):
 
 @inner
 def _hbm_is_bottleneck(net, group, dies):
-    """Whether an HBM limits the group's flows; if the solver does not tell: is saturated, and no link of the route is."""
+    """Whether an HBM limits the group's flows; if the solver does not report it: an HBM is saturated, and no link of
+    the route is.
+    """
     if net.groups[group].bottleneck >= 0:
         return net.groups[group].bottleneck < dies
     tight = False
@@ -299,7 +311,7 @@ def _hbm_is_bottleneck(net, group, dies):
 
 @outer
 def apply_rates(t, now):
-    """Count the flows whose rate has changed anew. Returns when the next flow has something to tell."""
+    """Update the flows whose rate has changed. Returns the time of the next event of any flow."""
     soonest = np.inf
     for index in range(t.pool.count[FLOWS]):
         flow = t.pool.flows[index]
@@ -318,7 +330,7 @@ def apply_rates(t, now):
 
 @inner
 def next_flow_time(flows, count):
-    """When the next flow has something to tell; infinity if none is under way."""
+    """Time of the next event of any flow; infinity if none is under way."""
     soonest = np.inf
     for index in range(count):
         soonest = min(soonest, flows[index].start + flows[index].takes)

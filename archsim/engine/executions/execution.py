@@ -1,4 +1,4 @@
-"""What an execution is: it takes the plan of a step and runs it on the machine."""
+"""The interface of an execution: it runs the plan of a step on the machine."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from microarch.fabric.fabric import Fabric
 
 
 class Kernel(Protocol):
-    """Runs ``Work`` on the machine: event by event under one kind of contention, or by the analytical walk."""
+    """Runs ``Work`` on the machine: event by event under one contention strategy, or by the analytical walk."""
 
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """What happened in the step that was run last (``archsim.engine.event.steplog``)."""
+        """Log of the last step (``archsim.engine.event.steplog``)."""
 
 
 class Setup(NamedTuple):
-    """What an execution works with during a run. ``memory`` and ``tally`` are changed by its steps."""
+    """What an execution uses during a run. Its steps modify ``memory`` and ``tally``."""
 
     scenario: Scenario
     machine: Machine
     fabric: Fabric
     memory: Memory
     tally: Tally
-    copies: bool  # whether dies make copies, so that they look for them
+    copies: bool  # whether dies keep cached copies, and so search for them
     build_kernel: Callable[[], Kernel]  # the engine's, for executions whose work is chains and moves
 
 
@@ -45,26 +45,26 @@ class Order(NamedTuple):
     demand: StepDemand
     plan: Plan
     cp_en: np.ndarray | None  # uint8[die, expert], or None where nothing is predicted
-    cp_ready_ns: float  # when the bits are there, from the begin of the step
+    cp_ready_ns: float  # when the bits are ready, from the start of the step
     notes: np.ndarray  # NOTE[n]: transitions of the Local CPs
     placement: Placement
 
 
 class GemmTime(NamedTuple):
-    """Time of GEMMs that a calibration gave, and of those at sizes outside it, ns."""
+    """Total time of calibrated GEMMs, and of those at extrapolated sizes, ns."""
 
     calibrated_ns: float
     extrapolated_ns: float
 
 
 class Execution(Protocol):
-    """A named strategy. Made once a run with a `Setup`; it keeps to itself what it builds from that."""
+    """A named strategy, built once per run from a `Setup`. Its state is private."""
 
     def step(self, order: Order, now_ns: float) -> float:
-        """Run a step that begins at ``now_ns``; returns its end in ns, and adds to memory and tally what it did."""
+        """Run a step that begins at ``now_ns``; returns its end in ns, and updates memory and tally."""
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """What happened in the step that was run last (``archsim.engine.event.steplog``); ArchsimError if nothing tells."""
+        """Log of the last step (``archsim.engine.event.steplog``); ArchsimError if there is none."""
 
     def gemm_time(self) -> GemmTime:
-        """Of all steps."""
+        """Totals over all steps."""

@@ -9,9 +9,9 @@ from archsim.specs.policies import import_function
 
 
 def build_execution(name: str, setup: Setup) -> Execution:
-    """The execution that the assumption ``execution`` names: ``build(setup)`` of its module, or what a user's own makes of ``setup``.
+    """The execution that the assumption ``execution`` names: ``build(setup)`` of its module, or of a user's function.
 
-    Raises ValueError if a user's own cannot be imported.
+    Raises ValueError if a user's function cannot be imported.
     """
     build = import_function(name) if ":" in name else import_module(f"{__package__}.{name}").build
     return build(setup)

@@ -1,7 +1,7 @@
-"""Weight streaming, a wafer's way: a die fetches the slices of the experts that it runs, and computes as they come.
+"""Weight streaming, as on a wafer: a die fetches the slices of the experts that it runs, and computes as they arrive.
 
-Every plan entry is three chains, one a slice (``archsim.engine.work``); hidden vectors are dispatched and combined where the assumption
-``activations`` says so. The engine's kernel runs them.
+Every plan entry is three chains, one per slice (``archsim.engine.work``); hidden vectors are dispatched and combined
+if the assumption ``activations`` says so. The engine's kernel runs them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Max–min fair rates by progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2).
 
 All rates rise together; the resource with the least capacity per flow saturates first and fixes the flows through it
-at that share; what they take is subtracted everywhere, and the rest rises on. So every flow ends with a bottleneck: a
-saturated resource on which no flow is faster.
+at that share; their rates are subtracted everywhere, and the others keep rising. So every flow ends with a
+bottleneck: a saturated resource on which no flow is faster.
 
 Contract of the incremental recompute, the same for `fair_rates` and `round_robin.round_robin_rates`:
 
@@ -10,13 +10,14 @@ Contract of the incremental recompute, the same for `fair_rates` and `round_robi
    order;
 2. ``n = fair_rates(net, ())`` recomputes the groups that share a resource, directly or through other groups, with those
    that started or ended, and no others (no other rate can change);
-3. ``net.lists[COMPONENT_GROUPS, :n]`` lists them, ``net.groups[g].stamp == net.counts[STAMP]`` tells them, and
+3. ``net.lists[COMPONENT_GROUPS, :n]`` lists them, ``net.groups[g].stamp == net.counts[STAMP]`` marks them, and
    ``net.groups[g].rate`` is the rate of each flow of a group in bytes/ns; a group without flows has rate 0. A route
-   without resources has rate infinity. ``net.resources[r].left`` is what they leave of the resources that they reach.
+   without resources has rate infinity. ``net.resources[r].left`` is the capacity that they leave on the resources
+   that they reach.
 
-Rates depend only on which flows are under way, not on the order in which they came: flows are counted in integers and
-each round subtracts once per resource. There is no absolute tolerance: capacities multiplied by a power of two give
-rates multiplied by exactly that.
+Rates depend only on which flows are under way, not on the order in which they started: flows are counted in integers
+and each round subtracts once per resource. There is no absolute tolerance: capacities multiplied by a power of two
+give rates multiplied by exactly that.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from archsim.engine.network.network import (
 )
 
 SEARCH_EVERY = 8
-HORIZON = 1.25  # the short list holds the resources with up to so many times the least share
+HORIZON = 1.25  # the short list holds the resources with up to this multiple of the least share
 
 
 @outer
@@ -55,10 +56,10 @@ def fair_rates(net, ports):
 
 @outer
 def fair_rates_of_most(net, ports):
-    """The same rates as `fair_rates`, without a search where most groups belonged to the last component that was searched.
+    """The same rates as `fair_rates`, without a search if most groups belonged to the last component that was searched.
 
-    Then the whole network is filled: other components get the rates that they have. Every 8th time it is searched again.
-    Which groups were touched is not told; compare rates.
+    In that case the whole network is filled: other components keep their rates. Every 8th call searches again.
+    The touched groups are not reported; compare rates.
     """
     if net.counts[STAMP] % SEARCH_EVERY == 0 or 2 * net.counts[COMPONENT] < net.counts[UNDER_WAY]:
         touched_component(net)
@@ -69,7 +70,7 @@ def fair_rates_of_most(net, ports):
 
 @outer
 def _fill(net):
-    """Progressive filling of the resources that are reached."""
+    """Progressive filling of the reached resources."""
     n_open, n_near, horizon = _start_filling(net), np.int64(0), 0.0
     while n_open > 0:
         n_near, n_tightest, level = _find_tightest(net, n_near)
@@ -81,7 +82,7 @@ def _fill(net):
 
 @inner
 def _start_filling(net):
-    """Nothing is given out yet. Returns the number of open resources."""
+    """Reset: nothing is assigned yet. Returns the number of open resources."""
     reached = net.counts[REACHED_COUNT]
     for i in range(reached):
         r = net.lists[REACHED, i]
@@ -94,7 +95,7 @@ def _start_filling(net):
 
 @inner
 def _draw_short_list(net, n_open):
-    """Drop the resources without waiting flows, and list those whose share is up to a horizon.
+    """Drop the resources without waiting flows, and list those with a share up to a horizon.
 
     Returns how many stay open, how many are near, and the horizon. No share falls, so the least of all is near as
     long as the least near one is not beyond the horizon.
@@ -168,7 +169,7 @@ def _fix_tightest(net, level, n_tightest):
 
 @inner
 def _subtract(net, level, horizon, n_changed):
-    """Take the newly fixed flows off the resources that they pass; returns the horizon of the short list."""
+    """Remove the newly fixed flows from the resources that they pass; returns the horizon of the short list."""
     for i in range(n_changed):
         resource = net.resources[net.lists[CHANGED, i]]
         resource.left -= level * resource.newly_fixed
@@ -177,6 +178,6 @@ def _subtract(net, level, horizon, n_changed):
         if resource.waiting > 0:
             share = max(level, resource.left / resource.waiting)  # rounding must not lower the level
             if share <= horizon < resource.share:
-                horizon = 0.0  # rounding has brought it near: the short list must be drawn anew
+                horizon = 0.0  # rounding has brought it near: draw the short list again
             resource.share = share
     return horizon

@@ -1,11 +1,11 @@
 """When concurrent transfers over a fabric finish: `simulate_flows`.
 
-A transfer takes the links of its route from its start on and moves at the rate that contention leaves it; the latency
+A transfer uses the links of its route from its start and moves at the rate that contention leaves it; the latency
 of its links is added once, at the end. Rates are constant between events (a start or an end), so a transfer's end is
-known as soon as its rate is, and only those whose rate changes are looked at again.
+known as soon as its rate is, and only those whose rate changes are updated.
 
 Under ``shared`` contention rates come from `fair` or `round_robin`. Under ``reserved`` a transfer holds every
-undirected edge of its route, exclusively, from its begin to its end; transfers are booked in the order of (start,
+undirected edge of its route, exclusively, from its start to its end; transfers are booked in the order of (start,
 index), each at the earliest time at which all its edges are free, as in the published simulator.
 """
 
@@ -26,7 +26,7 @@ from microarch.fabric.routes import narrowest, per_route
 
 CONTENTIONS = ("shared", "reserved")
 ARBITRATIONS = ("fair", "round_robin")
-SPENT = 1e-12  # a transfer with less than this part of its bytes left is over
+SPENT = 1e-12  # a transfer with less than this share of its bytes left is complete
 RUN = np.dtype(
     [
         ("rate", "f8"),  # bytes/ns
@@ -49,13 +49,13 @@ def simulate_flows(
     """Finish times, float64[flow] in ns, of transfers that share the links of a fabric.
 
     fabric: an X × Y mesh as ``(x, y)`` (die = x + X·y, XY routes), a ``Graph``, or a ``Fabric``, whose links have
-    bandwidths and latencies of their own (``archsim.engine.fabric.build_fabric(system, "row_major")``). Links are full
+    their own bandwidths and latencies (``archsim.engine.fabric.build_fabric(system, "row_major")``). Links are full
     duplex. flows: rows (src, dst, size_bytes, start_ns), dies and real numbers. link_bytes_per_s, hop_ns: bandwidth of
     one direction of a link, and the latency that every link adds to a route; for a ``Fabric`` they may be left out, or
     replace its own. contention: ``shared``, transfers share the links of their routes; ``reserved``, a transfer has its
     route to itself, both ways. arbitration: of ``shared``. ``fair``: rates are max-min fair over transfers.
     ``round_robin``: routers serve their input ports in turn, which favours sources near the destination.
-    die_port_bytes_per_s: what a die can inject, and eject, in all; None: no limit.
+    die_port_bytes_per_s: total bandwidth at which a die can inject, and eject; None: no limit.
 
     A transfer that meets no other finishes at start + latency of its route + size / bandwidth, with the least bandwidth
     of links and die port. One of size 0 takes the latency alone. One from a die to itself uses no link and meets no
@@ -63,7 +63,7 @@ def simulate_flows(
 
     Raises ValueError for an unknown name, a bandwidth that is missing or not positive, a size, start or hop time that
     is negative or not finite, a die outside the fabric (the message names the flow by its index), and ``round_robin``
-    on a fabric whose routes wait for each other in a circle.
+    on a fabric whose routes wait for each other in a cycle.
 
     >>> simulate_flows((3, 1), [(0, 2, 1000, 0), (1, 2, 1000, 0)], 1e9, 20.0).tolist()
     [2040.0, 2020.0]
@@ -152,7 +152,7 @@ def _reserved(graph: Graph, src, dst, start, latency, transfer) -> np.ndarray:
 
 
 def _shared(graph: Graph, src, dst, size, start, latency, rates, port, arbitration) -> np.ndarray:
-    """Finish times of flows that take links. Groups are the distinct (src, dst), ascending."""
+    """Finish times of flows that use links. Groups are the distinct (src, dst), ascending."""
     pairs, group = np.unique(src * graph.dies + dst, return_inverse=True)
     net = _network(graph, pairs, rates, port)
     order = np.argsort(start, kind="stable")
@@ -206,9 +206,9 @@ def _run_round_robin(net, ports, group, size, start, latency, order, runs, activ
 def _run_events(net, ports, group, size, start, latency, order, runs, active, finish, solve):
     """Fill ``finish: float64[n]`` of flows ``group: int64[n]``; ``order: int64[n]`` is the order of their starts.
 
-    ``solve(net, ports)`` recomputes the rates; given as an argument, so that only the one that is used is compiled.
+    ``solve(net, ports)`` recomputes the rates; it is an argument so that only the one in use is compiled.
 
-    Times of a flow are kept relative to its start, and bytes are counted anew only when its rate changes, so a flow
+    Times of a flow are kept relative to its start, and its bytes left are updated only when its rate changes, so a flow
     whose rate never changes finishes exactly after size / rate. ``runs: RUN[n]``, ``active: int64[n]`` are scratch.
     """
     n = len(group)

@@ -1,4 +1,4 @@
-"""The flows that are under way, kept so that a start or an end touches only its own neighbourhood.
+"""The flows under way, stored so that a start or an end touches only its own neighbourhood.
 
 A *resource* is whatever flows share: a directed link, a die's injection or ejection port, the HBM of a die. A *group*
 is all flows over the same row of resources (same source, destination and kind): they have equal rates, so a group is
@@ -11,7 +11,7 @@ travelling order.
 =============  ==============================  =====================================================================
 field          dtype[shape]                    meaning
 =============  ==============================  =====================================================================
-``resources``  RESOURCE[resource]              capacity, who uses it, and what the solvers have given out of it
+``resources``  RESOURCE[resource]              capacity, its users, and how much of it the solvers have assigned
 ``groups``     GROUP[group + 1]                flows under way and their rate; the last row only ends the positions
 ``positions``  POSITION[position]              resource and group of a position (no resource twice on one route)
 ``users``      USER[position]                  positions of groups under way, by resource: ``resources[r].users`` of
@@ -41,7 +41,7 @@ TOUCHED, COMPONENT, REACHED_COUNT, STAMP, UNDER_WAY = np.arange(5)
 RESOURCE = np.dtype(
     [
         ("capacity", "f8"),  # bytes/ns
-        ("left", "f8"),  # of the capacity, when the last recompute that reached the resource was done
+        ("left", "f8"),  # unassigned capacity after the last recompute that reached the resource
         ("share", "f8"),  # left / waiting
         ("waiting", "i8"),  # flows whose rate is not fixed yet
         ("newly_fixed", "i8"),  # flows fixed in this round
@@ -56,10 +56,11 @@ GROUP = np.dtype(
     [
         ("rate", "f8"),  # result of the solvers: bytes/ns of *each* flow of the group
         ("weight", "i8"),  # flows under way
-        ("bottleneck", "i8"),  # resource that limits it (a saturated one on which none is faster); -1: the solver does not tell
+        # resource that limits it (a saturated one on which none is faster); -1: the solver does not report it
+        ("bottleneck", "i8"),
         ("first", "i8"),  # of its positions
         ("stamp", "i8"),  # last recompute that wrote the rate
-        ("fixed_stamp", "i8"),  # last recompute that has fixed the rate
+        ("fixed_stamp", "i8"),  # last recompute that fixed the rate
         ("touched", "i8"),  # whether it is in the list of touched groups
     ],
     align=True,
@@ -158,7 +159,7 @@ def _touch(net, group):
 def touched_component(net):
     """Collect the groups under way that share a resource, directly or through others, with a touched one.
 
-    Lists them and their resources, forgets what was touched, and sets the rate of touched groups to 0 if they have no
+    Lists them and their resources, clears the touched list, and sets the rate of touched groups to 0 if they have no
     flow left and to infinity if they do (it stays so if they pass no resource). Returns the number of groups.
     """
     net.counts[STAMP] += 1
@@ -182,7 +183,7 @@ def touched_component(net):
 
 @outer
 def whole_network(net):
-    """Reach all resources in use, forget what was touched, and set the rate of groups that have no flow left to 0."""
+    """Reach all resources in use, clear the touched list, and set the rate of groups without flows to 0."""
     net.counts[STAMP] += 1
     for i in range(net.counts[TOUCHED]):
         row = net.groups[net.lists[TOUCHED_GROUPS, i]]
@@ -200,7 +201,7 @@ def whole_network(net):
 def _start_from_touched(net):
     """Put touched groups and their resources first; returns the numbers of both."""
     stamp = net.counts[STAMP]
-    found, reached = np.int64(0), np.int64(0)  # not literals, of which each is a type of its own
+    found, reached = np.int64(0), np.int64(0)  # not literals: numba types each one separately
     for i in range(net.counts[TOUCHED]):
         group = net.lists[TOUCHED_GROUPS, i]
         row = net.groups[group]
@@ -219,7 +220,7 @@ def _start_from_touched(net):
 
 @inner
 def _reach(net, group, stamp, reached):
-    """Append the resources of a route that were not seen yet; returns the new count."""
+    """Append the resources of a route that were not reached before; returns the new count."""
     for p in range(net.groups[group].first, net.groups[group + 1].first):
         r = net.positions[p].resource
         net.lists[REACHED, reached] = r

@@ -1,20 +1,20 @@
-"""Rates where routers serve their input ports in turn and flows of a port share one buffer (port-fair, coupled FIFOs).
+"""Rates if routers serve their input ports in turn and the flows of a port share one buffer (port-fair, coupled FIFOs).
 
 The capacity of a link is shared max–min among its *input ports*: the links upstream, and the die itself, which is one
-input however many flows it sources (its own flows are queued apart and share that input max–min). Inside a port
-traffic leaves in the mix in which it came in, so a flow that is blocked ahead slows all that share its buffer: the
+input however many flows it sources (its own flows are queued separately and share that input max–min). Inside a port
+traffic leaves in the mix in which it arrived, so a flow that is blocked downstream slows all that share its buffer: the
 throughput of port q is at most, for every link l that its traffic takes next,
 
-    limit(q) = share of q at l · (all traffic of q) / (the part of q's traffic that goes to l).
+    limit(q) = share of q at l · (all traffic of q) / (the share of q's traffic that goes to l).
 
 Rates follow from shares in travelling order (forward), limits from shares against it (backward), over the acyclic
 order that XY routing gives the links; limits are damped, 0.6 old + 0.4 new, until none moves by more than `SETTLED`
-of its capacity (rates are then within a few tenths of a per cent of the fixed point). Rates are those of the steady
+of its capacity (rates are then within a few tenths of a percent of the fixed point). Rates are those of the steady
 state: what buffers hold when a flow starts or ends is not modelled.
 
 Resources with a rank are coupled as above (links, and injection and ejection ports, which are one FIFO each). Those
-with rank -1 (HBM) queue every flow apart: they limit a flow at its source to the level of a max–min fill of what the
-flows ask for, within the same fixed point, and never block others in a buffer.
+with rank -1 (HBM) queue every flow separately: they limit a flow at its source to the level of a max–min fill of the
+requested rates, within the same fixed point, and never block others in a buffer.
 
 =============  ===================  ================================================================================
 field          dtype[shape]         meaning
@@ -44,7 +44,7 @@ from microarch.fabric.fabric import Graph
 from microarch.fabric.routes import link_rank
 
 UNCOUPLED = -1
-KEPT = 0.6  # part of the old limit that damping keeps
+KEPT = 0.6  # share of the old limit that damping keeps
 SETTLED = 1e-4
 MAX_SWEEPS = 200
 
@@ -52,7 +52,7 @@ BUFFER = np.dtype(
     [
         ("limit", "f8"),  # throughput of the port's buffer; level of an uncoupled resource
         ("first_port", "i8"),
-        ("first_fed", "i8"),  # where the ports that it feeds begin in ``ports.fed``
+        ("first_fed", "i8"),  # start of the ports that it feeds in ``ports.fed``
         ("coupled", "i8"),
     ],
     align=True,
@@ -61,11 +61,11 @@ PORT = np.dtype(
     [
         ("asked", "f8"),  # rate that arrives at the port
         ("granted", "f8"),
-        ("resource", "i8"),  # that the port belongs to
+        ("resource", "i8"),  # resource that the port belongs to
         ("upstream", "i8"),  # resource that feeds the port; -1: the die itself
         ("first_entry", "i8"),
         ("end_entry", "i8"),
-        ("fed", "i8"),  # a list of its own: ports that have an upstream resource, by that resource
+        ("fed", "i8"),  # a separate list: ports with an upstream resource, sorted by it
     ],
     align=True,
 )
@@ -86,7 +86,7 @@ class Ports(NamedTuple):
 def rank_links(graph: Graph) -> np.ndarray:
     """int32[link]: an order of the links along which every route rises, from 0.
 
-    Raises ValueError where routes wait for each other in a circle: what routers that serve ports in turn do there depends on their
+    Raises ValueError where routes wait for each other in a cycle: the rates of round-robin routers then depend on their
     buffers, which are not modelled.
     """
     return xy_rank(graph) if graph.kind == "mesh" else link_rank(graph)
@@ -188,7 +188,7 @@ def _collect_resources(net, ports):
 
 @inner
 def _collect_entries(net, ports):
-    """Lay out the component by port. Groups ascend, so that sums, and rates, do not depend on who came first."""
+    """Lay out the component by port. Groups ascend, so that sums, and rates, do not depend on the order of arrival."""
     stamp = net.counts[STAMP]
     for group in range(len(net.groups) - 1):
         if net.groups[group].stamp == stamp:
@@ -253,7 +253,7 @@ def _limit_sources(net, ports, found, coupled, reached):
 
 @inner
 def _water_level(ports, first, last, capacity):
-    """Max–min level at which what ``ports[first:last]`` ask fills ``capacity``; infinity if it does not."""
+    """Max–min level at which the requests of ``ports[first:last]`` fill ``capacity``; infinity if they do not."""
     level, before = 0.0, -1
     while True:
         left, sharing = capacity, 0
@@ -272,7 +272,9 @@ def _water_level(ports, first, last, capacity):
 
 @inner
 def _offer(ports, first, last, capacity, k):
-    """What port ``k`` would get of ``capacity`` if it asked for everything and the others for what they do."""
+    """Share of ``capacity`` that port ``k`` would get if it requested all of it and the others what they request
+    now.
+    """
     kept = ports[k].asked
     ports[k].asked = np.inf
     level = _water_level(ports, first, last, capacity)
@@ -282,7 +284,7 @@ def _offer(ports, first, last, capacity, k):
 
 @outer
 def _share_die_input(net, ports, k, granted):
-    """Max–min fill of a die's own input ``k``, whose flows are queued apart and may be slower at their source."""
+    """Max–min fill of a die's own input ``k``, whose flows are queued separately and may be slower at their source."""
     begin, end = ports.ports[k].first_entry, ports.ports[k].end_entry
     level, before = 0.0, -1
     while True:
@@ -326,7 +328,7 @@ def _backward(net, ports, coupled):
 
 @inner
 def _fill_uncoupled(net, ports, coupled, reached):
-    """Levels of the uncoupled resources, where a flow that nothing else slows asks for all, any other for its rate.
+    """Levels of the uncoupled resources, where a flow that nothing else slows requests all, any other its rate.
 
     Returns the largest move relative to capacity.
     """
@@ -365,7 +367,7 @@ def _damp(buffer, capacity, new):
 
 @inner
 def _clip_uncoupled(net, ports, coupled, reached):
-    """Scale flows down where an uncoupled resource is over its capacity by what the fixed point leaves open."""
+    """Scale flows down where the remaining error of the fixed point puts an uncoupled resource over its capacity."""
     for i in range(coupled, reached):
         r = ports.sweep[i]
         capacity, k = net.resources[r].capacity, ports.buffers[r].first_port
@@ -376,7 +378,7 @@ def _clip_uncoupled(net, ports, coupled, reached):
 
 @inner
 def _count_left(net, ports, reached):
-    """What the flows leave of the resources."""
+    """Capacity that the flows leave on the resources."""
     for i in range(reached):
         r = ports.sweep[i]
         left = net.resources[r].capacity

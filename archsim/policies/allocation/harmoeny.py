@@ -1,4 +1,4 @@
-"""HarMoEny: tokens leave overloaded GPUs in portions that are worth fetching an expert for.
+"""HarMoEny: overloaded GPUs move tokens in batches large enough to pay for fetching an expert.
 
 Doucet et al., HarMoEny, Algorithm 2, and its published code; described in Libra, section 2.
 Every expert starts on its home GPU e // (experts / GPUs). A destination fetches the experts that it does not hold.
@@ -22,11 +22,11 @@ class Schedule(NamedTuple):
 def harmoeny(tokens: ArrayLike, gpus: int, threshold: int, rule: str = "released") -> Schedule:
     """Balance ``tokens[source, expert]`` towards floor(total / gpus) by moves from the most to the least loaded GPU.
 
-    A destination never ends above that average, so the largest load never grows. It stops where the destination has
-    no room for ``threshold`` tokens or fewer are to be moved. ``rule``: what is moved next. "released": the expert
-    with most tokens on the GPU, all senders together, as the published code; "paper": the sender with most tokens
-    there and its largest expert (Algorithm 2). Ties to the lowest index. ValueError: experts that do not divide among
-    GPUs.
+    A destination never ends above that average, so the largest load never grows. It stops when the destination has no
+    room for ``threshold`` tokens or fewer remain to be moved. ``rule``: what moves next. "released": the expert with
+    most tokens on the GPU over all senders, as in the published code; "paper": the sender with most tokens there and
+    its largest expert (Algorithm 2). Ties to the lowest index. ValueError: a number of experts that is not a multiple
+    of the GPUs.
     """
     tokens = checked_tokens(tokens, ("source", "expert"))
     checked_count(gpus, "gpus")
@@ -75,7 +75,7 @@ def _released(here: np.ndarray, surplus: int, room: int, threshold: int) -> list
 
 
 def _paper(here: np.ndarray, surplus: int, room: int, threshold: int) -> list[tuple[int, int, int]]:
-    """The same by the paper: the largest sender's largest expert, as far as there is room."""
+    """The same under rule "paper": the largest sender's largest expert, as far as there is room."""
     source = int(here.sum(axis=1).argmax())
     expert = int(here[source].argmax())
     moved = min(int(here[source, expert]), room)

@@ -1,4 +1,4 @@
-"""Libra: which experts each GPU copies for the next layer, then how remote tokens are shared.
+"""Libra: which experts each GPU replicates for the next layer, then how remote tokens are shared.
 
 Libra, section 3, appendices B and C.
 A token runs on its own GPU if that holds its expert, otherwise on the expert's home, until sharding moves it to
@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 
 from archsim.policies.load import checked_count, checked_load, checked_name, whole
 
-SLACK = 1e-12  # of the bound: a GPU filled up to it may be that much off, as sums of fractions round
+SLACK = 1e-12  # of the bound: tolerance for a GPU filled up to it, as sums of fractions round
 SHARD_RULES = ("literal", "restart", "literal_integer_tokens", "restart_integer_tokens")
 
 
 class ReplicaPlan(NamedTuple):
     holds: np.ndarray  # int64[gpu, expert] 1 where a GPU holds the expert, 0 elsewhere
-    load: np.ndarray  # int64 or float64[gpu] if tokens come as predicted
+    load: np.ndarray  # int64 or float64[gpu] if tokens arrive as predicted
 
 
 class Sharding(NamedTuple):
@@ -29,19 +29,19 @@ class Sharding(NamedTuple):
 
 
 def libra_plan(load: ArrayLike, home: ArrayLike, slots: int, local: int, rule: str = "literal") -> ReplicaPlan:
-    """Copy up to ``slots`` experts to every GPU (Libra, Algorithm 1: N = ``slots``, L = ``local``).
+    """Replicate up to ``slots`` experts on every GPU (Libra, Algorithm 1: N = ``slots``, L = ``local``).
 
-    ``load[gpu, expert]``: tokens on a GPU that want the expert, as predicted; ``home[expert]`` a GPU. First each GPU
-    copies the ``local`` experts homed elsewhere that its tokens want most. Then the most loaded GPU above the mean
-    lends the expert of its own for which most remote tokens come, to the least loaded GPU without it and with a free
-    slot, whose tokens for it become local. ``rule``: "literal" does so only if that GPU stays within the mean, as
-    printed, and ends at the first that would not; "prose" without that test (section 3.2). Ties to the lowest index.
-    ValueError: ``local`` above ``slots``, homes unknown.
+    ``load[gpu, expert]``: tokens on a GPU predicted to choose the expert; ``home[expert]`` a GPU. First each GPU
+    replicates the ``local`` experts homed elsewhere that most of its tokens choose. Then the most loaded GPU above
+    the mean replicates the expert of its own with the most remote tokens on the least loaded GPU without it and with
+    a free slot, whose tokens for it become local. ``rule``: "literal" does so only if that GPU stays within the mean,
+    as printed, and stops at the first that would not; "prose" without that test (section 3.2). Ties to the lowest
+    index. ValueError: ``local`` above ``slots``, homes unknown.
     """
     wanted = whole(checked_load(load, ("gpu", "expert")))
     checked_name(rule, "rule", ("literal", "prose"))
     if checked_count(local, "local", least=0) > checked_count(slots, "slots", least=0):
-        raise ValueError(f"local is {local}; expected at most the {slots} slots of a GPU")
+        raise ValueError(f"local is {local}; expected at most {slots}, the slots of a GPU")
     gpus, experts = wanted.shape
     home = _checked_home(home, gpus, experts)
     away = np.arange(gpus)[:, None] != home
@@ -84,7 +84,7 @@ def _load_at_home(wanted: np.ndarray, home: np.ndarray, holds: np.ndarray) -> np
 def _next_copy(
     wanted: np.ndarray, home: np.ndarray, holds: np.ndarray, load: np.ndarray, slots: int
 ) -> tuple[int, int, int] | None:
-    """(from, expert, to); None where no GPU is above the mean, has remote tokens, or finds a GPU with a free slot."""
+    """(from, expert, to); None if no GPU is above the mean, has remote tokens, and finds a GPU with a free slot."""
     gpus = len(load)
     origin = int(load.argmax())
     remote = np.where(home == origin, np.where(holds, 0, wanted).sum(axis=0), -1)
@@ -108,9 +108,9 @@ def libra_shard(
 
     ``holds[gpu, expert]``; ``local_load[gpu]`` stays; ``remote_load[gpu, expert]`` is what a GPU runs for others.
     Each GPU above ``bound``, the most loaded first, offers its experts, the largest first, to the least loaded other
-    holder; that takes as much as fits under ``bound``, and the next GPU's turn comes. ``rule``: "literal" finishes
-    the round with loads ordered at its start, as printed; "restart" orders anew after each move (section 3.3).
-    "..._integer_tokens": a holder takes floor(room) tokens. Ties to the lowest index. No GPU rises above ``bound``,
+    holder; which accepts as much as fits under ``bound``; then the next GPU follows. ``rule``: "literal" finishes
+    the round with loads ordered at its start, as printed; "restart" sorts again after each move (section 3.3).
+    "..._integer_tokens": a holder accepts floor(room) tokens. Ties to the lowest index. No GPU rises above ``bound``,
     so the largest load never grows. ValueError: shapes that differ.
     """
     checked_name(rule, "rule", SHARD_RULES)

@@ -1,8 +1,8 @@
 """Allocation ``lp``: a step's plan by linear programming (SciPy's HiGHS), rounded to whole experts and tokens.
 
-What is left to gain, not what a machine would do: the programme knows the loads of all resources at once, and costs as much as it
-costs. Loads are those that the Global CP can know: compute and HBM reads of every die, and weights on the link from an
-expert's home to each of its neighbours. Hidden vectors are not in them, as in the other rules.
+It shows how much there is to gain, not what a machine would do: the programme sees the loads of all resources at
+once, whatever it costs. Loads are those that the Global CP can know: compute and HBM reads of every die, and weights
+on the link from an expert's home to each of its neighbours. Hidden vectors are not included, as in the other rules.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import numpy as np
 from archsim.policies.allocation.rules import SLICES, Effort, Plan, StepView
 from archsim.policies.placement.placement import nearest_holders
 
-LEAST_SHARE = 1e-6  # of an expert's tokens; less is rounding of the solver
-# What a ns on a link costs beside the time of the fullest resource: among plans that are about as fast, the one that fetches least.
+LEAST_SHARE = 1e-6  # of an expert's tokens; less is rounding error of the solver
+# Cost of a ns on a link relative to a ns of the fullest resource: among plans of about equal time, prefer the one that
+# fetches least.
 LINK_COST = 0.02
 
 
 class _Choices(NamedTuple):
-    """An expert as a whole on a candidate die: what it loads. Three resources each; a load may be 0."""
+    """Loads of a whole expert on a candidate die: three resources each; a load may be 0."""
 
-    row: np.ndarray  # int64[choice] place of the expert among the active ones
+    row: np.ndarray  # int64[choice] index of the expert among the active ones
     die: np.ndarray  # int64[choice]
     weights: np.ndarray  # int64[choice, 3] HBM of the die, HBM of the holder, link
     weights_ns: np.ndarray  # float64[choice, 3]: as soon as the die runs any token
@@ -32,7 +33,9 @@ class _Choices(NamedTuple):
 
 
 def lp(step: StepView) -> Plan:
-    """Shares of experts that keep the fullest resource lowest; every expert then takes the best of its shares' dies or a division."""
+    """Minimise the load of the fullest resource over shares of experts; each expert then runs undivided on the best
+    of those dies, or divided.
+    """
     active = np.flatnonzero(step.tokens)
     if not len(active):
         return Plan(*(np.zeros(0, np.int32),) * 3)
@@ -49,7 +52,9 @@ def lp(step: StepView) -> Plan:
 
 
 def _choices(step: StepView, active: np.ndarray) -> _Choices:
-    """Candidates: holders, neighbours of the home, and dies that have copies of all slices; each reads from the nearest holder."""
+    """Candidates: holders, neighbours of the home, and dies with cached copies of all slices; each reads from the
+    nearest holder.
+    """
     costs, dies = step.costs, len(step.hops)
     home, copied = step.home[active].astype(np.int64), step.copied_slices[active].astype(np.int64)
     held = step.holders[active]
@@ -62,13 +67,18 @@ def _choices(step: StepView, active: np.ndarray) -> _Choices:
     links = 2 * dies + source * dies + die
     used, link = np.unique(links, return_inverse=True)
     return _Choices(
-        row, die, np.stack([die, source, 2 * dies + link], axis=1), np.stack([here * slice_ns, away * slice_ns, link_ns], axis=1),
-        dies + die, step.tokens[active][row] * costs.flop_per_token / costs.flop_per_ns, 2 * dies + len(used),
+        row,
+        die,
+        np.stack([die, source, 2 * dies + link], axis=1),
+        np.stack([here * slice_ns, away * slice_ns, link_ns], axis=1),
+        dies + die,
+        step.tokens[active][row] * costs.flop_per_token / costs.flop_per_ns,
+        2 * dies + len(used),
     )
 
 
 def _solve(choices: _Choices, rows: int) -> tuple[np.ndarray, int, int]:
-    """(share float64[choice], iterations, multiply-adds an iteration) of the linear programme.
+    """(share float64[choice], iterations, multiply-adds per iteration) of the linear programme.
 
     An iteration of the revised simplex method prices the columns and updates an inverse of the basis: entries + rows²
     (Chvátal, Linear Programming, 1983, chapter 7).
@@ -79,11 +89,19 @@ def _solve(choices: _Choices, rows: int) -> tuple[np.ndarray, int, int]:
     count, column = len(choices.row), np.arange(len(choices.row))
     place = np.concatenate([choices.weights.ravel(), choices.array]), np.concatenate([np.repeat(column, 3), column])
     scale = choices.array_ns.sum() + choices.weights_ns.max()
-    loads = csc_array((np.concatenate([choices.weights_ns.ravel(), choices.array_ns]) / scale, place), shape=(choices.resources, count))
+    loads = csc_array(
+        (np.concatenate([choices.weights_ns.ravel(), choices.array_ns]) / scale, place),
+        shape=(choices.resources, count),
+    )
     time = csc_array(-np.ones((choices.resources, 1)))
     once = csc_array((np.ones(count), (choices.row, column)), shape=(rows, count + 1))
     solved = linprog(
-        np.append(LINK_COST * choices.weights_ns[:, 2] / scale, 1.0), _beside(loads, time), np.zeros(choices.resources), once, np.ones(rows), method="highs-ds"
+        np.append(LINK_COST * choices.weights_ns[:, 2] / scale, 1.0),
+        _beside(loads, time),
+        np.zeros(choices.resources),
+        once,
+        np.ones(rows),
+        method="highs-ds",
     )
     if solved.status != 0:
         raise RuntimeError(f"linear programme of a step: {solved.message}")
@@ -98,7 +116,9 @@ def _beside(left, right):
 
 
 def _round(tokens: np.ndarray, choices: _Choices, share: np.ndarray) -> np.ndarray:
-    """Tokens of every choice, int64[choice]. Undivided experts first; then the others, the largest first, as is best by then."""
+    """Tokens of every choice, int64[choice]. Undivided experts first; then the others, the largest first, each as is
+    best at that point.
+    """
     begin = np.searchsorted(choices.row, np.arange(len(tokens) + 1))
     load, given, divided = np.zeros(choices.resources), np.zeros(len(share), np.int64), []
     for row in range(len(tokens)):
@@ -110,7 +130,9 @@ def _round(tokens: np.ndarray, choices: _Choices, share: np.ndarray) -> np.ndarr
             _give(choices, load, mine, np.ones(1))
             given[mine] = tokens[row]
     for _, row, mine in sorted(divided, key=lambda each: each[:2]):
-        options = [(choice, tokens[row : row + 1]) for choice in mine[:, None]] + [(mine, _divide(tokens[row], share[mine]))]
+        options = [(choice, tokens[row : row + 1]) for choice in mine[:, None]] + [
+            (mine, _divide(tokens[row], share[mine]))
+        ]
         after = [_after(choices, load, option, counts / tokens[row]) for option, counts in options]
         best = min(range(len(options)), key=after.__getitem__)
         option, counts = options[best]
@@ -129,7 +151,9 @@ def _divide(tokens: int, share: np.ndarray) -> np.ndarray:
 
 
 def _give(choices: _Choices, load: np.ndarray, option: np.ndarray, part: np.ndarray) -> None:
-    """Add what an expert loads that runs on the dies of ``option``, each a part of its tokens. A holder reads a slice once."""
+    """Add the loads of an expert that runs on the dies of ``option``, ``part`` of its tokens on each. A holder reads
+    a slice once.
+    """
     np.add.at(load, choices.weights[option][:, [0, 2]], choices.weights_ns[option][:, [0, 2]])
     sources, read_ns = choices.weights[option, 1], choices.weights_ns[option, 1]
     for source in np.unique(sources):
@@ -138,7 +162,7 @@ def _give(choices: _Choices, load: np.ndarray, option: np.ndarray, part: np.ndar
 
 
 def _after(choices: _Choices, load: np.ndarray, option: np.ndarray, part: np.ndarray) -> tuple[float, float]:
-    """(fullest resource, sum of all loads) if an expert were given so, ns."""
+    """(fullest resource, sum of all loads) if an expert ran on ``option``, ns."""
     tried = load.copy()
     _give(choices, tried, option[part > 0], part[part > 0])
     return float(tried.max()), float(tried.sum())

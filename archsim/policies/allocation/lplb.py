@@ -1,7 +1,7 @@
-"""LPLB: the shares of an expert's copies that keep the fullest GPU lowest (DeepSeek's LPLB, as in SGLang).
+"""LPLB: the shares of an expert's instances that minimise the load of the fullest GPU (DeepSeek's LPLB, as in SGLang).
 
-The linear programme of the SGLang article on Waterfill and LPLB, "The LP Formulation": minimise M subject to, of
-every GPU, the shares of the copies on it <= M; of every expert, its shares sum to its load; all shares >= 0. The
+The linear programme of the SGLang article on Waterfill and LPLB, "The LP Formulation": minimise M subject to, for
+every GPU, the shares of the instances on it <= M; for every expert, its shares sum to its load; all shares >= 0. The
 paper solves it approximately on the GPU; here it is exact (`archsim.policies.allocation.max_flow`).
 """
 
@@ -19,20 +19,21 @@ from archsim.policies.load import checked_count, checked_load
 
 class Shares(NamedTuple):
     max_load: float  # of the fullest GPU: the optimum
-    split: list[np.ndarray]  # [expert] float64[copy], as in holders
+    split: list[np.ndarray]  # [expert] float64[instance], as in holders
 
 
 def lplb(load: ArrayLike, holders: Sequence[Sequence[int]], gpus: int | None = None) -> Shares:
-    """Share ``load[expert]`` among ``holders[expert]``, the GPUs of its copies; the fullest of ``gpus`` has least.
+    """Share ``load[expert]`` among ``holders[expert]``, the GPUs of its instances, such that the fullest of ``gpus``
+    has least.
 
-    ``gpus``: by default as many as ``holders`` name. The optimum is unique, the shares usually not: another solver's
-    are as good. Copies on one GPU are of no use, and do no harm. ValueError: an expert without a holder, a GPU
-    outside 0..gpus - 1, holders of another number of experts.
+    ``gpus``: by default as many as ``holders`` name. The optimum is unique, the shares usually are not: another
+    solver's are as good. Several instances on one GPU are allowed, without benefit. ValueError: an expert without a
+    holder, a GPU outside 0..gpus - 1, holders for a different number of experts.
     """
     load = checked_load(load, ("expert",))
     if len(holders) != len(load):
         raise ValueError(
-            f"holders of {len(holders)} experts, load of {len(load)}; expected holders[expert] = [gpu, ...] of each"
+            f"holders of {len(holders)} experts, load of {len(load)}; expected holders[expert] = [gpu, ...] for each"
         )
     begin = np.zeros(len(load) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, holders), np.int64, len(load)), out=begin[1:])

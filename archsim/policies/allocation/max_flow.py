@@ -1,9 +1,9 @@
-"""The least possible largest load when loads are shared among given holders, exactly: maximum flow in a compiled loop.
+"""The exact minimum of the largest load when loads are shared among given holders: maximum flow in a compiled loop.
 
-Loads are experts', to be poured into their GPUs up to a common level. Where no path of shares leads from an expert that
-has load left to a GPU with room, the GPUs reached are full and hold nothing but the experts reached: the level rises by
+The loads of experts are poured into their GPUs up to a common level. If no path of shares leads from an expert with
+load left to a GPU with room, the GPUs reached are full and hold nothing but the experts reached: the level rises by
 the load left over a GPU of that set, which is a lower bound on any solution (Dinkelbach, On nonlinear fractional
-programming, 1967). Shares found before remain valid. It ends at the level of the tightest set, the optimum.
+programming, 1967). Earlier shares remain valid. The final level is that of the tightest set, the optimum.
 Import this module where it is used: it loads numba.
 """
 
@@ -15,30 +15,30 @@ import numpy as np
 
 from archsim.base.kernels import inner, kernel
 
-LEFT_OVER = 1e-13  # of the whole load: less than this is rounding, and no room either
+LEFT_OVER = 1e-13  # of the whole load: remainders and room below this are rounding errors
 SOURCE, UNREACHED = -1, -2
 
 
 class _Net(NamedTuple):
-    """Copies of experts and, as they change, shares and the tree of the last search."""
+    """Instances of experts; shares and the tree of the last search, which change."""
 
-    begin: np.ndarray  # int64[expert + 1] first copy of an expert
+    begin: np.ndarray  # int64[expert + 1] first instance of an expert
     gpu: np.ndarray  # int64[copy]
     expert: np.ndarray  # int64[copy]
-    by_gpu: np.ndarray  # int64[copy] copies in order of GPU
+    by_gpu: np.ndarray  # int64[copy] instances in order of GPU
     gpu_begin: np.ndarray  # int64[gpu + 1] into by_gpu
     share: np.ndarray  # float64[copy]
     used: np.ndarray  # float64[gpu]
-    left: np.ndarray  # float64[expert] not yet given out
-    entered: np.ndarray  # int64[expert] the copy by which the search came, SOURCE or UNREACHED
-    came_by: np.ndarray  # int64[gpu] the copy by which the search came, or UNREACHED
+    left: np.ndarray  # float64[expert] not yet assigned
+    entered: np.ndarray  # int64[expert] the instance through which the search reached it, SOURCE or UNREACHED
+    came_by: np.ndarray  # int64[gpu] the instance through which the search reached it, or UNREACHED
     queue: np.ndarray  # int64[expert]
 
 
 def share_out(load: np.ndarray, begin: np.ndarray, gpu: np.ndarray, gpus: int) -> np.ndarray:
-    """Shares float64[copy] that add up to ``load[expert]`` and keep the fullest GPU as low as can be.
+    """Shares float64[instance] that add up to ``load[expert]`` and minimise the load of the fullest GPU.
 
-    Copies ``begin[e]:begin[e + 1]`` are expert e's, on GPUs ``gpu[copy]``; every expert has one. All loads >= 0.
+    Instances ``begin[e]:begin[e + 1]`` are expert e's, on GPUs ``gpu[copy]``; every expert has one. All loads >= 0.
     """
     experts, count, total = len(load), np.diff(begin), load.sum()
     expert = np.repeat(np.arange(experts), count)
@@ -56,7 +56,7 @@ def share_out(load: np.ndarray, begin: np.ndarray, gpu: np.ndarray, gpus: int) -
 
 @kernel
 def _share_out(net, order, level, least):
-    """Pour the largest expert first, then move shares along paths; raise the level where there is none."""
+    """Pour the largest expert first, then move shares along paths; raise the level when there is none."""
     for expert in order:
         for copy in range(net.begin[expert], net.begin[expert + 1]):
             _pour(net, copy, min(net.left[expert], level - net.used[net.gpu[copy]]))
@@ -122,7 +122,7 @@ def _search(net, level, least):
 
 @inner
 def _augment(net, found, level):
-    """Move along the path to a GPU with room as much as its narrowest place lets through."""
+    """Move along the path to a GPU with room as much as its bottleneck allows."""
     amount, at = level - net.used[found], found
     expert = net.expert[net.came_by[at]]
     while net.entered[expert] != SOURCE:

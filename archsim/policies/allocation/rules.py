@@ -1,19 +1,19 @@
-"""Allocation: which die works on how many tokens of which expert in one step.
+"""Allocation: which die executes how many tokens of which expert in one step.
 
 An allocation is a pure function ``(step: StepView, **parameters) -> Plan``. It sees one step's demand, where weights
-lie and what things cost; it has no clock and no memory. ``package.module:function`` of a user's own works the same.
+are and what things cost; it has no clock and no state. A user's ``package.module:function`` works the same way.
 
 =============== ===========================================================================================
 name            rule
 =============== ===========================================================================================
 ``first_seen``  experts in order of first appearance in the demand, the i-th on die (i + offset) mod D;
-                weights are read from wherever they lie (published simulator's ``base``)
+                weights are read from wherever they are (published simulator's ``base``)
 ``home``        every expert on its home die, the first holder (expert parallelism, ``ep``)
 ``isca26``      blocks of tokens to the candidate that keeps the worse of {candidate, data source} lowest
                 (published simulator; Yu et al., ISCA 2026, algorithm 1)
-``paper``       blocks of tokens to the candidate of lowest cost, hosts and dies within a distance of a host
+``paper``       blocks of tokens to the candidate of lowest cost: holders and dies within a distance of one
                 (Yu et al., arXiv 2510.05497 algorithm 1 as the paper states it)
-``lp``          shares of experts that keep the fullest resource lowest, by linear programming, rounded
+``lp``          shares of experts that minimise the load of the fullest resource, by linear programming, rounded
                 (``archsim.policies.allocation.linear_programme``)
 =============== ===========================================================================================
 """
@@ -44,25 +44,25 @@ class StepView(NamedTuple):
     """What the Global CP knows when it allocates a step."""
 
     tokens: np.ndarray  # int32[expert]
-    first_seen: np.ndarray  # int16[expert] experts in order of first appearance, -1 behind the last
+    first_seen: np.ndarray  # int16[expert] experts in order of first appearance, -1 after the last
     home: np.ndarray  # int32[expert]: the first holder
-    copied_slices: np.ndarray  # int8[expert, die] slices of the expert the die holds copies of
+    copied_slices: np.ndarray  # int8[expert, die] slices of the expert of which the die has cached copies
     hops: np.ndarray  # int32[die, die]
     costs: Costs
     layer: int  # MoE layer of the run
     step: int  # iteration
-    holders: np.ndarray  # bool[expert, die]: dies that hold the expert by placement, home and replicas
+    holders: np.ndarray  # bool[expert, die]: dies that hold the expert by placement: home and replicas
     pair_ns: np.ndarray  # float64[die, die]: latency of the route from the first die to the second
     pair_bytes_per_ns: np.ndarray  # float64[die, die]: bandwidth of its narrowest link
 
 
 class Effort(NamedTuple):
-    """What an allocation did, for whoever charges it: counts, not times."""
+    """Work of an allocation, as counts, not times; executors charge for it."""
 
-    global_demand: bool  # whether it looked at the tokens of more than one die
+    global_demand: bool  # whether it read the tokens of more than one die
     sorted_experts: int
-    candidates: np.ndarray  # int64[active expert] ranked for it
-    blocks: np.ndarray  # int64[active expert] given out one by one
+    candidates: np.ndarray  # int64[active expert]: candidates ranked
+    blocks: np.ndarray  # int64[active expert]: blocks assigned one by one
     operations: int = 0  # multiply-adds of a solver
 
 
@@ -70,7 +70,7 @@ NO_EFFORT = Effort(False, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class Plan(NamedTuple):
-    """Who does what: entries in order of expert, then as the rule gives them."""
+    """The plan of a step: entries in order of expert, then as the rule returns them."""
 
     expert: np.ndarray  # int32[entry]
     die: np.ndarray  # int32[entry]
@@ -105,7 +105,7 @@ def _deal(first_seen, wanted, offset, dies, rank, expert, die, tokens):
 
 
 def home(step: StepView) -> Plan:
-    """Every active expert runs where it lives."""
+    """Every active expert runs on its home die."""
     expert = np.flatnonzero(step.tokens).astype(np.int32)
     return Plan(expert, step.home[expert].astype(np.int32), step.tokens[expert].astype(np.int32))
 
@@ -113,23 +113,27 @@ def home(step: StepView) -> Plan:
 def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan:
     """The published simulator's allocation (its rules are restated in ``docs/policies.md``).
 
-    ``block_tokens``: tokens given out at a time. ``candidates``: kept at least, more for experts with many tokens.
+    ``block_tokens``: tokens assigned at a time. ``candidates``: least number kept, more for experts with many tokens.
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
     effort = _effort(order)
-    _place_isca26(step, order, block_tokens, candidates, np.zeros(len(step.hops), LOAD), *plan, effort.candidates, effort.blocks)
+    _place_isca26(
+        step, order, block_tokens, candidates, np.zeros(len(step.hops), LOAD), *plan, effort.candidates, effort.blocks
+    )
     return _in_expert_order(*plan, effort)
 
 
 def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
-    """Blocks to the candidate of least ``load + max(weight read, block compute)``; hosts and dies near one.
+    """Blocks to the candidate of least ``load + max(weight read, block compute)``; holders and dies near one.
 
-    Reading of the paper's open points: ascending token count, no truncation of candidates, the weight read paid once
-    for each (expert, die), ties to the earlier candidate, hosts first.
+    Where the paper leaves details open: ascending token count, no truncation of candidates, the weight read paid once
+    for each (expert, die), ties to the earlier candidate, holders first.
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
     effort, dies = _effort(order), len(step.hops)
-    _place_paper(step, order, block_tokens, distance, np.zeros(dies), np.zeros(dies), *plan, effort.candidates, effort.blocks)
+    _place_paper(
+        step, order, block_tokens, distance, np.zeros(dies), np.zeros(dies), *plan, effort.candidates, effort.blocks
+    )
     return _in_expert_order(*plan, effort)
 
 
@@ -152,13 +156,13 @@ def _by_tokens(tokens) -> np.ndarray:
 
 
 def _blank(step) -> tuple[np.ndarray, np.ndarray]:
-    """Candidate dies and the tokens given to them, int64[expert, rank of the candidate]."""
+    """Candidate dies and the tokens assigned to them, int64[expert, rank of the candidate]."""
     shape = len(step.tokens), len(step.hops)
     return np.zeros(shape, np.int64), np.zeros(shape, np.int64)
 
 
 def _effort(order) -> Effort:
-    """To be filled in by the rule: counts in the order in which experts are placed."""
+    """Zero counts for the rule to fill in, in the order in which experts are placed."""
     return Effort(True, len(order), np.zeros(len(order), np.int64), np.zeros(len(order), np.int64))
 
 
@@ -193,7 +197,9 @@ def _holds(step, expert, die):
 
 @inner
 def _rank_candidates(step, expert, extra_ns, loads, ranked):
-    """Holders at their die time, the home's other neighbours at die time plus the fetch; by (time, die). Returns count."""
+    """Holders at their die time, the home's other neighbours at die time plus the fetch; by (time, die). Returns
+    count.
+    """
     n = 0
     for die in range(len(loads)):
         holds = _holds(step, expert, die)
@@ -245,7 +251,9 @@ def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given
             best, best_ns, best_local = -1, np.inf, False
             for rank in range(n):
                 local = _holds(step, expert, ranked[rank])
-                worst_ns = _worst_after(loads[ranked[rank]], source, local, placed[rank] == 0, work_ns, read_ns, fetch_ns)
+                worst_ns = _worst_after(
+                    loads[ranked[rank]], source, local, placed[rank] == 0, work_ns, read_ns, fetch_ns
+                )
                 if worst_ns < best_ns or (worst_ns == best_ns and local and not best_local):
                     best, best_ns, best_local = rank, worst_ns, local
             load = loads[ranked[best]]

@@ -1,8 +1,8 @@
 """Waterfill: which rank runs the shared expert for each token (SGLang's Waterfill).
 
 The SGLang article on Waterfill and LPLB, "Waterfill Dispatch Strategy". Ranks are filled with shared slots up to a
-common waterline. A token draws among its candidates in proportion to what is missing there, other ranks than its own
-counting 10/11, as they cost a transfer.
+common waterline. A token draws among its candidates in proportion to their slack; ranks other than its own
+count 10/11, as they cost a transfer.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from numpy.typing import ArrayLike
 
 from archsim.policies.load import checked_count, checked_name
 
-AWAY, AT_HOME = 10, 11  # a rank other than the source counts 10/11 (SGLang: a preference for the own rank of 10 %)
+AWAY, AT_HOME = 10, 11  # a rank other than the source counts 10/11 (SGLang: a 10 % preference for the own rank)
 LOAD_SCORES = ("routed", "routed_plus_local")
 CANDIDATES = ("visited", "all", "sglang_dynamic")
 
 
 class SharedPlan(NamedTuple):
-    routed_load: np.ndarray  # int64[rank] routed (token, expert) slots that land on a rank
+    routed_load: np.ndarray  # int64[rank] routed (token, expert) slots on a rank
     waterline: int
-    slack: np.ndarray  # int64[rank] what is missing up to the waterline
-    weights: np.ndarray  # int64[source, rank] of a draw, for the ranks that are candidates of a token
+    slack: np.ndarray  # int64[rank] distance to the waterline
+    weights: np.ndarray  # int64[source, rank] of a draw, for the candidate ranks of a token
     destination: list[np.ndarray]  # [source] int64[token] the rank that runs its shared expert; -1: no valid expert
 
 
@@ -36,13 +36,13 @@ def waterfill(
     candidates: str = "visited",
     seed: int = 0,
 ) -> SharedPlan:
-    """Give every token of ``topk_ids[source] = int[token, k]`` a rank for its shared expert.
+    """Assign every token of ``topk_ids[source] = int[token, k]`` a rank for its shared expert.
 
     Expert e lives on rank e // ``experts_per_rank``; ids of -1 are padding; a token without a valid id gets no shared
     slot (-1). ``load_score``: what a rank's slack is counted from, "routed" slots or "routed_plus_local" (its own
     tokens as well, as SGLang does). The waterline is ceil((all scores + shared slots) / ranks); shared slots are
-    routed slots // k, as in SGLang, which is the tokens but for padding. ``candidates``: "visited" the ranks of the
-    token's experts and its own; "all"; "sglang_dynamic" all if no score is above the waterline, else visited. Where
+    routed slots // k, as in SGLang: the number of tokens without padding. ``candidates``: "visited" the ranks of the
+    token's experts and its own; "all"; "sglang_dynamic" all if no score is above the waterline, else visited. If
     all of a token's weights are 0 it goes to its own rank, or on to each candidate whose score is less than 10/11 of
     the best so far. Draws depend on ``seed`` alone. SGLang's static mode is one call for each source with the others'
     tokens left out and candidates "all".
@@ -84,7 +84,7 @@ def _stacked(topk_ids: Sequence[ArrayLike], ranks: int, experts: int) -> tuple[n
         raise ValueError("topk_ids: expected whole numbers [token, k] for each source")
     widths = {table.shape[1] for table in filled}
     if len(widths) > 1:
-        raise ValueError(f"topk_ids have {sorted(widths)} experts a token; expected one k for all sources")
+        raise ValueError(f"topk_ids have {sorted(widths)} experts per token; expected one k for all sources")
     source = np.repeat(np.arange(ranks), [len(table) if table.size else 0 for table in tables])
     ids = np.concatenate(filled).astype(np.int64) if filled else np.zeros((0, 1), np.int64)
     if filled and not -1 <= ids.min() <= ids.max() < experts:
@@ -101,14 +101,14 @@ def _visits(ids: np.ndarray, ranks: int, experts_per_rank: int) -> np.ndarray:
 
 
 def _draw(weights: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """int64[token] a rank drawn in proportion to weights[token, rank] (anything where they are all 0)."""
+    """int64[token] a rank drawn in proportion to weights[token, rank] (arbitrary where they are all 0)."""
     upto = np.cumsum(weights, axis=1)
     drawn = np.floor(generator.random(len(weights)) * upto[:, -1])
     return (upto > drawn[:, None]).argmax(axis=1)
 
 
 def _least_loaded(score: np.ndarray, source: np.ndarray, open_to: np.ndarray) -> np.ndarray:
-    """int64[token] from the source through the candidates in order, on where the score is clearly less."""
+    """int64[token] from the source through the candidates in order, moving on if the score is clearly less."""
     best = source.copy()
     for rank in range(len(score)):
         better = open_to[:, rank] & (score[rank] * AT_HOME < score[best] * AWAY)

@@ -1,8 +1,8 @@
-"""CRAFT: how many replicas each layer deserves, and where they go (CRAFT, section 4 and appendix A).
+"""CRAFT: how many replicas each layer gets, and where they go (CRAFT, section 4 and appendix A).
 
-Estimate what replicas gain in each layer, give out a budget of replicas over layers, spread each layer's experts over
-GPUs, place copies greedily. Where the printed algorithms slip, the text is followed: a baseline for each layer, gains
-summed without the factor of replicas, experts and replicas assigned together.
+Estimate what replicas gain in each layer, divide a budget of replicas among layers, spread each layer's experts over
+GPUs, place instances greedily. Where the printed algorithms contradict the text, the text is followed: a baseline for
+each layer, gains summed without the factor of replicas, experts and replicas assigned together.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from archsim.policies.load import balancedness, checked_count, checked_load, che
 
 class GreedyPlacement(NamedTuple):
     copies: np.ndarray  # int64[expert]
-    experts: list[np.ndarray]  # [gpu] int64: what a GPU holds, in the order of assignment; a copy each
+    experts: list[np.ndarray]  # [gpu] int64: what a GPU holds, one entry per instance, in the order of assignment
 
 
 def craft_balancedness(loads: ArrayLike, plan: Sequence[Sequence[ArrayLike]]) -> np.ndarray:
     """Balancedness of every batch under a placement, float64[batch, layer] (CRAFT, Algorithm 1, the inner loops).
 
-    ``loads[batch, layer, expert]``; ``plan[layer][gpu]`` lists experts, one entry a copy (two on one GPU count twice).
-    A load divides evenly over an expert's copies. A layer without tokens in a batch counts as 1. ValueError: an expert
-    without a copy, an unknown expert, or a plan of another number of layers.
+    ``loads[batch, layer, expert]``; ``plan[layer][gpu]`` lists experts, one entry per instance (two on one GPU count
+    twice). A load divides evenly over an expert's instances. A layer without tokens in a batch counts as 1.
+    ValueError: an expert without an instance, an unknown expert, or a plan with a different number of layers.
     """
     loads = checked_load(loads, ("batch", "layer", "expert"), "loads")
     batches, layers, experts = loads.shape
@@ -41,7 +41,7 @@ def craft_balancedness(loads: ArrayLike, plan: Sequence[Sequence[ArrayLike]]) ->
 
 
 def _shares(gpus: Sequence[ArrayLike], experts: int, layer: int) -> np.ndarray:
-    """float64[expert, gpu] the part of an expert's load that a GPU gets."""
+    """float64[expert, gpu] the share of an expert's load that a GPU gets."""
     count = np.zeros((experts, len(gpus)))
     for gpu, held in enumerate(gpus):
         ids = np.asarray(held, dtype=np.int64)
@@ -50,7 +50,9 @@ def _shares(gpus: Sequence[ArrayLike], experts: int, layer: int) -> np.ndarray:
         count[:, gpu] = np.bincount(ids, minlength=experts)
     copies = count.sum(axis=1)
     if (copies == 0).any():
-        raise ValueError(f"plan of layer {layer}: no copy of expert {int(np.argmin(copies))}; every expert needs one")
+        raise ValueError(
+            f"plan of layer {layer}: no instance of expert {int(np.argmin(copies))}; every expert needs one"
+        )
     return count / copies[:, None]
 
 
@@ -60,8 +62,8 @@ def craft_gain(
     """Mean balancedness that r replicas in a layer gain over none, {r: float64[layer]} (CRAFT, Algorithm 1).
 
     ``loads[batch, layer, expert]``. ``counts``: the r to try, by default 1, 2, 4, ... up to ``gpus`` (section 4.2.1).
-    Each placement is chosen by the sum over batches and judged batch by batch. GPUs' capacities are `craft_assign`'s
-    of experts + r in every layer: they hold one expert more or less where that does not divide.
+    Each placement is chosen by the sum over batches and evaluated batch by batch. GPU capacities are those of
+    `craft_assign` for experts + r in every layer: they differ by one expert where that is not a multiple of the GPUs.
     """
     loads = checked_load(loads, ("batch", "layer", "expert"), "loads")
     gpus = checked_count(gpus, "gpus")
@@ -78,11 +80,11 @@ def craft_gain(
 def craft_budget(
     gain: Mapping[int, ArrayLike], capacity: int, objective: str = "gain", budget: str = "at_most"
 ) -> np.ndarray:
-    """Replicas of every layer, int64[layer]: 0 or one of ``gain``'s counts, so that most is gained.
+    """Replicas of every layer, int64[layer]: 0 or one of ``gain``'s counts, with the largest total gain.
 
-    ``gain[replicas][layer]``: what so many replicas gain in a layer. ``objective``: "gain" sums gains (CRAFT, section
+    ``gain[replicas][layer]``: gain of that many replicas in a layer. ``objective``: "gain" sums gains (CRAFT, section
     4.2.1); "replicas_times_gain" sums replicas * gain (as Algorithm 2 is printed). ``budget``: "at_most" or "exactly"
-    ``capacity``. Dynamic programming, exact; of equal plans the one that replicates less in later layers.
+    ``capacity``. Dynamic programming, exact; ties go to the plan with fewer replicas in later layers.
 
     ValueError: unknown names, gains of unequal length, or a capacity that no choice uses exactly.
     """
@@ -97,7 +99,7 @@ def craft_budget(
             f"gain has rows of shapes {sorted(shapes)}; expected {{replicas: [gain of layer, ...]}} of one length"
         )
     if not all(np.isfinite(gains).all() for gains in value.values()):
-        raise ValueError("gain has entries that are no finite numbers")
+        raise ValueError("gain has entries that are not finite")
     if objective == "replicas_times_gain":
         value = {r: r * gains for r, gains in value.items()}
     return _best_counts(counts, value, capacity, exactly=budget == "exactly")
@@ -120,8 +122,8 @@ def _best_counts(counts: list[int], value: dict[int, np.ndarray], capacity: int,
     if not np.isfinite(best[capacity]):
         reached = np.flatnonzero(np.isfinite(best))
         raise ValueError(
-            f"no choice of {counts} for {layers} layers makes exactly {capacity} replicas; "
-            f"the most below is {reached[-1]}"
+            f"no choice of {counts} for {layers} layers adds up to exactly {capacity} replicas; "
+            f"the closest below is {reached[-1]}"
         )
     replicas, left = np.zeros(layers, np.int64), capacity
     for layer in reversed(range(layers)):
@@ -133,14 +135,14 @@ def _best_counts(counts: list[int], value: dict[int, np.ndarray], capacity: int,
 def craft_assign(experts_per_layer: ArrayLike, gpus: int, nodes: int = 1) -> np.ndarray:
     """How many experts every GPU holds in every layer, int64[layer, gpu] (CRAFT, Algorithm 3).
 
-    ``experts_per_layer``: experts and replicas together, so that all that does not divide is spread. Each layer's
-    remainder goes to the GPUs that got least so far; of equal ones to every floor(i * tied / needed)-th, which
+    ``experts_per_layer``: experts and replicas together, so that every remainder is spread. Each layer's
+    remainder goes to the GPUs with the fewest so far; among ties to every floor(i * tied / needed)-th, which
     spreads it over nodes, whose GPUs are neighbours (Figure 7; the wording of the appendix, "including endpoints",
-    does not give it). Totals of GPUs differ by at most 1 after every layer.
+    does not yield it). Totals of GPUs differ by at most 1 after every layer.
     """
     experts = np.asarray(experts_per_layer)
     if experts.ndim != 1 or (experts.size and experts.dtype.kind not in "iu") or (experts < 0).any():
-        raise ValueError("experts_per_layer: expected whole numbers >= 0, one a layer")
+        raise ValueError("experts_per_layer: expected whole numbers >= 0, one per layer")
     checked_count(gpus, "gpus")
     checked_count(nodes, "nodes")
     if gpus % nodes:
@@ -159,17 +161,18 @@ def craft_assign(experts_per_layer: ArrayLike, gpus: int, nodes: int = 1) -> np.
 
 
 def greedy_placement(load: ArrayLike, gpus: int, extra: int, capacity: ArrayLike) -> GreedyPlacement:
-    """Copies of a layer's experts and their GPUs (CRAFT, section 4.2.2, greedy placement).
+    """Instances of a layer's experts and their GPUs (CRAFT, section 4.2.2, greedy placement).
 
-    ``load[expert]``. ``extra`` copies go one by one to the largest load per copy; then the most loaded copy goes to the
-    least loaded GPU that holds less than ``capacity[gpu]``. Ties to the lowest index. ValueError: too little capacity.
+    ``load[expert]``. ``extra`` replicas go one by one to the expert with the largest load per instance; then the most
+    loaded instance goes to the least loaded GPU that holds fewer than ``capacity[gpu]``. Ties to the lowest index.
+    ValueError: too little capacity.
     """
     load = checked_load(load, ("expert",))
     checked_count(gpus, "gpus")
     checked_count(extra, "extra", least=0)
     capacity = np.asarray(capacity, dtype=np.int64)
     if capacity.shape != (gpus,) or (capacity < 0).any():
-        raise ValueError(f"capacity has shape {capacity.shape}; expected slots >= 0 of each of {gpus} GPUs")
+        raise ValueError(f"capacity has shape {capacity.shape}; expected slots >= 0 for each of {gpus} GPUs")
     copies = len(load) + extra
     if capacity.sum() < copies or not len(load):
         raise ValueError(

@@ -1,8 +1,8 @@
 """EPLB: which slot holds which expert, by load (deepseek-ai/EPLB, commit d52c72d; CRAFT, section 2.3).
 
-Each layer on its own: give the redundant slots to the experts of largest load per copy, then pack copies into GPUs, the
-largest first, each into the least loaded GPU that has a free slot. Hierarchical: groups of experts are packed into
-nodes first, and both steps run within a node, so that no copy leaves its group's node.
+Each layer on its own: assign the redundant slots to the experts of largest load per instance, then pack instances
+into GPUs, the largest first, each into the least loaded GPU that has a free slot. Hierarchical: groups of experts are
+packed into nodes first, and both steps run within a node, so that no instance leaves its group's node.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ class EplbPlacement(NamedTuple):
     """Slot i belongs to GPU i // (slots / GPUs)."""
 
     physical_to_logical: np.ndarray  # int64[layer, slot] the expert in a slot
-    logical_to_physical: np.ndarray  # int64[layer, expert, rank] the slot of an expert's copy, -1 behind the last
+    logical_to_physical: np.ndarray  # int64[layer, expert, rank] the slot of an expert's instance, -1 after the last
     copies: np.ndarray  # int64[layer, expert]
 
 
 def eplb(
     load: ArrayLike, replicas: int, groups: int, nodes: int, gpus: int, hierarchical: bool | None = None
 ) -> EplbPlacement:
-    """Place ``replicas`` copies of the experts of every layer of ``load[layer, expert]``, any numbers >= 0.
+    """Place ``replicas`` instances of the experts of every layer of ``load[layer, expert]``, any numbers >= 0.
 
-    ``replicas``: physical slots of a layer, those of first copies included. ``groups``: of experts, contiguous.
-    ``hierarchical``: None chooses it where ``nodes`` divides ``groups``; False: all experts are one group on one node.
+    ``replicas``: physical slots of a layer, those of first instances included. ``groups``: of experts, contiguous.
+    ``hierarchical``: None chooses it if ``nodes`` divides ``groups``; False: all experts are one group on one node.
     Ties go to the lowest expert and GPU; a layer without load gives all redundant slots to each node's first expert.
 
     ValueError: ``replicas`` is less than the experts or no multiple of ``gpus``; hierarchical: ``nodes`` does not
-    divide ``groups`` and ``gpus``, or ``groups`` the experts; load that is negative or of another shape.
+    divide ``groups`` and ``gpus``, or ``groups`` the experts; load that is negative or of a different shape.
     """
     load = checked_load(load, ("layer", "expert"))
     for name, value in (("replicas", replicas), ("groups", groups), ("nodes", nodes), ("gpus", gpus)):
@@ -66,7 +66,7 @@ def _check_sizes(experts: int, replicas: int, groups: int, nodes: int, gpus: int
     if replicas < experts:
         raise ValueError(
             f"{replicas} replicas cannot hold {experts} experts; "
-            f"the least that fits {gpus} GPUs is {-(-experts // gpus) * gpus}"
+            f"the smallest number for {gpus} GPUs is {-(-experts // gpus) * gpus}"
         )
     if replicas % gpus:
         below, above = replicas // gpus * gpus, -(-replicas // gpus) * gpus

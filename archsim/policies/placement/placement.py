@@ -1,7 +1,8 @@
-"""A placement: which dies hold which expert in which MoE layer. Capacity checks, report, optimum and engines ask the same value.
+"""A placement: which dies hold which expert in which MoE layer. Capacity checks, report, optimum and engines query
+the same object.
 
-A die that holds an expert has all of its weights in HBM. The *home* of an expert is its first holder; the others hold replicas. Rows of
-the layer axis are the model's MoE layers in ascending order, whichever of them a run simulates.
+A die that holds an expert has all of its weights in HBM. The *home* of an expert is its first holder; the others hold
+replicas. Rows of the layer axis are the model's MoE layers in ascending order, whichever of them a run simulates.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ WEIGHT_MOVE = np.dtype([("layer", "i8"), ("expert", "i8"), ("src", "i8"), ("dst"
 class Placement:
     """``home``: int32[layer, expert]; ``holds``: bool[layer, expert, die], True for the home and for every replica.
 
-    Raises ValueError for shapes that do not match, homes that are no dies, and homes that do not hold their expert.
+    Raises ValueError for shapes that do not match, homes that are not dies, and homes that do not hold their expert.
     """
 
     home: np.ndarray
@@ -27,15 +28,20 @@ class Placement:
 
     def __post_init__(self) -> None:
         if self.holds.ndim != 3 or self.home.shape != self.holds.shape[:2]:
-            raise ValueError(f"home {self.home.shape} and holds {self.holds.shape}: expected [layer, expert] and [layer, expert, die]")
+            raise ValueError(
+                f"home {self.home.shape} and holds {self.holds.shape}: expected [layer, expert] and [layer, expert, "
+                "die]"
+            )
         if self.home.size and not (0 <= self.home.min() and self.home.max() < self.dies):
-            raise ValueError(f"homes are dies {self.home.min()} to {self.home.max()}; there are dies 0 to {self.dies - 1}")
+            raise ValueError(
+                f"homes are dies {self.home.min()} to {self.home.max()}; there are dies 0 to {self.dies - 1}"
+            )
         if not np.take_along_axis(self.holds, self.home[:, :, None].astype(np.int64), axis=2).all():
             raise ValueError("the home of an expert must hold it")
 
     @classmethod
     def of_homes(cls, home: np.ndarray, layers: int, dies: int) -> Placement:
-        """One holder an expert. ``home``: int[expert], the same in every layer, or int[layer, expert]."""
+        """One holder per expert. ``home``: int[expert], the same in every layer, or int[layer, expert]."""
         home = np.array(np.broadcast_to(home, (layers, np.shape(home)[-1])), np.int32)
         holds = np.zeros((*home.shape, dies), np.bool_)
         np.put_along_axis(holds, home[:, :, None].astype(np.int64), True, axis=2)
@@ -78,7 +84,7 @@ class Placement:
         return self.slots * expert_bytes
 
     def sources(self, layer: int, expert: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """Where each die reads each expert: int32[n], the holder with the fewest hops, of several the lowest die.
+        """Where each die reads each expert: int32[n], the holder with the fewest hops, ties to the lowest die.
 
         ``expert``, ``die``: int[n]; ``hops``: int32[die, die].
         """
@@ -88,7 +94,7 @@ class Placement:
 
 
 def nearest_holders(holds: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.ndarray:
-    """int32[n]: of the dies that hold row i (bool[n, die]) the nearest to die[i] by hops, of several the lowest."""
+    """int32[n]: of the dies that hold row i (bool[n, die]) the nearest to die[i] by hops, ties to the lowest."""
     far = np.iinfo(hops.dtype).max
     return np.where(holds, hops[die], far).argmin(axis=1).astype(np.int32)
 
@@ -96,8 +102,8 @@ def nearest_holders(holds: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.
 def moves_between(old: Placement, new: Placement, expert_bytes: int, hops: np.ndarray) -> np.ndarray:
     """The transfers that turn one placement into another, WEIGHT_MOVE[n] by layer, expert and target.
 
-    Every die that is to hold an expert, and does not, gets it from the nearest die that does. What a die no longer holds is dropped:
-    that moves nothing. ``hops``: int32[die, die].
+    Every new holder of an expert gets it from the nearest old one. Weights that a die no longer holds are dropped
+    without a transfer. ``hops``: int32[die, die].
     """
     layer, expert, dst = np.nonzero(new.holds & ~old.holds)
     moves = np.zeros(len(layer), WEIGHT_MOVE)

@@ -1,6 +1,6 @@
 """Remap and Dup: a placement from the experts' frequencies in prefill (Yu et al., arXiv 2510.05497v4, Algorithm 2).
 
-Remap moves experts, a fixed number a GPU; Dup leaves them where they are and copies some into extra slots.
+Remap moves experts, a fixed number per GPU; Dup leaves them in place and replicates some into extra slots.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from archsim.policies.load import checked_count, checked_load
 
-# Loads are sums of rounded costs: those that differ by less than this part of themselves are ties.
+# Loads are sums of rounded costs: relative differences below this are ties.
 TIE = 1e-12
 
 
@@ -26,7 +26,7 @@ class PrefillPlacement(NamedTuple):
 def remap(cost: ArrayLike, gpus: int) -> PrefillPlacement:
     """Experts by falling ``cost[expert]``, each to the least loaded GPU with fewer than ceil(experts / gpus).
 
-    ``cost``: what an expert takes with its prefill tokens, in any unit >= 0. Ties to the lowest expert and GPU.
+    ``cost``: cost of an expert with its prefill tokens, in any unit, >= 0. Ties to the lowest expert and GPU.
     """
     cost = checked_load(cost, ("expert",), "cost")
     most = -(-len(cost) // checked_count(gpus, "gpus"))
@@ -43,11 +43,11 @@ def remap(cost: ArrayLike, gpus: int) -> PrefillPlacement:
 
 
 def dup(load: ArrayLike, gpus: int, slots: int, cost: Callable[[float], float]) -> PrefillPlacement:
-    """Contiguous experts and ``slots`` copies a GPU, each where it leaves the largest load lowest.
+    """Contiguous experts and ``slots`` replicas per GPU, each where it leaves the largest load lowest.
 
-    ``load[expert]``: tokens. ``cost(tokens)`` >= 0: what one copy takes; each of c copies has 1 / c of the tokens.
-    Expert e starts on GPU e // ceil(experts / gpus). All slots are filled as the algorithm is printed, also where the
-    largest load grows, until every GPU holds every expert. Ties to the lowest expert, then to the lowest GPU.
+    ``load[expert]``: tokens. ``cost(tokens)`` >= 0: cost of one instance; each of c instances has 1 / c of the tokens.
+    Expert e starts on GPU e // ceil(experts / gpus). As in the printed algorithm, all slots are filled, even if
+    the largest load grows, until every GPU holds every expert. Ties to the lowest expert, then to the lowest GPU.
     """
     tokens = checked_load(load, ("expert",))
     checked_count(gpus, "gpus")
@@ -77,11 +77,11 @@ def dup(load: ArrayLike, gpus: int, slots: int, cost: Callable[[float], float]) 
 
 
 def _largest_after(total: np.ndarray, holds: np.ndarray, now: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """float64[expert, gpu] the largest load if the expert were copied to the GPU."""
-    eased = total + holds * (after - now)[:, None]  # the expert's holders give tokens away
+    """float64[expert, gpu] the largest load if the expert were replicated on the GPU."""
+    eased = total + holds * (after - now)[:, None]  # load left on the expert's holders
     return np.maximum(eased.max(axis=1, keepdims=True), eased + after[:, None])
 
 
 def _costs(cost: Callable[[float], float], tokens: np.ndarray, copies: int) -> np.ndarray:
-    """float64[expert] of one copy of each."""
+    """Cost of one instance of each expert, float64[expert]."""
     return checked_load([float(cost(each)) for each in (tokens / copies).tolist()], ("expert",), "cost of tokens")

@@ -1,4 +1,4 @@
-"""The two greedy steps under EPLB and CRAFT: give out copies, pack copies. Compiled, for many rows at once.
+"""The two greedy steps of EPLB and CRAFT: assign instances to experts, pack instances. Compiled, for many rows at once.
 
 Both are deepseek-ai/EPLB's (commit d52c72d), with ties to the lowest index. Import this module where it is used: it
 loads numba.
@@ -12,21 +12,23 @@ import numpy as np
 
 from archsim.base.kernels import kernel
 
-# Loads of bins are sums of rounded quotients: those that differ by less than this part of themselves are ties.
+# Loads of bins are sums of rounded quotients: relative differences below this are ties.
 TIE = 1e-12
 
 
 class Copies(NamedTuple):
-    """Copies of every row's experts, the first of each before all further ones."""
+    """Instances of every row's experts, the first of each before all further ones."""
 
     expert: np.ndarray  # int64[row, copy]
-    rank: np.ndarray  # int64[row, copy] 0 for an expert's first copy
-    number: np.ndarray  # int64[row, expert] copies of an expert
-    load: np.ndarray  # float64[row, copy] of one copy: the expert's load / its copies
+    rank: np.ndarray  # int64[row, copy] 0 for an expert's first instance
+    number: np.ndarray  # int64[row, expert] instances of an expert
+    load: np.ndarray  # float64[row, copy] of one instance: the expert's load / its instances
 
 
 def replicate(load: np.ndarray, copies: int) -> Copies:
-    """``copies`` of experts, load float64[row, expert]: one each, then one by one to the largest load per copy."""
+    """``copies`` instances of experts, load float64[row, expert]: one each, then one by one to the largest load per
+    instance.
+    """
     rows, experts = load.shape
     expert, rank = np.zeros((2, rows, copies), np.int64)
     expert[:, :experts] = np.arange(experts)
@@ -38,7 +40,7 @@ def replicate(load: np.ndarray, copies: int) -> Copies:
 def pack(load: np.ndarray, capacity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(bin, place in it) int64[row, item]: the largest item first, each to the bin of least load that has room.
 
-    load: float64[row, item]; capacity: int64[bin], in all at least as many as items.
+    load: float64[row, item]; capacity: int64[bin], in total at least the number of items.
     """
     rows, bins = len(load), len(capacity)
     into, place = np.zeros((2, *load.shape), np.int64)

@@ -1,6 +1,8 @@
-"""Placement rules: pure functions ``(experts, dies, **parameters)`` that give the home die of every expert, int32[expert], in every layer.
+"""Placement rules: pure functions ``(experts, dies, **parameters)`` that return the home die of every expert,
+int32[expert], the same in every layer.
 
-A user's own may return a ``Placement`` instead (``archsim.policies.placement.placement``), with replicas and layers that differ.
+A user's function may return a ``Placement`` instead (``archsim.policies.placement.placement``), with replicas and
+layers that differ.
 """
 
 from __future__ import annotations
@@ -19,5 +21,5 @@ def linear(experts: int, dies: int) -> np.ndarray:
 
 
 def balanced(experts: int, dies: int) -> np.ndarray:
-    """Contiguous and even: die floor(e * dies / experts), for expert counts that dies do not divide."""
+    """Contiguous and even: die floor(e * dies / experts), for expert counts that are not multiples of the dies."""
     return (np.arange(experts, dtype=np.int64) * dies // experts).astype(np.int32)

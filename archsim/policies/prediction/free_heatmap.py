@@ -1,6 +1,7 @@
-"""The heatmap that takes every pair in at once (``heatmap_update: free``): what it predicts follows from the routing alone.
+"""The heatmap that counts every pair at once (``heatmap_update: free``): its predictions follow from the routing alone.
 
-Rules: Yu et al., ISCA 2026 (arXiv 2510.05497v4), as in the published simulator. Compare `archsim.policies.prediction.ported_heatmap`.
+Rules: Yu et al., ISCA 2026 (arXiv 2510.05497v4), as in the published simulator. Compare
+`archsim.policies.prediction.ported_heatmap`.
 """
 
 import numpy as np
@@ -30,7 +31,7 @@ class FreeHeatmap:
         self._rows: list[np.ndarray] = []
 
     def take_rows(self) -> np.ndarray:
-        """The rows of all steps so far, which are forgotten: uint8[step, layer, expert, ceil(E/8)]."""
+        """Return the rows of all steps so far and clear them: uint8[step, layer, expert, ceil(E/8)]."""
         return stacked(self._rows, self._hot.shape, np.uint8)
 
     def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
@@ -39,7 +40,9 @@ class FreeHeatmap:
         same = np.concatenate([[False], piece.request[1:] == piece.request[:-1]])
         follows = same | (self._last_iteration[piece.request] == wanted)
         if piece.iteration != 1:
-            layer_threads.run(_count_pairs, piece.experts, piece.request, same, follows, self._last, self._heat, self._changed)
+            layer_threads.run(
+                _count_pairs, piece.experts, piece.request, same, follows, self._last, self._heat, self._changed
+            )
         ends = np.concatenate([~same[1:], [True]])
         self._last[piece.request[ends]] = piece.experts[ends]
         self._last_iteration[piece.request[ends]] = piece.iteration

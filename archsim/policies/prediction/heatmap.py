@@ -43,9 +43,10 @@ class TopFraction:
 
 @dataclass(frozen=True)
 class TopPositive:
-    """The n experts of a row with the largest counts above zero (fewer if there are not so many); lowest id wins ties.
+    """The n experts of a row with the largest counts above zero (fewer if fewer are positive); lowest id wins ties.
 
-    The default n = 8 is ours: Yu et al., ISCA 2026 (arXiv 2510.05497v4), describe the rule and give no n.
+    The default n = 8 is a choice of archsim: Yu et al., ISCA 2026 (arXiv 2510.05497v4), describe the rule and give no
+    n.
     """
 
     n: int = 8
@@ -92,7 +93,7 @@ def _kth_largest(counts, k):
 
 @njit(cache=True)
 def _largest(counts):
-    """The largest of counts uint32[n] (a plain loop: that is compiled to vector instructions, ``max`` of an array is not)."""
+    """The largest of counts uint32[n] (a plain loop vectorises; ``max`` of an array does not)."""
     largest = np.uint32(0)
     for i in range(counts.size):
         largest = max(largest, counts[i])
@@ -131,7 +132,7 @@ def copy_bits(plan_expert, plan_die, hot, dies, ids, until_own_id):
     """The cp_en bits of a step, uint8[die, ids]: experts predicted to follow one that the die runs now.
 
     plan_*: int32[entry] in order of expert. hot: uint8[expert, ceil(E/8)], little-endian bitset. until_own_id: a die's
-    list of experts ends with the one whose id equals the die's, if there is one (a slip of the published simulator).
+    list of experts ends with the one whose id equals the die's, if there is one (an error of the published simulator).
     """
     experts = hot.shape[0]
     bits = np.zeros((dies, ids), np.uint8)

@@ -2,7 +2,7 @@
 
 As Libra, section 2 and appendix A, describes its baseline.
 A table for each layer, counted over recorded tokens: which experts followed the top-1 experts of the last
-``path_length`` layers. An unseen path loses its oldest layer until what is left was seen, at last nothing: then the
+``path_length`` layers. An unseen path is shortened by its oldest layer until it was seen; if nothing is left, the
 layer's popularity counts.
 """
 
@@ -34,13 +34,13 @@ class LinaTable(NamedTuple):
     def predict(self, top1: ArrayLike, top_k: int) -> np.ndarray:
         """The ``top_k`` experts that follow each token most often, int64[layer, token, top_k]; layer 0 has no path: -1.
 
-        ``top1[layer, token]``: of layer i, only layers before it are read. Where a path was followed by fewer
-        experts, those of the next shorter one come behind, at last unseen ones; ties to the lowest id. ValueError:
-        other layers or experts than fitted.
+        ``top1[layer, token]``: of layer i, only layers before it are read. If a path was followed by fewer
+        experts, those of the next shorter path are appended, then unseen ones; ties to the lowest id. ValueError:
+        layers or experts that differ from the fitted ones.
         """
         checked_count(top_k, "top_k")
         if top_k > self.experts:
-            raise ValueError(f"top_k is {top_k}; expected at most the {self.experts} experts there are")
+            raise ValueError(f"top_k is {top_k}; expected at most {self.experts}, the number of experts")
         top1 = _checked(top1, self.experts)
         if len(top1) != len(self.paths):
             raise ValueError(f"top1 has {len(top1)} layers; the table was fitted to {len(self.paths)}")
@@ -85,14 +85,14 @@ def lina_fit(top1: ArrayLike, path_length: int, experts: int) -> LinaTable:
 
 
 def uniform_split(tokens: int, copies: int) -> np.ndarray:
-    """``tokens`` over an expert's copies, int64[copy], the remainder on the first (Libra, section 2)."""
+    """``tokens`` split over an expert's instances, int64[instance], the remainder on the first (Libra, section 2)."""
     checked_count(tokens, "tokens", least=0)
     each, rest = divmod(int(tokens), checked_count(copies, "copies"))
     return each + (np.arange(copies) < rest).astype(np.int64)
 
 
 def device_share(popularity: ArrayLike, devices: int) -> np.ndarray:
-    """Devices that an expert's popularity, a fraction of all tokens, is worth, float64[expert] (Lina)."""
+    """Number of devices in proportion to an expert's popularity, a fraction of all tokens: float64[expert] (Lina)."""
     return checked_load(popularity, ("expert",), "popularity") * checked_count(devices, "devices")
 
 

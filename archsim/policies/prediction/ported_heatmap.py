@@ -1,8 +1,10 @@
-"""The heatmap as hardware has it: 16-bit counters behind a port, updated while a step runs (``heatmap_update: limited``).
+"""The heatmap as hardware implements it: 16-bit counters behind a port, updated while a step runs (``heatmap_update:
+limited``).
 
-What the port cannot take in during a step is dropped, last requests first. The pairs of a step count from the next
-iteration on. When a counter is full, its whole row is halved: counts keep their order, and old ones fade (ageing).
-Compare ``archsim.policies.prediction.free_heatmap``, which takes every pair in at once (``heatmap_update: free``).
+Updates that the port cannot serve during a step are dropped, last requests first. The pairs of a step count from the
+next iteration on. When a counter is full, its whole row is halved: counts keep their order, and old ones decay
+(ageing). Compare ``archsim.policies.prediction.free_heatmap``, which counts every pair at once (``heatmap_update:
+free``).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ ACCESSES_PER_UPDATE = 2  # a word is read and written
 
 
 def cycles_per_transition(experts: int, top_k: int, port_bits: int) -> float:
-    """Port cycles that one token's successor costs: k rows, in each the expected number of distinct words with k counters.
+    """Port cycles per token transition: k rows, in each the expected number of distinct words that hold k counters.
 
     A word holds ``port_bits / 16`` counters; k successors spread over w words fall on w (1 - (1 - 1/w)^k) of them.
     """
@@ -29,9 +31,10 @@ def cycles_per_transition(experts: int, top_k: int, port_bits: int) -> float:
 
 
 class PortedHeatmap:
-    """Heatmaps of all layers of one run; iterations must be begun in order.
+    """Heatmaps of all layers of one run; iterations must begin in order.
 
-    ``routing``: iterator of ``StepTokens`` in order of iteration. ``predictor``: as in ``archsim.policies.prediction.heatmap``.
+    ``routing``: iterator of ``StepTokens`` in order of iteration. ``predictor``: as in
+    ``archsim.policies.prediction.heatmap``.
     """
 
     def __init__(
@@ -43,14 +46,14 @@ class PortedHeatmap:
         self._heat = np.zeros((layers, experts, experts), np.uint16)
         self._bound = np.zeros((layers, experts), np.int64)
         self._row_changed = np.ones((layers, experts), np.bool_)
-        self._seen = np.zeros((1, experts, experts), np.uint32)  # one layer, as predictors take it
+        self._seen = np.zeros((1, experts, experts), np.uint32)  # one layer, in the layout of predictors
         self._hot = np.zeros((layers, experts, (experts + 7) // 8), np.uint8)
         self._last = np.zeros((layers, batch, top_k), np.int16)
         self._last_iteration = np.full(batch, -1, np.int64)
         self._begin_rows([], 0)
 
     def begin(self, iteration: int) -> None:
-        """Move on to an iteration; its rows become those that ``take_in`` takes in."""
+        """Move on to an iteration; ``take_in`` then counts its rows."""
         _remember(self._experts, self._request, self._last)
         self._last_iteration[self._request] = self._iteration
         pieces = []
@@ -63,7 +66,8 @@ class PortedHeatmap:
         self._iteration = iteration
         self._request = request = np.concatenate([np.zeros(0, np.int64), *(piece.request for piece in pieces)])
         layers, _, top_k = self._last.shape
-        self._experts = np.empty((layers, len(request), top_k), np.int16)  # layers outermost: one is read at a time
+        # layers outermost: they are read one at a time
+        self._experts = np.empty((layers, len(request), top_k), np.int16)
         at = 0
         for piece in pieces:
             _by_layer(piece.experts, self._experts[:, at : at + len(piece.request)])
@@ -77,7 +81,9 @@ class PortedHeatmap:
         self._same = same
 
     def hot(self, layer: int) -> np.ndarray:
-        """uint8[expert, ceil(E/8)]: what follows each expert by the pairs taken in so far; nothing in iteration 0."""
+        """uint8[expert, ceil(E/8)]: experts predicted to follow each expert by the pairs counted so far; none in
+        iteration 0.
+        """
         one = slice(layer, layer + 1)
         if self._iteration:
             self._seen[0] = self._heat[layer]
@@ -86,7 +92,7 @@ class PortedHeatmap:
         return self._hot[layer]
 
     def take_in(self, layer: int, transitions: int) -> int:
-        """Take at most so many token transitions of the iteration in. Returns how many are dropped."""
+        """Count at most ``transitions`` token transitions of the iteration. Returns how many are dropped."""
         taken = min(transitions, len(self._pairs))
         _take_in(
             self._pairs[:taken],
@@ -125,8 +131,8 @@ def _remember(experts, request, last):
 def _take_in(pairs, same, request, experts, last, heat, bound, changed):
     """Add the pairs of rows ``pairs: int64[n]``; ``experts``, ``last``: int16[row or request, k] of one layer.
 
-    ``heat``: uint16[E, E]; ``bound``: int64[E], no counter of a row is above it. So a row is looked through only every
-    few thousand pairs, and its counters are compared with their limit only where one of them may reach it.
+    ``heat``: uint16[E, E]; ``bound``: int64[E], no counter of a row is above it. So a row is scanned only every
+    few thousand pairs, and its counters are compared with their limit only if one of them may reach it.
     """
     top_k = experts.shape[1]
     for at in range(len(pairs)):

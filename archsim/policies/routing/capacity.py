@@ -1,8 +1,8 @@
 """Capacity-aware routing: no expert executes more than C tokens (Capacity-Aware Inference, section 4, Algorithm 1).
 
-Token drop leaves an expert's excess tokens out; token reroute lets them choose again among other experts; expert drop
-leaves whole experts out. Scores are the gate's; a score of 0 is never chosen. Where the printed algorithm slips,
-thresholds are taken over the tokens that chose the expert, and only of experts above C.
+Token drop discards an expert's excess tokens; token reroute lets them choose again among other experts; expert drop
+discards whole experts. Scores are the gate's; a score of 0 is never chosen. Deviating from errors in the printed
+algorithm, thresholds are computed over the tokens that chose the expert, and only for experts above C.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def expert_capacity(gamma: float, tokens: int, top_k: int, experts: int, roundin
     """Tokens that an expert may execute: gamma * tokens * top_k / experts.
 
     Capacity-Aware Inference, equation 6. ``rounding``: "floor", or "ceil" and at least 1: the lower limit is the
-    reference implementation's. ``gamma`` counts as the decimal number that it prints as, so that 1.1 * 10 is 11 and
-    not a little more. ValueError: negative gamma, no experts.
+    reference implementation's. ``gamma`` is taken as the decimal number that it prints as, so that 1.1 * 10 is exactly
+    11. ValueError: negative gamma, no experts.
     """
     checked_name(rounding, "rounding", ("ceil", "floor"))
     if not (math.isfinite(gamma) and gamma >= 0):
@@ -36,7 +36,8 @@ def expert_capacity(gamma: float, tokens: int, top_k: int, experts: int, roundin
 
 
 def drop(scores: ArrayLike, top_k: int, capacity: int, keep: str = "score", seed: int = 0) -> np.ndarray:
-    """What is executed, bool[token, expert], if each expert keeps min(its tokens, ``capacity``) of those that chose it.
+    """The executed pairs, bool[token, expert], if each expert keeps min(its tokens, ``capacity``) of those that chose
+    it.
 
     ``scores[token, expert]``: tokens choose their ``top_k`` best, all if there are fewer. ``keep``: "score" the
     largest scores; "order" the first tokens; "reverse_order" the last; "random" any, drawn with ``seed``
@@ -61,12 +62,12 @@ def drop(scores: ArrayLike, top_k: int, capacity: int, keep: str = "score", seed
 
 
 def reroute(scores: ArrayLike, top_k: int, capacity: int, rounds: int) -> np.ndarray:
-    """What is executed after ``rounds`` of choosing and rejecting, bool[token, expert].
+    """The executed pairs after ``rounds`` of choosing and rejecting, bool[token, expert].
 
     In each round all tokens choose their ``top_k`` best of ``scores[token, expert]``; an expert with N > ``capacity``
-    tokens rejects those with one of its N - capacity lowest scores, and their scores become 0. Equal scores at that
-    threshold are all rejected, as printed (`drop` keeps exactly ``capacity``). The last round's choice less its
-    rejections is executed; a token may be left with fewer than ``top_k`` experts. Capacity-Aware Inference,
+    tokens rejects those with one of its N - capacity lowest scores, and their scores become 0. Scores equal to that
+    threshold are all rejected, as printed (`drop` keeps exactly ``capacity``). The last round's choices minus its
+    rejections are executed; a token may be left with fewer than ``top_k`` experts. Capacity-Aware Inference,
     Algorithm 1.
     """
     scores = _checked(scores, top_k, capacity).copy()
@@ -79,13 +80,14 @@ def reroute(scores: ArrayLike, top_k: int, capacity: int, rounds: int) -> np.nda
 
 
 def drop_experts(load: ArrayLike, count: int) -> np.ndarray:
-    """The ``count`` experts of least ``load[expert]``, ascending int64 ids: not executed at all.
+    """The ``count`` experts of least ``load[expert]``, as ascending int64 ids: they are not executed.
 
-    Expert Drop of Capacity-Aware Inference, section 5.2. Ties to the lowest id. ValueError: more than there are.
+    Expert Drop of Capacity-Aware Inference, section 5.2. Ties to the lowest id. ValueError: ``count`` above the
+    number of experts.
     """
     load = checked_load(load, ("expert",))
     if checked_count(count, "count", least=0) > len(load):
-        raise ValueError(f"count is {count}; expected at most the {len(load)} experts there are")
+        raise ValueError(f"count is {count}; expected at most {len(load)}, the number of experts")
     return np.sort(np.argsort(load, kind="stable")[:count])
 
 

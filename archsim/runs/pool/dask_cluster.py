@@ -1,8 +1,8 @@
-"""Runs simulated on a Dask cluster: the same records as from processes of this machine, whoever made them.
+"""Runs simulated on a Dask cluster: the same records as from processes of this machine.
 
-Workers need the same archsim (compared by the digest of its code) and see recorded traces under the same path. A worker that
-dies costs the runs it was at: Dask gives them to another, ``RETRIES`` times. Each thread of a worker has a simulator of its own;
-one thread a worker (``dask worker --nthreads 1``) shares demands best.
+Workers need the same archsim (compared by the digest of its code) and see recorded traces under the same path. The
+runs of a worker that dies are rescheduled by Dask on another one, ``RETRIES`` times. Each thread of a worker has a
+simulator of its own; one thread per worker (``dask worker --nthreads 1``) shares demands best.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ RETRIES = 3  # of a run whose worker died
 def simulate_on_cluster(runs: Sequence[Run], address: str) -> Iterator[tuple[Run, Record | Failure]]:
     """Every run with its record or failure, in the order in which they finish.
 
-    ``address`` of the scheduler, such as ``tcp://host:8786``. Raises ArchsimError if Dask is not installed, or the scheduler cannot
-    be reached within ``PATIENCE_S``. What waits is cancelled when the iterator ends, whatever ends it.
+    ``address`` of the scheduler, such as ``tcp://host:8786``. Raises ArchsimError if Dask is not installed, or the
+    scheduler cannot be reached within ``PATIENCE_S``. Pending runs are cancelled when the iterator ends for any
+    reason.
     """
     distributed = _distributed()
     with _client(distributed, address) as client, client.as_current():
         here = (os.getcwd(), tuple(sys.path))
         futures = {
-            client.submit(simulate_here, run, run.code, *here, key=f"{run.name} {run.key}", pure=False, retries=RETRIES): run
+            client.submit(
+                simulate_here, run, run.code, *here, key=f"{run.name} {run.key}", pure=False, retries=RETRIES
+            ): run
             for run in runs
         }
         try:
@@ -44,16 +47,18 @@ def simulate_on_cluster(runs: Sequence[Run], address: str) -> Iterator[tuple[Run
 
 
 def simulate_here(run: Run, code: str, folder: str, path: Sequence[str]) -> Record | Failure:
-    """On a worker: the record of a run, from the folder and with the modules of whoever asked."""
+    """On a worker: the record of a run, from the folder and with the modules of the client."""
     _settle(folder, path)
     if run.code != code:
-        return Failure("the worker has another version of archsim than the machine that asks; its results could differ")
+        return Failure("the worker has another version of archsim than this client; its results could differ")
     return attempt(_simulator(threading.get_ident()).record, run)
 
 
 @lru_cache
 def _settle(folder: str, path: Sequence[str]) -> None:
-    """Once a process: work where the sweep was started, if that folder is seen from here; find the user's own functions."""
+    """Once per process: change to the folder of the sweep, if visible here; make the user's own functions
+    importable.
+    """
     if os.path.isdir(folder):
         os.chdir(folder)
     sys.path.extend(each for each in path if each not in sys.path)
@@ -70,7 +75,7 @@ def _reply(future) -> Record | Failure:
     """The result of a run, or why there is none: its worker died too often."""
     try:
         return future.result()
-    except Exception as error:  # Dask raises what the transport or the scheduler gave up with
+    except Exception as error:  # Dask raises whatever stopped the transport or the scheduler
         return Failure(f"the cluster gave up on it: {type(error).__name__}: {error}")
 
 
@@ -84,15 +89,17 @@ def _distributed():
 
 @contextmanager
 def _client(distributed, address: str):
-    """A client that is closed at the end. Raises ArchsimError if nobody answers."""
+    """A client that is closed at the end. Raises ArchsimError if no scheduler answers."""
     import logging
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is told by the error below
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the error below reports what went wrong
     try:
         client = distributed.Client(address, timeout=PATIENCE_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ArchsimError(f"--scheduler {address}: no Dask scheduler answers there ({reason}); expected such as tcp://host:8786") from None
+        raise ArchsimError(
+            f"--scheduler {address}: no Dask scheduler answers there ({reason}); expected such as tcp://host:8786"
+        ) from None
     try:
         yield client
     finally:

@@ -1,4 +1,4 @@
-"""Runs simulated here or by worker processes: whoever asks gets them as they finish."""
+"""Runs simulated here or by worker processes, returned as they finish."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from archsim.runs.run import Run
 from archsim.workload import Trace
 
 
-def simulate_all(runs: Sequence[Run], jobs: int, traces: dict[tuple[str, str], Trace]) -> Iterator[tuple[Run, Record | Failure]]:
+def simulate_all(
+    runs: Sequence[Run], jobs: int, traces: dict[tuple[str, str], Trace]
+) -> Iterator[tuple[Run, Record | Failure]]:
     """Every run with its record or failure, in the order in which they finish.
 
     traces: (path, model name) → trace, where it is open already. At most ``jobs`` run at a time.
-    Worker processes end with the iterator, whatever ends it.
+    Worker processes end with the iterator, for whatever reason it ends.
     """
     jobs = min(jobs, len(runs))
     if not runs:
@@ -57,7 +59,7 @@ def _simulate_beside(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Reco
 
 
 def _employ(number: int, worker: Worker, schedule: Schedule, replies: queue.SimpleQueue) -> None:
-    """Give a worker runs until none waits or it is dismissed."""
+    """Assign runs to a worker until none waits or it is dismissed."""
     while not worker.dismissed and (task := schedule.next(number)):
         if task.cold:
             worker.ask("warm_up", task.run)

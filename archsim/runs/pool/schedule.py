@@ -1,4 +1,6 @@
-"""Which run a worker does next: no kernel is compiled twice, demands are built seldom, nobody idles without need."""
+"""Which run a worker does next: no kernel is compiled twice, demands are built rarely, and no worker idles
+needlessly.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,17 @@ from archsim.runs.run import Run
 
 
 class Task(NamedTuple):
-    """A run to do. cold: no worker has run its kernel yet; compile it first, and say ``Schedule.compiled`` then."""
+    """A run to do. cold: no worker has run its kernel yet; compile it first, then call ``Schedule.compiled``."""
 
     run: Run
     cold: bool
 
 
 class Schedule:
-    """Runs that wait, by the demand that they share. May be asked from several threads.
+    """Runs that wait, by the demand that they share. Thread-safe.
 
-    A kernel (one for each engine and kind of contention) is compiled by the first worker that needs it, while the others do runs
-    of other kinds. A worker stays with its demand; then it takes one that nobody has begun, the largest first; then it
+    A kernel (one per engine and contention strategy) is compiled by the first worker that needs it, while the others do
+    other runs. A worker stays with its demand; then it takes one that no worker has begun, the largest first; then it
     helps with the one that has most runs left.
     """
 
@@ -37,7 +39,7 @@ class Schedule:
     def next(self, worker: int) -> Task | None:
         """The next run of a worker (0, 1, …), or None when none waits.
 
-        Blocks while all that wait need a kernel that is being compiled.
+        Blocks while all waiting runs need a kernel that is being compiled.
         """
         with self._changed:
             while self._waiting:

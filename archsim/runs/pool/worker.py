@@ -1,6 +1,7 @@
-"""A worker process: (method of Simulator, run) come in by standard input, results go out by standard output, pickled.
+"""A worker process: it reads pickled (method of Simulator, run) from standard input and writes results to standard
+output.
 
-It ends when its input does, also in the middle of a run, so that none is left behind whatever happens to its parent.
+It exits when its input ends, even in the middle of a run, so that no worker outlives its parent.
 """
 
 import os
@@ -24,25 +25,25 @@ STARTS = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from archsim.
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run has no record. ``details``: a traceback, where the program (or a user's function) is at fault."""
+    """Why a run has no record. ``details``: a traceback, if the program (or a user's function) is at fault."""
 
     message: str
     details: str = ""
 
 
 def attempt(do: Callable[[Run], Record | None], run: Run) -> Record | Failure | None:
-    """What ``do`` makes of a run, or what went wrong."""
+    """The result of ``do`` for a run, or its failure."""
     try:
         return do(run)
     except ArchsimError as error:
-        # What a user's own function raised is the cause.
+        # The cause is the exception of the user's function.
         return Failure(str(error), own_frames(error.__cause__) if error.__cause__ else "")
     except Exception as error:  # a user's function may raise anything; the other runs go on
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 def own_frames(error: BaseException) -> str:
-    """The traceback of what a user's function raised, from where it is theirs: frames of archsim and before it are left out."""
+    """The traceback of a user's function, without the frames of archsim before it."""
     frames = traceback.extract_tb(error.__traceback__)
     last = max((at for at, frame in enumerate(frames) if Path(frame.filename).is_relative_to(_PACKAGE)), default=-1)
     return "".join([*traceback.format_list(frames[last + 1 :]), *traceback.format_exception_only(error)])
@@ -52,7 +53,7 @@ def main() -> None:
     from archsim.runs.simulator import Simulator
 
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a user's function prints is no reply
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a user's function must not mix with replies
     simulator, requests = Simulator(), queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, requests), daemon=True).start()
     while True:
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def _receive(stream: BinaryIO, requests: queue.SimpleQueue) -> None:
-    """Take in requests until there is nobody to send them."""
+    """Receive requests until the input ends."""
     try:
         while True:
             requests.put(pickle.load(stream))

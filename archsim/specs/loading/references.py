@@ -18,8 +18,8 @@ from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.loading.calibration_paths import find_calibrations
-from archsim.specs.loading.config_files import display, searched, named_files
-from archsim.specs.policies import RULE_TYPES, PRESETS
+from archsim.specs.loading.config_files import display, named_files, searched
+from archsim.specs.policies import PRESETS, RULE_TYPES
 from archsim.specs.text.quantities import describe
 from archsim.specs.text.yaml import Keys, Place, Tree, read_yaml
 
