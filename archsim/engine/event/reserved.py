@@ -62,7 +62,7 @@ LOOKUP, LOCAL_HBM, REQUEST, REMOTE_LLC, REMOTE_HBM, DATA, COMPUTE, LLC_FILL, COP
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
 NOBODY = np.int64(-1)
-STAGES, BOOKED, CLAIMED = 0, 1, 2  # counters: stages created, in the calendar; and the claimed links as bits, where there are bits
+STAGES, BOOKED, CLAIMED = 0, 1, 2  # stages created, stages in the calendar, bits of the claimed links (see Run.link_bits)
 MOST_BITS = 63  # of links that a route's bits can tell
 STAGES_PER_CHAIN = 11  # the longest walk through the request table, spawned stages included
 STAGES_PER_MOVE = 4
