@@ -72,7 +72,10 @@ class ShareOfPeak:
 
 @kernel
 def _at_share(tokens, routed, bounds, share, peak_flop_per_ns, flop_per_token, compute_ns):
-    """``ShareOfPeak.of``. ``bounds``: int64[n], most tokens of the first n shares; ``share``: float64[n + 1]; ``flop_per_token``: routed, shared."""
+    """``ShareOfPeak.of``. ``bounds``: int64[n], most tokens of the first n shares; ``share``: float64[n + 1].
+
+    ``flop_per_token``: of routed and of shared experts.
+    """
     for at in range(len(tokens)):
         use = 0
         while use < len(bounds) and bounds[use] < tokens[at]:

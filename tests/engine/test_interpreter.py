@@ -13,6 +13,7 @@ from reference.round_robin import SharedInTurns
 from reference.shared import Shared
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
+from archsim.engine.event.reserved import BOOKED, CLAIMED, STAGES
 from archsim.engine.event.transfers import FLOWS, WAITING
 from archsim.engine.transitions import Block
 from archsim.specs.loading.library import load_assumptions
@@ -184,9 +185,9 @@ def check_drained(kernel, work, reserved):
     """After a step nothing is claimed, queued, held or under way."""
     pool = kernel.pool
     if reserved:
-        stages = pool.stages[: pool.count[0]]
+        stages = pool.stages[: pool.count[STAGES]]
         assert not pool.claims["claimed"].any()
-        assert pool.count[1] == 0 and stages["admitted"].all()  # no booking is left
+        assert pool.count[BOOKED] == 0 and pool.count[CLAIMED] == 0 and stages["admitted"].all()
         for claim, queue in zip(pool.claims, pool.queue, strict=True):
             # only entries of stages that were served elsewhere
             assert stages["admitted"][queue[: claim["queued"]]].all()

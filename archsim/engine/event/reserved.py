@@ -74,7 +74,8 @@ from microarch.fabric.fabric import Fabric
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
 NOBODY = np.int64(-1)
-STAGES, BOOKED = 0, 1  # counters: stages created, in the calendar
+STAGES, BOOKED, CLAIMED = 0, 1, 2  # stages created, stages in the calendar, bits of the claimed links (see StepState.link_bits)
+MOST_BITS = 63  # of links that a route's bits can tell
 STAGES_PER_CHAIN = 11  # the longest walk through the request table, spawned stages included
 STAGES_PER_MOVE = 4
 WAITS_PER_CHAIN = 3  # stages of a chain that may be in one resource's queue, stale entries included
@@ -108,7 +109,7 @@ class Pool(NamedTuple):
     queue: np.ndarray  # int64[resource, waiting]: heaps of the stages that wait
     calendar: np.ndarray  # BOOKING[stage]: heap of admitted stages
     offers: np.ndarray  # int64[resource]: heap of the stages that are offered something
-    count: np.ndarray  # int64[2]
+    count: np.ndarray  # int64[3]
 
 
 class StepState(NamedTuple):
@@ -119,6 +120,7 @@ class StepState(NamedTuple):
     memory: Memory
     tally: Tally
     pool: Pool
+    link_bits: np.ndarray  # int64[group]: the links of a route, one bit each; empty where there are more than MOST_BITS links
     tie_bits: int  # of stages that are compared where times are equal: 0 (ties: heapq) or -1 (ties: sequence)
 
 
@@ -131,7 +133,7 @@ def new_pool(resources: int, stages: int, waiting: int) -> Pool:
         queue=np.zeros((resources, waiting), np.int64),
         calendar=np.zeros(stages, BOOKING),
         offers=np.zeros(resources + 1, np.int64),
-        count=np.zeros(2, np.int64),
+        count=np.zeros(3, np.int64),
     )
 
 
@@ -164,8 +166,10 @@ def _admit_at(s, stage, r):
 
 @inner
 def _admit(s, stage):
-    """Claim the resources of a route; the stage starts when the last of them falls free."""
+    """Claim the links of a route; the stage starts when the last of them falls free."""
     row, claims = s.pool.stages[stage], s.pool.claims
+    if len(s.link_bits):
+        s.pool.count[CLAIMED] |= s.link_bits[row.group]
     start, cause, binding = row.time, row.parent, NOBODY
     for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
         r = s.machine.group_resources[i]
@@ -181,6 +185,8 @@ def _admit(s, stage):
 
 @inner
 def _any_claimed(s, group):
+    if len(s.link_bits):
+        return s.pool.count[CLAIMED] & s.link_bits[group] != 0
     for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
         if s.pool.claims[s.machine.group_resources[i]].claimed:
             return True
@@ -203,7 +209,7 @@ def _create(s, kind, item, group, earliest, floor, parent, priority):
     row.kind, row.item, row.group, row.parent = kind, item, group, parent
     row.time, row.floor, row.priority, row.admitted = earliest, floor, priority, 0
     if kind == DONE:
-        row.cause = parent
+        row.cause, row.admitted = parent, 1
         _book(s, stage, earliest)
     elif _is_unit(s, group):
         if s.pool.claims[group].claimed:
@@ -474,6 +480,8 @@ def _process(s, stage):
         return
     for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
         _give_up(s, stage, s.machine.group_resources[i], duration, n_bytes)
+    if len(s.link_bits):
+        s.pool.count[CLAIMED] &= ~s.link_bits[row.group]
     _offer_links(s, row.group)
 
 
@@ -530,12 +538,24 @@ def run_step(s, begin_ns):
     return end
 
 
+def _link_bits(machine: Machine) -> np.ndarray:
+    """``Run.link_bits``."""
+    if machine.link_resources > MOST_BITS:
+        return np.zeros(0, np.int64)
+    bits = np.zeros(len(machine.group_ptr) - 1, np.int64)
+    group = np.repeat(np.arange(len(bits)), np.diff(machine.group_ptr))
+    link = machine.group_resources - UNITS * machine.dies
+    np.bitwise_or.at(bits, group[link >= 0], np.int64(1) << link[link >= 0])
+    return bits
+
+
 class ReservedKernel:
     """The strategy ``contention: reserved``: runs steps, keeping one pool that grows as steps need."""
 
     def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
         self._tie_bits = -1 if assumptions.ties == "sequence" else 0
+        self._link_bits = _link_bits(machine)
         self.pool = new_pool(machine.resources, 0, 0)
 
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
@@ -549,7 +569,7 @@ class ReservedKernel:
                 WAITS_PER_CHAIN * room[0] + room[1],
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
-        end_ns = run_step(StepState(self._machine, work, memory, tally, self.pool, self._tie_bits), begin_ns)
+        end_ns = run_step(StepState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits), begin_ns)
         work.notes["time_ns"] -= begin_ns
         return end_ns
 
