@@ -8,7 +8,16 @@ from support.assertions import TESTS, Module, Reader
 
 FILES = sorted(TESTS.rglob("*.py"))
 MODULES = sorted(TESTS.rglob("test_*.py"))
-CLOCKS = {"time", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "process_time_ns", "sleep"}
+CLOCKS = {
+    "time",
+    "perf_counter",
+    "perf_counter_ns",
+    "monotonic",
+    "monotonic_ns",
+    "process_time",
+    "process_time_ns",
+    "sleep",
+}
 
 
 def named(file: Path) -> str:
@@ -103,7 +112,9 @@ def test_a_test_that_asserts_is_no_idle_one(body):
 
 
 def test_imports_of_tests_and_clocks_are_found():
-    module = module_of("def f():\n    from test_demand import rows\n    import time\n    return rows, time.monotonic()\n")
+    module = module_of(
+        "def f():\n    from test_demand import rows\n    import time\n    return rows, time.monotonic()\n"
+    )
     assert module.imports == ["time", "test_demand", "test_demand.rows"]
     assert clocks_in(module) == [4]
     assert clocks_in(module_of("from time import sleep as rest\nrest(1)\n")) == [2]

@@ -84,11 +84,17 @@ class Reader:
 
     def __init__(self, module: Module, function: ast.FunctionDef, reading: frozenset[str] = frozenset()):
         self.module, self.function = module, function
-        self.reading = reading | {function.name}  # functions on the way here: one that calls itself asserts nothing by that
+        self.reading = reading | {
+            function.name
+        }  # functions on the way here: one that calls itself asserts nothing by that
         self.local = assigned(function)
         self.inner = {node.name: node for node in own_nodes(function) if isinstance(node, ast.FunctionDef)}
-        stored = (node.id for node in own_nodes(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-        self.own_names = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)} | set(stored)
+        stored = (
+            node.id for node in own_nodes(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
+        self.own_names = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)} | set(
+            stored
+        )
 
     def asserts(self) -> bool:
         """Whether a run that passes must have passed an assertion that cannot be empty."""
@@ -120,8 +126,9 @@ class Reader:
         match test:
             case ast.BoolOp(op=ast.And(), values=values):
                 return any(self.holds(value) for value in values)
-            case ast.Call(func=ast.Name(id="all"), args=[over]) | ast.UnaryOp(
-                op=ast.Not(), operand=ast.Call(func=ast.Name(id="any"), args=[over])
+            case (
+                ast.Call(func=ast.Name(id="all"), args=[over])
+                | ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=ast.Name(id="any"), args=[over]))
             ):
                 return self.filled(over)
         return True
@@ -169,7 +176,12 @@ class Reader:
                 return self.filled(left) or self.filled(right)
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 return self.filled(left) and (self.number(right) or 0) > 0
-            case ast.GeneratorExp(generators=parts) | ast.ListComp(generators=parts) | ast.SetComp(generators=parts) | ast.DictComp(generators=parts):
+            case (
+                ast.GeneratorExp(generators=parts)
+                | ast.ListComp(generators=parts)
+                | ast.SetComp(generators=parts)
+                | ast.DictComp(generators=parts)
+            ):
                 return all(self.filled(part.iter) and not part.ifs for part in parts)
             case ast.Call():
                 return self.filled_call(iterable)

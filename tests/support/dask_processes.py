@@ -20,9 +20,15 @@ class Cluster:
 
     def __init__(self, folder: Path, workers: int):
         self.address = f"tcp://127.0.0.1:{free_port()}"
-        self._folder, self._env = folder, os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        self._folder, self._env = (
+            folder,
+            os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        )
         self.scheduler = self._start("scheduler", "--host", self.address, "--no-dashboard")
-        self.workers = [self._start("worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard") for _ in range(workers)]
+        self.workers = [
+            self._start("worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard")
+            for _ in range(workers)
+        ]
 
     def _start(self, role: str, *arguments: str) -> subprocess.Popen:
         return subprocess.Popen(
