@@ -1,4 +1,4 @@
-"""Where copies of experts are more than HBM has room for, under assumptions that do not bound them."""
+"""Runs whose copies of experts exceed HBM capacity, under assumptions that do not bound them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from archsim.specs.model import ModelSpec
 
 @dataclass(frozen=True)
 class Excess:
-    """The runs of a place whose copies have no room: the most that a die of them holds, and what it has beside its homes."""
+    """Runs of a place whose copies exceed capacity: the most bytes that a die stores, and the room beside its homes."""
 
     place: Place
     policies: tuple[str, ...]
@@ -24,7 +24,7 @@ class Excess:
 
 
 def beyond_memory(report: Report) -> Iterator[Excess]:
-    """Every place with such runs, where ``capacity`` is unbounded; elsewhere the engine keeps to the bound."""
+    """Every place with such runs where ``capacity`` is unbounded; elsewhere the engine enforces the bound."""
     for place in report.places():
         if report.assumptions[place.assumptions].capacity != "unbounded":
             continue
@@ -36,7 +36,7 @@ def beyond_memory(report: Report) -> Iterator[Excess]:
 
 
 def _room_bytes(report: Report, place: Place) -> int:
-    """Of a die with the fewest homes, where experts are spread evenly: 0 where they alone are too many."""
+    """Room of a die with the fewest homes, experts spread evenly; 0 if the homes alone exceed capacity."""
     system = SystemSpec.model_validate(report.systems[place.system])
     model = ModelSpec.model_validate(report.models[place.model])
     placement = Placement.of_homes(balanced(model.experts, system.dies), len(model.moe_layer_ids), system.dies)

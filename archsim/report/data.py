@@ -1,4 +1,4 @@
-"""A report folder as it was written: the experiment, its runs, and what was measured per die and per link."""
+"""A report folder as written: the experiment, its runs, and the statistics per die and per link."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,11 +21,11 @@ TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")
 _PAGE = tuple(column for column in COLUMNS if column.page)
 BOUNDS = tuple(column.name for column in _PAGE if column.name.startswith("bound_"))
 HOST_TIMES = tuple(column.name for column in _PAGE if column.name.startswith("host_"))
-MANY_SYSTEMS = 4  # with more, figures show one of those that differ in who decides alone
+MANY_SYSTEMS = 4  # with more, figures show one of those that differ only in the executor
 RESULT_COLUMNS = (*("run", *KEYS, "trace", "engine"), *(column.name for column in _PAGE if column.since == 1))
-# Empty where there is nothing to measure: no base run, or no decode.
+# Empty if undefined: no base run, or no decode.
 OPTIONAL = tuple(column.name for column in _PAGE if column.optional)
-# Not there in folders of older versions.
+# Missing in folders of older versions.
 LATER = tuple(column.name for column in _PAGE if column.since > 1)
 NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
 DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
@@ -34,12 +34,12 @@ LINK_COLUMNS = ("run", "src", "dst", "src_x", "src_y", "dst_x", "dst_y", "direct
 
 
 class ReportError(ArchsimError):
-    """A report folder is incomplete or its files do not belong together."""
+    """A report folder is incomplete or its files are inconsistent."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What runs of different batches and policies have in common: one panel of a figure."""
+    """What runs of different batches and policies share: one panel of a figure."""
 
     assumptions: str
     system: str
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True)
 class RunRow:
-    """One row of results.csv. ``numbers`` has the columns NUMBERS; empty cells of OPTIONAL ones are left out."""
+    """One row of results.csv. ``numbers`` has the columns NUMBERS, without empty cells of OPTIONAL ones."""
 
     key: str
     place: Place
@@ -71,7 +71,7 @@ class RunRow:
 
 @dataclass(frozen=True)
 class Die:
-    """Use of one die over a run, shares of the total time."""
+    """Utilisation of one die over a run, as shares of the total time."""
 
     die: int
     x: int | None  # None: a fabric without coordinates
@@ -82,13 +82,13 @@ class Die:
 
     @property
     def use(self) -> float:
-        """That of the busier of HBM and compute array."""
+        """The higher of HBM and compute array utilisation."""
         return max(self.hbm, self.compute)
 
 
 @dataclass(frozen=True)
 class Link:
-    """Use of one link over a run; ``both_ways``: an edge that is one resource in both directions."""
+    """Utilisation of one link over a run; ``both_ways``: an edge that is one resource for both directions."""
 
     src: int
     dst: int
@@ -100,7 +100,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that the page shows. The order of names is the manifest's."""
+    """All data on the page. Names are in the order of the manifest."""
 
     folder: Path
     experiment: Mapping[str, Any]  # resolved, as in manifest.yaml
@@ -132,36 +132,36 @@ class Report:
 
     @property
     def synthetic(self) -> bool:
-        """Whether the traffic was generated."""
+        """Whether the routing was generated."""
         return not isinstance(self.experiment["workload"]["trace"], str)
 
     @property
     def traces(self) -> list[str]:
-        """What the runs call their routing."""
+        """The traces of the runs."""
         return list(dict.fromkeys(run.trace for run in self.runs))
 
     def moe_layers(self, model: str) -> int:
-        """How many MoE layers a model has."""
+        """Number of MoE layers of a model."""
         layers = self.models[model]["moe_layers"]
         return len(range(layers["first"], layers["last"] + 1, layers["every"]))
 
     def dies_of(self, run: RunRow) -> int:
-        """How many dies the system of a run has."""
+        """Number of dies of the run's system."""
         x, y = run.get("mesh_x"), run.get("mesh_y")
         return dies_of(self.systems[run.place.system]) if x is None or y is None else int(x * y)
 
     def layers_of(self, run: RunRow) -> int:
-        """How many of its model's MoE layers a run had: fewer than all by ``workload.layers``, or by its trace."""
+        """Number of MoE layers that a run simulated: ``workload.layers`` or the trace may limit it."""
         ran = run.get("layers")
         return self.moe_layers(run.place.model) if ran is None else int(ran)
 
     def layers(self, runs: Iterable[RunRow] | None = None) -> Parts:
-        """Model → (how many MoE layers its runs had, how many it has), of all runs or of these."""
+        """Model → (numbers of MoE layers that its runs simulated, number it has), over all runs or these."""
         rows = ({"model": run.place.model, "layers": run.get("layers")} for run in runs or self.runs)
         return layers_that_ran(rows, {model: self.moe_layers(model) for model in self.models})
 
     def tie_pairs(self) -> list[tuple[str, str]]:
-        """Labels of assumption sets that differ in the order of simultaneous events alone: (sequence, heapq)."""
+        """Labels of assumption sets that differ only in the order of simultaneous events: (sequence, heapq)."""
 
         def rest(spec: AssumptionsSpec) -> list[str]:
             return [spec.set, *(getattr(spec, field) for field in ASSUMPTIONS if field != "ties")]
@@ -174,12 +174,12 @@ class Report:
         ]
 
     def compared(self) -> list[str]:
-        """The assumption sets that figures show: of two that differ in ties alone, only the one that is named more shortly."""
+        """The assumption sets that figures show: of two that differ only in ties, the one with the shorter label."""
         twins = {max(pair, key=len) for pair in self.tie_pairs()}
         return [label for label in self.assumptions if label not in twins]
 
     def families(self) -> list[tuple[str, ...]]:
-        """Names of systems, those together that differ in ``decision`` (and name and source) alone."""
+        """Names of systems, grouped if they differ only in ``decision`` (and name and source)."""
         found: dict[str, list[str]] = {}
         for name, system in self.systems.items():
             hardware = {key: value for key, value in system.items() if key not in ("name", "source", "decision")}
@@ -187,17 +187,17 @@ class Report:
         return [tuple(names) for names in found.values()]
 
     def shown_systems(self) -> list[str]:
-        """Those that have panels of their own: all, or of more than MANY_SYSTEMS the first of each family."""
+        """Systems with their own panels: all, or the first of each family if there are more than MANY_SYSTEMS."""
         return list(self.systems) if len(self.systems) <= MANY_SYSTEMS else [names[0] for names in self.families()]
 
     def places(self) -> list[Place]:
-        """Those that have runs and are shown in figures, in the order of assumption sets, systems, models."""
+        """Places with runs that figures show, ordered by assumption set, system, model."""
         found = {run.place for run in self.runs}
         order = [Place(a, s, m) for a in self.compared() for s in self.shown_systems() for m in self.models]
         return [place for place in order if place in found]
 
     def at(self, place: Place) -> list[RunRow]:
-        """The runs of a place, in the order of batches and policies."""
+        """The runs of a place, ordered by batch and policy."""
         return [run for run in self.runs if run.place == place]
 
     def find(self, place: Place, batch: int, policy: str) -> RunRow | None:
@@ -207,7 +207,7 @@ class Report:
 def read_report(folder: Path) -> Report:
     """Read manifest.yaml, results.csv, dies.csv and links.csv of ``folder``.
 
-    Raises ReportError (or SpecError for the manifest), with the file and line, for what is missing or does not fit together.
+    Raises ReportError (or SpecError for the manifest), with file and line, for missing or inconsistent data.
     """
     tree = read_yaml(_existing(folder / MANIFEST))
     experiment = {key: value for key, value in tree.data.items() if key != MANIFEST_KEY}
@@ -223,7 +223,7 @@ def read_report(folder: Path) -> Report:
     for where, row in _rows(folder / "results.csv", RESULT_COLUMNS):
         rows.append((_rank(where, row, order), _run(where, row)))
     if not rows:
-        raise ReportError(f"{folder / 'results.csv'}: has no runs")
+        raise ReportError(f"{folder / 'results.csv'}: no runs")
     runs = tuple(run for _, run in sorted(rows, key=lambda each: each[0]))
     report = Report(
         folder=folder,
@@ -293,7 +293,9 @@ def _by_run(path: Path, needed: tuple[str, ...], read) -> dict[str, tuple]:
 
 
 def _die(where: str, row: dict[str, str]) -> Die:
-    numbers = {column: _number(where, column, row[column]) for column in DIE_COLUMNS[1:] if row[column] or column not in PLACES}
+    numbers = {
+        column: _number(where, column, row[column]) for column in DIE_COLUMNS[1:] if row[column] or column not in PLACES
+    }
     return Die(
         int(numbers["die"]),
         *(_at(row, "x", "y") or (None, None)),
@@ -322,7 +324,7 @@ def _at(row: dict[str, str], x: str, y: str) -> tuple[int, int] | None:
 
 
 def _check_complete(report: Report) -> None:
-    """Every run has a row for each of its dies, and links if it has more than one."""
+    """Every run must have a row for each of its dies, and links if it has more than one die."""
     for run in report.runs:
         dies = report.dies_of(run)
         found = len(report.dies.get(run.key, ()))

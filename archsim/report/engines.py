@@ -1,4 +1,6 @@
-"""The section of a page on how far its engine is from the event engine: the sample that an analytical sweep carries."""
+"""The page section on the error of the analytical engine: the sample of an analytical sweep that the event engine
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 
 
 def section(folder: Path) -> dict[str, Any] | None:
-    """Rows of the section's two tables; None where the folder holds no comparison."""
+    """Rows of the section's two tables; None if the folder has no comparison."""
     kept = read_comparison(folder)
     if kept is None:
         return None
@@ -24,7 +26,8 @@ def section(folder: Path) -> dict[str, Any] | None:
             {
                 "assumptions": each.assumptions,
                 "runs": each.runs,
-                "numbers": [f"{value:.1%}" for value in (each.median, each.p95, each.largest)] + [f"{each.signed_median:+.1%}"],
+                "numbers": [f"{value:.1%}" for value in (each.median, each.p95, each.largest)]
+                + [f"{each.signed_median:+.1%}"],
                 "rank": "–" if each.rank is None else f"{each.rank:.3f}",
             }
             for each in errors(compared)

@@ -1,4 +1,4 @@
-"""The dies and links of a system as its manifest writes them: how many, in words, and how a map arranges them."""
+"""The dies and links of a system in a manifest: their number, a description, and their arrangement in a map."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from archsim.specs.machine.fabric import FabricSpec
 
 
 def dies_of(system: Mapping[str, Any]) -> int:
-    """How many dies a system of a manifest has."""
+    """Number of dies of a system in a manifest."""
     if system.get("mesh"):
         return system["mesh"]["x"] * system["mesh"]["y"]
     if system.get("fabric"):
@@ -31,6 +31,6 @@ def shape_of(system: Mapping[str, Any]) -> str:
 
 
 def map_width(system: Mapping[str, Any]) -> int:
-    """Dies a row in a map without coordinates: an innermost group of several, else as many as there are rows."""
+    """Dies per row in a map without coordinates: the innermost group of several, else as many as there are rows."""
     levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
     return levels[0].size if len(levels) > 1 else ceil(sqrt(dies_of(system)))

@@ -16,7 +16,7 @@ MORE_COLOURS = 4
 TRAFFIC = {
     "local_hbm_read_bytes": ("k-hbm", "reads by the die itself"),
     "remote_hbm_read_bytes": ("k-link", "reads for other dies"),
-    "local_hbm_write_bytes": ("k-copy", "writes of copies"),
+    "local_hbm_write_bytes": ("k-copy", "writes of cached copies"),
     "hidden": ("k-act", "activations"),
 }
 BOUND_NAMES = {
@@ -24,7 +24,7 @@ BOUND_NAMES = {
     "bound_hbm": ("k-hbm", "HBM"),
     "bound_link": ("k-link", "links"),
     "bound_llc": ("k-llc", "LLC port"),
-    "bound_activations": ("k-act", "activations on their way"),
+    "bound_activations": ("k-act", "hidden vectors in transfer"),
     "bound_decision": ("k-dec", "decisions"),
 }
 
@@ -39,7 +39,7 @@ class Panel:
 
 
 def policy_class(policy: str, policies: list[str]) -> str:
-    """The CSS class of a strategy's colour: its own for the five known ones, one of a few for the others."""
+    """The CSS class of a policy's colour: a fixed one for the five known policies, one of a few for others."""
     if policy in COLOURED:
         return f"p{COLOURED.index(policy)}"
     others = [name for name in policies if name not in COLOURED]
@@ -47,7 +47,7 @@ def policy_class(policy: str, policies: list[str]) -> str:
 
 
 def speedup_panels(report: Report, claims: list[Claim]) -> list[Panel]:
-    """Decode throughput over that of base."""
+    """Decode throughput relative to base."""
     values = [run.get("speedup_vs_base") or 0.0 for run in report.runs]
     published = [
         claim.value
@@ -60,11 +60,11 @@ def speedup_panels(report: Report, claims: list[Claim]) -> list[Panel]:
         value = run.get("speedup_vs_base")
         return (None, "no base") if value is None else (value, factor(value))
 
-    return _ratio_panels(report, claims, "throughput", axis, "decode throughput over base, ×", bar)
+    return _ratio_panels(report, claims, "throughput", axis, "decode throughput relative to base, ×", bar)
 
 
 def hop_panels(report: Report, claims: list[Claim]) -> list[Panel]:
-    """Hops of base over hops, on a logarithmic axis."""
+    """Hops of base over hops of the policy, on a logarithmic axis."""
 
     def reduction(run: RunRow) -> float | None:
         base = report.find(run.place, run.batch, "base")
@@ -115,7 +115,7 @@ def traffic_panels(report: Report) -> list[Panel]:
 
 
 def bound_panels(report: Report) -> list[Panel]:
-    """Share of the time by what was on the critical path."""
+    """Share of time by resource on the critical path."""
     axis = Axis(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), percent)
 
     def bar(run: RunRow) -> Bar:
@@ -126,13 +126,13 @@ def bound_panels(report: Report) -> list[Panel]:
             if shares[column]
         )
         if not segments:
-            return Bar(run.policy, (), "not measured")
+            return Bar(run.policy, (), "not recorded")
         longest = max(BOUND_NAMES, key=lambda column: shares[column])
         return Bar(run.policy, segments, BOUND_NAMES[longest][1].split()[0])
 
     def panel(place: Place) -> str:
-        spoken = f"What bounds the strategies, {place.model} on {place.system}, {place.assumptions}"
-        return bar_panel(_groups(report, place, bar), axis, "share of the time on the critical path", spoken)
+        spoken = f"Bottlenecks of the policies, {place.model} on {place.system}, {place.assumptions}"
+        return bar_panel(_groups(report, place, bar), axis, "share of time on the critical path", spoken)
 
     return [Panel(place, panel(place)) for place in report.places()]
 
@@ -146,7 +146,7 @@ def imbalance_panels(report: Report) -> list[Panel]:
 
 
 def replica_panels(report: Report) -> list[Panel]:
-    """Most bytes of copies that a die held; empty if no run made any."""
+    """Peak bytes of copies on a die; empty if no run created any."""
     column = "replicas_max_bytes_per_die"
     largest = max(run[column] for run in report.runs)
     if not largest:
@@ -161,18 +161,26 @@ def replica_panels(report: Report) -> list[Panel]:
 
 
 def map_panels(report: Report, place: Place) -> list[tuple[RunRow, str]]:
-    """A map of every strategy at the largest batch that was run."""
+    """A map of every policy at the largest simulated batch."""
     runs = report.at(place)
     largest, width = max(run.batch for run in runs), map_width(report.systems[place.system])
     return [
-        (run, fabric_map(report.dies[run.key], report.links.get(run.key, ()), f"Load of dies and links: {run.label}", width))
+        (
+            run,
+            fabric_map(
+                report.dies[run.key],
+                report.links.get(run.key, ()),
+                f"Utilisation of dies and links: {run.label}",
+                width,
+            ),
+        )
         for run in runs
         if run.batch == largest
     ]
 
 
 def busiest(report: Report, run: RunRow) -> str:
-    """The hottest link and die of a run, in words."""
+    """The busiest die and link of a run, in words."""
     dies, links = report.dies[run.key], report.links.get(run.key, ())
     hot = max(dies, key=lambda die: die.use)
     words = [f"die {hot.die}: HBM {percent(hot.hbm)}, compute {percent(hot.compute)}"]
@@ -184,7 +192,7 @@ def busiest(report: Report, run: RunRow) -> str:
 
 
 def _groups(report: Report, place: Place, bar: Callable[[RunRow], Bar]) -> list[Group]:
-    """A group for every batch of a place; strategies that were not run are named as such."""
+    """A group for every batch of a place; policies without a run are marked ``no run``."""
     runs = {(run.batch, run.policy): run for run in report.at(place)}
     batches = [batch for batch in report.batches if any(batch == known for known, _ in runs)]
     present = [policy for policy in report.policies if any(policy == known for _, known in runs)]
@@ -207,7 +215,7 @@ def _ratio_panels(
     unit: str,
     value_and_label: Callable[[RunRow], tuple[float | None, str]],
 ) -> list[Panel]:
-    """Bars of a ratio to base, with published values as marks on the bars of their strategy."""
+    """Bars of a ratio to base; published values are marks on the bars of their policy."""
 
     def panel(place: Place) -> Panel:
         published = marks(claims, metric, place.model, place.system)
@@ -239,7 +247,7 @@ def _plain_panels(
     def bar(run: RunRow) -> Bar:
         kind, value = policy_class(run.policy, report.policies), run.get(column)
         if value is None:
-            return Bar(run.policy, (), "not measured")
+            return Bar(run.policy, (), "not recorded")
         return Bar(run.policy, (Segment(kind, value, f"{run.label}: {write(value)}"),), write(value))
 
     def panel(place: Place) -> str:

@@ -1,4 +1,4 @@
-"""Which MoE layers of the models ran, in words."""
+"""Which MoE layers of each model ran, in words."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ Parts = Mapping[str, tuple[tuple[int, ...], int]]  # as of ``archsim.runs.result
 
 
 def partial(parts: Parts) -> Parts:
-    """Those of models of which some run had fewer layers than there are."""
+    """The models of which some run had fewer layers than the model has."""
     return {model: (ran, every) for model, (ran, every) in parts.items() if ran != (every,)}
 
 
 def told(parts: Parts) -> str:
-    """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``; ``MoE layers of …`` where all of all ran."""
+    """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``; ``MoE layers of …`` if every run had all
+    of them.
+    """
     if not partial(parts):
         return f"MoE layers of {', '.join(parts)}"
     return ", ".join(f"{_part(*parts[model])} MoE layers of {model}" for model in parts)

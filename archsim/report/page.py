@@ -1,4 +1,4 @@
-"""The report page: one HTML file that needs nothing else, made of the files of a report folder."""
+"""The report page: one self-contained HTML file, built from the files of a report folder."""
 
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from archsim.runs.drawn_notes import drawn_notes
 def write_report(folder: Path) -> Path:
     """Write ``index.html`` of a report folder (results.csv, dies.csv, links.csv, manifest.yaml) and return its path.
 
-    The file appears whole or not at all, and equal inputs give equal bytes. Raises ReportError or SpecError where the
-    folder's files are missing or do not fit together.
+    The write is atomic, and equal inputs give equal bytes. Raises ReportError or SpecError if files of the folder are
+    missing or inconsistent.
     """
     folder = Path(folder)
     page = render(read_report(folder))
@@ -33,7 +33,14 @@ def write_report(folder: Path) -> Path:
 
 def render(report: Report) -> str:
     """The page as text."""
-    filters = {"written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "bytes": _bytes, "shape": shape_of}
+    filters = {
+        "written": _written,
+        "factor": factor,
+        "plain_factor": plain_factor,
+        "percent": percent,
+        "bytes": _bytes,
+        "shape": shape_of,
+    }
     return rendered("page.html.j2", _context(report), filters)
 
 
@@ -89,7 +96,10 @@ def _bytes(value: float) -> str:
 
 def _rows(report: Report) -> list[dict[str, Any]]:
     names = (*EXTRAPOLATED, "drawn_from")
-    return [{"system": run.place.system, "batch": run.batch} | {name: run.get(name) for name in names} for run in report.runs]
+    return [
+        {"system": run.place.system, "batch": run.batch} | {name: run.get(name) for name in names}
+        for run in report.runs
+    ]
 
 
 def _written(value: Any) -> str:
@@ -100,7 +110,7 @@ def _written(value: Any) -> str:
 
 
 def _planned(report: Report) -> int:
-    """Runs that the experiment asks for."""
+    """Number of runs in the experiment."""
     experiment = report.experiment
     counts = [len(experiment[key]) for key in ("systems", "models", "policies", "assumptions")]
     planned = len(report.batches)

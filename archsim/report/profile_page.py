@@ -1,4 +1,4 @@
-"""The page of a trace's profile: pictures, numbers, definitions, insights; one HTML file that needs nothing else."""
+"""The profile page of a trace: pictures, numbers, definitions, insights; one self-contained HTML file."""
 
 import base64
 import csv
@@ -21,7 +21,9 @@ _NAMES = {"cross_layer": "across layers", "cross_token": "across tokens", "coact
 
 
 def write_profile(found: Profile, folder: Path) -> Path:
-    """Write ``index.html`` and ``profile.csv`` into a folder; returns the path of the page. Equal traces, equal bytes."""
+    """Write ``index.html`` and ``profile.csv`` into a folder; returns the path of the page. Equal traces, equal
+    bytes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "profile.csv", csv_of(found))
     write_text(folder / "index.html", render(found))
@@ -66,8 +68,8 @@ def render(found: Profile) -> str:
         "by_layer": [
             (name, curves({name: _by_layer(found, name)}, "layer of the model")) for name in names
         ],
-        "reuse": curves({"reused within": _reuse_curve(found.reuse)}, "tokens since the last use"),
-        "working_set": curves({"experts": working_set}, "requests in a step, logarithm to base 2"),
+        "reuse": curves({"reused within": _reuse_curve(found.reuse)}, "tokens since last use"),
+        "working_set": curves({"experts": working_set}, "log2 of requests per step"),
         "subjects": [
             (name, heatmap(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
             for name, counts in list(zip(found.trace.subject_names, found.subject_loads, strict=True))[:8]
@@ -77,12 +79,12 @@ def render(found: Profile) -> str:
 
 
 def _by_layer(found: Profile, name: str) -> list[tuple[float, float]]:
-    """(layer of the model, value); of statistics of two layers, the first of them."""
+    """(layer of the model, value); for statistics of two layers, the first of them."""
     return [(int(layer), float(value)) for layer, value in zip(found.trace.layer_ids, found.layers[name], strict=False)]
 
 
 def curves(lines: dict[str, list[tuple[float, float]]], axis: str) -> str:
-    """An SVG of one or more lines over a common axis, from 0 upwards; points without a number are left out."""
+    """An SVG of one or more lines over a common axis, from 0 upwards; NaN points are left out."""
     points = {name: [(x, y) for x, y in line if np.isfinite(y)] for name, line in lines.items()}
     every = [point for line in points.values() for point in line] or [(0.0, 0.0)]
     low_x, high_x = min(x for x, _ in every), max(x for x, _ in every)
@@ -102,15 +104,19 @@ def curves(lines: dict[str, list[tuple[float, float]]], axis: str) -> str:
             path = "M" + "L".join(place(x, y) for x, y in line)
             parts.append(element("path", d=path, fill="none", stroke=colour, stroke_width="1.5"))
         if len(points) > 1:
-            parts.append(element("text", name, x=WIDTH - 110, y=HEIGHT - BOTTOM - 12.0 * (index + 1), style=f"fill:{colour}"))
+            parts.append(
+                element("text", name, x=WIDTH - 110, y=HEIGHT - BOTTOM - 12.0 * (index + 1), style=f"fill:{colour}")
+            )
     return picture(WIDTH, HEIGHT, f"{', '.join(points)} over {axis}", parts)
 
 
 def heatmap(shares: np.ndarray) -> str:
-    """An ``<img>`` of a table, one pixel an entry, dark where it is small; the square root of each, over the largest. Its scale below."""
+    """An ``<img>`` of a table, one pixel per entry, dark for small ones: the square root of each over the largest.
+    Scale below.
+    """
     largest = float(shares.max())
     scale = np.linspace(0.0, 1.0, SCALE_STEPS)[None, :] ** 2  # even steps of colour
-    half = f"{largest / 4:.2g}"  # in the middle of a scale of square roots
+    half = f"{largest / 4:.2g}"  # the middle of a square-root scale
     ends = f'<small class="ends"><span>0</span><span>{half}</span><span>{largest:.2g}</span></small>'
     alt = f"heatmap of {shares.shape[0]} by {shares.shape[1]}"
     return f'{_image(shares, "heat", alt)}{_image(scale, "scalebar", f"colours, from 0 to {largest:.2g}")}{ends}'
@@ -124,7 +130,9 @@ def _image(shares: np.ndarray, kind: str, alt: str) -> str:
 
 
 def _reuse_curve(reuse: np.ndarray) -> list[tuple[float, float]]:
-    """Part of all selections whose expert was used at most so many tokens before (the last entry is open)."""
+    """Share of selections whose expert was last used at most this many tokens earlier (the last entry is open-
+    ended).
+    """
     return [(distance, value) for distance, value in enumerate(np.cumsum(reuse[1:-1]) / reuse.sum(), 1)]
 
 

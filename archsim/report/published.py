@@ -1,4 +1,4 @@
-"""What was published about the five strategies, and how the runs of a report compare with it.
+"""Published values of the five policies, compared with the runs of a report.
 
 The two editions of Yu et al., arXiv 2510.05497, differ in hardware and numbers:
 
@@ -9,7 +9,7 @@ W    arXiv 2510.05497v2                            dojo, tsmc_sow               
 W4   ISCA 2026 (arXiv 2510.05497v4)                isca26_dojo, isca26_tsmc_sow         7.0 DeepSeek … 4.1 Qwen3
 ==== ============================================= ==================================== =============================
 
-A published mean is taken as the arithmetic one (the four of W4, 7.0, 8.2, 7.3 and 4.1, give its 6.6), over models, systems
+A published mean is taken as arithmetic (the four of W4, 7.0, 8.2, 7.3 and 4.1, give its 6.6), over models, systems
 and batches 4096, 8192 and 16384.
 """
 
@@ -22,7 +22,7 @@ from archsim.report.layers import partial, told
 from archsim.report.units import factor, percent
 from archsim.specs.loading.library import load_system
 
-TOLERANCE = 0.10  # a published value is met within this relative difference
+TOLERANCE = 0.10  # relative difference within which a published value is met
 BATCHES = (4096, 8192, 16384)
 DECODE_STEPS = 127
 BOTH = "allo+pred"
@@ -48,7 +48,7 @@ class Claim:
     systems: tuple[str, ...]
     against: str = "base"
     batches: tuple[int, ...] = BATCHES
-    other_hardware: tuple[str, ...] = ()  # systems of the other edition, where that one says nothing on the matter
+    other_hardware: tuple[str, ...] = ()  # systems of the other edition, if that edition states no value
 
 
 def _speedups() -> Iterable[Claim]:
@@ -91,18 +91,18 @@ CLAIMS = (*_speedups(), *_others())
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published value beside what these runs gave, under one set of assumptions."""
+    """A published value and the simulated one, under one assumption set."""
 
     claim: Claim
     assumptions: str
-    measured: float
+    simulated: float
     runs: int
-    conditions: tuple[str, ...]  # what differs from the published runs
+    conditions: tuple[str, ...]  # differences from the published runs
 
     @property
     def difference(self) -> float:
-        """Relative to the published value."""
-        return self.measured / self.claim.value - 1
+        """Difference relative to the published value."""
+        return self.simulated / self.claim.value - 1
 
     @property
     def met(self) -> bool:
@@ -117,7 +117,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """``met``, ``not met: 32 % below``; in times where it is more than twice the published value."""
+        """``met``, ``not met: 32 % below``; as a factor above twice the published value."""
         if self.met:
             return "met"
         if self.difference > 1:
@@ -126,25 +126,27 @@ class Comparison:
 
 
 def compare(report: Report) -> dict[Claim, list[Comparison]]:
-    """For every claim that runs of the report speak to, a comparison under each assumption set."""
+    """For every claim that the report has runs for, a comparison under each assumption set."""
     found: dict[Claim, list[Comparison]] = {}
     for claim in CLAIMS:
         for assumptions in report.compared():
             pairs = _pairs(report, claim, assumptions)
             ratios = {run: value for run, against in pairs if (value := ratio(claim.metric, run, against)) is not None}
             if ratios:
-                measured = sum(ratios.values()) / len(ratios)
+                simulated = sum(ratios.values()) / len(ratios)
                 conditions = list(_conditions(report, claim, list(ratios)))
                 if len(ratios) < len(pairs):
-                    conditions.append(f"{len(pairs) - len(ratios)} more without {claim.metric} left out")
+                    conditions.append(f"{len(pairs) - len(ratios)} more left out, without {claim.metric}")
                 found.setdefault(claim, []).append(
-                    Comparison(claim, assumptions, measured, len(ratios), tuple(conditions))
+                    Comparison(claim, assumptions, simulated, len(ratios), tuple(conditions))
                 )
     return found
 
 
 def marks(claims: Iterable[Claim], metric: str, model: str, system: str) -> dict[str, Claim]:
-    """Policy → published value to draw in the panel of a model on a system: of that model, or of all where there is no other."""
+    """Policy → published value drawn in the panel of a model on a system: that of the model, else that of all
+    models.
+    """
     return {
         claim.policy: claim
         for claim in claims
@@ -156,7 +158,7 @@ def marks(claims: Iterable[Claim], metric: str, model: str, system: str) -> dict
 
 
 def ratio(metric: str, run: RunRow, against: RunRow) -> float | None:
-    """Throughput over that of ``against``, or hops of ``against`` over those of ``run``; None where there are none."""
+    """Throughput over that of ``against``, or hops of ``against`` over those of ``run``; None if undefined."""
     if metric == "throughput":
         above, below = run.get("throughput_tokens_per_s"), against.get("throughput_tokens_per_s")
     else:
@@ -165,7 +167,7 @@ def ratio(metric: str, run: RunRow, against: RunRow) -> float | None:
 
 
 def _pairs(report: Report, claim: Claim, assumptions: str) -> list[tuple[RunRow, RunRow]]:
-    """The runs that a claim speaks of, each with the run that it is compared with."""
+    """The runs that a claim covers, each with the run it is compared with."""
     systems = claim.systems + claim.other_hardware
     pairs = []
     for run in report.runs:
@@ -180,14 +182,14 @@ def _pairs(report: Report, claim: Claim, assumptions: str) -> list[tuple[RunRow,
 
 
 def _conditions(report: Report, claim: Claim, runs: list[RunRow]) -> Iterable[str]:
-    """In words, how these runs differ from those that were published."""
+    """How these runs differ from the published ones, in words."""
     steps = sorted({int(run["decode_steps"]) for run in runs})
     if steps != [DECODE_STEPS]:
         yield f"{_listed(steps)} decode {'step' if steps == [1] else 'steps'} instead of {DECODE_STEPS}"
     for model, part in partial(report.layers(runs)).items():
         yield told({model: part})
     if report.synthetic:
-        yield "generated traffic instead of recorded"
+        yield "generated instead of recorded routing"
     batches = sorted({run.batch for run in runs})
     if batches != list(claim.batches):
         yield _other_batches(batches, claim.batches)
@@ -206,7 +208,7 @@ def _conditions(report: Report, claim: Claim, runs: list[RunRow]) -> Iterable[st
 
 
 def _changed(report: Report, name: str) -> list[str]:
-    """Keys in which a system differs from the shipped one of its name."""
+    """Keys in which a system differs from the shipped system of the same name."""
     try:
         shipped = load_system(name).model_dump(mode="json", by_alias=True)
     except SpecError:
@@ -216,13 +218,13 @@ def _changed(report: Report, name: str) -> list[str]:
 
 
 def _other_batches(ran: Sequence[int], published: Sequence[int]) -> str:
-    """``batch 4,096 alone, of 4,096, 8,192 and 16,384``; ``batch 128 instead of …``."""
+    """``batch 4,096 only, of 4,096, 8,192 and 16,384``; ``batch 128 instead of …``."""
 
     def written(batches: Sequence[int]) -> str:
         *rest, last = [f"{batch:,}" for batch in batches]
         return f"{', '.join(rest)} and {last}" if rest else last
 
-    relation = "alone, of" if set(ran) < set(published) else "instead of"
+    relation = "only, of" if set(ran) < set(published) else "instead of"
     return f"batch {written(ran)} {relation} {written(published)}"
 
 

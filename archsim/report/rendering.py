@@ -1,4 +1,4 @@
-"""Pages from Jinja templates: those of ``templates/``, and of rooms that have pages of their own."""
+"""Pages from Jinja templates: those in ``templates/``, and those of packages with their own pages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TEMPLATES = Path(__file__).parent / "templates"
 def rendered(
     template: str, context: Mapping[str, Any], filters: Mapping[str, Callable] | None = None, folder: Path | None = None
 ) -> str:
-    """The text of a page; what the template names and ``context`` lacks is an error (jinja2.UndefinedError).
+    """The text of a page. Raises jinja2.UndefinedError for a name that ``context`` lacks.
 
-    Every template has the filters ``svg`` (a drawing, as it is) and ``breakable`` (a label that may break behind each +),
-    and ``filters``. ``folder``: where the template lies, if not with this package's.
+    Every template has the filters ``svg`` (a drawing, unescaped) and ``breakable`` (a label that may break after each
+    +), and ``filters``. ``folder``: the folder of the template, if not this package's.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape

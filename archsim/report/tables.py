@@ -22,12 +22,12 @@ from archsim.report.units import (
 from archsim.runs.columns import shown_columns
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 
-CLOSE = 0.01  # relative difference of throughput below which strategies are named together
+CLOSE = 0.01  # policies within this relative difference of throughput are listed together
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, and the value that it is sorted by."""
+    """Text, and its sort key."""
 
     text: str
     order: float | str
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """A column of the results table; ``units``: one is chosen for the whole column and named in its header."""
+    """A column of the results table; ``units``: one is chosen for the whole column and stated in its header."""
 
     header: str
     name: str
@@ -55,7 +55,7 @@ def _count(value: float) -> str:
 
 
 _PLAIN = ((1.0, ""),)
-# Unit of a column of results → how its values are written.
+# Unit of a results column → how its values are written.
 _WRITTEN: dict[str, tuple[tuple[Unit, ...], Callable[[float], str]]] = {
     "ns": (TIME_UNITS, significant),
     "tokens/s": (RATE_UNITS, significant),
@@ -68,11 +68,14 @@ _WRITTEN: dict[str, tuple[tuple[Unit, ...], Callable[[float], str]]] = {
     "×": (((1.0, "×"),), significant),
     "steps": (_PLAIN, _count),
 }
-COLUMNS = tuple(ShownColumn(each.header, each.name, each.meaning, *_WRITTEN.get(each.unit, (_PLAIN, significant))) for each in shown_columns())
+COLUMNS = tuple(
+    ShownColumn(each.header, each.name, each.meaning, *_WRITTEN.get(each.unit, (_PLAIN, significant)))
+    for each in shown_columns()
+)
 
 
 def results(report: Report) -> tuple[list[dict[str, str]], list[list[Cell]]]:
-    """(headers with units and meanings, rows) of every run; columns that no run has are left out."""
+    """(headers with units and meanings, rows) of every run; columns empty in all runs are left out."""
     headers = [{"text": name, "meaning": ""} for name in ("system", "model", "batch", "policy", "assumptions")]
     chosen = []
     for column in COLUMNS:
@@ -100,7 +103,9 @@ def _cell(value: float | None, column: ShownColumn, worth: float) -> Cell:
 
 
 def overview(report: Report) -> list[dict[str, Any]]:
-    """For every place, the fastest strategies at the largest batch (all within CLOSE), and what bounds the first of them."""
+    """For every place, the fastest policies at the largest batch (all within CLOSE), and the bottleneck of the
+    first.
+    """
     rows = []
     for place in report.places():
         runs = [run for run in report.at(place) if run.get("throughput_tokens_per_s")]
@@ -128,11 +133,13 @@ def overview(report: Report) -> list[dict[str, Any]]:
 def _bound(run: RunRow) -> str:
     shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
     name = max(shares, key=shares.__getitem__)
-    return f"{name}, {percent(shares[name])} of the time" if shares[name] else "not measured"
+    return f"{name}, {percent(shares[name])} of the time" if shares[name] else "not recorded"
 
 
 def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
-    """Every field with its value in each set and what that means; ``differ`` where sets differ, ``same`` the others."""
+    """Every field with its value in each set and the meaning; ``differ``: fields in which sets differ; ``same``: the
+    others.
+    """
     split: dict[str, list[dict[str, Any]]] = {"differ": [], "same": []}
     specs = list(report.assumptions.values())
     for field, meanings in ASSUMPTIONS.items():
@@ -147,16 +154,18 @@ def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
 
 
 def origins(report: Report) -> dict[str, str]:
-    """Label of an assumption set → where its values come from."""
+    """Label of an assumption set → the origin of its values."""
     shipped = shipped_sets()
     return {
-        label: shipped[spec.set].origin if spec.set in shipped else "the experiment's own"
+        label: shipped[spec.set].origin if spec.set in shipped else "defined by the experiment"
         for label, spec in report.assumptions.items()
     }
 
 
 def ties(report: Report) -> list[dict[str, str]]:
-    """How far runs move when events at equal times are taken in (time, sequence) order; empty if that was not tried."""
+    """Change of each run when events at equal times are processed in (time, sequence) order; empty without such
+    runs.
+    """
     rows = []
     for ordered, heaped in report.tie_pairs():
         for run in report.runs:

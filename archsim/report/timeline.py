@@ -1,8 +1,8 @@
 """Timeline of one step in the Trace Event Format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-A die is a process, its LLC port, HBM and compute array are threads; the fabric is one process with a thread for every link
-(for every route, if the fabric is not given). Where a block serves several requests at a time, as a shared HBM or link does,
-the thread is split into lanes (``HBM``, ``HBM · 2``, ...), so that no two slices of a thread overlap.
+A die is a process, its LLC port, HBM and compute array are threads; the fabric is one process with a thread for every
+link (for every route, if the fabric is not given). Where a block serves several requests at once, as a shared HBM or
+link does, the thread is split into lanes (``HBM``, ``HBM · 2``, ...), so that no two slices of a thread overlap.
 """
 
 import heapq
@@ -22,11 +22,11 @@ COLUMNS = ("kind", "unit", "die", "src", "dst", "expert", "slice", "tokens", "st
 OPTIONAL = ("bytes",)
 BLOCKS = {Unit.PORT: "LLC port", Unit.HBM: "HBM", Unit.COMPUTE: "compute"}
 FABRIC_PROCESS = 1
-FIRST_DIE_PROCESS = 2  # process ids: die + 2; 0 has a meaning of its own in Perfetto
+FIRST_DIE_PROCESS = 2  # process ids: die + 2; Perfetto reserves 0
 
 
 class Track(NamedTuple):
-    """Where an activity is drawn: ``order`` and ``name`` of the thread in its process."""
+    """The thread that an activity is drawn on: its ``order`` and ``name`` within its process."""
 
     process: int
     order: int
@@ -35,7 +35,7 @@ class Track(NamedTuple):
 
 @dataclass(frozen=True)
 class Activity:
-    """One request at one block; whole nanoseconds since the step began."""
+    """One request at one block; whole nanoseconds since the start of the step."""
 
     start_ns: int
     end_ns: int
@@ -47,10 +47,10 @@ class Activity:
 def write_timeline(log: Mapping[str, np.ndarray], path: Path, title: str, fabric: Fabric | None = None) -> Path:
     """Write the timeline of a step and return its path.
 
-    log: columns of equal length, one row an activity: ``kind`` (State), ``unit`` (Unit), ``die`` (-1 on a path), ``src`` and
-    ``dst`` (-1 off a path), ``expert`` and ``slice`` (-1 for hidden vectors), ``tokens`` (-1 if unknown), ``start_ns``,
-    ``end_ns``, and ``bytes`` if they are known. With ``fabric`` a transfer is drawn on every link of its route.
-    Raises ValueError for a log that is not so.
+    log: columns of equal length, one row per activity: ``kind`` (State), ``unit`` (Unit), ``die`` (-1 on a path),
+    ``src`` and ``dst`` (-1 off a path), ``expert`` and ``slice`` (-1 for hidden vectors), ``tokens`` (-1 if unknown),
+    ``start_ns``, ``end_ns``, and ``bytes`` if known. With ``fabric``, a transfer is drawn on every link of its route.
+    Raises ValueError for a malformed log.
     """
     tracks = _tracks(_checked(log), fabric)
     events = [*_process_names(tracks), *_slices(tracks)]
@@ -80,7 +80,7 @@ def _checked(log: Mapping[str, np.ndarray]) -> dict[str, list]:
 
 
 def _tracks(columns: dict[str, list], fabric: Fabric | None) -> dict[Track, list[Activity]]:
-    """What every track shows, in order of start; tracks in the order in which they are to be drawn."""
+    """The activities of every track, sorted by start; tracks in drawing order."""
     found: dict[Track, list[Activity]] = {}
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
@@ -119,7 +119,7 @@ def _process_names(tracks: Iterable[Track]) -> Iterator[dict[str, Any]]:
 
 
 def _slices(tracks: Mapping[Track, list[Activity]]) -> Iterator[dict[str, Any]]:
-    """Names of the threads and complete events; threads are numbered over all processes."""
+    """Thread names and complete events; threads are numbered across all processes."""
     thread = 0
     for track, activities in tracks.items():
         lanes = _lanes(activities)
@@ -132,7 +132,7 @@ def _slices(tracks: Mapping[Track, list[Activity]]) -> Iterator[dict[str, Any]]:
                 "ph": "X",
                 "pid": track.process,
                 "tid": thread + lane + 1,
-                "ts": activity.start_ns / 1000,  # the format counts in microseconds
+                "ts": activity.start_ns / 1000,  # the format uses microseconds
                 "dur": (activity.end_ns - activity.start_ns) / 1000,
                 "name": activity.name,
                 "cat": activity.category,
@@ -142,7 +142,7 @@ def _slices(tracks: Mapping[Track, list[Activity]]) -> Iterator[dict[str, Any]]:
 
 
 def _lanes(activities: list[Activity]) -> list[int]:
-    """The lane of each activity (in order of start): the lowest that is free, so that none overlap."""
+    """The lane of each activity (sorted by start): the lowest free one, so that activities do not overlap."""
     free: list[int] = []
     busy: list[tuple[int, int]] = []  # (end, lane)
     lanes = []

@@ -1,4 +1,4 @@
-"""Numbers as people read them: three significant digits and a unit."""
+"""Numbers for readers: three significant digits and a unit."""
 
 import math
 from collections.abc import Iterable
@@ -45,7 +45,7 @@ def factor(value: float) -> str:
 
 
 def plain(value: float) -> str:
-    """Without zeros at its end: ``5.3``, ``1,000``; for ticks and published numbers."""
+    """Without trailing zeros: ``5.3``, ``1,000``; for ticks and published numbers."""
     written = f"{value:,.6f}"
     return written.rstrip("0").rstrip(".")
 

@@ -1,7 +1,8 @@
-"""Transfers: P2P copies, collectives, dispatch and combine, and the host path, as laws of ``calibration.laws.piecewise``.
+"""Transfers: P2P copies, collectives, dispatch and combine, and the host path, as laws of
+``calibration.laws.piecewise``.
 
 Points are grouped into series, in each of which only the size varies; a series has one law. Its held-out error comes
-from sizes that are left out in turn.
+from leaving sizes out in turn.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from calibration.fit.segments import fit_segments
 from calibration.laws.collective import PAYLOAD_OF
 from calibration.laws.tables import Quantiles, TransferTable
 
-# What tells two series apart, besides the library and its version. Sources, destinations and element types of collectives are
-# pooled; those of dispatch and combine are what they send.
+# What distinguishes series, besides the library and its version. Sources, destinations and element types of collectives
+# are pooled; the dtype of dispatch and combine is their payload.
 SERIES = {
     "p2p": ("placement", "method", "direction", "concurrent_pairs"),
     "collective": ("op", "variant", "num_gpus", "nodes", "sms", "hidden", "top_k", "experts", "dtype"),
@@ -28,7 +29,7 @@ LIBRARY = ("library", "library_version")
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one curve: float64[point] sizes and times; ``of`` says which curve."""
+    """Points of one curve: float64[point] sizes and times; ``of`` identifies the curve."""
 
     kind: str
     gpu: str
@@ -42,7 +43,7 @@ class Series:
 
     @property
     def name(self) -> str:
-        """All that tells it from others, in one line."""
+        """All that identifies the series, in one line."""
         of = " ".join(f"{key}={value}" for key, value in self.of.items())
         return f"{self.gpu} {self.library} {self.version} {of}"
 
@@ -69,14 +70,14 @@ def series_of(rows: pd.DataFrame, kind: str) -> Iterator[Series]:
 
 
 def _text(value) -> str:
-    """'' for what a series does not have."""
+    """'' for an attribute that a series does not have."""
     if isinstance(value, float):
         return "" if np.isnan(value) else f"{value:g}"
     return str(value)
 
 
 def fit_transfers(rows: pd.DataFrame, kind: str) -> tuple[TransferTable, ...]:
-    """One table per series of `kind` ('p2p', 'collective' or 'hostpath')."""
+    """One table per series of ``kind`` ('p2p', 'collective' or 'hostpath')."""
     return tuple(transfer_table(series) for series in series_of(rows, kind))
 
 

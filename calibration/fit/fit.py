@@ -16,26 +16,28 @@ from calibration.measurements.datasheets import DATASHEETS, UNKNOWN_SMS, Nominal
 from calibration.measurements.reading import CalibrationError, Measurements
 from calibration.measurements.schema import TABLES
 
-UNKNOWN_BANDWIDTH = 1e12  # of a GPU without a datasheet, HBM reads or a GEMM table
+UNKNOWN_BANDWIDTH = 1e12  # for a GPU without a datasheet, HBM reads or a GEMM table
 
 
 def sms_of(gpu: str) -> int:
-    """SMs of a GPU; only how full waves of tiles are depends on it."""
+    """SMs of a GPU; only wave quantisation depends on it."""
     return DATASHEETS[gpu].sms if gpu in DATASHEETS else UNKNOWN_SMS
 
 
 def fit_measurements(measurements: Measurements, gpu: str, named: Nominal | None = None) -> CalibrationSpec:
-    """All sections that the measurements of a GPU allow. Raises CalibrationError where there are none of it.
+    """All sections that the measurements of a GPU support. Raises CalibrationError if it has no measurements.
 
-    ``named``: nominal rates of the GPU, in place of those of a datasheet, or of none.
+    ``named``: nominal rates of the GPU, which override those of a datasheet.
     """
     if gpu not in measurements.gpus():
         known = ", ".join(measurements.gpus()) or "none"
-        raise CalibrationError(f"no measurements of {gpu!r}; there are some of: {known}")
+        raise CalibrationError(f"no measurements of {gpu!r} (measured: {known})")
     gemm, memory = fit_gemm(products(measurements, gpu), sms_of(gpu)), measurements.table("memory", gpu)
     laws = _laws_in_use(gpu, gemm)
     rates = {dtype: law.flop_per_s for dtype, law in laws.items()}
-    bandwidth = hbm_read_bytes_per_s(memory) or max((law.bytes_per_s for law in laws.values()), default=UNKNOWN_BANDWIDTH)
+    bandwidth = hbm_read_bytes_per_s(memory) or max(
+        (law.bytes_per_s for law in laws.values()), default=UNKNOWN_BANDWIDTH
+    )
     reference = reference_of(gpu, rates, bandwidth, named)
     return CalibrationSpec(
         gpu=gpu,
@@ -51,25 +53,27 @@ def fit_measurements(measurements: Measurements, gpu: str, named: Nominal | None
 
 
 def _laws_in_use(gpu: str, gemm: tuple[GemmTable, ...]) -> dict[str, GemmLaw]:
-    """dtype → law of the table that systems take."""
+    """dtype → law of the table that systems use."""
     there = CalibrationSpec.model_construct(gpu=gpu, gemm=gemm)
-    return {dtype: choose_table(there, dtype).law for dtype in sorted({table.dtype for table in gemm if table.groups == 1})}
+    return {
+        dtype: choose_table(there, dtype).law for dtype in sorted({table.dtype for table in gemm if table.groups == 1})
+    }
 
 
 def products(measurements: Measurements, gpu: str) -> pd.DataFrame:
-    """Measured rows, and those that follow from them where the quantisation of activations was measured, too."""
+    """Measured rows, and rows derived from them where the quantisation of activations was measured too."""
     rows, overhead = measurements.table("gemm", gpu), measurements.table("quantisation", gpu)
     return pd.concat([rows, without_quantisation(rows, overhead)], ignore_index=True) if len(overhead) else rows
 
 
 def choose_gpu(measurements: Measurements, wanted: str | None, name: str) -> str:
-    """The GPU to fit: as asked for, or the one that the output is named after, or the only one there is.
+    """The GPU to fit: as requested, or the one that the output is named after, or the only one measured.
 
-    Raises CalibrationError where that leaves a choice, or there is nothing to choose from.
+    Raises CalibrationError if the choice is ambiguous or there are no measurements.
     """
     known = measurements.gpus(tuple(TABLES))
     if not known:
-        raise CalibrationError("nothing that can be used in these measurements: no file has a row that is neither refused nor quarantined")
+        raise CalibrationError("no usable measurements: every row was refused or quarantined")
     if wanted is not None:
         return wanted
     if name in known or len(known) == 1:

@@ -1,10 +1,10 @@
-"""Fits GEMM measurements: a smooth law, corrections at the measured points, and what is left over.
+"""Fits GEMM measurements: a smooth law, corrections at the measured points, and residuals.
 
 The law's six parameters are found by least squares on log ratios with a soft-L1 loss (robust to outliers), with weak
-priors so that a handful of points suffices. Corrections are the medians over sweeps of ln(measured / law), drawn towards
-what the other shapes say of them in proportion to the variances of both: of a sweep's repeatability and of kriging (the
-more shapes, the more; a tenth to a fifth on the grid). A point that is far from its neighbours in m and also from what
-the other shapes say of it is an outlier; it is replaced by the latter.
+priors, so that a handful of points suffices. Corrections are the medians over sweeps of ln(measured / law), averaged
+with their prediction from the other shapes by inverse variance: sweep repeatability against kriging (more shapes give
+the prediction more weight; a tenth to a fifth on the grid). A point that is far from both its neighbours in m and its
+prediction from the other shapes is an outlier; the prediction replaces it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ START = np.log([3e3, 0.1, 1e-4, 5e14, 2.5e12, 1.5])
 PRIOR = 0.003  # weight of one prior relative to one point, per unit of log
 ROBUST = 0.05  # log residuals beyond this count linearly
 OUTLIER = 0.5  # of ln(measured / law), against both neighbours and other shapes
-NOISE = 0.02  # standard deviation of ln t, where there is one sweep; pairs of public sweeps have 0.015 to 0.02
+NOISE = 0.02  # standard deviation of ln t for a single sweep; pairs of public sweeps have 0.015 to 0.02
 LEAST_SHAPES_TO_KRIGE = 8
-WINDOW = 5  # points in m that are neighbours
+WINDOW = 5  # neighbouring points in m
 
 
 def fit_gemm(rows: pd.DataFrame, sms: int) -> tuple[GemmTable, ...]:
@@ -72,7 +72,7 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
 
 
 def fit_law(logs: np.ndarray, m, n, k, dtype: str, groups: int = 1) -> GemmLaw:
-    """The law nearest to ln ns of the products, in the robust sense."""
+    """The law that fits ln ns of the products best, with a robust loss."""
     from scipy.optimize import least_squares
 
     def residuals(values: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ def _law(values: np.ndarray) -> GemmLaw:
 
 
 def significant(value: float, digits: int = 5) -> float:
-    """Rounded to some significant digits, so that files are small and equal from machine to machine."""
+    """Rounded to a few significant digits, so that files are small and equal on all machines."""
     return float(f"{value:.{digits}g}")
 
 
@@ -106,7 +106,7 @@ def quantiles(residuals: np.ndarray) -> Quantiles:
 
 
 def _repeatability(sweeps: pd.DataFrame) -> Quantiles | None:
-    """Of single sweeps against the median of the others; None with one sweep."""
+    """Residuals of single sweeps against the median of the others; None with one sweep."""
     residuals = off_the_others(sweeps).to_numpy()
     residuals = residuals[np.isfinite(residuals)]
     return quantiles(residuals) if len(residuals) else None
@@ -125,7 +125,7 @@ def _filled(corrections: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _ends(logs: pd.Series, axis: np.ndarray) -> dict[str, tuple[float, float]]:
-    """First and last m of the shapes that lack the first or the last of ``axis``."""
+    """First and last m of shapes without the first or last m of ``axis``."""
     measured = logs.index.to_frame(index=False).groupby(["n", "k"])["m"].agg(["min", "max"])
     short = measured[(measured["min"] > axis[0]) | (measured["max"] < axis[-1])]
     return {f"{int(n)}x{int(k)}": (float(row["min"]), float(row["max"])) for (n, k), row in short.iterrows()}
@@ -139,10 +139,10 @@ def _noise(sweeps: pd.DataFrame) -> float:
 
 
 def _drawn_to(corrections: np.ndarray, others: np.ndarray, relative: np.ndarray, noise: float) -> np.ndarray:
-    """Corrections of variance ``noise``, averaged with kriged ones, each weighed by the inverse of its variance.
+    """Corrections of variance ``noise``, averaged with kriged ones by inverse variance.
 
-    ``relative``: variances of the kriged ones but for a factor, which the mean absolute difference gives. No correction
-    moves by more than the standard deviation of its noise.
+    ``relative``: variances of the kriged ones up to a factor, which follows from the mean absolute difference. No
+    correction changes by more than the standard deviation of its noise.
     """
     factor = np.mean(np.abs(corrections - others) / np.sqrt(relative)) ** 2 * np.pi / 2
     moves = noise / (noise + factor * relative) * (others - corrections)

@@ -1,4 +1,4 @@
-"""What it costs to start a kernel: on a stream, as a node of a graph, as a sync of the whole grid, launch and wait."""
+"""Launch cost of a kernel: on a stream, as a graph node, as a grid-wide sync, and launch plus wait."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from calibration.fit.scalars import scalar_table
 from calibration.laws.tables import ScalarTable
 from calibration.measurements.reading import Measurements
 
-SMALL_KERNEL_BYTES = 256 * 1024  # kernels that move no more take no longer than their launch (gpu-benches, all GPUs)
-# Launching is a matter of the driver and the architecture: where a GPU has no measurements, a sibling's stand in.
+SMALL_KERNEL_BYTES = 256 * 1024  # smaller kernels take no longer than their launch (gpu-benches, all GPUs)
+# Launch cost depends on driver and architecture: a GPU without measurements uses those of a sibling.
 ARCHITECTURES = (("h100", "h200", "h100-pcie", "h800", "h20"), ("b200", "gb200", "b300"), ("mi300x",), ("a100",))
 
 
 def fit_launch(measurements: Measurements, gpu: str) -> tuple[ScalarTable, ...]:
-    """One number per kind; ``of`` names the GPU that it was measured on."""
+    """One number per kind; ``of`` names the measured GPU."""
     siblings = next((family for family in ARCHITECTURES if gpu in family), (gpu,))
     rows = measurements.table("launch")
     rows = rows[rows["kernel_bytes"].astype(float) <= SMALL_KERNEL_BYTES]

@@ -1,8 +1,8 @@
 """The memory of a GPU: bandwidth and latency of L2 and HBM, how they change with the working set, and the share of the
 HBM bandwidth of the reference (the datasheet's, if there is one) that is reached.
 
-A curve over the working set S is a law of ``calibration.laws.piecewise``, too: for bandwidth, of the time of one pass over S; for
-latency, of the time of one dependent load, the line being over S.
+A curve over the working set S is also a law of ``calibration.laws.piecewise``: for bandwidth, of the time of one pass
+over S; for latency, of the time of one dependent load, the line being over S.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from calibration.fit.scalars import scalar_table
 from calibration.laws.memory import preferred_number
 from calibration.laws.tables import ScalarTable, TransferTable
 
-# Working sets that surely lie in a level of every GPU known: past any L1 and within the near half of any L2; past any L2.
+# Working sets that are within one level on every known GPU: beyond any L1 and within the near half of any L2; beyond
+# any L2.
 L2_BYTES = (2 * 2**20, 8 * 2**20)
 HBM_FROM_BYTES = 2**28
 UNITS = {"bytes_per_s": "bytes_per_s", "latency_ns": "ns"}
@@ -25,7 +26,9 @@ LEAST_SIZES_OF_CURVE = 8
 
 
 def fit_memory(rows: pd.DataFrame, peak_bytes_per_s: float | None) -> tuple[TransferTable | ScalarTable, ...]:
-    """Numbers per level, operation and library, then curves. `peak_bytes_per_s`: of the HBM, what efficiencies are shares of."""
+    """Numbers per level, operation and library, then curves. ``peak_bytes_per_s``: HBM peak, the
+    reference of efficiencies.
+    """
     rows = rows.astype({"working_set_bytes": float, "value": float})
     scalars = [*_scalars(rows)]
     if peak_bytes_per_s:
@@ -41,7 +44,7 @@ def fit_memory(rows: pd.DataFrame, peak_bytes_per_s: float | None) -> tuple[Tran
 
 
 def hbm_read_bytes_per_s(rows: pd.DataFrame) -> float | None:
-    """Of streaming reads, by the number that systems take; None where there are none."""
+    """Bandwidth of streaming reads, the number that systems use; None if not measured."""
     of = {"level": "hbm", "op": "read", "quantity": "bytes_per_s"}
     scalars = _scalars(rows.astype({"working_set_bytes": float, "value": float}))
     reads = [scalar for scalar in scalars if scalar.of == of]
@@ -59,7 +62,7 @@ def _scalars(rows: pd.DataFrame) -> Iterator[ScalarTable]:
 
 
 def curves_of(rows: pd.DataFrame) -> Iterator[Series]:
-    """Series over the working set, where there are enough of them."""
+    """Series over the working set, if there are enough points."""
     rows = rows[rows["level"] == "any"]
     for key, points in rows.groupby(["gpu", "library", "library_version", "op", "quantity"], sort=True):
         gpu, library, version, op, quantity = key

@@ -1,4 +1,4 @@
-"""Fits fused MoE layers: a law of one rank's pairs and active experts, and corrections at what was measured."""
+"""Fits fused MoE layers: a law of one rank's pairs and active experts, and measured corrections."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ KEYS = ["model", "library", "kernel", "dtype", "distribution", EPLB, *SIZES]
 
 
 def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
-    """(what a table is of, its sweeps: ln us, index ep, tp, tokens_total) of one GPU's MoE rows, in a fixed order.
+    """(configuration of a table, its sweeps: ln us, index ep, tp, tokens_total) of one GPU's MoE
+    rows, in a fixed order.
 
-    Sweeps of one release are apart where their collectors routed tokens in different ways.
+    Sweeps of one release are separate if their collectors routed tokens differently.
     """
     rows = with_defaults(rows)
     for values, mine in rows.groupby(KEYS, sort=True):
@@ -35,13 +36,13 @@ def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
 
 
 def _source(rows: pd.DataFrame, sweeps: pd.DataFrame) -> str:
-    """The files that sweeps came in."""
+    """The files of the sweeps."""
     named = {name for column in sweeps for name in column.split(SAME)}
     return ", ".join(sorted(set(rows["file"][(rows["library_version"] + "/" + rows["run_id"]).isin(named)])))
 
 
 def with_defaults(rows: pd.DataFrame) -> pd.DataFrame:
-    """MoE rows with what tables are told apart by, where measurements leave it out: no kernel named, no EPLB."""
+    """MoE rows with defaults for optional columns that identify tables: no kernel, no EPLB."""
     slots = rows[EPLB] if EPLB in rows else pd.Series(0.0, index=rows.index)
     return rows.assign(kernel=rows["kernel"].fillna("").astype(str), **{EPLB: slots.astype(float).fillna(0.0)})
 
@@ -64,7 +65,9 @@ def _logs(sweeps: pd.DataFrame) -> pd.Series:
 def fit_moe(rows: pd.DataFrame) -> tuple[MoeTable, ...]:
     """Tables of one GPU's MoE rows (of the schema), sorted."""
     tables = [fit_table(sweeps, named) for named, sweeps in moe_pools(rows)]
-    return tuple(sorted(tables, key=lambda t: (t.model, t.library, t.version, t.kernel, t.dtype, t.distribution, t.eplb_slots)))
+    return tuple(
+        sorted(tables, key=lambda t: (t.model, t.library, t.version, t.kernel, t.dtype, t.distribution, t.eplb_slots))
+    )
 
 
 def fit_table(sweeps: pd.DataFrame, named: dict) -> MoeTable:
@@ -73,10 +76,11 @@ def fit_table(sweeps: pd.DataFrame, named: dict) -> MoeTable:
 
 
 def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:
-    """``error`` = predicted / measured - 1 of every EP size (at tp = 1) by a table fitted without it, ``floor``, ``extrapolated``.
+    """``error`` = predicted / measured - 1 of every EP size (at tp = 1) by a table fitted without
+    it, ``floor``, ``extrapolated``.
 
-    Law, routing and kriging are all found without that size. ``floor``: how far sweeps are apart; with one sweep of drawn
-    routing, how far its draws are apart (by the law); else nan. Index ep, tp, tokens_total.
+    Law, routing and kriging are all fitted without that size. ``floor``: spread between sweeps; for one sweep of drawn
+    routing, the spread between its draws (by the law); else nan. Index ep, tp, tokens_total.
     """
     logs = _logs(sweeps)
     spread = repeatability(sweeps).reindex(logs.index)
@@ -85,12 +89,16 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:
         table = _table(logs[~out], named)
         error = moe_ns(table, *axes(logs[out])) / np.exp(logs[out]) - 1
         floor = spread[out].fillna(pd.Series(draw_noise(table, *axes(logs[out])), index=error.index))
-        found.append(pd.DataFrame({"error": error, "floor": floor, "extrapolated": outside_ranks(table, *axes(logs[out]))}))
+        found.append(
+            pd.DataFrame({"error": error, "floor": floor, "extrapolated": outside_ranks(table, *axes(logs[out]))})
+        )
     return pd.concat(found[1:] or found)
 
 
 def draw_noise(table: MoeTable, ep, tp, tokens) -> np.ndarray:
-    """Mean distance of what a collector draws for a point from the median of that, by the law, float64[point]; nan: nothing is drawn."""
+    """Mean deviation of the draws of a collector from their median at each point, by the law,
+    float64[point]; nan: nothing is drawn.
+    """
     named, found = named_of(table), np.full(len(ep), np.nan)
     for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
         draws = load_draws(named, routing_of(table), e, t)
@@ -103,7 +111,7 @@ def draw_noise(table: MoeTable, ep, tp, tokens) -> np.ndarray:
 
 
 def _sizes_to_leave_out(logs: pd.Series) -> list[np.ndarray]:
-    """A mask of points for every EP size at tp = 1; none where there are too few sizes."""
+    """A mask of points for every EP size at tp = 1; empty if there are too few sizes."""
     ep, tp, _ = axes(logs)
     sizes = np.unique(ep[tp == 1])
     return [(ep == size) & (tp == 1) for size in sizes] if len(sizes) >= LEAST_RANKS_TO_LEAVE_OUT else []
@@ -126,7 +134,7 @@ def _table(logs: pd.Series, named: dict) -> MoeTable:
 
 
 def _filled(corrections: pd.Series) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
-    """Token counts, and per rank the corrections at all of them; gaps are filled along ln tokens."""
+    """Token counts, and the corrections of each (ep, tp) at all of them; gaps are filled along ln tokens."""
     table = corrections.unstack("tokens_total").sort_index()
     axis = np.sort(table.columns.to_numpy(float))
     ranks = {}

@@ -1,7 +1,7 @@
-"""How corrections of fused MoE layers are carried between EP and TP sizes (``calibration.laws.between_ranks``): chosen for each table.
+"""Chooses how corrections of fused MoE layers are interpolated between EP and TP sizes, for each table.
 
-How far corrections reach, their noise and whether ranks may lose weight is chosen by leaving out each EP size in turn, among
-CHOICES; the law alone is one.
+Correlation lengths, noise and outlier weighting (``calibration.laws.between_ranks``) are chosen among CHOICES by
+leaving out each EP size in turn; the law without corrections is one of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from calibration.laws.between_ranks import LEAST_RANKS_TO_LEAVE_OUT, off_the_others, ranks_of
 from calibration.laws.tables import Kriging
 
-# Octaves of ep and tp that corrections reach, and of tokens; relative noise; what makes an outlier.
+# Correlation length in octaves of ep and tp, and of tokens; relative noise; outlier threshold.
 CHOICES = (
     Kriging(reach=(4, 4, 2), noise=0.02),
     Kriging(reach=(16, 16, 2), noise=0.02),
@@ -24,7 +24,8 @@ CHOICES = (
 
 
 def choose(points: tuple, corrections: np.ndarray) -> tuple[Kriging | None, np.ndarray]:
-    """(what tells EP sizes left out best, its corrections - measured ones at them: float64[point of tp = 1]).
+    """(the choice that predicts left-out EP sizes best, its errors there: predicted - measured
+    corrections, float64[point of tp = 1]).
 
     With too few EP sizes to leave any out: the first choice, and no errors.
     """
@@ -38,11 +39,11 @@ def choose(points: tuple, corrections: np.ndarray) -> tuple[Kriging | None, np.n
 
 
 def _every_second_size(tokens: np.ndarray) -> np.ndarray:
-    """bool[point]: half of the token counts say as well what to choose, in an eighth of the time."""
+    """bool[point]: half of the token counts lead to the same choice in an eighth of the time."""
     return np.isin(tokens, np.unique(tokens)[::2])
 
 
 def _errors(kriging: Kriging | None, points: tuple, corrections: np.ndarray) -> np.ndarray:
-    """Carried - measured corrections of every EP size (tp = 1) that is left out in turn."""
+    """Predicted - measured corrections of every EP size (tp = 1), left out in turn."""
     off = off_the_others(kriging, points, corrections)
     return -np.concatenate([distance for (_, tp), distance in off.items() if tp == 1])

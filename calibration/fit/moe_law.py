@@ -1,4 +1,4 @@
-"""Fits the law of fused MoE layers (``MoeLaw``), and finds out how their tokens were routed."""
+"""Fits the law of fused MoE layers (``MoeLaw``), and infers how their tokens were routed."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ NAMES = (
     "spread",
     "floor_ns",
 )
-# Logs of typical values, and how far from them the logs may be; of the order, of what it is above 1.
+# Logs of typical values, and the width of their bounds; for the order, the log of order - 1.
 START = np.log([3e4, 10.0, 0.1, 10.0, 5e14, 2.5e12, 1.5, 0.9])
 STEPS_TO_COMPARE, MOST_STEPS = 10, 100
 FLOOR_AT, FLOOR_WITHIN = (
     0.05,
     np.log(2.0),
-)  # a floor begins at this quantile of the times, and stays within a factor of two
+)  # the floor starts at this quantile of the times, and stays within a factor of two
 LOOSENESS = np.log([1e3, 1e4, 1e4, 1e4, 30, 30, 10, 3])
 
 
 def axes(logs: pd.Series) -> tuple[np.ndarray, ...]:
-    """ep, tp and tokens of points, float64[point] each."""
+    """ep, tp and tokens of the points, float64[point] each."""
     return tuple(logs.index.get_level_values(name).to_numpy(float) for name in POINT)
 
 
 def fit_law(logs: pd.Series, named: dict) -> tuple[MoeLaw, str]:
-    """The law and the routing nearest to ln ns of the layers (index ep, tp, tokens_total), in the robust sense.
+    """The law and the routing that fit ln ns of the layers (index ep, tp, tokens_total) best, with a robust loss.
 
-    Routings are compared after a few steps; the law of the best is fitted to the end. It has a floor where the host
-    launched the kernels one by one.
+    Routings are compared after a few iterations; only the best is fitted to convergence. The law has a floor if the
+    host launched the kernels one by one.
     """
     routings = candidates(named["model"], named["distribution"], named["kernel"], named["eplb_slots"])
     start, routing = START, routings[0]
@@ -56,7 +56,9 @@ def fit_law(logs: pd.Series, named: dict) -> tuple[MoeLaw, str]:
 
 
 def _search(logs: pd.Series, named: dict, routing: str, start: np.ndarray, steps: int):
-    """scipy's result: ``x`` are logs as in START (and of a floor, if there is one in ``start``), ``cost`` what is left."""
+    """scipy's result: ``x`` are logs as in START (and of the floor, if ``start`` has one), ``cost``
+    is the remaining loss.
+    """
     from scipy.optimize import least_squares
 
     ep, tp, tokens = axes(logs)

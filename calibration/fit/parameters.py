@@ -1,4 +1,4 @@
-"""Calibration files, written: the same parameters always give the same bytes. Schema: ``calibration.laws.tables``."""
+"""Writes calibration files; equal parameters give equal bytes. Schema: ``calibration.laws.tables``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def text_of(calibration: CalibrationSpec) -> str:
 
 
 def write_calibration(calibration: CalibrationSpec, path: str | Path) -> Path:
-    """Write the file as a whole."""
+    """Write the file atomically."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text_of(calibration))
@@ -27,8 +27,10 @@ def write_calibration(calibration: CalibrationSpec, path: str | Path) -> Path:
 
 
 def is_calibration_file(out: str) -> bool:
-    """Whether an output is a YAML file, not a folder. Raises CalibrationError for a file of another kind."""
+    """Whether an output is a YAML file, not a folder. Raises CalibrationError for any other file type."""
     path = Path(out)
     if path.suffix in YAML or path.is_dir() or out.endswith("/") or not path.suffix[1:2].isalpha():
         return path.suffix in YAML
-    raise CalibrationError(f"--out {out}: a calibration is a .yaml file, not {path.suffix}; a folder that is not there yet ends with /")
+    raise CalibrationError(
+        f"--out {out}: a calibration is a .yaml file, not {path.suffix}; end the path of a new folder with /"
+    )

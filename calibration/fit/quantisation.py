@@ -1,8 +1,8 @@
-"""GEMM times without the dynamic quantisation of the activation, where that was measured alone.
+"""GEMM times without the dynamic quantisation of the activation, where quantisation was measured separately.
 
-A product with static scales takes what was measured less ``compute_scale`` and ``scale_matrix`` at its (m, k), each
-interpolated linearly in m and k; nothing is said beyond the measured (m, k). Differences of two measurements: points where
-quantisation is most of the time are left out.
+A product with static scales takes the measured time less ``compute_scale`` and ``scale_matrix`` at its (m, k), each
+interpolated linearly in m and k, without extrapolation. As these are differences of two measurements, points dominated
+by quantisation are left out.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import pandas as pd
 from calibration.measurements.sweeps import release
 
 OPERATIONS = ("compute_scale", "scale_matrix")
-MOST_QUANTISATION = 0.8  # of a time, beyond which a difference is mostly noise (versions differ by 1 to 2 of 8 us)
+MOST_QUANTISATION = 0.8  # share of a time above which a difference is mostly noise (versions differ by 1 to 2 of 8 us)
 
 
 def without_quantisation(gemm: pd.DataFrame, overhead: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the GEMM table with ``quant_included`` 0, made of those that hold a quantisation that was measured."""
+    """Rows of the GEMM table with ``quant_included`` 0, derived from those that include a measured quantisation."""
     found = []
     rows = gemm[gemm["quant_included"] == "1"]
     for (library, version, dtype), mine in rows.groupby(["library", "library_version", "dtype"], sort=True):
@@ -30,7 +30,7 @@ def without_quantisation(gemm: pd.DataFrame, overhead: pd.DataFrame) -> pd.DataF
 
 
 def _overhead_us(overhead: pd.DataFrame, library: str, version: str, dtype: str, m, k) -> np.ndarray:
-    """float64[point]; nan where it was not measured, of the same version, else of the same release."""
+    """float64[point], from the same version, else the same release; nan where not measured."""
     mine = overhead[(overhead["library"] == library) & (overhead["dtype"] == dtype)]
     exact = mine[mine["library_version"] == version]
     mine = exact if len(exact) else mine[mine["library_version"].map(release) == release(version)]
@@ -42,7 +42,7 @@ def _overhead_us(overhead: pd.DataFrame, library: str, version: str, dtype: str,
 
 
 def _between(table: pd.DataFrame, m, k) -> np.ndarray:
-    """Bilinear; nan outside, or where the table has gaps."""
+    """Bilinear; nan outside the table and at its gaps."""
     from scipy.interpolate import RegularGridInterpolator
 
     if min(table.shape, default=0) < 2:

@@ -1,4 +1,4 @@
-"""Single numbers with their range: the median of what was measured, 5 % and 95 % quantiles around it."""
+"""Single numbers with their range: the median of the measurements, with their 5 % and 95 % quantiles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from calibration.laws.tables import ScalarTable
 
 
 def scalar_table(rows: pd.DataFrame, values, unit: str, of: dict[str, str]) -> ScalarTable:
-    """The number that `values` (one for each of `rows`, none empty) scatter around, with where it comes from."""
+    """The median of ``values`` (one for each of ``rows``, not empty), with its source."""
     low, middle, high = (float(x) for x in np.quantile(np.asarray(values, dtype=np.float64), (0.05, 0.5, 0.95)))
     return ScalarTable(
         library=" ".join(sorted(set(rows["library"]))),

@@ -1,19 +1,21 @@
-"""The search below calibration.fit.segments: which contiguous pieces of the sizes have lines with the least squared error."""
+"""The search behind calibration.fit.segments: the contiguous pieces of the size axis whose lines
+have the least squared error.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 LEAST_SIZES = 3  # distinct sizes of a piece: two would make a line through any outlier
-CUTS_PER_OCTAVE = 8  # sizes closer than that are never cut apart: dense sweeps are searched in no time, too
+CUTS_PER_OCTAVE = 8  # closer sizes are never separated, which keeps dense sweeps fast
 
 
 def best_pieces(size: np.ndarray, time: np.ndarray, weights: np.ndarray, pieces: int):
-    """(from_bytes, latency_ns, ns_per_byte), float64[piece] each, of at most `pieces` pieces.
+    """(from_bytes, latency_ns, ns_per_byte), float64[piece] each, of at most ``pieces`` pieces.
 
     Minimises sum of weight * (line / time - 1)^2 exactly over all ways to cut the sorted sizes into that many runs of
-    at least LEAST_SIZES groups of sizes (CUTS_PER_OCTAVE groups an octave at most). A cut lies where the lines meet if that is between the two sizes, else halfway (in the
-    logarithm). `size` is sorted; float64[point] all.
+    at least LEAST_SIZES groups of sizes (CUTS_PER_OCTAVE groups an octave at most). A cut is where the lines meet if
+    that is between the two sizes, else halfway (in the logarithm). ``size`` is sorted; float64[point] all.
     """
     _, begin = np.unique(np.floor(CUTS_PER_OCTAVE * np.log2(size)), return_index=True)
     cost, latency, slope = _lines(size, time, weights, begin)
@@ -31,7 +33,7 @@ def best_pieces(size: np.ndarray, time: np.ndarray, weights: np.ndarray, pieces:
 def _lines(size, time, weights, begin):
     """Cost, latency and slope of the best line over groups i..j, each float64[group, group] (i <= j counts).
 
-    The line is never falling. Sums run from each start, not from the first group: terms span twelve decades.
+    The slope is never negative. Sums run from each start, not from the first group, as terms span twelve decades.
     """
     u, v = 1 / time, size / time
 

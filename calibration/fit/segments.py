@@ -1,14 +1,14 @@
-"""Fits ``calibration.laws.piecewise``: which pieces the size axis has, and the line of each, from measured points.
+"""Fits ``calibration.laws.piecewise``: the pieces of the size axis and the line of each, from measured points.
 
-Two ways to cut, and sizes that are left out of the fit say which is used, and how many pieces:
+There are two ways to cut; errors on sizes left out of the fit decide which is used, and the number of pieces:
 
-- the pieces that minimise the sum of squared relative errors, found exactly by dynamic programming over the sizes
-  (Bellman, 1961). Every half octave of sizes weighs the same, however many points it has; outliers lose their weight by
-  iterating with Cauchy weights on the residuals. As few pieces as predict about as well as the best number does;
-- where a sweep has few sizes, a piece from each size to the next (lines between medians, after a median of three
-  neighbours, which removes lone outliers and leaves what rises or falls as it is).
+- pieces that minimise the sum of squared relative errors, found exactly by dynamic programming over the sizes (Bellman,
+  1961). Every half octave of sizes has equal weight, however many points it has; outliers lose weight by iterating with
+  Cauchy weights on the residuals. The fewest pieces that predict about as well as the best number are used;
+- for sweeps with few sizes, a piece from each size to the next (lines between medians, after a median of three
+  neighbours, which removes lone outliers and keeps rising or falling runs).
 
-Nothing is drawn at random: the same points give the same law.
+The fit is deterministic: the same points give the same law.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from calibration.fit.segment_search import best_pieces
 from calibration.laws.piecewise import PiecewiseLaw
 
 MOST_PIECES = 8
-END_SPAN = 2.0  # a last piece over less than an octave may be a plateau, or the start of a protocol; longer ones tell more than a mean
+END_SPAN = 2.0  # a shorter last piece may be a plateau or the start of a protocol; its slope is not extrapolated
 MOST_PIECES_OF_SPARSE = 4
-SPARSE_SIZES_PER_OCTAVE = 4.0  # up to here a law may have a piece for every two neighbouring sizes
-SPARSE_FAVOUR = 0.75  # fewer pieces must be that much better: leaving sizes out of few makes gaps that they suit
+SPARSE_SIZES_PER_OCTAVE = 4.0  # up to this density a law may have a piece for every two neighbouring sizes
+# Fewer pieces must be better by this factor: leaving out some of few sizes makes gaps that favour them
+SPARSE_FAVOUR = 0.75
 LEAST_SIZES_TO_CHOOSE = 8
-FOLDS = 5  # sizes are left out every fifth at a time
+FOLDS = 5  # every fifth size is left out at a time
 GOOD_ENOUGH = 1.03  # fewer pieces are preferred up to this multiple of the smallest held-out error
 ROUNDS = 4  # of reweighting
-OUTLIER_SCALES = 3.0  # residuals beyond about this many standard deviations lose their weight
-LEAST_SCALE = 0.003  # repeatability that is always granted; residuals below it are no reason to reweight
+OUTLIER_SCALES = 3.0  # residuals beyond about this many standard deviations lose weight
+LEAST_SCALE = 0.003  # least repeatability assumed; smaller residuals do not cause reweighting
 QUANTILES = (0.05, 0.5, 0.95)
 
 
 @dataclass(frozen=True)
 class FittedPieces(PiecewiseLaw):
-    """A law, and how well it tells what it was fitted to.
+    """A law, and the quality of its fit.
 
-    ``residual_quantiles``: QUANTILES of measured / law - 1. ``held_out_error``: mean over half octaves of the error on sizes left
-    out of the fit. ``points``: how many it was fitted to.
+    ``residual_quantiles``: QUANTILES of measured / law - 1. ``held_out_error``: mean over half octaves of the error on
+    sizes left out of the fit. ``points``: number of fitted points.
     """
 
     residual_quantiles: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -48,9 +49,9 @@ class FittedPieces(PiecewiseLaw):
 
 
 def fit_segments(size_bytes, time_ns) -> FittedPieces:
-    """The law of points (size, time); several points of one size are welcome.
+    """The law of points (size, time); a size may have several points.
 
-    Raises ValueError where a size or time is not positive and finite, or where there is no point.
+    Raises ValueError for a size or time that is not positive and finite, or without points.
     """
     size, time = _checked(size_bytes, time_ns)
     pieces, held_out_error = _choose(size, time)
@@ -63,8 +64,8 @@ def fit_segments(size_bytes, time_ns) -> FittedPieces:
 def held_out_ratios(size_bytes, time_ns, folds: int) -> np.ndarray:
     """float64[point]: law / measured, each from a fit without that size; nan for the smallest and the largest size.
 
-    Of the distinct sizes every `folds`-th is left out at a time. The end sizes always stay in: judged is what lies
-    between. Points in the order of `size_bytes`.
+    Every ``folds``-th distinct size is left out at a time. The end sizes are never left out, so only interpolation is
+    judged. Points are in the order of ``size_bytes``.
     """
     size, time = np.asarray(size_bytes, dtype=np.float64), np.asarray(time_ns, dtype=np.float64)
     fold_of, ratio = _folds(size, folds), np.full(size.shape, np.nan)
@@ -76,12 +77,12 @@ def held_out_ratios(size_bytes, time_ns, folds: int) -> np.ndarray:
 
 
 def half_octave(size_bytes) -> np.ndarray:
-    """int64: bin of a size; bins begin at the powers of the square root of two."""
+    """int64: bin of a size; bins start at powers of the square root of two."""
     return np.floor(2 * np.log2(np.asarray(size_bytes, dtype=np.float64))).astype(np.int64)
 
 
 def binned_errors(size_bytes, ratio) -> np.ndarray:
-    """float64[bin]: |median of law / measured - 1| of every half octave of sizes; nan ratios do not count."""
+    """float64[bin]: |median of law / measured - 1| of every half octave of sizes; nan ratios are ignored."""
     there = ~np.isnan(ratio)
     which, ratio = half_octave(size_bytes)[there], np.asarray(ratio)[there]
     return np.array([abs(np.median(ratio[which == x]) - 1) for x in np.unique(which)])
@@ -112,9 +113,9 @@ def _evening_weights(size: np.ndarray) -> np.ndarray:
 
 
 def _choose(size: np.ndarray, time: np.ndarray) -> tuple[int, float]:
-    """(number of pieces, mean error on sizes left out): the smallest number that is about as good as the best.
+    """(number of pieces, mean error on left-out sizes): the smallest number that is about as good as the best.
 
-    0 pieces stand for one between every two sizes.
+    0 stands for a piece between every two sizes.
     """
     sizes = len(np.unique(size))
     if sizes < LEAST_SIZES_TO_CHOOSE:
@@ -139,7 +140,7 @@ def _fit(size: np.ndarray, time: np.ndarray, pieces: int) -> FittedPieces:
 
 
 def _robust_pieces(size: np.ndarray, time: np.ndarray, pieces: int):
-    """Dynamic programming, then weights from its residuals, again."""
+    """Dynamic programming, iterated with weights from its residuals."""
     even = _evening_weights(size)
     weights = even
     for _ in range(ROUNDS):
@@ -151,7 +152,7 @@ def _robust_pieces(size: np.ndarray, time: np.ndarray, pieces: int):
 
 
 def _joined_pieces(size: np.ndarray, time: np.ndarray):
-    """A line from each size to the next. One size alone: all of its time is size / bandwidth."""
+    """A line from each size to the next. With a single size, all of its time is size / bandwidth."""
     sizes, begin = np.unique(size, return_index=True)
     times = np.array([np.median(group) for group in np.split(time, begin[1:])])
     if len(sizes) == 1:
@@ -168,9 +169,9 @@ def _law(size, from_bytes, latency_ns, ns_per_byte) -> FittedPieces:
 
 
 def _with_an_end(law: FittedPieces) -> FittedPieces:
-    """With a piece from the largest size on, unless the last one is long enough to tell what larger sizes take.
+    """The pieces, with one added from the largest size on unless the last one is long enough to extrapolate.
 
-    Its slope is that of the law over END_SPAN.
+    The slope of the added piece is that of the law over END_SPAN.
     """
     begin = max(law.last_bytes / END_SPAN, law.first_bytes)
     if law.from_bytes[-1] <= begin or law.from_bytes[-1] >= law.last_bytes:
@@ -179,7 +180,12 @@ def _with_an_end(law: FittedPieces) -> FittedPieces:
     slope = max((last_ns - early_ns) / (law.last_bytes - begin), 0.0)
     more = (law.last_bytes, last_ns - slope * law.last_bytes, slope)
     pieces = zip((law.from_bytes, law.latency_ns, law.ns_per_byte), more, strict=True)
-    return replace(law, **dict(zip(("from_bytes", "latency_ns", "ns_per_byte"), (column + (each,) for column, each in pieces), strict=True)))
+    return replace(
+        law,
+        **dict(
+            zip(("from_bytes", "latency_ns", "ns_per_byte"), (column + (each,) for column, each in pieces), strict=True)
+        ),
+    )
 
 
 def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, wanted: tuple[float, ...]) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
-"""Corrections of fused MoE layers at EP and TP sizes that were not measured, carried there from those that were.
+"""Corrections of fused MoE layers at EP and TP sizes that were not measured, interpolated from those that were.
 
-Kriging over log2 ep, log2 tp and log2 tokens, with an exponential covariance (kernels are chosen by size, so corrections
-are rough) and an unknown mean. Libraries choose other kernels at some sizes, which then say nothing about their neighbours:
-a rank that is far from what the other ranks say of it may count less.
+Kriging over log2 ep, log2 tp and log2 tokens, with an exponential covariance (kernels are chosen by size, so
+corrections are rough) and an unknown mean. At some sizes libraries choose other kernels, which are not representative
+of their neighbours: an EP size that is far from its prediction by the others may lose weight.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from calibration.laws.tables import Kriging
 
 LEAST_RANKS_TO_LEAVE_OUT = 3
-ROUNDS = 2  # of weighing ranks by how far they are off
+ROUNDS = 2  # of reweighting outliers
 
 
 def carried(kriging: Kriging | None, points: tuple, corrections: np.ndarray, wanted: tuple) -> np.ndarray:
@@ -29,7 +29,7 @@ def carried(kriging: Kriging | None, points: tuple, corrections: np.ndarray, wan
 def off_the_others(
     kriging: Kriging | None, points: tuple, corrections: np.ndarray
 ) -> dict[tuple[float, float], np.ndarray]:
-    """(ep, tp) → measured corrections - those carried there from all other ranks, float64[point of the rank]."""
+    """(ep, tp) → measured corrections minus those interpolated from all other (ep, tp), float64[point]."""
     ranks = ranks_of(points)
     if kriging is None:
         return {rank: corrections[mine] for rank, mine in ranks.items()}
@@ -47,7 +47,7 @@ def ranks_of(points: tuple) -> dict[tuple[float, float], np.ndarray]:
 
 
 def _noise(kriging: Kriging, covariance: np.ndarray, corrections: np.ndarray, masks: list[np.ndarray]) -> np.ndarray:
-    """float64[point]: relative variances; of outliers more, in proportion to the square of how far they are off."""
+    """float64[point]: relative variances; larger for outliers, proportional to the square of their deviation."""
     noise = np.full(len(corrections), kriging.noise)
     if kriging.outlier is not None and len(masks) >= LEAST_RANKS_TO_LEAVE_OUT:
         for _ in range(ROUNDS):
@@ -59,7 +59,7 @@ def _noise(kriging: Kriging, covariance: np.ndarray, corrections: np.ndarray, ma
 
 
 def _without_each(covariance, noise, corrections, masks) -> list[np.ndarray]:
-    """Of each group of points: how far it is off what the other points say, in closed form (Dubrule, 1983)."""
+    """Deviation of each group of points from its prediction by the others, in closed form (Dubrule, 1983)."""
     inverse = np.linalg.inv(covariance + np.diag(noise))
     weights = inverse @ corrections
     return [np.linalg.solve(inverse[np.ix_(mine, mine)], weights[mine]) for mine in masks]
@@ -70,5 +70,5 @@ def _scaled(kriging: Kriging, points: tuple) -> np.ndarray:
 
 
 def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Exponential in the distance, plus one: an unknown mean of the same variance."""
+    """Exponential in the distance, plus one for an unknown mean of the same variance."""
     return np.exp(-np.sqrt(((a[:, None] - b[None]) ** 2).sum(axis=2))) + 1.0

@@ -1,7 +1,8 @@
-"""Corrections of GEMM shapes that were not measured, carried there from those that were.
+"""Corrections of GEMM shapes that were not measured, interpolated from those that were.
 
-Ordinary kriging at each m apart: a Matérn-3/2 covariance over log2 n, log2 k and how well the product fills whole waves of
-tiles, which is what makes neighbours in size alike or not (tile sizes of 128 x 128, 128 x 256 and 64 x 128).
+Ordinary kriging, separately at each m: a Matérn-3/2 covariance over log2 n, log2 k and wave quantisation (how well
+the product fills whole waves of tiles), which decides whether shapes of similar size behave alike (tile sizes of
+128 x 128, 128 x 256 and 64 x 128).
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import numpy as np
 from archsim.base.kernels import kernel
 
 TILES = ((128, 128), (128, 256), (64, 128))
-MOST_FILL = 2.0  # log2 of waves over tiles; below a quarter of a wave all is one
-# Length scales of the covariance, in octaves, and the noise of one point relative to the variance; found by leaving
-# shapes out of the H100 grid.
+MOST_FILL = 2.0  # log2 of waves over tiles; all less than a quarter of a wave count as equal
+# Length scales of the covariance, in octaves, and the noise of one point relative to the variance; chosen by leaving
+# shapes of the H100 grid out.
 SIZE_SCALE, FILL_SCALE, NOISE = 1.5, 0.5, 0.05
-# Octaves, in n or in k, to the nearest measured shape beyond which a time is extrapolated: the widest step of the H100 grid
-# (512 to 768), on which errors of shapes left out were found.
+# A shape is extrapolated beyond this distance from the nearest measured one, in octaves of n or k: the widest step of
+# the H100 grid (512 to 768), for which the errors of left-out shapes are known.
 MOST_OCTAVES = 0.6
 
 
@@ -28,7 +29,7 @@ def far_from_all(sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:
-    """Corrections float64[wanted, point] of shapes ``wanted`` (n, k) from those of ``sizes``, at each m apart."""
+    """Corrections float64[wanted, point] of shapes ``wanted`` (n, k) from those of ``sizes``, separately at each m."""
     found = np.empty((len(wanted), len(m)))
     for point, rows in enumerate(m):
         known = _features(sizes, rows, sms)
@@ -41,10 +42,10 @@ def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:
 
 @kernel
 def solve_definite(matrix, right):
-    """Puts the solution of matrix x = right in place of ``right`` float64[n], by Cholesky; ``matrix`` float64[n, n],
-    symmetric and positive definite, is overwritten.
+    """Solve matrix x = right by Cholesky, in place of ``right`` float64[n]; ``matrix`` float64[n, n], symmetric and
+    positive definite, is overwritten.
 
-    As linear algebra libraries do it, but for their threads, which on a loaded machine cost a hundred times the work.
+    Unlike linear algebra libraries, it starts no threads, which on a loaded machine cost a hundred times the work.
     """
     n = len(right)
     for j in range(n):
@@ -64,7 +65,7 @@ def solve_definite(matrix, right):
 
 
 def left_out(sizes, corrections, m, sms: int) -> tuple[np.ndarray, np.ndarray]:
-    """What kriging says of each shape from all the others, and its variance relative to that of the corrections.
+    """Kriging of each shape from all the others, and its variance relative to that of the corrections.
 
     Both float64[shape, point]; closed form of Dubrule (1983): residuals are those of K^-1 y over the diagonal of K^-1.
     """

@@ -1,4 +1,4 @@
-"""Choosing a table of a calibration by name: what is asked for and is not there is told with what there is instead."""
+"""Selects tables of a calibration by name; a missing one raises an error that lists the available ones."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from archsim.base.nearest import did_you_mean
 from calibration.laws.tables import Fitted
 
 Table = TypeVar("Table", bound=Fitted)
-# Libraries that are taken by name, or where there is no other: the bandwidth of NCCL under XLA depends on XLA's channel
-# settings (docs/calibration.md), and experts of wide EP were timed without what a whole layer does beside its products.
+# Libraries that are used only by name, or if there is no other: the bandwidth of NCCL under XLA depends on XLA's
+# channel settings (docs/calibration.md), and wide-EP experts were timed without the parts of a layer other than its
+# products.
 ONLY_BY_NAME = ("nccl-xla", "trtllm-wideep")
 
 
 class LawMissing(SpecError):
-    """A calibration has no table for what was asked."""
+    """A calibration has no table for the request."""
 
 
 def newest_first(version: str) -> tuple:
-    """A key that sorts versions, to be used with ``reverse=True``: 1.10.0 before 1.9.0, 1.3.0 before 1.3.0rc10."""
+    """A sort key of versions, for ``reverse=True``: 1.10.0 before 1.9.0, 1.3.0 before 1.3.0rc10."""
     release, _, candidate = version.partition("rc")
     numbers = tuple(int(word) for word in re.findall(r"\d+", release))
     return numbers, int(candidate) if candidate.isdecimal() else 10**9, version
 
 
 def newest(tables: Iterable[Table]) -> Table:
-    """The table of the newest version. Raises ValueError for none."""
+    """The table of the newest version. Raises ValueError if there is no table."""
     return max(tables, key=lambda table: newest_first(table.version))
 
 
 def matching(gpu: str, what: str, tables: Sequence[Table], asked: Mapping[str, object]) -> list[Table]:
-    """The tables that have all values of ``asked``; None asks for nothing, and case does not count.
+    """The tables that match all values of ``asked``; None matches everything, and case is ignored.
 
-    A key is an attribute of the table or a key of its ``of``. Raises LawMissing at the first value that no table is left
-    for: it lists those that there are, given the values before, and the nearest.
+    A key is an attribute of the table or a key of its ``of``. Raises LawMissing at the first value without a matching
+    table: it lists the available values, given the previous ones, and the nearest.
     """
     if not tables:
         raise LawMissing(f"calibration {gpu} has no {what} tables")
@@ -59,7 +60,7 @@ def matching(gpu: str, what: str, tables: Sequence[Table], asked: Mapping[str, o
 
 
 def name_of(table: Fitted, key: str) -> str:
-    """What a table says of ``key``, as text; '' for nothing."""
+    """The value of ``key`` in a table, as text; '' for none."""
     value = getattr(table, key) if key in type(table).model_fields else getattr(table, "of", {}).get(key, "")
     return _written(value)
 

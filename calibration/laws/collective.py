@@ -9,45 +9,52 @@ from calibration.laws.choosing import ONLY_BY_NAME, LawMissing, newest
 from calibration.laws.tables import CalibrationSpec, TransferTable
 
 DISPATCH, COMBINE = "dispatch", "combine"
-# Of TensorRT-LLM: what exchanges the counts and indices of a dispatch, and a combine in the dtype of the layer.
+# TensorRT-LLM operations: the exchange of counts and indices before a dispatch, and a combine in the dtype of the
+# layer.
 PREPARE, COMBINE_LOW_PRECISION = "prepare", "combine_low_precision"
-# What operations send where nothing else is said: DeepEP dispatches FP8 and combines BF16 (deepseek-ai/DeepEP, README).
+# Default payload of operations: DeepEP dispatches FP8 and combines BF16 (deepseek-ai/DeepEP, README).
 PAYLOAD_OF = MappingProxyType({DISPATCH: "fp8", COMBINE: "bf16", PREPARE: "bf16", COMBINE_LOW_PRECISION: "nvfp4"})
-# Of a value of a hidden vector: FP8 has one FP32 scale for 128 values (DeepEP, README), NVFP4 one FP8 scale for 16 (NVIDIA,
-# "Introducing NVFP4").
-BYTES_PER_VALUE = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp8": 1 + 4 / 128, "fp8_block": 1 + 4 / 128, "nvfp4": 0.5 + 1 / 16})
+# Bytes per value of a hidden vector: FP8 has one FP32 scale for 128 values (DeepEP, README), NVFP4 one FP8 scale for 16
+# (NVIDIA, "Introducing NVFP4").
+BYTES_PER_VALUE = MappingProxyType(
+    {"bf16": 2.0, "fp16": 2.0, "fp8": 1 + 4 / 128, "fp8_block": 1 + 4 / 128, "nvfp4": 0.5 + 1 / 16}
+)
 
 
 def collectives(calibration: CalibrationSpec) -> list[TransferTable]:
-    """Tables of what all ranks do together, of sizes in bytes of the message as the library counts it."""
+    """Tables of collectives; sizes are message bytes as the library counts them."""
     return [table for table in calibration.collectives if table.of.get("op") not in PAYLOAD_OF]
 
 
 def dispatches(calibration: CalibrationSpec) -> list[TransferTable]:
-    """Tables of dispatch and combine, of sizes in bytes that one rank sends."""
+    """Tables of dispatch and combine; sizes are bytes that one rank sends."""
     return [table for table in calibration.collectives if table.of.get("op") in PAYLOAD_OF]
 
 
 def sent_bytes(payload: str, tokens, top_k, hidden):
-    """What one rank sends of ``tokens`` of its own, each to ``top_k`` experts on other ranks. ``payload``: of BYTES_PER_VALUE.
+    """Bytes that one rank sends for its own ``tokens``, each to ``top_k`` experts on other ranks. ``payload``: a key of
+    BYTES_PER_VALUE.
 
-    The size that laws of dispatch and combine are of, whatever a library in fact sends (TensorRT-LLM: a vector once a rank).
-    Raises LawMissing.
+    Laws of dispatch and combine use this size, whatever a library really sends (TensorRT-LLM: each vector once per
+    rank). Raises LawMissing.
     """
     if payload not in BYTES_PER_VALUE:
-        raise LawMissing(f"the size of a value of {payload!r} is not known (known: {', '.join(BYTES_PER_VALUE)})")
+        raise LawMissing(
+            f"unknown payload {payload!r}: its bytes per value are not known (known: {', '.join(BYTES_PER_VALUE)})"
+        )
     return tokens * top_k * hidden * BYTES_PER_VALUE[payload]
 
 
 def payload_of(table: TransferTable) -> str:
-    """What a table of ``dispatches`` sends."""
+    """The payload of a table of ``dispatches``."""
     return table.of.get("dtype") or PAYLOAD_OF[table.of["op"]]
 
 
 def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
-    """Within the fewest nodes, of several the library with most points, and its newest version; libraries of ONLY_BY_NAME last.
+    """The table with the fewest nodes; then the library with most points, in its newest version; libraries of
+    ONLY_BY_NAME last.
 
-    Of one library's variants that with most points, then the one with most SMs, then that of the usual payload.
+    Among variants of one library: most points, then most SMs, then the default payload.
     """
 
     def rank(table: TransferTable) -> tuple:

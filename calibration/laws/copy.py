@@ -1,4 +1,6 @@
-"""Copies between two GPUs (``p2p``): which law a link takes, and what of a copy's time is a link's latency and bandwidth."""
+"""Copies between two GPUs (``p2p``): which law calibrates a link, and how the time of a copy splits into link latency
+and bandwidth.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +13,28 @@ from calibration.laws.piecewise import PiecewiseLaw, law_of
 from calibration.laws.tables import CalibrationSpec, TransferTable
 
 NS_PER_S = 1e9
-SLICES_BYTES = 2**20, 2**26  # weight slices of the models in configs/models, 1.5 to 42 MB; a law must have these sizes
-# NVLink, one direction, bytes/s: half of what NVIDIA's datasheets give for both (A100 600 GB/s; H100, H200 and H20 900; H800 400;
-# B200, B300 and GB200 1800). Not of cards whose bridge is an option (H100 PCIe, H100 NVL): their copies may go over PCIe.
+SLICES_BYTES = 2**20, 2**26  # weight slices of the models in configs/models, 1.5 to 42 MB; a law must cover these sizes
+# NVLink, one direction, bytes/s: half of what NVIDIA's datasheets give for both (A100 600 GB/s; H100, H200 and H20 900;
+# H800 400; B200, B300 and GB200 1800). Without cards whose bridge is optional (H100 PCIe, H100 NVL): their copies may
+# go over PCIe.
 NVLINK_BYTES_PER_S = MappingProxyType({
-    "a100": 300e9, "h100": 450e9, "h200": 450e9, "h20": 450e9, "h800": 200e9, "b200": 900e9, "b300": 900e9, "gb200": 900e9,
+    "a100": 300e9, "h100": 450e9, "h200": 450e9, "h20": 450e9, "h800": 200e9,
+    "b200": 900e9, "b300": 900e9, "gb200": 900e9,
 })  # fmt: skip
 
 
 def link_table(calibration: CalibrationSpec) -> TransferTable | None:
-    """The law of one-way copies of one pair of GPUs of a node that covers SLICES_BYTES; None where there is none."""
+    """The law of one-way copies between one pair of GPUs of a server node that covers SLICES_BYTES; None if there is
+    none.
+    """
     tables = [table for table in calibration.p2p if all(holds(table) for holds in WANTED.values())]
     return preferred_copy(tables) if tables else None
 
 
 def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
-    """Of several one of more than one size, then that of one pair of GPUs at a time, then a copy engine's, then of the library with
-    most points, of which the newest version counts."""
+    """Preference: more than one size, then one pair of GPUs at a time, then copy engine, then the library with most
+    points, in its newest version.
+    """
     best = min(
         tables,
         key=lambda table: (
@@ -44,7 +51,7 @@ def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
 
 
 def why_no_link(calibration: CalibrationSpec) -> str:
-    """What a calibration lacks where ``link_table`` gives None."""
+    """What a calibration lacks if ``link_table`` returns None."""
     tables: Sequence[TransferTable] = calibration.p2p
     reason = "no measurements of copies between GPUs (p2p.csv)"
     for asked, holds in WANTED.items():
@@ -57,14 +64,14 @@ def why_no_link(calibration: CalibrationSpec) -> str:
 
 
 def nominal_bytes_per_s(gpu: str, table: TransferTable) -> float:
-    """The nominal rate of the link between two GPUs of a node; where it is not known, the rate of the fastest copy."""
+    """The nominal rate of the link between two GPUs of a server node; if unknown, the rate of the fastest copy."""
     return NVLINK_BYTES_PER_S.get(gpu) or fastest_bytes_per_s(table)
 
 
 def fastest_bytes_per_s(table: TransferTable) -> float:
     """The rate of the fastest copy by a law, at the ends of its pieces, to four digits.
 
-    Of whole copies and not of slopes: those of short pieces are mostly noise.
+    From whole copies, not slopes: slopes of short pieces are mostly noise.
     """
     law = law_of(table)
     sizes = [size for size in (*law.from_bytes, law.last_bytes) if law.first_bytes <= size <= law.last_bytes]
@@ -72,11 +79,12 @@ def fastest_bytes_per_s(table: TransferTable) -> float:
 
 
 def link_of_copy(law: PiecewiseLaw, nominal_bytes_per_s: float, size_bytes: int) -> tuple[float, float]:
-    """(hop latency in ns, share of the bandwidth) with which a remote read of so many bytes takes what its copy took.
+    """(hop latency in ns, share of the bandwidth) with which a remote read of ``size_bytes`` takes as long as the copy.
 
-    The latency of a copy holds asking for it (NCCL's receiver announces its buffer, a copy engine reads), and a remote read
-    crosses the link twice, with the request and with the data: each way has half. Where a piece hardly rises with the
-    size, or its line begins below 0, the rate is that of the link, or that of the whole copy, and the rest is latency.
+    The latency of a copy includes its request (NCCL's receiver announces its buffer, a copy engine reads), and a remote
+    read crosses the link twice, with the request and with the data: each direction gets half. Where a piece hardly
+    rises with size, or its intercept is negative, the rate is that of the link, or of the whole copy, and the rest is
+    latency.
     """
     size = max(float(size_bytes), law.first_bytes)
     whole_ns, slope_ns = float(law.time_ns(size)), float(law.line(size)[1])
@@ -94,10 +102,12 @@ def _sizes(tables: Sequence[TransferTable]) -> str:
     return "; it has " + ", ".join(" to ".join(format_quantity(size, SIZE) for size in span) for span in spans)
 
 
-# What a law must be for links to take it: how that is said → whether it holds.
+# Conditions on a law that calibrates links: description → predicate.
 WANTED: MappingProxyType[str, Callable[[TransferTable], bool]] = MappingProxyType({
     "within a node": lambda table: table.of.get("placement", "intra_node") == "intra_node",
-    "other than XLA's, whose bandwidth depends on its channel settings": lambda table: table.library not in ONLY_BY_NAME,
+    "other than XLA's, whose bandwidth depends on its channel settings": (
+        lambda table: table.library not in ONLY_BY_NAME
+    ),
     "one way (direction uni)": lambda table: table.of.get("direction") == "uni",
     "of one pair at a time (concurrent_pairs 1)": lambda table: table.of.get("concurrent_pairs", "1") == "1",
     "from 1 MiB to 64 MiB": _covers,

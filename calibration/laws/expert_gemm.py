@@ -1,4 +1,4 @@
-"""The three products of an expert (gate, up, down) on a die that is not the GPU that was measured."""
+"""The three products of an expert (gate, up, down) on a die other than the measured GPU."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from calibration.laws.tables import CalibrationSpec, GemmTable
 
 
 class Rates(NamedTuple):
-    """Peak rates of the die that is modelled."""
+    """Peak rates of the modelled die."""
 
     peak_flop_per_s: float
     hbm_bytes_per_s: float
 
 
 class Scale(NamedTuple):
-    """Rates of the die over those of the GPU that was measured."""
+    """Rates of the die relative to the measured GPU."""
 
     compute: float
     memory: float
 
 
 def scale_to(calibration: CalibrationSpec, table: GemmTable, rates: Rates | None) -> Scale:
-    """The scale of a die; None: the GPU that was measured.
+    """The scale of a die; None: the measured GPU.
 
-    Raises LawMissing where the calibration names no peak for the dtype.
+        Raises LawMissing if the calibration has no peak for the dtype.
     """
     reference = calibration.reference
     if table.dtype not in reference.peak_flop_per_s:
-        raise LawMissing(f"calibration {calibration.gpu} names no peak for {table.dtype}")
+        raise LawMissing(f"calibration {calibration.gpu} has no peak for {table.dtype}")
     if rates is None:
         return Scale(1.0, 1.0)
     return Scale(
@@ -44,9 +44,9 @@ def scale_to(calibration: CalibrationSpec, table: GemmTable, rates: Rates | None
 class ExpertGemm:
     """Times of the products of one expert; gate and up are (n, k) = (ffn, hidden), down the reverse.
 
-    ``table``: which was chosen. ``gate`` (and up), ``down``: curves. ``low``, ``high``: the share of a time that it may be less
-    or more, at the 5 % and 95 % residuals. ``ns_per_token``: time to multiply one token by one weight slice at the law's rate.
-    Raises LawMissing where the calibration has no table, or no peak, for the dtype.
+    ``table``: the chosen one. ``gate`` (and up), ``down``: curves. ``low``, ``high``: relative uncertainty of a time,
+    from the 5 % and 95 % residuals. ``ns_per_token``: time to multiply one token by one slice at the law's rate. Raises
+    LawMissing if the calibration has no table, or no peak, for the dtype.
     """
 
     def __init__(
@@ -78,12 +78,14 @@ class ExpertGemm:
         return (2 * gate_ns + down_ns) / 3
 
     def law_ns(self, tokens: np.ndarray, compute) -> np.ndarray:
-        """Sum over gate, up and down by the law alone on a die of ``compute`` times the measured peak, float64[entry]."""
+        """Sum over gate, up and down by the law alone on a die of ``compute`` times the measured peak,
+        float64[entry].
+        """
         table, memory = self.table, self.scale.memory
         gate_ns = law_ns(table.law, tokens, self._ffn, self._hidden, table.dtype, 1, compute, memory)
         return 2 * gate_ns + law_ns(table.law, tokens, self._hidden, self._ffn, table.dtype, 1, compute, memory)
 
     def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
-        """bool[entry]: the weights' shape or the number of tokens lies outside what was measured."""
+        """bool[entry]: the weight shape or the number of tokens is outside the measured range."""
         first, last = max(self.gate.first, self.down.first), min(self.gate.last, self.down.last)
         return (self.gate.extrapolates or self.down.extrapolates) | (tokens < first) | (tokens > last)

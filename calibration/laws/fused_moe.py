@@ -1,6 +1,7 @@
-"""Fused MoE layers from a table: the law of one rank's pairs and active experts (``MoeLaw``), and corrections at what was measured.
+"""Fused MoE layers from a table: the law of one rank's pairs and active experts (``MoeLaw``), and measured corrections.
 
-At measured EP and TP sizes corrections are interpolated along ln tokens; at others they come from ``calibration.laws.between_ranks``.
+At measured EP and TP sizes corrections are interpolated along ln tokens; at others they come from
+``calibration.laws.between_ranks``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def law_ns(law: MoeLaw, named: dict, routing: str, ep, tp, tokens) -> np.ndarray
 
 
 def time_of_load(law: MoeLaw, named: dict, pairs, active, ep, tp, tokens) -> np.ndarray:
-    """Time of a rank with that many pairs and active experts, float64[point]."""
+    """Time of a rank with these pairs and active experts, float64[point]."""
     slice_weights = named["hidden"] * named["ffn"] / tp
     flop_ns = 2 * SLICES * pairs * slice_weights / law.flop_per_s * NS_PER_S
     bytes_ns = active * SLICES * slice_weights * OPERAND_BYTES[named["dtype"]] / law.bytes_per_s * NS_PER_S
@@ -43,9 +44,9 @@ def moe_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
 
 
 def rank_ns(table: MoeTable, pairs, active, ep, tp, tokens) -> np.ndarray:
-    """The same of a rank with the pairs and active experts given, float64[point], whatever the table's routing; float64[point] all.
+    """As ``moe_ns``, for a rank with given pairs and active experts whatever the table's routing; all float64[point].
 
-    The corrections are those of the table at these sizes: kernels are chosen by them.
+    Corrections are those of the table at these sizes, as libraries choose kernels by size.
     """
     pairs, active, ep, tp, tokens = (np.asarray(values, float) for values in (pairs, active, ep, tp, tokens))
     return time_of_load(table.law, named_of(table), pairs, active, ep, tp, tokens) * np.exp(
@@ -54,7 +55,7 @@ def rank_ns(table: MoeTable, pairs, active, ep, tp, tokens) -> np.ndarray:
 
 
 def outside_ranks(table: MoeTable, ep, tp, tokens) -> np.ndarray:
-    """bool[point]: outside of the EP and TP sizes or of the tokens that were measured; arguments as of ``moe_ns``."""
+    """bool[point]: outside the measured EP and TP sizes or tokens; arguments as in ``moe_ns``."""
     ranks = np.array([shape_of(name) for name in table.ranks], float)
     found = np.zeros(len(tokens), bool)
     for values, known in ((ep, ranks[:, 0]), (tp, ranks[:, 1]), (tokens, np.array(table.tokens))):
@@ -63,7 +64,7 @@ def outside_ranks(table: MoeTable, ep, tp, tokens) -> np.ndarray:
 
 
 def named_of(table: MoeTable) -> dict:
-    """What a table is of: model, sizes, dtype and distribution."""
+    """The configuration of a table: model, sizes, dtype and distribution."""
     return table.model_dump(include={"model", "distribution", "dtype", *SIZES})
 
 

@@ -1,9 +1,9 @@
-"""GEMM times from a table: a law, corrections at what was measured, and kriging between its shapes.
+"""GEMM times from a table: a law, corrections at the measured points, and kriging between its shapes.
 
-Shapes of the table have the measured time at the table's points in m. For other shapes the corrections (logarithms of
-measured over law) are those of ``calibration.laws.between_shapes``. Between points in m, times are interpolated on log-log
-axes; beyond the last one the law goes on with the last correction. Measured dips (a tile edge) are kept: times are monotone
-in m wherever the points are.
+Shapes of the table have the measured time at the table's points in m. For other shapes
+``calibration.laws.between_shapes`` interpolates the corrections (logarithms of measured over law). Between points in m,
+times are interpolated on log-log axes; beyond the last point the law continues with the last correction. Measured dips
+(a tile edge) are kept: times are monotone in m wherever the points are.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from calibration.laws.choosing import LawMissing, newest
 from calibration.laws.tables import CalibrationSpec, GemmLaw, GemmTable, MoeLaw
 
 NS_PER_S = 1e9
-CORRECTION_UNIT = 1e-4  # of the corrections in the files
+CORRECTION_UNIT = 1e-4  # unit of the corrections in the files
 OPERAND_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1}
 OUTPUT_BYTES = 2
-MOST_ROWS = 2**24  # points of curves go on to there
+MOST_ROWS = 2**24  # curves extend to here
 
 
 @dataclass(frozen=True, eq=False)
 class GemmCurve:
     """Time of m x n x k over m for one (n, k). m: int64[point]; ns, low, high: float64[point] (5 % to 95 %).
 
-    ``measured``: (n, k) is in the table; else its times are kriged.
-    ``extrapolates``: (n, k) lies outside the sizes of the table, or far from all of them. ``first``, ``last``: the m that
-    were measured; the points go on beyond.
+    ``measured``: (n, k) is in the table; otherwise its times are kriged. ``extrapolates``: (n, k) is outside the sizes
+    of the table, or far from all of them. ``first``, ``last``: the measured range of m; the points extend beyond it.
     """
 
     m: np.ndarray
@@ -52,10 +51,10 @@ def choose_table(
     quantisation: str | None = None,
     groups: int = 1,
 ) -> GemmTable:
-    """The table of a dtype and of so many products at once: of the library with most shapes unless named, and its newest version.
+    """The table of a dtype and number of groups: the library with most shapes unless named, in its newest version.
 
-    Tables without the quantisation of the activation (``quantisation: apart``) go first. fp16 is as fast as bf16, and either
-    stands for the other. Raises LawMissing where there is none, naming those there are.
+    Tables without the quantisation of the activation (``quantisation: apart``) are preferred. fp16 is as fast as bf16,
+    so either stands in for the other. Raises LawMissing, which lists the available tables.
     """
     alike = [table for table in calibration.gemm if table.groups == groups]
     wanted = [
@@ -78,14 +77,17 @@ def choose_table(
             else ()
         )
         raise LawMissing(
-            f"calibration {calibration.gpu} has no GEMM table for {asked}{together} (it has: {', '.join(others) or 'none'})"
+            f"calibration {calibration.gpu} has no GEMM table for {asked}{together} (it has: "
+            f"{', '.join(others) or 'none'})"
         )
     best = max(tables, key=lambda table: (table.quantisation == "apart", len(table.shapes), table.library))
     return newest(each for each in tables if (each.library, each.quantisation) == (best.library, best.quantisation))
 
 
 def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 1.0, memory: float = 1.0) -> np.ndarray:
-    """The law without corrections, of ``groups`` products at once; ``compute`` and ``memory`` multiply its rates. Arrays broadcast."""
+    """The law without corrections, for ``groups`` products at once; ``compute`` and ``memory`` scale its rates. Arrays
+    broadcast.
+    """
     operand = OPERAND_BYTES[dtype]
     m, n, k = (np.asarray(size, float) for size in (m, n, k))
     flop_ns = groups * 2 * m * n * k / (law.flop_per_s * compute) * NS_PER_S
@@ -96,13 +98,15 @@ def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 
 
 
 def overlapped_ns(law: GemmLaw | MoeLaw, flop_ns: np.ndarray, bytes_ns: np.ndarray) -> np.ndarray:
-    """Time of multiplying and of moving that overlap: the norm of both of the law's order (1: one after the other; many: the longer)."""
+    """Overlapped compute and memory time: their p-norm, p = the law's order (1: sum; large: maximum)."""
     longer = np.maximum(flop_ns, bytes_ns)
     return longer * ((flop_ns / longer) ** law.order + (bytes_ns / longer) ** law.order) ** (1 / law.order)
 
 
 def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0, memory: float = 1.0) -> GemmCurve:
-    """Times of one (n, k) on a die whose peak is ``compute`` and whose bandwidth is ``memory`` times the measured GPU's."""
+    """Times of one (n, k) on a die whose peak is ``compute`` and whose bandwidth is ``memory`` times the measured
+    GPU's.
+    """
     shape = np.array([[n, k]], np.int64)
     m, times = _curves(table, shape, sms, compute, memory)
     measured, ns = f"{n}x{k}" in table.shapes, times[0]
@@ -116,7 +120,7 @@ def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0,
 def _curves(
     table: GemmTable, shapes: np.ndarray, sms: int, compute: float, memory: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(m int64[point], ns float64[shape, point]) of shapes int64[shape, (n, k)], on to MOST_ROWS."""
+    """(m int64[point], ns float64[shape, point]) of shapes int64[shape, (n, k)], up to MOST_ROWS."""
     known = {size: row for row, size in enumerate(table.sizes)}
     rows = np.array([known.get((n, k), -1) for n, k in shapes.tolist()])
     corrections, axis = np.array(tuple(table.shapes.values())) * CORRECTION_UNIT, np.array(table.m)
@@ -131,7 +135,7 @@ def _curves(
 
 
 def table_times(table: GemmTable, n, k, m, sms: int, compute: float = 1.0, memory: float = 1.0) -> np.ndarray:
-    """Times of many products, float64[row]; n, k, m: int64[row]. ``compute``, ``memory``: as of ``gemm_curve``."""
+    """Times of many products, float64[row]; n, k, m: int64[row]. ``compute``, ``memory``: see ``gemm_curve``."""
     shapes, curve = np.unique(np.stack([n, k], axis=1), axis=0, return_inverse=True)
     points, ns = _curves(table, shapes, sms, compute, memory)
     times = np.empty(len(m))
@@ -140,7 +144,7 @@ def table_times(table: GemmTable, n, k, m, sms: int, compute: float = 1.0, memor
 
 
 def outside(table: GemmTable, n, k, m) -> np.ndarray:
-    """bool[row]: products of sizes outside of the measured ones; n, k, m: int64[row]."""
+    """bool[row]: products outside the measured sizes; n, k, m: int64[row]."""
     shapes, which = np.unique(np.stack([n, k], axis=1), axis=0, return_inverse=True)
     ends = np.array([table.range_of(*shape) for shape in shapes.tolist()]).reshape(-1, 2)[which.ravel()]
     far = far_from_all(np.array(table.sizes, float), shapes.astype(float))[which.ravel()]
@@ -149,8 +153,8 @@ def outside(table: GemmTable, n, k, m) -> np.ndarray:
 
 @inner
 def gemm_ns(m_points, ns_points, m):
-    """Time of m rows by a curve, in ns: float64; 0 for m = 0. Beyond the last point it grows as between the last two, which
-    in curves of a table is beyond MOST_ROWS.
+    """Time of m rows by a curve, in ns: float64; 0 for m = 0. Beyond the last point (in curves of a table: MOST_ROWS)
+    it extrapolates the last two.
 
     m_points: int64[point] increasing, ns_points: float64[point]; m: int64.
     """
@@ -175,6 +179,6 @@ def gemm_ns(m_points, ns_points, m):
 
 @kernel
 def gemm_times(m_points, ns_points, curve, m, out):
-    """Fills out float64[row] with the times of m int64[row] rows by the curves ns_points[curve[row]]."""
+    """Fill out float64[row] with the times of m int64[row] rows by the curves ns_points[curve[row]]."""
     for row in range(len(m)):
         out[row] = gemm_ns(m_points, ns_points[curve[row]], m[row])

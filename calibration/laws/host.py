@@ -1,9 +1,9 @@
-"""The way to a host and back: what one transfer over PCIe, a launch and noticing its end take.
+"""The path to a host and back: time of a transfer over PCIe, of a launch and of its synchronisation.
 
-A calibration has laws of transfers by size, direction and method (``pcie``, from ``hostpath.csv``) and what it costs to start a
-kernel (``launch``, from ``launch.csv``). A decision sends small messages, 1 KiB to 1 MiB (demand of all dies, plan, bits), so
-that of each law the line through its smallest size and 1 MiB is taken: latency + bytes / bandwidth. Both directions cross once
-a decision; their latencies and times a byte are averaged.
+A calibration has laws of transfers by size, direction and method (``pcie``, from ``hostpath.csv``) and launch costs
+(``launch``, from ``launch.csv``). A decision sends small messages, 1 KiB to 1 MiB (demand of all dies, plan, ``cp_en``
+bits), so each law is reduced to the line through its smallest size and 1 MiB: latency + bytes / bandwidth. Each
+decision crosses once in both directions; their latencies and times per byte are averaged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from calibration.laws.choosing import newest
 from calibration.laws.piecewise import law_of
 from calibration.laws.tables import CalibrationSpec, ScalarTable, TransferTable
 
-SMALL_BYTES = 64 * 2**10  # a law that begins above says nothing about the latency of small messages
+SMALL_BYTES = 64 * 2**10  # a law that starts above this does not give the latency of small messages
 LARGE_BYTES = 2**20
 DIRECTIONS = {"d2h": "to the host", "h2d": "from the host"}
 STREAM, AND_WAIT = "stream", "launch_to_sync"
@@ -22,7 +22,7 @@ NS_PER_S = 1e9
 
 
 class HostPath(NamedTuple):
-    """``source``: of what was fitted. None: the calibration does not have it; ``missing`` says why."""
+    """``source``: origin of the fitted values. None: not in the calibration; ``missing`` says why."""
 
     pcie_latency_ns: float | None
     pcie_bandwidth_bytes_per_s: float | None
@@ -33,7 +33,7 @@ class HostPath(NamedTuple):
 
 
 def path_of(calibration: CalibrationSpec) -> HostPath:
-    """What ``calibration`` knows of the path."""
+    """The parameters of the path in ``calibration``."""
     by_direction = {direction: _smallest(calibration, direction) for direction in DIRECTIONS}
     chosen = [table for table in by_direction.values() if table is not None]
     launches = {table.of.get("kind", ""): table for table in calibration.launch}
@@ -50,7 +50,8 @@ def path_of(calibration: CalibrationSpec) -> HostPath:
             latency_ns = max(0.0, sum(latency for latency, _ in lines) / len(lines))
         else:
             missing["pcie_latency"] = (
-                f"no transfers of at most {SMALL_BYTES // 2**10} KiB (hostpath.csv); they begin at {least / 2**20:g} MiB"
+                f"no transfers of at most {SMALL_BYTES // 2**10} KiB (hostpath.csv); the smallest is "
+                f"{least / 2**20:g} MiB"
             )
     if STREAM in launches:
         launch_ns = launches[STREAM].value
@@ -62,9 +63,9 @@ def path_of(calibration: CalibrationSpec) -> HostPath:
 
 
 def _smallest(calibration: CalibrationSpec, direction: str) -> TransferTable | None:
-    """The law of pinned transfers one way that begins at the smallest size; of several, a copy engine's.
+    """The law of one-way pinned transfers that starts at the smallest size; of several, that of a copy engine.
 
-    Of its versions the newest one that has small sizes, too.
+    Of its versions, the newest one with small sizes.
     """
     laws = [
         table
@@ -82,7 +83,7 @@ def _smallest(calibration: CalibrationSpec, direction: str) -> TransferTable | N
 
 
 def _line(table: TransferTable) -> tuple[float, float]:
-    """(latency in ns, ns a byte) through the smallest size and LARGE_BYTES, or the largest size that was measured."""
+    """(latency in ns, ns per byte) through the smallest size and LARGE_BYTES, or the largest measured size."""
     small, large = table.first_bytes, min(max(LARGE_BYTES, table.first_bytes), table.last_bytes)
     least_ns, most_ns = (float(law_of(table).time_ns(size)) for size in (small, large))
     if large <= small:

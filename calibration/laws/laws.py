@@ -1,8 +1,8 @@
-"""The door to what was measured of a GPU: every table of a calibration can be asked here, by name.
+"""The entry point to a calibration: evaluates every one of its tables, by name.
 
-``Laws(calibration_named("h100")).copy(2**20).ns``. Sizes may be numbers or arrays that broadcast; times have their shape. What
-is not named is chosen: the library with most measurements, and its newest version. What is asked for and was not measured
-raises ``LawMissing``, which lists what was. Times are ns, sizes bytes.
+``Laws(calibration_named("h100")).copy(2**20).ns``. Sizes may be numbers or arrays that broadcast; times have their
+shape. Without a name, the library with most measurements is chosen, in its newest version. ``LawMissing`` is raised for
+what was not measured, and lists what was. Times are in ns, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Times(NamedTuple):
-    """``ns``: float64, and ``extrapolated``: bool (outside of what was measured), of the shape of the sizes asked for.
+    """``ns``: float64, and ``extrapolated``: bool (outside the measured range), of the shape of the given sizes.
 
-    ``table``: whose times they are.
+    ``table``: the table evaluated.
     """
 
     ns: np.ndarray
@@ -37,7 +37,7 @@ class Times(NamedTuple):
 
 
 class MoeSizes(NamedTuple):
-    """Of one MoE layer: hidden size, width of an expert, experts, and experts per token."""
+    """Sizes of one MoE layer: hidden size, expert width, experts, and experts per token."""
 
     hidden: int
     ffn: int
@@ -46,7 +46,9 @@ class MoeSizes(NamedTuple):
 
 
 class Link(NamedTuple):
-    """Whose copies a link's are, with the nominal rate of the link that was measured; ``table`` None: nobody's, and ``why``."""
+    """The table of P2P copies for a link, and the nominal rate of the measured link; ``table`` None: there is none,
+    ``why`` says why.
+    """
 
     table: TransferTable | None
     nominal_bytes_per_s: float
@@ -71,9 +73,9 @@ class Laws:
         quantisation: str | None = None,
         rates: Rates | None = None,
     ) -> Times:
-        """m x n x k products: m rows (tokens) by weights of k x n. m, n, k: int64.
+        """m x n x k GEMMs: m rows (tokens) by weights of k x n. m, n, k: int64.
 
-        ``quantisation``: ``apart`` or ``included`` in the time; apart first. ``rates``: of the die that is modelled
+        ``quantisation``: ``apart`` from the time or ``included`` in it; apart preferred. ``rates``: of the modelled die
         (``calibration.laws.expert_gemm.Rates``); None: the measured GPU. Raises LawMissing.
         """
         return self.grouped_gemm(
@@ -93,9 +95,9 @@ class Laws:
         quantisation: str | None = None,
         rates: Rates | None = None,
     ) -> Times:
-        """``groups`` products of m rows each in one kernel; the rest as of ``gemm``.
+        """``groups`` products of m rows each in one kernel; otherwise as ``gemm``.
 
-        Numbers of groups are those that were measured.
+        Only measured numbers of groups are available.
         """
         from calibration.laws.expert_gemm import scale_to
         from calibration.laws.gemm import choose_table, outside, table_times
@@ -109,7 +111,9 @@ class Laws:
     def expert_gemm(
         self, hidden: int, ffn: int, *, dtype: str, rates: Rates | None = None, library: str | None = None
     ) -> ExpertGemm:
-        """Gate, up and down product of an expert on a die of these rates: a ``calibration.laws.expert_gemm.ExpertGemm``."""
+        """Gate, up and down product of an expert on a die with these rates: a
+        ``calibration.laws.expert_gemm.ExpertGemm``.
+        """
         from calibration.laws.expert_gemm import ExpertGemm
 
         return ExpertGemm(self.calibration, hidden, ffn, dtype, rates, library)
@@ -131,12 +135,12 @@ class Laws:
         pairs: ArrayLike | None = None,
         active_experts: ArrayLike | None = None,
     ) -> Times:
-        """The MoE layer (gate, up, down) on the rank of an EP group that is waited for, without dispatch and combine.
+        """The MoE layer (gate, up, down) on the slowest rank of an EP group, without dispatch and combine.
 
         tokens: of the whole EP group; ep, tp: its sizes. The layer is named by ``model``, by ``sizes``, or both.
-        ``eplb_slots``: over which EPLB spread replicas of the experts; 0: every expert stays where it is.
-        ``pairs`` and ``active_experts`` (float64 above 0, both or none): token-expert pairs of the rank, and how many of its experts
-        get any; without them, those of the routing that ``distribution`` stands for. Raises LawMissing.
+        ``eplb_slots``: slots over which EPLB spread replicas of experts; 0: no replicas. ``pairs`` and
+        ``active_experts`` (float64 above 0, both or neither): token-expert pairs of the rank, and the number of its
+        experts that receive any; by default those of the routing named by ``distribution``. Raises LawMissing.
         """
         from calibration.laws.fused_moe import moe_ns, outside_ranks, rank_ns
 
@@ -144,7 +148,13 @@ class Laws:
             raise ValueError("fused_moe needs a model or the sizes of its layer")
         if (pairs is None) != (active_experts is None):
             raise ValueError("fused_moe needs both pairs and active_experts of a rank, or neither")
-        asked = {"model": model, **(sizes._asdict() if sizes else {}), "dtype": dtype, "distribution": distribution, "eplb_slots": eplb_slots}
+        asked = {
+            "model": model,
+            **(sizes._asdict() if sizes else {}),
+            "dtype": dtype,
+            "distribution": distribution,
+            "eplb_slots": eplb_slots,
+        }
         tables = self._matching(
             "fused MoE", self.calibration.moe, asked | {"library": library, "version": version, "kernel": kernel}
         )
@@ -170,8 +180,10 @@ class Laws:
         dtype: str,
         library: str | None = None,
     ) -> Times:
-        """Attention of ``tokens`` over ``context_tokens`` each. Raises LawMissing: no calibration has tables of it yet."""
-        raise LawMissing(f"calibration {self.calibration.gpu} has no attention tables: no attention is fitted yet")
+        """Attention of ``tokens`` over ``context_tokens`` each. Raises LawMissing: no calibration has attention tables
+        yet.
+        """
+        raise LawMissing(f"calibration {self.calibration.gpu} has no attention tables: attention is not fitted yet")
 
     def copy(
         self,
@@ -184,13 +196,17 @@ class Laws:
         library: str | None = None,
         version: str | None = None,
     ) -> Times:
-        """A copy from GPU to GPU. ``direction``: uni, bi or ring; ``method``: ce (copy engine), nccl. Raises LawMissing."""
+        """A copy from GPU to GPU. ``direction``: uni, bi or ring; ``method``: ce (copy engine), nccl. Raises
+        LawMissing.
+        """
         asked = {"placement": placement, "direction": direction, "concurrent_pairs": concurrent_pairs, "method": method}
         tables = self._matching("copy (p2p)", self.calibration.p2p, asked | {"library": library, "version": version})
         return _transfer(preferred_copy(tables), size_bytes)
 
     def link(self) -> Link:
-        """The copies that a die-to-die link may take: one way, one pair at a time, in a node, of the sizes of weight slices."""
+        """The copies that calibrate a die-to-die link: one way, one pair at a time, within a server node, at the sizes
+        of weight slices.
+        """
         table = link_table(self.calibration)
         if table is None:
             return Link(None, 0.0, why_no_link(self.calibration))
@@ -207,11 +223,20 @@ class Laws:
         library: str | None = None,
         version: str | None = None,
     ) -> Times:
-        """all_reduce, all_gather, reduce_scatter or all_to_all of a message of so many bytes, as the library counts it.
+        """all_reduce, all_gather, reduce_scatter or all_to_all of a message of ``size_bytes``, as the library counts
+        it.
 
-        ``nodes``: that the ranks span; the fewest first. Numbers of ranks and nodes are those that were measured. Raises LawMissing.
+        ``nodes``: server nodes that the ranks span; by default the fewest. Only measured numbers of ranks and nodes are
+        available. Raises LawMissing.
         """
-        asked = {"op": op, "num_gpus": ranks, "nodes": nodes, "variant": variant, "library": library, "version": version}
+        asked = {
+            "op": op,
+            "num_gpus": ranks,
+            "nodes": nodes,
+            "variant": variant,
+            "library": library,
+            "version": version,
+        }
         tables = self._matching("collective", collectives(self.calibration), asked)
         return _transfer(preferred_collective(tables), size_bytes)
 
@@ -231,12 +256,14 @@ class Laws:
         library: str | None = None,
         version: str | None = None,
     ) -> Times:
-        """``dispatch`` or ``combine`` of ``tokens`` of each rank; of TensorRT-LLM also ``prepare`` and ``combine_low_precision``.
+        """``dispatch`` or ``combine`` of ``tokens`` of each rank; for TensorRT-LLM also ``prepare`` and
+        ``combine_low_precision``.
 
-        ``kernel``: normal or low_latency (DeepEP), nvlink_one_sided or nvlink_two_sided (TensorRT-LLM). ``nodes``: that the
-        ranks span, the fewest first; ``dtype``: what is sent; ``sms``: given to it, the most first.
+        ``kernel``: normal or low_latency (DeepEP), nvlink_one_sided or nvlink_two_sided (TensorRT-LLM). ``nodes``:
+        server nodes that the ranks span, by default the fewest; ``dtype``: the payload; ``sms``: SMs used, by default
+        the most.
 
-        Ranks, nodes, hidden size, top_k and experts are those that were measured. Raises LawMissing.
+        Only measured ranks, nodes, hidden sizes, top_k and experts are available. Raises LawMissing.
         """
         asked = {
             "op": op,
@@ -276,17 +303,20 @@ class Laws:
         return _transfer(preferred_copy(self._matching("host transfer (pcie)", there, asked)), size_bytes)
 
     def launch(self, kind: str) -> ScalarTable:
-        """What it costs to start a kernel, in ns; ``kind``: stream, graph_node, grid_sync, launch_to_sync. Raises LawMissing."""
+        """Launch cost of a kernel, in ns; ``kind``: stream, graph_node, grid_sync, launch_to_sync. Raises
+        LawMissing.
+        """
         return newest(self._matching("launch", self.calibration.launch, {"kind": kind}))
 
     def host_path(self) -> HostPath:
-        """What of the way to a host and back was measured, of small messages."""
+        """The measured path to the host and back, for small messages."""
         return path_of(self.calibration)
 
     def memory(
         self, level: str, op: str, quantity: str, *, library: str | None = None, version: str | None = None
     ) -> ScalarTable:
-        """A number of a level (l1, l2, hbm): ``bytes_per_s`` or ``efficiency`` of op read or write, ``latency_ns`` of chase.
+        """One number of a memory level (l1, l2, hbm): ``bytes_per_s`` or ``efficiency`` of op read or write,
+        ``latency_ns`` of chase.
 
         Raises LawMissing.
         """
@@ -297,9 +327,9 @@ class Laws:
     def memory_curve(
         self, working_set_bytes: ArrayLike, op: str, *, library: str | None = None, version: str | None = None
     ) -> Times:
-        """By working set: one pass over it (``read``, ``write``), or one dependent load in it (``chase``).
+        """Time by working set: one pass over it (``read``, ``write``), or one dependent load in it (``chase``).
 
-        Loads level off above the largest set that was measured. Raises LawMissing.
+        The latency of loads stays constant above the largest measured set. Raises LawMissing.
         """
         there = [table for table in self.calibration.hbm if isinstance(table, TransferTable)]
         table = newest(self._matching("memory curve", there, {"op": op, "library": library, "version": version}))
@@ -307,7 +337,7 @@ class Laws:
         return _transfer(table, working_set_bytes, above=Beyond.HOLD if levels_off else Beyond.EXTEND)
 
     def hbm_reads(self) -> HbmReads:
-        """Latency and share of the reference's bandwidth of reads, as far as they were measured."""
+        """Latency of reads and their share of the reference bandwidth, as far as measured."""
         return hbm_reads(self.calibration)
 
     def _matching(self, what: str, tables: Sequence[Table], asked: Mapping[str, object]) -> list[Table]:
@@ -320,7 +350,9 @@ def _transfer(table: TransferTable, size_bytes: ArrayLike, above: Beyond = Beyon
 
 
 def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int, ...]]:
-    """Sizes as arrays [point], and the shape that they broadcast to. Raises ValueError for one that is not positive and finite."""
+    """Sizes as arrays [point], and their broadcast shape. Raises ValueError for a size that is not positive and
+    finite.
+    """
     arrays = np.broadcast_arrays(*(np.asarray(values) for values in sizes.values()))
     for name, values in zip(sizes, arrays, strict=True):
         if not np.all(np.isfinite(values) & (values > 0)):
@@ -329,9 +361,13 @@ def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int,
 
 
 def _preferred_moe(tables: list[MoeTable]) -> MoeTable:
-    """Of the newest version of each library and kernel that with most points; libraries of ONLY_BY_NAME last."""
+    """Among the newest versions of each library and kernel, the one with most points; libraries of ONLY_BY_NAME
+    last.
+    """
     kernels = {(table.library, table.kernel) for table in tables}
-    newest_of_each = [newest(table for table in tables if (table.library, table.kernel) == kernel) for kernel in kernels]
+    newest_of_each = [
+        newest(table for table in tables if (table.library, table.kernel) == kernel) for kernel in kernels
+    ]
 
     def rank(table: MoeTable) -> tuple:
         return table.library not in ONLY_BY_NAME, len(table.ranks) * len(table.tokens), table.library, table.kernel

@@ -1,4 +1,4 @@
-"""The memory of a GPU: latency and rates of its levels (``hbm``), and which of them a die's HBM takes."""
+"""The memory of a GPU: latency and rates of its levels (``hbm``), and which of them apply to the HBM of a die."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from calibration.laws.tables import CalibrationSpec, ScalarTable
 
 
 class HbmReads(NamedTuple):
-    """``latency_ns`` of a dependent load; ``efficiency``: share of the reference's bandwidth that streaming reads reach.
+    """``latency_ns`` of a dependent load; ``efficiency``: share of the reference's bandwidth that streaming reads
+    reach.
 
     None: not measured.
     """
@@ -19,7 +20,7 @@ class HbmReads(NamedTuple):
 
 
 def hbm_reads(calibration: CalibrationSpec) -> HbmReads:
-    """What was measured of the HBM."""
+    """Measured parameters of the HBM."""
     tables = [table for table in calibration.hbm if isinstance(table, ScalarTable) and table.of.get("level") == "hbm"]
     latencies = [table for table in tables if table.of.get("quantity") == "latency_ns"]
     shares = [table for table in tables if (table.of.get("op"), table.of.get("quantity")) == ("read", "efficiency")]
@@ -29,5 +30,5 @@ def hbm_reads(calibration: CalibrationSpec) -> HbmReads:
 
 
 def preferred_number(tables: list[ScalarTable]) -> ScalarTable:
-    """Of several libraries the last by name, of its versions the newest. Raises ValueError for none."""
+    """The library that sorts last by name, in its newest version. Raises ValueError if empty."""
     return max(tables, key=lambda table: (table.library, newest_first(table.version)))

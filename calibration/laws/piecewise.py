@@ -1,8 +1,8 @@
 """Transfers by size: contiguous pieces of the size axis, each with its own line ``latency + size / bandwidth``.
 
-Hockney's model (Parallel Computing 20, 1994), piece by piece, as communication libraries change protocol with size. Pieces
-need not meet: a protocol that sets in too late or too early is a step that is there in the measurements.
-``calibration.fit.segments`` finds the pieces; whoever asks for a time asks here.
+Hockney's model (Parallel Computing 20, 1994), piece by piece, as communication libraries change protocol with size.
+Pieces need not be continuous: a library that switches protocol too early or too late causes a jump in the measurements.
+``calibration.fit.segments`` finds the pieces; this module evaluates them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 
 
 class Beyond(Enum):
-    """What a law says of sizes outside of the measured ones."""
+    """How a law extends beyond the measured sizes."""
 
     HOLD = "the time of the nearest measured size"
     EXTEND = "the line of the nearest piece goes on"
 
 
 class Pieces(Protocol):
-    """What has the numbers of a law: a ``TransferTable``, or the copies of a system."""
+    """Anything with the numbers of a law: a ``TransferTable``, or the copies of a system."""
 
     @property
     def from_bytes(self) -> tuple[float, ...]: ...
@@ -44,8 +44,8 @@ class Pieces(Protocol):
 class PiecewiseLaw:
     """Time of S bytes: ``latency_ns[i] + S * ns_per_byte[i]`` from ``from_bytes[i]`` on.
 
-    ``first_bytes``, ``last_bytes``: smallest and largest size measured. The last piece is one of its own where the last
-    measured one is short.
+    ``first_bytes``, ``last_bytes``: smallest and largest size measured. If the last measured piece is short, a separate
+    piece follows it.
     """
 
     from_bytes: tuple[float, ...]
@@ -55,10 +55,11 @@ class PiecewiseLaw:
     last_bytes: float
 
     def time_ns(self, size_bytes, below: Beyond = Beyond.HOLD, above: Beyond = Beyond.EXTEND) -> np.ndarray:
-        """float64, the shape of ``size_bytes``; ``below`` the first and ``above`` the last measured size, as they say.
+        """float64, the shape of ``size_bytes``; ``below`` applies below the first and ``above`` above the last measured
+        size.
 
-        Defaults are those of a transfer: a small one takes no less than the smallest that was measured, a large one is
-        limited by the bandwidth. A curve that levels off is held above.
+    Defaults suit a transfer: a small one takes no less than the smallest measured one, a large one is limited by
+    bandwidth. A curve that levels off is held above.
         """
         size = np.asarray(size_bytes, dtype=np.float64)
         if below is Beyond.HOLD:
@@ -69,18 +70,18 @@ class PiecewiseLaw:
         return latency_ns + size * ns_per_byte
 
     def line(self, size_bytes) -> tuple[np.ndarray, np.ndarray]:
-        """(latency in ns, ns per byte) of the pieces in which sizes lie, float64 each, the shape of ``size_bytes``."""
+        """(latency in ns, ns per byte) of the piece of each size, float64 each, the shape of ``size_bytes``."""
         piece = np.maximum(np.searchsorted(self.from_bytes, size_bytes, side="right") - 1, 0)
         return np.asarray(self.latency_ns)[piece], np.asarray(self.ns_per_byte)[piece]
 
     def extrapolates(self, size_bytes) -> np.ndarray:
-        """bool: outside what was measured."""
+        """bool: outside the measured range."""
         size = np.asarray(size_bytes)
         return (size < self.first_bytes) | (size > self.last_bytes)
 
 
 def law_of(pieces: Pieces) -> PiecewiseLaw:
-    """The law of a table; where the measured sizes are not known, those at which its pieces begin stand for them."""
+    """The law of a table; if the measured sizes are unknown, the starts of its pieces stand in for them."""
     first = pieces.from_bytes[0] if pieces.first_bytes is None else pieces.first_bytes
     last = pieces.from_bytes[-1] if pieces.last_bytes is None else pieces.last_bytes
     return PiecewiseLaw(pieces.from_bytes, pieces.latency_ns, pieces.ns_per_byte, first, last)

@@ -1,19 +1,20 @@
-"""Load of the rank that is waited for: its token-expert pairs, and how many of its experts get any.
+"""Load of the slowest rank: its token-expert pairs, and the number of its experts that receive any.
 
-Collectors of fused MoE layers route made-up tokens. What one rank computes follows from how they do it, and is
-recomputed here (ai-dynamo/aiconfigurator, collector/helper.py, Apache-2.0: its rules, none of its code):
+Collectors of fused MoE layers route synthetic tokens. The load of one rank follows from their rules, which are
+reimplemented here (ai-dynamo/aiconfigurator, collector/helper.py, Apache-2.0: its rules, none of its code):
 
-- *balanced*: token t goes to experts t, t + experts / top_k, ...; or, of grouped GEMMs after a dispatch, all experts of
-  the rank get as many rows, not aligned to the tiles of the kernel (collector/sglang, prefill), which takes the weights
-  of one expert for a tile (*an expert a tile*);
-- *power law*: experts' shares are drawn from a power law for every point anew, and the heaviest rank is timed. Shares are
-  rounded; what rounding (and the limit of one pair per token and expert) leaves is given to the smallest experts in
-  turn, by older collectors over all of them (*smallest first*), by newer ones rank by rank;
-- either of them, *grouped*: the library keeps the best groups of experts only, as DeepSeek-V3's router does. Groups
-  tie, the lowest win, and what is lost of a token goes to the lowest experts: those of rank 0;
+- *balanced*: token t goes to experts t, t + experts / top_k, ...; or, for grouped GEMMs after a dispatch, all experts
+  of the rank receive equally many rows, not aligned to the tiles of the kernel (collector/sglang, prefill), which uses
+  the weights of one expert for a whole tile (*an expert a tile*);
+- *power law*: shares of experts are drawn from a power law, again for every point, and the most loaded rank is timed.
+  Shares are rounded; pairs left over by rounding (and by the limit of one pair per token and expert) go to the smallest
+  experts in turn: across all experts in older collectors (*smallest first*), rank by rank in newer ones;
+- either of them, *grouped*: the library keeps only the best groups of experts, as DeepSeek-V3's router does. Groups
+  tie, the lowest win, and the lost pairs of a token go to the lowest experts: those of rank 0;
 - anything else: *by chance*, ranks about equal (``MoeLaw.spread``).
 
-Draws are not recorded (a point is one draw, or the mean of several: ``DRAWS_OF_POINT``). Laws use their mean; how much they scatter (``load_draws``) is what no law can tell.
+Draws are not recorded (a point is one draw, or the mean of several: ``DRAWS_OF_POINT``). Laws use their mean; no law
+can predict their scatter (``load_draws``).
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ BALANCED, GROUPED, TILED, BY_CHANCE = "balanced", "balanced, grouped", "balanced
 SMALLEST_FIRST, RANK_BY_RANK = "power law, smallest first", "power law, rank by rank"
 GROUPED_DRAWS = "power law, rank by rank, grouped"
 DRAWN = (SMALLEST_FIRST, RANK_BY_RANK, GROUPED_DRAWS)
-# Groups of experts, and how many of them a token may use: config.json of the model (n_group, topk_group).
+# Number of expert groups, and how many of them a token may use: config.json of the model (n_group, topk_group).
 GROUPS = {"deepseek-v3": (8, 4), "deepseek-r1": (8, 4)}
-# Kernels of contiguous grouped GEMMs that were timed while the host launched them one by one, their rows unaligned.
+# Contiguous grouped GEMM kernels that were timed with one host launch each and unaligned rows.
 LAUNCHED_ONE_BY_ONE = ("deepepmoe-context",)
-ROWS_OF_TILE = 128  # of DeepGEMM's contiguous grouped GEMM (its README: each expert's rows are to be a multiple)
-DRAWS_OF_POINT = {"sglang-deepep": 5}  # of collectors that time several draws and keep the mean (collector/sglang)
+ROWS_OF_TILE = 128  # of DeepGEMM's contiguous grouped GEMM (its README: the rows of each expert must be a multiple)
+DRAWS_OF_POINT = {"sglang-deepep": 5}  # collectors that time several draws and keep the mean (collector/sglang)
 DRAWS = 128
 SEED = 0
-DRAWS_WITH_GROUPS = 16  # of the draws, where groups make them slow to follow
-TOKENS_OF_DRAW = 256  # of a batch, evenly spaced: their groups stand for those of all
-# Limits of the shares that collectors draw: with more pairs than experts, and with fewer.
+DRAWS_WITH_GROUPS = 16  # fewer draws with groups, which are slow to simulate
+TOKENS_OF_DRAW = 256  # sampled evenly from a batch; their groups stand for all tokens
+# Bounds of the shares that collectors draw: with more pairs than experts, and with fewer.
 MANY, FEW = (1.0, 0.8), (0.01, 2.0)
 
 
 def candidates(model: str, distribution: str, kernel: str = "", eplb_slots: int = 0) -> tuple[str, ...]:
-    """Routings that a distribution of the schema may stand for; a fit takes the one that explains times best.
+    """Routings that a distribution of the schema may stand for; the fit chooses the one that explains the times best.
 
-    What EPLB leaves of skewed loads is about equal.
+    After EPLB, skewed loads are about equal.
     """
     if eplb_slots:
         return (BY_CHANCE,)
@@ -83,7 +84,7 @@ def rank_loads(named: dict, routing: str, law: MoeLaw, ep, tokens) -> tuple[np.n
 
 
 def load_draws(named: dict, routing: str, ep: float, tokens: float) -> np.ndarray | None:
-    """float64[2, draw]: pairs and active experts of every draw at one point; None where nothing is drawn."""
+    """float64[2, draw]: pairs and active experts of every draw at one point; None if nothing is drawn."""
     if routing not in DRAWN:
         return None
     groups = GROUPS[named["model"].lower()] if routing == GROUPED_DRAWS else None
@@ -93,7 +94,7 @@ def load_draws(named: dict, routing: str, ep: float, tokens: float) -> np.ndarra
 
 
 def routing_of(table: MoeTable) -> str:
-    """The routing that a table was fitted with."""
+    """The routing with which a table was fitted."""
     return table.routing or candidates(table.model, table.distribution, table.kernel, table.eplb_slots)[0]
 
 
@@ -104,7 +105,9 @@ def _exponent(distribution: str) -> float | None:
 
 @lru_cache(maxsize=20_000)
 def _rank_draws(batch: tuple, ep: int, rank_by_rank: bool, groups: tuple[int, int] | None) -> np.ndarray:
-    """float64[2, draw] of the heaviest of ``ep`` ranks; batch: experts, top_k, exponent, tokens. The seed is fixed."""
+    """float64[2, draw] of the most loaded of ``ep`` ranks; batch: experts, top_k, exponent, tokens. The seed is
+    fixed.
+    """
     counts, left = _counts(*batch)
     more, less = np.maximum(left, 0), np.maximum(-left, 0)
     if rank_by_rank:
@@ -122,7 +125,7 @@ def _rank_draws(batch: tuple, ep: int, rank_by_rank: bool, groups: tuple[int, in
 
 @lru_cache(maxsize=128)
 def _counts(experts: int, top_k: int, exponent: float, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """(int32[draw, expert] rounded pairs, int32[draw, 1] pairs that this leaves)."""
+    """(int32[draw, expert] rounded pairs, int32[draw, 1] pairs left over)."""
     low, high = (MANY[0], max(MANY[1] * tokens, MANY[0])) if tokens * top_k > experts else FEW
     uniform = np.random.default_rng(SEED).random((DRAWS, experts))
     power = 1 - exponent
@@ -137,7 +140,9 @@ def _counts(experts: int, top_k: int, exponent: float, tokens: int) -> tuple[np.
 
 @lru_cache(maxsize=128)
 def _smallest_first(*batch) -> np.ndarray:
-    """Pairs left over given to (or taken from) all experts in turn, beginning with the smallest, among equals the last."""
+    """Left-over pairs, given to (or taken from) all experts in turn, starting with the smallest; of equals, the
+    last.
+    """
     counts, left = _counts(*batch)
     more, less = np.maximum(left, 0), np.maximum(-left, 0)
     experts = counts.shape[1]
@@ -151,7 +156,7 @@ def _smallest_first(*batch) -> np.ndarray:
 
 
 def _given_by_rank(ranks: np.ndarray, more: np.ndarray, less: np.ndarray) -> np.ndarray:
-    """The same rank by rank: the idle experts of a rank first, then its first; taken from its largest."""
+    """The same, rank by rank: first to the idle experts of a rank, then to its first expert; taken from its largest."""
     turn = np.arange(ranks.shape[1])
     given = more // len(turn) + (turn < more % len(turn))
     taken = less // len(turn) + (turn < less % len(turn))
@@ -166,16 +171,16 @@ def _given_by_rank(ranks: np.ndarray, more: np.ndarray, less: np.ndarray) -> np.
 
 
 def _by_rank(counts: np.ndarray, ep: int) -> np.ndarray:
-    """[..., rank, local expert]; a last rank with fewer experts is filled with idle ones."""
+    """[..., rank, local expert]; a last rank with fewer experts is padded with idle ones."""
     local = -(-counts.shape[-1] // ep)
     idle = [(0, 0)] * (counts.ndim - 1) + [(0, local * ep - counts.shape[-1])]
     return np.pad(counts, idle).reshape(*counts.shape[:-1], ep, local)
 
 
 def _grouped_draws(ranks: np.ndarray, experts: int, top_k: int, tokens: int, groups: tuple[int, int]) -> np.ndarray:
-    """float64[2, draw]: pairs and active experts of rank 0 where each token keeps its experts in some groups only.
+    """float64[2, draw]: pairs and active experts of rank 0 if each token keeps its experts in some groups only.
 
-    Experts are dealt to tokens from the one with most pairs on, as collectors do.
+    Experts are assigned to tokens in decreasing order of pairs, as collectors do.
     """
     local, size, found = ranks.shape[2], experts // groups[0], []
     sample = np.linspace(0, tokens - 1, min(tokens, TOKENS_OF_DRAW)).astype(int)
@@ -195,13 +200,13 @@ def _grouped_draws(ranks: np.ndarray, experts: int, top_k: int, tokens: int, gro
 
 
 def _seen(counts: np.ndarray, group: np.ndarray, kept: np.ndarray, number: int, size: int) -> float:
-    """How many of the first experts get a pair, if the share of pairs that their group keeps is that of the sample."""
+    """Number of the first experts that receive a pair, if their groups keep the sampled share of pairs."""
     share = np.bincount(group[kept], minlength=number) / np.maximum(np.bincount(group.ravel(), minlength=number), 1)
     return float(np.sum(1 - (1 - share[np.arange(len(counts)) // size]) ** counts))
 
 
 def _kept(chosen: np.ndarray, experts: int, number: int, kept: int) -> np.ndarray:
-    """bool[token, choice]: of chosen experts, those in the lowest ``kept`` of the ``number`` groups that the token has."""
+    """bool[token, choice]: chosen experts in the lowest ``kept`` of the ``number`` groups of the token."""
     group = chosen // (experts // number)
     has = (group[:, :, None] == np.arange(number)).any(axis=1)
     best = has & (np.cumsum(has, axis=1) <= kept)
@@ -210,9 +215,9 @@ def _kept(chosen: np.ndarray, experts: int, number: int, kept: int) -> np.ndarra
 
 @lru_cache(maxsize=20_000)
 def _grouped_load(experts: int, top_k: int, groups: tuple[int, int], ep: int, tokens: int) -> tuple[float, float]:
-    """Pairs and active experts of rank 0 of balanced tokens of which each keeps its experts in the lowest groups only."""
+    """Pairs and active experts of rank 0 for balanced tokens that keep only their experts in the lowest groups."""
     stride = -(-experts // top_k)
-    token = np.arange(min(tokens, stride))  # the others repeat them
+    token = np.arange(min(tokens, stride))  # the pattern repeats after that
     first = token if tokens >= stride else token * stride // tokens
     chosen = (first[:, None] + stride * np.arange(top_k)) % experts
     kept = _kept(chosen, experts, *groups)

@@ -1,8 +1,9 @@
-"""The tables of a calibration file (``configs/calibrations/<gpu>.yaml``): what measurements of a GPU were fitted to.
+"""The tables of a calibration file (``configs/calibrations/<gpu>.yaml``): the parameters fitted to the measurements of
+a GPU.
 
-Long rows of numbers are written as one text of numbers with spaces, which keeps the files small and readable. Every table
-names its source, library and version. Times are ns, sizes bytes, rates per second. ``calibration.laws.laws`` evaluates them;
-``archsim.specs.loading.calibrations`` finds and reads files.
+Long rows of numbers are written as one string of space-separated numbers, which keeps the files small and readable.
+Every table names its source, library and version. Times are in ns, sizes in bytes, rates per second.
+``calibration.laws.laws`` evaluates them; ``archsim.specs.loading.calibrations`` finds and reads files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from archsim.specs.text.fields import Name, Spec
 
-HBM = "hbm"  # among the fitted rates of a reference
+HBM = "hbm"  # in ``fitted`` of a reference
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -25,7 +26,7 @@ def _numbers(value: Any) -> Any:
     try:
         return tuple(float(word) for word in value.split())
     except ValueError:
-        raise ValueError("expected numbers with spaces between them") from None
+        raise ValueError("expected numbers separated by spaces") from None
 
 
 def _written(values: tuple[float, ...]) -> str:
@@ -52,7 +53,7 @@ Reach = Annotated[Numbers, AfterValidator(_three_positive)]
 
 
 class Quantiles(Spec):
-    """Of measured / predicted - 1: 5 %, 50 % and 95 %, over ``points`` points."""
+    """Quantiles (5 %, 50 %, 95 %) of measured / predicted - 1 over ``points`` points."""
 
     p05: float
     p50: float
@@ -61,7 +62,7 @@ class Quantiles(Spec):
 
 
 class Fitted(Spec):
-    """What every table says about where it comes from. ``sweeps``: the runs behind it; ``source``: files they came in."""
+    """The origin of a table. ``sweeps``: its runs; ``source``: the files of the runs."""
 
     library: str
     version: str
@@ -70,9 +71,9 @@ class Fitted(Spec):
 
 
 class Reference(Spec):
-    """Peak rates of the GPU that was measured; another die's rates scale its terms by the quotient.
+    """Peak rates of the measured GPU; for another die, terms scale by the ratio of the rates.
 
-    ``fitted``: those (dtypes, or HBM) that nobody named, so that the fitted rate stands for the nominal one.
+    ``fitted``: dtypes (or HBM) without a given nominal rate; the fitted rate stands in for it.
     """
 
     peak_flop_per_s: dict[str, Positive]
@@ -96,11 +97,11 @@ class GemmLaw(Spec):
 
 
 class GemmTable(Fitted):
-    """GEMM times of one library, version and dtype: a law, and how far points lie from it.
+    """GEMM times of one library, version and dtype: a law, and corrections to it.
 
-    ``shapes``: 'n x k' → 10000 ln(measured / law) at each of ``m``. ``ends``: of shapes that were not measured from the first
-    to the last m, those that they were. ``seen``: residuals of single sweeps at points of the
-    table (repeatability; None where there is one sweep); ``unseen``: of shapes left out of the fit.
+    ``shapes``: 'n x k' → 10000 ln(measured / law) at each of ``m``. ``ends``: the measured range of m of shapes that
+    were not measured over all of it. ``seen``: residuals of single sweeps at points of the table (repeatability; None
+    for a single sweep); ``unseen``: residuals of shapes left out of the fit.
     """
 
     dtype: str
@@ -119,18 +120,18 @@ class GemmTable(Fitted):
         return tuple(shape_of(name) for name in self.shapes)
 
     def range_of(self, n: int, k: int) -> tuple[float, float]:
-        """The first and the last m measured of a shape; of one that was not measured, those of the table."""
+        """The first and last measured m of a shape; for a shape that was not measured, those of the table."""
         ends = self.ends.get(f"{n}x{k}", self.m)
         return ends[0], ends[-1]
 
 
 class MoeLaw(Spec):
-    """Time of the rank that is waited for, from its token-expert pairs and those of its experts that get any ("active").
+    """Time of the slowest rank, from its token-expert pairs and its active experts (those that receive any pair).
 
-    t = launch + ns_per_token tokens + ns_per_pair pairs + ns_per_expert experts / ep
-    + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order), and not below ``floor_ns``: what the host takes where it
-    launches the kernels one by one. flop = 6 pairs hidden ffn / tp; bytes = 3 slices of each active expert. ``spread``: of
-    routing by chance, where pairs = tokens top_k / ep^spread.
+    t = launch + ns_per_token tokens + ns_per_pair pairs + ns_per_expert experts / ep + ((flop / rate)^order + (bytes /
+    bandwidth)^order)^(1/order), and at least ``floor_ns``: host time where the host launches the kernels one by one.
+    flop = 6 pairs hidden ffn / tp; bytes = 3 slices of each active expert. ``spread``: for routing by chance, where
+    pairs = tokens top_k / ep^spread.
     """
 
     launch_ns: NotNegative
@@ -145,11 +146,12 @@ class MoeLaw(Spec):
 
 
 class Kriging(Spec):
-    """How corrections are carried to EP and TP sizes that were not measured; chosen by leaving sizes out of the fit.
+    """How corrections are interpolated to EP and TP sizes that were not measured; chosen by leaving sizes out of the
+    fit.
 
-    ``reach``: octaves of ep, tp and tokens over which they fade; ``noise``: variance of a point relative to that of
-    corrections; ``outlier``: ln by which a rank may differ from what the others say of it before it counts less (None: all
-    count the same).
+    ``reach``: correlation length in octaves of ep, tp and tokens; ``noise``: variance of a point relative to that of
+    the corrections; ``outlier``: ln difference between a rank and its prediction from the other ranks beyond which its
+    weight drops (None: all ranks have equal weight).
     """
 
     reach: Reach
@@ -160,10 +162,11 @@ class Kriging(Spec):
 class MoeTable(Fitted):
     """Fused MoE layers of one model, library, version, kernel, dtype and distribution of the routing.
 
-    ``eplb_slots``: slots of the EP group over which EPLB spread replicas of the experts by load; 0: experts stay where they are.
+    ``eplb_slots``: slots of the EP group over which EPLB spread replicas of experts by load; 0: no replicas.
 
-    ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: which of the
-    routings that the distribution may stand for (``calibration.laws.rank_load``). ``kriging``: None where the law alone tells more.
+    ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: the
+    routing behind ``distribution`` (``calibration.laws.rank_load``). ``kriging``: None where the law alone predicts
+    better.
     """
 
     model: str
@@ -186,7 +189,7 @@ class MoeTable(Fitted):
 class TransferTable(Fitted):
     """Time of S bytes: latency_ns[i] + S ns_per_byte[i] from from_bytes[i] on; measured from first_ to last_bytes.
 
-    ``of``: what was measured (method, direction, ranks, ...).
+    ``of``: the measured configuration (method, direction, ranks, ...).
     """
 
     of: dict[str, str]
@@ -200,7 +203,7 @@ class TransferTable(Fitted):
 
 
 class ScalarTable(Fitted):
-    """One number with its range over what was measured. ``of``: what it is of."""
+    """One number with its range over the measurements. ``of``: the measured configuration."""
 
     of: dict[str, str]
     unit: Literal["ns", "bytes_per_s", "ratio"]
@@ -210,7 +213,7 @@ class ScalarTable(Fitted):
 
 
 class CalibrationSpec(Spec):
-    """All that was fitted for one GPU."""
+    """All fitted parameters of one GPU."""
 
     gpu: Name
     reference: Reference
@@ -224,7 +227,7 @@ class CalibrationSpec(Spec):
 
 
 def shape_of(name: str) -> tuple[int, int]:
-    """The numbers of a name such as '4096x7168' or '8x1'."""
+    """The two numbers of a name such as '4096x7168' or '8x1'."""
     found = re.fullmatch(r"(\d+)x(\d+)", name)
     if not found:
         raise ValueError(f"{name!r} is not two numbers such as '4096x7168'")

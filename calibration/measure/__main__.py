@@ -1,4 +1,4 @@
-"""``python -m calibration.measure all --out measurements/``: what can be measured here, as CSV of calibration.measurements.schema."""
+"""``python -m calibration.measure all --out measurements/``: measure this machine, as CSV in the schema's layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calibration.measure.points import PLANS
 
 
 def torch_backend() -> Backend:
-    """Imported only when something is measured: torch is no dependency of this project."""
+    """Imported only to measure: torch is not a dependency of this project."""
     from calibration.measure.torch_backend import TorchBackend
 
     return TorchBackend()
@@ -25,13 +25,13 @@ def parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(prog="python -m calibration.measure", description=__doc__.partition(": ")[2])
     command.add_argument("what", nargs="+", choices=("all", *PLANS), help="tables to measure")
     command.add_argument("--out", type=Path, default=Path("measurements"), help="folder (default: measurements)")
-    command.add_argument("--run-id", default="1", help="name of the repetition; another one measures all again")
+    command.add_argument("--run-id", default="1", help="name of the repetition; a new name measures everything again")
     command.add_argument("--models", nargs="+", help="models for gemm and moe (default: all in configs/models)")
     return command
 
 
 def main(arguments: Sequence[str] | None = None, make_backend: Callable[[], Backend] = torch_backend) -> int:
-    """0: done; 1: nothing could be measured; 130: interrupted (call again: what is there is kept)."""
+    """0: done; 1: nothing could be measured; 130: interrupted (a second call keeps the rows measured so far)."""
     from rich.console import Console
 
     from calibration.measure.session import measure
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None, make_backend: Callable[[], Back
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        print("interrupted; run the same command again to continue", file=sys.stderr)
         return 130
     return 0
 

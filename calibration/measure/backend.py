@@ -1,4 +1,4 @@
-"""The seam between what is to be measured and what measures it: on a GPU ``torch_backend``, in tests a fake."""
+"""The interface between measurement plans and the device: ``torch_backend`` on a GPU, a fake in tests."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Protocol
 
 from archsim.base.errors import ArchsimError
 
-Point = Mapping[str, str | int]  # the columns of the schema that say what is measured
+Point = Mapping[str, str | int]  # the columns of the schema that define what is measured
 
 
 class MeasureError(ArchsimError):
-    """Nothing can be measured here."""
+    """No measurement is possible on this machine."""
 
 
 class PointError(ArchsimError):
-    """This point cannot be measured here; others can."""
+    """This point cannot be measured on this machine; others can."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where measurements come from. ``l2_bytes``: of one GPU; ``free_bytes``: of its memory, before anything is run."""
+    """The measured machine. ``l2_bytes``: L2 of one GPU; ``free_bytes``: its free memory before the first
+    measurement.
+    """
 
     gpu_name: str
     gpus: int
@@ -45,11 +47,11 @@ class Timing:
 
 
 class Backend(Protocol):
-    """What times points. One GPU is used at a time, but for copies between two."""
+    """Measures points. One GPU is used at a time, except for copies between two."""
 
     @property
     def machine(self) -> Machine: ...
 
     def time(self, kind: str, point: Point) -> Timing:
-        """Warm up and measure one point of a table of the schema. Raises PointError where that is not possible."""
+        """Warm up and measure one point of a table of the schema. Raises PointError if that is not possible."""
         ...

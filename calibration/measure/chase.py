@@ -1,9 +1,9 @@
-"""A chain of dependent loads, as a Triton kernel. Imported only where PyTorch and Triton are."""
+"""A chain of dependent loads, as a Triton kernel. Imported only if PyTorch and Triton are installed."""
 
 import triton
 import triton.language as tl
 
-LINE_BYTES = 128  # one load for each line of the L2
+LINE_BYTES = 128  # one load per L2 line
 LOADS = 4096
 
 
@@ -16,5 +16,5 @@ def _follow(ring, place, loads: tl.constexpr):
 
 
 def chase(ring, place) -> None:
-    """Follow LOADS links of `ring` (int64: index of the next), from where `place` (int64[1]) is, which moves on."""
+    """Follow LOADS links of ``ring`` (int64: index of the next), starting at ``place`` (int64[1]), which is updated."""
     _follow[(1,)](ring, place, loads=LOADS, num_warps=1)

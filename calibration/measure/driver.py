@@ -1,7 +1,7 @@
-"""Copies and launches by the CUDA driver itself, called through ctypes.
+"""Copies and launches by the CUDA driver, called through ctypes.
 
-PyTorch lets both GPUs of a copy wait for each other before and after it, and spends some microseconds on each call: more than
-a small copy or a launch takes. Nothing is imported but the standard library; the context is the one that PyTorch has made.
+PyTorch synchronises both GPUs of a copy before and after it, and spends some microseconds on each call: more than a
+small copy or a launch takes. Only the standard library is imported; the context is the one created by PyTorch.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-THREADS = 256  # of a block
-BYTES_PER_CELL = 8  # four read and four written
-# Each thread adds one to its float: cells[i] += 1. PTX of CUDA 11, compiled by the driver for the GPU that it has.
+THREADS = 256  # per block
+BYTES_PER_CELL = 8  # four read, four written
+# Each thread adds one to its float: cells[i] += 1. PTX of CUDA 11, compiled by the driver for the present GPU.
 KERNEL = b"""
 .version 7.0
 .target sm_70
@@ -43,18 +43,24 @@ done:
 
 
 class Driver:
-    """Raises OSError without a driver; its functions raise RuntimeError with the driver's words."""
+    """Raises OSError without a driver; its functions raise RuntimeError with the driver's message."""
 
     def __init__(self) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
 
     def copy(self, target: int, origin: int, size_bytes: int, stream: int) -> Callable[[], None]:
-        """What starts a copy between two addresses, each of a GPU or of page-locked memory, on a stream (a handle).
+        """Returns a function that starts a copy between two addresses, on a GPU or in page-locked
+        memory, on a stream (a handle).
 
-        Which GPUs they are on the driver sees from the addresses (CUDA driver API, cuMemcpyAsync, unified addressing).
+        The driver derives the GPUs from the addresses (CUDA driver API, cuMemcpyAsync, unified addressing).
         """
         call, check = self._cuda.cuMemcpyAsync, self._check
-        arguments = ctypes.c_uint64(target), ctypes.c_uint64(origin), ctypes.c_size_t(size_bytes), ctypes.c_void_p(stream)
+        arguments = (
+            ctypes.c_uint64(target),
+            ctypes.c_uint64(origin),
+            ctypes.c_size_t(size_bytes),
+            ctypes.c_void_p(stream),
+        )
 
         def start() -> None:
             check(call(*arguments))
@@ -62,7 +68,9 @@ class Driver:
         return start
 
     def touch(self, cells: int, count: int, stream: int) -> Callable[[], None]:
-        """What starts a kernel that adds one to `count` floats at `cells` on a stream of the current GPU."""
+        """Returns a function that starts a kernel that adds one to ``count`` floats at ``cells`` on
+        a stream of the current GPU.
+        """
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self._cuda.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(KERNEL)))
         self._check(self._cuda.cuModuleGetFunction(ctypes.byref(function), module, b"touch"))
@@ -72,13 +80,13 @@ class Driver:
         nothing = ctypes.c_uint(0), ctypes.c_void_p(stream), parameters, None
         call, check = self._cuda.cuLaunchKernel, self._check
 
-        def start(_given=given) -> None:  # keeps what `parameters` points to
+        def start(_given=given) -> None:  # keeps alive what `parameters` points to
             check(call(function, blocks, one, one, threads, one, one, *nothing))
 
         return start
 
     def wait(self, stream: int) -> None:
-        """Until all that is on a stream is done."""
+        """Wait until all work on a stream is done."""
         self._check(self._cuda.cuStreamSynchronize(ctypes.c_void_p(stream)))
 
     def _check(self, code: int) -> None:

@@ -1,4 +1,6 @@
-"""The plan: which points each table gets. Plain data, in a fixed order; what a machine cannot do it says itself."""
+"""The plan: which points each table gets. Plain data, in a fixed order; the backend reports points
+that a machine cannot measure.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ KERNEL_BYTES = (8, 64 * KIB, MIB, 16 * MIB)
 
 
 def _sizes(first: int, last: int) -> tuple[int, ...]:
-    """Powers of two from first to last and what lies halfway."""
+    """Powers of two from first to last, and the values halfway between."""
     powers = [first * 2**i for i in range((last // first).bit_length())]
     return tuple(sorted({*powers, *(power * 3 // 2 for power in powers[:-1])}))
 

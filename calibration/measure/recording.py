@@ -1,4 +1,4 @@
-"""Rows on the disk as soon as they are measured, so that a second call does only what is missing."""
+"""Writes rows to disk as soon as they are measured, so that a second call measures only the missing ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from calibration.measure.backend import Machine, MeasureError, Point, Timing
 from calibration.measurements.schema import TABLES
 
-OF_DRIVER = ("p2p", "hostpath", "launch")  # tables of what the driver does, whichever PyTorch asks it to
+OF_DRIVER = ("p2p", "hostpath", "launch")  # tables of driver operations, independent of the PyTorch version
 
 
 class Recording:
-    """One CSV file of the schema, appended to row by row; a line that was cut off is removed when it is opened.
+    """One CSV file of the schema, appended row by row; a truncated last line is removed on opening.
 
-    Raises MeasureError where the file is of another GPU or has other columns.
+    Raises MeasureError if the file is from another GPU or has other columns.
     """
 
     def __init__(self, folder: Path, kind: str, run_id: str, machine: Machine) -> None:
@@ -33,11 +33,11 @@ class Recording:
         self._stream.close()
 
     def has(self, point: Point) -> bool:
-        """Whether this run has the point, from now or from before."""
+        """Whether this run has the point, from this call or an earlier one."""
         return self._key(self._row(point)) in self._done
 
     def add(self, point: Point, timing: Timing) -> None:
-        """Append the row; it is on the disk when this returns."""
+        """Append the row; it is on disk when this returns."""
         row = self._row(point) | {"iters": timing.repeats, **timing.notes}
         if self._table.value == "value":
             row["value"] = value_of(point, timing)
@@ -48,7 +48,9 @@ class Recording:
 
     def _row(self, point: Point) -> dict:
         machine = self._machine
-        library, version = ("cuda", machine.driver) if self._table.kind in OF_DRIVER else (machine.library, machine.library_version)
+        library, version = (
+            ("cuda", machine.driver) if self._table.kind in OF_DRIVER else (machine.library, machine.library_version)
+        )
         return {
             "run_id": self._run_id,
             "gpu_name": machine.gpu_name,
@@ -71,12 +73,12 @@ class Recording:
                 stream.truncate(len(whole))
         reader = csv.DictReader(io.StringIO(whole.decode("utf-8")))
         if whole and reader.fieldnames != self._columns:
-            raise MeasureError(f"{self.path}: its columns are not those of the schema; measure into another folder")
+            raise MeasureError(f"{self.path}: its columns are not those of the schema; use another folder")
         done = set()
         for row in reader:
             if row["gpu_name"] != self._machine.gpu_name:
                 message = f"{self.path}: measured on {row['gpu_name']!r}, this is {self._machine.gpu_name!r}"
-                raise MeasureError(f"{message}; measure into another folder")
+                raise MeasureError(f"{message}; use another folder")
             done.add(self._key(row))
         return done
 
@@ -87,7 +89,7 @@ class Recording:
 
 
 def value_of(point: Point, timing: Timing) -> str:
-    """Of a memory point: bytes/s of one pass (read and write move the working set once), or ns of one load."""
+    """Value of a memory point: bytes/s of one pass (read and write move the working set once), or ns per load."""
     if point["quantity"] == "latency_ns":
         return f"{timing.median_us * 1e3:.6g}"
     return f"{int(point['working_set_bytes']) / timing.median_us * 1e6:.6g}"

@@ -1,4 +1,4 @@
-"""A measuring session: the points that are missing, one after the other, with progress and a word on what is left out."""
+"""A measuring session: measures the missing points one by one, with progress, and reports the points left out."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from calibration.measure.points import PLANS
 from calibration.measure.recording import Recording
 
 MANIFEST = "manifest.json"
-MOST_REASONS = 10  # told of a table
-WORD_EVERY_S = 30.0  # where there is no terminal for a bar
+MOST_REASONS = 10  # reported per table
+WORD_EVERY_S = 30.0  # progress interval without a terminal
 
 
 @dataclass
 class Tally:
-    """How many points of a table were there from before, were measured now, and were left out (reason → number)."""
+    """Numbers of points of a table kept from earlier calls, measured now, and left out (reason → number)."""
 
     kind: str
     kept: int = 0
@@ -32,7 +32,7 @@ class Tally:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [f"{self.kind}: {self.measured} measured, {self.kept} from before"]
+        lines = [f"{self.kind}: {self.measured} measured, {self.kept} kept from earlier calls"]
         reasons = sorted(self.left_out.items(), key=lambda item: -item[1])
         lines += [f"  left out {count} points: {reason}" for reason, count in reasons[:MOST_REASONS]]
         if len(reasons) > MOST_REASONS:
@@ -43,7 +43,7 @@ class Tally:
 def measure(
     backend: Backend, kinds: Sequence[str], models: Sequence[ModelSpec], out: Path, run_id: str, console: Console
 ) -> list[Tally]:
-    """Measure what is missing of some tables into ``out/<kind>.csv``. Raises MeasureError."""
+    """Measure the missing points of some tables into ``out/<kind>.csv``. Raises MeasureError."""
     tallies = []
     for kind in kinds:
         recording = Recording(out, kind, run_id, backend.machine)
@@ -70,27 +70,29 @@ def _measure_kind(backend: Backend, kind: str, points: list[Point], recording: R
 
 
 def _watched(kind: str, points: list[Point], console: Console) -> Iterator[Point]:
-    """The points one by one, with a bar on a terminal, else a line now and then; both tell how long it will take."""
+    """The points one by one, with a progress bar on a terminal, else a line now and then; both estimate the
+    time left.
+    """
     if console.is_terminal:
         columns = (TextColumn(kind), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"))
         with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
             yield from progress.track(points, description=kind)
         return
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     for done, point in enumerate(points):
         now = time.monotonic()
-        if done and now - told >= WORD_EVERY_S:
+        if done and now - reported >= WORD_EVERY_S:
             left_min = (now - began) / done * (len(points) - done) / 60
             console.print(f"{kind}: {done} of {len(points)}, about {left_min:.0f} min left", highlight=False)
-            told = now
+            reported = now
         yield point
 
 
 def write_manifest(out: Path, run_id: str, machine: Machine) -> None:
-    """``manifest.json``: run_id → machine. Raises MeasureError where there is one that cannot be read."""
+    """``manifest.json``: run_id → machine. Raises MeasureError if an existing one is unreadable."""
     path = out / MANIFEST
     try:
         runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
-        raise MeasureError(f"{path}: {error}; remove it, or measure into another folder") from error
+        raise MeasureError(f"{path}: {error}; remove it, or use another folder") from error
     write_text(path, json.dumps(runs | {run_id: asdict(machine)}, indent=2, sort_keys=True) + "\n")

@@ -1,7 +1,7 @@
-"""Times of GPU work, between two events on the GPU. PyTorch is given, never imported.
+"""Times of GPU work, between two events on the GPU. PyTorch is passed in, never imported.
 
-The GPU is kept busy while the host gets the work ready, so that it is done without gaps however slow the host is: a kernel
-that spins goes ahead, then come event, work and event (as NVIDIA's nvbandwidth does).
+The GPU is kept busy while the host enqueues the work, so that it runs without gaps however slow the host is: a spinning
+kernel comes first, then event, work and event (as in NVIDIA's nvbandwidth).
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import time
 from collections.abc import Callable, Sequence
 
 WARM_UPS, REPEATS = 3, 20
-LEAST_REPLAY_US = 1000.0  # a replay is long against the resolution of events (0.5 us) and the start of a graph
-MOST_CALLS = 2000  # of one operation in a graph
-MOST_STREAM_CALLS = 128  # on a stream: a queue of the driver holds about a thousand entries, and a full one stops the host
+LEAST_REPLAY_US = 1000.0  # long compared with the resolution of events (0.5 us) and the start of a graph
+MOST_CALLS = 2000  # calls of one operation per graph
+MOST_STREAM_CALLS = 128  # calls per stream: the driver queue has about a thousand entries and blocks the host when full
 EVENT_US = 0.5  # resolution of events (CUDA runtime API, cudaEventElapsedTime)
-CYCLES_PER_S = 2e9  # of an SM at most; at a lower clock the GPU spins for longer
-FIRST_LEAD_S, MOST_LEAD_S = 1e-3, 1e-2  # that the host may be ahead
+CYCLES_PER_S = 2e9  # highest SM clock; at a lower clock the GPU spins for longer
+FIRST_LEAD_S, MOST_LEAD_S = 1e-3, 1e-2  # lead of the host over the GPU
 CLOCKS_EVERY_S = 2.0
 CLOCKS = {"sm_clock_mhz": "clocks.sm", "mem_clock_mhz": "clocks.mem", "power_w": "power.draw"}
 SMI_PATIENCE_S = 10.0
 
 
 class Stopwatch:
-    """``operation(i)`` does the i-th call; times are those of one call, us, one for each repeat.
+    """``operation(i)`` performs the i-th call; times are us per call, one per repeat.
 
-    ``clocks``: of the GPU and its power, read every few seconds while it repeats what was timed last.
+    ``clocks``: GPU clocks and power, read every few seconds while the GPU repeats the last timed work.
     """
 
     def __init__(self, torch, gpu: str) -> None:
@@ -34,7 +34,7 @@ class Stopwatch:
         self._clocks_at = -CLOCKS_EVERY_S
 
     def graph_us(self, operation: Callable[[int], object], cycle: int = 1) -> list[float]:
-        """In a CUDA graph of a multiple of `cycle` calls."""
+        """In a CUDA graph with a multiple of ``cycle`` calls."""
         torch = self._torch
         calls = self._calls(operation, cycle, MOST_CALLS)
         graph = torch.cuda.CUDAGraph()
@@ -44,7 +44,7 @@ class Stopwatch:
         return self._events_us(graph.replay, calls)
 
     def streams_us(self, ways: Sequence[tuple[object, Callable[[int], object]]]) -> list[float]:
-        """Back to back, on one or several streams at once, each a stream and its operation: time of one call of all."""
+        """Back to back on one or several streams, each with its operation: time of one call on all of them."""
         torch, first = self._torch, ways[0][0]
         others = [stream for stream, _ in ways[1:]]
 
@@ -61,7 +61,7 @@ class Stopwatch:
                 first.wait_stream(stream)
 
         for stream, _ in ways:
-            torch.cuda.synchronize(stream.device)  # what they work on is there
+            torch.cuda.synchronize(stream.device)  # operands are ready
         with torch.cuda.stream(first):
             replay(WARM_UPS)
             calls = _calls_for(min(self._span_us(lambda: replay(1)) for _ in range(WARM_UPS)), 1, MOST_STREAM_CALLS)
@@ -72,7 +72,7 @@ class Stopwatch:
         return self._events_us(lambda: [operation(i) for i in range(calls)], calls, ahead=False)
 
     def waited_us(self, operation: Callable[[int], object]) -> list[float]:
-        """By the host's clock, of operations that end when they return."""
+        """By the host clock, for operations that are complete when they return."""
         for i in range(WARM_UPS):
             operation(i)
         calls = _calls_for(_host_us(operation, 1), 1, MOST_CALLS)
@@ -97,7 +97,7 @@ class Stopwatch:
         return times[WARM_UPS:]
 
     def _span_us(self, work: Callable[[], object], lead_s: float = FIRST_LEAD_S) -> float:
-        """From begin to end of `work` on the GPU, which spins for `lead_s` before."""
+        """Time from start to end of ``work`` on the GPU, which spins for ``lead_s`` before."""
         torch = self._torch
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         if lead_s:
@@ -123,7 +123,7 @@ class Stopwatch:
 
 
 def _calls_for(one_us: float, cycle: int, most: int) -> int:
-    """A multiple of `cycle`, long enough for a replay and no more than `most` unless one cycle is."""
+    """A multiple of ``cycle``, long enough for a replay and at most ``most``, but at least one cycle."""
     cycles = round(LEAST_REPLAY_US / max(one_us, EVENT_US) / cycle + 0.5)
     return cycle * max(1, min(most // cycle, cycles))
 
@@ -136,7 +136,7 @@ def _host_us(operation: Callable[[int], object], calls: int) -> float:
 
 
 def smi(query: str, gpu: str) -> str:
-    """First line of nvidia-smi's answer about a GPU (its index or UUID); '' where there is none."""
+    """First line of nvidia-smi's output for a GPU (index or UUID); '' if there is none."""
     return _answer(_smi_process(query, gpu))
 
 

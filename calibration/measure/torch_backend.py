@@ -8,11 +8,11 @@ from calibration.measure.backend import Machine, MeasureError, Point, PointError
 from calibration.measure.driver import BYTES_PER_CELL, Driver
 from calibration.measure.stopwatch import Stopwatch, smi
 
-MOST_COPIES = 64  # of operands
-MOST_MEMORY_SHARE = 0.8  # of what is free
-UNKNOWN_L2_BYTES = 50 * 2**20  # of a PyTorch that does not tell; H100
+MOST_COPIES = 64  # copies of operands
+MOST_MEMORY_SHARE = 0.8  # share of free memory
+UNKNOWN_L2_BYTES = 50 * 2**20  # if PyTorch does not report it; H100
 STREAM_LAUNCHES = 1000  # between two events
-GROUPED_ARCHITECTURES = (9, 10)  # elsewhere torch._grouped_mm waits for the host, which no graph can hold
+GROUPED_ARCHITECTURES = (9, 10)  # elsewhere torch._grouped_mm waits for the host, which a graph cannot capture
 
 
 class TorchBackend:
@@ -24,11 +24,11 @@ class TorchBackend:
         except ImportError as error:
             raise MeasureError("measuring needs PyTorch with CUDA: see pytorch.org for how to install it") from error
         if not torch.cuda.is_available():
-            raise MeasureError("PyTorch finds no CUDA device here: measure on the machine that has the GPUs")
+            raise MeasureError("PyTorch finds no CUDA device: run this on a machine with NVIDIA GPUs")
         self._torch = torch
         properties = torch.cuda.get_device_properties(0)
         uuid = getattr(properties, "uuid", None)
-        gpu = f"GPU-{uuid}" if uuid else "0"  # GPU 0 of this process need not be the driver's
+        gpu = f"GPU-{uuid}" if uuid else "0"  # GPU 0 of this process need not be GPU 0 of the driver
         self._architecture = properties.major
         self.machine = Machine(
             gpu_name=properties.name,
@@ -49,8 +49,10 @@ class TorchBackend:
             raise MeasureError(f"measuring needs NVIDIA's driver: {error}") from error
 
     def time(self, kind: str, point: Point) -> Timing:
-        """Median and percentiles of the repeats. Raises PointError where the point is not possible here, MeasureError
-        where nothing is any more: after some errors CUDA refuses all further work of a process."""
+        """Median and percentiles of the repeats.
+
+        Raises PointError if this point cannot be measured, MeasureError if no further point can: after some errors CUDA
+        refuses all further work of a process."""
         problem = None
         try:
             times_us, notes = getattr(self, f"_time_{kind}")(point)
@@ -58,7 +60,7 @@ class TorchBackend:
             raise
         except self._torch.cuda.OutOfMemoryError:
             problem = "not enough memory on the GPU"
-        except Exception as error:  # whatever one point meets, the others are measured
+        except Exception as error:  # an error at one point must not stop the others
             problem = f"PyTorch or CUDA refuses: {type(error).__name__}: {_first_line(error)}"
         self._clear(kind, point, problem)
         if problem:
@@ -67,7 +69,7 @@ class TorchBackend:
         return Timing(statistics.median(times_us), tenths[0], tenths[-1], len(times_us), self._watch.clocks | notes)
 
     def _clear(self, kind: str, point: Point, problem: str | None) -> None:
-        """Give memory back, the GPU's and what is page-locked."""
+        """Release GPU memory and page-locked memory."""
         torch = self._torch
         try:
             torch.cuda.synchronize()
@@ -76,14 +78,14 @@ class TorchBackend:
         except RuntimeError as error:
             where = " ".join(f"{name}={value}" for name, value in point.items())
             message = f"{kind} {where}: {problem or _first_line(error)}; this process cannot use the GPU any more"
-            raise MeasureError(f"{message}: call again, or measure the other tables if that point fails again") from None
+            raise MeasureError(f"{message}: run again, or measure the other tables if that point fails again") from None
 
     def _check_memory(self, needed_bytes: int) -> None:
         if needed_bytes > MOST_MEMORY_SHARE * self.machine.free_bytes:
             raise PointError("not enough memory on the GPU")
 
     def _copies_past_l2(self, operand_bytes: int) -> int:
-        """Copies of an operand such that it is out of the L2 again when its turn comes."""
+        """Number of copies of an operand such that each is out of the L2 when its turn comes."""
         return min(MOST_COPIES, max(2, -(-2 * self.machine.l2_bytes // operand_bytes) + 1))
 
     # One function per table of the schema.
@@ -120,7 +122,7 @@ class TorchBackend:
         if not hasattr(torch, "_grouped_mm"):
             raise PointError("this PyTorch has no grouped product (torch._grouped_mm, 2.8 or later)")
         if self._architecture not in GROUPED_ARCHITECTURES:
-            raise PointError("PyTorch has a grouped product of its own on Hopper and Blackwell (sm_90, sm_100) only")
+            raise PointError("PyTorch has a native grouped product only on Hopper and Blackwell (sm_90, sm_100)")
         hidden, ffn, experts = point["hidden"], point["ffn"], point["experts"] // point["ep"]
         tokens, rows, ends = _rank_of_balanced(point)
         of_expert = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
@@ -131,7 +133,7 @@ class TorchBackend:
         needed = experts * expert_bytes + len(rows) * row_bytes + 2 * tokens * hidden * 2
         self._check_memory(needed)
         if needed + (copies - 1) * experts * expert_bytes > MOST_MEMORY_SHARE * self.machine.free_bytes:
-            copies = 1  # of so large a layer that even the experts in use push each other out of the L2
+            copies = 1  # the layer is so large that even the experts in use evict each other from the L2
         kind = {"device": "cuda", "dtype": torch.bfloat16}
         inputs, rows = torch.randn(tokens, hidden, **kind), torch.tensor(rows, device="cuda")
         ends = torch.tensor(ends, device="cuda", dtype=torch.int32)
@@ -149,7 +151,7 @@ class TorchBackend:
     def _time_p2p(self, point: Point):
         torch, src, dst, size = self._torch, int(point["src"]), int(point["dst"]), point["bytes"]
         if self.machine.gpus < 2:
-            raise PointError("copies between GPUs need two of them; this machine has one")
+            raise PointError("copies between GPUs need two GPUs; this machine has one")
         if max(src, dst) >= self.machine.gpus:
             raise PointError(f"there is no GPU {max(src, dst)}")
         if not torch.cuda.can_device_access_peer(src, dst):
@@ -158,15 +160,17 @@ class TorchBackend:
         self._check_memory(len(pairs) * size)
         ways = []
         for origin_gpu, target_gpu in pairs:
-            origin, target = (torch.zeros(size, device=f"cuda:{gpu}", dtype=torch.uint8) for gpu in (origin_gpu, target_gpu))
-            target.copy_(origin)  # PyTorch gives each GPU access to the other one when it first copies
+            origin, target = (
+                torch.zeros(size, device=f"cuda:{gpu}", dtype=torch.uint8) for gpu in (origin_gpu, target_gpu)
+            )
+            target.copy_(origin)  # PyTorch enables peer access at the first copy
             ways.append(self._way(target, origin, torch.cuda.Stream(origin_gpu)))
         torch.cuda.synchronize(src)
         torch.cuda.synchronize(dst)
         return self._watch.streams_us(ways), {}
 
     def _way(self, target, origin, stream):
-        """A stream with the copy on it, which holds both tensors."""
+        """A stream with the copy, which keeps both tensors alive."""
         start = self._driver.copy(target.data_ptr(), origin.data_ptr(), origin.nbytes, stream.cuda_stream)
         return stream, lambda i, held=(target, origin): start()
 
@@ -178,7 +182,8 @@ class TorchBackend:
             raise PointError("not enough memory on the host")
         pairs = []
         for direction in directions:
-            host = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)  # pages that were never written are one
+            # Pages never written would map to a single one
+            host = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)
             device = torch.zeros(size, device="cuda", dtype=torch.uint8)
             pairs.append((device, host) if direction == "h2d" else (host, device))
         if not pinned:
@@ -187,7 +192,9 @@ class TorchBackend:
         return self._watch.streams_us([self._way(target, origin, torch.cuda.Stream()) for target, origin in pairs]), {}
 
     def _time_launch(self, point: Point):
-        """A kernel that reads and writes half of its bytes each; in a graph PyTorch's, else launched by the driver."""
+        """A kernel that reads half of its bytes and writes the other half; PyTorch's in a graph,
+        else launched by the driver.
+        """
         torch, watch = self._torch, self._watch
         cells = torch.zeros(max(1, point["kernel_bytes"] // BYTES_PER_CELL), device="cuda")
         if point["kind"] == "graph_node":
@@ -227,22 +234,23 @@ class TorchBackend:
         try:
             from calibration.measure.chase import LINE_BYTES, LOADS, chase
         except ImportError:
-            raise PointError("latency needs Triton, which comes with PyTorch on Linux") from None
+            raise PointError("latency needs Triton, which is part of PyTorch on Linux") from None
         torch = self._torch
         order = torch.randperm(size // LINE_BYTES, device="cuda")
         ring = torch.zeros(size // 8, device="cuda", dtype=torch.int64)
         stride = LINE_BYTES // 8
         ring[order * stride] = order.roll(-1) * stride
         place = torch.zeros(1, device="cuda", dtype=torch.int64)
-        ring.sum()  # what fits in the L2 is there, however few of its lines the chain has come by
+        ring.sum()  # warm the L2, however few lines the chain has visited
         way = torch.cuda.Stream(), lambda i: chase(ring, place)
         return [time_us / LOADS for time_us in self._watch.streams_us([way])]
 
 
 def _rank_of_balanced(point: Point) -> tuple[int, list[int], list[int]]:
-    """Of the first rank: (tokens, their row of every token-expert pair in the order of experts, end of each expert's
-    rows). Tokens choose evenly spaced experts, one further with each token; few tokens begin evenly spaced, too, so that
-    no rank gets more than its share (as the collectors that calibration.laws.rank_load follows do)."""
+    """For the first rank: (tokens, token row of every token-expert pair in expert order, end of each expert's rows).
+
+    Tokens choose evenly spaced experts, shifted by one per token; few tokens also start evenly spaced, so that no rank
+    receives more than its share (as in the collectors that calibration.laws.rank_load follows)."""
     experts, top_k, total = point["experts"], point["top_k"], point["tokens_total"]
     of_expert: list[list[int]] = [[] for _ in range(experts // point["ep"])]
     tokens: dict[int, int] = {}
@@ -262,7 +270,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _free_host_bytes() -> int:
-    """Memory that can be had without swapping (/proc/meminfo, MemAvailable)."""
+    """Memory available without swapping (/proc/meminfo, MemAvailable)."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

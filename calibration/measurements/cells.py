@@ -1,4 +1,6 @@
-"""CSV files as cells of text: lines of a wrong width are quarantined, what is no table is refused."""
+"""CSV files as text cells: lines with the wrong number of cells are quarantined, files that are not tables are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ SUFFIXES = (".csv", f".csv{PACKED}")
 
 
 def is_table(file: Path) -> bool:
-    """Whether a path is a file with the name of one."""
+    """Whether a path is a file named like a CSV file."""
     return file.name.lower().endswith(SUFFIXES) and file.is_file()
 
 
 def read_cells(file: Path, label: str, problems: list[Problem]) -> pd.DataFrame | None:
-    """All cells as text; index = line number. Lines of a wrong width are quarantined."""
+    """All cells as text; index = line number. Lines with the wrong number of cells are quarantined."""
     try:
         data = file.read_bytes()
         text = (gzip.decompress(data) if file.suffix.lower() == PACKED else data).decode("utf-8-sig")
@@ -32,26 +34,26 @@ def read_cells(file: Path, label: str, problems: list[Problem]) -> pd.DataFrame 
     written, whole = text.split("\n"), text.endswith("\n")
     header = _cells(written[0])
     if not header or len(set(header)) < len(header):
-        problems.append(Problem(label, 1, "no header, or a column twice", "refused"))
+        problems.append(Problem(label, 1, "no header, or a column appears twice", "refused"))
         return None
     rows, lines, last = [], [], len(written) - whole
     for line, given in enumerate(written[1:], 2):
         cells = _cells(given) if given.strip() else []
         if cells is None:
-            problems.append(Problem(label, line, "a quotation mark without its other one, or a cell that never ends"))
+            problems.append(Problem(label, line, "unbalanced quotation mark, or a cell that never ends"))
         elif len(cells) == len(header) and (line < last or whole):
             rows.append(cells)
             lines.append(line)
         elif cells and len(cells) == len(header):
-            problems.append(Problem(label, line, "the last line has no line end: the file may be cut off"))
+            problems.append(Problem(label, line, "the last line has no line end: the file may be truncated"))
         elif cells:
-            why = "the file is cut off here" if line == last else "a cell is missing or too many"
+            why = "the file is truncated here" if line == last else "cells missing or extra"
             problems.append(Problem(label, line, f"{len(cells)} of {len(header)} cells: {why}"))
     return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name="line"), dtype=object)
 
 
 def _cells(line: str) -> list[str] | None:
-    """Of one line, as a row of this schema is one; None if it is none."""
+    """The cells of one line; None if the line is malformed."""
     if '"' not in line:
         return line.split(",") if line else []
     try:

@@ -1,4 +1,6 @@
-"""Rows of measurements, checked: within what their columns allow, in one unit, of one GPU, without points that disagree."""
+"""Checks rows of measurements: within the ranges of their columns, in one unit, of one GPU, without
+points that disagree.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ SIZES = {
     "quantisation": "m",
 }
 MOST_SPREAD_OF_COPIES = 1.2  # two rows for one point of one run may differ by this factor
-TOLD_SPREAD_OF_COPIES = 1.03  # and by this one without a word; repetitions differ by 1 to 3 % (docs/calibration.md, floors)
+# Smaller differences are not reported; repetitions differ by 1 to 3 % (docs/calibration.md, floors)
+REPORTED_SPREAD_OF_COPIES = 1.03
 MEASURED_BESIDE = ("latency_us_p10", "latency_us_p90")  # the value of a table
 UNIT_SLIP = 100.0  # a time this many times off its neighbours in size is in another unit
-MOST = 2.0**53  # of whole numbers: all of them are exact as float64; no time or size is near
-CUT_OFF = 0.5  # a last series with less than this share of the usual sizes was cut off
+MOST = 2.0**53  # largest whole number: all are exact as float64; no time or size comes near
+CUT_OFF = 0.5  # a last series with less than this share of the usual sizes was truncated
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,9 @@ class Problem:
 
 
 def checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem], own: bool) -> pd.DataFrame:
-    """Rows within what the columns allow, each point once, with ``gpu``, ``file`` and ``line``.
+    """Rows within the ranges of their columns, each point once, with ``gpu``, ``file`` and ``line``.
 
-    Whole series in another unit go first: what is left can then tell about single rows among it.
+    Whole series in another unit are removed first, so that single rows can be judged by the remaining ones.
     """
     bad = np.zeros(len(rows), bool)
 
@@ -56,10 +59,17 @@ def checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem
             rows = rows.assign(**{column.name: np.nan if column.is_figure else ""})
         wrong = _outside(rows[column.name], column)
         known = f" (one of: {', '.join(column.kind)})" if isinstance(column.kind, tuple) else ""
-        quarantine(wrong, lambda row, name=column.name, known=known: f"{name}: {_shown(row[name])} is out of range{known}")
+        quarantine(
+            wrong, lambda row, name=column.name, known=known: f"{name}: {_shown(row[name])} is out of range{known}"
+        )
     for small, large in table.not_above:
         wrong = (rows[small].astype(float) > rows[large].astype(float)).to_numpy()
-        quarantine(wrong, lambda row, names=(small, large): f"{names[0]}: {row[names[0]]:g} is more than {names[1]}, {row[names[1]]:g}")
+        quarantine(
+            wrong,
+            lambda row, names=(small, large): (
+                f"{names[0]}: {row[names[0]]:g} is more than {names[1]}, {row[names[1]]:g}"
+            ),
+        )
     keys = {name: gpu_key(name) for name in rows["gpu_name"].unique()}
     nameless = rows["gpu_name"].map(keys).eq("").to_numpy(bool)
     quarantine(nameless, lambda row: f"gpu_name: {row['gpu_name']!r} has no letters or digits")
@@ -90,18 +100,23 @@ def _shown(cell) -> str:
 
 
 def _slip(name: str, row: pd.Series) -> str:
-    return f"{name}: {row[name]:g} is more than {UNIT_SLIP:g} times off its neighbours: another unit?"
+    return f"{name}: {row[name]:g} differs from its neighbours by a factor above {UNIT_SLIP:g}: another unit?"
 
 
 def _odd(table: Table, row: pd.Series) -> str:
-    return f"{table.value}: {row[table.value]:g} is far from what GPUs take for that, or from the others of its kind: another unit?"
+    return (
+        f"{table.value}: {row[table.value]:g} is far from any plausible GPU time, or from other points of its kind: "
+        f"another unit?"
+    )
 
 
 def without_contradictions(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
-    """(rows of several files, each point once and without those on which files disagree; these)"""
+    """(rows of several files, each point once, without points on which files disagree; those points)"""
     bad = _disagreeing(rows, table)
     problems = [
-        Problem(row["file"], int(row["line"]), f"a row of another file for the same point disagrees: {row[table.value]:g}")
+        Problem(
+            row["file"], int(row["line"]), f"a row of another file for the same point disagrees: {row[table.value]:g}"
+        )
         for row in rows[bad].to_dict("records")
     ]
     rows, warnings = _each_point_once(rows[~bad], table)
@@ -109,22 +124,23 @@ def without_contradictions(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFra
 
 
 def _each_point_once(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
-    """(one row per point: the first one, with the median of what was measured; a warning where rows differ by more than
-    TOLD_SPREAD_OF_COPIES). ``rows``: with ``file`` and ``line``."""
+    """(one row per point: the first one, with the median of the measured values; a warning if rows differ by more than
+    REPORTED_SPREAD_OF_COPIES). ``rows``: with ``file`` and ``line``."""
     key = list(table.key)
     first = rows.drop_duplicates(key).reset_index(drop=True)
     if len(first) == len(rows):
         return first, []
     points = rows.groupby(key, dropna=False, sort=False)
     measured = [name for name in (table.value, *MEASURED_BESIDE) if name in rows]
-    first[measured] = points[measured].median().to_numpy()  # groups are in the order of their first rows
+    first[measured] = points[measured].median().to_numpy()  # groups are ordered by their first rows
     found = points[table.value].agg(["min", "max", "size"]).reset_index(drop=True)
-    odd = found["max"] / found["min"] > TOLD_SPREAD_OF_COPIES
+    odd = found["max"] / found["min"] > REPORTED_SPREAD_OF_COPIES
     return first, [
         Problem(
             row["file"],
             int(row["line"]),
-            f"{of['size']:g} rows for this point, {of['min']:g} to {of['max']:g}: their median, {row[table.value]:g}, is used",
+            f"{of['size']:g} rows for this point, {of['min']:g} to {of['max']:g}: their median, {row[table.value]:g}, "
+            f"is used",
             "warning",
         )
         for row, of in zip(first[odd].to_dict("records"), found[odd].to_dict("records"), strict=True)
@@ -154,7 +170,7 @@ def _refuse_second_gpu(rows: pd.DataFrame, label: str, problems: list[Problem]) 
 
 
 def _unit_slips(rows: pd.DataFrame, series: list[str], size: str, value: str) -> np.ndarray:
-    """Rows whose time, and whose time per size, is far off the median of the five around it in size."""
+    """Rows whose time and time per size are both far from the median of the five nearest sizes."""
     group = rows.groupby(series, dropna=False, sort=False).ngroup().to_numpy()
     sizes, times = rows[size].to_numpy(float), rows[value].to_numpy(float)
     order = np.lexsort((sizes, group))
@@ -165,7 +181,7 @@ def _unit_slips(rows: pd.DataFrame, series: list[str], size: str, value: str) ->
 
 
 def _off_neighbours(values: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Distance of each value to the median of the five around it, fewer at the ends of its group."""
+    """Distance of each value from the median of the five around it, fewer at the ends of its group."""
     window = np.full((5, len(values)), np.nan)
     place = np.arange(len(values))
     for row, shift in zip(window, range(-2, 3), strict=True):
@@ -176,14 +192,14 @@ def _off_neighbours(values: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def _warn_cut_off(rows: pd.DataFrame, series: list[str], size: str, label: str, problems: list[Problem]) -> None:
-    """A last series that stops at a fraction of the sizes of the others of its run."""
+    """A last series with only a fraction of the sizes of the other series of its run."""
     number = rows.groupby(series, dropna=False, sort=False).ngroup()
     last = number.iloc[-1]
     counts = number[rows["run_id"] == rows["run_id"].iloc[-1]].value_counts()
     mine = rows[number == last]
     largest = rows.loc[rows["run_id"] == rows["run_id"].iloc[-1], size].max()
     if len(counts) > 2 and len(mine) < CUT_OFF * counts.median() and mine[size].max() < largest:
-        reason = f"the sweep seems cut off: {len(mine)} sizes in its last series, {counts.median():g} in others"
+        reason = f"the sweep seems truncated: {len(mine)} sizes in its last series, {counts.median():g} in others"
         problems.append(Problem(label, int(rows.index[-1]), reason, "warning"))
 
 

@@ -1,6 +1,7 @@
-"""Peak rates of the GPUs that calibrations are known of (vendors' datasheets, dense, without sparsity), and those a user names.
+"""Peak rates of GPUs with known calibrations (vendors' datasheets, dense, without sparsity), and
+rates given by the user.
 
-They only scale a calibration to other dies; the fitted rates are independent of them.
+They only scale a calibration to other dies; the fitted rates do not depend on them.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ DATASHEETS = {
     "gb200": _tensor(2500, 5000, 8.0, 148),
     "b300": _tensor(2250, 4500, 8.0, 148),
     "l40": _tensor(181, 362, 0.864, 142),
-    "rtx-pro-6000-server": Reference(peak_flop_per_s={}, hbm_bytes_per_s=1.597 * TERA, sms=188),  # GDDR7; no dense peaks in it
+    # GDDR7; no dense peaks stated
+    "rtx-pro-6000-server": Reference(peak_flop_per_s={}, hbm_bytes_per_s=1.597 * TERA, sms=188),
     "mi300x": _tensor(1307, 2615, 5.3, 304),
 }
 UNKNOWN_SMS = 132
-SAME_PEAK = {"fp16": "bf16", "bf16": "fp16", "fp8_block": "fp8", "fp8": "fp8_block"}  # of the tensor cores of all of DATASHEETS
+# Equal tensor core peaks on all of DATASHEETS
+SAME_PEAK = {"fp16": "bf16", "bf16": "fp16", "fp8_block": "fp8", "fp8": "fp8_block"}
 
 
 @dataclass(frozen=True)
 class Nominal:
-    """Rates that a user names for a GPU: ``peak_flop_per_s`` by dtype, of its HBM; they go before a datasheet's."""
+    """Rates that a user gives for a GPU: ``peak_flop_per_s`` by dtype, and of its HBM; they override a datasheet's."""
 
     peak_flop_per_s: dict[str, float] = field(default_factory=dict)
     hbm_bytes_per_s: float | None = None
@@ -50,17 +53,17 @@ class Nominal:
 
 
 def peak_named(text: str) -> tuple[str, float]:
-    """(dtype, FLOP/s) of a text such as ``bf16=600TFLOP/s``. Raises ValueError."""
+    """(dtype, FLOP/s) from text such as ``bf16=600TFLOP/s``. Raises ValueError."""
     dtype, equals, rate = text.partition("=")
     if not equals:
         raise ValueError(f"{text!r}: expected a dtype and its peak, such as bf16=600TFLOP/s")
     if dtype not in DTYPES:
-        raise ValueError(f"{text!r}: no dtype is called {dtype!r}{did_you_mean(dtype, DTYPES)} (known: {', '.join(DTYPES)})")
+        raise ValueError(f"{text!r}: unknown dtype {dtype!r}{did_you_mean(dtype, DTYPES)} (known: {', '.join(DTYPES)})")
     return dtype, _positive(float(parse_quantity(rate, COMPUTE)), text)
 
 
 def hbm_named(text: str) -> float:
-    """Bytes/s of a text such as ``2.4TB/s``. Raises ValueError."""
+    """Bytes/s from text such as ``2.4TB/s``. Raises ValueError."""
     return _positive(float(parse_quantity(text, BANDWIDTH)), text)
 
 
@@ -70,14 +73,20 @@ def _positive(rate: float, text: str) -> float:
     return rate
 
 
-def reference_of(gpu: str, fitted_flop_per_s: dict[str, float], fitted_bytes_per_s: float, named: Nominal | None = None) -> Reference:
-    """Rates that were named, then those of the GPU's datasheet; where there is neither, the fitted ones stand for them.
+def reference_of(
+    gpu: str, fitted_flop_per_s: dict[str, float], fitted_bytes_per_s: float, named: Nominal | None = None
+) -> Reference:
+    """Given rates, else those of the GPU's datasheet, else the fitted ones.
 
-    fp16 has the peak of bf16, fp8_block that of fp8, and the reverse.
+    fp16 has the peak of bf16, fp8_block that of fp8, and vice versa.
     """
     named, sheet = named or Nominal(), DATASHEETS.get(gpu)
     peaks = (sheet.peak_flop_per_s if sheet else {}) | named.peak_flop_per_s
-    same = {dtype: peaks[SAME_PEAK[dtype]] for dtype in fitted_flop_per_s if dtype not in peaks and SAME_PEAK[dtype] in peaks}
+    same = {
+        dtype: peaks[SAME_PEAK[dtype]]
+        for dtype in fitted_flop_per_s
+        if dtype not in peaks and SAME_PEAK[dtype] in peaks
+    }
     fitted = {dtype: rate for dtype, rate in fitted_flop_per_s.items() if dtype not in peaks and dtype not in same}
     bandwidth = named.hbm_bytes_per_s or (sheet.hbm_bytes_per_s if sheet else None)
     return Reference(
@@ -89,18 +98,23 @@ def reference_of(gpu: str, fitted_flop_per_s: dict[str, float], fitted_bytes_per
 
 
 def fitted_note(gpu: str, reference: Reference) -> str:
-    """That rates of the reference are fitted ones, and what to give; '' where all are nominal."""
+    """States which rates of the reference are fitted, and which options to give; '' if all are nominal."""
     if not reference.fitted:
         return ""
-    rates = {dtype: format_quantity(_short(reference.peak_flop_per_s[dtype]), COMPUTE) for dtype in reference.fitted if dtype != HBM}
+    rates = {
+        dtype: format_quantity(_short(reference.peak_flop_per_s[dtype]), COMPUTE)
+        for dtype in reference.fitted
+        if dtype != HBM
+    }
     asked = [f"--peak {dtype}=..." for dtype in rates]
     if HBM in reference.fitted:
         rates[HBM] = format_quantity(_short(reference.hbm_bytes_per_s), BANDWIDTH)
         asked.append("--hbm ...")
-    told = ", ".join(f"{name} {rate}" for name, rate in rates.items())
+    listed = ", ".join(f"{name} {rate}" for name, rate in rates.items())
     return (
-        f"{gpu}: no nominal rate is known, so that fitted ones stand for the peaks ({told}); a system that names the nominal "
-        f"ones would be faster than measured: give them with {' '.join(asked)}, or name the fitted ones in systems"
+        f"{gpu}: no nominal rate is known, so fitted rates stand in for the peaks ({listed}); a system with the "
+        f"nominal "
+        f"rates would be faster than measured: give them with {' '.join(asked)}, or use the fitted ones in systems"
     )
 
 

@@ -1,8 +1,8 @@
-"""Times in another unit: rows, series and whole tables that are far from what any GPU takes.
+"""Times in the wrong unit: rows, series and whole tables that are far from any plausible time.
 
-A rough time of each point (a launch, and work at rates of 200 TFLOP/s, 1 TB/s of memory and 100 GB/s between GPUs; figures of
-datasheets of 2020 to 2025 lie within a factor of 10 or 20) says what sizes make of it; what is left of measured / rough varies
-little within what was measured in one way, whatever the unit. A factor of 1000 stands out.
+A rough time of each point (a launch, and work at rates of 200 TFLOP/s, 1 TB/s of memory and 100 GB/s between GPUs;
+figures of datasheets of 2020 to 2025 are within a factor of 10 or 20) accounts for sizes; the ratio measured / rough
+varies little among points measured in the same way, whatever the unit. A factor of 1000 stands out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from calibration.laws.rank_load import BALANCED
 
 LAUNCH_US = 3.0
 FLOP_PER_US, BYTES_PER_US, LINK_BYTES_PER_US = 200e6, 1e6, 1e5
-APART = 150.0  # from the median of rows that were measured in the same way; a unit is off by 1000
-FAR = 300.0  # of all rows of a way; some are slow, such as links of 1 GB/s
-# Columns that name a way of measuring.
+APART = 150.0  # factor from the median of rows measured in the same way; a wrong unit is off by 1000
+FAR = 300.0  # factor for all rows measured in one way; some are slow, such as links of 1 GB/s
+# Columns that identify a way of measuring.
 WAYS = {
     "gemm": ["library", "dtype"],
     "moe": ["library", "dtype"],
@@ -30,7 +30,9 @@ WAYS = {
 
 
 def odd_units(kind: str, rows: pd.DataFrame, value: str) -> np.ndarray:
-    """bool[row]: the value must be in another unit. ``rows``: of a table of the schema, within what its columns allow."""
+    """bool[row]: the value must be in another unit. ``rows``: rows of a schema table, within the ranges of its
+    columns.
+    """
     off = pd.Series(np.log(rows[value].to_numpy(float) / _rough(kind, rows)), index=rows.index)
     usual = off.groupby([rows[name] for name in WAYS[kind]], dropna=False).transform("median")
     return (((off - usual).abs() > np.log(APART)) | (usual.abs() > np.log(FAR))).to_numpy()
@@ -49,11 +51,14 @@ def _gemm_us(rows) -> np.ndarray:
 
 
 def _moe_us(rows) -> np.ndarray:
-    """Of skewed routing the rank that is waited for has between its share of the pairs and all that its experts can get."""
+    """With skewed routing, the slowest rank has between its equal share of the pairs and all that
+    its experts can receive.
+    """
     local = rows["experts"] / rows["ep"]
     share = rows["tokens_total"] * rows["top_k"] / rows["ep"]
     most = rows["tokens_total"] * np.minimum(rows["top_k"], local)
-    pairs = np.maximum(share.where(rows["distribution"] == BALANCED, np.sqrt(share * most)), 1.0)  # it has one
+    pairs = np.maximum(share.where(rows["distribution"] == BALANCED, np.sqrt(share * most)), 1.0)  # at least one pair
+
     expert = 3 * rows["hidden"] * rows["ffn"] / rows["tp"]
     active = np.minimum(local, pairs)
     return (2 * pairs * expert / FLOP_PER_US + 2 * active * expert / BYTES_PER_US).to_numpy()

@@ -1,4 +1,4 @@
-"""Measurements of a folder, checked: what is wrong is refused (a file) or quarantined (a row), with file and line."""
+"""Reads and checks the measurements of a folder: bad files are refused, bad rows quarantined, with file and line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibration.measurements.machine import with_machine
 from calibration.measurements.schema import TABLES, Table
 
 UNKNOWN_LAYOUT = "no known layout has these columns"
-CASES = "cases.parquet"  # lies in every folder that ``archsim validate`` has written, which holds no measurements
+CASES = "cases.parquet"  # marks folders written by ``archsim validate``, which have no measurements
 
 
 class CalibrationError(ArchsimError):
@@ -28,7 +28,7 @@ class CalibrationError(ArchsimError):
 class Measurements:
     """``tables``: kind → rows in the columns of the schema plus ``gpu`` (short name), ``file``, ``line``.
 
-    ``skipped``: CSV file → why it is not read: no known layout, or one that no law is fitted to.
+    ``skipped``: CSV file → why it is not read: unknown layout, or a layout without a law.
     """
 
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Measurements:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def table(self, kind: str, gpu: str | None = None) -> pd.DataFrame:
-        """Rows of a kind (of one GPU); an empty frame with the schema's columns where there are none."""
+        """Rows of a kind (of one GPU); an empty frame with the schema's columns if there are none."""
         columns = [column.name for column in TABLES[kind].columns]
         rows = self.tables.get(kind, pd.DataFrame(columns=[*columns, "gpu", "file", "line"]))
         return rows if gpu is None else rows[rows["gpu"] == gpu].reset_index(drop=True)
@@ -47,11 +47,11 @@ class Measurements:
 
 
 def read_measurements(path: str | Path) -> Measurements:
-    """All CSV files below a folder (or one file). Raises CalibrationError where there is nothing to read."""
+    """All CSV files below a folder (or one file). Raises CalibrationError if there are none."""
     path = Path(path)
     files = [path] if path.is_file() else sorted(filter(_may_hold_measurements, path.rglob("*")))
     if not files:
-        raise CalibrationError(f"{path}: {'no CSV file in it' if path.is_dir() else 'no such file or folder'}")
+        raise CalibrationError(f"{path}: {'no CSV file in this folder' if path.is_dir() else 'no such file or folder'}")
     found = Measurements()
     frames: dict[str, list[pd.DataFrame]] = {}
     for file in files:
@@ -75,7 +75,7 @@ def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, p
     problems: list[Problem] = []
     raw = read_cells(file, label, problems)
     layouts = _layouts_of(raw, label, problems, found) if raw is not None else []
-    if not layouts:  # what is wrong with rows of something else does not matter
+    if not layouts:  # problems of other files do not matter
         problems = [problem for problem in problems if problem.kind == "refused"]
     elif not len(raw) and not problems:
         problems.append(Problem(label, 1, "a header and no rows", "warning"))
@@ -91,17 +91,20 @@ def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, p
 
 
 def _rows_of(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Problem]) -> pd.DataFrame:
-    """The rows of a layout in the columns of the schema; what it leaves out or does not know is told."""
+    """The rows of a layout in the columns of the schema; unused rows and unknown versions are reported."""
     figures = _figures(raw, layout, label, problems)
     rows = layout.convert(figures.assign(file=Path(label).name))
     unused = figures.index.difference(rows.index)
     if layout.leaves_out and len(unused):
-        reason = f"{len(unused)} rows from here on are not used: {layout.leaves_out}"
+        reason = f"{len(unused)} rows from this line on are not used: {layout.leaves_out}"
         problems.append(Problem(label, int(unused[0]), reason, "warning"))
     if layout.of_user and "library_version" not in raw and len(rows):
         nameless = rows.index[rows["library_version"] == UNKNOWN_VERSION]
         if len(nameless):
-            reason = f"no version of the library: called {UNKNOWN_VERSION!r}, so what two versions of it do is fitted as one"
+            reason = (
+                f"no version of the library: recorded as {UNKNOWN_VERSION!r}, so different versions are fitted "
+                f"together"
+            )
             problems.append(Problem(label, int(nameless[0]), reason, "warning"))
     return rows
 
@@ -111,7 +114,7 @@ def _own_layout(table: Table) -> Layout:
 
 
 def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: Measurements) -> list[Layout]:
-    """The layouts whose columns the file has. A file that nearly is one is refused, others are skipped."""
+    """The layouts whose columns the file has. A file that nearly matches one is refused, others are skipped."""
     header = set(raw.columns)
     known = [*map(_own_layout, TABLES.values()), *LAYOUTS]
     fitting = [layout for layout in known if header.issuperset(layout.required)]
@@ -127,7 +130,10 @@ def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: M
     if odd:
         problems.append(Problem(label, 1, odd, "refused"))
         return []
-    nearest = max((layout for layout in known if not layout.skip), key=lambda layout: len(header & set(layout.required)) / len(layout.required))
+    nearest = max(
+        (layout for layout in known if not layout.skip),
+        key=lambda layout: len(header & set(layout.required)) / len(layout.required),
+    )
     missing = [name for name in nearest.required if name not in header]
     if len(missing) <= max(1, len(nearest.required) // 4):
         extra = sorted(header - set(nearest.required))
@@ -141,7 +147,7 @@ def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: M
 
 
 def _odd_header(raw: pd.DataFrame, known: list[Layout]) -> str:
-    """What is wrong with a header that would fit a layout if it were written in another way; '' if it would not."""
+    """What is wrong with a header that matches a layout except for its spelling; '' if it does not."""
     if len(raw.columns) == 1 and any(mark in raw.columns[0] for mark in ";\t|"):
         return f"columns are not separated by commas: {raw.columns[0][:60]!r}"
     written = {name.strip().lower(): name for name in raw.columns}
@@ -153,7 +159,9 @@ def _odd_header(raw: pd.DataFrame, known: list[Layout]) -> str:
 
 
 def _figures(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Problem]) -> pd.DataFrame:
-    """Figures as float64; rows where one is no number are quarantined (a unit behind it would mean mixed units)."""
+    """Figures as float64; rows with a cell that is not a number are quarantined (a unit in a cell
+    would mean mixed units).
+    """
     raw, bad = raw.copy(), pd.Series(False, index=raw.index)
     for name in layout.figures:
         if name not in raw:

@@ -1,8 +1,9 @@
 """The CSV layout of measurements: one kind of table per file, one row per measured point and repetition.
 
-Units are in the column names (``_us`` microseconds, ``_bytes``, ``_bytes_per_s``); a repetition is a ``run_id``, all of its
-rows on one GPU. ``python -m calibration.measure`` writes this layout; ``calibration.measurements.reading`` checks it, and reads public
-layouts into it (``calibration.measurements.adapters``). ``describe()`` prints the tables below for people.
+Units are in the column names (``_us`` microseconds, ``_bytes``, ``_bytes_per_s``); each repetition has a ``run_id``,
+all of its rows on one GPU. ``python -m calibration.measure`` writes this layout; ``calibration.measurements.reading``
+checks it, and reads public layouts into it (``calibration.measurements.adapters``). ``describe()`` documents the tables
+below.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import re
 from dataclasses import dataclass, field
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block")
-MOST_OF_NAME = 64  # letters of a GPU's name
+MOST_OF_NAME = 64  # characters of a GPU's name
 FIGURES = {"count": "whole number >= 0", "size": "whole number >= 1", "time": "number > 0", "number": "number >= 0"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """``kind``: 'text', one of FIGURES, or a tuple of the accepted words. ``required``: the column must be there."""
+    """``kind``: 'text', one of FIGURES, or a tuple of the accepted words. ``required``: the column must be present."""
 
     name: str
     kind: str | tuple[str, ...]
@@ -31,8 +32,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A kind of measurement. ``key``: what makes two rows of a run the same point; ``value``: the measured column;
-    ``not_above``: pairs of columns, the first of which is at most the second.
+    """A kind of measurement. ``key``: columns that identify a point within a run; ``value``: the measured column;
+    ``not_above``: pairs of columns (a, b) with a <= b.
     """
 
     kind: str
@@ -56,15 +57,19 @@ def _table(kind: str, meaning: str, columns: tuple[Column, ...], key: str, timed
         (*_WHO, *columns, *(_TIMES if timed else ()), *_NOTES),
         ("run_id", "gpu_name", "library", "library_version", *key.split()),
         "latency_us_median" if timed else "value",
-        tuple(pair for pair in _NOT_ABOVE if set(pair) <= {column.name for column in (*columns, *(_TIMES if timed else ()))}),
+        tuple(
+            pair
+            for pair in _NOT_ABOVE
+            if set(pair) <= {column.name for column in (*columns, *(_TIMES if timed else ()))}
+        ),
     )
 
 
 _WHO = (
-    Column("run_id", "text", "the repetition: a process of its own"),
+    Column("run_id", "text", "the repetition, a separate process"),
     Column("gpu_name", "text", "as the driver reports it; one per file"),
-    Column("library", "text", "what was timed: torch, trtllm, nccl, cuda, ..."),
-    Column("library_version", "text", "its version; two versions of a library are calibrated apart"),
+    Column("library", "text", "the timed library: torch, trtllm, nccl, cuda, ..."),
+    Column("library_version", "text", "its version; versions of a library are calibrated separately"),
 )
 _TIMES = (
     Column("latency_us_median", "time", "median of the repeats within the run, us"),
@@ -91,13 +96,13 @@ GEMM = _table(
     "m x n x k products C[m,n] = A[m,k] B[k,n]; grouped: one such product per group",
     (
         _DTYPE,
-        Column("quant_included", ("0", "1"), "1: the time holds the dynamic quantisation of the activation"),
+        Column("quant_included", ("0", "1"), "1: the time includes dynamic quantisation of the activation"),
         Column("groups", "size", "1: plain GEMM; above: grouped GEMM with m rows per group"),
         Column("m", "size", "rows (tokens)"),
         Column("n", "size", "output features"),
         Column("k", "size", "input features"),
         Column("kernel", "text", "kernel or back end", required=False),
-        Column("weight_copies", "size", "copies of the weights that were rotated through", required=False),
+        Column("weight_copies", "size", "weight copies that the benchmark rotates through", required=False),
     ),
     "dtype quant_included groups m n k",
 )
@@ -115,7 +120,12 @@ MOE = _table(
         Column("tp", "size", "ranks that share each expert"),
         Column("distribution", "text", "balanced, or the skew of the routing"),
         Column("tokens_total", "size", "tokens of the whole EP group"),
-        Column("eplb_slots", "count", "slots over which EPLB spread replicas of the experts by load; 0 or left out: experts stay where they are", required=False),
+        Column(
+            "eplb_slots",
+            "count",
+            "slots over which EPLB spread replicas of experts by load; 0 or missing: no replicas",
+            required=False,
+        ),
         Column("kernel", "text", "kernel or back end", required=False),
         Column("tokens_rank", "count", "tokens that this rank computes", required=False),
         Column("active_experts_rank", "count", "its experts that have tokens", required=False),
@@ -144,7 +154,7 @@ COLLECTIVE = _table(
         Column("op", "text", "all_to_all, all_gather, all_reduce, reduce_scatter, dispatch, combine, prepare, ..."),
         Column("variant", "text", "mode of the library (normal, low_latency, ...)", required=False),
         Column("num_gpus", "size", "ranks"),
-        Column("nodes", "size", "server nodes (NVLink domains) that the ranks span; 1 where it is left out", required=False),
+        Column("nodes", "size", "server nodes (NVLink domains) that the ranks span; 1 if missing", required=False),
         Column("bytes", "size", "as the library counts the message; dispatch and combine: bytes that one rank sends"),
         Column("dtype", "text", "element type (not limited to the GEMM dtypes)", required=False),
         Column("sms", "count", "SMs given to communication", required=False),
@@ -168,12 +178,12 @@ HOSTPATH = _table(
 )
 LAUNCH = _table(
     "launch",
-    "what it costs to start a kernel",
+    "launch cost of a kernel",
     (
         Column(
             "kind",
             ("stream", "graph_node", "grid_sync", "launch_to_sync"),
-            "back to back on a stream, as a node of a graph, a sync of the whole grid, or launch and wait",
+            "back to back on a stream, as a graph node, a grid-wide sync, or launch and wait",
         ),
         Column("kernel_bytes", "count", "moved by the kernel; 0: an empty one"),
     ),
@@ -183,9 +193,9 @@ MEMORY = _table(
     "memory",
     "bandwidth and latency of the memory hierarchy",
     (
-        Column("level", ("l1", "l2", "hbm", "any"), "any: decided by the working set"),
+        Column("level", ("l1", "l2", "hbm", "any"), "any: set by the working set"),
         Column("op", ("read", "write", "copy", "triad", "chase"), "chase: dependent loads"),
-        Column("working_set_bytes", "size", "of the whole GPU"),
+        Column("working_set_bytes", "size", "for the whole GPU"),
         Column("quantity", ("bytes_per_s", "latency_ns"), "what the value is"),
         Column("value", "time", "in the unit that the quantity names"),
     ),
@@ -194,7 +204,7 @@ MEMORY = _table(
 )
 QUANTISATION = _table(
     "quantisation",
-    "dynamic quantisation of m x k activations, which some GEMM times hold",
+    "dynamic quantisation of m x k activations, which some GEMM times include",
     (
         _DTYPE,
         Column("op", ("compute_scale", "scale_matrix"), "finding the scale, or scaling and writing the activation"),
@@ -207,9 +217,9 @@ TABLES = {table.kind: table for table in (GEMM, MOE, P2P, COLLECTIVE, HOSTPATH, 
 
 
 def gpu_key(gpu_name: str) -> str:
-    """The short name of a GPU, as calibrations are called: 'NVIDIA H100 80GB HBM3', 'H100 DGX', 'sm_90 (H100)' → 'h100'.
+    """The short name of a GPU, as used for calibrations: 'NVIDIA H100 80GB HBM3', 'H100 DGX', 'sm_90 (H100)' → 'h100'.
 
-    The PCIe and NVL cards have other clocks and memories than the SXM modules, so they keep '-pcie' and '-nvl'.
+    PCIe and NVL cards differ from SXM modules in clocks and memory, so they keep '-pcie' and '-nvl'.
     """
     found = re.search(r"\b(GB|MI|[ABHLVT])(\d{2,4}[A-Z]?)", gpu_name, re.IGNORECASE)
     if not found:

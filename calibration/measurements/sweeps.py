@@ -1,4 +1,4 @@
-"""Which runs are repetitions of one thing: pooling of sweeps, copies counted once, disagreeing versions kept apart."""
+"""Finds repetitions among runs: sweeps are pooled, duplicates counted once, versions that disagree kept separate."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pandas as pd
 from calibration.laws.choosing import newest_first
 
 MOST_DISAGREEMENT = 0.05  # median |log ratio| of two release candidates that still count as one version
-SAME = " = "  # between the names of sweeps that are copies
+SAME = " = "  # between the names of duplicate sweeps
 LEAST_COMMON = 20  # points, before two sweeps are compared
 
 
 def release(version: str) -> str:
-    """The release that a candidate is one of: '1.3.0rc10' → '1.3.0'."""
+    """The release of a release candidate: '1.3.0rc10' → '1.3.0'."""
     found = re.match(r"(.*?\d)[.-]?rc\d", version)
     return found[1] if found else version
 
@@ -23,7 +23,7 @@ def release(version: str) -> str:
 def table_of_sweeps(rows: pd.DataFrame, point: list[str], value: str) -> pd.DataFrame:
     """ln of the measured times: one column per sweep ('version/run'), one row per point; NaN where not measured.
 
-    A sweep that copies another on all their common points is merged into it; the column is called 'one = other'.
+    A sweep that equals another on all their common points is merged into it; the column is named 'one = other'.
     """
     names = rows["library_version"] + "/" + rows["run_id"]
     logs = np.log(rows[value].astype(float)).groupby([*(rows[name] for name in point), names.rename("sweep")]).median()
@@ -65,16 +65,16 @@ def _agree(a: pd.Series, b: pd.Series) -> bool:
 
 
 def off_the_others(sweeps: pd.DataFrame) -> pd.DataFrame:
-    """Measured / median of the other sweeps - 1, by sweep; nan where there is no other."""
+    """Measured / median of the other sweeps - 1, by sweep; nan if there is no other."""
     found = {name: sweeps[name] - sweeps.drop(columns=name).median(axis=1) for name in sweeps}
     return np.expm1(pd.DataFrame(found, index=sweeps.index))
 
 
 def repeatability(sweeps: pd.DataFrame) -> pd.Series:
-    """How far a sweep is from the median of the others, mean over sweeps; nan where there is one."""
+    """Distance of a sweep from the median of the others, mean over sweeps; nan for a single sweep."""
     return off_the_others(sweeps).abs().mean(axis=1)
 
 
 def consensus(sweeps: pd.DataFrame) -> pd.Series:
-    """ln of the time at each point: the median of the sweeps that have it."""
+    """ln of the time at each point: the median over the sweeps that measured it."""
     return sweeps.median(axis=1).dropna()

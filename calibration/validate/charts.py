@@ -1,4 +1,4 @@
-"""Drawings of the validation page: SVG of measured against predicted times, and of how far off they are."""
+"""Charts of the validation page: SVG of measured against predicted times, and of errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from archsim.report.draw.svg import Axis, element, linear_axis, log_axis, number
 from calibration.validate.errors import UNDER
 
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 320.0, 220.0, 54.0, 22.0, 34.0, 18.0
-MOST_POINTS = 600  # of one scatter: every n-th case, by error, so that the worst are always drawn
-MOST_ERROR = 0.2  # of the drawings of shares of cases: beyond it, cases are too far off to be told apart there
-NEAR, FAR = "p4", "p7"  # classes of colour of cases within and beyond UNDER
+MOST_POINTS = 600  # points per scatter: every n-th case by error, so that the worst are always drawn
+MOST_ERROR = 0.2  # largest error on the axis of cumulative error charts
+NEAR, FAR = "p4", "p7"  # colour classes of cases within and beyond UNDER
 COLOUR_OF = {"bf16": "p2", "fp8": "p3", "fp8_block": "p5"}
 OTHER_COLOUR = "p0"
 MICROSECONDS = "us"
@@ -33,8 +33,8 @@ def scatter(caption: str, cases: pd.DataFrame) -> str:
     for (measured, predicted), error in zip(times, shown["error"], strict=True):
         frame.append(element("circle", class_=_class(error), cx=_x(axis, measured), cy=_y(axis, predicted), r=1.8))
     errors = cases["error"].abs()
-    told = f"{len(cases):,} cases, mean {percent(errors.mean())}, max {percent(errors.max())}"
-    return figure(caption, picture(WIDTH, HEIGHT, caption, frame), told)
+    note = f"{len(cases):,} cases, mean {percent(errors.mean())}, max {percent(errors.max())}"
+    return figure(caption, picture(WIDTH, HEIGHT, caption, frame), note)
 
 
 def times_over_m(caption: str, cases: pd.DataFrame) -> str:
@@ -42,7 +42,12 @@ def times_over_m(caption: str, cases: pd.DataFrame) -> str:
     cases = cases.sort_values("m", kind="stable")
     across = log_axis(1, cases["m"].max(), _plain)
     points = [
-        (row.m, row.measured_us, row.error, f"M = {row.m}: measured {row.measured_us:.4g} us, error {percent(row.error)}")
+        (
+            row.m,
+            row.measured_us,
+            row.error,
+            f"M = {row.m}: measured {row.measured_us:.4g} us, error {percent(row.error)}",
+        )
         for row in cases.itertuples()
     ]
     once = cases.drop_duplicates("m")
@@ -53,10 +58,17 @@ def times_over_size(caption: str, cases: pd.DataFrame) -> str:
     """Points: measured, line: the event engine; ``cases``: bytes, engine_us, measured_us (may be nan), error."""
     across = log_axis(cases["bytes"].min(), cases["bytes"].max(), _power_of_ten)
     points = [
-        (row.bytes, row.measured_us, row.error, f"{row.bytes} bytes: measured {row.measured_us:.4g} us, error {percent(row.error)}")
+        (
+            row.bytes,
+            row.measured_us,
+            row.error,
+            f"{row.bytes} bytes: measured {row.measured_us:.4g} us, error {percent(row.error)}",
+        )
         for row in cases.dropna(subset="measured_us").itertuples()
     ]
-    return _line_and_points(caption, across, "bytes", list(zip(cases["bytes"], cases["engine_us"], strict=True)), points)
+    return _line_and_points(
+        caption, across, "bytes", list(zip(cases["bytes"], cases["engine_us"], strict=True)), points
+    )
 
 
 def _line_and_points(caption: str, across: Axis, unit: str, line: Sequence[tuple], points: Sequence[tuple]) -> str:
@@ -71,33 +83,37 @@ def _line_and_points(caption: str, across: Axis, unit: str, line: Sequence[tuple
 
 
 def shares_within(caption: str, errors: dict[str, np.ndarray]) -> str:
-    """Share of cases (up) that are at most so far off (across), a line per dtype; errors: dtype → float64[case]."""
+    """Share of cases (y) with at most a given |error| (x), a line per dtype; errors: dtype → float64[case]."""
     across, up = linear_axis(MOST_ERROR, _whole_percent, 4), linear_axis(1.0, _whole_percent, 4)
-    frame = _frame(across, up, "at most so far off", "cases")
-    frame.append(element("path", class_="ref", d=f"M{number(_x(across, UNDER))} {number(TOP)}V{number(HEIGHT - BOTTOM)}"))
+    frame = _frame(across, up, "error at most", "cases")
+    frame.append(
+        element("path", class_="ref", d=f"M{number(_x(across, UNDER))} {number(TOP)}V{number(HEIGHT - BOTTOM)}")
+    )
     at = np.linspace(0, MOST_ERROR, 101)
     for dtype, of in errors.items():
         share = np.searchsorted(np.sort(np.abs(of)), at, side="right") / len(of)
         steps = "L".join(f"{number(_x(across, x))} {number(_y(up, y))}" for x, y in zip(at, share, strict=True))
-        tip = title(f"{dtype}: {percent(float(np.mean(np.abs(of) < UNDER)))} of {len(of)} cases are under {_whole_percent(UNDER)}")
+        tip = title(
+            f"{dtype}: {percent(float(np.mean(np.abs(of) < UNDER)))} of {len(of)} cases under {_whole_percent(UNDER)}"
+        )
         frame.append(element("path", tip, class_=f"curve {colour_of(dtype)}-line", d=f"M{steps}"))
-    told = f"{sum(map(len, errors.values())):,} cases"
-    return figure(caption, picture(WIDTH, HEIGHT, caption, frame), told)
+    note = f"{sum(map(len, errors.values())):,} cases"
+    return figure(caption, picture(WIDTH, HEIGHT, caption, frame), note)
 
 
 def colour_of(dtype: str) -> str:
-    """Class of colour."""
+    """Colour class."""
     return COLOUR_OF.get(dtype, OTHER_COLOUR)
 
 
-def figure(caption: str, drawing: str, told: str = "") -> str:
-    """A drawing (SVG) with its caption above, and ``told`` below that in small letters."""
-    small = f"<br><small>{escape(told)}</small>" if told else ""
+def figure(caption: str, drawing: str, note: str = "") -> str:
+    """A drawing (SVG) with its caption above, and ``note`` below the caption in small print."""
+    small = f"<br><small>{escape(note)}</small>" if note else ""
     return f"<figure><figcaption>{escape(caption)}{small}</figcaption>{drawing}</figure>"
 
 
 def percent(share: float) -> str:
-    """``0.034`` → ``3.4 %``; nan, which is not known, is a dash."""
+    """``0.034`` → ``3.4 %``; nan (unknown) is a dash."""
     return "–" if math.isnan(share) else f"{100 * share:.1f} %"
 
 

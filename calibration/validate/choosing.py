@@ -1,4 +1,4 @@
-"""Which table or law of a calibration judges which measurements, and what is judged by another version's, or by none."""
+"""Selects the table or law of a calibration that judges each measurement, and reports substitutes and gaps."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def name_of(table: Fitted) -> str:
 
 
 def gemm_groups(measurements: Measurements, gpu: str) -> Iterator[tuple[tuple, pd.DataFrame]]:
-    """((*GEMM_KEYS, version), rows) of what one table judges."""
+    """((*GEMM_KEYS, version), rows) judged by one table."""
     return iter(measurements.table("gemm", gpu).groupby([*GEMM_KEYS, "library_version"], sort=True))
 
 
 def moe_groups(measurements: Measurements, gpu: str) -> Iterator[tuple[tuple, pd.DataFrame]]:
-    """(MOE_KEYS, rows) of what one table judges."""
+    """(MOE_KEYS, rows) judged by one table."""
     rows = measurements.table("moe", gpu)
     rows = with_defaults(rows).assign(version=rows["library_version"])
     return iter(rows.groupby(MOE_KEYS, sort=True))
@@ -61,12 +61,17 @@ def gemm_table_for(calibration: CalibrationSpec, library, dtype, included, group
         return None
 
 
-def moe_table_for(calibration: CalibrationSpec, model, library, kernel, dtype, distribution, eplb_slots, version, *numbers) -> MoeTable | None:
-    """Of the same model and sizes; the same kernel before others, then the same version or release, then the newest."""
+def moe_table_for(
+    calibration: CalibrationSpec, model, library, kernel, dtype, distribution, eplb_slots, version, *numbers
+) -> MoeTable | None:
+    """The table of the same model and sizes; preferably the same kernel, then the same version or
+    release, then the newest.
+    """
     tables = [
         t
         for t in calibration.moe
-        if (t.model, t.library, t.dtype, t.distribution, t.eplb_slots) == (model, library, dtype, distribution, eplb_slots)
+        if (t.model, t.library, t.dtype, t.distribution, t.eplb_slots)
+        == (model, library, dtype, distribution, eplb_slots)
         and tuple(getattr(t, name) for name in SIZES) == numbers
     ]
 
@@ -85,16 +90,18 @@ def all_series(measurements: Measurements, gpu: str) -> list[Series]:
 
 
 def law_for(calibration: CalibrationSpec, series: Series) -> TransferTable | None:
-    """The law of the same library and curve: of the same version, else of the newest."""
+    """The law of the same library and curve: of the same version, else the newest."""
     tables = (*calibration.p2p, *calibration.collectives, *calibration.pcie, *calibration.hbm)
     same = [
-        table for table in tables if isinstance(table, TransferTable) and (table.library, table.of) == (series.library, series.of)
+        table
+        for table in tables
+        if isinstance(table, TransferTable) and (table.library, table.of) == (series.library, series.of)
     ]
     return max(same, key=lambda table: (table.version == series.version, newest_first(table.version)), default=None)
 
 
 def choice_notes(calibration: CalibrationSpec, measurements: Measurements) -> list[str]:
-    """A sentence for each library and version that another one's table judges, and one for each that none does."""
+    """A sentence for each library and version judged by another version's table, and for each without a table."""
     others: dict[tuple[str, str, str], list[str]] = {}
     for what, library, version, detail, table in _choices(calibration, measurements):
         own = table is not None and table.library == library and table.version in (version, release(version))
@@ -104,14 +111,21 @@ def choice_notes(calibration: CalibrationSpec, measurements: Measurements) -> li
 
 
 def _sentence(what: str, version: str, judge: str, details: list[str]) -> str:
-    named = ", ".join(details[:MOST_NAMED]) + (f" and {len(details) - MOST_NAMED} more" if len(details) > MOST_NAMED else "")
+    named = ", ".join(details[:MOST_NAMED]) + (
+        f" and {len(details) - MOST_NAMED} more" if len(details) > MOST_NAMED else ""
+    )
     if judge:
-        return f"{what} of {version} ({named}): the calibration has no table of it; judged by that of {judge}, so errors hold what lies between the two"
+        return (
+            f"{what} of {version} ({named}): the calibration has no table of it; judged by that of {judge}, so errors "
+            f"include the difference between the two"
+        )
     return f"{what} of {version} ({named}): the calibration has no table for it; not judged"
 
 
-def _choices(calibration: CalibrationSpec, measurements: Measurements) -> Iterator[tuple[str, str, str, str, Fitted | None]]:
-    """(what, library, version, which of it, the table that judges it)"""
+def _choices(
+    calibration: CalibrationSpec, measurements: Measurements
+) -> Iterator[tuple[str, str, str, str, Fitted | None]]:
+    """(what, library, version, configuration, the table that judges it)"""
     gpu = calibration.gpu
     for (library, dtype, included, groups, version), _ in gemm_groups(measurements, gpu):
         table = gemm_table_for(calibration, library, dtype, included, groups, version)
@@ -119,7 +133,9 @@ def _choices(calibration: CalibrationSpec, measurements: Measurements) -> Iterat
         yield GEMM, library, version, detail, table
     for key, _ in moe_groups(measurements, gpu):
         named = dict(zip(MOE_KEYS, key, strict=True))
-        detail = f"{named['model']} {named['dtype']} {named['distribution']}" + (f" EPLB {named[EPLB]:g}" if named[EPLB] else "")
+        detail = f"{named['model']} {named['dtype']} {named['distribution']}" + (
+            f" EPLB {named[EPLB]:g}" if named[EPLB] else ""
+        )
         yield MOE, named["library"], named["version"], detail, moe_table_for(calibration, *key)
     for series in all_series(measurements, gpu):
         yield series.kind, series.library, series.version, " ".join(series.of.values()), law_for(calibration, series)

@@ -1,7 +1,7 @@
-"""How well laws of transfers tell what was left out of their fit, per set, beside what the measurements repeat to.
+"""Errors of transfer laws on sizes left out of their fit, per set, next to the repeatability of the measurements.
 
-``python -m calibration.validate.comm_errors measurements/ h100 [h100.yaml]`` prints the table: with a calibration, its errors on
-these measurements; without, those of laws fitted to them, on sizes left out in turn.
+``python -m calibration.validate.comm_errors measurements/ h100 [h100.yaml]`` prints the table: errors of the given
+calibration on these measurements, or without one, of laws fitted to them with sizes left out in turn.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.reading import Measurements, read_measurements
 from calibration.validate.choosing import all_series, law_for, name_of
 
-FOLDS_OF_SPARSE, FOLDS_OF_DENSE = 2, 5  # every second size left out at a time; where sizes lie close, every fifth
+FOLDS_OF_SPARSE, FOLDS_OF_DENSE = 2, 5  # every second size is left out at a time; for dense sizes, every fifth
 DENSE_SIZES = 64
-ROUNDING_NS = 500.0  # of times in whole microseconds, at most
-POOLED = ("hidden", "top_k", "experts", "sms", "concurrent_pairs")  # series that differ in these are one set
+ROUNDING_NS = 500.0  # largest rounding error of times in whole microseconds
+POOLED = ("hidden", "top_k", "experts", "sms", "concurrent_pairs")  # series that differ only in these form one set
 
 COUNTED = MappingProxyType({"num_gpus": "GPUs", "nodes": "nodes"})
-ONE_NODE = ("nodes", "1")  # not said in names of sets
+ONE_NODE = ("nodes", "1")  # omitted from names of sets
 
 
 @dataclass(frozen=True)
 class SetErrors:
-    """Errors of one set, relative. ``binned``: of medians per half octave of sizes, over the series; ``unrounded``: where
-    times are whole microseconds, to the nearest time that is rounded to what was measured.
+    """Relative errors of one set. ``binned``: of medians per half octave of sizes, over the series; ``unrounded``: for
+    times in whole microseconds, errors against the nearest time that rounds to the measured one.
 
-    ``floor``: mean deviation of points of one size from each other's median, or, where times are whole microseconds,
-    what rounding makes of them; None where neither is known. ``table``: whose laws, if those of a calibration; ``extrapolated``:
-    points of sizes outside of what those were fitted to.
+    ``floor``: mean deviation of points of one size from the median of the others, or, for times in whole microseconds,
+    the rounding error; None if neither is known. ``table``: the table of a calibration that judges, if any;
+    ``extrapolated``: number of points at sizes outside its measured range.
     """
 
     name: str
@@ -56,13 +56,15 @@ class SetErrors:
 
 
 def transfer_errors(measurements: Measurements, gpu: str) -> list[SetErrors]:
-    """Of every set of P2P, collective and host path sweeps and of memory curves of a GPU, on sizes left out in turn."""
+    """Errors of every set of P2P, collective and host path sweeps and memory curves of a GPU, with
+    sizes left out in turn.
+    """
     series = [item for item in all_series(measurements, gpu) if len(np.unique(item.size_bytes)) > 2]
     return [set_errors(name, items, map(_held_out, items)) for name, items in _sets(series).items()]
 
 
 def errors_with(calibration: CalibrationSpec, measurements: Measurements) -> list[SetErrors]:
-    """Of the laws of a calibration, on the series of its GPU that it has a law for (of the same library)."""
+    """Errors of the laws of a calibration, on the series of its GPU for which it has a law (of the same library)."""
     judged = [(item, law_for(calibration, item)) for item in all_series(measurements, calibration.gpu)]
     laws = {item.name: law_of(table) for item, table in judged if table is not None}
     judges = {item.name: name_of(table) for item, table in judged if table is not None}
@@ -90,7 +92,7 @@ def _held_out(item: Series) -> np.ndarray:
 
 
 def set_errors(name: str, items: Iterable[Series], ratios: Iterable[np.ndarray]) -> SetErrors:
-    """Of some series and, for each, law / measured (float64[point]; nan does not count)."""
+    """Errors of some series, from law / measured of each (float64[point]; nan is ignored)."""
     items, ratios = list(items), list(ratios)
     binned = [binned_errors(item.size_bytes, ratio) for item, ratio in zip(items, ratios, strict=True)]
     errors = np.abs(np.concatenate(ratios) - 1)
@@ -133,7 +135,7 @@ def _set_name(item: Series) -> str:
 
 
 def _floor(item: Series) -> float | None:
-    """Of points of one size; else of rounding: on average a quarter of a microsecond."""
+    """From points of one size; else from rounding, which is a quarter of a microsecond on average."""
     sizes, which, count = np.unique(item.size_bytes, return_inverse=True, return_counts=True)
     if (count > 1).any():
         medians = np.array([np.median(item.time_ns[which == i]) for i in range(len(sizes))])
@@ -148,7 +150,7 @@ def _is_rounded(item: Series) -> bool:
 
 
 def _unrounded(item: Series, ratio: np.ndarray) -> np.ndarray:
-    """law / measured, where what was measured may be up to half a microsecond off in favour of the law."""
+    """law / measured, with the measured time shifted towards the law by up to half a microsecond."""
     if not _is_rounded(item):
         return ratio
     law = ratio * item.time_ns
@@ -156,7 +158,7 @@ def _unrounded(item: Series, ratio: np.ndarray) -> np.ndarray:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table for a folder, a GPU, and perhaps a calibration."""
+    """Print the table for a folder, a GPU, and optionally a calibration."""
     folder, gpu, *calibrations = arguments
     found = read_measurements(folder)
     print(

@@ -1,7 +1,9 @@
-"""Experts through the event engine, beside the fitted law and measurements (figure 12 of Yu et al., ISCA 2026, arXiv 2510.05497v4).
+"""Experts on the event engine, against the fitted law and measurements (figure 12 of Yu et al.,
+ISCA 2026, arXiv 2510.05497v4).
 
-One die with the peak and HBM of the GPU runs one expert: gate, up and down product, each fetched when the one before is done.
-Its times must be those of the law, whatever the engine overlaps elsewhere, and are compared with the sum of the measured ones.
+One die with the peak and HBM of the GPU runs one expert: gate, up and down product, each fetched when the previous one
+is done. Its times must equal the law, whatever the engine overlaps elsewhere, and are compared with the sum of the
+measured times.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ ALIKE = {"name": "validation", "source": "validation of a calibration"}
 
 
 def engine_cases(calibration: CalibrationSpec, named: str, measurements: Measurements) -> pd.DataFrame:
-    """One row for each expert, dtype and number of tokens of which all products were measured; columns COLUMNS.
+    """One row per expert, dtype and number of tokens for which all products were measured; columns COLUMNS.
 
-    ``named``: the calibration's name or path, as a system gives it. Measured: medians over sweeps of the table's release.
+    ``named``: the calibration's name or path, as in a system. Measured: medians over sweeps of the table's release.
     """
     rows = products(measurements, calibration.gpu)
     found = []
@@ -53,7 +55,9 @@ def engine_cases(calibration: CalibrationSpec, named: str, measurements: Measure
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=COLUMNS)
 
 
-def expert_ns(calibration: CalibrationSpec, named: str, dtype: str, hidden: int, ffn: int, tokens: np.ndarray) -> np.ndarray:
+def expert_ns(
+    calibration: CalibrationSpec, named: str, dtype: str, hidden: int, ffn: int, tokens: np.ndarray
+) -> np.ndarray:
     """Times of one expert on one die by the event engine, float64[n] ns, for tokens int64[n]."""
     reference = calibration.reference
     system = SystemSpec(
@@ -61,7 +65,7 @@ def expert_ns(calibration: CalibrationSpec, named: str, dtype: str, hidden: int,
         mesh={"x": 1, "y": 1},
         hbm={"bandwidth_bytes_per_s": reference.hbm_bytes_per_s, "capacity_bytes": 10**12},
         d2d={"bandwidth_bytes_per_s": 1e12},
-        llc={"capacity_bytes": 2**20},  # less than a slice: one is in flight, none is kept
+        llc={"capacity_bytes": 2**20},  # less than a slice: one in flight, none kept
         compute={"peak_flop_per_s": reference.peak_flop_per_s[dtype], "dtype": dtype, "calibration": named},
     )
     model = ModelSpec(
@@ -86,7 +90,9 @@ def expert_ns(calibration: CalibrationSpec, named: str, dtype: str, hidden: int,
 def _medians(rows: pd.DataFrame, table: GemmTable) -> pd.Series:
     """(n, k, m) → measured us."""
     included = {"included": "1", "apart": "0"}[table.quantisation]
-    alike = rows[(rows["library"] == table.library) & (rows["dtype"] == table.dtype) & (rows["groups"].astype(int) == 1)]
+    alike = rows[
+        (rows["library"] == table.library) & (rows["dtype"] == table.dtype) & (rows["groups"].astype(int) == 1)
+    ]
     alike = alike[alike["quant_included"].astype(str) == included]
     alike = alike[alike["library_version"].map(release) == release(table.version)]
     return alike.groupby(["n", "k", "m"])["latency_us_median"].median()
@@ -108,15 +114,27 @@ def _cases(calibration, named, table, model, hidden, ffn, measured) -> pd.DataFr
         table_times(table, np.full_like(tokens, n), np.full_like(tokens, k), tokens, calibration.reference.sms)
         for n, k in products
     ) / NS_PER_US
-    frame = pd.DataFrame({"m": tokens, "engine_us": engine_us, "law_us": law_us, "measured_us": measured.to_numpy(float)})
+    frame = pd.DataFrame(
+        {"m": tokens, "engine_us": engine_us, "law_us": law_us, "measured_us": measured.to_numpy(float)}
+    )
     frame = frame.assign(law_error=engine_us / law_us - 1, error=engine_us / frame["measured_us"] - 1)
     who = {"model": model, "dtype": table.dtype, "library": table.library, "version": table.version}
     return frame.assign(**who)[COLUMNS]
 
 
 def engine_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """(column names, rows of text): how far the engine is from the law and from measurements, by expert and dtype."""
-    names = ["expert", "dtype", "library", "M", "engine from law, max %", "from measured: <5 %", "mean %", "p95 %", "max %"]
+    """(column names, rows of text): errors of the engine against the law and measurements, by expert and dtype."""
+    names = [
+        "expert",
+        "dtype",
+        "library",
+        "M",
+        "engine from law, max %",
+        "from measured: <5 %",
+        "mean %",
+        "p95 %",
+        "max %",
+    ]
     rows = []
     for (model, dtype), group in cases.groupby(["model", "dtype"], sort=True):
         errors = group["error"].abs().to_numpy(float)

@@ -1,8 +1,8 @@
-"""Copies between two dies through the event engine, beside the fitted law and measurements.
+"""Copies between two dies on the event engine, against the fitted law and measurements.
 
-Two dies with links of the calibration: the one expert of a model lives on the first and runs on the second, so that its three
-slices are read from there one after the other. HBM and LLC take no time of their own, as the measured time of a copy holds
-them, and to multiply takes next to none. A third of the step is one copy, and must take what the law says of its size.
+Two dies with calibrated links: the only expert of a model has its home on the first die and executes on the second,
+which reads its three slices one after the other. HBM and LLC add no time, as the measured time of a copy includes them,
+and compute time is negligible. A third of the step is one copy, and must equal the law at its size.
 """
 
 from __future__ import annotations
@@ -30,16 +30,27 @@ from calibration.laws.tables import CalibrationSpec, TransferTable
 from calibration.measurements.reading import Measurements
 
 SIZES = tuple(2**octave for octave in range(12, 33))  # 4 KiB to 4 GiB, as figure 12 of Yu et al., ISCA 2026
-COLUMNS = ["library", "version", "method", "bytes", "engine_us", "law_us", "measured_us", "law_error", "error", "extrapolated"]
-SMALL_BYTES = 2**10  # of the LLC: less than a slice, so that one is in flight
+COLUMNS = [
+    "library",
+    "version",
+    "method",
+    "bytes",
+    "engine_us",
+    "law_us",
+    "measured_us",
+    "law_error",
+    "error",
+    "extrapolated",
+]
+SMALL_BYTES = 2**10  # LLC capacity: less than a slice, so that one is in flight
 WIDEST = 1_000_000  # of a model
 ALIKE = {"name": "validation", "source": "validation of a calibration"}
 
 
 def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
-    """One row for each of SIZES and each size that was measured; columns COLUMNS. None where systems get no links from it.
+    """One row for each of SIZES and each measured size; columns COLUMNS. None if the calibration provides no links.
 
-    Measured: the median of what was measured of that size in the law's series; nan where there is nothing.
+    Measured: the median of the measurements of that size in the law's series; nan if there are none.
     """
     law = link_table(calibration)
     if law is None:
@@ -59,19 +70,35 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
 
 
 def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
-    """Time of one copy of so many bytes from die to die by the event engine."""
+    """Time of one copy of ``size_bytes`` from die to die on the event engine."""
     fitted = link_measured(calibration).values
     system = SystemSpec(
         **ALIKE,
         mesh={"x": 2, "y": 1},
-        hbm={"bandwidth_bytes_per_s": calibration.reference.hbm_bytes_per_s, "capacity_bytes": 10**12, "latency_ns": 0.0},
+        hbm={
+            "bandwidth_bytes_per_s": calibration.reference.hbm_bytes_per_s,
+            "capacity_bytes": 10**12,
+            "latency_ns": 0.0,
+        },
         d2d={"bandwidth_bytes_per_s": fitted["copies"]["bandwidth"], **fitted},
-        llc={"capacity_bytes": SMALL_BYTES, "segment_bytes": SMALL_BYTES, "hit_ns": 0.0, "miss_ns": 0.0, "write_ns": 0.0},
+        llc={
+            "capacity_bytes": SMALL_BYTES,
+            "segment_bytes": SMALL_BYTES,
+            "hit_ns": 0.0,
+            "miss_ns": 0.0,
+            "write_ns": 0.0,
+        },
         compute={"peak_flop_per_s": 1e18, "dtype": "fp8"},
     )
     width = _width(size_bytes)
     model = ModelSpec(
-        **ALIKE, layers=1, moe_layers={"first": 0, "last": 0}, hidden=width, expert_ffn=size_bytes // width, experts=1, top_k=1
+        **ALIKE,
+        layers=1,
+        moe_layers={"first": 0, "last": 0},
+        hidden=width,
+        expert_ffn=size_bytes // width,
+        experts=1,
+        top_k=1,
     )
     policy = PolicySpec(name="base", **PRESETS["base"])
     assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", gemm="roofline")
@@ -93,7 +120,7 @@ def _width(size_bytes: int) -> int:
 
 
 def _medians(rows: pd.DataFrame, law: TransferTable) -> pd.Series:
-    """bytes → measured us of the points that the law was fitted to."""
+    """bytes → measured us of the points in the law's fit."""
     alike = rows[(rows["library"] == law.library) & (rows["library_version"] == law.version)]
     for key, value in law.of.items():
         alike = alike[alike[key].map(_text) == value]
@@ -101,8 +128,18 @@ def _medians(rows: pd.DataFrame, law: TransferTable) -> pd.Series:
 
 
 def copies_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """(column names, rows of text): how far the engine is from the law and from measurements, by size."""
-    names = ["copies", "by", "sizes", "engine from law, max %", "measured sizes", "from measured: <5 %", "mean %", "p95 %", "max %"]
+    """(column names, rows of text): errors of the engine against the law and measurements, by size."""
+    names = [
+        "copies",
+        "by",
+        "sizes",
+        "engine from law, max %",
+        "measured sizes",
+        "from measured: <5 %",
+        "mean %",
+        "p95 %",
+        "max %",
+    ]
     rows = []
     edges = (0, 2**20, 2**26 + 1, 2**63)
     for name, low, high in zip(("below 1 MiB", "1 to 64 MiB", "above 64 MiB"), edges, edges[1:], strict=False):
@@ -111,8 +148,17 @@ def copies_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
             continue
         errors = group["error"].abs().dropna().to_numpy(float)
         figures = (errors.mean(), np.quantile(errors, 0.95), errors.max()) if len(errors) else (np.nan,) * 3
-        told = ["–" if np.isnan(figure) else f"{100 * figure:.2f}" for figure in figures]
+        errors_shown = ["–" if np.isnan(figure) else f"{100 * figure:.2f}" for figure in figures]
         law = f"{100 * group['law_error'].abs().max():.2f}"
-        rows.append([name, f"{group['library'].iloc[0]} {group['version'].iloc[0]}", str(len(group)), law, str(len(errors)),
-                     str(int((errors < 0.05).sum())), *told])
+        rows.append(
+            [
+                name,
+                f"{group['library'].iloc[0]} {group['version'].iloc[0]}",
+                str(len(group)),
+                law,
+                str(len(errors)),
+                str(int((errors < 0.05).sum())),
+                *errors_shown,
+            ]
+        )
     return names, rows

@@ -1,7 +1,7 @@
-"""Errors of a calibration: with a file, and on what a fit has not seen (sweeps, shapes, EP sizes), beside repeatability.
+"""Errors of a calibration file, and of fits on unseen sweeps, shapes and EP sizes, next to repeatability.
 
 A case is one measured point. ``error`` = predicted / measured - 1. ``floor``: |measured / median of the other sweeps of
-the same library and release at the same point - 1|: what no model can be expected to be better than.
+the same library and release at the same point - 1|: no model can be expected to do better.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from calibration.validate.choosing import (
 )
 
 UNDER = 0.05
-# Kinds of cases: by the calibration file, of sweeps and sizes that were and were not in its fit; and by fits without something.
+# Kinds of cases: judged by the calibration file, on sweeps and sizes in and not in its fit; and judged by fits with
+# something left out.
 FITTED, NEW = "file: in its fit", "file: not in its fit"
 SWEEP_OUT, SHAPE_OUT, RANK_OUT = "sweep left out", "shape left out", "EP size left out"
-# Expert shapes of the paper's validation and of the models that its DGX measurements name.
+# Expert shapes of the paper's validation and of the models in its DGX measurements.
 EXPERTS = ("DeepSeek-V3", "Qwen3-235B-A22B", "Qwen3-30B-A3B")
 SHAPES_OF_EXPERTS = {
     **dict.fromkeys(((4096, 7168), (2048, 7168), (7168, 2048)), EXPERTS[0]),
@@ -45,15 +46,16 @@ SHAPES_OF_EXPERTS = {
     **dict.fromkeys(((1536, 2048), (768, 2048), (2048, 768)), EXPERTS[2]),
 }
 POWERS_OF_TWO = tuple(2**exponent for exponent in range(13))  # M = 1 ... 4096
-SHAPE_FOLDS = 16  # shapes of a grid are left out every sixteenth at a time,
-FEW_SHAPES, FOLDS_OF_FEW = 32, 8  # fewer than those every eighth
+SHAPE_FOLDS = 16  # every sixteenth shape of a grid is left out at a time,
+FEW_SHAPES, FOLDS_OF_FEW = 32, 8  # every eighth if there are fewer shapes
 LEAST_SHAPES = 4
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Of some cases: mean, p95 and max of |error|, cases under 5 %, the mean of the floor (nan: unknown), and how many are
-    at sizes outside of the measured ones of the table that judged them."""
+    """Mean, p95 and max of |error| over some cases, number under 5 %, mean floor (nan: unknown), and the number at
+    sizes outside the measured range of the table that judged them.
+    """
 
     cases: int
     mean: float
@@ -65,7 +67,7 @@ class Summary:
 
 
 def summary(cases: pd.DataFrame) -> Summary:
-    """Raises ValueError for no cases."""
+    """Raises ValueError without cases."""
     errors = cases["error"].abs().to_numpy(float)
     if not len(errors):
         raise ValueError("no cases")
@@ -88,7 +90,7 @@ def summaries(cases: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
-    """Every GEMM row of the calibration's GPU by the calibration file, with the table that was used."""
+    """Every GEMM row of the calibration's GPU by the calibration file, with the table used."""
     rows = measurements.table("gemm", calibration.gpu)
     found = []
     for key, mine in gemm_groups(measurements, calibration.gpu):
@@ -104,19 +106,19 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
 
 
 def _named(first: np.ndarray, second: np.ndarray) -> pd.Series:
-    """'4096x7168': the names that tables have for two sizes."""
+    """'4096x7168': the name of two sizes in tables."""
     return pd.Series(first.astype(np.int64).astype(str)) + "x" + pd.Series(second.astype(np.int64).astype(str))
 
 
 def _kinds(rows: pd.DataFrame, table: GemmTable | MoeTable, there: np.ndarray) -> np.ndarray:
-    """Of a row in the fit, the table has its sweep and its sizes (``there``: bool[row])."""
+    """Whether each row is in the fit: the table has its sweep and its sizes (``there``: bool[row])."""
     return np.where(there & (rows["library"] == table.library) & _sweeps(rows).isin(_fitted(table)), FITTED, NEW)
 
 
 def _of_release(rows: pd.DataFrame, names: list[str], key: tuple, table: GemmTable | MoeTable) -> pd.DataFrame:
-    """Rows of all sweeps of a release; of another version only those that the fit found to be alike, if it had this one.
+    """Rows of all sweeps of a release; of other versions only those that the fit pooled, if it includes this one.
 
-    ``key``: what ``names`` are, and then the version.
+    ``key``: columns of ``names``, then the version.
     """
     same = rows["library_version"].map(release) == release(key[-1])
     for name, value in zip(names, key, strict=False):
@@ -134,7 +136,7 @@ def _fitted(table: GemmTable | MoeTable) -> set[str]:
 
 
 def _floors(mine: pd.DataFrame, alike: pd.DataFrame, point: list[str]) -> np.ndarray:
-    """Of each row: how far it is from the median of the other sweeps of its release; nan where there is none."""
+    """Distance of each row from the median of the other sweeps of its release; nan if there is none."""
     sweeps = table_of_sweeps(alike, point, "latency_us_median")
     logs = np.log(mine["latency_us_median"].to_numpy(float))
     at = sweeps.reindex(pd.MultiIndex.from_frame(mine[point])).to_numpy(copy=True)
@@ -163,7 +165,7 @@ def _gemm_pools(measurements: Measurements, gpu: str) -> Iterator[tuple[dict, pd
 
 
 def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
-    """Each sweep of a release by a table fitted to the other sweeps only, at shapes that those have."""
+    """Each sweep of a release, judged by a table fitted to the other sweeps only, at shapes that those have."""
     found = []
     for how, sweeps in _gemm_pools(measurements, gpu):
         for name in sweeps.columns if sweeps.shape[1] > 1 else ():
@@ -178,9 +180,9 @@ def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
 
 
 def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOLDS) -> pd.DataFrame:
-    """Shapes by a table fitted without them, one of ``folds`` parts of the shapes at a time (of few shapes, of at most FOLDS_OF_FEW).
+    """Shapes, judged by a table fitted without them; ``folds``-fold (with few shapes, at most FOLDS_OF_FEW).
 
-    Tables of fewer than LEAST_SHAPES shapes are left out.
+    Tables of fewer than LEAST_SHAPES shapes are skipped.
     """
     found = []
     for how, sweeps in _gemm_pools(measurements, gpu):
@@ -231,7 +233,9 @@ def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
 
 
 def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
-    """Every MoE row by the calibration file's table of the same model, library, release, dtype and distribution."""
+    """Every MoE row, judged by the calibration file's table of the same model, library, release,
+    dtype and distribution.
+    """
     found = []
     rows = measurements.table("moe", calibration.gpu)
     rows = with_defaults(rows)
@@ -262,7 +266,7 @@ def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
-    """Fused MoE layers of each EP size by a table fitted without that size."""
+    """Fused MoE layers of each EP size, judged by a table fitted without that size."""
     found = []
     for named, sweeps in moe_pools(measurements.table("moe", gpu)):
         errors = left_out_errors(sweeps, named)
@@ -282,7 +286,19 @@ def _sizes(indexed) -> tuple[np.ndarray, ...]:
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame(
-            columns=["kind", "what", "library", "version", "dtype", "table", "error", "floor", "measured_us", "predicted_us", "extrapolated"]
+            columns=[
+                "kind",
+                "what",
+                "library",
+                "version",
+                "dtype",
+                "table",
+                "error",
+                "floor",
+                "measured_us",
+                "predicted_us",
+                "extrapolated",
+            ]
         )
     return pd.concat(frames, ignore_index=True)
 

@@ -1,4 +1,4 @@
-"""Fused MoE layers with an EP size left out, group by group: what is aimed at, and what is met."""
+"""Fused MoE layers with an EP size left out, by group: error targets, and whether they are met."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pandas as pd
 from calibration.validate.choosing import MOE_NAMES
 from calibration.validate.errors import RANK_OUT, summaries
 
-# Mean errors aimed at: of the model that most is decided with, and of any model. Models are compared by lower case.
+# Target mean errors: for the model most decisions rely on, and for any model. Names are compared in lower case.
 AIM_OF = {"DeepSeek-V3": 0.04}
 AIM = 0.06
 GROUP = ["library", "dtype", "distribution", "model", "version", "kernel", "eplb_slots"]
@@ -16,7 +16,7 @@ GROUP = ["library", "dtype", "distribution", "model", "version", "kernel", "eplb
 def layer_groups(cases: pd.DataFrame) -> pd.DataFrame:
     """One row per group of GROUP: the columns of ``validate.Summary``, ``aim`` and ``met`` ('yes', 'no', 'floor').
 
-    'floor': missed, but by less than repetitions, or draws of the routing, differ.
+    'floor': missed, but within the spread of repetitions or routing draws.
     """
     if not len(cases) or not set(MOE_NAMES) <= set(cases):
         return pd.DataFrame()
@@ -30,7 +30,7 @@ def layer_groups(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def _one_name_each(models: pd.Series) -> pd.Series:
-    """Models whose names differ in capitals only by one name: that of AIM_OF, else the first one of the alphabet."""
+    """One name for models whose names differ only in case: that of AIM_OF, else the first in alphabetical order."""
     shown = {name.lower(): name for name in [*sorted(models.unique(), reverse=True), *AIM_OF]}
     return models.map(lambda name: shown[name.lower()])
 

@@ -1,4 +1,4 @@
-"""The validation page: what a calibration predicts beside what was measured, and where it is wrong; one HTML file."""
+"""The validation page: predictions of a calibration against measurements, and the largest errors; one HTML file."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from calibration.validate.groups import AIM, AIM_OF, GROUP, layer_groups
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_LISTED = 60
-NO_FLOOR = "–: not known, as there is no second sweep of that release"
+NO_FLOOR = "–: unknown, as the release has only one sweep"
 BY = ["kind", "what", "library", "version", "dtype", "table"]
 OVERVIEW = ["kind", "what", "table", "dtype"]
 SHAPE = ["n", "k"]
-UNSEEN = (NEW, SWEEP_OUT, SHAPE_OUT, RANK_OUT)  # kinds that say how good predictions are, in this order
-LEAST_POINTS_TO_TELL = 8  # of a set of copies that is named in short
-FULL_HEAT = 0.2  # mean error at which a cell of the table of EP sizes has its full colour
+UNSEEN = (NEW, SWEEP_OUT, SHAPE_OUT, RANK_OUT)  # kinds that judge predictions, in this order
+LEAST_POINTS_TO_TELL = 8  # for a set of copies to appear in the summary
+FULL_HEAT = 0.2  # mean error at which a cell of the EP size table has full colour
 
 
 class Table(NamedTuple):
-    """The first ``texts`` columns hold text, the others numbers."""
+    """The first ``texts`` columns are text, the others numbers."""
 
     names: list[str]
     rows: list[list[str]]
@@ -68,12 +68,14 @@ def write_page(
     notes: list[str],
     folder: Path,
 ) -> Path:
-    """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal inputs, equal bytes.
+    """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal
+    inputs give equal bytes.
 
-    ``cases.parquet``: every case. ``cases.csv``: those that are 5 % off or more, and all of the experts' GEMMs.
-    ``summary.csv``, ``moe_groups.csv``, ``transfers.csv``: errors of groups. ``engine.csv``: ``through_engine``, of
-    ``calibration.validate.engine_cases``; ``engine_copies.csv``: ``copies``, of ``calibration.validate.engine_copies``. Tables without rows are
-    not written. ``notes``: of ``calibration.validate.choosing``.
+    ``cases.parquet``: every case. ``cases.csv``: cases with an error of 5 % or more, and all GEMMs of experts.
+    ``summary.csv``, ``moe_groups.csv``, ``transfers.csv``: errors of groups. ``engine.csv``: ``through_engine``, from
+    ``calibration.validate.engine_cases``; ``engine_copies.csv``: ``copies``, from
+    ``calibration.validate.engine_copies``. Tables without rows are not written. ``notes``: from
+    ``calibration.validate.choosing``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     cases.to_parquet(folder / CASES, index=False, compression="zstd")
@@ -125,7 +127,7 @@ def _judged_experts(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
-    """Those of the library with most of them, by its newest table."""
+    """Cases of the library with most cases, by its newest table."""
     if not len(cases):
         return cases
     mine = cases[cases["library"] == cases["library"].mode()[0]]
@@ -133,12 +135,12 @@ def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def kinds_shown(cases: pd.DataFrame) -> list[str]:
-    """What the fit has not seen; where all of it was seen, that."""
+    """Cases that the fit has not seen; if it has seen all, all of them."""
     return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [FITTED]
 
 
 def in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
-    """Sentences, what counts most first."""
+    """Summary sentences, the most important first."""
     experts = _of_one_table(_judged_experts(cases))
     for kind in kinds_shown(experts) if len(experts) else ():
         mine = experts[experts["kind"] == kind].groupby("dtype", sort=True)["error"]
@@ -148,13 +150,18 @@ def in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
         met = layers["met"].value_counts()
         aims = ", ".join(f"{100 * aim:.0f} % for {model}" for model, aim in AIM_OF.items())
         yield (
-            f"Fused MoE layers, each EP size left out: the mean error of {met.get('yes', 0)} of {len(layers)} groups is "
-            f"within {100 * AIM:.0f} % ({aims}), of {met.get('floor', 0)} others within what repetitions or draws of the routing differ."
+            f"Fused MoE layers, each EP size left out: the mean error of {met.get('yes', 0)} of {len(layers)} groups "
+            f"is "
+            f"within {100 * AIM:.0f} % ({aims}), that of {met.get('floor', 0)} others within the spread of "
+            f"repetitions or routing draws."
         )
     for heading, errors in list(transfers.items())[-1:]:
         for row in errors:
             if row.name.startswith("p2p") and row.points >= LEAST_POINTS_TO_TELL:
-                far = f"medians of half octaves of sizes are {percent(row.binned_mean)} off on average, {percent(row.binned_max)} at worst"
+                far = (
+                    f"errors of medians over half octaves of sizes: mean {percent(row.binned_mean)}, max "
+                    f"{percent(row.binned_max)}"
+                )
                 yield f"Copies, {row.name.removeprefix('p2p ')} ({heading}): {far}."
     for what, found in (("one expert on one die", through_engine), ("copies between two dies", copies)):
         if len(found):
@@ -162,8 +169,10 @@ def in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
 
 
 def overview(cases: pd.DataFrame) -> pd.DataFrame:
-    """Errors of what was not seen, by the table that judged it; a row for each group of OVERVIEW, see ``summaries``."""
-    return pd.concat([summaries(cases[cases["kind"] == kind], OVERVIEW) for kind in kinds_shown(cases)], ignore_index=True)
+    """Errors of unseen cases, by the table that judged them; a row per group of OVERVIEW, see ``summaries``."""
+    return pd.concat(
+        [summaries(cases[cases["kind"] == kind], OVERVIEW) for kind in kinds_shown(cases)], ignore_index=True
+    )
 
 
 def _shares(cases: pd.DataFrame) -> list[str]:
@@ -176,19 +185,21 @@ def _shares(cases: pd.DataFrame) -> list[str]:
 
 
 def _curves(cases: pd.DataFrame) -> list[str]:
-    """The paper's figure 12: times over M of the experts' products, of the library with most of them, newest version."""
+    """Figure 12 of the paper: times of expert GEMMs over M, for the library with most of them, newest version."""
     newest = _of_one_table(_judged_experts(cases))
     if not len(newest):
         return []
     by_file = newest["kind"].isin([FITTED, NEW])
     return [
         times_over_m(f"{model} {int(n)} × {int(k)}, {dtype}, {table}", shown)
-        for (model, n, k, dtype, table), shown in newest[by_file].groupby(["model", *SHAPE, "dtype", "table"], sort=True)
+        for (model, n, k, dtype, table), shown in newest[by_file].groupby(
+            ["model", *SHAPE, "dtype", "table"], sort=True
+        )
     ]
 
 
 def _folded(cases: pd.DataFrame, by: list[str]) -> dict[str, Table]:
-    """'shown': of what was not seen, 'folded': of the rest; only those that there are."""
+    """'shown': unseen cases, 'folded': the rest; keys without cases are omitted."""
     if not len(cases):
         return {}
     shown = cases["kind"].isin(kinds_shown(cases))
@@ -208,13 +219,18 @@ def _scatters(cases: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _heats(cases: pd.DataFrame) -> Iterator[Heat]:
-    """Of fused MoE layers: mean errors at each EP size that was left out."""
+    """Mean errors of fused MoE layers at each left-out EP size."""
     layers = cases[(cases["what"] == MOE) & (cases["kind"] == RANK_OUT)] if len(cases) else cases
     if not len(layers):
         return
     for (library, dtype, distribution), mine in layers.groupby(["library", "dtype", "distribution"], sort=True):
-        means = mine["error"].abs().groupby([mine["model"], mine["ep"].astype(int)]).mean().unstack("ep").sort_index(axis=1)
-        rows = [(str(model), [_heat_cell(value) for value in row]) for model, row in zip(means.index, means.to_numpy(), strict=True)]
+        means = (
+            mine["error"].abs().groupby([mine["model"], mine["ep"].astype(int)]).mean().unstack("ep").sort_index(axis=1)
+        )
+        rows = [
+            (str(model), [_heat_cell(value) for value in row])
+            for model, row in zip(means.index, means.to_numpy(), strict=True)
+        ]
         yield Heat(f"{library} {dtype}, {distribution}", list(means.columns), rows)
 
 
@@ -223,7 +239,7 @@ def _heat_cell(mean: float) -> tuple[str, float] | None:
 
 
 def _layer_table(layers: pd.DataFrame) -> Table | None:
-    """Groups of fused MoE layers, the worst first."""
+    """Groups of fused MoE layers, largest error first."""
     if not len(layers):
         return None
     worst = layers.sort_values("mean", ascending=False, kind="stable")
@@ -242,11 +258,27 @@ def _engine(experts: pd.DataFrame, copies: pd.DataFrame) -> dict[str, Any]:
 
 
 def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Table]]:
-    names = ["set", "table", "points", "extrapolated", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max", "max beyond rounding", "floor"]
+    names = [
+        "set",
+        "table",
+        "points",
+        "extrapolated",
+        "under 5 %",
+        "mean",
+        "p95",
+        "max",
+        "half octaves: mean",
+        "max",
+        "max beyond rounding",
+        "floor",
+    ]
     for heading, errors in transfers.items():
         rows = [
             [row.name, row.table, str(row.points), str(row.extrapolated), str(row.under_5_percent)]
-            + [percent(value) for value in (row.mean, row.p95, row.max, row.binned_mean, row.binned_max, row.binned_max_unrounded)]
+            + [
+                percent(value)
+                for value in (row.mean, row.p95, row.max, row.binned_mean, row.binned_max, row.binned_max_unrounded)
+            ]
             + [percent(math.nan if row.floor is None else row.floor)]
             for row in errors
         ]
@@ -259,7 +291,7 @@ def _transfer_rows(transfers: dict[str, list[SetErrors]]) -> pd.DataFrame:
 
 
 def _wrong(cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
-    """The experts' cases above 5 %, and the worst of all cases."""
+    """Expert GEMMs with errors above 5 %, and the worst of all cases."""
     for heading, found in (("GEMMs of experts at powers of two", _judged_experts(cases)), ("All cases", cases)):
         if not len(found):
             continue
@@ -269,7 +301,7 @@ def _wrong(cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
         columns = (*BY, "sweep", "model", "distribution", "n", "k", "m", "ep", "tokens_total", "extrapolated")
         names = [name for name in columns if name in worst]
         rows = [[_cell(row[name]) for name in names] + _times(row) for row in worst.to_dict("records")]
-        title = f"{heading}: {len(above)} of {len(found)} are 5 % off or more; {listed}"
+        title = f"{heading}: {len(above)} of {len(found)} have an error of 5 % or more; {listed}"
         yield title, Table([*names, "measured us", "predicted us", "error", "floor"], rows, len(names))
 
 

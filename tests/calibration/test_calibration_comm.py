@@ -359,9 +359,9 @@ class TestMeasure:
         arguments = ["launch", "hostpath", "--out", str(tmp_path), "--models", "deepseek-v3"]
         assert main(arguments, FakeBackend) == 0
         assert main(arguments, FakeBackend) == 0
-        assert "12 from before" in capsys.readouterr().err
+        assert "12 kept from earlier calls" in capsys.readouterr().err
         assert main([*arguments, "--run-id", "2"], lambda: FakeBackend(stop_after=3)) == 130
-        assert "goes on where this one stopped" in capsys.readouterr().err
+        assert "run the same command again to continue" in capsys.readouterr().err
 
     def test_without_torch_it_says_what_is_needed(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, "torch", None)

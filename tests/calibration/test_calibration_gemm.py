@@ -225,7 +225,7 @@ class TestCommands:
         assert main(["calibrate", str(folder), "--out", str(path)]) == 0
         assert main(["validate", "--with", str(path), str(folder), "--out", str(tmp_path / "page")]) == 0
         page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
-        assert "Where it is wrong" in page and "DeepSeek-V3 2048 × 7168" in page
+        assert "Largest errors" in page and "DeepSeek-V3 2048 × 7168" in page
         assert "src=" not in page and "@import" not in page
         cases = pd.read_parquet(tmp_path / "page" / "cases.parquet")
         listed = pd.read_csv(tmp_path / "page" / "cases.csv")

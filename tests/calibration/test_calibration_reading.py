@@ -101,14 +101,14 @@ def test_copies_that_nearly_agree_count_once_with_their_median_and_a_word(tmp_pa
 def test_file_cut_off_in_a_line(tmp_path, last):
     found = read_measurements(written(tmp_path, HEAD, *ROWS[:-1], last, end=""))
     assert [problem.line for problem in found.problems] == [1 + len(ROWS)]
-    assert "cut off" in found.problems[0].reason
+    assert "truncated" in found.problems[0].reason
     assert len(found.table("gemm")) == len(ROWS) - 1
 
 
 def test_sweep_cut_off_at_a_line_end(tmp_path):
     found = read_measurements(written(tmp_path, HEAD, *ROWS[:-4]))
     assert [(problem.line, problem.kind) for problem in found.problems] == [(1 + len(ROWS) - 4, "warning")]
-    assert "cut off" in found.problems[0].reason
+    assert "truncated" in found.problems[0].reason
 
 
 BAD_FILES = {
@@ -148,7 +148,7 @@ def test_nothing_to_fit_and_an_output_of_another_kind_are_told(tmp_path, capsys)
     written(tmp_path, *BAD_FILES["two GPUs"][0])
     for out in (["x.yaml"], ["fits", "--gpu", "h100"]):
         assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / out[0]), *out[1:]]) == 2
-        assert "nothing that can be used" in capsys.readouterr().err
+        assert "no usable measurements" in capsys.readouterr().err
     written(tmp_path, HEAD, *ROWS)
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "y.json")]) == 2
     assert "y.json: a calibration is a .yaml file, not .json" in capsys.readouterr().err
@@ -267,7 +267,7 @@ def test_grouped_products_after_dispatch_and_models_of_unknown_size(tmp_path):
     (row,) = found.table("moe", "h200").to_dict("records")
     assert (row["kernel"], row["distribution"], row["ep"], row["tp"]) == ("deepepmoe-generation", "balanced", 8, 1)
     (problem,) = found.problems
-    assert (problem.line, problem.kind) == (3, "warning") and "models whose sizes" in problem.reason
+    assert (problem.line, problem.kind) == (3, "warning") and "models of unknown sizes" in problem.reason
 
 
 def test_batched_products_are_grouped_and_fp8_of_that_source_is_left_out(tmp_path):

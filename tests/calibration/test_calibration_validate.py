@@ -115,7 +115,7 @@ def test_copies_of_another_version_are_judged_by_the_law_there_is(judge):
 
 def test_without_a_repetition_the_floor_is_a_dash_and_why(judge):
     out, _, _, page = judge({"gemm": gemm()}, {"gemm": gemm()}, "--quick")
-    why = "–: not known, as there is no second sweep of that release"
+    why = "–: unknown, as the release has only one sweep"
     assert f"floor {why}" in out and "nan" not in out and why in page
     out, *_ = judge({"gemm": gemm(("1", "2"))}, {"gemm": gemm(("1", "2"))}, "--quick")
     assert why not in out

@@ -241,7 +241,7 @@ def test_what_was_not_measured_is_told_with_what_was(ask, told):
 
 
 def test_a_payload_of_unknown_size_is_told():
-    with pytest.raises(LawMissing, match="the size of a value of 'int4' is not known"):
+    with pytest.raises(LawMissing, match="unknown payload 'int4'"):
         sent_bytes("int4", 1, 8, 7168)
 
 

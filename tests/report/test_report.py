@@ -106,15 +106,15 @@ def test_leaves_no_draft_behind(folder, text):
 def test_every_figure_has_a_panel_for_every_place(page):
     spoken = [attrs["aria-label"] for tag, attrs in page.tags if tag == "svg"]
     for figure in (
-        "decode throughput over base",
+        "decode throughput relative to base",
         "hops of base",
         "HBM traffic of",
-        "What bounds",
+        "Bottlenecks of",
         "tokens of the most",
         "copies on",
     ):
         assert sum(label.startswith(figure) for label in spoken) == 2 * 2 * 2
-    assert sum(label.startswith("Load of dies and links") for label in spoken) == 2 * 2 * 2 * len(POLICIES)
+    assert sum(label.startswith("Utilisation of dies and links") for label in spoken) == 2 * 2 * 2 * len(POLICIES)
 
 
 def test_all_results_are_in_the_table(folder, page):
@@ -136,14 +136,14 @@ def test_a_single_run_without_base(tmp_path):
     write_folder(tmp_path, policies=("ep",), assumptions=(load_assumptions("physical"),))
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     assert "1 run:" in page.text and "no base run" in page.text
-    assert "Nothing was published" in page.text
+    assert "No published value" in page.text
 
 
-def test_no_prefill_and_nothing_measured(tmp_path):
+def test_no_prefill_and_nothing_simulated(tmp_path):
     empty = dict.fromkeys(data.OPTIONAL, "")
     write_folder(tmp_path, prefill_ns=0, changes=empty | {"decode_ns": 0, "hop_messages": 0})
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
-    assert page.text.count("not measured") == 20  # bounds and balance of 10 runs
+    assert page.text.count("not recorded") == 20  # bounds and balance of 10 runs
     assert page.row("dojo", "deepseek-v3", "4,096", "base")[6] == "0"
 
 
@@ -157,7 +157,7 @@ def test_a_mesh_of_one_die_has_no_links(tmp_path):
 
 def test_names_are_escaped(tmp_path):
     write_folder(tmp_path, trace="recorded.npz", changes={"trace": "a <b>&'\".npz"})
-    assert "recorded traffic (a <b>&'\".npz)" in Page(write_report(tmp_path).read_text(encoding="utf-8")).text
+    assert "recorded routing (a <b>&'\".npz)" in Page(write_report(tmp_path).read_text(encoding="utf-8")).text
 
 
 # --- what is refused
@@ -216,7 +216,7 @@ def test_a_missing_column_and_no_rows_are_told(tmp_path):
     with pytest.raises(ReportError, match=r"results\.csv:1: column 'decode_ns' is missing"):
         write_report(tmp_path)
     (tmp_path / "results.csv").write_text(",".join(rows[0]) + "\n", encoding="utf-8")
-    with pytest.raises(ReportError, match="has no runs"):
+    with pytest.raises(ReportError, match="no runs"):
         write_report(tmp_path)
 
 
@@ -241,7 +241,7 @@ def hold_speedup(folder: Path, **speedups: float) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("measured", "met", "verdict"),
+    ("simulated", "met", "verdict"),
     [
         (5.3, True, "met"),
         (4.78, True, "met"),
@@ -251,11 +251,11 @@ def hold_speedup(folder: Path, **speedups: float) -> Path:
         (53, False, "not met: 10.0× the published"),
     ],
 )
-def test_published_speedup_is_met_or_not(tmp_path, measured, met, verdict):
-    hold_speedup(tmp_path, allo_pred=measured)
+def test_published_speedup_is_met_or_not(tmp_path, simulated, met, verdict):
+    hold_speedup(tmp_path, allo_pred=simulated)
     found = compare(tmp_path)["speed-up of allo+pred, deepseek-v3", "published"]
     assert (found.claim.value, found.met, found.runs) == (5.3, met, 1)
-    assert found.measured == pytest.approx(measured)
+    assert found.simulated == pytest.approx(simulated)
     assert found.verdict.replace("\u00a0", " ") == verdict
     row = Page(render(read_report(tmp_path))).row("speed-up of allo+pred, deepseek-v3")
     assert row[1] == "5.3×" and row[4].replace("\u00a0", " ") == verdict
@@ -270,7 +270,7 @@ def test_a_published_mean_is_compared_with_the_mean_of_its_runs(tmp_path):
     }
     write_folder(tmp_path, models=models, batches=(4096, 8192, 16384), trace="recorded.npz", changes=changes)
     found = compare(tmp_path)["speed-up of allo+pred, mean of the models on Dojo", "physical"]
-    assert (found.measured, found.runs, found.met, found.conditions) == (4.0, 6, True, ())
+    assert (found.simulated, found.runs, found.met, found.conditions) == (4.0, 6, True, ())
 
 
 def test_conditions_that_differ_are_told(tmp_path):
@@ -279,27 +279,27 @@ def test_conditions_that_differ_are_told(tmp_path):
     assert found.claim.value == 7.3
     write_folder(tmp_path / "one", decode_steps=1)
     one = compare(tmp_path / "one")["speed-up of allo+pred, deepseek-v3", "published"]
-    assert one.conditions[0] == "1 decode step instead of 127" and "batch 4,096 alone, of 4,096, 8,192 and 16,384" in one.conditions
+    assert one.conditions[0] == "1 decode step instead of 127" and "batch 4,096 only, of 4,096, 8,192 and 16,384" in one.conditions
     assert found.conditions == (
         "3 decode steps instead of 127",
-        "generated traffic instead of recorded",
+        "generated instead of recorded routing",
         "batch 128 and 235 instead of 4,096, 8,192 and 16,384",
         "on isca26_dojo only",
     )
 
 
-def test_layers_that_did_not_run_are_told(tmp_path, text):
-    """In the head, beside the throughput, and in what differs from the published runs."""
+def test_layers_that_did_not_run_are_reported(tmp_path, text):
+    """In the header, beside the throughput, and among the differences from the published runs."""
     write_folder(tmp_path, changes={"layers": 3})
     found = compare(tmp_path)["speed-up of allo+pred, deepseek-v3", "published"]
     assert "3 of 58 MoE layers of deepseek-v3" in found.conditions
     page = render(read_report(tmp_path))
     assert "10 runs: 3 of 58 MoE layers of deepseek-v3 on dojo" in " ".join(page.split()).replace("runs:\n", "runs: ")
-    assert "of all of them it is 3/58 of it (deepseek-v3)" in page
-    assert "MoE layers of deepseek-v3, qwen3-235b-a22b on" in text and "of all of them it is" not in text
+    assert "throughput of all MoE layers is 3/58 of that (deepseek-v3)" in page
+    assert "MoE layers of deepseek-v3, qwen3-235b-a22b on" in text and "throughput of all MoE layers" not in text
 
 
-def test_layers_are_told_of_every_model():
+def test_layers_are_listed_for_every_model():
     parts = {"a": ((3,), 58), "b": ((48,), 48), "c": ((1, 2, 4), 4)}
     assert told(parts) == "3 of 58 MoE layers of a, all MoE layers of b, 1, 2 or 4 of 4 MoE layers of c"
     assert told({"b": ((48,), 48), "d": ((1,), 1)}) == "MoE layers of b, d"
@@ -320,7 +320,7 @@ def test_hops_and_expert_parallelism(tmp_path):
     hops = {"base": 2130, "pred": 500, "allo": 15, "allo+pred": 0, "ep": 0}
     write_folder(tmp_path, batches=(16384,), changes={"hop_messages": lambda row: hops[row["policy"]]})
     found = compare(tmp_path)
-    assert found["hops of base ÷ hops of pred", "physical"].measured == pytest.approx(4.26)
+    assert found["hops of base ÷ hops of pred", "physical"].simulated == pytest.approx(4.26)
     assert found["hops of base ÷ hops of allo", "physical"].met
     assert ("hops of base ÷ hops of allo+pred", "physical") not in found  # nothing to divide by
     assert "hardware of arXiv v2" in found["hops of base ÷ hops of allo", "physical"].conditions
@@ -334,8 +334,8 @@ def test_runs_without_hops_are_left_out_of_a_mean_and_told(tmp_path):
 
     write_folder(tmp_path, batches=(4096, 16384), changes={"hop_messages": hops})
     found = compare(tmp_path)["hops of base ÷ hops of allo", "published"]
-    assert (found.measured, found.runs, found.kind) == (142, 1, "met")
-    assert found.conditions[-1] == "1 more without hops left out"
+    assert (found.simulated, found.runs, found.kind) == (142, 1, "met")
+    assert found.conditions[-1] == "1 more left out, without hops"
 
 
 def test_nothing_is_claimed_of_other_hardware(tmp_path):
@@ -424,7 +424,7 @@ def test_copies_beyond_memory_are_told_where_nothing_bounds_them(tmp_path):
         found = list(beyond_memory(read_report(tmp_path)))
         assert [each.policies for each in found] == [("pred",)] * seen
         assert [(each.place.assumptions, each.room_bytes) for each in found] == [("published", room)] * seen
-        assert ("copies are more than memory holds: pred" in " ".join(render(read_report(tmp_path)).split())) == seen
+        assert ("copies of experts exceed HBM capacity: pred" in " ".join(render(read_report(tmp_path)).split())) == seen
 
 
 def test_levels_tell_idle_from_little_used():

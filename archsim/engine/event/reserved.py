@@ -539,7 +539,7 @@ def run_step(s, begin_ns):
 
 
 def _link_bits(machine: Machine) -> np.ndarray:
-    """``Run.link_bits``."""
+    """``StepState.link_bits``."""
     if machine.link_resources > MOST_BITS:
         return np.zeros(0, np.int64)
     bits = np.zeros(len(machine.group_ptr) - 1, np.int64)

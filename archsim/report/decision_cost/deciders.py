@@ -1,4 +1,4 @@
-"""Who decides in each system of a report: systems that differ in nothing else, and what silicon a strategy adds to them."""
+"""The executor of decisions in each system of a report: systems that differ in it alone, and the area a policy adds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GHZ = 1e9
 
 @dataclass(frozen=True)
 class Family:
-    """Systems that differ in ``decision`` alone, by name; the first is the one that others are compared with."""
+    """Systems that differ in ``decision`` alone, by name; the first is the reference."""
 
     systems: Mapping[str, SystemSpec]
 
@@ -29,7 +29,9 @@ class Family:
         return next(iter(self.systems))
 
     def alike(self, *but: str) -> dict[str, SystemSpec]:
-        """The lead, and those whose decision differs from the lead's in the named fields alone (``fsm.lanes``, ``executor``)."""
+        """The lead, and the systems whose decision differs from the lead's in the named fields alone (``fsm.lanes``,
+        ``executor``).
+        """
 
         def rest(system: SystemSpec) -> dict[str, Any]:
             return {field: value for field, value in _flat(system.decision).items() if not field.startswith(but)}
@@ -46,7 +48,7 @@ def families(report: Report) -> list[Family]:
 
 
 def deciders(report: Report) -> dict[str, str]:
-    """System → who decides in it, in words."""
+    """System → its executor, in words."""
     return {name: words(system.decision) for family in families(report) for name, system in family.systems.items()}
 
 
@@ -58,7 +60,7 @@ def words(decision: DecisionSpec) -> str:
     if decision.executor == "firmware":
         return f"firmware on {CORES[decision.firmware.core].name} at {clock(decision.firmware.clock_hz)}"
     taken = decision.host.time_ns
-    return f"host, {'timed as it ran' if taken is None else scaled(taken, TIME_UNITS)}"
+    return f"host, {'timed during the run' if taken is None else scaled(taken, TIME_UNITS)}"
 
 
 def clock(hz: float) -> str:
@@ -66,7 +68,7 @@ def clock(hz: float) -> str:
 
 
 def added_mm2(system: SystemSpec, policy: Mapping[str, Any]) -> float:
-    """Silicon that a strategy needs and ``base`` does not, Local CPs not counted: tables, and what decides.
+    """Area that a policy adds to ``base``, without Local CPs: tables and the executor.
 
     policy: its mapping in the manifest. A host keeps the distribution table and the heatmap in its own memory.
     """
@@ -76,7 +78,7 @@ def added_mm2(system: SystemSpec, policy: Mapping[str, Any]) -> float:
 
 
 def _flat(decision: DecisionSpec) -> dict[str, Any]:
-    """``fsm.lanes`` → value, of every field."""
+    """``fsm.lanes`` → value, for every field."""
     flat = {}
     for field, value in decision.model_dump(by_alias=True).items():
         inner = value.items() if isinstance(value, dict) else ()

@@ -1,4 +1,4 @@
-"""The section on decisions: what they cost on a host, as firmware and as a state machine, and what a cheaper one is worth."""
+"""The section on decisions: their cost on a host, as firmware and as a state machine, and the gain of cheaper ones."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from archsim.report.decision_cost.design_map import map_of
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, scaled, significant
 from archsim.specs.machine.system import SystemSpec
 
-HIDDEN_PERCENT = 1.0  # a decision has disappeared where it adds less to a step
-AS_GOOD = 0.01  # firmware is enough where it loses less throughput than this
+HIDDEN_PERCENT = 1.0  # a decision is hidden if it adds less to a step
+AS_GOOD = 0.01  # firmware is sufficient if it loses less throughput
 OVERHEAD, P50, P99 = "decision_overhead_percent", "decision_overhead_percent_p50", "decision_overhead_percent_p99"
 NO_TIME = "–"
 
 
 @dataclass(frozen=True)
 class Heat:
-    """A cell: its text, and how strongly it is coloured, 0 to 1 (None: it has disappeared)."""
+    """A cell: its text, and the intensity of its colour, 0 to 1 (None: the decision is hidden)."""
 
     text: str
     share: float | None
@@ -29,7 +29,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Datapath:
-    """Overhead by lanes (rows) and clock (columns) of one place, batch and strategy."""
+    """Overhead by lanes (rows) and clock (columns) of one place, batch and policy."""
 
     title: str
     clocks: tuple[str, ...]
@@ -38,7 +38,7 @@ class Datapath:
 
 
 def section(report: Report) -> dict[str, Any] | None:
-    """Every part that the report's systems can show; None where no decision took time."""
+    """Every part of the section that the report has systems for; None if no decision took time."""
     if not any((run.get(OVERHEAD) or 0.0) > 0 for run in report.runs):
         return None
     groups = families(report)
@@ -59,7 +59,7 @@ def section(report: Report) -> dict[str, Any] | None:
 
 
 def step_exposed_ns(report: Report, run: RunRow) -> float:
-    """Mean exposed time of a decision."""
+    """Mean exposed time per decision."""
     return run["decision_exposed_ns"] / published_overhead.decisions_of(report, run)
 
 
@@ -74,7 +74,7 @@ def _places(report: Report, system: str) -> Iterator[Place]:
 
 
 def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
-    """Overhead on a host, beside what was published for the same wafer, model and strategy."""
+    """Overhead on a host, with the published range for the same wafer, model and policy."""
     for name, system in family.systems.items():
         if system.decision.executor != "host":
             continue
@@ -92,7 +92,7 @@ def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
 
 
 def _decided(run: RunRow, system: SystemSpec) -> str:
-    """The time that was given, or the distribution of those that were taken on the machine that ran archsim."""
+    """The given decision time, or the distribution of the times measured on the machine that ran archsim."""
     if system.decision.host.time_ns is not None:
         return scaled(system.decision.host.time_ns, TIME_UNITS)
     if run.get("host_p50_ns") is None:
@@ -101,7 +101,7 @@ def _decided(run: RunRow, system: SystemSpec) -> str:
 
 
 def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """(system, by how much its runs miss what was published), where there is something to compare."""
+    """(system, how far its runs are from the published range), for systems with a published range."""
     by_system: dict[str, list[published_overhead.Comparison]] = {}
     for row in hosts:
         if row["claim"]:
@@ -110,23 +110,30 @@ def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _pcie_rows(family: Family) -> Iterator[dict[str, str]]:
-    """What was assumed for the path to the host."""
+    """Assumptions on the path to the host."""
     for name, system in family.systems.items():
         if system.decision.executor == "host":
             host = system.decision.model_dump(mode="json", by_alias=True)["host"]
-            host["time"] = host["time"] or "timed as it ran"
+            host["time"] = host["time"] or "timed during the run"
             yield {"system": name} | host
 
 
 def _datapaths(report: Report, family: Family) -> Iterator[Datapath]:
-    """A table of lanes by clock for every place, batch and strategy, where systems differ in them."""
-    systems = {name: each for name, each in family.alike("fsm.lanes", "fsm.clock").items() if each.decision.executor == "fsm"}
+    """A table of lanes by clock for every place, batch and policy, if systems differ in them."""
+    systems = {
+        name: each for name, each in family.alike("fsm.lanes", "fsm.clock").items() if each.decision.executor == "fsm"
+    }
     by_design = {(each.decision.fsm.lanes, each.decision.fsm.clock_hz): name for name, each in systems.items()}
     if len(by_design) < 3:
         return
     for run in _runs_of_lead(report, next(iter(by_design.values()))):
-        found = {design: report.find(replace(run.place, system=name), run.batch, run.policy) for design, name in by_design.items()}
-        overheads = {design: other.get(OVERHEAD) for design, other in found.items() if other and other.get(OVERHEAD) is not None}
+        found = {
+            design: report.find(replace(run.place, system=name), run.batch, run.policy)
+            for design, name in by_design.items()
+        }
+        overheads = {
+            design: other.get(OVERHEAD) for design, other in found.items() if other and other.get(OVERHEAD) is not None
+        }
         if overheads and max(overheads.values()) > 0:
             title = f"{run.policy}, {run.place.model} on {family.lead}, batch {run.batch:,}"
             yield _datapath(title, overheads)
@@ -148,21 +155,30 @@ def _datapath(title: str, overheads: dict[tuple[int, float], float]) -> Datapath
 
 
 def _where_hidden(overheads: dict[tuple[int, float], float]) -> str:
-    """The fewest lanes at every clock from which on a decision has disappeared."""
+    """The fewest lanes at every clock from which on a decision is hidden."""
     fewest: dict[float, int] = {}
     for (lanes, hz), value in sorted(overheads.items()):
         if value < HIDDEN_PERCENT:
             fewest.setdefault(hz, lanes)
     if not fewest:
         least = min(overheads.values())
-        return f"It does not disappear: {_percent(least)} are left at the widest and fastest, most of it messages over the fabric."
-    designs = " or ".join(f"{lanes} {'lane' if lanes == 1 else 'lanes'} at {clock(hz)}" for hz, lanes in sorted(fewest.items()))
-    return f"It disappears from {designs} on."
+        return (
+            f"Not hidden by any design: {_percent(least)} remain at the most lanes and the highest clock, mostly "
+            f"messages over the fabric."
+        )
+    designs = " or ".join(
+        f"{lanes} {'lane' if lanes == 1 else 'lanes'} at {clock(hz)}" for hz, lanes in sorted(fewest.items())
+    )
+    return f"Hidden from {designs} on."
 
 
 def _executor_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
-    """State machine and firmware side by side, of systems that differ in nothing else."""
-    systems = {name: each for name, each in family.alike("executor", "firmware", "host").items() if each.decision.executor != "host"}
+    """State machine and firmware side by side, for systems that differ in nothing else."""
+    systems = {
+        name: each
+        for name, each in family.alike("executor", "firmware", "host").items()
+        if each.decision.executor != "host"
+    }
     machine = next((name for name, each in systems.items() if each.decision.executor == "fsm"), None)
     if machine is None or len(systems) < 2:
         return
@@ -187,7 +203,7 @@ def _executor_cell(report: Report, run: RunRow, machine: RunRow) -> dict[str, An
 
 
 def _table_rows(report: Report, family: Family, field: str) -> Iterator[dict[str, Any]]:
-    """Systems that differ in the width of the heatmap's port, or in the entries of the ATU."""
+    """Systems that differ in the port width of the heatmap, or in the entries of the ATU."""
     read: Callable[[SystemSpec], int]
     if field == "heatmap_port_bits":
         systems, read = family.alike("fsm.heatmap_port_bits"), lambda system: system.decision.fsm.heatmap_port_bits
@@ -222,6 +238,6 @@ def _table_row(run: RunRow, value: int) -> dict[str, Any]:
 
 
 def _runs_of_lead(report: Report, system: str) -> Iterator[RunRow]:
-    """Runs of a system that do something other than base."""
+    """Runs of a system with a policy other than base."""
     for place in _places(report, system):
         yield from (run for run in report.at(place) if run.policy != "base")

@@ -1,4 +1,4 @@
-"""The co-design map: what a strategy and its decisions are worth over base, against the silicon that they add."""
+"""The co-design map: speed-up of a policy over base, decisions included, against the area it adds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from archsim.report.units import factor, plain, plain_factor, significant
 WIDTH, HEIGHT = 460.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 40.0, 16.0, 14.0, 36.0
 SIZE = 4.2  # half of a mark, px
-MARGIN = 1.15  # of the area axis beyond the points
+MARGIN = 1.15  # area axis beyond the outermost points
 
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration: a system and a strategy. ``mm2``: added area, ``speedup``: over base on the family's first system."""
+    """One configuration: a system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first
+    system.
+    """
 
     run: RunRow
     who: str
@@ -30,7 +32,7 @@ class Point:
 
 
 def map_of(report: Report, family: Family) -> Iterator[Panel]:
-    """A map for every assumption set and model, at the largest batch, where the family has systems to compare."""
+    """A map for every assumption set and model, at the largest batch, if the family has several systems."""
     if len(family.systems) < 2:
         return
     for label in report.compared():
@@ -39,7 +41,9 @@ def map_of(report: Report, family: Family) -> Iterator[Panel]:
             points = points_of(report, family, place)
             if len({point.mm2 for point in points}) > 1:
                 best = front(points)
-                steps = "; ".join(f"{point.run.policy} on {point.run.place.system} {factor(point.speedup)}" for point in best)
+                steps = "; ".join(
+                    f"{point.run.policy} on {point.run.place.system} {factor(point.speedup)}" for point in best
+                )
                 yield Panel(place, draw(points, best, report.policies, f"Speed-up over added area, {model}"), steps)
 
 
@@ -56,12 +60,14 @@ def points_of(report: Report, family: Family, place: Place) -> list[Point]:
             rate = run.get("throughput_tokens_per_s")
             if run.batch == base.batch and run.policy != "base" and rate:
                 mm2, decision = added_mm2(system, policies[run.policy]), system.decision
-                points.append(Point(run, words(decision), decision.executor, mm2, rate / base["throughput_tokens_per_s"]))
+                points.append(
+                    Point(run, words(decision), decision.executor, mm2, rate / base["throughput_tokens_per_s"])
+                )
     return points
 
 
 def front(points: list[Point]) -> list[Point]:
-    """Those that no other beats in both, by area."""
+    """The Pareto-optimal points, sorted by area."""
     best: list[Point] = []
     for point in sorted(points, key=lambda each: (each.mm2, -each.speedup)):
         if not best or point.speedup > best[-1].speedup:
@@ -70,7 +76,7 @@ def front(points: list[Point]) -> list[Point]:
 
 
 def draw(points: list[Point], best: list[Point], policies: list[str], spoken: str) -> str:
-    """An SVG: area on a logarithmic axis, speed-up on a linear one, both as far as there are points; the front as steps."""
+    """An SVG: area on a logarithmic axis, speed-up on a linear one, both limited to the points; the front as steps."""
     areas, speedups = [point.mm2 for point in points if point.mm2], [point.speedup for point in points]
     frame = _Frame(_area_axis(min(areas) / MARGIN, max(areas) * MARGIN), _speedup_axis(min(speedups), max(speedups)))
     parts = [*frame.grid(), _steps(frame, best)]
@@ -129,7 +135,7 @@ def _steps(frame: _Frame, best: list[Point]) -> str:
 
 
 def _mark(frame: _Frame, point: Point, kind: str, best: bool) -> str:
-    """A circle (state machine), a square (firmware) or a triangle (host); with a rim on the front."""
+    """A circle (state machine), a square (firmware) or a triangle (host); outlined if on the front."""
     x, y = frame.x(point.mm2), frame.y(point.speedup)
     area = f"{significant(point.mm2)} mm²" if point.mm2 else "nothing"
     tip = title(f"{point.run.label}: {factor(point.speedup)}, adds {area}; {point.who}")

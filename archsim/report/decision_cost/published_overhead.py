@@ -1,6 +1,7 @@
-"""What a host's decisions were published to cost, and how the runs of a report compare with it.
+"""Published cost of decisions on a host, compared with the runs of a report.
 
-Yu et al., arXiv 2510.05497v2, figure 14: what allocation on a host CPU adds, in percent, over batches 4096, 8192 and 16384.
+Yu et al., arXiv 2510.05497v2, figure 14: overhead of allocation on a host CPU in percent, over batches 4096, 8192 and
+16384.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from archsim.report.units import TIME_UNITS, factor, scaled, significant
 from archsim.specs.loading.library import load_system
 from archsim.specs.machine.system import SystemSpec
 
-# (system of configs/systems, model) → percent, from the least to the most
+# (system of configs/systems, model) → percent, smallest and largest
 PUBLISHED = MappingProxyType(
     {
         ("dojo", "deepseek-v3"): (5.2, 6.4),
@@ -25,18 +26,18 @@ PUBLISHED = MappingProxyType(
     }
 )
 BATCHES = (4096, 8192, 16384)
-POLICIES = ("allo", "allo+pred")  # the published range is of allocation
+POLICIES = ("allo", "allo+pred")  # the published range covers allocation only
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run's overhead beside the published range, both in percent of the rest of a step."""
+    """Overhead of a run and the published range, both in percent of the rest of a step."""
 
     low: float
     high: float
-    measured: float
-    moved_by: str  # what would move it into the range
-    host_ns: tuple[float, float]  # the times on the host that would
+    simulated: float
+    moved_by: str  # the change that moves it into the range
+    host_ns: tuple[float, float]  # the host decision times that do
 
     @property
     def published(self) -> str:
@@ -45,14 +46,14 @@ class Comparison:
     @property
     def kind(self) -> str:
         """'met', 'above' or 'below'."""
-        if self.low <= self.measured <= self.high:
+        if self.low <= self.simulated <= self.high:
             return "met"
-        return "above" if self.measured > self.high else "below"
+        return "above" if self.simulated > self.high else "below"
 
     @property
     def away(self) -> float:
-        """Points from the nearer end of the range; 0 within."""
-        return max(self.measured - self.high, self.low - self.measured, 0.0)
+        """Distance in percentage points from the nearer end of the range; 0 within it."""
+        return max(self.simulated - self.high, self.low - self.simulated, 0.0)
 
     @property
     def verdict(self) -> str:
@@ -60,20 +61,20 @@ class Comparison:
 
 
 def compare_run(report: Report, run: RunRow, system: SystemSpec) -> Comparison | None:
-    """None where nothing was published for the wafer, model, batch and strategy."""
+    """None if nothing was published for the wafer, model, batch and policy."""
     known = published_as(system)
     if (known, run.place.model) not in PUBLISHED or run.policy not in POLICIES or run.batch not in BATCHES:
         return None
     low, high = PUBLISHED[known, run.place.model]
-    measured = run["decision_overhead_percent"]
+    simulated = run["decision_overhead_percent"]
     exposed_ns = run["decision_exposed_ns"] / decisions_of(report, run)
-    host_ns = run["exposed_evaluate_ns"] / decisions_of(report, run)  # given, or the mean of what was timed
-    times_ns = _host_times_ns(low, high, measured, exposed_ns, host_ns)
-    return Comparison(low, high, measured, _moved_by(low, high, measured, times_ns), times_ns)
+    host_ns = run["exposed_evaluate_ns"] / decisions_of(report, run)  # given, or the mean of the timed calls
+    times_ns = _host_times_ns(low, high, simulated, exposed_ns, host_ns)
+    return Comparison(low, high, simulated, _moved_by(low, high, simulated, times_ns), times_ns)
 
 
 def common_host_times(compared: Iterable[tuple[str, int, Comparison]]) -> list[str]:
-    """For every wafer and batch, the time on the host that would meet all ranges. compared: (wafer, batch, comparison)."""
+    """For every wafer and batch, the host decision time that meets all ranges. compared: (wafer, batch, comparison)."""
     by_place: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for wafer, batch, comparison in compared:
         by_place.setdefault((wafer, batch), []).append(comparison.host_ns)
@@ -100,31 +101,32 @@ def misses(compared: Iterable[Comparison]) -> str:
 
 
 def decisions_of(report: Report, run: RunRow) -> int:
-    """How many steps of MoE layers a run had, each with a decision."""
+    """Number of steps of a run, each with one decision."""
     iterations = int(run["decode_steps"]) + (run["prefill_ns"] > 0)
     return max(1, iterations * report.layers_of(run))
 
 
-def _host_times_ns(low: float, high: float, measured: float, exposed_ns: float, host_ns: float) -> tuple[float, float]:
-    """Times on the host that would give the published overhead, below 0 where none would.
+def _host_times_ns(low: float, high: float, simulated: float, exposed_ns: float, host_ns: float) -> tuple[float, float]:
+    """Host decision times that give the published overhead, negative where none does.
 
-    Exposed time is nearly the same in every step, so that overhead is it over the (harmonic) mean of the rest of a step.
+    Exposed time is nearly the same in every step, so overhead is exposed time over the (harmonic) mean of the rest of a
+    step.
     """
-    path_ns, rest_ns = exposed_ns - host_ns, exposed_ns / measured * 100
+    path_ns, rest_ns = exposed_ns - host_ns, exposed_ns / simulated * 100
     return low / 100 * rest_ns - path_ns, high / 100 * rest_ns - path_ns
 
 
-def _moved_by(low: float, high: float, measured: float, times_ns: tuple[float, float]) -> str:
-    """The time on the host, or else the length of a step, that would give the published overhead."""
-    length = f"a step {factor(measured / high)} to {factor(measured / low)} as long"
+def _moved_by(low: float, high: float, simulated: float, times_ns: tuple[float, float]) -> str:
+    """The host decision time, or else the step time, that gives the published overhead."""
+    length = f"a step {factor(simulated / high)} to {factor(simulated / low)} as long"
     least, most = times_ns
     if most <= 0:
-        return f"no time on the host, as PCIe, launch and messages alone take too long; {length}"
-    return f"{scaled(max(least, 0.0), TIME_UNITS)} to {scaled(most, TIME_UNITS)} on the host, or {length}"
+        return f"no host decision time: PCIe, launch and messages alone take too long; {length}"
+    return f"{scaled(max(least, 0.0), TIME_UNITS)} to {scaled(most, TIME_UNITS)} host decision time, or {length}"
 
 
 def published_as(system: SystemSpec) -> str | None:
-    """The system of configs/systems whose hardware this is."""
+    """The shipped system (configs/systems) with the same hardware."""
     return next((name for name, _ in PUBLISHED if _hardware(load_named(name)) == _hardware(system)), None)
 
 

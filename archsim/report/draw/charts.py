@@ -1,4 +1,4 @@
-"""Bar panels: one row a bar, named at its left, its value written at its end, groups one under the other."""
+"""Bar panels: one row per bar, its name on the left, its value at the end, groups stacked vertically."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from archsim.report.draw.svg import Axis, element, number, picture, shortened, t
 WIDTH = 320.0
 ROW, BAR, GROUP, AXIS = 16.0, 12.0, 18.0, 30.0
 LONGEST_NAME = 16
-LABEL_GAP = 4.0  # between labels of ticks
+LABEL_GAP = 4.0  # between tick labels
 END_LABEL = 60.0  # room for the text at the end of a bar
 
 
@@ -24,7 +24,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Bar:
-    """One row. No segments: only ``label`` is written (``no run``, ``none``)."""
+    """One row. Without segments only ``label`` is written (``no run``, ``none``)."""
 
     name: str
     segments: tuple[Segment, ...]
@@ -35,14 +35,14 @@ class Bar:
 
 @dataclass(frozen=True)
 class Group:
-    """Bars under a common heading."""
+    """Bars with a common heading."""
 
     heading: str
     bars: tuple[Bar, ...]
 
 
 def bar_panel(groups: list[Group], axis: Axis, unit: str, spoken: str, reference: float | None = None) -> str:
-    """An SVG of all groups over one axis; ``reference`` is a value with a line of its own (1× for ratios)."""
+    """An SVG of all groups over one axis; ``reference`` is a value marked by a line (1× for ratios)."""
     names = [shortened(bar.name, LONGEST_NAME) for group in groups for bar in group.bars]
     left = 8 + max((text_width(name) for name in names), default=0.0)
     frame = _Frame(axis, left, WIDTH - left - END_LABEL)
@@ -77,7 +77,9 @@ def _grid(frame: _Frame, bottom: float, unit: str, reference: float | None) -> l
     parts = []
     for tick in frame.axis.ticks:
         parts.append(_upright(frame.x(tick), 4, bottom, "ref" if tick == reference else "grid"))
-    parts += [text(frame.x(tick), bottom + 12, frame.axis.label(tick), "m", "middle") for tick in apart(frame.axis, frame.x)]
+    parts += [
+        text(frame.x(tick), bottom + 12, frame.axis.label(tick), "m", "middle") for tick in apart(frame.axis, frame.x)
+    ]
     if reference is not None and reference not in frame.axis.ticks:
         parts.append(_upright(frame.x(reference), 4, bottom, "ref"))
     parts.append(text(frame.left + frame.width / 2, bottom + 25, unit, "m", "middle"))
@@ -85,7 +87,7 @@ def _grid(frame: _Frame, bottom: float, unit: str, reference: float | None) -> l
 
 
 def apart(axis: Axis, x: Callable[[float], float]) -> tuple[float, ...]:
-    """Every, every second, … of the ticks, so that labels at their ``x`` (px) do not touch."""
+    """Every tick, every second tick, …, so that labels at ``x`` (px) do not touch."""
 
     def fits(ticks: tuple[float, ...]) -> bool:
         half = [text_width(axis.label(tick)) / 2 for tick in ticks]
@@ -93,7 +95,11 @@ def apart(axis: Axis, x: Callable[[float], float]) -> tuple[float, ...]:
             x(ticks[at + 1]) - half[at + 1] >= x(ticks[at]) + half[at] + LABEL_GAP for at in range(len(ticks) - 1)
         )
 
-    return next(ticks for every in range(1, len(axis.ticks) + 1) if fits(ticks := axis.ticks[::every])) if axis.ticks else ()
+    return (
+        next(ticks for every in range(1, len(axis.ticks) + 1) if fits(ticks := axis.ticks[::every]))
+        if axis.ticks
+        else ()
+    )
 
 
 def _upright(x: float, top: float, bottom: float, kind: str) -> str:

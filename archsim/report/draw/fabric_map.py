@@ -1,8 +1,8 @@
-"""Maps of a machine: how busy every die and every link was over a run, whatever its topology.
+"""Maps of a system of any topology: utilisation of every die and link over a run.
 
-Links between neighbours are straight. Others bow aside, so that the two directions, and the dies in between, can be told
-apart; a node that is no die, such as the middle of a switch, is a ring. Where there are too many to be told apart, links
-that are not between neighbours are left out, and the map says so.
+Links between neighbours are straight. Others bow aside, which separates the two directions and leaves the dies in
+between visible. A node that is not a die, such as a switch, is a ring. Where there are too many links to distinguish,
+only those between neighbours are drawn, and the map says so.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,21 +15,22 @@ from archsim.report.draw.svg import element, number, picture, text
 LEVELS = 20  # steps of the colour scale
 PITCH, SIDE = 54.0, 38.0  # distance of dies and size of one, px
 LANE = 5.0  # distance of the two directions of an edge from its middle
-MOST_LABELLED = 12  # dies along a side up to which numbers are written
-MOST_NAMED = 10  # dies along a side up to which each has its number in a corner; in larger ones the busiest is outlined
+MOST_LABELLED = 12  # dies per side; larger maps have no utilisation numbers
+MOST_NAMED = 10  # dies per side; larger maps outline the busiest die in place of die numbers
 WIDEST = 640.0
-BOW = 0.25  # of the length of a link between dies that are no neighbours: how far it bows aside
+BOW = 0.25  # sideways bow of a link between dies that are not neighbours, as a share of its length
 MOST_BOWED = 1200
 
 _LIGHT = ((238, 241, 245), (254, 222, 150), (251, 160, 88), (222, 76, 48), (140, 8, 40))
 _DARK = ((40, 45, 53), (92, 42, 92), (178, 56, 78), (240, 122, 44), (252, 226, 128))
-_IDLE_LINK = (150, 158, 168)  # seen on either page
+_IDLE_LINK = (150, 158, 168)  # visible on light and dark pages
 
 
 def fabric_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str, width: int | None = None) -> str:
-    """An SVG. Upper half of a die: HBM; lower half: compute array; both in percent of the run. Links by colour and width.
+    """An SVG. Upper half of a die: HBM; lower half: compute array; both in percent of run time. Links by colour and
+    width.
 
-    ``width``: dies a row where they have no places of their own; None: about as many as there are rows.
+    ``width``: dies per row where dies have no coordinates; None: about as many as there are rows.
     """
     if dies and dies[0].x is None:
         dies, links = arranged(dies, links, width or ceil(sqrt(len(dies))))
@@ -48,13 +49,18 @@ def fabric_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str, widt
         parts.append(_outline(max(dies, key=lambda die: die.use)))
     gap = PITCH - SIDE
     width, height = columns * PITCH - gap + 4, rows * PITCH - gap + 4
-    pad = max((BOW / 2 * PITCH * hypot(link.dst_at[0] - link.src_at[0], link.dst_at[1] - link.src_at[1]) for link in shown), default=0.0)
+    pad = max(
+        (BOW / 2 * PITCH * hypot(link.dst_at[0] - link.src_at[0], link.dst_at[1] - link.src_at[1]) for link in shown),
+        default=0.0,
+    )
     if pad:  # links bow out of the rows and columns
         parts = [element("g", "".join(parts), transform=f"translate({number(pad)} {number(pad)})")]
         width, height = width + 2 * pad, height + 2 * pad
     if len(shown) < len(bowed):
         height += 16
-        parts.append(text(2, height - 4, f"{len(bowed):,} links between dies that are no neighbours are not drawn", "m"))
+        parts.append(
+            text(2, height - 4, f"{len(bowed):,} links between dies that are not neighbours are not drawn", "m")
+        )
     picture_of_true_size = picture(width, height, spoken, parts)
     if width <= WIDEST:
         return picture_of_true_size
@@ -62,7 +68,7 @@ def fabric_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str, widt
 
 
 def level(utilisation: float) -> int:
-    """0 to LEVELS; only nothing is 0, only (nearly) everything is LEVELS."""
+    """0 to LEVELS; 0 only for an idle unit, LEVELS only for one that is (nearly) always busy."""
     if utilisation <= 0:
         return 0
     return min(max(round(utilisation * LEVELS), 1), LEVELS)
@@ -83,7 +89,7 @@ def scale_css(dark: bool) -> str:
 
 
 def colour_bar(width: float = 260.0) -> str:
-    """The scale that dies and links of all maps share."""
+    """The colour scale of dies and links in all maps."""
     step = (width - 40) / (LEVELS + 1)
     parts = []
     for index in range(LEVELS + 1):
@@ -119,7 +125,7 @@ def _neighbours(link: Link) -> bool:
 
 
 def _links(links: Iterable[Link], draw: Callable[[Link], str], **style: str) -> str:
-    """One path a level: a map of thousands of links stays small."""
+    """One path per level, so that a map of thousands of links stays small."""
     lines: dict[int, list[str]] = {}
     for link in links:
         lines.setdefault(level(link.utilisation), []).append(draw(link))
@@ -127,7 +133,7 @@ def _links(links: Iterable[Link], draw: Callable[[Link], str], **style: str) -> 
 
 
 def _bow(link: Link) -> str:
-    """From middle to middle, under the dies, bowed to one side of its direction."""
+    """From centre to centre, behind the dies, bowed to one side of its direction."""
     (x, y), (to_x, to_y) = ((_corner(at[0]) + SIDE / 2, _corner(at[1]) + SIDE / 2) for at in (link.src_at, link.dst_at))
     by_x, by_y = (x + to_x) / 2 - (to_y - y) * BOW, (y + to_y) / 2 + (to_x - x) * BOW
     return f"M{number(x)} {number(y)}Q{number(by_x)} {number(by_y)} {number(to_x)} {number(to_y)}"
@@ -139,7 +145,7 @@ def _ring(at: tuple[int, int]) -> str:
 
 
 def _line(link: Link) -> str:
-    """From border to border of two neighbours; each direction keeps to its right if there are two."""
+    """From border to border of two neighbours; each of two directions keeps to its right."""
     (x, y), (to_x, to_y) = link.src_at, link.dst_at
     dx, dy = to_x - x, to_y - y
     aside = 0.0 if link.both_ways else LANE

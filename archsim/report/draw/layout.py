@@ -1,4 +1,4 @@
-"""Places for the nodes of a fabric without coordinates: a group of dies a row; switches beside and below."""
+"""Positions of the nodes of a fabric without coordinates: one row per group of dies; switches beside and below."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Place = tuple[int, int]
 
 
 def arranged(dies: Sequence[Die], links: Sequence[Link], width: int) -> tuple[tuple[Die, ...], tuple[Link, ...]]:
-    """The same dies and links with places, ``width`` dies a row."""
+    """The same dies and links with positions, ``width`` dies per row."""
     at = places(len(dies), [(link.src, link.dst) for link in links], width)
     placed_dies = tuple(replace(die, x=at[die.die][0], y=at[die.die][1]) for die in dies)
     return placed_dies, tuple(replace(link, src_at=at[link.src], dst_at=at[link.dst]) for link in links)
@@ -20,8 +20,8 @@ def arranged(dies: Sequence[Die], links: Sequence[Link], width: int) -> tuple[tu
 def places(dies: int, links: Iterable[tuple[int, int]], width: int) -> dict[int, Place]:
     """(column, row) of every node. Dies fill rows in order of number.
 
-    A node that is no die lies right of the dies that it is linked to if they are one row, below them if they are one
-    column, else below all; where a place is taken, the next one further right.
+    A node that is not a die is placed to the right of its linked dies if they form one row, below them if they form one
+    column, else below all dies; if the position is taken, at the next free one to the right.
     """
     at = {die: (die % width, die // width) for die in range(dies)}
     around: dict[int, set[int]] = {}

@@ -1,8 +1,8 @@
 """State diagrams of transition tables, as self-contained SVG.
 
-States and transitions are both boxes: a transition's box stands between its states and has room for event, action and
-latency. Layout in layers, from top to bottom (Sugiyama, Tagawa, Toda 1981): longest path for the rows, bends where an edge
-passes a row, barycentres for the order in a row, then columns drawn towards their neighbours as far as boxes leave room.
+States and transitions are both boxes: the box of a transition stands between its states and holds event, action and
+latency. Layered layout from top to bottom (Sugiyama, Tagawa, Toda 1981): rows by longest path, a bend where an edge
+crosses a row, order within a row by barycentres, then x positions pulled towards neighbours as far as boxes leave room.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ STYLE = """
 text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#1c2733}.state{fill:#e3edf7;stroke:#3c6e9f}.outside{fill:#fff;stroke:#9fb0c0;stroke-dasharray:4 3}
 .final{fill:#eee;stroke:#777}.event{font-weight:bold;fill:#8a3b12}.small{fill:#566573}.edge{fill:none;stroke:#566573}.spawn{stroke-dasharray:5 4}
 .paper{fill:#fff}.step{fill:#fdf6ef;stroke:#e6cdb5}.initial{stroke-width:2.5}#arrow path{fill:#566573}
-"""
-ARROW = '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>'
+"""  # noqa: E501
+ARROW = (
+    '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="8" markerHeight="8" '
+    'orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>'
+)
 
 
 @dataclass(eq=False)
@@ -32,9 +35,9 @@ class Box:
     lines: tuple[tuple[str, str], ...] = ()  # (text, class)
     kind: str = "bend"
     row: int = 0
-    x: float = 0.0  # of its middle
-    y: float = 0.0  # of its top
-    span: float = 0.0  # of a bend: the height of its row, which its edge passes straight
+    x: float = 0.0  # of the centre
+    y: float = 0.0  # of the top edge
+    span: float = 0.0  # of a bend: the height of its row; the edge crosses it straight
     before: list[Box] = field(default_factory=list)
     after: list[Box] = field(default_factory=list)
 
@@ -49,7 +52,7 @@ class Box:
 
 @dataclass(eq=False)
 class Edge:
-    """From box to box; ``path`` has the bends too. ``turned``: it runs upwards, and is laid out the other way round."""
+    """From box to box; ``path`` includes the bends. ``turned``: the edge runs upwards and is laid out reversed."""
 
     start: Box
     end: Box
@@ -59,7 +62,7 @@ class Edge:
 
 
 def state_diagram(table: Table, owners: Mapping[object, str] | None = None) -> str:
-    """The diagram of a table. ``owners``: whose a state is that the table leads to but does not serve itself."""
+    """The diagram of a table. ``owners``: the owner of each state that the table leads to but does not handle."""
     boxes, edges = _graph(table, owners or {})
     _turn_back_edges(boxes, edges)
     _assign_rows(boxes, edges)
@@ -83,8 +86,8 @@ def _graph(table: Table, owners: Mapping[object, str]) -> tuple[list[Box], list[
 
     steps, edges = [], []
     for (state, event), step in table.steps.items():
-        told = [(event.name, "event"), (step.action, ""), (step.latency, "small")]
-        box = Box(tuple(line for line in told if line[0]), "step")
+        parts = [(event.name, "event"), (step.action, ""), (step.latency, "small")]
+        box = Box(tuple(line for line in parts if line[0]), "step")
         steps.append(box)
         edges += [Edge(box_of(state), box), Edge(box, box_of(step.next))]
         if step.spawn is not None:
@@ -93,7 +96,7 @@ def _graph(table: Table, owners: Mapping[object, str]) -> tuple[list[Box], list[
 
 
 def _turn_back_edges(boxes: list[Box], edges: list[Edge]) -> None:
-    """Turn the edges round that lead back to a box on the way to them."""
+    """Reverse the edges that close a cycle."""
     leaving = {box: [edge for edge in edges if edge.start is box] for box in boxes}
     done: set[Box] = set()
 
@@ -116,7 +119,7 @@ def _ends(edge: Edge) -> tuple[Box, Box]:
 
 
 def _assign_rows(boxes: list[Box], edges: list[Edge]) -> None:
-    """The longest path from above."""
+    """Rows by the longest path from the top."""
     for _ in boxes:
         for edge in edges:
             upper, lower = _ends(edge)
@@ -140,7 +143,7 @@ def _rows_with_bends(boxes: list[Box], edges: list[Edge]) -> list[list[Box]]:
 
 
 def _order(rows: list[list[Box]]) -> None:
-    """Sort every row by where its neighbours above stand, then below, and so on."""
+    """Sort every row by the positions of its neighbours above, then below, and so on."""
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         for row, beside in zip(rows[1:] if down else rows[-2::-1], rows if down else rows[:0:-1], strict=False):
@@ -175,7 +178,7 @@ def _place(rows: list[list[Box]]) -> None:
 
 
 def _push_apart(row: list[Box]) -> None:
-    """Move boxes that overlap by as little as possible: least squares under least distances (pool adjacent violators)."""
+    """Move overlapping boxes as little as possible: least squares under minimum distances (pool adjacent violators)."""
     offsets = [0.0]
     for left, right in zip(row, row[1:], strict=False):
         offsets.append(offsets[-1] + (left.width + right.width) / 2 + GAP_X)
@@ -199,13 +202,28 @@ def _draw(name: str, rows: list[list[Box]], edges: list[Edge]) -> str:
     parts += [_draw_box(box) for box in boxes if box.lines]
     view = f"0 0 {width:.0f} {height:.0f}"
     label = f"state diagram of {name}"
-    return element("svg", "\n".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=view, width=width, height=height,
-                   role="img", aria_label=label) + "\n"
+    return (
+        element(
+            "svg",
+            "\n".join(parts),
+            xmlns="http://www.w3.org/2000/svg",
+            viewBox=view,
+            width=width,
+            height=height,
+            role="img",
+            aria_label=label,
+        )
+        + "\n"
+    )
 
 
 def _draw_edge(edge: Edge) -> str:
     upper, *bends, lower = edge.path
-    points = [(upper.x, upper.y + upper.height), *((bend.x, y) for bend in bends for y in (bend.y, bend.y + bend.span)), (lower.x, lower.y)]
+    points = [
+        (upper.x, upper.y + upper.height),
+        *((bend.x, y) for bend in bends for y in (bend.y, bend.y + bend.span)),
+        (lower.x, lower.y),
+    ]
     if edge.turned:
         points.reverse()
     path = "M{:.1f} {:.1f}".format(*points[0])
@@ -217,6 +235,8 @@ def _draw_edge(edge: Edge) -> str:
 
 def _draw_box(box: Box) -> str:
     round_by = 4.0 if box.kind == "step" else 11.0
-    frame = element("rect", class_=box.kind, x=box.x - box.width / 2, y=box.y, width=box.width, height=box.height, rx=round_by)
+    frame = element(
+        "rect", class_=box.kind, x=box.x - box.width / 2, y=box.y, width=box.width, height=box.height, rx=round_by
+    )
     lines = [text(box.x, box.y + LINE * (i + 1) - 1, line, kind, "middle") for i, (line, kind) in enumerate(box.lines)]
     return frame + "".join(lines)

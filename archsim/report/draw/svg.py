@@ -9,13 +9,13 @@ SMALL_CHARACTER = 5.6  # mean width of a character of 10 px text, in px; labels 
 
 
 def number(value: float) -> str:
-    """A coordinate with at most one decimal."""
+    """A coordinate with at most one decimal place."""
     written = f"{value:.1f}".removesuffix(".0")
     return "0" if written == "-0" else written
 
 
 def element(name: str, content: str = "", **attributes: object) -> str:
-    """``<name a="1">content</name>``; a trailing underscore is cut from attribute names, others become hyphens."""
+    """``<name a="1">content</name>``; a trailing underscore of an attribute name is dropped, others become hyphens."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{number(value) if isinstance(value, float) else escape(str(value))}"'
         for key, value in attributes.items()
@@ -28,12 +28,12 @@ def text(x: float, y: float, content: str, kind: str = "t", anchor: str = "start
 
 
 def title(content: str) -> str:
-    """The tooltip of the element it is put into."""
+    """The tooltip of the enclosing element."""
     return element("title", escape(content))
 
 
 def picture(width: float, height: float, label: str, parts: list[str]) -> str:
-    """A drawing that scales with its container; ``label`` is what a screen reader says."""
+    """A drawing that scales with its container; ``label`` is read by screen readers."""
     return element(
         "svg",
         "".join(parts),
@@ -64,7 +64,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where ``value`` lies between the ends, 0 to 1 (clipped)."""
+        """Position of ``value`` between the ends, 0 to 1 (clipped)."""
         if self.log:
             at = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
@@ -81,7 +81,7 @@ def linear_axis(largest: float, label: Callable[[float], str], ticks: int = 5) -
 
 
 def log_axis(smallest: float, largest: float, label: Callable[[float], str]) -> Axis:
-    """Over whole decades that hold 1, ``smallest`` and ``largest``; about six labelled ticks at most."""
+    """Whole decades that include 1, ``smallest`` and ``largest``; about six labelled ticks at most."""
     low = math.floor(math.log10(min(smallest, 1.0)) + 1e-9)
     high = max(math.ceil(math.log10(max(largest, 1.0)) - 1e-9), low + 1)
     every = math.ceil((high - low) / 6)

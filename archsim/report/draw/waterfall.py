@@ -10,7 +10,7 @@ from archsim.report.units import factor, plain_factor
 
 WIDTH, ROW, BAR, AXIS = 460.0, 17.0, 12.0, 30.0
 END_LABEL = 46.0  # room for the number at the end of a bar
-SMALL = 0.005  # relative changes below it are written without a bar's colour
+SMALL = 0.005  # smaller relative changes get no colour
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,12 @@ def waterfall(first: tuple[str, float], changes: Sequence[Change], last: tuple[s
     parts = _grid(axis, x, bottom)
     parts += _bar(0, left, first[0], x(0.0), x(first[1]), factor(first[1]), "k-dec", f"{first[0]}: {factor(first[1])}")
     for row, change in enumerate(changes, 1):
-        parts += _bar(row, left, change.name, x(change.before), x(change.after), _signed(change), _kind(change), change.tip)
-    parts += _bar(len(names) - 1, left, last[0], x(0.0), x(last[1]), factor(last[1]), "k-dec", f"{last[0]}: {factor(last[1])}")
+        parts += _bar(
+            row, left, change.name, x(change.before), x(change.after), _signed(change), _kind(change), change.tip
+        )
+    parts += _bar(
+        len(names) - 1, left, last[0], x(0.0), x(last[1]), factor(last[1]), "k-dec", f"{last[0]}: {factor(last[1])}"
+    )
     return picture(WIDTH, bottom + AXIS, spoken, parts)
 
 
@@ -50,7 +54,15 @@ def _grid(axis: Axis, x, bottom: float) -> list[str]:
         parts.append(text(x(tick), bottom + 12, axis.label(tick), "m", "middle"))
     if 1.0 not in axis.ticks:
         parts.append(element("path", class_="ref", d=f"M{number(x(1.0))} 0V{number(bottom)}"))
-    parts.append(text((x(0.0) + x(axis.high)) / 2, bottom + 25, "decode throughput over base under the same assumptions", "m", "middle"))
+    parts.append(
+        text(
+            (x(0.0) + x(axis.high)) / 2,
+            bottom + 25,
+            "decode throughput relative to base under the same assumptions",
+            "m",
+            "middle",
+        )
+    )
     return parts
 
 

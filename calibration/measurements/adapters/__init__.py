@@ -1,4 +1,4 @@
-"""Layouts of public measurements, and one of a user's node, read into the tables of ``calibration.measurements.schema``; one module per source."""
+"""Public measurement layouts, and one of a user's node, read into the tables of ``calibration.measurements.schema``."""
 
 from calibration.measurements.adapters import (
     aiconfigurator_gemm,

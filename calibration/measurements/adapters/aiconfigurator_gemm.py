@@ -1,7 +1,7 @@
 """GEMM and quantisation sweeps of ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV.
 
-Times are means of replays of a CUDA graph, weights rotated past the L2. FP8 rows hold the dynamic quantisation of the
-activation, BF16 rows the GEMM alone. A version of a framework is one sweep.
+Times are means over replays of a CUDA graph, with weights rotated past the L2. FP8 rows include the dynamic
+quantisation of the activation, BF16 rows only the GEMM. Each framework version is one sweep.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def _products(rows: pd.DataFrame, dtype: pd.Series, latency_us: pd.Series) -> pd
 
 
 def _sweeps(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per GPU, framework, version, dtype and shape. Rows for m = 0 are the collector's; they time nothing."""
+    """One row per GPU, framework, version, dtype and shape. Rows with m = 0 are collector
+    placeholders without a timing.
+    """
     rows = rows[rows["m"] > 0]
     return _products(rows, rows["dtype"], rows["latency_us"]).assign(
         run_id=rows["framework_version"],
@@ -43,7 +45,7 @@ def _sweeps(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _grid(rows: pd.DataFrame) -> pd.DataFrame:
-    """Two sweeps of TRT-LLM 1.3.0 release candidates side by side; which ones is not said."""
+    """Two sweeps of unspecified TRT-LLM 1.3.0 release candidates, side by side."""
     runs = [
         _products(rows, rows["dtype"], rows[f"latency_us_{run}"]).assign(
             run_id=f"grid-{run}", gpu_name=GRID_GPU, library="trtllm", library_version="1.3.0", kernel="torch_flow"
@@ -54,9 +56,9 @@ def _grid(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _dense_projections(rows: pd.DataFrame) -> pd.DataFrame:
-    """Products of attention, dense FFN, router and LM head of TRT-LLM: a library of its own.
+    """Products of attention, dense FFN, router and LM head of TRT-LLM, kept as a separate library.
 
-    A table has one law. Widths of 32 to 65536 in it would move that of the experts' shapes.
+    A table has one law, and widths of 32 to 65536 would bias it for the shapes of experts.
     """
     return _products(rows, rows["dtype"], rows["latency_us"]).assign(
         run_id=rows["framework_version"], gpu_name=rows["gpu"], library=DENSE, library_version=rows["framework_version"]

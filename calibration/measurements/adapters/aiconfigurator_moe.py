@@ -1,7 +1,7 @@
-"""MoE layers, and parts of them, of ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV: fused layers, grouped GEMMs after
-DeepEP's dispatch, and the experts of wide-EP deployments with and without EPLB.
+"""MoE layers, and parts of them, of ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV: fused layers, grouped GEMMs
+after DeepEP's dispatch, and the experts of wide-EP deployments with and without EPLB.
 
-Times are means of replays of a CUDA graph, of one rank and without any transfer.
+Times are means over replays of a CUDA graph on one rank, without transfers.
 """
 
 from __future__ import annotations
@@ -25,22 +25,26 @@ MODELS = {
     "GLM-5": (6144, 2048, 256, 8),
     "MiniMax-M2": (3072, 1536, 256, 8),
 }
-UNKNOWN_MODELS = f"models whose sizes this layout does not tell (known: {', '.join(MODELS)}); use the schema's moe.csv"
-# Versions of files whose columns name none: by what their name ends with, and of all others (README of the tidy set).
+UNKNOWN_MODELS = (
+    f"models of unknown sizes, which this layout does not state (known: {', '.join(MODELS)}); use the schema's moe.csv"
+)
+# Versions of files without a version column: by suffix of the file name, and the default (README of the tidy set).
 VERSION_OF_ENDING = {"sglang056": "0.5.6.post2"}
 VERSION = "0.5.10"
-WIDE_EP, WIDE_EP_VERSION = "trtllm-wideep", "1.3.0rc10"  # the source's folder; no column names them
+WIDE_EP, WIDE_EP_VERSION = "trtllm-wideep", "1.3.0rc10"  # from the source's folder; not in a column
 
 
 def _layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fused MoE layers of models whose sizes are known here; rows of others are left out. A point that comes again is another run."""
+    """Fused MoE layers of models whose sizes are known here; other rows are left out. A repeated point is
+    another run.
+    """
     return _layers_of(rows, rows["framework"], rows["framework_version"], rows["kernel_source"])
 
 
 def _after_dispatch(rows: pd.DataFrame) -> pd.DataFrame:
     """One rank's experts after DeepEP's dispatch, masked (generation) or contiguous (context) grouped GEMM, in sglang.
 
-    No column tells the version, so the name of the file does; uniform routing fills experts as balanced does.
+    The version comes from the file name, as there is no column; uniform routing loads experts as balanced routing does.
     """
     version = rows["file"].map(_version_of_file)
     library = pd.Series("sglang-deepep", index=rows.index)
@@ -53,7 +57,9 @@ def _layers_of(rows: pd.DataFrame, library: pd.Series, version: pd.Series, kerne
     rows = rows[rows["model"].map(sizes).notna()]
     again = rows.groupby([name for name in rows if name != "latency_us"], dropna=False, sort=False).cumcount()
     library, version, kernel = (names.loc[rows.index] for names in (library, version, kernel))
-    found = pd.DataFrame([sizes[model] for model in rows["model"]], index=rows.index, columns=["hidden", "ffn", "experts", "top_k"])
+    found = pd.DataFrame(
+        [sizes[model] for model in rows["model"]], index=rows.index, columns=["hidden", "ffn", "experts", "top_k"]
+    )
     return pd.DataFrame(
         {
             "run_id": version + again.map(lambda number: f" run {number + 1}" if number else ""),
@@ -79,7 +85,7 @@ def _version_of_file(name: str) -> str:
 
 
 def _sizes(model: str) -> tuple[int, int, int, int] | None:
-    """Hidden size, FFN width, experts and top-k of a model, by its name or because its name is these: 'h6144_i2560_k8_e160'."""
+    """Hidden size, FFN width, experts and top-k of a model, by its name or parsed from it: 'h6144_i2560_k8_e160'."""
     written = re.fullmatch(r"h(\d+)_i(\d+)_k(\d+)_e(\d+)", model)
     if written:
         hidden, ffn, top_k, experts = map(int, written.groups())
@@ -88,7 +94,7 @@ def _sizes(model: str) -> tuple[int, int, int, int] | None:
 
 
 def _wide_ep(rows: pd.DataFrame) -> pd.DataFrame:
-    """The grouped GEMMs of the most loaded rank, with EPLB (its slots are those of all ranks) and without."""
+    """The grouped GEMMs of the most loaded rank, with EPLB (slots of all ranks) and without."""
     return pd.DataFrame(
         {
             "run_id": WIDE_EP_VERSION,

@@ -1,7 +1,8 @@
-"""Sweeps of a user's own node (a DGX, say), six tables: what the schema asks for, less what such a node's owner leaves out.
+"""Sweeps of a user's own server node (such as a DGX): six tables of the schema, with columns that users leave out.
 
-Against the schema: ``dtype_a`` and ``scaling`` instead of ``dtype``; no ``library_version`` (it may stand within ``library``:
-'cublas 12.4'); only ``gemm.csv`` has ``gpu_name`` and ``driver`` (``calibration.measurements.machine``); ``bytes_per_rank``; models by name.
+Differences from the schema: ``dtype_a`` and ``scaling`` instead of ``dtype``; no ``library_version`` (it may be part of
+``library``: 'cublas 12.4'); only ``gemm.csv`` has ``gpu_name`` and ``driver`` (``calibration.measurements.machine``);
+``bytes_per_rank``; models by name.
 """
 
 from __future__ import annotations
@@ -22,14 +23,26 @@ ELEMENTS = {
     **dict.fromkeys(("fp16", "float16", "half"), "fp16"),
     **dict.fromkeys(("fp8", "fp8e4m3", "e4m3", "float8e4m3fn", "fp8e4m3fn"), "fp8"),
 }
-# Letters and digits of what ``scaling`` says; of FP8, no scales are those of the whole tensor.
+# Letters and digits of ``scaling``; FP8 without scales means per-tensor scales.
 PER_TENSOR = ("", "none", "tensor", "pertensor", "tensorwise", "static", "dynamic", "statictensor", "dynamictensor")
-BLOCKS = ("block", "blockwise", "perblock", "block128", "128block", "blocks128", "128x128", "1x128", "1x128128x128", "block128x128")
+BLOCKS = (
+    "block",
+    "blockwise",
+    "perblock",
+    "block128",
+    "128block",
+    "blocks128",
+    "128x128",
+    "1x128",
+    "1x128128x128",
+    "block128x128",
+)
 WORDS = {"true": "1", "yes": "1", "false": "0", "no": "0"}
-METHOD_OF = {"ce": "cuda", "sm": "cuda", "nccl": "nccl"}  # what copies: the driver's copy engine or a kernel, or NCCL
-GATHERED = "all_gather"  # nccl-tests count the gathered buffer, what all ranks put in; of others what one rank puts in
+# Library by method: the driver's copy engine or a kernel, or NCCL
+METHOD_OF = {"ce": "cuda", "sm": "cuda", "nccl": "nccl"}
+GATHERED = "all_gather"  # nccl-tests count the gathered buffer (all ranks); for other operations the buffer of one rank
 OTHER_OPERATIONS = {"allgather": GATHERED, "allreduce": "all_reduce", "reducescatter": "reduce_scatter"}
-UNKNOWN_MODELS = "models that are neither shipped nor of a public set, so that their sizes are not known; use the schema's moe.csv"
+UNKNOWN_MODELS = "models neither shipped nor in a public set, so their sizes are not known; use the schema's moe.csv"
 
 
 def library_and_version(name: str) -> tuple[str, str]:
@@ -39,7 +52,7 @@ def library_and_version(name: str) -> tuple[str, str]:
 
 
 def dtype_of(element: str, scaling: str) -> str:
-    """Of the schema; what the schema does not have comes back as it was given, for the reader to quarantine."""
+    """The dtype of the schema; an unknown one is returned unchanged, for the reader to quarantine."""
     plain, scales = (re.sub(r"[^a-z0-9]", "", cell.lower()) for cell in (element, scaling))
     dtype = ELEMENTS.get(plain, "fp8_block" if plain == "fp8block" else "")
     if dtype in ("bf16", "fp16") or dtype and scales in PER_TENSOR:
@@ -47,10 +60,10 @@ def dtype_of(element: str, scaling: str) -> str:
     return "fp8_block" if dtype and scales in BLOCKS else f"{element} {scaling}".strip()
 
 
-def _told(rows: pd.DataFrame, library: pd.Series) -> pd.DataFrame:
-    """Rows with ``library`` and ``library_version``, which only count where the file has no such columns.
+def _with_library(rows: pd.DataFrame, library: pd.Series) -> pd.DataFrame:
+    """Rows with ``library`` and ``library_version``, which apply only if the file lacks these columns.
 
-    What the driver itself does ('cuda') has the driver's version.
+    The library 'cuda', the driver itself, has the driver's version.
     """
     named = library.map(library_and_version)
     version = named.str[1]
@@ -70,44 +83,49 @@ def _products(rows: pd.DataFrame) -> pd.DataFrame:
     first = [dtype_of(*cells) for cells in zip(rows["dtype_a"], rows["scaling"], strict=True)]
     second = [dtype_of(*cells) for cells in zip(rows.get("dtype_b", rows["dtype_a"]), rows["scaling"], strict=True)]
     both = [a if a == b else f"{a} x {b}" for a, b in zip(first, second, strict=True)]
-    return _told(rows, rows["library"]).assign(
-        dtype=pd.Series(both, index=rows.index, dtype=object), quant_included=rows["quant_included"].str.lower().replace(WORDS)
+    return _with_library(rows, rows["library"]).assign(
+        dtype=pd.Series(both, index=rows.index, dtype=object),
+        quant_included=rows["quant_included"].str.lower().replace(WORDS),
     )
 
 
 def _copies(rows: pd.DataFrame) -> pd.DataFrame:
-    """Between GPUs of one node where no placement is given."""
+    """Between GPUs of one server node unless a placement is given."""
     library = rows["library"] if "library" in rows else rows["method"].map(METHOD_OF).fillna("cuda")
-    return _told(rows, library).assign(placement=rows.get("placement", "intra_node"))
+    return _with_library(rows, library).assign(placement=rows.get("placement", "intra_node"))
 
 
 def _collectives(rows: pd.DataFrame) -> pd.DataFrame:
     op = rows["op"].str.lower().str.replace("-", "_").replace(OPERATIONS | OTHER_OPERATIONS)
     ranks = rows["num_gpus"].where(op == GATHERED, 1.0)
-    return _told(rows, rows["library"]).assign(op=op, bytes=rows["bytes_per_rank"] * ranks)
+    return _with_library(rows, rows["library"]).assign(op=op, bytes=rows["bytes_per_rank"] * ranks)
 
 
 def _host_copies(rows: pd.DataFrame) -> pd.DataFrame:
-    return _told(rows, _library(rows, "cuda")).assign(pinned=rows["pinned"].str.lower().replace(WORDS))
+    return _with_library(rows, _library(rows, "cuda")).assign(pinned=rows["pinned"].str.lower().replace(WORDS))
 
 
 def _launches(rows: pd.DataFrame) -> pd.DataFrame:
-    return _told(rows, _library(rows, "cuda"))
+    return _with_library(rows, _library(rows, "cuda"))
 
 
 def _layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fused MoE layers; the library is the kernel's, without its version."""
+    """Fused MoE layers; the library is that of the kernel, without its version."""
     sizes = {name: sizes_of(name) for name in rows["model"].unique()}
     rows = rows[rows["model"].map(sizes).notna()]
     names = ("model", "hidden", "ffn", "experts", "top_k")
     found = pd.DataFrame([sizes[model] for model in rows["model"]], index=rows.index, columns=names)
     dtype = [dtype_of(cell, "") for cell in rows["dtype"]]
     library = rows["library"] if "library" in rows else rows["kernel"].replace("", "unknown")
-    return _told(rows, library).assign(**found.astype(dict.fromkeys(names[1:], float)), dtype=pd.Series(dtype, rows.index, dtype=object))
+    return _with_library(rows, library).assign(
+        **found.astype(dict.fromkeys(names[1:], float)), dtype=pd.Series(dtype, rows.index, dtype=object)
+    )
 
 
 def sizes_of(model: str) -> tuple[str, int, int, int, int] | None:
-    """(name, hidden, FFN width, experts, top-k) of a shipped model, by its name or an alias, or of one of a public set."""
+    """(name, hidden, FFN width, experts, top-k) of a shipped model, by its name or an alias, or of
+    a model in a public set.
+    """
     wanted = _plain(model)
     for spec in shipped_models():
         if wanted in map(_plain, (spec.name, *spec.aliases)):
@@ -116,11 +134,13 @@ def sizes_of(model: str) -> tuple[str, int, int, int, int] | None:
 
 
 def _plain(name: str) -> str:
-    """Letters and digits of what follows the organisation."""
+    """Letters and digits of the name after the organisation."""
     return re.sub(r"[^a-z0-9]", "", name.lower().rpartition("/")[2])
 
 
-def _layout(kind: str, required: str, convert: Callable, more_figures: tuple[str, ...] = (), leaves_out: str = "") -> Layout:
+def _layout(
+    kind: str, required: str, convert: Callable, more_figures: tuple[str, ...] = (), leaves_out: str = ""
+) -> Layout:
     required = ("run_id", *required.split(), "latency_us_median")
     figures = (*TABLES[kind].figures, *more_figures)
     optional = tuple(name for name in figures if name not in required or name == "sms")

@@ -1,7 +1,8 @@
-"""Dispatch and combine of MoE libraries in ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV: DeepEP within a node and between
-nodes, and TensorRT-LLM's all-to-all within an NVL72.
+"""Dispatch and combine of MoE libraries in ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV: DeepEP within a node and
+between nodes, and TensorRT-LLM's all-to-all within an NVL72.
 
-``bytes`` is what one rank sends if every expert of a token lies on another rank (``calibration.laws.collective.sent_bytes``).
+``bytes`` is what one rank sends if every expert of a token is on another rank
+(``calibration.laws.collective.sent_bytes``).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from calibration.laws.collective import COMBINE, COMBINE_LOW_PRECISION, DISPATCH
 from calibration.measurements.adapters.transfers import repetition
 from calibration.measurements.layouts import Layout
 
-# Builds of DeepEP that sglang ships; no column names them (README of the tidy set).
+# DeepEP builds that sglang ships; not in a column (README of the tidy set).
 WITHIN_A_NODE, BETWEEN_NODES = "sglang-0.5.12", "sglang-0.5.6.post2"
-ALL_TO_ALL_VERSION = "1.3.0rc10"  # of TensorRT-LLM, likewise
+ALL_TO_ALL_VERSION = "1.3.0rc10"  # TensorRT-LLM, likewise
 ALL_TO_ALL = {
     "alltoall_prepare": PREPARE,
     "alltoall_dispatch": DISPATCH,
@@ -26,7 +27,12 @@ DTYPES = {"bfloat16": "bf16"}
 
 
 def _layer(rows: pd.DataFrame, tokens: str) -> dict:
-    return {"tokens_per_rank": rows[tokens], "hidden": rows["hidden_size"], "top_k": rows["topk"], "experts": rows["num_experts"]}
+    return {
+        "tokens_per_rank": rows[tokens],
+        "hidden": rows["hidden_size"],
+        "top_k": rows["topk"],
+        "experts": rows["num_experts"],
+    }
 
 
 def _phases(rows: pd.DataFrame, version: str, variant: str, latency_us: dict[str, pd.Series]) -> pd.DataFrame:
@@ -66,19 +72,21 @@ def _low_latency_between(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _normal_between(rows: pd.DataFrame) -> pd.DataFrame:
-    """An operation costs the exchange of counts (notify) and of hidden vectors (transmit)."""
+    """Time of an operation: exchange of counts (notify) plus exchange of hidden vectors (transmit)."""
     times = {op: rows[f"{op}_transmit_us"] + rows[f"{op}_notify_us"] for op in (DISPATCH, COMBINE)}
     return _phases(rows, BETWEEN_NODES, "normal", times)
 
 
 def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
-    """Tokens are those of a rank. Only dispatch and the combine in low precision send what the layer computes in:
-    prepare and combine of layers of other dtypes are repetitions."""
+    """Tokens are per rank. Only dispatch and the low-precision combine send the dtype of the layer, so prepare and
+    combine of layers with other dtypes are repetitions.
+    """
     op = rows["op"].map(ALL_TO_ALL).fillna(rows["op"])
     layer = rows["dtype"].replace(DTYPES)
     sent = layer.where(op.isin([DISPATCH, COMBINE_LOW_PRECISION]), PAYLOAD_OF[COMBINE])
     sizes = [
-        sent_bytes(dtype, *row) for dtype, row in zip(sent, rows[["num_tokens", "topk", "hidden_size"]].to_numpy(), strict=True)
+        sent_bytes(dtype, *row)
+        for dtype, row in zip(sent, rows[["num_tokens", "topk", "hidden_size"]].to_numpy(), strict=True)
     ]
     return pd.DataFrame(
         {
@@ -101,12 +109,29 @@ def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
 
 _LAYER = ("num_gpus", "hidden_size", "topk", "num_experts", "tokens_per_rank")
 _WHOLE = (*_LAYER, "dispatch_us", "combine_us")
-_PARTS = (*_LAYER, "nodes", "comm_sms", *(f"{op}_{part}_us" for op in (DISPATCH, COMBINE) for part in ("transmit", "notify")))
+_PARTS = (
+    *_LAYER,
+    "nodes",
+    "comm_sms",
+    *(f"{op}_{part}_us" for op in (DISPATCH, COMBINE) for part in ("transmit", "notify")),
+)
 _TOKENS = ("hidden_size", "topk", "num_experts", "ep", "num_tokens", "latency_us")
 LAYOUTS = (
     Layout("DeepEP low latency", "collective", ("gpu", *_WHOLE), _WHOLE, _within_a_node),
     Layout("DeepEP normal", "collective", ("gpu", "comm_sms", *_WHOLE), ("comm_sms", *_WHOLE), _within_a_node),
-    Layout("DeepEP low latency between nodes", "collective", ("gpu", "nodes", *_WHOLE), ("nodes", *_WHOLE), _low_latency_between),
+    Layout(
+        "DeepEP low latency between nodes",
+        "collective",
+        ("gpu", "nodes", *_WHOLE),
+        ("nodes", *_WHOLE),
+        _low_latency_between,
+    ),
     Layout("DeepEP normal between nodes", "collective", ("gpu", *_PARTS), _PARTS, _normal_between),
-    Layout("TensorRT-LLM all-to-all", "collective", ("gpu", "op", "kernel_source", "dtype", "distribution", *_TOKENS), _TOKENS, _all_to_all),
+    Layout(
+        "TensorRT-LLM all-to-all",
+        "collective",
+        ("gpu", "op", "kernel_source", "dtype", "distribution", *_TOKENS),
+        _TOKENS,
+        _all_to_all,
+    ),
 )

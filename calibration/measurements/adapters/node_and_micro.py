@@ -1,8 +1,8 @@
-"""Summary numbers of nodes and micro-benchmarks, as tidy CSV: NVIDIA's nvbandwidth and p2pBandwidthLatencyTest as quoted
-in public issues, caps-tum/mt4g (Apache-2.0) and te42kyfo/gpu-benches (GPL-3.0: only what is fitted to it is kept here).
+"""Summary numbers of server nodes and micro-benchmarks, as tidy CSV: NVIDIA's nvbandwidth and p2pBandwidthLatencyTest
+as quoted in public issues, caps-tum/mt4g (Apache-2.0) and te42kyfo/gpu-benches (GPL-3.0: only what is fitted to it is
+kept here).
 
-Rows without a known origin are not used, and of the sweep of gpu-benches over the occupancy none is: it does not say
-which working set it read.
+Rows of unknown origin are not used, nor is the occupancy sweep of gpu-benches, which does not state its working set.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import pandas as pd
 from calibration.measurements.layouts import Layout
 
 ORIGIN_UNKNOWN = ("A", "F")  # source keys of the node file
-TOOL_BYTES = {"p2pBandwidthLatencyTest": 40_000_000.0, "nvbandwidth": 512.0 * 2**20}  # what these tools copy by default
+# Default copy sizes of these tools
+TOOL_BYTES = {"p2pBandwidthLatencyTest": 40_000_000.0, "nvbandwidth": 512.0 * 2**20}
 COPIES = {"p2p_unidirectional": ("uni", 1), "p2p_bidirectional": ("bi", 2)}  # metric → direction, directions in the sum
 HOST_COPIES = {
     "h2d_memcpy_sm": ("h2d", "sm"),
@@ -25,7 +26,7 @@ LEVELS = {"l1": "l1", "l2": "l2", "dram": "hbm"}
 
 
 def _endpoints(rows: pd.DataFrame, metrics) -> pd.DataFrame:
-    """Bandwidths of a named origin, of a tool whose copy size is known."""
+    """Bandwidths of known origin, from a tool with a known copy size."""
     known = ~rows["source_key"].isin(ORIGIN_UNKNOWN) & rows["tool"].isin(TOOL_BYTES) & (rows["unit"] == "GB/s")
     return rows[known & rows["metric"].isin(metrics)]
 
@@ -68,7 +69,7 @@ def _host_copies(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _launches(rows: pd.DataFrame) -> pd.DataFrame:
-    """Each block size is a run."""
+    """One run per block size."""
     columns = {
         **_who(rows, "gpu-benches", run="block-" + rows["block_size"].astype(int).astype(str)),
         "kind": rows["mode"].map(LAUNCHES).fillna(rows["mode"]),
@@ -156,7 +157,7 @@ LAYOUTS = (
         ("gpu", "block_size", "occupancy_pct", "read_gbytes_per_s"),
         ("block_size", "occupancy_pct", "read_gbytes_per_s"),
         _nothing,
-        leaves_out="bandwidth over occupancy has no table",
+        leaves_out="bandwidth over occupancy, which has no table",
     ),
     Layout("mt4g", "memory", ("gpu", "level", "quantity", "value", "unit"), ("value",), _mt4g),
 )

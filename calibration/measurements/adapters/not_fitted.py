@@ -1,4 +1,6 @@
-"""Public layouts that are recognised and not read, each with the reason: no law is fitted to them, or they hold no times."""
+"""Public layouts that are recognised but not read, each with the reason: no law is fitted to them,
+or they have no times.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ import pandas as pd
 
 from calibration.measurements.layouts import Layout
 
-ATTENTION = "attention; no law of it is fitted yet"
-NO_TIMES = "sizes of models; it holds no times"
-OPERATORS = "operators of an MoE layer one by one; laws are of whole layers, or of the experts after a dispatch"
-SERVING = "layers of a serving GPU by a profiler of one engine; no law of them is fitted yet"
+ATTENTION = "attention; not fitted yet"
+NO_TIMES = "model sizes without times"
+OPERATORS = "single operators of an MoE layer; laws cover whole layers, or the experts after a dispatch"
+SERVING = "layers of one serving engine, from a profiler; not fitted yet"
 
 
 def _never(rows: pd.DataFrame) -> pd.DataFrame:
@@ -21,19 +23,36 @@ def _skipped(name: str, columns: str, why: str) -> Layout:
 
 
 LAYOUTS = (
-    _skipped("aiconfigurator GQA", "gpu framework attn_dtype kv_dtype q_heads kv_heads head_dim window batch latency_us", ATTENTION),
-    _skipped("aiconfigurator MLA", "gpu phase mla_dtype kv_cache_dtype num_heads batch_size isl step latency_us", ATTENTION),
+    _skipped(
+        "aiconfigurator GQA",
+        "gpu framework attn_dtype kv_dtype q_heads kv_heads head_dim window batch latency_us",
+        ATTENTION,
+    ),
+    _skipped(
+        "aiconfigurator MLA", "gpu phase mla_dtype kv_cache_dtype num_heads batch_size isl step latency_us", ATTENTION
+    ),
     _skipped("LLMServingSim attention", "profile prefill_chunk kv_prefill n_decode kv_decode latency_us", ATTENTION),
-    _skipped("LLMServingSim mixed context", "regime n_decode n_decode_long kv_short kv_long latency_skewed_us", ATTENTION),
+    _skipped(
+        "LLMServingSim mixed context", "regime n_decode n_decode_long kv_short kv_long latency_skewed_us", ATTENTION
+    ),
     _skipped("LLMServingSim dense layers", "profile layer tokens latency_us", SERVING),
     _skipped("LLMServingSim layers of sequences", "profile layer sequences latency_us", SERVING),
     _skipped("LLMServingSim MoE", "profile tokens activated_experts latency_us", SERVING),
-    _skipped("Frontier MoE", "gpu model measurement experts_on_rank ep tp num_tokens shuffling_median_us grouped_gemm_median_us", OPERATORS),
-    _skipped("DeepEP README", "gpu kernel scope ep tokens_per_rank phase dtype latency_us bottleneck", "one size for each number of ranks; a law needs several"),
+    _skipped(
+        "Frontier MoE",
+        "gpu model measurement experts_on_rank ep tp num_tokens shuffling_median_us grouped_gemm_median_us",
+        OPERATORS,
+    ),
+    _skipped(
+        "DeepEP README",
+        "gpu kernel scope ep tokens_per_rank phase dtype latency_us bottleneck",
+        "one size for each number of ranks; a law needs several",
+    ),
     _skipped(
         "aiconfigurator GEMM grid of three engines",
         "gpu dtype n k m latency_us_sglang_0_5_10 latency_us_vllm_0_14_0 latency_us_trtllm_1_0_0",
-        "a GEMM grid of three engines; its fit would replace the products that A100 systems take, so it waits for a release that may change them",
+        "a GEMM grid of three engines; fitting it would change the GEMM times of A100 systems, so it waits for a "
+        "release that may do so",
     ),
     _skipped("dense shapes", "model projection tp n k on_grid", NO_TIMES),
     _skipped("expert shapes", "model projection n k in_dataset", NO_TIMES),

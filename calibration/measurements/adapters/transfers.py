@@ -17,7 +17,7 @@ def _frame(rows: pd.DataFrame, **columns) -> pd.DataFrame:
 
 
 def repetition(rows: pd.DataFrame) -> pd.Series:
-    """Rows of the same point in one file are repetitions: '1', '2', ... in the order of the file."""
+    """Rows of the same point in one file are repetitions: '1', '2', ... in file order."""
     named = [name for name in rows.columns if not name.endswith("_us")]
     return (rows.groupby(named, dropna=False, sort=False).cumcount() + 1).astype(str)
 
@@ -63,7 +63,7 @@ def _vidur_all_reduce(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _xla_copies(rows: pd.DataFrame) -> pd.DataFrame:
-    """Eight GPUs of a node, in pairs or in a ring."""
+    """Eight GPUs of a server node, in pairs or in a ring."""
     rows = rows[rows["op"] == "p2p_send_recv"]
     return _frame(
         rows,

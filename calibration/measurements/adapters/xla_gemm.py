@@ -1,6 +1,6 @@
 """Batched products of openxla/xla's matmul interpolator (Apache-2.0), as tidy CSV: a batch is a grouped GEMM.
 
-Only BF16: FP8 rows are faster than tensor cores can be (2.4 PFLOP/s at 4096^3 on an H100). Weights may stay in the L2.
+BF16 only: FP8 rows exceed the tensor core peak (2.4 PFLOP/s at 4096^3 on an H100). Weights may stay in the L2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ DTYPES = {"bfloat16": "bf16"}
 
 
 def _products(rows: pd.DataFrame) -> pd.DataFrame:
-    """Batches of two and more; one product alone is measured better elsewhere, from the memory."""
+    """Batches of two or more; other sources measure single products better, with weights from memory."""
     rows = rows[rows["dtype"].isin(DTYPES) & (rows["batch"] > 1)]
     return pd.DataFrame(
         {
@@ -40,6 +40,6 @@ LAYOUTS = (
         ("gpu", "dtype", "batch", "m", "n", "k", "flop_per_s", "latency_us_derived"),
         ("batch", "m", "n", "k", "flop_per_s", "latency_us_derived"),
         _products,
-        leaves_out="FP8 rows (faster than tensor cores can be) and batches of one",
+        leaves_out="FP8 rows (above the tensor core peak) and batches of one",
     ),
 )
