@@ -83,7 +83,7 @@ def test_load_says_what_is_wrong_and_where(source, message):
 
 
 def test_overrides_that_are_one_text_are_refused():
-    with pytest.raises(SpecError, match="expected a list of texts or a mapping"):
+    with pytest.raises(SpecError, match="expected a list of strings or a mapping"):
         ar.load(EXPERIMENT, overrides="name=x")
 
 

@@ -148,7 +148,7 @@ def test_nothing_to_fit_and_an_output_of_another_kind_are_told(tmp_path, capsys)
     written(tmp_path, *BAD_FILES["two GPUs"][0])
     for out in (["x.yaml"], ["fits", "--gpu", "h100"]):
         assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / out[0]), *out[1:]]) == 2
-        assert "nothing that can be used" in capsys.readouterr().err
+        assert "no usable measurements" in capsys.readouterr().err
     written(tmp_path, HEAD, *ROWS)
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "y.json")]) == 2
     assert "y.json: a calibration is a .yaml file, not .json" in capsys.readouterr().err
@@ -255,7 +255,7 @@ def test_headers_written_in_another_way_are_refused(tmp_path, capsys, head, why)
     written(tmp_path, head, *ROWS)
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
-    assert "gemm.csv:1: refused: " in told and why in told and "nothing that can be used" in told
+    assert "gemm.csv:1: refused: " in told and why in told and "no usable measurements" in told
 
 
 MOE_HEAD = "gpu,model,phase,dtype,kernel_source,distribution,ep,num_tokens,latency_us"

@@ -52,7 +52,7 @@ def test_table_of_speedups_is_that_of_the_results(swept):
 def test_second_sweep_says_that_all_is_there(swept):
     folder, _ = swept
     ended = archsim(folder, "sweep", "tiny.yaml", "--jobs", "2")
-    assert ended.returncode == 0 and ended.stderr.splitlines() == ["reading tiny.yaml ...", "loading the simulator ...", "20 of 20 runs are there from before"]
+    assert ended.returncode == 0 and ended.stderr.splitlines() == ["reading tiny.yaml ...", "loading the simulator ...", "20 of 20 runs kept from before"]
 
 
 def test_sweep_of_the_manifest(swept):
@@ -139,7 +139,7 @@ def test_run_prints_its_row(swept):
     assert (row["policy"], row["system"], row["batch"]) == ("allo", "square", "40")
     assert printed["decode"] == scaled(float(row["decode_ns"]), TIME_UNITS) and printed["policy"] == "allo"
     assert printed["throughput"] == scaled(float(row["throughput_tokens_per_s"]), RATE_UNITS)
-    assert "of base, ep, allo, pred, allo+pred; choose by --policy" in ended.stdout and "None" not in ended.stdout
+    assert "of base, ep, allo, pred, allo+pred; choose with --policy" in ended.stdout and "None" not in ended.stdout
 
 
 @pytest.mark.parametrize("assumptions", ["published", "physical"])

@@ -398,7 +398,7 @@ def test_command_has_a_table_for_every_system_and_follows_overrides(tmp_path, ca
     assert main(["area", str(tiny_file(tmp_path)), *changes, "--sources"]) == 0
     out = capsys.readouterr().out
     assert "small, decided by state machine, 8 lanes at 2 GHz: tables for 512 experts, 100 layers, 10 dies" in out
-    assert "small, table II: cores as there" in out and "square, decided by" in out
+    assert "small, table II: published cores" in out and "square, decided by" in out
     assert out.count("toy does not fit the ATU: 388 entries") == 2
     assert "WikiChip" in out
 
