@@ -325,7 +325,7 @@ def test_a_model_that_needs_more_says_which_entries_and_bits():
         "deepseek-v3 does not fit the prediction table: 88 entries × 2 bit = 176 bits more on each of 25 dies, for experts 512 to 599",
         "deepseek-v3 does not fit the ATU: 88 entries × 68 bit = 5,984 bits more on each of 25 dies, for experts 512 to 599",
         "deepseek-v3 does not fit the expert distribution table: 88 entries × 72 bit = 6,336 bits more, for experts 512 to 599",
-        "deepseek-v3 does not fit the heatmap cache: 97,856 entries × 16 bit = 1,565,696 bits more, for 600 × 600 counters, a layer",
+        "deepseek-v3 does not fit the heatmap cache: 97,856 entries × 16 bit = 1,565,696 bits more, for 600 × 600 counters, per layer",
     ]
 
 
@@ -356,7 +356,7 @@ def test_design_follows_the_system_and_the_options():
     [
         ("experts", "expected KEY=VALUE"),
         ("expert=3", "did you mean 'experts'"),
-        ("dies=3", "follows from the system"),
+        ("dies=3", "derived from the system"),
         ("ports=many", "invalid literal"),
         ("ports=0", "must be above 0"),
     ],
