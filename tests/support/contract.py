@@ -1,4 +1,4 @@
-"""What every hardware block keeps to; used for the blocks that are shipped, and for one from outside the package."""
+"""The contract of every hardware block; used for the shipped blocks, and for one from outside the package."""
 
 import dataclasses
 import importlib
@@ -31,7 +31,7 @@ def check_docstring(table: Table, printed: str) -> None:
 
 
 def check_parameters(parameters: type) -> None:
-    """Frozen; every one with a default, its source, a spec key, and a unit in its name unless it is a count or share."""
+    """Frozen; each with a default, a source, a spec key, and a unit in its name unless it is a count or share."""
     assert dataclasses.is_dataclass(parameters) and parameters.__dataclass_params__.frozen
     for field in dataclasses.fields(parameters):
         assert field.default is not dataclasses.MISSING
@@ -50,7 +50,7 @@ def check_latencies(table: Table, parameters: type) -> None:
 
 
 def check_arrays(table: Table) -> None:
-    """Legal events lead on; illegal ones are refused."""
+    """Legal events lead to the next state; illegal ones are refused."""
     following, spawned = table.arrays()
     for state in table.states:
         for event in table.events:
@@ -61,19 +61,22 @@ def check_arrays(table: Table) -> None:
 
 
 class Running:
-    """A block at work: ``under_way``, the state of each activity in it, led on by the arrays that the kernels read."""
+    """A running block, driven by the arrays that the kernels read; ``under_way``: the state of each activity."""
 
     def __init__(self, table: Table):
         self.following, self.spawned = table.arrays()
         self.under_way: list[int] = []
 
     def enter(self, state) -> None:
-        """An activity begins, or goes elsewhere if the block knows no event in its state."""
+        """Start an activity, unless the block handles no event in its state."""
         if (self.following[state] != ILLEGAL).any():
             self.under_way.append(int(state))
 
-    def tell(self, event) -> tuple[int, int]:
-        """The oldest activity's state and the one that follows ``event``; ValueError, and nothing happens, if it is illegal."""
+    def send(self, event) -> tuple[int, int]:
+        """The oldest activity's state and the one that follows ``event``.
+
+        ValueError, and nothing happens, if it is illegal.
+        """
         state = self.under_way[0]
         following, spawned = int(self.following[state, event]), int(self.spawned[state, event])
         if following == ILLEGAL:
@@ -88,8 +91,8 @@ class Running:
         self.under_way.clear()
 
 
-def told(block: Running, state, choices, most: int, events) -> list[tuple[int, int]]:
-    """Transitions of up to ``most`` events from ``state``, each the next choice among the legal ones; illegal ones come before."""
+def transitions(block: Running, state, choices, most: int, events) -> list[tuple[int, int]]:
+    """Transitions of up to ``most`` legal events from ``state``; before each, all illegal ones are refused."""
     block.enter(state)
     made = []
     while block.under_way and len(made) < most:
@@ -98,16 +101,16 @@ def told(block: Running, state, choices, most: int, events) -> list[tuple[int, i
         for event in set(events) - set(legal):
             before = list(block.under_way)
             with pytest.raises(ValueError, match="illegal"):
-                block.tell(event)
+                block.send(event)
             assert block.under_way == before
-        made.append(block.tell(legal[next(choices) % len(legal)]))
+        made.append(block.send(legal[next(choices) % len(legal)]))
     return made
 
 
 def check_runs(table: Table) -> None:
-    """Legal and illegal events, drain and reset, from every state that the block serves, whatever happens first, second and third.
+    """Legal and illegal events, drain and reset, from every served state and for all choices of the first three events.
 
-    A block drains; reset in the middle of anything it has nothing under way and does what a new one does.
+    A block drains. After a reset at any point, it has no activity and behaves like a new one.
     """
     most = 4 * len(table.steps)  # a path through every state, and what it spawns
     ways = Counter(state for state, _ in table.steps)
@@ -115,20 +118,23 @@ def check_runs(table: Table) -> None:
     for state in ways:
         for first in itertools.product(range(max(ways.values())), repeat=3):
             new = Running(table)
-            path = told(new, state, itertools.cycle(first), most, table.events)
+            path = transitions(new, state, itertools.cycle(first), most, table.events)
             assert not new.under_way, f"{state.name}: does not drain"
             taken |= set(path)
             for cut in range(len(path)):
                 again = Running(table)
-                assert told(again, state, itertools.cycle(first), cut, table.events) == path[:cut] and again.under_way
+                assert (
+                    transitions(again, state, itertools.cycle(first), cut, table.events) == path[:cut]
+                    and again.under_way
+                )
                 again.reset()
                 assert not again.under_way
-                assert told(again, state, itertools.cycle(first), most, table.events) == path
+                assert transitions(again, state, itertools.cycle(first), most, table.events) == path
     assert taken == {(state, step.next) for (state, _), step in table.steps.items()}
 
 
 def check_walks(table: Table) -> None:
-    """Drain: from every initial state, whatever happens, each walk ends in the final state; none is left out."""
+    """Drain: from every initial state, each walk ends in the final state, and the walks visit every state."""
     steps_from = {state: [step for (at, _), step in table.steps.items() if at == state] for state in table.states}
     reached, waiting = set(table.initial), list(table.initial)
     while waiting:

@@ -1,4 +1,4 @@
-"""Decompressor of a die's D2D controller, a block from outside the package: slices travel compressed and are expanded here.
+"""Decompressor of a die's D2D controller, a block from outside the package: expands compressed slices.
 
 State layout: none.
 
@@ -33,7 +33,7 @@ TABLE = Table("decompressor", State, Event, (State.EXPAND,), State.DONE, STEPS)
 
 
 def expanding(step: Step) -> Step:
-    """What led to COMPUTE from the links leads to EXPAND now."""
+    """A step from the links to COMPUTE, redirected to EXPAND."""
     return step._replace(next=State.EXPAND)
 
 

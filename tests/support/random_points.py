@@ -1,7 +1,7 @@
-"""Random small experiments: machines, models, batches, policies and assumptions that an event run takes milliseconds for.
+"""Random small experiments: machines, models, batches, policies and assumptions whose event runs take milliseconds.
 
-Point ``i`` is a function of ``i`` alone. Those below ``HELD_OUT`` are for choosing coefficients of the analytical engine,
-those from ``HELD_OUT`` on were not looked at for that and are what its errors are stated on.
+Point ``i`` depends only on ``i``. Points below ``HELD_OUT`` are for fitting coefficients of the analytical engine;
+points from ``HELD_OUT`` on are held out, and its stated errors are on them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 MESHES = ((1, 1), (2, 1), (2, 2), (3, 2), (4, 1), (3, 3), (4, 3), (4, 4), (5, 5), (3, 8))
 TOPOLOGIES = ("mesh", "mesh", "mesh", "torus", "ring", "fully_connected", "switch")
 STEPS = 3  # decode steps
-# What differs from the two named sets, each as often as it stands here; empty: a named set itself.
+# Changes to the two named sets, drawn uniformly, so repetition is weight; empty: the named set itself.
 VARIANTS = {
-    "shared": ({}, {}, {}, {}, {"activations": "ignored"}, {"weights": "routed"}, {"order": "as_created"}, {"gemm": "tables"},
+    "shared": ({}, {}, {}, {}, {"activations": "ignored"}, {"weights": "routed"}, {"order": "as_created"},
+               {"gemm": "tables"},
                {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"}),
     "reserved": ({}, {}, {}, {"llc": "segments"}, {"activations": "dispatched", "weights": "all"}),
 }  # fmt: skip
 
 
 class Point(NamedTuple):
-    """One run: everything that an engine takes."""
+    """One run: all inputs of an engine."""
 
     number: int
     system: SystemSpec
@@ -56,8 +57,11 @@ class Point(NamedTuple):
     @property
     def name(self) -> str:
         mesh = self.system.mesh
-        return (f"#{self.number} {mesh.x}x{mesh.y} {self.system.topology.name} {self.model.experts}/{self.model.top_k} experts batch {self.demand.batch} "
-                f"{self.policy.name} {self.assumptions.label}")
+        return (
+            f"#{self.number} {mesh.x}x{mesh.y} {self.system.topology.name} {self.model.experts}/{self.model.top_k} "
+            f"experts batch {self.demand.batch} "
+            f"{self.policy.name} {self.assumptions.label}"
+        )
 
 
 def random_point(number: int, contention: str) -> Point:
@@ -71,11 +75,14 @@ def random_point(number: int, contention: str) -> Point:
     name = POLICIES[rng.integers(len(POLICIES))]
     policy = PolicySpec(name=name, **PRESETS[name])
     system = _system(rng, model, assumptions, policy)
-    # Drawn apart, so that points are otherwise what they were before there were topologies.
+    # Drawn separately, so that points are otherwise as before topologies were added.
     topology = TOPOLOGIES[np.random.default_rng([number, len(contention), 1]).integers(len(TOPOLOGIES))]
     system = system.model_copy(update={"topology": TopologySpec(name=topology)})
     spec = SyntheticSpec(
-        prompt_tokens=int(rng.integers(0, 3)), decode_steps=STEPS, seed=number, popularity_skew=float(rng.uniform(0, 1.2))
+        prompt_tokens=int(rng.integers(0, 3)),
+        decode_steps=STEPS,
+        seed=number,
+        popularity_skew=float(rng.uniform(0, 1.2)),
     )
     traffic = SyntheticTraffic(model, spec, batch)
     predictor = build_policy(policy).predictor
@@ -104,7 +111,7 @@ def _model(rng) -> ModelSpec:
 
 
 def _system(rng, model, assumptions, policy) -> SystemSpec:
-    """A system on which the model fits, with room for some copies."""
+    """A system that fits the model, with room for some cached copies."""
     system = load_system("dojo")
     x, y = MESHES[rng.integers(len(MESHES))]
     changes = {
@@ -121,4 +128,6 @@ def _system(rng, model, assumptions, policy) -> SystemSpec:
 
 
 def _changed(system: SystemSpec, changes: dict[str, dict[str, Any]]) -> SystemSpec:
-    return system.model_copy(update={block: getattr(system, block).model_copy(update=of) for block, of in changes.items()})
+    return system.model_copy(
+        update={block: getattr(system, block).model_copy(update=of) for block, of in changes.items()}
+    )

@@ -175,7 +175,11 @@ def _links(row: dict, system: SystemSpec, spec: AssumptionsSpec) -> Iterator[dic
     for link, (src, dst) in enumerate(zip(mesh.link_src.tolist(), mesh.link_dst.tolist(), strict=True)):
         if spec.contention == "reserved" and src > dst:
             continue
-        middle = 1 - (abs(mesh.x_of[src] - (system.mesh.x - 1) / 2) + abs(mesh.y_of[src] - (system.mesh.y - 1) / 2)) / mesh.dies**0.5
+        middle = (
+            1
+            - (abs(mesh.x_of[src] - (system.mesh.x - 1) / 2) + abs(mesh.y_of[src] - (system.mesh.y - 1) / 2))
+            / mesh.dies**0.5
+        )
         yield _shared_columns(row) | {
             "link": link,
             "src": src,

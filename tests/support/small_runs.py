@@ -50,22 +50,32 @@ def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH):
 
 
 def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=None):
-    """What an allocation sees of one layer, each expert at its home or as ``placement`` has it; pairs as hops at the costs of a link."""
+    """An allocation's view of one layer, each expert at its home or as in ``placement``; pairs cost hops × a link."""
     placement = placement or Placement.of_homes(home, 1, len(hops))
     pair_bytes_per_ns = np.full(hops.shape, costs.link_bytes_per_ns)
     return StepView(
-        tokens, first_seen, placement.home[0], copied_slices, hops, costs, 0, 1, placement.holds[0], hops * costs.hop_ns, pair_bytes_per_ns
+        tokens,
+        first_seen,
+        placement.home[0],
+        copied_slices,
+        hops,
+        costs,
+        0,
+        1,
+        placement.holds[0],
+        hops * costs.hop_ns,
+        pair_bytes_per_ns,
     )
 
 
 def scenario_of(system, model, spec, assumptions, batch=BATCH):
-    """The scenario of generated traffic; demands of tests come from elsewhere."""
+    """The scenario of generated traffic; tests build their own demand."""
     workload = WorkloadSpec(trace={"synthetic": {}}, batch=batch)
     return Scenario(system, model, assumptions, spec, workload, batch)
 
 
 def replay(system, model, spec, assumptions, demand, routing=None, engine=EventEngine, **options):
-    """A run of ``demand``, at its beginning."""
+    """A run of ``demand``, at its start."""
     scenario = scenario_of(system, model, spec, assumptions, demand.batch)
     return Replay(engine(scenario, demand.layer_ids, **options), demand, routing)
 
@@ -81,8 +91,16 @@ CASES = [
     (name, changes)
     for name, changes in itertools.product(
         STRATEGIES,
-        ({}, {"contention": "reserved"}, {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"}, {"llc": "slices"}, {"activations": "ignored"}, {"source": "queued"},
-         {"arbitration": "round_robin"}, {"contention": "reserved", "llc": "slices", "activations": "ignored"}),
+        (
+            {},
+            {"contention": "reserved"},
+            {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"},
+            {"llc": "slices"},
+            {"activations": "ignored"},
+            {"source": "queued"},
+            {"arbitration": "round_robin"},
+            {"contention": "reserved", "llc": "slices", "activations": "ignored"},
+        ),
     )
 ]
 
