@@ -3,10 +3,10 @@
     import archsim as ar
 
     results = ar.sweep("configs/dojo.yaml")                  # or ar.load(...), or a mapping
-    results.runs.to_pandas()                                 # one row a run; times in ns, data in bytes
+    results.runs.to_pandas()                                 # one row per run; times in ns, data in bytes
     ar.run("configs/dojo.yaml", policy="allo")               # one combination
 
-Functions print nothing, and write a report only where ``out`` is given. Errors that a user can mend are `ArchsimError`.
+Functions print nothing, and write a report only if ``out`` is given. Errors that a user can fix are `ArchsimError`.
 """
 
 import importlib
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 keep_machine_code()
 
-# Public name → where it is defined. Loaded when first used, so that `archsim --help` does not wait for numba.
+# Public name → defining module. Loaded on first use, so that `archsim --help` does not wait for numba.
 _PUBLIC = {
     "ArchsimError": "archsim.base.errors",
     "Calibrations": "archsim.api.calibrating",

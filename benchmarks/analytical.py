@@ -1,11 +1,11 @@
-"""The analytical engine: how far from the event engine, and how many design points a second: ``python benchmarks/analytical.py``.
+"""Accuracy and speed of the analytical engine against the event engine: ``python benchmarks/analytical.py``.
 
 Prints
 
-* errors of decode time on ``POINTS`` random points of each kind of contention that no coefficient was fitted to
-  (tests/support/random_points.py), and those outside with the bound that was misjudged;
-* design points a second on one core: a point is a whole analytical run of Dojo's 5 × 5 dies and DeepSeek-V3, batch 4096, of
-  ``LAYERS`` of the MoE layers and one decode step.
+* errors of decode time on ``POINTS`` random points of each kind of contention, held out of the fit of coefficients
+  (tests/support/random_points.py), and the points outside the limit with the misjudged bound;
+* design points per second on one core: a point is a complete analytical run of DeepSeek-V3 on Dojo's 5 × 5 dies, batch
+  4096, ``LAYERS`` MoE layers and one decode step.
 """
 
 from __future__ import annotations
@@ -41,21 +41,28 @@ OWN_POINTS = 100
 
 
 def bounds(outcome):
-    shares = {name: outcome.tally.bound_ns[[State[state] for state in states]].sum() for name, states in BOUND_BY.items()}
+    shares = {
+        name: outcome.tally.bound_ns[[State[state] for state in states]].sum() for name, states in BOUND_BY.items()
+    }
     return shares | {"decision": outcome.decision.exposed_ns.sum()}
 
 
 def accuracy(contention):
-    """Errors on points held out."""
+    """Errors on held-out points."""
     every = []
     for number in range(HELD_OUT, HELD_OUT + POINTS):
         point = random_point(number, contention)
         event, analytical = point.run(EventEngine), point.run(AnalyticalEngine)
-        every.append(Compared(point.name, contention, event.decode_ns, analytical.decode_ns, bounds(event), bounds(analytical)))
+        every.append(
+            Compared(point.name, contention, event.decode_ns, analytical.decode_ns, bounds(event), bounds(analytical))
+        )
     error = np.array([each.error for each in every])
     rank = spearmanr([each.event_ns for each in every], [each.analytical_ns for each in every]).statistic
-    print(f"{contention}: {len(error)} points, median {np.median(abs(error)):.2%}, p95 {np.percentile(abs(error), 95):.1%}, "
-          f"max {abs(error).max():.1%}, signed median {np.median(error):+.2%}, Spearman {rank:.4f}")
+    print(
+        f"{contention}: {len(error)} points, median {np.median(abs(error)):.2%}, p95 "
+        f"{np.percentile(abs(error), 95):.1%}, "
+        f"max {abs(error).max():.1%}, signed median {np.median(error):+.2%}, Spearman {rank:.4f}"
+    )
     for each in sorted(every, key=lambda one: -abs(one.error)):
         if abs(each.error) > OUTSIDE[contention]:
             print(f"  {each.run}: {each.error:+.1%}; {each.reason}")
@@ -64,7 +71,9 @@ def accuracy(contention):
 def dojo(policy, layers, gemm="calibrated"):
     """Arguments of ``replay``."""
     system, model = load_system("dojo"), load_model("deepseek-v3")
-    model = model.model_copy(update={"layers": 3 + layers, "moe_layers": model.moe_layers.model_copy(update={"last": 2 + layers})})
+    model = model.model_copy(
+        update={"layers": 3 + layers, "moe_layers": model.moe_layers.model_copy(update={"last": 2 + layers})}
+    )
     assumptions = load_assumptions("physical", capacity="unbounded", gemm=gemm)
     traffic = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=0, decode_steps=1), BATCH)
     demand = build_run_demand(traffic, BATCH, 1, 0, origin_dies=system.dies)
@@ -72,19 +81,22 @@ def dojo(policy, layers, gemm="calibrated"):
 
 
 def speed():
-    """Design points a second on one core (processor time)."""
+    """Design points per second on one core (processor time)."""
     for policy, gemm in product(("ep", "allo"), ("calibrated", "roofline")):
         arguments = dojo(policy, LAYERS, gemm)
         for engine in (AnalyticalEngine, EventEngine):  # compile
             replay(*arguments, engine=engine).run()
-        begin = time.process_time()
+        started = time.process_time()
         for _ in range(OWN_POINTS):
             replay(*arguments, engine=AnalyticalEngine).run()
-        own = OWN_POINTS / (time.process_time() - begin)
-        begin = time.process_time()
+        own = OWN_POINTS / (time.process_time() - started)
+        started = time.process_time()
         replay(*arguments).run()
-        event = 1 / (time.process_time() - begin)
-        print(f"{policy}, gemm {gemm}, {LAYERS} layers: {own:,.0f} points/s ({own * LAYERS:,.0f} steps/s); the event engine {event:,.1f} points/s")
+        event = 1 / (time.process_time() - started)
+        print(
+            f"{policy}, gemm {gemm}, {LAYERS} layers: {own:,.0f} points/s ({own * LAYERS:,.0f} steps/s); the event "
+            f"engine {event:,.1f} points/s"
+        )
 
 
 if __name__ == "__main__":

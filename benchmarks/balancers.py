@@ -1,6 +1,6 @@
-"""CPU time of the balancers that are called while serving: ``python benchmarks/balancers.py``.
+"""CPU time of the balancers that run during serving: ``python benchmarks/balancers.py``.
 
-Loads are log-normal (sigma 1.2). Each row is the least CPU time of several runs, compilation left out, and its limit.
+Loads are log-normal (sigma 1.2). Each row is the lowest CPU time of several runs, without compilation, and its limit.
 """
 
 import time
@@ -14,7 +14,7 @@ RUNS = 7
 
 
 def _cpu_ms(function, *arguments):
-    """Least CPU time of a call in ms."""
+    """Lowest CPU time of a call in ms."""
     function(*arguments)
     times = []
     for _ in range(RUNS):
@@ -25,7 +25,7 @@ def _cpu_ms(function, *arguments):
 
 
 def _holders(load, slots, gpus):
-    """GPUs of every expert's copies, placed by EPLB for the load."""
+    """GPUs of every expert's replicas, placed by EPLB for the load."""
     placed = balancers.eplb(load[None], slots, 1, 1, gpus).logical_to_physical[0]
     return [(row[row >= 0] // (slots // gpus)).tolist() for row in placed]
 
@@ -49,7 +49,7 @@ def main():
             ("another", load[1]),
         ):
             ms = _cpu_ms(balancers.lplb, live, holders, 64)
-            _print(f"LPLB, a layer, 256 experts x {slots} slots, 64 GPUs, load {what}", ms, 1)
+            _print(f"LPLB, one layer, 256 experts x {slots} slots, 64 GPUs, load {what}", ms, 1)
     batches = rng.lognormal(0, 1.2, (32, 58, 256)) * 1000
     gain = craft_gain(batches, 64, 8)
     _print("CRAFT, gains of 58 layers x 32 batches, 64 GPUs", _cpu_ms(craft_gain, batches, 64, 8), 10_000)

@@ -1,6 +1,6 @@
-"""What calibrations cost: fitting all measurements of a folder, one GEMM time within compiled code, and the engine's events.
+"""Cost of calibrations: fitting a folder of measurements, one GEMM time in compiled code, and the engine's events.
 
-Run as ``python benchmarks/calibrations.py [DIR]``; without a folder nothing is fitted.
+Run as ``python benchmarks/calibrations.py [DIR]``; without a folder, nothing is fitted.
 """
 
 import os
@@ -24,7 +24,7 @@ REQUESTS = 2048
 
 
 def gemm_time_ns() -> float:
-    """Of one evaluation, in ns."""
+    """Time of one evaluation, in ns."""
     start = time.perf_counter()
     calibration = load_calibration("h100")
     loaded = time.perf_counter()
@@ -41,7 +41,7 @@ def gemm_time_ns() -> float:
 
 
 def engine_ratio() -> float:
-    """Events per second of process time under ``gemm: calibrated`` over those under ``roofline``, the fastest of three each."""
+    """Events per second of process time, ``gemm: calibrated`` over ``roofline``, the fastest of three each."""
     from support.small_runs import replay
 
     from archsim.engine.run_demand import build_run_demand
@@ -66,7 +66,7 @@ def engine_ratio() -> float:
 
 
 def fit_s(folder: str) -> float:
-    """Reading and fitting all GPUs of a folder, in s."""
+    """Time to read and fit all GPUs of a folder, in s."""
     from calibration.fit.fit import fit_measurements
     from calibration.measurements.reading import read_measurements
 

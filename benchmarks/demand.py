@@ -1,8 +1,8 @@
-"""How fast routing is generated and summed: ``python benchmarks/demand.py``.
+"""Speed of generating routing and building demand: ``python benchmarks/demand.py``.
 
 Prints ns per token–expert selection of generating, counting and splitting by origin, ns per pair of updating the
-heatmap, µs per row of choosing hot experts; what that makes of 16,384 requests × 128 steps × 58 layers × top-8; and how
-many times faster than the plain-Python oracle of the tests.
+heatmap, µs per row of choosing hot experts; the projection to 16,384 requests × 128 steps × 58 layers × top-8; and the
+speed-up over the plain-Python oracle of the tests.
 """
 
 import resource
@@ -28,7 +28,7 @@ SAMPLE_REQUESTS, SAMPLE_STEPS = 16384, 8
 
 
 class Replay:
-    """A token source that has its tokens at hand, so that reading it costs nothing."""
+    """A token source with all tokens in memory, so that reading it costs nothing."""
 
     def __init__(self, source, requests, decode_steps):
         self.requests, self.layer_ids, self.digest, self.label = source.requests, source.layer_ids, "", ""
@@ -40,7 +40,7 @@ class Replay:
 
 
 def seconds(work, repeats=3):
-    """The best of some runs after one to warm up."""
+    """The best of several runs after a warm-up."""
     work()
     times = []
     for _ in range(repeats):
@@ -70,7 +70,7 @@ def kernels(source):
 
 
 def oracle_seconds_per_selection(source, requests=20, decode_steps=4):
-    """Of the oracle, which does all parts but choosing hot experts."""
+    """Seconds per selection of the oracle, which does everything except choosing hot experts."""
     tokens = list(source.steps(np.arange(requests), decode_steps))
     iteration = np.concatenate([np.full(len(piece.request), piece.iteration, np.int16) for piece in tokens])
     request = np.concatenate([piece.request for piece in tokens])

@@ -1,13 +1,14 @@
-"""How fast the event engine is: ``python benchmarks/event_engine.py``.
+"""Speed of the event engine: ``python benchmarks/event_engine.py``.
 
 Prints, for one core and after compilation,
 
 * events per second of ``contention: reserved``, end to end (policy, plan, work and kernel of every step), on generated
-  DeepSeek-V3 traffic, and its ratio to a bare ``heapq`` loop in plain Python and to the slow re-telling of the same rules
-  (``tests/reference/published.py``), both timed beside it;
-* the same with the state machines of decisions on (``decision_cost: charged``, ``heatmap_update: limited``, ``tables: finite``)
-  and what share of its events per second that keeps. A heatmap behind a port is part of the run, one that takes in every pair
-  of building the demand: the share is given with the heatmap's time in both, in neither, and as the runs alone took it;
+  DeepSeek-V3 traffic, and its ratio to a bare ``heapq`` loop in plain Python and to the plain-Python reference of the
+  same rules (``tests/reference/published.py``), both timed here;
+* the same with the state machines of decisions on (``decision_cost: charged``, ``heatmap_update: limited``, ``tables:
+  finite``) and what share of its events per second that keeps. A heatmap behind a port is part of the run, an unlimited
+  one is part of building the demand: the share is given with the heatmap's time in both, in neither, and as the runs
+  alone took it;
 * steps per second of ``contention: shared`` with all other assumptions ``physical``.
 """
 
@@ -37,7 +38,7 @@ from archsim.workload.trace import draw_requests
 MODEL, BATCH, DECODE_STEPS = "deepseek-v3", 4096, 6
 STRATEGIES = ("base", "ep", "allo", "pred", "allo+pred")
 MACHINES_ON = {"decision_cost": "charged", "heatmap_update": "limited", "tables": "finite"}
-REPEATS = 3  # the fastest counts
+REPEATS = 3  # the fastest one counts
 PYTHON_EVENTS = 300_000
 
 
@@ -55,9 +56,9 @@ def demand_of(system, model, predictor, assumptions, steps):
 
 
 class Timed(NamedTuple):
-    """A run: ``heatmap_s`` of its ``seconds`` (of this process on a core) went into the heatmap behind its port.
+    """A run: ``heatmap_s`` of its ``seconds`` (process time on one core) were spent in the heatmap behind its port.
 
-    ``demand_heatmap_s``: went into that of the demand instead.
+    ``demand_heatmap_s``: spent in the heatmap of the demand instead.
     """
 
     seconds: float
@@ -68,7 +69,7 @@ class Timed(NamedTuple):
 
 
 def timed_runs(system, model, sets, steps, repeats=1):
-    """(strategy, the fastest run of each assumption set), each run once before it is timed; sets take turns."""
+    """(strategy, the fastest run of each assumption set), each warmed up once; the sets take turns."""
     predictor = build_policy(policy("pred")).predictor
     demand = demand_of(system, model, predictor, sets[0], steps)
     warm_up = demand_of(system, model, predictor, sets[0], 1)
@@ -120,7 +121,7 @@ class HeatmapClock:
 
 
 def bare_heap_events_per_s():
-    """Pops and pushes of (time, sequence) in plain Python, with nothing done for an event."""
+    """Pops and pushes of (time, sequence) in plain Python, without any work per event."""
     heap = [(float(i % 97), i) for i in range(1000)]
     heapq.heapify(heap)
     begin = time.perf_counter()
@@ -130,7 +131,7 @@ def bare_heap_events_per_s():
     return PYTHON_EVENTS / (time.perf_counter() - begin)
 
 
-def slow_retelling_events_per_s():
+def reference_events_per_s():
     model = dict(hidden=7168, ffn=2048, experts=256, u=0.9, v=[(None, 0.7)])
     simulator = PublishedSimulator(model, 5, 5, "base")
     begin = time.perf_counter()
@@ -140,7 +141,7 @@ def slow_retelling_events_per_s():
 
 
 def rate(runs, heatmap=0):
-    """Events per second of all runs together, with the time of their heatmap (1), without it (-1), or as they ran (0)."""
+    """Events per second over all runs, with the time of their heatmap (1), without it (-1), or as they ran (0)."""
     seconds = sum(run.seconds for run in runs)
     if heatmap == 1:
         seconds += sum(run.demand_heatmap_s for run in runs)
@@ -150,7 +151,7 @@ def rate(runs, heatmap=0):
 
 
 def heatmap_of_demand_s(model, steps):
-    """What the heatmap adds to building a demand, on one core."""
+    """Time that the heatmap adds to building a demand, on one core."""
     took = []
     for predictor in (build_policy(policy("pred")).predictor, None):
         build_run_demand(traffic_of(model, 1), BATCH, 1, 0, predictor=predictor, threads=1)  # compiles
@@ -165,13 +166,13 @@ def heatmap_of_demand_s(model, steps):
 
 def main():
     model = load_model(MODEL)
-    heap, slow = bare_heap_events_per_s(), slow_retelling_events_per_s()
+    heap, slow = bare_heap_events_per_s(), reference_events_per_s()
     print(f"plain Python: bare heap loop {heap / 1e6:.2f} M events/s, the same rules {slow / 1e6:.2f} M events/s")
     print(f"\nreserved ({MODEL}, batch {BATCH}, 5 x 5 dies, one core, end to end), M events/s")
     print(f"  {'':<10} decisions free  state machines on")
     sets = load_assumptions("published"), load_assumptions("published", **MACHINES_ON)
     heatmap_s = heatmap_of_demand_s(model, DECODE_STEPS)
-    print(f"  (the heatmap that free decisions have in their demand took {heatmap_s:.2f} s)")
+    print(f"  (the heatmap in the demand of free decisions took {heatmap_s:.2f} s)")
     free, on = [], []
     for name, fastest in timed_runs(load_system("isca26_dojo"), model, sets, DECODE_STEPS, REPEATS):
         free.append(fastest[0]._replace(demand_heatmap_s=heatmap_s if "pred" in name else 0.0))
@@ -183,7 +184,7 @@ def main():
         print(f"  on, heatmap {what}: {rate(on, heatmap) / rate(free, heatmap):.0%} of the events/s of free decisions")
     print(f"\nshared ({MODEL}, batch {BATCH}, 5 x 5 dies, one core, end to end)")
     for name, (run,) in timed_runs(load_system("dojo"), model, [load_assumptions("physical")], 1):
-        print(f"  {name:<10} {run.steps / run.seconds:6.0f} steps/s ({run.seconds / run.steps * 1e3:.1f} ms a step)")
+        print(f"  {name:<10} {run.steps / run.seconds:6.0f} steps/s ({run.seconds / run.steps * 1e3:.1f} ms per step)")
 
 
 if __name__ == "__main__":

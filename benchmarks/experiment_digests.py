@@ -1,8 +1,10 @@
-"""Digests of the numbers of every shipped experiment: ``python benchmarks/experiment_digests.py OUT [--like OLD] [--layers N]``.
+"""Digests of the numbers of every shipped experiment.
 
-Runs each experiment of ``configs/`` on some of its MoE layers and prints a digest of its tables. With ``--like``, a folder that an
-earlier version of this command wrote: which columns differ, over the columns that both have. Run keys name code and spec texts, so
-they are left out.
+    python benchmarks/experiment_digests.py OUT [--like OLD] [--layers N]
+
+Runs each experiment of ``configs/`` on some of its MoE layers and prints a digest of its tables. With ``--like`` and a
+folder written by an earlier version, also prints which of the common columns differ. Run keys are omitted, as they
+depend on code and spec texts.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--like", type=Path, help="folder of an earlier version")
-    parser.add_argument("--layers", type=int, default=2, help="MoE layers of each model that run (default: 2)")
+    parser.add_argument("--layers", type=int, default=2, help="MoE layers of each model to run (default: 2)")
     parser.add_argument("--only", nargs="*", default=[], help="names of experiments")
     arguments = parser.parse_args()
     different = False
@@ -54,21 +56,21 @@ def run(file: Path, folder: Path, layers: int) -> None:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """A table without what names code, in order of its text columns and numbers."""
+    """A table without the columns that depend on code."""
     table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     return table.drop(columns=[name for name in LEFT_OUT if name in table])
 
 
 def digest(table: pd.DataFrame) -> str:
-    """12 hex digits of the values, columns in order of their names."""
+    """12 hex digits of the values, columns sorted by name."""
     text = table[sorted(table.columns)].to_csv(index=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def compare(now: pd.DataFrame, old: Path) -> str:
-    """Which of the columns that both have differ; empty if none does."""
+    """Which of the common columns differ; empty if none does."""
     if not old.is_file():
-        return "not there before"
+        return "missing before"
     before = read(old)
     both = [name for name in before.columns if name in now.columns]
     if len(before) != len(now):

@@ -1,9 +1,9 @@
-"""How much of the true front a search with two fidelities finds, and with how many runs of the event engine.
+"""How much of the true front a search with two fidelities finds, and how many event runs it needs.
 
-    python benchmarks/explore.py [--points 500] [--jobs 2]
+    python benchmarks/explore.py [--out DIR] [--jobs 2]
 
-Runs a space of about 500 machines by the event engine, all of them, once (kept in --out, so that a second call is quick), then
-searches it with 15 % of those runs, and prints both volumes, their ratio, and how long each took.
+Runs a space of about 500 machines completely on the event engine (kept in --out, so that a second call is quick),
+searches it with 15 % of those runs, and prints the ratio of both volumes, and how long each took.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from archsim.studies.exploration.front import as_costs, hypervolume, pareto
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "explore_dojo.yaml"
 # 486 machines of a model with DeepSeek-V3's experts and few layers: a run takes a tenth of a second.
-SMALL = ("models=[{name: deepseek-like, source: DeepSeek-V3 with two MoE layers, layers: 3, moe_layers: {first: 1, last: 2}, hidden: 7168, expert_ffn: 2048, experts: 256, top_k: 8, shared_experts: 1}]", "workload.batch=512")
+SMALL = (
+    "models=[{name: deepseek-like, source: DeepSeek-V3 with two MoE layers, layers: 3, moe_layers: {first: 1, last: "
+    "2}, hidden: 7168, expert_ffn: 2048, experts: 256, top_k: 8, shared_experts: 1}]",
+    "workload.batch=512",
+)
 
 
 @contextmanager
@@ -39,11 +43,17 @@ def main() -> None:
     searched, spec = timed("search", arguments, "search", "15 %")
     everything, _ = timed("all", arguments, "all", "100 %")
     senses = spec.senses
-    costs, found = (as_costs(np.array([[p.values[name] for name in spec.objectives] for p in points]), senses) for points in (everything.points, searched.front))
+    costs, found = (
+        as_costs(np.array([[p.values[name] for name in spec.objectives] for p in points]), senses)
+        for points in (everything.points, searched.front)
+    )
     reference = costs.max(axis=0)
     whole, reached = hypervolume(costs[pareto(costs)], reference), hypervolume(found, reference)
     print(f"points {len(costs)}, on the true front {pareto(costs).sum()}, found {len(found)}")
-    print(f"event runs of the search: {len(searched.known)} ({len(searched.known) / len(costs):.1%}); stable: {searched.stable}")
+    print(
+        f"event runs of the search: {len(searched.known)} ({len(searched.known) / len(costs):.1%}); stable: "
+        f"{searched.stable}"
+    )
     print(f"volume found over that of the true front: {reached / whole:.2%}")
 
 

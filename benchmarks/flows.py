@@ -1,7 +1,7 @@
 """Cost of one recompute of all rates: ``python benchmarks/flows.py``.
 
 Random pairs on an 8 × 8 mesh, so that nearly all flows are one connected component. One recompute = one flow leaves,
-one enters, and the rates of what they touch are solved. The oracle is the plain Python solver of the tests.
+one enters, and the affected rates are solved. The oracle is the plain Python solver of the tests.
 """
 
 import sys
@@ -25,7 +25,7 @@ MESH = build_mesh(8, 8)
 
 @njit
 def _recompute(net, ports, solve, flows, times):
-    """Replace flow after flow by itself and solve; returns the mean number of groups solved."""
+    """Replace each flow by itself in turn and solve; returns the mean number of groups solved."""
     solved = 0
     for i in range(times):
         leave(net, flows[i % len(flows)])
@@ -35,7 +35,7 @@ def _recompute(net, ports, solve, flows, times):
 
 
 def _fill(n):
-    """A network of all pairs with n random flows under way, its ports, the flows' groups and their routes."""
+    """A network of all pairs with n random active flows, its ports, the flows' groups and their routes."""
     pairs = np.array([s * MESH.dies + d for s in range(MESH.dies) for d in range(MESH.dies) if s != d])
     net, rank = _network(MESH, pairs, np.ones(MESH.links), np.inf), _port_rank(MESH, np.inf)
     flows = np.random.default_rng(n).integers(0, len(pairs), n)
@@ -56,7 +56,7 @@ def main():
             started = time.perf_counter()
             solved = _recompute(net, needs, solve, flows, times)
             us = (time.perf_counter() - started) * 1e6 / times
-            print(f"{n:4d} flows, {arbitration:11s}: {us:8.1f} us a recompute of {solved:.0f} groups"
+            print(f"{n:4d} flows, {arbitration:11s}: {us:8.1f} us per recompute of {solved:.0f} groups"
                   + (f", oracle {oracle_us:.0f} us (x {oracle_us / us:.0f})" if arbitration == "fair" else ""))
 
 

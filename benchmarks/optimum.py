@@ -1,11 +1,12 @@
-"""How long the bound of a step and a plan of allocation ``lp`` take at DeepSeek-V3's size: 256 experts on 25 dies, 80 links.
+"""Time of a step's bound and of a plan of allocation ``lp`` for DeepSeek-V3: 256 experts on 25 dies, 80 links.
 
-    python benchmarks/optimum.py
+python benchmarks/optimum.py
 """
 
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -41,16 +42,27 @@ def main() -> None:
             scenario = scenario_of(system, model, policy("ep"), assumptions, batch)
             memory = build_memory(scenario, demand.layers, refuse_misfit(scenario, placement))
             builder = ProblemBuilder(scenario, False, int(demand.tokens.max()))
-            taken = timed(lambda layer: lower_bound(builder.build(demand.at(step, layer), layer, layer, placement, memory)))  # noqa: B023
-            print(f"batch {batch:>5} {name:<10} bound of a step: median {statistics.median(taken):.0f} ms, slowest {max(taken):.0f} ms")
+            report(batch, name, "bound of a step", timed(partial(_bound, builder, demand, step, placement, memory)))
         nothing = np.zeros((model.experts, system.dies), np.int8)
         hops, costs = build_mesh(system.mesh.x, system.mesh.y).hops, policy_costs(system, model)
-        taken = timed(lambda layer: lp(step_view(demand.tokens[step, layer], demand.first_seen[step, layer], home, nothing, hops, costs)))  # noqa: B023
-        print(f"batch {batch:>5} {'':<10} plan of allocation lp: median {statistics.median(taken):.0f} ms, slowest {max(taken):.0f} ms")
+        report(batch, "", "plan of allocation lp", timed(partial(_plan, demand, step, home, nothing, hops, costs)))
+
+
+def _bound(builder, demand, step, placement, memory, layer):
+    return lower_bound(builder.build(demand.at(step, layer), layer, layer, placement, memory))
+
+
+def _plan(demand, step, home, nothing, hops, costs, layer):
+    return lp(step_view(demand.tokens[step, layer], demand.first_seen[step, layer], home, nothing, hops, costs))
+
+
+def report(batch: int, assumptions: str, what: str, taken: list[float]) -> None:
+    median, slowest = statistics.median(taken), max(taken)
+    print(f"batch {batch:>5} {assumptions:<10} {what}: median {median:.0f} ms, slowest {slowest:.0f} ms")
 
 
 def timed(function) -> list[float]:
-    """ms of each of the first layers, the first call left out."""
+    """ms for each of the first layers, after a warm-up call."""
     function(0)
     taken = []
     for layer in range(STEPS):

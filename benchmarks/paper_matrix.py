@@ -2,8 +2,8 @@
 
 4 models x 2 meshes x batches of 4096, 8192, 16384 x 5 strategies x 127 decode steps, all MoE layers, generated traffic,
 ``assumptions: published``: the 120 runs for which the published simulator needs about 96 hours and 64 GB (its
-documentation). ``--fraction`` runs that part of the decode steps and projects; traffic is generated in full
-measure for the steps that are run. Prints wall time, the projection, and the peak memory of all processes together.
+documentation). ``--fraction`` runs this share of the decode steps and projects; traffic is generated in full
+for the steps that run. Prints wall time, the projection, and the peak memory of all processes together.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ assumptions: published
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process and of all that it has started."""
+    """Memory of a process and all its descendants."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
-        children = [int(c) for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
-    except OSError:  # it has ended meanwhile
+        children = [
+            int(c) for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()
+        ]
+    except OSError:  # it has exited meanwhile
         return 0
     own = next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0)
     return own + sum(resident_bytes(child) for child in children)
 
 
 class PeakMemory(threading.Thread):
-    """Samples the memory of this process and its children four times a second."""
+    """Samples the memory of this process and its children four times per second."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -53,7 +55,7 @@ class PeakMemory(threading.Thread):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fraction", type=float, default=0.05, help="part of the 127 decode steps that is run")
+    parser.add_argument("--fraction", type=float, default=0.05, help="share of the 127 decode steps to run")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     from archsim.runs.sweep import sweep
@@ -65,7 +67,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "paper_matrix.yaml"
         file.write_text(EXPERIMENT.format(steps=steps))
-        os.environ["ARCHSIM_CACHE"] = f"{folder}/cache"  # no run is found from before
+        os.environ["ARCHSIM_CACHE"] = f"{folder}/cache"  # no run is reused
         begin = time.perf_counter()
         results = sweep(load_experiment(file), Path(folder) / "out", arguments.jobs)
         took = time.perf_counter() - begin

@@ -1,9 +1,9 @@
-"""How fast traces are imported and read: ``python benchmarks/trace_import.py [FOLDER OF REQUESTS]``.
+"""Speed of importing and reading traces: ``python benchmarks/trace_import.py [FOLDER OF REQUESTS]``.
 
-Without a folder, requests of the shape of DeepSeek-V3 and of Llama-4 are made, minified and indented as the data set has
-them. Prints MB/s per core (CPU time, one job) of an import from files to a store, json.load of the same files beside it,
-the store's share of the JSON's size, memory at the peak for two amounts of JSON, and the seconds that a batch of 4,096
-requests takes to be read from a store and its aggregates take.
+Without a folder, generates requests of the shape of DeepSeek-V3 and Llama-4, minified and indented as in the data set.
+Prints MB/s per core (CPU time, one job) of an import from files to a store, of json.load of the same files, the ratio
+of store size to JSON size, peak memory for two amounts of JSON, and the time to read a batch of 4,096 requests from a
+store and to aggregate it.
 """
 
 import json
@@ -76,17 +76,20 @@ def import_speed(folder, model, name):
         store = sum(about["bytes"] for about in open_store(Path(out) / "store").files)
     plain = cpu_seconds(lambda: [json.load(file.open("rb")) for file in files])
     print(
-        f"{name:24s} {size / 1e6:8.1f} MB  import {size / mine / 1e6:6.0f} MB/s  json.load {size / plain / 1e6:6.0f} MB/s"
+        f"{name:24s} {size / 1e6:8.1f} MB  import {size / mine / 1e6:6.0f} MB/s  json.load {size / plain / 1e6:6.0f} "
+        f"MB/s"
         f"  store 1/{size / store:.0f}"
     )
 
 
 def peak_mib(folder, copies):
-    """Memory at the peak of an import of a folder that stands there so many times, in a process of its own."""
+    """Peak memory of importing ``copies`` copies of a folder, in a separate process."""
     code = (
         "import sys, resource, shutil, tempfile; from pathlib import Path;"
-        "sys.path.insert(0, sys.argv[3]); from trace_import import Quiet; from archsim.specs.loading.library import load_model;"
-        "from archsim.workload.formats.importing import import_sources; out = tempfile.mkdtemp(); root = Path(out) / 'in';"
+        "sys.path.insert(0, sys.argv[3]); from trace_import import Quiet; from archsim.specs.loading.library import "
+        "load_model;"
+        "from archsim.workload.formats.importing import import_sources; out = tempfile.mkdtemp(); root = Path(out) / "
+        "'in';"
         "[shutil.copytree(sys.argv[1], root / f'org/DeepSeek-V3/set/s{n}') for n in range(int(sys.argv[2]))];"
         "import_sources([root], Path(out) / 'store', load_model('deepseek-v3'), 2, 'stop', Quiet(), False);"
         "shutil.rmtree(out); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
@@ -97,7 +100,7 @@ def peak_mib(folder, copies):
 
 
 def batch_speed(out):
-    """A store of 4,096 requests of DeepSeek-V3's shape, read as a batch when it has been opened before."""
+    """Read a batch from a store of 4,096 requests of DeepSeek-V3's shape, on the first and on a warm opening."""
     model, rng = load_model("deepseek-v3"), np.random.default_rng(0)
     rows = DECODE + 1
     iteration = np.tile(np.arange(rows, dtype=np.int16), 64)
@@ -115,7 +118,8 @@ def batch_speed(out):
         selections = sum(piece.experts.size for piece in trace.steps(np.arange(BATCH), DECODE - 1))
         read = time.perf_counter()
         print(
-            f"batch of {BATCH}, {state}: opened in {opened - begin:.2f} s, {selections / 1e6:.0f} M ids read in {read - opened:.2f} s"
+            f"batch of {BATCH}, {state}: opened in {opened - begin:.2f} s, {selections / 1e6:.0f} M ids read in "
+            f"{read - opened:.2f} s"
         )
     build_run_demand(trace, 4, 2, 0, predictor=lambda heat, changed, out: None)
     begin = time.perf_counter()
@@ -135,7 +139,7 @@ def main():
                 import_speed(folder, load_model(name), folder.name)
         folder = Path(root) / "deepseek-v3 indented"
         for copies in (2, 8):
-            print(f"peak of importing {copies} times that: {peak_mib(folder, copies)} MiB, 2 jobs")
+            print(f"peak of importing {copies} copies of it: {peak_mib(folder, copies)} MiB, 2 jobs")
         batch_speed(Path(root))
 
 

@@ -20,7 +20,7 @@ MOST_CHARACTERS = 400  # of a repr
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch, capsys):
-    """An empty current directory; afterwards nothing was printed, and every file that is there was asked for."""
+    """An empty current directory; afterwards nothing was printed, and no report was written unasked."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     printed = capsys.readouterr()
@@ -41,10 +41,10 @@ def test_load_gives_the_same_experiment_of_a_file_and_a_mapping(here):
     loaded = ar.load(EXPERIMENT)
     assert loaded == ar.load(written_file(here, TINY)) == ar.load_experiment(EXPERIMENT)
     assert loaded.name == "tiny" and loaded.runs == 20
-    assert yaml.safe_load(TINY) == EXPERIMENT  # the mapping itself is left as it was
+    assert yaml.safe_load(TINY) == EXPERIMENT  # the mapping itself is unchanged
 
 
-def test_load_takes_overrides_as_texts_and_as_a_mapping():
+def test_load_takes_overrides_as_strings_and_as_a_mapping():
     texts = ar.load(EXPERIMENT, overrides=["workload.batch=[3, 4]", "systems.0.hbm.bandwidth=4 TB/s"])
     assert texts == ar.load(EXPERIMENT, overrides={"workload.batch": [3, 4], "systems.0.hbm.bandwidth": "4 TB/s"})
     assert texts.workload.batch == (3, 4) and texts.systems[0].hbm.bandwidth_bytes_per_s == 4e12
@@ -60,7 +60,7 @@ def test_load_takes_overrides_as_texts_and_as_a_mapping():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_load_tells_kinds_by_their_keys(part, kind):
+def test_load_recognises_kinds_by_their_keys(part, kind):
     loaded = ar.load(part)
     assert type(loaded).__name__ == kind
     if kind.endswith("Plan"):
@@ -82,8 +82,8 @@ def test_load_says_what_is_wrong_and_where(source, message):
     assert message in str(refused.value)
 
 
-def test_overrides_that_are_one_text_are_refused():
-    with pytest.raises(SpecError, match="expected a list of texts or a mapping"):
+def test_overrides_as_one_string_are_refused():
+    with pytest.raises(SpecError, match="expected a list of strings or a mapping"):
         ar.load(EXPERIMENT, overrides="name=x")
 
 
@@ -98,7 +98,7 @@ def test_run_is_a_row_of_the_sweep():
     assert swept.loc["allo", "speedup_vs_base"] > 0
 
 
-def test_results_and_tables_are_short_to_look_at():
+def test_results_and_tables_have_a_short_repr():
     results = ar.run(SMALL)
     links = len(results.links)
     assert repr(results) == f"Results(runs: 1 rows, dies: 6 rows, links: {links} rows, timings: 1 rows)"
@@ -130,14 +130,14 @@ def test_run_writes_a_timeline(here):
     assert (here / "step.json").stat().st_size > 100
 
 
-def test_sweep_writes_a_report_only_where_it_is_asked_to(here):
+def test_sweep_writes_a_report_only_with_out(here):
     results = ar.sweep(SMALL, here / "out", jobs=1)
     assert (here / "out" / "index.html").is_file()
     assert ar.Results.load(here / "out").runs.rows == results.runs.rows
     assert ar.sweep(here / "out" / "manifest.yaml", jobs=1).runs.rows == results.runs.rows
 
 
-def test_sweep_of_points_has_a_column_an_axis(here):
+def test_sweep_of_points_has_one_column_per_axis(here):
     swept = yaml.safe_load(SWEPT) | {"policies": ["base"], "systems": EXPERIMENT["systems"][:1]}
     swept["workload"] = SMALL["workload"]
     table = ar.sweep(swept, here / "out", jobs=1).runs.to_pandas()
@@ -253,9 +253,11 @@ def test_simulate_flows_is_documented():
 
 
 def loaded_by(code):
-    """Top-level modules that a fresh interpreter has loaded after ``code``."""
+    """Top-level modules loaded by ``code`` in a fresh interpreter."""
     script = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
-    return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
 
 
 @pytest.mark.parametrize("code", ["import archsim", "import archsim; archsim.__version__"])
@@ -265,7 +267,9 @@ def test_import_loads_nothing_heavy(code):
     assert not loaded & {"numba", "pandas", "numpy", "pyarrow", "scipy", "pydantic", "yaml", "rich"}
 
 
-@pytest.mark.parametrize("name", ["load", "run", "sweep", "ablate", "explore", "optimum", "compare", "calibrate", "Results"])
-def test_names_of_functions_wait_for_no_engine(name):
+@pytest.mark.parametrize(
+    "name", ["load", "run", "sweep", "ablate", "explore", "optimum", "compare", "calibrate", "Results"]
+)
+def test_importing_a_function_loads_no_engine(name):
     loaded = loaded_by(f"from archsim import {name}")
     assert "archsim" in loaded and not loaded & {"numba", "pandas", "pyarrow", "scipy", "rich"}

@@ -1,4 +1,4 @@
-"""The house rules that a reader may rely on: which way imports run, and how large things get."""
+"""The architecture rules: direction of imports, and size limits."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-# Left to right; nothing imports to its right. A module is under the longest prefix that it begins with.
+# From bottom to top; no module imports from a later floor. A module belongs to its longest matching prefix.
 FLOORS = [
     ("archsim.base",),
     ("archsim.specs.text",),
@@ -36,7 +36,7 @@ def module_of(file: Path) -> str:
 
 
 def rank_of(module: str) -> int | None:
-    """Position in FLOORS; None for what is no part of the house. ``archsim`` itself is the door: it has no rank."""
+    """Position in FLOORS; None for other packages, and for ``archsim`` itself, the public entry."""
     while module:
         if module in RANK:
             return RANK[module]
@@ -45,7 +45,7 @@ def rank_of(module: str) -> int | None:
 
 
 def imports_of(tree: ast.AST) -> list[tuple[int, str]]:
-    """(line, module) of every import, wherever it stands."""
+    """(line, module) of every import, at any depth."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -73,7 +73,7 @@ def tree(file) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def test_every_module_has_a_room(file):
+def test_every_module_has_a_floor(file):
     assert module_of(file) == "archsim" or rank_of(module_of(file)) is not None
 
 
@@ -104,7 +104,18 @@ def is_eval(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec")
 
 
-@pytest.mark.parametrize("package", ["archsim.specs", "calibration.laws.tables", "archsim.cli.main", "archsim.cli.sweep", "archsim.api", "archsim.base.code_digest", "archsim"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "archsim.specs",
+        "calibration.laws.tables",
+        "archsim.cli.main",
+        "archsim.cli.sweep",
+        "archsim.api",
+        "archsim.base.code_digest",
+        "archsim",
+    ],
+)
 def test_what_every_command_imports_is_light(package):
     """Only the standard library, pydantic and PyYAML at module level."""
     inside = () if package == "archsim" else f"{package}."
@@ -120,7 +131,7 @@ def _is_import(node: ast.AST) -> bool:
     return isinstance(node, ast.Import | ast.ImportFrom)
 
 
-def test_rules_find_what_they_look_for():
+def test_rules_detect_violations():
     """The helpers above see imports inside functions, and rank a module by its package."""
     tree = ast.parse("def f():\n    from archsim.report import page\n    import numba.core\n")
     assert {module for _, module in imports_of(tree)} == {"archsim.report", "archsim.report.page", "numba.core"}

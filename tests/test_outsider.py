@@ -1,6 +1,6 @@
-"""Everything that docs/architecture.md says an outsider can add, added: a function in a file of one's own, one key in the YAML.
+"""Every addition that docs/architecture.md promises: a function in the user's own file, and one key in the YAML.
 
-Nothing of the package is edited. Every addition must change what it is there for.
+Nothing in the package is edited. Every addition must change the results it targets.
 """
 
 import re
@@ -42,7 +42,7 @@ def decompressor(n_bytes):
 
 
 def columns_of_numbers(path, model):
-    """Trace format: one request a line, one token of prompt; expert ids of every token, layer and rank."""
+    """Trace format: one request per line, one prompt token; expert ids of every token, layer and rank."""
     for line in Path(path).read_text().splitlines():
         yield np.array(line.split(), int).reshape(-1, len(model.moe_layer_ids), model.top_k), 1
 
@@ -60,13 +60,21 @@ PLAIN = (
     .replace("assumptions: published", "assumptions: physical")
 )
 SYSTEM_KEY = "  mesh: {x: 3, y: 2}\n"
-# What is added → (text of the experiment, the same with one key more, column of the results that must change).
+# What is added → (text of the experiment, the same with one more key, result column that must change).
 ADDITIONS = {
-    "placement": ("policies: [ep]", "policies: [{name: ep, placement: 'mine:crowded', allocation: home}]", "die_utilisation"),
+    "placement": (
+        "policies: [ep]",
+        "policies: [{name: ep, placement: 'mine:crowded', allocation: home}]",
+        "die_utilisation",
+    ),
     "allocation": ("policies: [ep]", "policies: [{name: ep, allocation: 'mine:backwards'}]", "remote_hbm_read_bytes"),
     "fabric": (SYSTEM_KEY, SYSTEM_KEY + "  topology: 'mine:star'\n", "decode_ns"),
     "block": (SYSTEM_KEY, SYSTEM_KEY + "  blocks: ['mine:decompressor']\n", "decode_ns"),
-    "trace format": ("trace: {synthetic: {prompt_tokens: 3}}", "trace: numbers.txt, reader: 'mine:columns_of_numbers'", "trace"),
+    "trace format": (
+        "trace: {synthetic: {prompt_tokens: 3}}",
+        "trace: numbers.txt, reader: 'mine:columns_of_numbers'",
+        "trace",
+    ),
     "column": ("assumptions: physical", "assumptions: physical\ncolumns: ['mine:longest_step_ns']", "longest_step_ns"),
 }
 
@@ -99,7 +107,7 @@ def test_an_outsider_adds_one_function_and_one_key(folder, addition):
 
 
 def test_an_edited_function_runs_again(folder):
-    """What is kept of a run is named by the code of the user's functions, too."""
+    """The key of a kept run also depends on the code of the user's functions."""
     before, after, _ = ADDITIONS["block"]
     text = PLAIN.replace(before, after)
     slow = swept(folder, "mine", text)

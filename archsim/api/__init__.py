@@ -1,1 +1,1 @@
-"""The public functions of ``import archsim as ar``; an experiment is given loaded, as a path, or as a mapping."""
+"""The public functions of ``import archsim as ar``; an experiment is a loaded one, a path, or a mapping."""

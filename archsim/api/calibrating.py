@@ -1,4 +1,4 @@
-"""``ar.calibrate`` and ``ar.validate``: measurements of a GPU to parameters, and how well these predict."""
+"""``ar.calibrate`` and ``ar.validate``: fit parameters to measurements of a GPU, and check how well they predict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from archsim.base.errors import SpecError
 
-# pandas, and the fits with it, are imported where they are used, so that the names of this module load fast.
+# pandas and the fits are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
     import pandas
 
@@ -34,7 +34,7 @@ class Calibrations:
         return {each.gpu: each for each in self.fitted}[gpu]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a GPU: gpu, file (None where none was written), and the number of fitted tables of each section."""
+        """One row per GPU: gpu, file (None if none was written), and the number of fitted tables of each section."""
         import pandas
 
         from calibration.fit.calibrate import SECTIONS
@@ -55,11 +55,11 @@ def calibrate(
     """Fit the laws of GEMMs, fused MoE layers, transfers, HBM and launches to measurements.
 
     measurements: folder of CSV files, or one file. out: YAML file for one GPU (named after it), or a folder for one
-    file a GPU; None: nothing is written. gpu: short name of the one to fit, such as ``h100``.
+    file per GPU; None: nothing is written. gpu: short name of the only GPU to fit, such as ``h100``.
     peaks: dtype → nominal peak in FLOP/s, or text such as ``"600 TFLOP/s"``; hbm: nominal bandwidth in bytes/s, or text
-    such as ``"2.4 TB/s"``: of a GPU without a datasheet here. told: called for every GPU as soon as it is fitted.
+    such as ``"2.4 TB/s"``: both for a GPU without a datasheet here. told: called for every GPU as soon as it is fitted.
 
-    Raises CalibrationError where no measurement can be used, or one GPU must be chosen; SpecError for a rate.
+    Raises CalibrationError if no measurement can be used, or if one GPU must be chosen; SpecError for an invalid rate.
     """
     from calibration.fit.calibrate import calibrate_gpus
 
@@ -77,12 +77,12 @@ def validate(
     *,
     quick: bool = False,
 ) -> Validation:
-    """Judge a calibration by measurements, and by fits that have not seen what they are judged by.
+    """Compare a calibration with measurements, and fits with measurements held out of them.
 
     measurements: folder of CSV files, or one file. calibration: name or file. out: folder of the page and its tables;
-    None: nothing is written. quick: only the calibration as it is; nothing is held out and fitted again.
+    None: nothing is written. quick: only evaluate the calibration; no held-out fits.
 
-    Raises CalibrationError where there are no measurements of the calibrated GPU; SpecError for an invalid file.
+    Raises CalibrationError if there are no measurements of the calibrated GPU; SpecError for an invalid file.
     """
     from calibration.validate.validation import validate_calibration
 

@@ -28,7 +28,7 @@ Overrides = Sequence[str] | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ExplorationPlan:
-    """A file with ``sweep:`` and ``explore:``: the points, and what to look for among them."""
+    """A file with ``sweep:`` and ``explore:``: the points and the objectives."""
 
     plan: SweepPlan
     spec: ExploreSpec
@@ -38,24 +38,24 @@ class ExplorationPlan:
 
 
 Experiment = Source | ExperimentSpec | SweepPlan | ExplorationPlan
-"""What functions take as an experiment: loaded already, the path of a file, or a mapping."""
+"""What functions accept as an experiment: a loaded one, the path of a file, or a mapping."""
 Loaded: TypeAlias = (
     "ExperimentSpec | SweepPlan | ExplorationPlan | SystemSpec | ModelSpec | NamedSet | CalibrationSpec | TrafficModel"
 )
 
 
 def load(source: Source, overrides: Overrides = ()) -> Any:
-    """What a YAML file or a mapping describes, references resolved; its keys tell which kind it is.
+    """Load a YAML file or a mapping, with references resolved; its keys show which kind it is.
 
     Returns an ``ExperimentSpec``; a ``SweepPlan`` for an experiment with ``sweep:``; an ``ExplorationPlan`` with
     ``explore:`` too; or the ``SystemSpec``, ``ModelSpec``, ``NamedSet`` (assumptions), ``CalibrationSpec`` or
-    ``TrafficModel`` of such a file (see `Loaded`). A report's ``manifest.yaml`` gives the experiment it was made of.
+    ``TrafficModel`` of such a file (see `Loaded`). A report's ``manifest.yaml`` gives the experiment it was made from.
 
     source: path, or mapping with the same keys; quantities are text with units (``"2 TB/s"``) as in the file.
-    Names in a mapping are looked for in ``./configs`` and in the configurations that archsim ships.
+    Names in a mapping are looked up in ``./configs``, then in the configurations that archsim ships.
     overrides: ``["systems.0.hbm.bandwidth=4 TB/s"]`` or ``{"workload.batch": [64]}``, applied before validation.
 
-    Raises SpecError with one line for every problem: where, what was found, what was expected.
+    Raises SpecError with one line per problem: where, what was found, what was expected.
     """
     changes = override_texts(overrides)
     kind = kind_of(library.tree_of(source).data)
@@ -70,7 +70,7 @@ def load(source: Source, overrides: Overrides = ()) -> Any:
 
 
 def experiment_of(source: Experiment) -> ExperimentSpec:
-    """The experiment, of a sweep or an exploration without its axes. Raises SpecError if it is none."""
+    """The experiment (of a sweep or exploration: without its axes). Raises SpecError if it is none."""
     match source:
         case ExperimentSpec():
             return source
@@ -97,30 +97,30 @@ def exploration_of(source: Experiment) -> ExplorationPlan:
         case ExplorationPlan():
             return source
         case ExperimentSpec():
-            raise SpecError(f"{source.name}: an exploration needs sweep:, which says what may vary")
+            raise SpecError(f"{source.name}: an exploration needs sweep: to say what varies")
         case SweepPlan():
             name = source.experiment.name
-            raise SpecError(f"{name}: an exploration needs explore: {{objectives: [throughput, cost]}}, or others")
+            raise SpecError(f"{name}: an exploration needs explore: {{objectives: [...]}}, such as [throughput, cost]")
     return ExplorationPlan(*library.load_exploration(source))
 
 
 def override_texts(overrides: Overrides) -> list[str]:
-    """Overrides as ``key.path=value``. Raises SpecError for a value that YAML has no form of."""
+    """Overrides as ``key.path=value``. Raises SpecError for a value that YAML cannot express."""
     if isinstance(overrides, str):
-        raise SpecError(f"overrides {overrides!r}: expected a list of texts or a mapping, such as [{overrides!r}]")
+        raise SpecError(f"overrides {overrides!r}: expected a list of strings or a mapping, such as [{overrides!r}]")
     if not isinstance(overrides, Mapping):
         return list(overrides)
     try:
         return [f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in overrides.items()]
     except TypeError as error:
-        raise SpecError(f"overrides: {error}; expected numbers, texts, lists and mappings") from None
+        raise SpecError(f"overrides: {error}; expected numbers, strings, lists and mappings") from None
 
 
 def _traffic(source: Source, changes: Sequence[str]) -> TrafficModel:
     from archsim.workload.generated.traffic_presets import load_traffic, model_of
 
     if isinstance(source, Mapping):
-        raise SpecError("mapping: a traffic preset is loaded from its file, as its tables lie beside it")
+        raise SpecError("mapping: load a traffic preset from its file, as its tables are beside it")
     if changes:
         raise SpecError(f"--set {changes[0]}: not supported for a traffic preset")
     return load_traffic(str(source), library.load_model(model_of(str(source))))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from archsim.api.loading import Experiment, experiment_of, planned_of
 from archsim.base.errors import ArchsimError
 
-# Engines, tables and pages are imported where they are used, so that the names of this module load fast.
+# Engines, tables and pages are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
     from archsim.runs.results import Results
     from archsim.runs.sweep import Watcher
@@ -28,17 +28,17 @@ def run(
     layer: int | None = None,
     timeline: str | os.PathLike[str] | None = None,
 ) -> Results:
-    """Simulate one combination of an experiment in this process: what is named, else the experiment's first.
+    """Simulate one combination of an experiment in this process: the named parts, else the experiment's first.
 
-    Returns `Results` with one row in ``.runs``, one row a die in ``.dies``, one row a link in ``.links``; times in ns,
-    data in bytes (the suffix of a column's name tells). Nothing is written but the timeline.
+    Returns `Results` with one row in ``.runs``, one row per die in ``.dies``, one row per link in ``.links``; times in
+    ns, data in bytes (see the suffix of a column's name). Writes only the timeline.
 
-    system, model, policy, assumptions: names in the experiment; batch: one of its batch sizes (requests).
-    step, layer, timeline: write what every block does in iteration ``step`` (0: prefill) of MoE layer ``layer`` (the
-    model's numbering) to the file ``timeline``, for https://ui.perfetto.dev; give all three or none.
+    system, model, policy, assumptions: names in the experiment; batch: one of its batch sizes (requests). step, layer,
+    timeline: write the activity of every block in iteration ``step`` (0: prefill) of MoE layer ``layer`` (the model's
+    numbering) to the file ``timeline``, for https://ui.perfetto.dev; give all three or none.
 
     Raises ArchsimError for a name that the experiment does not have, or a step or layer that the run does not have;
-    CapacityError where the weights do not fit; SpecError and TraceError for invalid files.
+    CapacityError if the weights do not fit; SpecError and TraceError for invalid files.
     """
     from archsim.base.files import refuse_unwritable
     from archsim.report.step_timeline import write_step_timeline
@@ -74,15 +74,15 @@ def sweep(
 ) -> Results:
     """Simulate every combination of an experiment, or every point of its ``sweep:`` that the constraints keep.
 
-    Returns `Results`: one row a run in ``.runs`` (of a ``sweep:`` also ``point`` and a column an axis); ``.dies`` and
-    ``.links`` of few runs, or where the experiment has ``details: kept``. With ``out``, a table is read when first
-    asked for. The rows do not depend on ``jobs``, nor on what was kept.
+    Returns `Results`: one row per run in ``.runs`` (for a ``sweep:`` also ``point`` and one column per axis); ``.dies``
+    and ``.links`` for few runs, or with ``details: kept``. With ``out``, a table is read on first access. The rows
+    depend neither on ``jobs`` nor on runs kept from before.
 
     out: folder of the report: tables, manifest and page (``index.html``); runs kept there are not simulated again.
-    None: nothing is written. jobs: processes side by side (default: available cores). watcher: is told of progress.
+    None: nothing is written. jobs: parallel processes (default: available cores). watcher: receives progress.
     scheduler: address of a Dask cluster that simulates instead, such as ``tcp://host:8786``.
 
-    Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed:
+    Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed;
     with ``out`` the others are kept.
     """
     from archsim.runs.plan import select

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from archsim.api.loading import Experiment, experiment_of, exploration_of, planned_of
 
-# Engines, studies and pages are imported where they are used, so that the names of this module load fast.
+# Engines, studies and pages are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
     from archsim.runs.sweep import Watcher
     from archsim.studies.ablation.ablation import Ablation
@@ -31,15 +31,15 @@ def ablate(
     jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Ablation:
-    """What each assumption is worth: from one set to another, one field at a time and in a chain.
+    """Effect of each assumption: from one set to another, one field at a time and in a chain.
 
     Returns an `Ablation`: a waterfall of speed-ups over policy ``base`` for every other policy, system, model and
-    batch; ``.to_pandas()`` has one row an effect; ``.closes``: the chain's end equals the set ``end``, to the bit.
+    batch; ``.to_pandas()`` has one row per effect; ``.closes``: the chain's end equals the set ``end`` bit for bit.
 
-    start, end: labels of assumption sets, of the experiment or shipped. out: folder of the page, of ``ablation.csv``
-    and of the runs; None: nothing is written. jobs: processes side by side (default: available cores).
+    start, end: labels of assumption sets, of the experiment or shipped. out: folder of the page, ``ablation.csv``
+    and the runs; None: nothing is written. jobs: parallel processes (default: available cores).
 
-    Raises ArchsimError for an unknown set, equal sets, or an experiment without policy ``base``; else as `sweep`.
+    Raises ArchsimError for an unknown set, equal sets, or an experiment without policy ``base``; otherwise as `sweep`.
     """
     from archsim.studies.ablation import ablation
     from archsim.studies.ablation.page import write_ablation
@@ -60,15 +60,15 @@ def explore(
     jobs: int | None = None,
     watching: Watching | None = None,
 ) -> Exploration:
-    """Search the points of a ``sweep:`` for the Pareto-optimal ones by the objectives of ``explore:``.
+    """Search the points of a ``sweep:`` for the Pareto-optimal designs by the objectives of ``explore:``.
 
-    The analytical engine judges all points, the event engine those on the front and around it. Returns an
-    `Exploration`; ``.front`` is the Pareto-optimal points, ``.to_pandas()`` has one row a point.
+    The analytical engine runs all points, the event engine those on and near the front. Returns an
+    `Exploration`; ``.front`` has the Pareto-optimal points, ``.to_pandas()`` one row per point.
 
     out: folder of the page, ``front.csv``, and a report for every recommended design; None: nothing is written.
-    jobs: processes side by side. watching: gives a context manager with a watcher for each of the two stages.
+    jobs: parallel processes. watching: returns a context manager that gives a watcher, called once per stage.
 
-    Raises SpecError without ``sweep:`` or ``explore:``; else as `sweep`.
+    Raises SpecError without ``sweep:`` or ``explore:``; otherwise as `sweep`.
     """
     from archsim.runs.sweep import Unwatched
     from archsim.studies.exploration.explore import explore as explore_points
@@ -90,12 +90,13 @@ def optimum(
 ) -> Optimum:
     """How far every policy's steps are above a lower bound over all allocations.
 
-    Returns an `Optimum`; ``.to_pandas()`` has one row a bounded step, times in ns, ``distance`` as a share (0.1: 10 %).
+    Returns an `Optimum`; ``.to_pandas()`` has one row per bounded step, times in ns, ``distance`` as a share (0.1: 10
+    %).
 
-    out: folder of the page and of ``optimum.csv``; None: nothing is written. steps: of each run that are bounded,
-    evenly spread. told: called for every finished run.
+    out: folder of the page and ``optimum.csv``; None: nothing is written. steps: per run to bound, evenly
+    spread. told: called for every finished run.
 
-    Raises ArchsimError for more than 128 dies, CapacityError where the weights do not fit.
+    Raises ArchsimError for more than 128 dies, CapacityError if the weights do not fit.
     """
     from archsim.studies.optimum.page import write_optimum
     from archsim.studies.optimum.study import measure_optimum
@@ -109,10 +110,10 @@ def optimum(
 def compare(experiment: Experiment, sample: int = 40, steps: int = 3) -> Comparison:
     """Run a sample of an experiment's runs, or of a sweep's points, on both engines.
 
-    Returns a `Comparison`: ``.errors`` by assumption set; ``.to_pandas()`` has one row a run, decode times in ns, the
+    Returns a `Comparison`: ``.errors`` by assumption set; ``.to_pandas()`` has one row per run, decode times in ns, the
     error as a signed share of the event engine's time.
 
-    sample: runs drawn at random, always the same ones; steps: decode steps of each, at most. Raises as `run`.
+    sample: runs drawn at random, always the same ones; steps: decode steps per run, at most. Raises as `run`.
     """
     from archsim.runs.plan import select
     from archsim.studies.comparison import comparison

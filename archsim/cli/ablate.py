@@ -1,4 +1,4 @@
-"""``archsim ablate``: run every link between two sets of assumptions, print what each is worth, write the page."""
+"""``archsim ablate``: run every link between two assumption sets, print the effect of each, write the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     add_experiment(parser)
     parser.add_argument(
         "--from", dest="start", default="published", metavar="SET", help="first set (default: published)"
@@ -20,37 +20,37 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ArchsimError for a set that neither the experiment nor archsim has."""
+    """Run what is missing and report. Raises ArchsimError for an unknown assumption set."""
     import archsim as ar
     from archsim.base.cores import available_cores
-    from archsim.cli.printing import tell_compiling, tell_kept
+    from archsim.cli.printing import print_compiling, print_kept
     from archsim.cli.progress import watcher
-    from archsim.cli.report_folder import report_folder, tell_replaced
+    from archsim.cli.report_folder import print_replaced, report_folder
     from archsim.studies.ablation.ablation import ablated, assumptions_named
 
     experiment = ar.load_experiment(args.file, args.overrides)
     whole = ablated(experiment, *(assumptions_named(experiment, name) for name in (args.start, args.end)))
     folder, jobs = report_folder(experiment.name, args.out, "ablation"), args.jobs or available_cores()
     print(f"{experiment.name}: {args.start} → {args.end}, {whole.runs} runs, {jobs} jobs → {folder}", flush=True)
-    tell_replaced(folder, whole.resolved())
-    tell_compiling()
+    print_replaced(folder, whole.resolved())
+    print_compiling()
     try:
         with watcher() as watching:
             found = ar.ablate(experiment, args.start, args.end, folder, jobs, watching)
     except KeyboardInterrupt:
-        return tell_kept(folder)
+        return print_kept(folder)
     _print(found)
     print(f"report: {folder / 'index.html'}")
     return OK
 
 
 def _print(found) -> None:
-    """A line a waterfall: the effects of at least 0.5 %."""
+    """One line per waterfall: the effects of at least 0.5 %."""
     from archsim.report.units import factor
 
     for fall in found.waterfalls:
-        telling = [each for each in fall.effects if abs(each.factor - 1) > 5e-3]
-        steps = ", ".join(f"{each.link.field} {factor(each.factor)}" for each in telling)
+        large = [each for each in fall.effects if abs(each.factor - 1) > 5e-3]
+        steps = ", ".join(f"{each.link.field} {factor(each.factor)}" for each in large)
         place = f"{fall.system} {fall.model} batch {fall.batch} {fall.policy}"
         print(f"{place}: {factor(fall.start)} → {factor(fall.end)} ({steps})")
-    print("the chain closes, to the bit" if found.closes else "THE CHAIN DOES NOT CLOSE: this is a defect")
+    print("the chain closes, bit for bit" if found.closes else "THE CHAIN DOES NOT CLOSE: this is a bug")

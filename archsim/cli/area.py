@@ -1,4 +1,4 @@
-"""``archsim area``: what decides in every system of an experiment, table II beside its own design, what fits."""
+"""``archsim area``: area and power of the decision hardware of every system, beside the published table II."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _KIB, _MIB, _PPM = 2**10, 2**20, 1e6
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     add_experiment(parser)
     parser.add_argument(
         "--design",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="what the tables are built for, such as experts=1024 or ports=2; may be repeated",
+        help="size the tables for this value, such as experts=1024 or ports=2; repeatable",
     )
     parser.add_argument("--technology", choices=("n5", "scaled"), default="n5", help="coefficients (default: n5)")
-    parser.add_argument("--sources", action="store_true", help="print every coefficient and where it comes from")
+    parser.add_argument("--sources", action="store_true", help="print every coefficient and its source")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print area and power. Raises SpecError for a ``--design`` that is not known."""
+    """Print area and power. Raises SpecError for an unknown ``--design`` key."""
     experiment = load_experiment(args.file, args.overrides)
     chosen, changes = TECHNOLOGIES[args.technology], parse_design(args.design)
     out = console()
@@ -50,29 +50,38 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _print_configured(out, system: SystemSpec, models: Sequence[ModelSpec], built: TableDesign, technology: Technology) -> None:
-    """What the system's ``decision`` asks for."""
+def _print_configured(
+    out, system: SystemSpec, models: Sequence[ModelSpec], built: TableDesign, technology: Technology
+) -> None:
+    """The hardware that the system's ``decision`` asks for."""
     decision = system.decision
     parts = decision_parts(decision, built, technology)
     clocks = f"{_ghz(built.clock_hz)} on the dies"
     if decision.executor != "host":
         clocks += f", {_ghz(global_clock_hz(decision, built))} in the Global CP"
-    out.print(_parts_table(f"{system.name}, decided by {words(decision)}: {_built_for(built)}; {technology.title}, {clocks}", parts))
+    out.print(
+        _parts_table(
+            f"{system.name}, decided by {words(decision)}: {_built_for(built)}; {technology.title}, {clocks}", parts
+        )
+    )
     if decision.executor == "host":
-        out.print("The host keeps the expert distribution table and the heatmaps in its own memory; there is no Global CP on the wafer.")
+        out.print(
+            "The host keeps the expert distribution table and the heatmaps in its own memory; there is no Global CP "
+            "on the wafer."
+        )
     for part in parts:
         if part.table is not None:
             layout = " + ".join(f"{name} {bits}" for name, bits in part.table.fields)
-            out.print(f"Bits of an entry, {part.name}: {layout}.", soft_wrap=True)
+            out.print(f"Bits per entry, {part.name}: {layout}.", soft_wrap=True)
     out.print(_models_table(models, built, decision, technology))
     for line in misfits(models, built, decision.executor):
         out.print(line, soft_wrap=True)
 
 
 def _print_published(out, system: SystemSpec, built: TableDesign, technology: Technology) -> None:
-    """Table II row by row, beside the same model on the published parameters."""
+    """Table II row by row, beside this model with the published parameters."""
     parts = parts_of(built, technology)
-    title = f"{system.name}, table II: cores as there, {_built_for(built)}; {technology.title}, {_ghz(built.clock_hz)}"
+    title = f"{system.name}, table II: published cores, {_built_for(built)}; {technology.title}, {_ghz(built.clock_hz)}"
     out.print(_parts_table(title, parts, built))
     for line in _notes(parts, built, technology):
         out.print(line, soft_wrap=True)
@@ -87,7 +96,7 @@ def _ghz(clock_hz: float) -> str:
 
 
 def _parts_table(title: str, parts: Sequence[Part], published: TableDesign | None = None):
-    """``published``: the design that the parts are of, where table II is to stand beside them."""
+    """``published``: the design of the parts, if table II is shown beside them."""
     made = grid("part", "kept in", title=title)
     made.columns[0].no_wrap = True
     beside = ("table II mm²", "Δ", "table II mW", "Δ") if published else ()
@@ -131,11 +140,11 @@ def _notes(parts: Sequence[Part], built: TableDesign, technology: Technology) ->
     yield total_note()
     others = [part.name for part in parts if part.name != "heatmap" and published_row(part, built) is None]
     if others:
-        yield f"Not of the size or clock of table II, so not compared: {', '.join(others)}."
+        yield f"Different size or clock than in table II, so not compared: {', '.join(others)}."
 
 
 def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: DecisionSpec, technology: Technology):
-    made = grid("model", title="the same tables, just large enough for a model")
+    made = grid("model", title="the same tables, sized for one model")
     for name in ("experts", "MoE layers", "fits", "mm² of tables", "mW of tables", "heatmap in DRAM"):
         made.add_column(name, justify="right")
     for model in models:
@@ -151,7 +160,7 @@ def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: Dec
 
 
 def _sources_table(technology: Technology):
-    made = grid("coefficient", "value", "may be", "unit", "source", title="coefficients")
+    made = grid("coefficient", "value", "range", "unit", "source", title="coefficients")
     for name, coefficient in named_coefficients(technology):
         between = " to ".join(f"{value:g}" for value in coefficient.between or ())
         made.add_row(name, f"{coefficient.value:g}", between, coefficient.unit, coefficient.source)

@@ -1,4 +1,4 @@
-"""The parser of the command line, which suggests the nearest valid word; arguments and types that commands share."""
+"""The command-line parser, which suggests the nearest valid word; arguments and types that commands share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choi
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse's, with the nearest command, choice or option in its messages. Subparsers are of this class, too."""
+    """argparse's parser, with the nearest command, choice or option in its messages.
+
+    Subparsers are of this class, too.
+    """
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         action = super().add_argument(*names, **settings)
@@ -23,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def parse_known_args(self, args=None, namespace=None):
-        """Exits with a message where an argument is left over: the command knows its options, its parents do not."""
+        """Exits with a message if an argument is left over: the command knows its options, its parents do not."""
         found, left = super().parse_known_args(args, namespace)
         if left:
             word = left[0].partition("=")[0]
@@ -46,16 +49,16 @@ def add_experiment(parser: argparse.ArgumentParser, meaning: str = "experiment")
         action="append",
         default=[],
         metavar="KEY.PATH=VALUE",
-        help="override a key, such as workload.batch=[64] or systems.0.d2d.bandwidth=2TB/s; may be repeated",
+        help="override a key, such as workload.batch=[64] or systems.0.d2d.bandwidth=2TB/s; repeatable",
     )
 
 
 def add_report(parser: argparse.ArgumentParser, default: str) -> None:
-    """``--out``; default: as told in the help."""
+    """``--out``; default: as shown in the help."""
     parser.add_argument("--out", metavar="DIR", help=f"folder of the report (default: {default})")
 
 
-def add_jobs(parser: argparse.ArgumentParser, meaning: str = "runs side by side") -> None:
+def add_jobs(parser: argparse.ArgumentParser, meaning: str = "runs in parallel") -> None:
     """``--jobs``."""
     parser.add_argument("--jobs", type=positive, metavar="N", help=f"{meaning} (default: number of cores)")
 
@@ -64,7 +67,7 @@ def add_store_out(parser: argparse.ArgumentParser) -> None:
     """``--out``, ``--replace`` and ``--jobs`` of a command that writes a store."""
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the store")
     parser.add_argument(
-        "--replace", action="store_true", help="replace the store that is there, once all has been read"
+        "--replace", action="store_true", help="replace an existing store, once all input has been read"
     )
     add_jobs(parser, "threads")
 

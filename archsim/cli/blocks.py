@@ -10,14 +10,17 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="one block, such as pdu (default: all)")
-    parser.add_argument("--diagram", metavar="FILE", help="write the block's state diagram, as SVG")
-    parser.add_argument("--diagram-dir", metavar="DIR", help="write the diagrams of all blocks, or of this one")
+    parser.add_argument("--diagram", metavar="FILE", help="write the block's state diagram as SVG")
+    parser.add_argument("--diagram-dir", metavar="DIR", help="write the diagrams of all blocks, or of BLOCK")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one block or all; write diagrams. Raises SpecError for an unknown block and for a diagram of no block."""
+    """Print one block or all; write diagrams.
+
+    Raises SpecError for an unknown block, and for ``--diagram`` without one.
+    """
     from archsim.report.blocks import DIAGRAMS, diagram_of, full_text, known_block, overview, write_diagrams
 
     block = args.block and known_block(args.block)

@@ -1,4 +1,4 @@
-"""``archsim calibrate``: fit measurements of a GPU, write a calibration for each."""
+"""``archsim calibrate``: fit measurements, write a calibration for each GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from archsim.cli.exit_codes import INTERRUPTED, OK, USER_ERROR
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("measurements", metavar="DIR", help="folder of CSV files, or one file")
     parser.add_argument(
         "--out",
@@ -17,20 +17,20 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="YAML file, named after the GPU; or a folder, for one file per GPU (default: configs/calibrations)",
     )
-    parser.add_argument("--gpu", metavar="NAME", help="which GPU of the measurements, such as h100")
+    parser.add_argument("--gpu", metavar="NAME", help="fit only this GPU of the measurements, such as h100")
     parser.add_argument(
         "--peak",
         action="append",
         default=[],
         type=_peak,
         metavar="DTYPE=RATE",
-        help="nominal peak of a GPU that is not known, such as bf16=600TFLOP/s; repeatable",
+        help="nominal peak of a GPU without a datasheet here, such as bf16=600TFLOP/s; repeatable",
     )
     parser.add_argument("--hbm", type=_hbm, metavar="RATE", help="nominal bandwidth of its HBM, such as 2.4TB/s")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises CalibrationError where no measurement can be used, or one GPU must be chosen."""
+    """Fit and write. Raises CalibrationError if no measurement can be used, or if one GPU must be chosen."""
     from archsim.base.cores import use_one_blas_thread
 
     use_one_blas_thread()
@@ -44,24 +44,24 @@ def run(args: argparse.Namespace) -> int:
     print_measurement_problems(measurements)
     written: list[str] = []
 
-    def told(fitted) -> None:
+    def report(fitted) -> None:
         written.extend([] if fitted.path is None else [str(fitted.path)])
-        _tell(fitted)
+        _print_fitted(fitted)
 
     try:
-        ar.calibrate(measurements, args.out, gpu=args.gpu, peaks=dict(args.peak), hbm=args.hbm, told=told)
+        ar.calibrate(measurements, args.out, gpu=args.gpu, peaks=dict(args.peak), hbm=args.hbm, told=report)
     except KeyboardInterrupt:
-        kept = f"whole, and kept: {', '.join(written)}" if written else "no file was written"
+        kept = f"kept, complete: {', '.join(written)}" if written else "no file was written"
         print(f"\ninterrupted; {kept}", file=sys.stderr)
         return INTERRUPTED
     if not written:
-        print(f"{args.measurements}: nothing that can be used", file=sys.stderr)
+        print(f"{args.measurements}: no usable measurements", file=sys.stderr)
     return OK if written else USER_ERROR
 
 
-def _tell(fitted) -> None:
+def _print_fitted(fitted) -> None:
     if fitted.path is None:
-        print(f"{fitted.gpu}: these measurements alone say nothing that a calibration holds", file=sys.stderr)
+        print(f"{fitted.gpu}: these measurements alone determine no table of a calibration", file=sys.stderr)
         return
     if fitted.note:
         print(f"note: {fitted.note}", file=sys.stderr)

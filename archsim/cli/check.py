@@ -1,4 +1,4 @@
-"""``archsim check``: whether a file is valid, and what it holds."""
+"""``archsim check``: whether a file is valid, and what it contains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     add_experiment(parser, "file to check")
 
 

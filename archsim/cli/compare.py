@@ -1,4 +1,4 @@
-"""``archsim compare`` and ``archsim engines``: a sample of an experiment on both engines, and how they differ."""
+"""``archsim compare`` and ``archsim engines``: run a sample of an experiment on both engines, print how they differ."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     add_experiment(parser)
     parser.add_argument("--sample", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")
     parser.add_argument(
-        "--steps", type=positive, metavar="N", default=3, help="decode steps of each, at most (default: 3)"
+        "--steps", type=positive, metavar="N", default=3, help="decode steps of each run, at most (default: 3)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the errors by assumption set, and the runs outside with the reason."""
+    """Print the errors by assumption set, then every run outside the limit with the reason."""
     import archsim as ar
-    from archsim.cli.printing import print_engine_errors, tell_compiling
+    from archsim.cli.printing import print_compiling, print_engine_errors
     from archsim.specs.loading.library import load_planned
     from archsim.specs.sweeps.plan import SweepPlan
 
     planned = load_planned(args.file, args.overrides)
-    tell_compiling()
+    print_compiling()
     found = ar.compare(planned, args.sample, args.steps)
     kind = "points" if isinstance(planned, SweepPlan) else "runs"
     steps = f"at most {found.decode_steps} decode {'step' if found.decode_steps == 1 else 'steps'}"

@@ -1,4 +1,4 @@
-"""``archsim cost``: area of a die by block, price of a machine by part, energy of a bit, and their sources."""
+"""``archsim cost``: die area by block, machine price by part, and the coefficients behind them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from microarch.silicon.cost import CARRIER_MM2, tiles_of
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     add_experiment(parser)
     parser.add_argument(
         "--coefficient",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="another value, such as wafer_usd=20000; may be repeated",
+        help="change a coefficient, such as wafer_usd=20000; repeatable",
     )
-    parser.add_argument(
-        "--sources", action="store_true", help="print every coefficient, its range and where it comes from"
-    )
+    parser.add_argument("--sources", action="store_true", help="print every coefficient, its range and its source")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print area and price of every system. Raises SpecError for a coefficient that is not known."""
+    """Print area and price of every system. Raises SpecError for an unknown coefficient."""
     experiment = load_experiment(args.file, args.overrides)
     middle = Coefficients().changed(named_numbers("--coefficient", args.coefficient))
     ends = [middle.at("low"), middle.at("high")]
@@ -47,10 +45,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _carrier(machine: Machine) -> str:
     tiles = tiles_of(machine.die_mm2)
-    dies = f"each of {tiles} pieces, as a reticle is smaller; " if tiles > 1 else ""
+    dies = f"each in {tiles} pieces, as it exceeds a reticle; " if tiles > 1 else ""
     use = machine.carrier_mm2 / CARRIER_MM2
     verdict = "they fit on one" if machine.carriers == 1 else f"they need {machine.carriers}"
-    return f"Dies ({dies}{machine.silicon_mm2:,.0f} mm²) and HBM take {use:.0%} of a carrier of {CARRIER_MM2:,.0f} mm²: {verdict}."
+    return (
+        f"Dies ({dies}{machine.silicon_mm2:,.0f} mm²) and HBM take {use:.0%} of a carrier of {CARRIER_MM2:,.0f} mm²: "
+        f"{verdict}."
+    )
 
 
 def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float], form: str):

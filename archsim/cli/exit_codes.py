@@ -1,4 +1,4 @@
-"""What commands return."""
+"""Exit codes of commands."""
 
 OK = 0
 USER_ERROR = 2  # the input is at fault

@@ -7,22 +7,22 @@ import argparse
 from archsim.cli.arguments import add_experiment, add_jobs, add_report
 from archsim.cli.exit_codes import OK
 
-_SHOWN = 20  # points of the front that are printed
+_SHOWN = 20  # printed points of the front
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     add_experiment(parser, "experiment with `sweep:` and `explore:`")
     add_report(parser, "reports/NAME-exploration")
     add_jobs(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs what is missing, writes the page and those of the recommended designs."""
+    """Run what is missing; write the page, and a report for every recommended design."""
     from archsim.api.loading import ExplorationPlan
     from archsim.base.cores import available_cores
-    from archsim.cli.printing import print_notes, tell_compiling, tell_kept
-    from archsim.cli.report_folder import report_folder, tell_replaced
+    from archsim.cli.printing import print_compiling, print_kept, print_notes
+    from archsim.cli.report_folder import print_replaced, report_folder
     from archsim.specs.loading.library import load_exploration
 
     asked = ExplorationPlan(*load_exploration(args.file, args.overrides))
@@ -33,12 +33,12 @@ def run(args: argparse.Namespace) -> int:
     from archsim.cli.progress import watcher
     from archsim.studies.exploration.manifest import given
 
-    tell_replaced(folder, given(asked.plan.with_engine("analytical"), asked.spec))
-    tell_compiling()
+    print_replaced(folder, given(asked.plan.with_engine("analytical"), asked.spec))
+    print_compiling()
     try:
         found = explore(asked, folder, jobs, watcher)
     except KeyboardInterrupt:
-        return tell_kept(folder)
+        return print_kept(folder)
     _print_front(found)
     print_notes(found.notes)
     print(f"report: {folder / 'index.html'}")

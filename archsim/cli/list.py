@@ -1,4 +1,4 @@
-"""``archsim list``: what an experiment may name."""
+"""``archsim list``: the names that an experiment may use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "what", choices=("systems", "models", "policies", "assumptions", "calibrations", "traffic")
     )

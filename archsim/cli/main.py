@@ -32,39 +32,39 @@ class Group(NamedTuple):
 
 _TRACE = (
     Command("import", "trace.import_store", "read recorded routing into a store"),
-    Command("info", "trace.info", "what a store holds"),
-    Command("head", "trace.head", "the first rows of a store"),
-    Command("slice", "trace.slice", "a store of some of the requests of another"),
-    Command("merge", "trace.merge", "a store of all requests of several"),
-    Command("sample", "trace.sample", "a store of requests drawn at random, each at most once"),
+    Command("info", "trace.info", "print what a store contains"),
+    Command("head", "trace.head", "print the first rows of a store"),
+    Command("slice", "trace.slice", "write a store with some requests of another"),
+    Command("merge", "trace.merge", "write a store with all requests of several"),
+    Command("sample", "trace.sample", "write a store of requests drawn at random, each at most once"),
     Command("profile", "trace.profile", "measure the patterns of recorded routing; a page and a CSV"),
     Command("fit", "trace.fit", "estimate the parameters of generated routing from recorded routing"),
-    Command("synth", "trace.synth", "generate routing like that of a model; a token-level .npz"),
+    Command("synth", "trace.synth", "generate routing like a model's; writes a token-level .npz"),
 )
 COMMANDS: tuple[Command | Group, ...] = (
     Command("sweep", "sweep", "run every combination of an experiment and report on it"),
-    Command("run", "run", "run one combination of an experiment; with a timeline of one step"),
-    Command("ablate", "ablate", "what each assumption is worth: from one set to another, one at a time and in a chain"),
+    Command("run", "run", "run one combination of an experiment; optionally write a timeline of one step"),
+    Command("ablate", "ablate", "effect of each assumption: from one set to another, one at a time and in a chain"),
     Command("explore", "explore", "search the points of a `sweep:` for the Pareto-optimal designs"),
     Command("compare", "compare", "run a sample of an experiment on both engines and print how they differ"),
-    Command("engines", "compare", "the same as compare"),
+    Command("engines", "compare", "alias of compare"),
     Command("optimum", "optimum", "how far every policy's steps are from a lower bound over all allocations"),
-    Command("area", "area", "area and power of the tables and cores that decide, beside the published"),
-    Command("cost", "cost", "area of a die, price of a machine, and the coefficients of energy, with ranges"),
+    Command("area", "area", "area and power of the decision hardware (tables and cores), beside the published"),
+    Command("cost", "cost", "die area, machine price and energy coefficients, with ranges"),
     Command("check", "check", "check an experiment, system, model, assumption set, calibration or traffic file"),
-    Command("list", "list", "list what an experiment may name"),
+    Command("list", "list", "list the names that an experiment may use"),
     Command("blocks", "blocks", "hardware blocks as state machines: tables, parameters, diagrams"),
-    Group("model", "models from exported graphs", (
-        Command("import", "model_import", "make a model file of an ONNX graph; weights are not read"),
+    Group("model", "make models from exported graphs", (
+        Command("import", "model_import", "make a model file from an ONNX graph; weights are not read"),
     )),
     Group("trace", "recorded routing: import it into a store, inspect it, select from it", _TRACE),
-    Command("calibrate", "calibrate", "fit measurements of a GPU"),
-    Command("validate", "validate", "judge a calibration by measurements, held-out ones included"),
+    Command("calibrate", "calibrate", "fit a calibration to measurements of a GPU"),
+    Command("validate", "validate", "compare a calibration with measurements, held-out ones included"),
 )  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns 0, or 2 with the message on stderr where the input is at fault."""
+    """Run a command; returns 0, or 2 with the message on stderr if the input is at fault."""
     arguments = _parse(list(sys.argv[1:] if argv is None else argv))
     try:
         return arguments.run(arguments)
@@ -72,12 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return USER_ERROR
     except BrokenPipeError:
-        # The reader of our output has gone (`archsim list models | head`); nothing more may be written at exit.
+        # The reader of our output is gone (`archsim list models | head`); nothing more may be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
         # Commands that resume say so themselves.
-        print("\ninterrupted; what had not ended is not kept", file=sys.stderr)
+        print("\ninterrupted; unfinished work is not kept", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -90,7 +90,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
 
 
 def _fill(parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Command | Group], words: list[str]) -> None:
-    """Name all commands; import and fill in the one that ``words`` invoke."""
+    """Add all commands; import and fill in only the one that ``words`` invokes."""
     below = parser.add_subparsers(required=True, metavar=metavar)
     for command in commands:
         own = below.add_parser(command.name, help=command.help)
@@ -105,7 +105,7 @@ def _fill(parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Comm
 
 
 class _Version(argparse.Action):
-    """Prints the version; ``importlib.metadata`` is imported only then."""
+    """Prints the version; ``importlib.metadata`` is imported only for that."""
 
     def __call__(self, parser, *_) -> None:
         from archsim import __version__

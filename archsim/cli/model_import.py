@@ -11,20 +11,22 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("graph", metavar="MODEL.onnx")
     parser.add_argument("--out", required=True, metavar="FILE", help="model file to write (YAML)")
-    parser.add_argument("--name", help="name of the model (default: that of the graph's file)")
-    parser.add_argument("--operators", metavar="FILE", help="write a table (CSV) of products and attention operators")
+    parser.add_argument("--name", help="name of the model (default: the graph's file name)")
     parser.add_argument(
-        "--moe-layers", type=_spacing, metavar="FIRST:LAST[:EVERY]", help="where the graph does not say"
+        "--operators", metavar="FILE", help="write a CSV table of matrix products and attention operators"
+    )
+    parser.add_argument(
+        "--moe-layers", type=_spacing, metavar="FIRST:LAST[:EVERY]", help="needed if the graph does not show it"
     )
     for flag in ("--layers", "--hidden", "--expert-ffn", "--experts", "--top-k", "--shared-experts", "--shared-ffn"):
-        parser.add_argument(flag, type=natural, metavar="N", help="where the graph does not say")
+        parser.add_argument(flag, type=natural, metavar="N", help="needed if the graph does not show it")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ArchsimError for a graph that is not understood."""
+    """Import and write. Raises ArchsimError for a graph that is not recognised."""
     from archsim.models.files import write_model, write_operators
     from archsim.models.onnx_import import FLAGS, import_model
 

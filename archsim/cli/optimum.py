@@ -1,4 +1,4 @@
-"""``archsim optimum``: run every combination step by step, bound its steps, print the distances, write page and CSV."""
+"""``archsim optimum``: run every combination, bound its steps, print the distances, write page and CSV."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     add_experiment(parser)
     add_report(parser, "reports/NAME-optimum")
     parser.add_argument(
@@ -17,29 +17,29 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=200,
         metavar="N",
-        help="steps of each run that are bounded, evenly spread (default: 200)",
+        help="steps per run to bound, evenly spread (default: 200)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ArchsimError for more than 128 dies."""
+    """Bound and report. Raises ArchsimError for more than 128 dies."""
     import archsim as ar
-    from archsim.cli.printing import tell_compiling
-    from archsim.cli.report_folder import report_folder, tell_replaced
+    from archsim.cli.printing import print_compiling
+    from archsim.cli.report_folder import print_replaced, report_folder
 
     experiment = ar.load_experiment(args.file, args.overrides)
     folder = report_folder(experiment.name, args.out, "optimum")
-    tell_replaced(folder, None)
-    tell_compiling()
-    ar.optimum(experiment, folder, args.steps, _tell)
+    print_replaced(folder, None)
+    print_compiling()
+    ar.optimum(experiment, folder, args.steps, _print_run)
     print(f"report: {folder / 'index.html'}")
     return OK
 
 
-def _tell(measured) -> None:
-    """A line for a run that has ended."""
+def _print_run(measured) -> None:
+    """One line for a finished run."""
     from archsim.report.units import percent
 
     mean, p95, worst = (percent(share, 1) for share in measured.summary())
-    far = f"above the bound by {mean} in the mean, {p95} p95, {worst} worst"
+    far = f"above the bound: mean {mean}, p95 {p95}, worst {worst}"
     print(f"{measured.run.name}: {far}; {len(measured.steps)} steps", flush=True)

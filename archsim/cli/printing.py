@@ -1,4 +1,4 @@
-"""What commands print alike: tables, notes, and where an interrupted command resumes."""
+"""Output that commands share: tables, notes, and where an interrupted command resumes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from archsim.base.code_digest import nothing_compiled
 from archsim.cli.exit_codes import INTERRUPTED
 
-LOG_WIDTH = 200  # of tables that do not go to a terminal
-MOST_PROBLEMS = 12  # per file of measurements
+LOG_WIDTH = 200  # of tables outside a terminal
+MOST_PROBLEMS = 12  # printed per file of measurements
 
 
 def console():
@@ -23,13 +23,13 @@ def console():
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """What a reader of results must know, a line each, on stderr."""
+    """Caveats of results, one line each, on stderr."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
 
 
 def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
-    """What a reader of these rows of results must know, on stderr. systems: specs."""
+    """Caveats of these rows of results, on stderr. systems: their specs."""
     from archsim.runs.calibration_notes import calibration_notes, die_of
     from archsim.runs.drawn_notes import drawn_notes
 
@@ -38,7 +38,10 @@ def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
 
 
 def print_engine_errors(compared) -> None:
-    """A line for every assumption set, then the runs outside. compared: ``archsim.runs.engine_comparison.Compared``."""
+    """One line per assumption set, then the runs outside the limit.
+
+    compared: ``archsim.runs.engine_comparison.Compared``.
+    """
     from archsim.runs.engine_comparison import OUTSIDE, errors
 
     for each in errors(compared):
@@ -53,20 +56,20 @@ def print_engine_errors(compared) -> None:
         print(f"  outside {OUTSIDE:.0%}: {each.run}: {each.error:+.1%}; {each.reason}")
 
 
-def tell_compiling() -> None:
-    """On stderr, where the first runs are going to wait for the compiler; see ``archsim.base.code_digest``."""
+def print_compiling() -> None:
+    """Say on stderr that the first runs wait for the compiler; see ``archsim.base.code_digest``."""
     if nothing_compiled():
         print("compiling, once: up to a minute", file=sys.stderr, flush=True)
 
 
-def tell_kept(folder: Path) -> int:
-    """Say that an interrupted command resumes; its exit code."""
+def print_kept(folder: Path) -> int:
+    """Say where an interrupted command resumes; returns its exit code."""
     print(f"\ninterrupted; finished runs are kept in {folder}: the same command resumes there", file=sys.stderr)
     return INTERRUPTED
 
 
 def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ()):
-    """A table with columns of text, then of ``numbers``, which are aligned to the right."""
+    """A table with text columns, then right-aligned ``numbers``."""
     from rich import box
     from rich.table import Table
 
@@ -79,7 +82,7 @@ def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ())
 
 
 def print_store(path: str) -> None:
-    """What the store at ``path`` holds."""
+    """What the store at ``path`` contains."""
     from archsim.workload.store.describe import facts_of
     from archsim.workload.store.store import open_store
 
@@ -88,13 +91,13 @@ def print_store(path: str) -> None:
 
 
 def print_measurement_problems(measurements) -> None:
-    """Refused files, then quarantined rows and warnings, at most ``MOST_PROBLEMS`` a file, on stderr."""
-    told: Counter[str] = Counter()
+    """Refused files, then quarantined rows and warnings, at most ``MOST_PROBLEMS`` per file, on stderr."""
+    counts: Counter[str] = Counter()
     for problem in measurements.problems:
-        told[problem.file] += 1
-        if told[problem.file] <= MOST_PROBLEMS:
+        counts[problem.file] += 1
+        if counts[problem.file] <= MOST_PROBLEMS:
             print(problem, file=sys.stderr)
-    for file, count in told.items():
+    for file, count in counts.items():
         if count > MOST_PROBLEMS:
             print(f"{file}: and {count - MOST_PROBLEMS} more", file=sys.stderr)
     for file, why in measurements.skipped.items():

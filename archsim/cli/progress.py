@@ -1,4 +1,4 @@
-"""How a sweep goes on, on stderr: a bar with an estimate in a terminal, a line for every finished run elsewhere."""
+"""Progress of a sweep, on stderr: a bar with an estimate in a terminal, one line per finished run elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Lines(AbstractContextManager):
-    """One plain line a run."""
+    """One plain line per run."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -34,7 +34,7 @@ class Lines(AbstractContextManager):
     def kept(self, runs: int) -> None:
         self._done += runs
         if runs:
-            self._print(f"{runs} of {self._runs} runs are there from before")
+            self._print(f"{runs} of {self._runs} runs kept from before")
 
     def finished(self, run: Run, record: Record) -> None:
         self._done += 1
@@ -53,7 +53,7 @@ class Lines(AbstractContextManager):
 
 
 class Bar(AbstractContextManager):
-    """A bar that fills as runs end, with the time that has gone and the time that is left."""
+    """A bar that fills as runs finish, with elapsed and remaining time."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -91,6 +91,6 @@ class Bar(AbstractContextManager):
 
 
 def watcher() -> Lines | Bar:
-    """What suits stderr."""
+    """A bar if stderr is a terminal, else lines."""
     console = Console(stderr=True)
     return Bar(console) if console.is_terminal else Lines(sys.stderr)

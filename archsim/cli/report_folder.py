@@ -1,4 +1,4 @@
-"""Where a command writes its report, and whose report it replaces there."""
+"""Where a command writes its report, and which report it replaces there."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from archsim.specs.text.yaml import dump_yaml, parse_yaml, read_yaml
 
 
 def report_folder(name: str, out: str | None, kind: str = "") -> Path:
-    """The folder that was asked for; else one below ``reports``, named after the experiment and the kind of report."""
+    """``out`` if given; else a folder below ``reports``, named after the experiment and the kind of report."""
     if out is not None:
         return Path(out)
     return Path("reports") / (f"{name}-{kind}" if kind else name)
 
 
-def tell_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
-    """One line on stderr where the folder holds a report, and not of this experiment.
+def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
+    """Say on stderr that the folder contains a report of another experiment.
 
-    experiment: what the manifest of the new report will say; None: it will have none.
+    experiment: as in the manifest of the new report; None: the new report has no manifest.
     """
     try:
         there = read_yaml(folder / MANIFEST).data

@@ -11,26 +11,26 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     add_experiment(parser)
     parser.add_argument("--policy", metavar="NAME", help="one of the experiment's policies (default: its first)")
     parser.add_argument("--system", metavar="NAME", help="one of its systems (default: its first)")
     parser.add_argument("--model", metavar="NAME", help="one of its models (default: its first)")
     parser.add_argument("--batch", type=positive, metavar="N", help="one of its batch sizes (default: its first)")
     parser.add_argument("--assumptions", metavar="LABEL", help="one of its assumption sets (default: its first)")
-    parser.add_argument("--step", type=natural, metavar="N", help="iteration of the timeline (0: prefill)")
-    parser.add_argument("--layer", type=natural, metavar="N", help="layer of the timeline")
-    parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, to be opened with Perfetto")
+    parser.add_argument("--step", type=natural, metavar="N", help="iteration to draw in the timeline (0: prefill)")
+    parser.add_argument("--layer", type=natural, metavar="N", help="layer to draw in the timeline")
+    parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, for Perfetto")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what came out, and what a reader of it must know."""
+    """Print the result and its caveats."""
     import archsim as ar
-    from archsim.cli.printing import print_result_notes, tell_compiling
+    from archsim.cli.printing import print_compiling, print_result_notes
 
     experiment = ar.load_experiment(args.file, args.overrides)
     names = ("system", "model", "policy", "batch", "assumptions", "step", "layer", "timeline")
-    tell_compiling()
+    print_compiling()
     row = ar.run(experiment, **{name: getattr(args, name) for name in names}).runs.rows[0]
     _print_row(row, experiment)
     print_result_notes([row], [system for system in experiment.systems if system.name == row["system"]])
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_row(row: Mapping[str, Any], experiment) -> None:
-    """Which combination it is and of how many, then the columns of the page's table that have a value, with units."""
+    """The combination and its alternatives, then the columns of the page's table that have a value, with units."""
     from archsim.cli.printing import console, grid
     from archsim.report.tables import COLUMNS
     from archsim.report.units import percent
@@ -50,7 +50,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     table = grid("", "", "")
     table.show_header = False
     for name, others in _choices(experiment).items():
-        table.add_row(name, str(row[name]), f"of {', '.join(others)}; choose by --{name}" if len(others) > 1 else "")
+        table.add_row(name, str(row[name]), f"of {', '.join(others)}; choose with --{name}" if len(others) > 1 else "")
     for name in ("trace", "engine", "layers", "run"):
         table.add_row(name, str(row[name]), "")
     table.add_section()
@@ -66,7 +66,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
 
 
 def _choices(experiment) -> dict[str, list[str]]:
-    """Column → what the experiment has of it."""
+    """Column → its values in the experiment."""
     return {
         "system": [each.name for each in experiment.systems],
         "model": [each.name for each in experiment.models],

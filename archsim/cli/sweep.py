@@ -1,4 +1,4 @@
-"""``archsim sweep``: run every combination of an experiment or point of its ``sweep:``, report, print the best."""
+"""``archsim sweep``: run every combination of an experiment, or every point of its ``sweep:``, and report."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     add_experiment(parser, "experiment, or manifest.yaml of a report")
     add_report(parser, "reports/NAME")
     add_jobs(parser)
     parser.add_argument(
-        "--scheduler", metavar="ADDRESS", help="a Dask cluster that does the runs, such as tcp://host:8786"
+        "--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
     parser.add_argument(
-        "--point", type=natural, metavar="N", help="print point N of a `sweep:` as an experiment of its own"
+        "--point", type=natural, metavar="N", help="print point N of a `sweep:` as a separate experiment"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what is missing and report; or only list what would run, or print one point as an experiment."""
+    """Run what is missing and report; or list what would run; or print one point as an experiment."""
     if not args.dry_run and args.point is None:
-        print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before imports that take time
+        print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
     from archsim.specs.loading.library import load_planned
     from archsim.specs.sweeps.plan import SweepPlan, plan_without_axes
 
@@ -50,14 +50,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
-    from archsim.cli.printing import tell_compiling, tell_kept
-    from archsim.cli.report_folder import report_folder, tell_replaced
+    from archsim.cli.printing import print_compiling, print_kept
+    from archsim.cli.report_folder import print_replaced, report_folder
 
     folder = report_folder(plan.experiment.name, args.out)
-    doers = args.scheduler or _counted(args.jobs or available_cores(), "job")
-    print(f"{plan.experiment.name}: {_size(plan)}, {doers} → {folder}", flush=True)
-    tell_replaced(folder, plan.given())
-    tell_compiling()
+    workers = args.scheduler or _counted(args.jobs or available_cores(), "job")
+    print(f"{plan.experiment.name}: {_size(plan)}, {workers} → {folder}", flush=True)
+    print_replaced(folder, plan.given())
+    print_compiling()
     from archsim.cli.progress import watcher
 
     try:
@@ -69,7 +69,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
             selection = select(plan, watching.phase)
             results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
     except KeyboardInterrupt:
-        return tell_kept(folder)
+        return print_kept(folder)
     _print_results(selection, results, folder)
     from archsim.studies.sweep_page import write_sweep_report
 
@@ -89,14 +89,14 @@ def _print_results(selection: Selection, results: Results, folder: Path) -> None
 
 
 def _print_report(report: SweepReport, folder: Path | None) -> None:
-    """folder: of the table of points, where there are axes."""
+    """folder: where the table of points is, if there are axes."""
     from archsim.cli.printing import print_engine_errors, print_notes
     from archsim.studies.comparison.comparison import STEPS_OF_REPORT
 
     if report.sample is not None:
         sample, noun = report.sample, "runs" if folder is None else "points"
         drawn = f"{len(sample.runs)} of {sample.drawn_from:,} {noun}"
-        print(f"{drawn} also on the event engine, {STEPS_OF_REPORT} decode step each:")
+        print(f"{drawn} also run on the event engine, {STEPS_OF_REPORT} decode step each:")
         print_engine_errors(sample.runs)
     if folder is not None:
         print(f"results: {folder / 'results.parquet'}")
@@ -105,7 +105,7 @@ def _print_report(report: SweepReport, folder: Path | None) -> None:
 
 
 def _dry_run(plan: SweepPlan) -> int:
-    """Of an experiment every run, and how it lies in memory; of a sweep with axes the first points."""
+    """Print every run of an experiment and how it fits in memory; of a sweep with axes, the first points."""
     from archsim.cli.sweep_tables import print_dropped, print_points, print_rooms
     from archsim.runs.plan import select
 
@@ -123,7 +123,7 @@ def _print_point(plan: SweepPlan, point: int) -> int:
     from archsim.specs.text.yaml import dump_yaml
 
     if not plan.sweep.axes:
-        raise SpecError(f"--point {point}: the experiment has no sweep")
+        raise SpecError(f"--point {point}: the experiment has no `sweep:`")
     sys.stdout.write(dump_yaml(plan.resolved(plan.point(point))))
     return OK
 

@@ -20,10 +20,20 @@ _GB = 1e9
 
 
 def print_rooms(runs: Sequence[Run]) -> None:
-    """The runs, and how the weights of each lie in the memory of its fullest die. Raises ArchsimError for those that do not fit."""
+    """The runs, and how the weights of each fit in the memory of its fullest die.
+
+    Raises ArchsimError for those that do not.
+    """
     from archsim.runs.capacity import rooms
 
-    table = grid("system", "model", "batch", "policy", "assumptions", numbers=("fullest die", "weights GB", "bound GB", "left GB", "fits"))
+    table = grid(
+        "system",
+        "model",
+        "batch",
+        "policy",
+        "assumptions",
+        numbers=("fullest die", "weights GB", "bound GB", "left GB", "fits"),
+    )
     every = list(rooms(runs))
     for room in every:
         run, bound = room.run, room.fit.bound_bytes
@@ -45,7 +55,13 @@ def print_points(selection: Selection) -> None:
     for number in shown:
         point = plan.point(number)
         cells = plan.shown(point).values()
-        parts = (point.variants["system"].name, point.variants["model"].name, str(point.batch), point.variants["policy"].name, point.assumptions.label)
+        parts = (
+            point.variants["system"].name,
+            point.variants["model"].name,
+            str(point.batch),
+            point.variants["policy"].name,
+            point.assumptions.label,
+        )
         table.add_row(str(number), *cells, *parts)
     console().print(table)
     if len(shown) < len(selection.kept):
@@ -53,7 +69,7 @@ def print_points(selection: Selection) -> None:
 
 
 def print_dropped(selection: Selection) -> None:
-    """How many points run, and which constraint dropped how many."""
+    """How many points run, and how many each constraint dropped."""
     parts = [f"{count:,} dropped by `{text}`" for text, count in selection.dropped.by_constraint.items()]
     if selection.dropped.repeats:
         parts.append(f"{selection.dropped.repeats:,} repeat another")
@@ -61,7 +77,7 @@ def print_dropped(selection: Selection) -> None:
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of every policy over base; in tokens/s where the experiment has no base."""
+    """Decode throughput of every policy over base; in tokens/s if the experiment has no base."""
     table = grid("system", "model", "batch", "assumptions", numbers=tuple(policies))
     cells: dict[tuple, dict[str, str]] = {}
     for row in results.runs.rows:
@@ -75,7 +91,7 @@ def print_speedups(results: Results, policies: Iterable[str]) -> None:
 
 
 def print_best(plan: SweepPlan, folder: Path) -> None:
-    """The points of highest decode throughput."""
+    """The points with the highest decode throughput."""
     from pyarrow import parquet
 
     names = ["point", "model", "batch", "policy", "throughput_tokens_per_s", "die_utilisation"]
@@ -85,12 +101,19 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
     for row in table.slice(0, _BEST).to_pylist():
         point = plan.point(row["point"])
         throughput = row["throughput_tokens_per_s"]
-        told = ("–" if throughput is None else f"{throughput:,.0f}", f"{row['die_utilisation']:.0%}")
-        best.add_row(str(point.index), *plan.shown(point).values(), point.variants["model"].name, str(point.batch), point.variants["policy"].name, *told)
+        measures = ("–" if throughput is None else f"{throughput:,.0f}", f"{row['die_utilisation']:.0%}")
+        best.add_row(
+            str(point.index),
+            *plan.shown(point).values(),
+            point.variants["model"].name,
+            str(point.batch),
+            point.variants["policy"].name,
+            *measures,
+        )
     print("highest decode throughput:")
     console().print(best)
 
 
 def _heads(plan: SweepPlan) -> list[str]:
-    """The axes without their roots: narrow, and still telling."""
+    """The axes without their roots, to keep columns narrow."""
     return [".".join(axis.path[1:]) or axis.name for axis in plan.sweep.axes]

@@ -1,4 +1,4 @@
-"""``archsim validate``: judge a calibration by measurements, and by fits that have not seen them."""
+"""``archsim validate``: compare a calibration with measurements, held-out ones included."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 
 from archsim.cli.exit_codes import OK
 
-_MOST_SETS = 12  # of transfers
+_MOST_SETS = 12  # printed sets of transfers
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("measurements", metavar="DIR", help="folder of CSV files, or one file")
-    parser.add_argument("--with", dest="calibration", required=True, metavar="FILE", help="calibration, name or file")
-    parser.add_argument("--out", metavar="DIR", help="folder of the page and CSV (default: reports/calibration-GPU)")
-    parser.add_argument("--quick", action="store_true", help="only the file itself, nothing held out and fitted again")
+    parser.add_argument("--with", dest="calibration", required=True, metavar="FILE", help="calibration by name or file")
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder of the page and the CSV files (default: reports/calibration-GPU)"
+    )
+    parser.add_argument("--quick", action="store_true", help="only evaluate the file; no held-out fits")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises CalibrationError where there are no measurements of the calibrated GPU."""
+    """Validate and report. Raises CalibrationError if there are no measurements of the calibrated GPU."""
     from archsim.base.cores import use_one_blas_thread
 
     use_one_blas_thread()
@@ -30,13 +32,13 @@ def run(args: argparse.Namespace) -> int:
     measurements = read_measurements(args.measurements)
     print_measurement_problems(measurements)
     if not args.quick:
-        print("fitting again without sweeps, shapes and EP sizes …", flush=True)
+        print("fitting again without held-out sweeps, shapes and EP sizes ...", flush=True)
     found = ar.validate(measurements, args.calibration, quick=args.quick)
     print_notes(found.notes)
     if not len(found.cases) and not any(found.transfers.values()):
-        missing = "no GEMM, fused MoE layer or transfer that the calibration has a table of"
-        print(f"{args.measurements}: nothing in them is judged: {missing}")
-    _print_short(found)
+        missing = "no GEMM, fused MoE layer or transfer that the calibration has a table for"
+        print(f"{args.measurements}: nothing to compare: {missing}")
+    _print_summary(found)
     _print_copies(found, args.calibration)
     print(f"report: {found.write(Path(args.out or f'reports/calibration-{found.calibration.gpu}'))}")
     return OK
@@ -50,8 +52,8 @@ def _print_copies(found, name: str) -> None:
         print(f"\ncopies between two dies by the event engine: none, as {name} has {reason}")
 
 
-def _print_short(found) -> None:
-    """The page's sentences in short, then errors of what was not seen in the fit; of the file alone with ``--quick``."""
+def _print_summary(found) -> None:
+    """The page's summary, then the held-out errors (with ``--quick``: the errors of the file itself)."""
     from calibration.validate.groups import layer_groups
     from calibration.validate.page import NO_FLOOR, OVERVIEW, in_short, overview
 
@@ -74,7 +76,7 @@ def _print_short(found) -> None:
 
 
 def _print_table(found: list[dict], by: list[str]) -> None:
-    """``found``: a group each, with the columns ``by`` and those of ``calibration.validate.errors.Summary``."""
+    """``found``: one row per group, with the columns ``by`` and those of ``calibration.validate.errors.Summary``."""
     widths = [max(len(str(value)) for value in [name, *(row[name] for row in found)]) for name in by]
     head = "  ".join(name.ljust(width) for name, width in zip(by, widths, strict=True))
     print(f"{head}   cases  extrap.    <5%  mean %   p95 %   max %  floor %")

@@ -1,4 +1,4 @@
-"""The report of a sweep: a page of runs where dies and links are kept, else of points; a sample on both engines."""
+"""The report of a sweep: a page of runs if dies and links are kept, else a page of points; a sample on both engines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SweepReport:
-    """``page``: its path; ``notes``: on the results; ``sample``: None where no run is analytical."""
+    """``page``: its path; ``notes``: caveats of the results; ``sample``: None if no run is analytical."""
 
     page: Path
     notes: tuple[str, ...]
@@ -32,19 +32,19 @@ class SweepReport:
 
 
 def write_sweep_report(selection: Selection, folder: Path) -> SweepReport:
-    """Beside the results in ``folder``: run a sample of the analytical runs on both engines, write the page."""
+    """Run a sample of the analytical runs on both engines; write the page beside the results in ``folder``."""
     sample = write_sample(selection, folder)
     page, notes = write_sweep_page(selection, folder)
     return SweepReport(page, notes, sample)
 
 
 def shows_runs(selection: Selection) -> bool:
-    """Whether the page shows every run with its dies and links, or points over their axes: the former takes few runs and no axes."""
+    """Whether the page shows every run with its dies and links (few runs, no axes) or points over their axes."""
     return not selection.plan.sweep.axes and keeps_details(selection.plan, len(selection))
 
 
 def write_sweep_page(selection: Selection, folder: Path) -> tuple[Path, tuple[str, ...]]:
-    """Write ``index.html`` beside the results in ``folder``; returns its path, and what a reader must know of the results."""
+    """Write ``index.html`` beside the results in ``folder``; returns its path and the caveats of the results."""
     rows = read_parquet(folder / PARQUET, RUN_COLUMNS).rows
     if shows_runs(selection):
         return write_report(folder), notes_of(rows, selection.plan.experiment.systems)
@@ -53,6 +53,6 @@ def write_sweep_page(selection: Selection, folder: Path) -> tuple[Path, tuple[st
 
 
 def notes_of(rows: Iterable[Row], systems: Iterable[SystemSpec]) -> tuple[str, ...]:
-    """What to know of the calibrations and batches behind rows of results."""
+    """Caveats of the calibrations and batches behind rows of results."""
     rows = list(rows)
     return (*calibration_notes(rows, [(system.name, die_of(system)) for system in systems]), *drawn_notes(rows))

@@ -255,7 +255,7 @@ def test_headers_written_in_another_way_are_refused(tmp_path, capsys, head, why)
     written(tmp_path, head, *ROWS)
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
-    assert "gemm.csv:1: refused: " in told and why in told and "nothing that can be used" in told
+    assert "gemm.csv:1: refused: " in told and why in told and "no usable measurements" in told
 
 
 MOE_HEAD = "gpu,model,phase,dtype,kernel_source,distribution,ep,num_tokens,latency_us"

@@ -1,4 +1,4 @@
-"""``archsim sweep`` and ``archsim run`` as a user meets them."""
+"""``archsim sweep`` and ``archsim run`` from the user's side."""
 
 import csv
 import json
@@ -49,10 +49,14 @@ def test_table_of_speedups_is_that_of_the_results(swept):
     assert every == [f"{float(row['speedup_vs_base']):.2f}×" for row in rows]
 
 
-def test_second_sweep_says_that_all_is_there(swept):
+def test_second_sweep_says_that_all_runs_are_kept(swept):
     folder, _ = swept
     ended = archsim(folder, "sweep", "tiny.yaml", "--jobs", "2")
-    assert ended.returncode == 0 and ended.stderr.splitlines() == ["reading tiny.yaml ...", "loading the simulator ...", "20 of 20 runs are there from before"]
+    assert ended.returncode == 0 and ended.stderr.splitlines() == [
+        "reading tiny.yaml ...",
+        "loading the simulator ...",
+        "20 of 20 runs kept from before",
+    ]
 
 
 def test_sweep_of_the_manifest(swept):
@@ -64,10 +68,20 @@ def test_sweep_of_the_manifest(swept):
 
 
 def test_terminal_gets_a_bar(tmp_path):
-    """A pseudo-terminal as stderr: no line a run, but a bar that counts them."""
+    """A pseudo-terminal as stderr: not one line per run, but a bar that counts them."""
     tiny_file(tmp_path)
     leader, follower = pty.openpty()
-    arguments = [sys.executable, "-m", "archsim.cli.main", "sweep", "tiny.yaml", "--jobs", "1", "--set", "workload.batch=12"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "archsim.cli.main",
+        "sweep",
+        "tiny.yaml",
+        "--jobs",
+        "1",
+        "--set",
+        "workload.batch=12",
+    ]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "150"}
     process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=follower, env=environment)
     os.close(follower)
@@ -139,7 +153,7 @@ def test_run_prints_its_row(swept):
     assert (row["policy"], row["system"], row["batch"]) == ("allo", "square", "40")
     assert printed["decode"] == scaled(float(row["decode_ns"]), TIME_UNITS) and printed["policy"] == "allo"
     assert printed["throughput"] == scaled(float(row["throughput_tokens_per_s"]), RATE_UNITS)
-    assert "of base, ep, allo, pred, allo+pred; choose by --policy" in ended.stdout and "None" not in ended.stdout
+    assert "of base, ep, allo, pred, allo+pred; choose with --policy" in ended.stdout and "None" not in ended.stdout
 
 
 @pytest.mark.parametrize("assumptions", ["published", "physical"])

@@ -1,4 +1,4 @@
-"""The house rule of commands: one file each, thin, and imported only when it is invoked."""
+"""Commands are one thin file each, imported only when invoked."""
 
 import ast
 import importlib

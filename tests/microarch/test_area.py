@@ -337,7 +337,7 @@ def test_a_model_that_needs_more_says_which_entries_and_bits():
         "deepseek-v3 does not fit the prediction table: 88 entries × 2 bit = 176 bits more on each of 25 dies, for experts 512 to 599",
         "deepseek-v3 does not fit the ATU: 88 entries × 68 bit = 5,984 bits more on each of 25 dies, for experts 512 to 599",
         "deepseek-v3 does not fit the expert distribution table: 88 entries × 72 bit = 6,336 bits more, for experts 512 to 599",
-        "deepseek-v3 does not fit the heatmap cache: 97,856 entries × 16 bit = 1,565,696 bits more, for 600 × 600 counters, a layer",
+        "deepseek-v3 does not fit the heatmap cache: 97,856 entries × 16 bit = 1,565,696 bits more, for 600 × 600 counters, per layer",
     ]
 
 
@@ -371,7 +371,7 @@ def test_design_follows_the_system_and_the_options():
     [
         ("experts", "expected KEY=VALUE"),
         ("expert=3", "did you mean 'experts'"),
-        ("dies=3", "follows from the system"),
+        ("dies=3", "derived from the system"),
         ("ports=many", "invalid literal"),
         ("ports=0", "must be above 0"),
     ],
@@ -413,7 +413,7 @@ def test_command_has_a_table_for_every_system_and_follows_overrides(tmp_path, ca
     assert main(["area", str(tiny_file(tmp_path)), *changes, "--sources"]) == 0
     out = capsys.readouterr().out
     assert "small, decided by state machine, 8 lanes at 2 GHz: tables for 512 experts, 100 layers, 10 dies" in out
-    assert "small, table II: cores as there" in out and "square, decided by" in out
+    assert "small, table II: published cores" in out and "square, decided by" in out
     assert out.count("toy does not fit the ATU: 388 entries") == 2
     assert "WikiChip" in out
 

@@ -7,7 +7,7 @@ from support.tiny import TINY
 
 import calibration.fit.fit
 from archsim.cli.main import main
-from archsim.cli.printing import tell_compiling
+from archsim.cli.printing import print_compiling
 from archsim.runs.drawn_notes import drawn_notes
 from archsim.runs.simulator import Simulator
 
@@ -108,7 +108,7 @@ def interrupt(*_, **__):
 def test_an_interrupted_command_says_so(here, capsys, monkeypatch, command):
     monkeypatch.setattr(Simulator, "engine", interrupt)
     assert main([command, "tiny.yaml"]) == 130
-    assert capsys.readouterr().err.endswith("\ninterrupted; what had not ended is not kept\n")
+    assert capsys.readouterr().err.endswith("\ninterrupted; unfinished work is not kept\n")
 
 
 def test_an_interrupted_calibration_names_the_files_that_are_whole(here, capsys, monkeypatch):
@@ -116,7 +116,7 @@ def test_an_interrupted_calibration_names_the_files_that_are_whole(here, capsys,
     fitted = calibration.fit.fit.fit_measurements
     monkeypatch.setattr(calibration.fit.fit, "fit_measurements", lambda found, gpu, named: fitted(found, gpu, named) if gpu == "a100" else interrupt())
     assert main(["calibrate", "measured", "--out", "fits"]) == 130
-    assert capsys.readouterr().err == "\ninterrupted; whole, and kept: fits/a100.yaml\n"
+    assert capsys.readouterr().err == "\ninterrupted; kept, complete: fits/a100.yaml\n"
     assert [file.name for file in (here / "fits").iterdir()] == ["a100.yaml"]
     assert main(["calibrate", "measured", "--out", "none", "--gpu", "h100"]) == 130
     assert capsys.readouterr().err == "\ninterrupted; no file was written\n" and not (here / "none").exists()
@@ -132,9 +132,9 @@ def test_validation_is_told_in_short(here, capsys):
 
 def test_compiling_is_told_where_nothing_is_compiled(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    tell_compiling()
+    print_compiling()
     assert capsys.readouterr().err == "compiling, once: up to a minute\n"
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "one.nbi").touch()
-    tell_compiling()
+    print_compiling()
     assert capsys.readouterr().err == ""

@@ -211,7 +211,7 @@ def test_an_edited_policy_is_run_again(tmp_path):
     _, arguments = slow_folder(tmp_path)
     assert archsim(tmp_path, *arguments).returncode == 0
     (tmp_path / "slow.py").write_text(SLOW_POLICY + "# edited")
-    assert archsim(tmp_path, *arguments).stderr.splitlines()[2] == "8 of 12 runs are there from before"
+    assert archsim(tmp_path, *arguments).stderr.splitlines()[2] == "8 of 12 runs kept from before"
 
 
 BOTH_KINDS = "assumptions=[published, {set: published, contention: shared}]"
@@ -351,7 +351,7 @@ def test_killed_at_any_point_it_goes_on_from_there(tmp_path):
         assert not (out / "index.html").exists() and not (out / "results.csv").exists()
     ended = archsim(tmp_path, *arguments)
     assert ended.returncode == 0, ended.stderr
-    assert f"{kept} of 12 runs are there from before" in ended.stderr
+    assert f"{kept} of 12 runs kept from before" in ended.stderr
     assert ended.stderr.count("simulated in") == 12 - kept
     fresh = archsim(tmp_path, *arguments, "--out", "fresh")
     assert fresh.returncode == 0 and files_of(out) == files_of(tmp_path / "fresh")

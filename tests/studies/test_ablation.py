@@ -1,4 +1,4 @@
-"""Ablations: the chain leads from one set to the other, its ends are the sets' own results, and nothing else changes."""
+"""Ablations: the chain leads from one assumption set to the other, and its ends equal the sets' own results."""
 
 import csv
 from dataclasses import replace
@@ -48,7 +48,10 @@ def test_the_chain_closes_and_its_ends_are_the_sets_own_results(made):
         for fall in found.waterfalls:
             alone = experiment.model_copy(update={"assumptions": (end,)})
             place = {"system": fall.system, "batch": fall.batch}
-            own, base = (simulate(alone, policy=each, **place).runs.rows[0]["throughput_tokens_per_s"] for each in (fall.policy, "base"))
+            own, base = (
+                simulate(alone, policy=each, **place).runs.rows[0]["throughput_tokens_per_s"]
+                for each in (fall.policy, "base")
+            )
             assert getattr(fall, name) == own / base
 
 
@@ -62,7 +65,7 @@ def test_steps_multiply_to_the_whole(made):
         assert fall.effects[0].speedup_alone == fall.effects[0].speedup_after
 
 
-def test_page_and_table_tell_all_of_it(made):
+def test_page_and_table_contain_every_effect(made):
     _, folder, found = made
     page = write_ablation(found, "tiny", folder / "out").read_text(encoding="utf-8")
     assert page.count("<figure>") == len(found.waterfalls) and "The chain closes" in page
@@ -74,25 +77,28 @@ def test_page_and_table_tell_all_of_it(made):
     assert "1 of 2 MoE layers of toy" in render(replace(found, layers={"toy": ((1,), 2)}), "tiny")
 
 
-def test_a_chain_that_does_not_close_is_said_to(made):
+def test_page_says_if_the_chain_does_not_close(made):
     assert "does not close" in render(replace(made[2], closes=False), "tiny")
 
 
-def test_in_short_tells_the_largest_changes(made):
-    """Not those of fixed assumptions: what is farthest from 1, either way, comes first; what changes nothing is not told."""
+def test_summary_names_the_largest_changes(made):
+    """The factor farthest from 1, either way, comes first; an assumption without effect is not named."""
     fall = max(made[2].waterfalls, key=lambda each: each.start)
     factors = [0.999, 1.3, 1.0, 0.5, 4.0, 0.9] + [1.0] * (len(fall.effects) - 6)
-    effects = tuple(replace(each, speedup_before=2.0, speedup_after=2.0 * factor) for each, factor in zip(fall.effects, factors, strict=True))
-    told = sentence(replace(fall, effects=effects), made[2])
+    effects = tuple(
+        replace(each, speedup_before=2.0, speedup_after=2.0 * factor)
+        for each, factor in zip(fall.effects, factors, strict=True)
+    )
+    text = sentence(replace(fall, effects=effects), made[2])
     names = [effects[place].link.field for place in (4, 3, 1, 5)]
-    assert [told.index(f"by {name} (") for name in names] == sorted(told.index(f"by {name} (") for name in names)
-    assert told.count(" by ") == 4 and "4.00× by" in told
+    assert [text.index(f"by {name} (") for name in names] == sorted(text.index(f"by {name} (") for name in names)
+    assert text.count(" by ") == 4 and "4.00× by" in text
 
 
 def test_what_cannot_be_ablated_is_refused(tmp_path, capsys):
     with pytest.raises(ArchsimError, match="nothing to ablate: published and published"):
         links_between(START, START)
-    with pytest.raises(ArchsimError, match="'base': it and another must be"):
+    with pytest.raises(ArchsimError, match="'base': the experiment needs it and at least one other"):
         ablated(tiny(tmp_path, "policies=[ep, allo]"), START, END)
     assert main(["ablate", str(tiny_file(tmp_path)), "--from", "publisht"]) == 2
     assert "unknown assumption set 'publisht'; did you mean 'published'?" in capsys.readouterr().err

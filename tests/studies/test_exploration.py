@@ -1,4 +1,4 @@
-"""Fronts, volumes, and the search with two fidelities: checked against definitions and exhaustive answers."""
+"""Fronts, volumes and the search with two fidelities, checked against definitions and exhaustive answers."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_volume_ignores_what_is_beyond_the_reference():
 
 
 def space(seed: int, points: int = 500):
-    """Throughput (to be large), energy and area; an estimate with an error of each family, and noise; area is exact."""
+    """Throughput (to maximise), energy and area; estimates have an error per family and noise; area is exact."""
     rng = np.random.default_rng(seed)
     families = rng.integers(0, 5, points)
     area = rng.lognormal(0, 0.6, points)
@@ -60,7 +60,7 @@ def space(seed: int, points: int = 500):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_search_finds_the_front_with_few_runs(seed):
-    """At least 99 % of the volume of the exhaustive front with 15 % of the runs, where the front itself has about that many points."""
+    """At least 99 % of the volume of the exhaustive front with 15 % of the runs, about the size of the front."""
     cheap, true, families = space(seed)
     asked = []
 
@@ -83,7 +83,7 @@ def test_an_exact_estimate_needs_its_front_and_samples_only():
     assert found.known.sum() <= pareto(true).sum() + 2 * 5
 
 
-def test_runs_that_fail_are_passed_over():
+def test_failed_runs_are_skipped():
     cheap, true, families = space(2)
     broken = true.copy()
     broken[::3] = np.nan
@@ -91,7 +91,7 @@ def test_runs_that_fail_are_passed_over():
     assert found.front.any() and not found.front[::3].any()
 
 
-def test_budget_is_kept_and_said():
+def test_budget_is_kept_and_reported():
     cheap, true, families = space(0)
     found = search(cheap, families, lambda points: true[points], budget=20)
     assert found.known.sum() == 20 and not found.stable

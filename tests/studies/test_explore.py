@@ -1,4 +1,4 @@
-"""Explorations end to end: the front is that of all points, every claim on the page is established, bad input is named."""
+"""Explorations end to end: the front is that of all points, event runs back every claim, bad input is reported."""
 
 import csv
 from contextlib import contextmanager
@@ -50,11 +50,13 @@ def test_every_claim_is_established_by_the_event_engine(found):
 
 
 def test_front_is_that_of_the_event_engine_over_all_points(file, found):
-    """Where the search ended by itself, every point of the exhaustive front is matched by one that was found."""
+    """If the search is stable, every point of the exhaustive front is matched by one that was found."""
     _, outcome = found
     plan, spec = load_exploration(file, ["policies=[base, ep, pred]", "explore.event_runs=100 %"])
     everything = explore(plan, spec, file.parent / "all", 1, unwatched)
-    costs = as_costs(np.array([[point.values[name] for name in spec.objectives] for point in everything.points]), spec.senses)
+    costs = as_costs(
+        np.array([[point.values[name] for name in spec.objectives] for point in everything.points]), spec.senses
+    )
     best = costs[pareto(costs)]
     assert len(best) > 0
     reached = as_costs(np.array([[point.values[name] for name in spec.objectives] for point in outcome.front]), spec.senses)
@@ -71,19 +73,38 @@ def test_a_best_design_runs_again_from_its_yaml(file, found):
 
 
 def test_objectives_are_of_all_layers_however_few_ran(file, found):
-    """The columns stay those of the layers that ran; what is judged does not depend on how many, so that budgets hold."""
+    """Columns are for the layers that ran; objectives do not depend on how many ran, so that budgets hold."""
     plan, outcome = found
     point = plan.point(outcome.front[0].index)
-    row = {"throughput_tokens_per_s": 600.0, "decode_ns": 100.0, "energy_per_token_j": 0.5, "power_w": 90.0, "silicon_mm2": 1.0, "cost_usd": 2.0}
+    row = {
+        "throughput_tokens_per_s": 600.0,
+        "decode_ns": 100.0,
+        "energy_per_token_j": 0.5,
+        "power_w": 90.0,
+        "silicon_mm2": 1.0,
+        "cost_usd": 2.0,
+    }
     every = len(point.model.moe_layer_ids)
     part = objectives_of(point.model, row | {"layers": 1})
     whole = objectives_of(point.model, row | {"layers": every})
     assert whole == objectives_of(point.model, row | {"layers": None})  # of an older version
-    assert part["throughput"] * every == pytest.approx(whole["throughput"]) and part["time"] == pytest.approx(whole["time"] * every)
+    assert part["throughput"] * every == pytest.approx(whole["throughput"]) and part["time"] == pytest.approx(
+        whole["time"] * every
+    )
     assert {name for name in OBJECTIVES if part[name] != whole[name]} == {"throughput", "time"}
-    few, spec = load_exploration(file, ["policies=[base, ep]", "workload.layers=1", "workload.trace.synthetic.prompt_tokens=0", "assumptions=physical"])
+    few, spec = load_exploration(
+        file,
+        [
+            "policies=[base, ep]",
+            "workload.layers=1",
+            "workload.trace.synthetic.prompt_tokens=0",
+            "assumptions=physical",
+        ],
+    )
     seen = explore(few, spec, file.parent / "few layers", 1, unwatched)
-    assert all(each.values["throughput"] * each.values["energy"] == pytest.approx(each.values["power"]) for each in seen.points)
+    assert all(
+        each.values["throughput"] * each.values["energy"] == pytest.approx(each.values["power"]) for each in seen.points
+    )
     page = render(seen, {}, {})
     assert f"1 of {every} MoE layers of {point.model.name}" in page and "Not all MoE layers ran" in page
     assert "Not all MoE layers ran" not in render(outcome, {}, {})
@@ -96,7 +117,7 @@ def test_budgets_are_kept(found):
     assert "best throughput with cost <= 1" not in designs
 
 
-def test_page_and_csv_tell_the_same(found, tmp_path):
+def test_page_and_csv_agree(found, tmp_path):
     plan, outcome = found
     designs = {point.index: plan.resolved(plan.point(point.index)) for point in wanted(outcome).values()}
     page = write_exploration(outcome, designs, {}, tmp_path)
@@ -104,17 +125,24 @@ def test_page_and_csv_tell_the_same(found, tmp_path):
     assert sorted(int(row["point"]) for row in rows) == sorted(point.index for point in outcome.known)
     assert sum(int(row["front"]) for row in rows) == len(outcome.front)
     text = page.read_text(encoding="utf-8")
-    assert all(f"designs/point-{index}.yaml" in text and (tmp_path / "designs" / f"point-{index}.yaml").is_file() for index in designs)
-    assert render(outcome, designs, {}) == text and csv_of(outcome) == (tmp_path / "front.csv").read_text(encoding="utf-8")
+    assert all(
+        f"designs/point-{index}.yaml" in text and (tmp_path / "designs" / f"point-{index}.yaml").is_file()
+        for index in designs
+    )
+    assert render(outcome, designs, {}) == text and csv_of(outcome) == (tmp_path / "front.csv").read_text(
+        encoding="utf-8"
+    )
 
 
-def test_page_tells_units_and_the_range_of_a_price(found):
+def test_page_shows_units_and_the_range_of_a_price(found):
     plan, outcome = found
     best = wanted(outcome)["best cost"]
     designs = {best.index: plan.resolved(plan.point(best.index))}
     page = render(outcome, designs, {})
     system = plan.point(best.index).system
-    low, high = (value("cost", sum(build_costs(system, Coefficients().at(bound)).usd.values())) for bound in ("low", "high"))
+    low, high = (
+        value("cost", sum(build_costs(system, Coefficients().at(bound)).usd.values())) for bound in ("low", "high")
+    )
     assert f"cost {value('cost', best.values['cost'])} ({low} to {high})" in page
     assert "best throughput with cost &lt;= 4900 USD" in page and "-0.0" not in page
     assert "energy (mJ/token, logarithmic)" in page or "energy (µJ/token, logarithmic)" in page
@@ -128,7 +156,9 @@ def test_coefficients_change_what_they_price_and_nothing_else(file, found):
     assert len(outcome.points) == len(dearer.points) == 72
     for one, other in zip(outcome.points, dearer.points, strict=True):
         assert other.cheap["cost"] > one.cheap["cost"]
-        assert {name: other.cheap[name] for name in OBJECTIVES if name != "cost"} == {name: one.cheap[name] for name in OBJECTIVES if name != "cost"}
+        assert {name: other.cheap[name] for name in OBJECTIVES if name != "cost"} == {
+            name: one.cheap[name] for name in OBJECTIVES if name != "cost"
+        }
 
 
 def test_where_keeps_points_off_the_front(file, found):
@@ -141,14 +171,16 @@ def test_where_keeps_points_off_the_front(file, found):
 
 def test_optuna_chooses_where_not_all_can_run(file):
     pytest.importorskip("optuna", reason="needs optuna: pip install 'archsim[explore]'")
-    plan, spec = load_exploration(file, ["explore.analytical_runs=60", "explore.event_runs=20", "sweep.where=[dies >= 6]", "engine=analytical"])
+    plan, spec = load_exploration(
+        file, ["explore.analytical_runs=60", "explore.event_runs=20", "sweep.where=[dies >= 6]", "engine=analytical"]
+    )
     one, other = (explore(plan, spec, file.parent / name, 1, unwatched) for name in ("chosen", "chosen again"))
     assert plan.combinations == 120 and 40 <= len(one.points) <= 60  # half of them have six dies
     assert [point.index for point in one.points] == [point.index for point in other.points]
     assert one.front and all(plan.point(point.index).system.dies == 6 for point in one.points)
 
 
-def test_numbers_of_points_are_made_of_their_choices(file):
+def test_point_numbers_follow_from_their_choices(file):
     plan, _ = load_exploration(file)
     for index in (0, 7, plan.combinations - 1):
         chosen, rest = [], index
@@ -182,7 +214,7 @@ def test_sensitivities_are_ratios_of_geometric_means(found):
         ("objective: [cost]", "explore.objective: unknown key; did you mean 'objectives'?"),
     ],
 )
-def test_bad_explorations_are_named_with_their_line(tmp_path, text, says):
+def test_bad_explorations_are_reported_with_their_line(tmp_path, text, says):
     file = tmp_path / "bad.yaml"
     file.write_text(f"{SWEPT}explore:\n  {text}\n", encoding="utf-8")
     with pytest.raises(SpecError) as problem:
@@ -203,12 +235,30 @@ def test_an_exploration_needs_a_sweep_and_objectives(tmp_path, capsys):
 @pytest.mark.parametrize("engine", ["event", "analytical"])
 def test_page_of_a_sweep_over_points(file, capsys, engine):
     """Every number of the page's table is in the results, and the front is that of all points."""
-    assert main(["sweep", str(file), "--set", "policies=[base, ep]", "--set", f"engine={engine}", "--out", str(file.parent / "swept"), "--jobs", "1"]) == 0
+    assert (
+        main(
+            [
+                "sweep",
+                str(file),
+                "--set",
+                "policies=[base, ep]",
+                "--set",
+                f"engine={engine}",
+                "--out",
+                str(file.parent / "swept"),
+                "--jobs",
+                "1",
+            ]
+        )
+        == 0
+    )
     assert f"report: {file.parent / 'swept' / 'index.html'}" in capsys.readouterr().out
     plan, _ = load_exploration(file, ["policies=[base, ep]"])
     rows = read_parquet(file.parent / "swept" / "results.parquet", {"point": INTEGER} | RUN_COLUMNS).rows
     view = view_of(plan, rows, {})
-    costs = as_costs(np.array([[row[OBJECTIVES[name][0]] for name in SHOWN.objectives] for row in rows], float), SHOWN.senses)
+    costs = as_costs(
+        np.array([[row[OBJECTIVES[name][0]] for name in SHOWN.objectives] for row in rows], float), SHOWN.senses
+    )
     assert [point.front for point in view.points] == pareto(costs).tolist()
     page = (file.parent / "swept" / "index.html").read_text(encoding="utf-8")
     assert page.count("<td>front</td>") == len(view.front) and f"by the {engine} engine" in page

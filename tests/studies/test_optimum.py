@@ -1,4 +1,4 @@
-"""The bound of a step: below every policy's time whatever is assumed, and equal to brute force where that can be had."""
+"""The bound of a step: below every policy's time under all assumptions, and equal to brute force on small steps."""
 
 import csv
 import itertools
@@ -47,7 +47,7 @@ def assert_bounds_hold(found):
     for each in steps:
         assert each.bound.ns <= each.step_ns
         assert each.bound.ns <= each.plan_ns * (1 + 1e-9)
-        assert each.plan_ns <= each.step_ns * (1 + 1e-6)  # what follows from a plan is no more than what the engine makes of it
+        assert each.plan_ns <= each.step_ns * (1 + 1e-6)  # the plan's own minimum is at most the engine's time
     return steps
 
 
@@ -70,9 +70,13 @@ def test_no_step_is_shorter_than_its_bound(name, base, changes):
     latency=st.sampled_from([0.0, 3000.0]),
     seed=st.integers(0, 99),
 )
-def test_no_step_of_any_machine_is_shorter_than_its_bound(name, chosen, mesh, link, llc, capacity, hidden, latency, seed):
+def test_no_step_of_any_machine_is_shorter_than_its_bound(
+    name, chosen, mesh, link, llc, capacity, hidden, latency, seed
+):
     system = small_system(
-        *mesh, d2d={"bandwidth_bytes_per_s": link}, llc={"capacity_bytes": llc},
+        *mesh,
+        d2d={"bandwidth_bytes_per_s": link},
+        llc={"capacity_bytes": llc},
         hbm={"capacity_bytes": capacity, "latency_ns": latency},
     )
     assumptions = load_assumptions(chosen[0], **chosen[1])
@@ -83,18 +87,28 @@ def test_no_step_of_any_machine_is_shorter_than_its_bound(name, chosen, mesh, li
 
 
 def test_bound_is_tight_where_nothing_can_be_gained():
-    """Every expert at home, read by an HBM that does nothing else: only latencies are missing."""
+    """Every expert at home, read by an HBM without other load: only latencies are missing."""
     system = small_system(1, 1, compute={"peak_flop_per_s": 1e18})
-    steps = assert_bounds_hold(run("ep", system, small_model(shared_experts=0), load_assumptions("physical", decision_cost="free", gemm="roofline")))
+    steps = assert_bounds_hold(
+        run(
+            "ep",
+            system,
+            small_model(shared_experts=0),
+            load_assumptions("physical", decision_cost="free", gemm="roofline"),
+        )
+    )
     assert max(each.distance for each in steps) < 0.02
 
 
 def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
-    """A random step of one layer, with copies and cached slices here and there, and the oracle's answer."""
-    # Vectors, slices and GEMMs of like weight, so that all kinds of resources count.
+    """A random step of one layer, with some copies and cached slices, and the oracle's answer."""
+    # Vectors, slices and GEMMs of similar cost, so that all kinds of resources matter.
     system = small_system(
-        *mesh, compute={"peak_flop_per_s": 10.0 ** rng.uniform(11, 14)}, d2d={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10, 13)},
-        hbm={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10.5, 12.5)}, llc={"segment_bytes": 2**20},
+        *mesh,
+        compute={"peak_flop_per_s": 10.0 ** rng.uniform(11, 14)},
+        d2d={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10, 13)},
+        hbm={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10.5, 12.5)},
+        llc={"segment_bytes": 2**20},
     )
     model = small_model(hidden=256, expert_ffn=16, experts=experts, layers=4, shared_experts=0)
     assumptions = load_assumptions("physical", activations="dispatched" if dispatched else "ignored", gemm="roofline")
@@ -125,9 +139,19 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
     keep = [expert for expert in range(experts) if tokens[expert]]
     token_ns = 6 * 256 * 16 / (system.compute.peak_flop_per_s / 1e9 * system.compute.efficiency)
     least = best_time(
-        [at[e] for e in keep], home[keep], [token_ns] * len(keep), weights / rate[0], weights / rate[1], vector / rate[0],
-        vector / rate[1], fabric.route, dies, fabric.links, problem.base_ns + problem.start_ns,
-        [copied[e] for e in keep], [cached[e] for e in keep],
+        [at[e] for e in keep],
+        home[keep],
+        [token_ns] * len(keep),
+        weights / rate[0],
+        weights / rate[1],
+        vector / rate[0],
+        vector / rate[1],
+        fabric.route,
+        dies,
+        fabric.links,
+        problem.base_ns + problem.start_ns,
+        [copied[e] for e in keep],
+        [cached[e] for e in keep],
     )
     return problem, least
 
@@ -136,7 +160,13 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
 @pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize(
     ("mesh", "tokens"),
-    [((2, 2), (1, 2, 1, 1)), ((2, 1), (3, 2, 4, 1, 2, 2)), ((3, 1), (1, 2, 3, 1, 1)), ((4, 1), (2, 1, 2, 1)), ((2, 2), (1, 1, 0, 1, 1, 1))],
+    [
+        ((2, 2), (1, 2, 1, 1)),
+        ((2, 1), (3, 2, 4, 1, 2, 2)),
+        ((3, 1), (1, 2, 3, 1, 1)),
+        ((4, 1), (2, 1, 2, 1)),
+        ((2, 2), (1, 1, 0, 1, 1, 1)),
+    ],
     ids=str,
 )
 def test_tiny_steps_equal_brute_force(mesh, tokens, dispatched, copies):
@@ -162,21 +192,34 @@ def test_any_multipliers_prove_a_bound_of_any_plan(seed, dispatched, copies):
     assert proved_ns <= (loads(problem, share, share > 0, flow) + problem.start_ns).max() * (1 + 1e-9)
 
 
-def test_page_says_in_short_who_is_nearest(tmp_path):
+def test_page_summary_names_the_nearest_policy(tmp_path):
     file = tiny_file(tmp_path)
-    assert main(["optimum", str(file), "--set", "policies=[base, ep]", "--set", "workload.layers=1", "--out", str(tmp_path)]) == 0
+    assert (
+        main(
+            ["optimum", str(file), "--set", "policies=[base, ep]", "--set", "workload.layers=1", "--out", str(tmp_path)]
+        )
+        == 0
+    )
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     with (tmp_path / "optimum.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert "Steps of 1 of 2 MoE layers of toy" in page
-    of = {policy: np.mean([float(row["distance"]) for row in rows if (row["system"], row["batch"], row["policy"]) == ("small", "40", policy)])
-          for policy in ("base", "ep")}
+    of = {
+        policy: np.mean(
+            [
+                float(row["distance"])
+                for row in rows
+                if (row["system"], row["batch"], row["policy"]) == ("small", "40", policy)
+            ]
+        )
+        for policy in ("base", "ep")
+    }
     near, far = sorted(of, key=of.get)
     assert f"<b>toy on small, batch 40, under published</b>: nearest {near}, {100 * of[near]:.1f}" in page
     assert f"farthest {far}, {100 * of[far]:.1f}" in page and "hbm" not in page.partition("<body>")[2]
 
 
-def test_bounds_are_worked_out_for_so_many_dies():
+def test_bounds_support_a_limited_number_of_dies():
     system = small_system(16, 9)
-    with pytest.raises(ArchsimError, match=f"144 dies; bounds are worked out for up to {MOST_DIES}"):
+    with pytest.raises(ArchsimError, match=f"144 dies; bounds support at most {MOST_DIES}"):
         ProblemBuilder(scenario_of(system, small_model(), policy("ep"), load_assumptions("physical")), False, 1)

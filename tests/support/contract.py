@@ -1,4 +1,4 @@
-"""What every hardware block keeps to; used for the blocks that are shipped, and for one from outside the package."""
+"""The contract of every hardware block; used for the shipped blocks, and for one from outside the package."""
 
 import dataclasses
 import importlib
@@ -51,7 +51,7 @@ def check_latencies(table: Table, parameters: type) -> None:
 
 
 def check_arrays(table: Table) -> None:
-    """Legal events lead on; illegal ones are refused."""
+    """Legal events lead to the next state; illegal ones are refused."""
     following, spawned = table.arrays()
     for state in table.states:
         for event in table.events:
@@ -62,14 +62,14 @@ def check_arrays(table: Table) -> None:
 
 
 class Running:
-    """A block at work: ``under_way``, the state of each activity in it, led on by the arrays that the kernels read."""
+    """A running block, driven by the arrays that the kernels read; ``under_way``: the state of each activity."""
 
     def __init__(self, table: Table):
         self.following, self.spawned = table.arrays()
         self.under_way: list[int] = []
 
     def enter(self, state) -> None:
-        """An activity begins, or goes elsewhere if the block knows no event in its state."""
+        """Start an activity, unless the block handles no event in its state."""
         if (self.following[state] != ILLEGAL).any():
             self.under_way.append(int(state))
 
@@ -103,9 +103,9 @@ def told(block: Running, state, choices, most: int, events) -> list[tuple[int, i
         for event in set(events) - set(legal):
             before = list(block.under_way)
             with pytest.raises(ValueError, match="illegal"):
-                block.tell(event)
+                block.send(event)
             assert block.under_way == before
-        made.append(block.tell(legal[next(choices) % len(legal)]))
+        made.append(block.send(legal[next(choices) % len(legal)]))
     return made
 
 
@@ -113,7 +113,7 @@ def check_runs(table: Table) -> None:
     """Legal and illegal events, drain and reset, from every state that the block serves, whatever happens first,
     second and third.
 
-    A block drains; reset in the middle of anything it has nothing under way and does what a new one does.
+    A block drains. After a reset at any point, it has no activity and behaves like a new one.
     """
     most = 4 * len(table.steps)  # a path through every state, and what it spawns
     ways = Counter(state for state, _ in table.steps)
@@ -121,20 +121,23 @@ def check_runs(table: Table) -> None:
     for state in ways:
         for first in itertools.product(range(max(ways.values())), repeat=3):
             new = Running(table)
-            path = told(new, state, itertools.cycle(first), most, table.events)
+            path = transitions(new, state, itertools.cycle(first), most, table.events)
             assert not new.under_way, f"{state.name}: does not drain"
             taken |= set(path)
             for cut in range(len(path)):
                 again = Running(table)
-                assert told(again, state, itertools.cycle(first), cut, table.events) == path[:cut] and again.under_way
+                assert (
+                    transitions(again, state, itertools.cycle(first), cut, table.events) == path[:cut]
+                    and again.under_way
+                )
                 again.reset()
                 assert not again.under_way
-                assert told(again, state, itertools.cycle(first), most, table.events) == path
+                assert transitions(again, state, itertools.cycle(first), most, table.events) == path
     assert taken == {(state, step.next) for (state, _), step in table.steps.items()}
 
 
 def check_walks(table: Table) -> None:
-    """Drain: from every initial state, whatever happens, each walk ends in the final state; none is left out."""
+    """Drain: from every initial state, each walk ends in the final state, and the walks visit every state."""
     steps_from = {state: [step for (at, _), step in table.steps.items() if at == state] for state in table.states}
     reached, waiting = set(table.initial), list(table.initial)
     while waiting:

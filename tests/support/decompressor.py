@@ -34,7 +34,7 @@ TABLE = Table("decompressor", State, Event, (State.EXPAND,), State.DONE, STEPS)
 
 
 def expanding(step: Step) -> Step:
-    """What led to COMPUTE from the links leads to EXPAND now."""
+    """A step from the links to COMPUTE, redirected to EXPAND."""
     return step._replace(next=State.EXPAND)
 
 

@@ -1,4 +1,4 @@
-"""An experiment that is explored."""
+"""An experiment with a sweep, and one with an exploration."""
 
 from support.tiny import TINY
 

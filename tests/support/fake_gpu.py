@@ -1,14 +1,14 @@
 """GPUs on a made-up clock: the host takes time for each call, streams do what is queued in order, events see the
 GPU's time.
 
-``FakeCuda`` has what ``torch.cuda`` has of it; work is said by ``busy``.
+``FakeCuda`` has the corresponding part of ``torch.cuda``; ``busy`` queues work.
 """
 
 from contextlib import contextmanager
 
 NS_PER_CYCLE = 0.5
-CALL_NS = 5000.0  # of the host, for one operation
-GRAPH_NS = 100_000.0  # for starting a graph
+CALL_NS = 5000.0  # host time of one operation
+GRAPH_NS = 100_000.0  # host time of a graph launch
 EVENT_NS = 1000.0
 
 
@@ -21,7 +21,7 @@ class FakeStream:
         self.free_ns = max(self.free_ns, other.free_ns)
 
     def queue(self, ns):
-        """The GPU begins when the host has said so and what was before is done."""
+        """The GPU starts once the host has issued the work and earlier work is done."""
         self.free_ns = max(self.free_ns, self.cuda.now_ns) + ns
 
 
@@ -35,7 +35,7 @@ class FakeCuda:
         self.current, self.capture, self.synchronized = self.default[0], None, 0
 
     def busy(self, ns, stream=None):
-        """One operation that takes the GPU this long."""
+        """One operation of this GPU time."""
         if self.capture is not None:
             self.capture.append(ns)
             return

@@ -1,4 +1,4 @@
-"""An HTML page, parsed for what tests look for."""
+"""An HTML page, parsed for tests."""
 
 from html.parser import HTMLParser
 
@@ -39,7 +39,7 @@ class Page(HTMLParser):
             self.rows[-1][-1] += text
 
     def row(self, *begin: str) -> list[str]:
-        """The first table row whose cells begin with these texts."""
+        """The first table row whose cells start with these texts."""
         return next(
             row for row in self.rows if all(cell.startswith(text) for cell, text in zip(row, begin, strict=False))
         )

@@ -1,4 +1,4 @@
-"""Placement rules as users write them."""
+"""Placement rules as a user would write them."""
 
 from archsim.policies.placement.placement import Placement
 

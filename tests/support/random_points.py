@@ -30,16 +30,17 @@ POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 MESHES = ((1, 1), (2, 1), (2, 2), (3, 2), (4, 1), (3, 3), (4, 3), (4, 4), (5, 5), (3, 8))
 TOPOLOGIES = ("mesh", "mesh", "mesh", "torus", "ring", "fully_connected", "switch")
 STEPS = 3  # decode steps
-# What differs from the two named sets, each as often as it stands here; empty: a named set itself.
+# Changes to the two named sets, drawn uniformly, so repetition is weight; empty: the named set itself.
 VARIANTS = {
-    "shared": ({}, {}, {}, {}, {"activations": "ignored"}, {"weights": "routed"}, {"order": "as_created"}, {"gemm": "tables"},
+    "shared": ({}, {}, {}, {}, {"activations": "ignored"}, {"weights": "routed"}, {"order": "as_created"},
+               {"gemm": "tables"},
                {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"}),
     "reserved": ({}, {}, {}, {"llc": "segments"}, {"activations": "dispatched", "weights": "all"}),
 }  # fmt: skip
 
 
 class Point(NamedTuple):
-    """One run: everything that an engine takes."""
+    """One run: all inputs of an engine."""
 
     number: int
     system: SystemSpec
@@ -74,7 +75,7 @@ def random_point(number: int, contention: str) -> Point:
     name = POLICIES[rng.integers(len(POLICIES))]
     policy = PolicySpec(name=name, **PRESETS[name])
     system = _system(rng, model, assumptions, policy)
-    # Drawn apart, so that points are otherwise what they were before there were topologies.
+    # Drawn separately, so that points are otherwise as before topologies were added.
     topology = TOPOLOGIES[np.random.default_rng([number, len(contention), 1]).integers(len(TOPOLOGIES))]
     system = system.model_copy(update={"topology": TopologySpec(name=topology)})
     spec = SyntheticSpec(
@@ -110,7 +111,7 @@ def _model(rng) -> ModelSpec:
 
 
 def _system(rng, model, assumptions, policy) -> SystemSpec:
-    """A system on which the model fits, with room for some copies."""
+    """A system that fits the model, with room for some cached copies."""
     system = load_system("dojo")
     x, y = MESHES[rng.integers(len(MESHES))]
     changes = {

@@ -71,13 +71,13 @@ def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=No
 
 
 def scenario_of(system, model, spec, assumptions, batch=BATCH):
-    """The scenario of generated traffic; demands of tests come from elsewhere."""
+    """The scenario of generated traffic; tests build their own demand."""
     workload = WorkloadSpec(trace={"synthetic": {}}, batch=batch)
     return Scenario(system, model, assumptions, spec, workload, batch)
 
 
 def replay(system, model, spec, assumptions, demand, routing=None, engine=EventEngine, **options):
-    """A run of ``demand``, at its beginning."""
+    """A run of ``demand``, at its start."""
     scenario = scenario_of(system, model, spec, assumptions, demand.batch)
     return Replay(engine(scenario, demand.layer_ids, **options), demand, routing)
 

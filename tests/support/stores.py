@@ -1,4 +1,4 @@
-"""Trace stores made of toy requests."""
+"""Trace stores with toy requests."""
 
 from archsim.workload.formats.importing import import_sources
 from support.trace_files import TOY
@@ -23,5 +23,5 @@ def imported(sources, out, model=TOY, on_error="stop", jobs=1, replace=False):
 
 
 def contents(folder):
-    """name → bytes of the files a reader sees."""
+    """name → bytes of the files that a reader sees."""
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file() and file.name != ".lock"}

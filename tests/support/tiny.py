@@ -73,7 +73,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen:
 
 
 def archsim(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Runs to its end."""
+    """The same, run to completion."""
     process = start(folder, *arguments)
     out, err = process.communicate(timeout=120)
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)

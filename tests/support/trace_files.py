@@ -1,4 +1,4 @@
-"""Small traces in both layouts, for the tests to write and spoil."""
+"""Small traces in both layouts, for tests to write and corrupt."""
 
 import json
 

@@ -14,7 +14,7 @@ def vectors(
     part: str | None = None,
     kinds: tuple[str, ...] = ("exact", "exact_with_ties", "exact_with_tie_rule", "objective", "property"),
 ):
-    """Decorator: one run of the test for every case of ``name``.json that is of the part and of one of the kinds."""
+    """Decorator: run the test once per case of ``name``.json with the given part and one of the given kinds."""
     file = FOLDER / f"{name}.json"
     if not file.is_file():
         reason = f"needs reference vectors: {file} not found; set ARCHSIM_SHARED to where the shared folder lies"

@@ -10,12 +10,14 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "source", metavar="SRC", help="store, .npz or directory of JSON requests; or .npz of loads (counts, layer_ids)"
     )
     parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
-    parser.add_argument("--out", required=True, metavar="FILE", help=".yaml to write; its tables go beside it as .npz")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help=".yaml to write; its tables are written beside it as .npz"
+    )
     parser.add_argument("--seed", type=natural, default=0, metavar="N")
 
 

@@ -1,4 +1,4 @@
-"""``archsim trace head``: the first rows of a store."""
+"""``archsim trace head``: print the first rows of a store."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("-n", dest="rows", type=natural, default=5, metavar="N", help="tokens (default: 5)")
+    parser.add_argument("-n", dest="rows", type=natural, default=5, metavar="N", help="number of tokens (default: 5)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises TraceError for a store of loads."""
+    """Print the rows. Raises TraceError for a store of loads."""
     from archsim.workload.store.describe import head_of
     from archsim.workload.store.store import open_store
 

@@ -1,4 +1,4 @@
-"""How an import goes on, on stderr: counts in one line of a terminal, a plain line now and then elsewhere."""
+"""Progress of an import, on stderr: one updated line in a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _EVERY_S = 5.0  # between plain lines
 
 
 class Lines:
-    """A plain line now and then."""
+    """A plain line every few seconds."""
 
     def __init__(self) -> None:
         self._requests = self._size = 0
@@ -34,7 +34,7 @@ class Lines:
 
 
 class Counter(Lines):
-    """Counts that are updated in one line of a terminal."""
+    """Counts, updated in one line of a terminal."""
 
     def __init__(self, console: Any) -> None:
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
@@ -66,7 +66,7 @@ class Counter(Lines):
 
 
 def import_watcher() -> Lines:
-    """What suits stderr."""
+    """A counter if stderr is a terminal, else lines."""
     from rich.console import Console
 
     console = Console(stderr=True)

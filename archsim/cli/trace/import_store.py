@@ -12,7 +12,7 @@ from archsim.cli.exit_codes import INTERRUPTED, OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "sources",
         nargs="+",
@@ -20,18 +20,18 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="directory or .tar.gz of JSON requests, .npz, .jsonl; or expert loads: .json, .pt (SGLang), .csv, .npz",
     )
     add_store_out(parser)
-    parser.add_argument("--model", metavar="NAME", help="model by name or file (default: the one that SRC names)")
-    parser.add_argument("--reader", metavar="MODULE:FUNCTION", help="a format of your own (docs/traces.md)")
+    parser.add_argument("--model", metavar="NAME", help="model by name or file (default: the one named in SRC)")
+    parser.add_argument("--reader", metavar="MODULE:FUNCTION", help="a reader for your own format (docs/traces.md)")
     parser.add_argument(
         "--on-error",
         choices=("stop", "skip"),
         default="stop",
-        help="at damaged data: stop and import nothing (default), or report it and leave it out",
+        help="on damaged data: stop and import nothing (default), or report and skip it",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises TraceError for damaged data, with ``--on-error stop``."""
+    """Import and print the store. Raises TraceError for damaged data with ``--on-error stop``."""
     from archsim.base.cores import available_cores
     from archsim.cli.printing import print_store
     from archsim.cli.trace.import_progress import import_watcher

@@ -1,4 +1,4 @@
-"""``archsim trace info``: what a store holds."""
+"""``archsim trace info``: print what a store contains."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("--verify", action="store_true", help="read all of it and compare every checksum")
+    parser.add_argument("--verify", action="store_true", help="read everything and check every checksum")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises TraceError for a store that is damaged."""
+    """Print the store. Raises TraceError if it is damaged."""
     from archsim.cli.printing import print_store
 
     if args.verify:

@@ -1,4 +1,4 @@
-"""``archsim trace merge``: a store of all requests of several."""
+"""``archsim trace merge``: write a store with all requests of several."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("stores", nargs="+", metavar="STORE")
     add_store_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises TraceError for stores of different models."""
+    """Merge and print the store. Raises TraceError for stores of different models."""
     from archsim.base.cores import available_cores
     from archsim.cli.printing import print_store
     from archsim.workload.store.select import merge

@@ -9,14 +9,14 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("source", metavar="SRC", help="store, .npz or directory of JSON requests")
     parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the page")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was measured, and the verdicts on the published insights."""
+    """Print the measured patterns and the verdicts on the published insights."""
     from archsim.report.profile_page import write_profile
     from archsim.specs.loading.library import load_model
     from archsim.workload import open_trace

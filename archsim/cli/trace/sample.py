@@ -1,4 +1,4 @@
-"""``archsim trace sample``: a store of requests drawn at random."""
+"""``archsim trace sample``: write a store of requests drawn at random."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("-n", dest="requests", type=positive, required=True, metavar="N", help="how many")
+    parser.add_argument("-n", dest="requests", type=positive, required=True, metavar="N", help="number of requests")
     parser.add_argument("--seed", type=natural, default=0, metavar="N")
     add_store_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises TraceError for more requests than there are."""
+    """Sample and print the store. Raises TraceError for more requests than the store has."""
     from archsim.base.cores import available_cores
     from archsim.cli.printing import print_store
     from archsim.workload.store.select import sample_entries, write_selection

@@ -1,4 +1,4 @@
-"""``archsim trace slice``: a store of some of the requests of another."""
+"""``archsim trace slice``: write a store with some requests of another."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("--requests", type=_span, default=(0, None), metavar="A:B", help="from number A to before B")
-    parser.add_argument("--subject", dest="subjects", action="append", default=[], metavar="NAME", help="may be repeated")
+    parser.add_argument("--requests", type=_span, default=(0, None), metavar="A:B", help="requests A to B-1")
+    parser.add_argument(
+        "--subject",
+        dest="subjects",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only requests of this subject; repeatable",
+    )
     add_store_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises TraceError for requests that the store does not have."""
+    """Slice and print the store. Raises TraceError for requests that the store does not have."""
     from archsim.base.cores import available_cores
     from archsim.cli.printing import print_store
     from archsim.workload.store.select import slice_entries, write_selection

@@ -1,8 +1,8 @@
-"""From one set of assumptions to another, one at a time and cumulatively: what each is worth of a policy's speed-up.
+"""From one assumption set to another, one field at a time and cumulatively: the effect of each on a policy's speed-up.
 
-A *chain* begins with the first set and takes over the other's values one field after the other, in ``ORDER``; its last link has
-all values of the other set and must give that set's own results, to the bit. Beside it every field is changed *alone*, from the
-first set. The two differ where assumptions act on each other, so neither alone is the answer.
+A *chain* starts with the first set and takes over the other's values one field after the other, in ``ORDER``; its last
+link has all values of the other set and must give that set's own results, bit for bit. In addition, every field is
+changed *alone*, from the first set. The two differ if assumptions interact, so both are reported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from archsim.specs.loading.library import load_assumptions
 if TYPE_CHECKING:
     import pandas
 
-# What the paper's gains hang on comes first; then what changes the work of a die; then how it is counted.
+# First what the paper's gains depend on; then what changes the work of a die; then how it is counted.
 ORDER = (
     "contention", "arbitration", "source", "capacity", "execution", "activations", "decision_cost", "heatmap_update",
     "tables", "weights", "llc", "gemm", "order", "numbering", "prediction_rows", "ties", "hops", "throughput",
@@ -37,7 +37,10 @@ _COMPARED = ("system", "model", "batch", "policy")
 
 @dataclass(frozen=True)
 class Link:
-    """A field and its two values. ``alone``: the first set with it changed; ``chain``: with all fields up to it changed."""
+    """A field and its two values.
+
+    ``alone``: the first set with only this field changed; ``chain``: with all fields up to it changed.
+    """
 
     field: str
     before: str
@@ -48,7 +51,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a link does to one policy. Speed-ups are over base under the same assumptions; ``throughput`` in tokens/s."""
+    """Effect of a link on one policy.
+
+    Speed-ups are over base under the same assumptions; ``throughput`` in tokens/s.
+    """
 
     link: Link
     speedup_before: float
@@ -76,8 +82,11 @@ class Waterfall:
 
 @dataclass(frozen=True)
 class Ablation:
-    """``closes``: whether the chain's end gave the results of the other set, to the bit, in every run; ``layers``: which ran, see
-    `archsim.runs.results.layers_that_ran`."""
+    """The waterfalls of an experiment.
+
+    ``closes``: whether the chain's end equals the results of the other set, bit for bit, in every run; ``layers``:
+    which ran, see `archsim.runs.results.layers_that_ran`.
+    """
 
     start: AssumptionsSpec
     end: AssumptionsSpec
@@ -92,7 +101,7 @@ class Ablation:
         return f"Ablation({chain}, {len(self.waterfalls)} waterfalls, {self.runs} runs)"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row for every policy, system, model, batch and link: what the link does to the policy's speed-up.
+        """One row per policy, system, model, batch and link: the effect of the link on the policy's speed-up.
 
         Columns: system, model, batch, policy, place (from 1), assumption, from, to, speedup_before, speedup_after,
         factor, speedup_alone, throughput_after_tokens_per_s.
@@ -115,7 +124,7 @@ def effect_rows(found: Ablation) -> Iterator[tuple[Any, ...]]:
 
 
 def assumptions_named(experiment: ExperimentSpec, name: str) -> AssumptionsSpec:
-    """A set by its label: one of the experiment's, or one that archsim ships. Raises ArchsimError for an unknown one."""
+    """An assumption set by its label: the experiment's or a shipped one. Raises ArchsimError for an unknown label."""
     own = {each.label: each for each in experiment.assumptions}
     if name in own:
         return own[name]
@@ -141,10 +150,12 @@ def links_between(start: AssumptionsSpec, end: AssumptionsSpec) -> tuple[Link, .
 
 
 def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: AssumptionsSpec) -> ExperimentSpec:
-    """The experiment under both sets and every link. Raises ArchsimError where no speed-up could be told."""
+    """The experiment under both sets and every link. Raises ArchsimError if no speed-up can be computed."""
     policies = [policy.name for policy in experiment.policies]
     if BASE_POLICY not in policies or len(policies) == 1:
-        raise ArchsimError(f"an ablation compares policies with {BASE_POLICY!r}: it and another must be among the experiment's")
+        raise ArchsimError(
+            f"an ablation compares policies with {BASE_POLICY!r}: the experiment needs it and at least one other policy"
+        )
     links = links_between(start, end)
     alone = [link.alone for link in links if link.alone != link.chain]
     return experiment.model_copy(update={"assumptions": (start, *alone, *(link.chain for link in links), end)})
@@ -158,20 +169,24 @@ def ablate(
     jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Ablation:
-    """Run what is missing in ``out`` and put it together. Raises what :func:`archsim.runs.sweep.sweep` raises."""
+    """Run what is missing in ``out`` and compute the effects. Raises as :func:`archsim.runs.sweep.sweep`."""
     results = sweep(ablated(experiment, start, end), out, jobs, watcher)
     return waterfalls_of(results, start, end, {model.name: len(model.moe_layer_ids) for model in experiment.models})
 
 
-def waterfalls_of(results: Results, start: AssumptionsSpec, end: AssumptionsSpec, models: Mapping[str, int]) -> Ablation:
-    """The effects of every link, from the results of :func:`ablated`. models: name → how many MoE layers it has."""
+def waterfalls_of(
+    results: Results, start: AssumptionsSpec, end: AssumptionsSpec, models: Mapping[str, int]
+) -> Ablation:
+    """The effects of every link, from the results of :func:`ablated`. models: name → number of its MoE layers."""
     links = links_between(start, end)
     rows = {(*(row[name] for name in _COMPARED), row["assumptions"]): row for row in results.runs.rows}
     places = dict.fromkeys(key[:-1] for key in rows if key[3] != BASE_POLICY)
     falls = [_waterfall(place, rows, links, start, end) for place in places]
     every = dict.fromkeys(key[:-1] for key in rows)
     closes = all(_same(rows[(*place, links[-1].chain.label)], rows[(*place, end.label)]) for place in every)
-    return Ablation(start, end, links, tuple(falls), closes, len(results.runs.rows), layers_that_ran(results.runs.rows, models))
+    return Ablation(
+        start, end, links, tuple(falls), closes, len(results.runs.rows), layers_that_ran(results.runs.rows, models)
+    )
 
 
 def _waterfall(place: tuple, rows: Mapping[tuple, Mapping[str, Any]], links: Sequence[Link], start, end) -> Waterfall:
@@ -185,11 +200,13 @@ def _waterfall(place: tuple, rows: Mapping[tuple, Mapping[str, Any]], links: Seq
         effects.append(Effect(link, before, after["speedup_vs_base"], alone, after["throughput_tokens_per_s"]))
         before = after["speedup_vs_base"]
     system, model, batch, policy = place
-    return Waterfall(system, model, batch, policy, of(start)["speedup_vs_base"], of(end)["speedup_vs_base"], tuple(effects))
+    return Waterfall(
+        system, model, batch, policy, of(start)["speedup_vs_base"], of(end)["speedup_vs_base"], tuple(effects)
+    )
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two rows are equal in everything but the names of their assumptions."""
+    """Whether two rows are equal except for the names of their assumption sets."""
     named = ("assumptions", "run")
     return {key: value for key, value in one.items() if key not in named} == {
         key: value for key, value in other.items() if key not in named

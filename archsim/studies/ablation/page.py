@@ -1,4 +1,4 @@
-"""The page of an ablation: a waterfall for every policy, what each assumption is worth, and a table of everything."""
+"""The page of an ablation: a waterfall for every policy, the effect of each assumption, and a table of all values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from archsim.report.units import factor
 from archsim.specs.assumptions import ASSUMPTIONS
 from archsim.studies.ablation.ablation import EFFECT_COLUMNS, Ablation, Effect, Waterfall, effect_rows
 
-MOST_TOLD = 4  # assumptions of a sentence
-TELLING = 0.01  # relative change of a speed-up below which an assumption is not told
+MOST_NAMED = 4  # assumptions in a sentence
+LEAST_CHANGE = 0.01  # relative change of a speed-up below which an assumption is not named
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Group:
 
 
 def write_ablation(found: Ablation, name: str, folder: Path) -> Path:
-    """Write ``index.html`` and ``ablation.csv``; returns the path of the page. Equal results, equal bytes."""
+    """Write ``index.html`` and ``ablation.csv``; returns the path of the page. Equal results give equal bytes."""
     write_text(folder / "ablation.csv", csv_of(found))
     write_text(folder / "index.html", render(found, name))
     return folder / "index.html"
 
 
 def csv_of(found: Ablation) -> str:
-    """One row for every policy, system, model, batch and assumption."""
+    """One row per policy, system, model, batch and assumption."""
     stream = io.StringIO()
     rows = csv.writer(stream, lineterminator="\n")
     rows.writerow(EFFECT_COLUMNS)
@@ -57,7 +57,9 @@ def render(found: Ablation, name: str) -> str:
         "end": found.end.label,
         "groups": list(groups_of(found)),
         "worth": list(worth_of(found)),
-        "meanings": [(link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after]) for link in found.links],
+        "meanings": [
+            (link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after]) for link in found.links
+        ],
     }
     return rendered("ablation.html.j2", context, {"factor": factor})
 
@@ -67,7 +69,9 @@ def groups_of(found: Ablation) -> Iterator[Group]:
     for system, model, batch in places:
         falls = [fall for fall in found.waterfalls if (fall.system, fall.model, fall.batch) == (system, model, batch)]
         panels = tuple((fall.policy, drawing(fall, found)) for fall in falls)
-        yield Group(f"{model} on {system}, batch {batch:,}", sentence(max(falls, key=lambda fall: fall.start), found), panels)
+        yield Group(
+            f"{model} on {system}, batch {batch:,}", sentence(max(falls, key=lambda fall: fall.start), found), panels
+        )
 
 
 def drawing(fall: Waterfall, found: Ablation) -> str:
@@ -79,11 +83,19 @@ def drawing(fall: Waterfall, found: Ablation) -> str:
 
 
 def sentence(fall: Waterfall, found: Ablation) -> str:
-    """What becomes of the policy that gains most under the first set, and by which assumptions, those that move it farthest first."""
-    telling = sorted((each for each in fall.effects if _distance(each) > log(1 + TELLING)), key=_distance, reverse=True)
-    parts = [f"{factor(each.factor)} by {each.link.field} ({each.link.before} → {each.link.after})" for each in telling[:MOST_TOLD]]
-    told = f"; in the chain, the largest changes first: {', '.join(parts)}" if parts else ""
-    return f"{fall.policy}: {factor(fall.start)} over base under {found.start.label}, {factor(fall.end)} under {found.end.label}{told}."
+    """Speed-up of a policy under both sets, and the assumptions with the largest effects, the largest first."""
+    largest = sorted(
+        (each for each in fall.effects if _distance(each) > log(1 + LEAST_CHANGE)), key=_distance, reverse=True
+    )
+    parts = [
+        f"{factor(each.factor)} by {each.link.field} ({each.link.before} → {each.link.after})"
+        for each in largest[:MOST_NAMED]
+    ]
+    changes = f"; in the chain, the largest changes first: {', '.join(parts)}" if parts else ""
+    return (
+        f"{fall.policy}: {factor(fall.start)} over base under {found.start.label}, {factor(fall.end)} under "
+        f"{found.end.label}{changes}."
+    )
 
 
 def _distance(effect: Effect) -> float:
@@ -96,7 +108,9 @@ def worth_of(found: Ablation) -> Iterator[tuple[str, str, str, str, str]]:
     for place, link in enumerate(found.links):
         effects = [fall.effects[place] for fall in found.waterfalls]
         chained = sorted(effect.factor for effect in effects)
-        alone = sorted(effect.speedup_alone / fall.start for effect, fall in zip(effects, found.waterfalls, strict=True))
+        alone = sorted(
+            effect.speedup_alone / fall.start for effect, fall in zip(effects, found.waterfalls, strict=True)
+        )
         middle = len(chained) // 2
         yield link.field, factor(chained[0]), factor(chained[middle]), factor(chained[-1]), factor(alone[middle])
 
@@ -104,6 +118,7 @@ def worth_of(found: Ablation) -> Iterator[tuple[str, str, str, str, str]]:
 def _tip(effect: Effect) -> str:
     link = effect.link
     return (
-        f"{link.field}: {link.before} → {link.after}: {factor(effect.speedup_before)} → {factor(effect.speedup_after)}; "
+        f"{link.field}: {link.before} → {link.after}: {factor(effect.speedup_before)} → "
+        f"{factor(effect.speedup_after)}; "
         f"changed alone: {factor(effect.speedup_alone)}"
     )

@@ -1,4 +1,4 @@
-"""Both engines on a sample of an experiment's runs or of a sweep's points: how far the analytical engine is off."""
+"""Run a sample of runs or points on both engines: the error of the analytical engine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from archsim.runs.simulator import Simulator
 if TYPE_CHECKING:
     import pandas
 
-SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small: the event engine takes its time for each
+SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small, as event runs are slow
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """``runs``: the sample, drawn from ``drawn_from`` runs or points; at most ``decode_steps`` decode steps of each."""
+    """``runs``: a sample of ``drawn_from`` runs or points, at most ``decode_steps`` decode steps each."""
 
     name: str
     runs: tuple[Compared, ...]
@@ -50,7 +50,7 @@ class Comparison:
         return sorted(outside, key=lambda each: -abs(each.error))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a run: run, assumptions, event_ns, analytical_ns (decode), error (signed share), reason."""
+        """One row per run: run, assumptions, event_ns, analytical_ns (decode), error (signed share), reason."""
         import pandas
 
         names = ("run", "assumptions", "event_ns", "analytical_ns", "error", "reason")
@@ -63,7 +63,10 @@ def compare(selection: Selection, size: int, decode_steps: int) -> Comparison:
 
 
 def write_sample(selection: Selection, folder: Path) -> Comparison | None:
-    """Compare the engines on a few analytical runs of a sweep, and keep that beside its results; None without any."""
+    """Compare the engines on a few analytical runs of a sweep, write that beside its results.
+
+    None without such runs.
+    """
     plan = selection.plan
     analytical = [number for number in selection.kept if plan.point(number).engine == "analytical"]
     if not analytical:
@@ -74,7 +77,7 @@ def write_sample(selection: Selection, folder: Path) -> Comparison | None:
 
 
 def _compare(selection: Selection, numbers: Sequence[int], size: int, decode_steps: int) -> Comparison:
-    """numbers: of the points that the sample is drawn from."""
+    """numbers: of the points to draw the sample from."""
     plan, maker = selection.plan, selection.maker
     drawn = [shortened(run, decode_steps) for run in maker.runs(map(plan.point, sample(numbers, size)))]
     compared = tuple(compare_engines(drawn, Simulator(maker.traces)))

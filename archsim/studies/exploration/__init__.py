@@ -1,1 +1,1 @@
-"""Design-space exploration: which designs are Pareto-optimal, found with few runs of the event engine."""
+"""Design-space exploration: find the Pareto-optimal designs with few runs of the event engine."""

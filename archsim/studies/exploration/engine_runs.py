@@ -1,4 +1,4 @@
-"""Points run by one engine, once each, and kept."""
+"""Run points on one engine, each once, and keep the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 
 class EngineRuns:
-    """``known``: index of a point → its row; ``failures``: why others have none; ``watcher`` hears of all."""
+    """``known``: index of a point → its row; ``failures``: why others have none; ``watcher`` receives progress."""
 
     def __init__(self, engine: str, folder: Path, jobs: int, watcher: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -27,10 +27,12 @@ class EngineRuns:
         self.failures: list[str] = []
 
     def run(self, points: Sequence[Point]) -> None:
-        """Add the rows of points to ``known``, but for those that fail."""
+        """Add the rows of points to ``known``, except those that fail."""
         new = [point._replace(engine=self._engine) for point in points if point.index not in self.known]
         runs = {point.index: run for point, run in zip(new, self._maker.runs(new), strict=True)}
         unique = {run.key: run for run in runs.values()}
         simulate = partial(simulate_all, jobs=self._jobs, traces=self._maker.traces)
         records = complete(list(unique.values()), simulate, self._store, self._watcher, self.failures)
-        self.known |= {index: {**records[run.key]["row"], "run": run.key} for index, run in runs.items() if run.key in records}
+        self.known |= {
+            index: {**records[run.key]["row"], "run": run.key} for index, run in runs.items() if run.key in records
+        }

@@ -1,4 +1,4 @@
-"""Explore a sweep: the analytical engine over every point, the event engine on the front and around it."""
+"""Explore a sweep: the analytical engine on every point, the event engine on and near the front."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ from archsim.studies.exploration.sweep_view import candidate_of, layers_of, note
 ANALYTICAL, EVENT = "analytical", "event"
 
 
-def explore(plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]) -> Exploration:
-    """Find the front of a sweep. ``plan``: with the analytical engine; ``watching``: a context manager for each stage, giving a watcher.
+def explore(
+    plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]
+) -> Exploration:
+    """Find the front of a sweep. Raises as ``archsim.runs.sweep.sweep``.
 
-    What has run is kept in ``folder`` and found again. Raises what ``archsim.runs.sweep.sweep`` raises.
+    ``plan``: with the analytical engine; ``watching``: returns a context manager that gives a watcher, once per stage.
+    Finished runs are kept in ``folder`` and reused.
     """
     judge = Judge(spec, Coefficients().changed(spec.coefficients))
     jobs = jobs or available_cores()
@@ -40,16 +43,16 @@ def explore(plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, 
     budget = min(len(points), spec.most_runs(len(points)))
     with watching() as watcher:
         watcher.begin(budget)
-        dear = EngineRuns(EVENT, folder / EVENT, jobs, watcher)
+        events = EngineRuns(EVENT, folder / EVENT, jobs, watcher)
 
         def run(asked: Sequence[int]) -> np.ndarray:
-            dear.run([points[at] for at in asked])
-            return np.array([judge.costs(points[at], dear.known.get(points[at].index)) for at in asked])
+            events.run([points[at] for at in asked])
+            return np.array([judge.costs(points[at], events.known.get(points[at].index)) for at in asked])
 
         costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
         found = search(costs, _families(points), run, budget, spec.seed)
-    rows = [dear.known.get(point.index, cheap[point.index]) for point in points]
-    candidates = _candidates(plan, judge, points, cheap, cheap_values, dear.known, found.front)
+    rows = [events.known.get(point.index, cheap[point.index]) for point in points]
+    candidates = _candidates(plan, judge, points, cheap, cheap_values, events.known, found.front)
     return Exploration(
         name=plan.experiment.name,
         spec=spec,
@@ -58,7 +61,7 @@ def explore(plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, 
         dropped=dropped,
         budget=budget,
         stable=found.stable,
-        failures=tuple(dear.failures),
+        failures=tuple(events.failures),
         assumptions=tuple(each.label for each in plan.experiment.assumptions),
         notes=notes_of(points, rows),
         layers=layers_of(points, rows),
@@ -67,18 +70,18 @@ def explore(plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, 
 
 @dataclass(frozen=True)
 class Judge:
-    """What a run is worth, by an exploration's objectives and coefficients."""
+    """Values and costs of a run, by an exploration's objectives and coefficients."""
 
     spec: ExploreSpec
     coefficients: Coefficients
 
     def values(self, point: Point, row: Row) -> dict[str, float]:
-        """Every objective of a run, NaN where it has none; energy, area and price by these coefficients."""
+        """Every objective of a run, NaN if it has none; energy, area and price by these coefficients."""
         own = economics(activity_of(point.model, row), build_costs(point.system, self.coefficients), self.coefficients)
         return objectives_of(point.model, {**row, **own})
 
     def costs(self, point: Point, row: Row | None) -> np.ndarray:
-        """float64[objective], to be small; infinite for a run that failed or is not allowed."""
+        """float64[objective], to minimise; infinite for a run that failed or is not allowed."""
         if row is None or not self.allows(values := self.values(point, row)):
             return np.full(len(self.spec.objectives), np.inf)
         return as_costs(np.array([[values[name] for name in self.spec.objectives]]), self.spec.senses)[0]
@@ -87,14 +90,18 @@ class Judge:
         return all(constraint.holds(values.get) for constraint in self.spec.constraints())
 
 
-def _all_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> tuple[list[Point], dict[int, Row], dict[str, int]]:
-    """Every point that the constraints keep, its row, and what was dropped."""
+def _all_points(
+    plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher
+) -> tuple[list[Point], dict[int, Row], dict[str, int]]:
+    """Every point that the constraints keep, its row, and the number of dropped points by constraint."""
     selection = select(plan, watcher.phase)
     rows = {row["point"]: row for row in sweep_selected(selection, folder, jobs, watcher).runs.rows}
     return [plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint)
 
 
-def _some_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> tuple[list[Point], dict[int, Row], dict[str, int]]:
+def _some_points(
+    plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher
+) -> tuple[list[Point], dict[int, Row], dict[str, int]]:
     """As many points as the analytical engine may run, chosen by optuna."""
     spec = judge.spec
     watcher.begin(spec.analytical_runs)
@@ -104,12 +111,17 @@ def _some_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher
         runs.run(points)
         return [judge.costs(point, runs.known.get(point.index)) for point in points]
 
-    points = sample_points(plan, Measures().functions(), evaluate, spec.analytical_runs, len(spec.objectives), spec.seed)
+    points = sample_points(
+        plan, Measures().functions(), evaluate, spec.analytical_runs, len(spec.objectives), spec.seed
+    )
     return [point for point in points if point.index in runs.known], runs.known, {}
 
 
 def _families(points: Sequence[Point]) -> np.ndarray:
-    """Points whose analytical error is alike: of one model, policy, set of assumptions and topology. int64[point]."""
+    """Families of points with similar analytical error: same model, policy, assumption set and topology.
+
+    int64[point].
+    """
     names = [(each.model.name, each.policy.name, each.assumptions.label, each.system.kind_of_fabric) for each in points]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names])
@@ -130,7 +142,11 @@ def _candidates(
         values = judge.values(point, row)
         candidates.append(
             replace(
-                candidate_of(plan, point, row), values=values, cheap=cheap_values[at], front=bool(front[at]), allowed=judge.allows(values)
+                candidate_of(plan, point, row),
+                values=values,
+                cheap=cheap_values[at],
+                front=bool(front[at]),
+                allowed=judge.allows(values),
             )
         )
     return tuple(without_constants(candidates))

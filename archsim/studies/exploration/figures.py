@@ -1,4 +1,4 @@
-"""Figures of an exploration: scatter with its front, small multiples over the axes, tornado."""
+"""Figures of an exploration: scatter plot with front, small multiples over the axes, tornado plot."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from archsim.studies.exploration.outcome import Candidate, Exploration, sensitiv
 from archsim.studies.exploration.outcome import unit_of as unit_of_objective
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 460.0, 300.0, 52.0, 12.0, 12.0, 40.0
-MOST_DOTS = 3000  # of the cloud behind the marks
-MOST_MARKS = 600  # of points that are not on the front
+MOST_DOTS = 3000  # of the cloud behind the markers
+MOST_MARKS = 600  # for points off the front
 MOST_LEVELS = 12  # of an axis in a small multiple
 FEWEST_TICKS, MOST_TICKS = 4, 7
 SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"))
@@ -37,7 +37,10 @@ def _unit(objective: str, prefix: str) -> str:
 
 
 def _axis(objective: str, values: np.ndarray) -> tuple[Axis, str]:
-    """Logarithmic over the values, and the unit of its labels; ticks at 1, 2 and 5 of a decade, or evenly spaced round numbers where there are too few."""
+    """A logarithmic axis over the values, and the unit of its labels.
+
+    Ticks at 1, 2 and 5 per decade, or evenly spaced if too few.
+    """
     low, high = values.min() / 1.06, values.max() * 1.06
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [step * 10.0**power for power in decades for step in (1, 2, 5) if low <= step * 10.0**power <= high]
@@ -51,11 +54,20 @@ def _axis(objective: str, values: np.ndarray) -> tuple[Axis, str]:
 
 
 def scatter(found: Exploration, across: str, up: str) -> str:
-    """All points by two objectives: the front, and up to ``MOST_MARKS`` event runs, as marks that tell what they are; the others as dots."""
-    shown = [point for point in found.points if point.allowed and all(0 < point.values[name] < math.inf for name in (across, up))]
+    """All points by two objectives: the front and up to ``MOST_MARKS`` event runs as markers with tooltips.
+
+    The others as dots.
+    """
+    shown = [
+        point
+        for point in found.points
+        if point.allowed and all(0 < point.values[name] < math.inf for name in (across, up))
+    ]
     if not shown:
         return picture(WIDTH, 30, "no points", [text(8, 18, "no point is allowed")])
-    (xs, x_unit), (ys, y_unit) = (_axis(name, np.array([point.values[name] for point in shown])) for name in (across, up))
+    (xs, x_unit), (ys, y_unit) = (
+        _axis(name, np.array([point.values[name] for point in shown])) for name in (across, up)
+    )
 
     def at(point: Candidate) -> tuple[float, float]:
         x = LEFT + (WIDTH - LEFT - RIGHT) * xs.share(point.values[across])
@@ -75,12 +87,14 @@ def scatter(found: Exploration, across: str, up: str) -> str:
             ends = [TOP + (HEIGHT - TOP - BOTTOM) * (1 - ys.share(end)) for end in point.band]
             parts.append(element("path", class_="band", d=f"M{number(x)} {number(ends[0])}V{number(ends[1])}"))
         kind = "p4 front" if point.front else "p0"
-        parts.append(element("circle", title(tip(found, point)), class_=kind, cx=x, cy=y, r=4.5 if point.front else 3.0))
+        parts.append(
+            element("circle", title(tip(found, point)), class_=kind, cx=x, cy=y, r=4.5 if point.front else 3.0)
+        )
     return picture(WIDTH, HEIGHT, f"{up} over {across}: {len(shown)} designs, {len(found.front)} on the front", parts)
 
 
 def _frame(xs: Axis, ys: Axis, across: str, up: str) -> list[str]:
-    """Grid, ticks, and what the axes are: ``across`` and ``up``."""
+    """Grid, ticks, and the axis titles ``across`` and ``up``."""
     parts = []
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     for tick in xs.ticks:
@@ -97,15 +111,15 @@ def _frame(xs: Axis, ys: Axis, across: str, up: str) -> list[str]:
 
 
 def tip(found: Exploration, point: Candidate) -> str:
-    """What a point is, for its tooltip."""
+    """Tooltip of a point."""
     axes = "\n".join(f"{axis}: {level}" for axis, level in point.axes.items())
     values = "\n".join(f"{name}: {value(name, point.values[name])}" for name in found.spec.objectives)
     name, share = point.limit
-    return f"point {point.index}, {point.engine} engine\n{values}\nmost of the time: {name} ({share:.0%})\n{axes}"
+    return f"point {point.index}, {point.engine} engine\n{values}\nbottleneck: {name} ({share:.0%})\n{axes}"
 
 
 def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
-    """One row a level of an axis: from the 10th to the 90th percentile of an objective, its median, and its best."""
+    """One row per level of an axis: 10th to 90th percentile of an objective, its median and its best."""
     usable = [point for point in points if point.allowed and 0 < point.values[objective] < math.inf]
     levels = list(dict.fromkeys(point.axes[axis] for point in usable))
     levels = levels[:: math.ceil(len(levels) / MOST_LEVELS)] if levels else []
@@ -125,20 +139,27 @@ def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
         values = np.array([point.values[objective] for point in usable if point.axes[axis] == level])
         low, middle, high = np.percentile(values, [10, 50, 90])
         best, y = values.max() if sense == "max" else values.min(), row * _ROW + _ROW / 2
-        told = f"{level}: median {value(objective, middle)}, best {value(objective, best)}, {len(values)} designs"
+        tooltip = f"{level}: median {value(objective, middle)}, best {value(objective, best)}, {len(values)} designs"
         parts.append(text(left - 6, y + 3.5, shortened(level, 18), "t", "end"))
-        parts.append(element("rect", title(told), class_="k-hbm", x=x(low), y=y - 4, width=max(x(high) - x(low), 1.0), height=8.0))
+        parts.append(
+            element(
+                "rect", title(tooltip), class_="k-hbm", x=x(low), y=y - 4, width=max(x(high) - x(low), 1.0), height=8.0
+            )
+        )
         parts.append(element("path", class_="mark", d=f"M{number(x(middle))} {number(y - 5)}v10"))
-        parts.append(element("circle", title(told), class_="p4", cx=x(best), cy=y, r=3.0))
+        parts.append(element("circle", title(tooltip), class_="p4", cx=x(best), cy=y, r=3.0))
     parts.append(text((left + _STRIP - 10) / 2, bottom + 25, f"{objective} ({unit}, logarithmic)", "m", "middle"))
     return picture(_STRIP, bottom + 30, f"{objective} over {axis}", parts)
 
 
 def tornado(points: Sequence[Candidate], objective: str) -> str:
-    """The axes by how far their levels move an objective: from the least to the largest geometric mean, over that of all."""
+    """The axes by their effect on an objective.
+
+    A bar spans the lowest to the highest geometric mean of a level, over that of all points.
+    """
     found = sensitivities([point for point in points if point.allowed], objective)
     if not found:
-        return picture(WIDTH, 20, "no axis", [text(8, 14, "no axis moves it")])
+        return picture(WIDTH, 20, "no axis", [text(8, 14, "no axis has an effect")])
     low, high = min(each[2] for each in found) / 1.02, max(each[4] for each in found) * 1.02
     left = 10 + max(text_width(shortened(axis, 26)) for axis, *_ in found)
     span = math.log(high / low)
@@ -150,11 +171,39 @@ def tornado(points: Sequence[Candidate], objective: str) -> str:
     parts.append(element("path", class_="ref", d=f"M{number(x(1.0))} 0V{number(bottom)}"))
     for row, (axis, least, below, most, above) in enumerate(found):
         y = row * _ROW + _ROW / 2 + 2
-        told = f"{axis}: {least} {below:.3g}×, {most} {above:.3g}× of the mean"
+        tooltip = f"{axis}: {least} {below:.3g}×, {most} {above:.3g}× of the mean"
         parts.append(text(left - 6, y + 3.5, shortened(axis, 26), "t", "end"))
-        parts.append(element("rect", title(told), class_="k-link", x=x(below), y=y - 5, width=max(x(1.0) - x(below), 0.0), height=10.0))
-        parts.append(element("rect", title(told), class_="k-compute", x=x(1.0), y=y - 5, width=max(x(above) - x(1.0), 0.0), height=10.0))
+        parts.append(
+            element(
+                "rect",
+                title(tooltip),
+                class_="k-link",
+                x=x(below),
+                y=y - 5,
+                width=max(x(1.0) - x(below), 0.0),
+                height=10.0,
+            )
+        )
+        parts.append(
+            element(
+                "rect",
+                title(tooltip),
+                class_="k-compute",
+                x=x(1.0),
+                y=y - 5,
+                width=max(x(above) - x(1.0), 0.0),
+                height=10.0,
+            )
+        )
         parts.append(text(x(below) - 3, y + 3.5, shortened(least, 10), "m", "end"))
         parts.append(text(x(above) + 3, y + 3.5, shortened(most, 10), "m"))
-    parts.append(text(x(1.0), bottom + 12, f"{objective}, over its mean (1×): {significant(low)} to {significant(high)}", "m", "middle"))
+    parts.append(
+        text(
+            x(1.0),
+            bottom + 12,
+            f"{objective}, over its mean (1×): {significant(low)} to {significant(high)}",
+            "m",
+            "middle",
+        )
+    )
     return picture(WIDTH, bottom + 18, f"sensitivity of {objective}", parts)

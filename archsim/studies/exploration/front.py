@@ -1,4 +1,4 @@
-"""Pareto fronts and the volume that they dominate. Every objective is to be small; see :func:`as_costs`."""
+"""Pareto fronts and the volume that they dominate. All objectives are minimised; see :func:`as_costs`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
-LARGEST_BLOCK = 512  # points compared with all others at a time, for bounded memory
+LARGEST_BLOCK = 512  # points compared with all others at once, to bound memory
 
 
 def as_costs(values: np.ndarray, senses: Sequence[str]) -> np.ndarray:
-    """``values: float64[point, objective]`` with those to be maximised turned round; NaN becomes infinite: never on a front."""
+    """``values: float64[point, objective]`` with objectives to maximise negated.
+
+    NaN becomes infinite: never on a front.
+    """
     sign = np.array([1.0 if sense == "min" else -1.0 for sense in senses])
     costs = np.asarray(values, np.float64) * sign
     return np.where(np.isnan(costs), np.inf, costs)
 
 
 def pareto(costs: np.ndarray) -> np.ndarray:
-    """bool[point]: those that no other point beats in one objective without losing in another; equal points stay together.
+    """bool[point]: whether a point is Pareto-optimal; of equal points, all or none are.
 
     ``costs: float64[point, objective]``. A point with an infinite cost is never on the front.
     """
     candidates = np.flatnonzero(np.isfinite(costs).all(axis=1))
-    candidates = candidates[np.lexsort(costs[candidates].T[::-1])]  # a point may be dominated by earlier ones only
+    candidates = candidates[np.lexsort(costs[candidates].T[::-1])]  # only earlier points can dominate a point
     kept = np.zeros((0, costs.shape[1]))
     front = np.zeros(len(costs), bool)
-    for begin in range(0, len(candidates), LARGEST_BLOCK):
-        block = candidates[begin : begin + LARGEST_BLOCK]
+    for first in range(0, len(candidates), LARGEST_BLOCK):
+        block = candidates[first : first + LARGEST_BLOCK]
         block = block[~_dominated(costs[block], kept)]
         block = block[~_dominated(costs[block], costs[block])]
         front[block] = True
@@ -42,10 +45,10 @@ def _dominated(costs: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 
 def hypervolume(costs: np.ndarray, reference: np.ndarray) -> float:
-    """Volume between a front and ``reference: float64[objective]``, which is no better than any point that counts.
+    """Volume between a front and ``reference: float64[objective]``, which only counted points dominate.
 
-    Sliced along the last objective, objective by objective: exact, for fronts of up to some hundred points in up to four
-    objectives. While, Hingston, Barone, Huband: A Faster Algorithm for Calculating Hypervolume, IEEE TEVC 10(1), 2006.
+    Slices along the last objective, recursively: exact, for fronts of up to some hundred points and four objectives.
+    While, Hingston, Barone, Huband: A Faster Algorithm for Calculating Hypervolume, IEEE TEVC 10(1), 2006.
     """
     inside = costs[(costs < reference).all(axis=1)]
     return _volume(inside[pareto(inside)], reference) if len(inside) else 0.0

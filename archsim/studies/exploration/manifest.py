@@ -1,4 +1,4 @@
-"""The manifest of an exploration: ``archsim explore manifest.yaml`` makes it again."""
+"""The manifest of an exploration: ``archsim explore manifest.yaml`` reproduces it."""
 
 from __future__ import annotations
 
@@ -19,5 +19,7 @@ def given(plan: SweepPlan, spec: ExploreSpec) -> dict[str, Any]:
 
 
 def write_manifest(plan: SweepPlan, spec: ExploreSpec, folder: Path) -> None:
-    """Write ``manifest.yaml`` into the folder, which is there."""
-    write_text(folder / MANIFEST, dump_yaml({MANIFEST_KEY: made_by() | {"points": plan.combinations}, **given(plan, spec)}))
+    """Write ``manifest.yaml`` into the folder, which must exist."""
+    write_text(
+        folder / MANIFEST, dump_yaml({MANIFEST_KEY: made_by() | {"points": plan.combinations}, **given(plan, spec)})
+    )

@@ -1,4 +1,4 @@
-"""What an exploration has found: every point with its values, who established them, and what limits it."""
+"""The result of an exploration: every point with its values, the engine behind them, and its bottleneck."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point. index: in the sweep; axes: path → value as written; parts: model, policy, … that are no axes but differ.
+    """A point. index: in the sweep; axes: path → value as written, model, policy, … included if they differ.
 
-    values: of every objective of ``OBJECTIVES``, by the engine named; cheap: by the analytical engine; limit: what takes
-    most of its time, and its share; band: of throughput, from the calibration's residuals, or None.
+    values: of every objective of ``OBJECTIVES``, by the engine named; cheap: by the analytical engine; limit: the
+    bottleneck and its share of the critical path; band: of throughput, from the calibration's residuals, or None.
     """
 
     index: int
@@ -40,9 +40,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Exploration:
-    """``points`` in the order of the sweep; ``stable``: no other point could be on the front by what was seen of errors.
+    """``points`` in the order of the sweep; ``stable``: no other point could be on the front given the observed errors.
 
-    ``notes``: what a reader must know of the calibrations behind them; ``layers``: which ran, see
+    ``notes``: caveats of the calibrations behind them; ``layers``: which ran, see
     `archsim.runs.results.layers_that_ran`.
     """
 
@@ -63,11 +63,11 @@ class Exploration:
         return f"Exploration({self.name!r}, {len(self.front)} Pareto-optimal; {ran})"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a point, in the order of the sweep.
+        """One row per point, in the order of the sweep.
 
-        Columns: point, a column an axis (as written), every objective of `OBJECTIVES` by the engine named in
+        Columns: point, one column per axis (as written), every objective of `OBJECTIVES` by the engine named in
         ``engine`` (throughput in tokens/s, time in ns, energy in J/token, power in W, area in mm², cost in USD),
-        front, allowed, limit (what takes most of the time), limit_share, run.
+        front, allowed, limit (the bottleneck), limit_share, run.
         """
         import pandas
 
@@ -80,13 +80,14 @@ class Exploration:
 
     @cached_property
     def front(self) -> tuple[Candidate, ...]:
-        """The best of the first objective first."""
+        """The Pareto-optimal points, the best by the first objective first."""
         first, sense = self.spec.objectives[0], self.spec.senses[0]
         members = [point for point in self.points if point.front]
         return tuple(sorted(members, key=lambda point: point.values[first], reverse=sense == "max"))
 
     @cached_property
     def known(self) -> tuple[Candidate, ...]:
+        """The points that the event engine ran."""
         return tuple(point for point in self.points if point.engine == "event")
 
     @cached_property
@@ -94,7 +95,7 @@ class Exploration:
         return tuple(self.points[0].axes) if self.points else ()
 
     def best(self, text: str | None, objective: str) -> Candidate | None:
-        """The best known design of an objective, within a budget if there is one."""
+        """The best known design by an objective, within a budget if one is given."""
         budget = parse_constraint(text) if text else None
         sense = OBJECTIVES[objective].sense
         inside = [
@@ -104,13 +105,15 @@ class Exploration:
         return (max if sense == "max" else min)(inside, key=lambda point: point.values[objective], default=None)
 
     def errors(self, objective: str) -> np.ndarray:
-        """Event over analytical, less one, of every point that both engines ran: float64[point]."""
-        ratios = [point.values[objective] / point.cheap[objective] - 1 for point in self.known if point.cheap[objective]]
+        """Event over analytical value, less one, for every point that both engines ran: float64[point]."""
+        ratios = [
+            point.values[objective] / point.cheap[objective] - 1 for point in self.known if point.cheap[objective]
+        ]
         return np.array([ratio for ratio in ratios if np.isfinite(ratio)])
 
 
 def without_constants(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Axes that have one value everywhere tell nothing, nor do those that another repeats."""
+    """Drop axes with a single value, and axes that repeat another."""
     columns: dict[tuple[str, ...], str] = {}
     for axis in candidates[0].axes if candidates else ():
         values = tuple(each.axes[axis] for each in candidates)
@@ -121,7 +124,7 @@ def without_constants(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
-    """What takes the largest part of a run's critical path, and which part."""
+    """The bottleneck of a run, and its share of the critical path."""
     name = row["bounded_by"]
     return (name, row[f"bound_{name}"]) if name else ("–", 0.0)
 
@@ -132,10 +135,10 @@ def unit_of(objective: str) -> str:
 
 
 def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
-    """Every objective of a run, NaN where it has none.
+    """Every objective of a run, NaN if it has none.
 
-    All are of all MoE layers of the model, as energy per token is, so that throughput times energy is power: where fewer
-    layers ran, the columns of the results are those of these, and throughput is less, time more by their share.
+    All are for all MoE layers of the model, as energy per token is, so that throughput times energy is power. If fewer
+    layers ran, the columns of the results are for those, so throughput is multiplied and time divided by their share.
     """
     values = {name: np.nan if row[column] is None else float(row[column]) for name, (column, _) in OBJECTIVES.items()}
     share = _share(model, row)
@@ -143,7 +146,7 @@ def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _share(model: ModelSpec, row: Mapping[str, Any]) -> float:
-    """MoE layers that ran over those of the model; 1 in rows of older versions, which do not tell."""
+    """MoE layers that ran over those of the model; 1 in rows of older versions, which lack the column."""
     every = len(model.moe_layer_ids)
     return (row.get("layers") or every) / every
 
@@ -158,7 +161,7 @@ def band_of(model: ModelSpec, row: Mapping[str, Any]) -> tuple[float, float] | N
 
 
 def sensitivities(points: Sequence[Candidate], objective: str) -> list[tuple[str, str, float, str, float]]:
-    """(axis, level of the least, its ratio, level of the largest, its ratio), the widest first.
+    """(axis, level with the lowest ratio, its ratio, level with the highest, its ratio), the widest first.
 
     The ratio of a level is the geometric mean of an objective over its points, over that of all points.
     """

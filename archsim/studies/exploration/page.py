@@ -1,4 +1,4 @@
-"""The page of an exploration: one HTML file that needs nothing else, the front as CSV, and the YAML of every best design."""
+"""The page of an exploration: one self-contained HTML file, the front as CSV, the YAML of every best design."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from archsim.studies.exploration.outcome import Candidate, Exploration, unit_of
 
 MOST_STRIPS = 12
 PART_NOTE = (
-    "Not all MoE layers ran. Throughput, time and energy on this page are those of all of them, scaled by the share of those that "
-    "ran; in results.parquet and in the reports of single designs, throughput and time are those of the layers that ran."
+    "Not all MoE layers ran. Throughput, time and energy on this page are for all of them, scaled by the share that "
+    "ran; "
+    "in results.parquet and in the reports of single designs, throughput and time are for the layers that ran."
 )
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best design of an objective within a budget. ``page``: of its run, relative, or empty."""
+    """The best design of an objective within a budget. ``page``: relative path of its report, or empty."""
 
     heading: str
     point: Candidate
@@ -42,10 +43,13 @@ class Best:
     page: str
 
 
-def write_exploration(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str], folder: Path) -> Path:
+def write_exploration(
+    found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str], folder: Path
+) -> Path:
     """Write ``index.html``, ``front.csv`` and ``designs/*.yaml``; returns the path of the page.
 
-    designs: point → experiment, resolved, for :func:`wanted`; pages: point → path of its report, relative to ``folder``.
+    designs: point → experiment, resolved, for :func:`wanted`; pages: point → path of its report, relative to
+    ``folder``.
     """
     (folder / "designs").mkdir(parents=True, exist_ok=True)
     for index, tree in designs.items():
@@ -56,7 +60,7 @@ def write_exploration(found: Exploration, designs: Mapping[int, Mapping[str, Any
 
 
 def wanted(found: Exploration) -> dict[str, Candidate]:
-    """Heading → design: the best of every objective, and of the first within each budget."""
+    """Heading → design: the best by every objective, and the best by the first within each budget."""
     first = found.spec.objectives[0]
     named = {f"best {name}": found.best(None, name) for name in found.spec.objectives}
     named |= {budget_of(first, text): found.best(text, first) for text in found.spec.budgets}
@@ -69,7 +73,7 @@ def budget_of(objective: str, text: str) -> str:
 
 
 def with_units(text: str) -> str:
-    """``cost <= 30000 USD``; the units of its names behind a budget that does not end in a number."""
+    """``cost <= 30000 USD``; the units of its names in brackets if a budget does not end in a number."""
     names = parse_constraint(text).names
     if len(names) == 1 and text[-1].isdigit():
         return f"{text} {unit_of(names[0])}"
@@ -77,14 +81,37 @@ def with_units(text: str) -> str:
 
 
 def csv_of(found: Exploration) -> str:
-    """One row for every point that the event engine ran: its axes, objectives by both engines, and what limits it."""
+    """One row for every point that the event engine ran: its axes, objectives by both engines, and its bottleneck."""
     stream = io.StringIO()
     rows = csv.writer(stream, lineterminator="\n")
     units = [f"{name} ({unit_of(name)})" for name in OBJECTIVES]
-    rows.writerow(["point", "front", *found.axes, *units, *(f"{name}, analytical" for name in OBJECTIVES), "limit", "share", "run"])
+    rows.writerow(
+        [
+            "point",
+            "front",
+            *found.axes,
+            *units,
+            *(f"{name}, analytical" for name in OBJECTIVES),
+            "limit",
+            "share",
+            "run",
+        ]
+    )
     for point in found.known:
-        numbers = [f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in OBJECTIVES)]
-        rows.writerow([point.index, int(point.front), *point.axes.values(), *numbers, point.limit[0], f"{point.limit[1]:.4f}", point.run])
+        numbers = [
+            f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in OBJECTIVES)
+        ]
+        rows.writerow(
+            [
+                point.index,
+                int(point.front),
+                *point.axes.values(),
+                *numbers,
+                point.limit[0],
+                f"{point.limit[1]:.4f}",
+                point.run,
+            ]
+        )
     return stream.getvalue()
 
 
@@ -99,7 +126,7 @@ def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: 
 
 
 def figures_of(found: Exploration) -> dict[str, Any]:
-    """The figures that pages of designs have in common, by their names in the templates."""
+    """The figures that pages of designs share, by their names in the templates."""
     names = found.spec.objectives
     pairs = [(names[0], other) for other in names[1:]] or [(names[0], "cost")]
     return {
@@ -119,14 +146,19 @@ def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: M
     budgets = {budget_of(first, text): budget_of(first, with_units(text)) for text in found.spec.budgets}
     for heading, point in wanted(found).items():
         design = designs.get(point.index)
-        values = ", ".join(f"{name} {value(name, point.values[name])}{_range(found, name, design)}" for name in found.spec.objectives)
+        values = ", ".join(
+            f"{name} {value(name, point.values[name])}{_range(found, name, design)}" for name in found.spec.objectives
+        )
         heading = budgets.get(heading, heading)
         yaml = dump_yaml(designs[point.index]) if point.index in designs else ""
         yield Best(heading, point, values, yaml, f"designs/point-{point.index}.yaml", pages.get(point.index, ""))
 
 
 def _range(found: Exploration, objective: str, design: Mapping[str, Any] | None) -> str:
-    """`` (20.0 k USD to 210 k USD)`` behind the price of a design: with all coefficients at their bounds; empty for others."""
+    """`` (20.0 k USD to 210 k USD)`` after the price of a design: with all coefficients at their bounds.
+
+    Empty for other objectives.
+    """
     if objective != "cost" or design is None:
         return ""
     system, own = SystemSpec.model_validate(design["systems"][0]), Coefficients().changed(found.spec.coefficients)
@@ -144,6 +176,6 @@ def _error(found: Exploration, objective: str) -> tuple[str, int, str, str]:
 
 
 def _change(share: float) -> str:
-    """``+1.2 %``, ``−0.3 %``; ``0 %`` where nothing is left of it."""
+    """``+1.2 %``, ``−0.3 %``; ``0 %`` if it rounds to zero."""
     rounded = round(100 * share, 1)
     return f"{'−' if rounded < 0 else '+'}{abs(rounded)}{NO_BREAK}%" if rounded else f"0{NO_BREAK}%"

@@ -1,4 +1,4 @@
-"""The page of a sweep over points: its front, what each axis moves, the best points; one HTML file that needs nothing else."""
+"""The page of a sweep over points: front, effect of each axis, best points; one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from archsim.studies.exploration.outcome import Exploration
 from archsim.studies.exploration.page import figures_of
 from archsim.studies.exploration.sweep_view import view_of
 
-MOST_ROWS = 200  # of the table: the front, then the fastest of the others
+MOST_ROWS = 200  # of the table: the front, then the fastest other points
 
 
-def write_points_page(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], folder: Path) -> tuple[Path, tuple[str, ...]]:
-    """Write ``index.html`` beside the results; returns its path, and what to note. Equal results, equal bytes.
+def write_points_page(
+    plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], folder: Path
+) -> tuple[Path, tuple[str, ...]]:
+    """Write ``index.html`` beside the results; returns its path and the notes. Equal results give equal bytes.
 
-    rows: of the results, with ``point``.
+    rows: rows of the results, with ``point``.
     """
     found = view_of(plan, rows, dropped)
     write_text(folder / "index.html", render(found, folder))
@@ -29,7 +31,7 @@ def write_points_page(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], droppe
 
 
 def render(found: Exploration, folder: Path) -> str:
-    """The page as text. ``folder``: where a comparison of both engines may lie."""
+    """The page as text. ``folder``: may contain a comparison of both engines."""
     first = found.spec.objectives[0]
     others = sorted((point for point in found.points if not point.front), key=lambda point: -point.values[first])
     context = figures_of(found) | {

@@ -1,6 +1,6 @@
-"""Where a space is too large to run all of it, even analytically: optuna proposes points by what it has seen of others.
+"""Sample a space that is too large to run completely: optuna proposes points from the results of others.
 
-NSGA-II (Deb et al., IEEE TEVC 6(2), 2002) over the place of a point in every group of axes, as optuna has it.
+NSGA-II (Deb et al., IEEE TEVC 6(2), 2002) over a point's index in every group of axes, as implemented in optuna.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from archsim.base.errors import ArchsimError
 from archsim.specs.sweeps.plan import Point, SweepPlan
 
 GENERATION = 50  # points proposed together; optuna's default population
-PATIENCE = 20  # generations without a point that is new and kept, after which the space is taken to be exhausted
+PATIENCE = 20  # generations without a new point that is kept, after which the space counts as exhausted
 
 
 def sample_points(
@@ -25,13 +25,19 @@ def sample_points(
     objectives: int,
     seed: int,
 ) -> list[Point]:
-    """At most ``count`` points that the sweep's constraints keep, in the order of their numbers.
+    """At most ``count`` points that the sweep's constraints keep, ordered by number.
 
-    evaluate: costs of points, float64[objective] each, infinite for one that failed. Raises ArchsimError if optuna is not installed.
+    evaluate: costs of points, float64[objective] each, infinite for one that failed. Raises ArchsimError if optuna is
+    not installed.
     """
     optuna = _optuna()
-    study = optuna.create_study(directions=["minimize"] * objectives, sampler=optuna.samplers.NSGAIISampler(seed=seed, population_size=GENERATION))
-    within = {f"group {place}": optuna.distributions.IntDistribution(0, size - 1) for place, size in enumerate(plan.sizes)}
+    study = optuna.create_study(
+        directions=["minimize"] * objectives,
+        sampler=optuna.samplers.NSGAIISampler(seed=seed, population_size=GENERATION),
+    )
+    within = {
+        f"group {place}": optuna.distributions.IntDistribution(0, size - 1) for place, size in enumerate(plan.sizes)
+    }
     seen: dict[int, np.ndarray] = {}
     points: dict[int, Point] = {}
     idle = 0
@@ -50,7 +56,9 @@ def sample_points(
             else:
                 study.tell(trial, costs.tolist())
     if not points:
-        raise ArchsimError(f"no point of {plan.combinations:,} that optuna proposed is kept by the constraints of the sweep")
+        raise ArchsimError(
+            f"no point of {plan.combinations:,} that optuna proposed satisfies the constraints of the sweep"
+        )
     return [points[index] for index in sorted(points)]
 
 
@@ -58,6 +66,9 @@ def _optuna():
     try:
         import optuna
     except ImportError:
-        raise ArchsimError("explore.analytical_runs is below the number of points, which needs optuna: pip install 'archsim[explore]'") from None
+        raise ArchsimError(
+            "explore.analytical_runs is below the number of points: sampling needs optuna: pip install "
+            "'archsim[explore]'"
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -1,13 +1,13 @@
-"""Two fidelities: a cheap estimate of every point, and few dear runs that establish which points no other beats.
+"""Search with two fidelities: an estimate of every point, and few event runs that establish the Pareto front.
 
-1. Points on the front of the estimates are run first, and a few of every *family* (points whose error is alike, as those
-   of one policy and model), so that the estimate of each family can be corrected by the median of dear over cheap.
-2. Points on the front of what is known and, for the rest, of the corrected estimates, are run, until all on it are known.
-3. Points that would be on it if they were better than estimated by what was seen of errors (a quantile) are run,
-   those with the largest gain first.
+1. Run the points on the front of the estimates, and a few of every *family* (points with similar errors, such as those
+   of one policy and model). They give the correction of each family: the median ratio of event run to estimate.
+2. Run the points on the front of known values and corrected estimates, until every point on it is known.
+3. Run the points that would be on the front if they beat their estimate by a quantile of the observed errors, those
+   with the largest gain first.
 
-It is *stable* if no such point is left when it ends, else the budget has ended it. Objectives that both fidelities know
-exactly (area, price) have no error, and correct themselves by 1.
+The front is *stable* if no such point is left at the end; else the budget ended the search. Objectives that both
+fidelities know exactly (area, price) have no error, and a correction of 1.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ import numpy as np
 
 from archsim.studies.exploration.front import pareto
 
-SAMPLED = 2  # points of every family that are run to learn its error
-BATCH = 8  # runs between two looks at the errors
-QUANTILE = 0.9  # of errors that a point's luck is taken to be within
-LEAST_ERROR = 0.01  # an engine that has agreed so far may still differ by so much, where it differs at all
+SAMPLED = 2  # points of every family to run, to learn its error
+BATCH = 8  # runs between two updates of the errors
+QUANTILE = 0.9  # of the observed errors: how much better than estimated a point may be
+LEAST_ERROR = 0.01  # engines that have agreed so far may still differ by this, for objectives that are not exact
 
 
 @dataclass(frozen=True)
 class Found:
-    """``known: bool[point]`` that were run; ``values``: float64[point, objective], known or corrected; ``front``: bool[point], all known."""
+    """``known: bool[point]`` that were run; ``values``: float64[point, objective], known or corrected.
+
+    ``front``: bool[point], all of them known.
+    """
 
     known: np.ndarray
     values: np.ndarray
@@ -44,9 +47,9 @@ def search(
 ) -> Found:
     """Establish the front.
 
-    ``cheap``: float64[point, objective], to be small, of one sign in every objective (a negative one is minus what is to be
-    large); ``families``: int64[point]; ``run``: indices to dear values, float64[index, objective], NaN where a run failed;
-    ``budget``: most runs, at least 1.
+    ``cheap``: float64[point, objective], estimates to minimise, of one sign per objective (an objective to maximise is
+    negated); ``families``: int64[point]; ``run``: maps indices to event values, float64[index, objective], NaN for a
+    failed run; ``budget``: most event runs, at least 1.
     """
     state = _State(np.asarray(cheap, np.float64), np.asarray(families), run, budget)
     state.establish(_first(state, np.random.default_rng(seed)))
@@ -63,16 +66,17 @@ def search(
 
 
 def gain_over(costs: np.ndarray, front: np.ndarray) -> np.ndarray:
-    """How far, relatively, a point must become worse before a member of ``front`` is nowhere worse: float64[point].
+    """By what ratio a point must get worse before a member of ``front`` is nowhere worse: float64[point].
 
-    Above 0: nothing on the front beats it (the additive epsilon of Zitzler et al., IEEE TEVC 7(2), 2003, of relative costs).
+    Above 0: nothing on the front dominates it (the additive epsilon of Zitzler et al., IEEE TEVC 7(2), 2003, of
+    relative costs).
     """
     size = np.abs(front)[None] + np.abs(costs)[:, None]
     return ((front[None] - costs[:, None]) / np.where(size > 0, size, 1.0)).max(axis=2).min(axis=1)
 
 
 def _spread(costs: np.ndarray, points: np.ndarray, count: int) -> list[int]:
-    """At most ``count`` of ``points``, each the one that those before it cover least; the first has the least cost."""
+    """At most ``count`` of ``points``, each the one that the earlier ones cover least; the first has the least cost."""
     taken: list[int] = []
     left = points
     gain = -costs[left, 0]
@@ -86,7 +90,7 @@ def _spread(costs: np.ndarray, points: np.ndarray, count: int) -> list[int]:
 
 
 def _first(state: _State, rng: np.random.Generator) -> np.ndarray:
-    """The front of the estimates, as far as half of the budget goes, and a sample of every family."""
+    """The front of the estimates, up to half of the budget, and a sample of every family."""
     front = np.flatnonzero(pareto(state.cheap))
     half = max(1, state.left // 2)
     taken = _spread(state.cheap, front, half)
@@ -103,24 +107,24 @@ class _State:
     def __init__(self, cheap: np.ndarray, families: np.ndarray, run: Callable, budget: int) -> None:
         self.cheap, self.families, self._run, self.left = cheap, families, run, budget
         self.known = np.zeros(len(cheap), bool)
-        self._dear = np.full_like(cheap, np.nan)
+        self._event = np.full_like(cheap, np.nan)
 
     def establish(self, points: np.ndarray) -> None:
-        """Run points, as far as the budget goes. A run that failed has infinite costs."""
+        """Run points within the budget. A failed run has infinite costs."""
         points = points[~self.known[points]][: self.left]
         if len(points):
             found = np.asarray(self._run(points.tolist()), np.float64)
-            self._dear[points] = np.where(np.isnan(found), np.inf, found)
+            self._event[points] = np.where(np.isnan(found), np.inf, found)
             self.known[points] = True
             self.left -= len(points)
 
     def values(self) -> np.ndarray:
         """Known values, and corrected estimates of the others."""
         corrected = self.cheap * np.exp(self._corrections())
-        return np.where(self.known[:, None], self._dear, corrected)
+        return np.where(self.known[:, None], self._event, corrected)
 
     def unknown_on_front(self) -> np.ndarray:
-        """Points on the front of known values and estimates, those first that what is known covers least."""
+        """Points on the front of known values and estimates, those that the known ones cover least first."""
         values = self.values()
         unknown = np.flatnonzero(pareto(values) & ~self.known)
         covered = values[self.known & np.isfinite(values).all(axis=1)]
@@ -129,7 +133,7 @@ class _State:
         return unknown[np.argsort(-gain_over(values[unknown], covered), kind="stable")]
 
     def hopeful(self) -> np.ndarray:
-        """Points that could be on the front if they were as lucky as was seen, the most promising first."""
+        """Points that could be on the front given the observed errors, the most promising first."""
         values, luck = self.values(), self._errors()
         front = values[pareto(np.where(self.known[:, None], values, np.inf))]
         if not len(front):
@@ -141,13 +145,13 @@ class _State:
         return waiting[order][gain[order] > 0]
 
     def _log_ratios(self) -> np.ndarray:
-        """ln(dear / cheap), float64[point, objective]; NaN where unknown, failed or without a ratio."""
+        """ln(event / estimate), float64[point, objective]; NaN if unknown, failed or without a ratio."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.log(self._dear / self.cheap)
+            ratios = np.log(self._event / self.cheap)
         return np.where(np.isfinite(ratios), ratios, np.nan)
 
     def _by_family(self, ratios: np.ndarray, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """A number for every point and objective: of its family where that has known points, else of all."""
+        """A value for every point and objective: of its family if that has known points, else of all points."""
         nothing = np.zeros(self.cheap.shape[1])
         seen = np.isfinite(ratios).all(axis=1)
         result = np.tile(of(ratios[seen]) if seen.any() else nothing, (len(self.cheap), 1))
@@ -160,7 +164,7 @@ class _State:
         return self._by_family(self._log_ratios(), lambda ratios: np.median(ratios, axis=0))
 
     def _errors(self) -> np.ndarray:
-        """How much better than its corrected estimate a point may be, as a logarithm: 0 for objectives without error."""
+        """How much better than its corrected estimate a point may be, as a logarithm; 0 for exact objectives."""
         ratios = self._log_ratios()
         misses = np.abs(ratios - self._corrections())
         every = misses[np.isfinite(misses).all(axis=1)]

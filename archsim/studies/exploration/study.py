@@ -1,4 +1,4 @@
-"""An exploration and its report: the page, and the page of every design that it recommends."""
+"""An exploration and its report: the page, and a report of every recommended design."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def explore_to_report(
 
 
 def _report(tree: Mapping[str, Any], index: int, folder: Path, jobs: int | None) -> str:
-    """The page of one design, from its own small sweep; its path, relative to the folder."""
+    """The page of one design, from its own small sweep; returns its path, relative to the folder."""
     own = folder / "reports" / f"point-{index}"
     sweep(ExperimentSpec.model_validate(tree), own, jobs)
     return write_report(own).relative_to(folder).as_posix()

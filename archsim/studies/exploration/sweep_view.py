@@ -1,4 +1,4 @@
-"""The points of a sweep that was run by one engine, seen as an exploration: its front, by that engine's word."""
+"""The points of a sweep on one engine, viewed as an exploration: the front by that engine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,16 @@ from archsim.studies.exploration.outcome import (
 SHOWN = ExploreSpec(objectives=("throughput", "energy", "cost"))
 
 
-def view_of(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], spec: ExploreSpec = SHOWN) -> Exploration:
-    """``rows``: of results.parquet, with ``point``."""
+def view_of(
+    plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], spec: ExploreSpec = SHOWN
+) -> Exploration:
+    """``rows``: rows of results.parquet, with ``point``."""
     rows = list(rows)
     at = [plan.point(row["point"]) for row in rows]
     seen = [candidate_of(plan, point, row) for point, row in zip(at, rows, strict=True)]
-    values = np.array([[each.values[name] for name in spec.objectives] for each in seen]).reshape(len(seen), len(spec.objectives))
+    values = np.array([[each.values[name] for name in spec.objectives] for each in seen]).reshape(
+        len(seen), len(spec.objectives)
+    )
     front = pareto(as_costs(values, spec.senses))
     points = without_constants([replace(each, front=bool(on)) for each, on in zip(seen, front, strict=True)])
     return Exploration(
@@ -50,19 +54,19 @@ def view_of(plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping
 
 
 def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What to know of the calibrations and batches behind some points, ``rows`` being their results."""
+    """Caveats of the calibrations and batches behind some points; ``rows``: their results."""
     rows = list(rows)
     dies = [(point.system.name, die_of(point.system)) for point in points]
     return (*calibration_notes(rows, dies), *drawn_notes(rows))
 
 
 def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[tuple[int, ...], int]]:
-    """Which MoE layers of the points' models ran, ``rows`` being their results."""
+    """Which MoE layers of the points' models ran; ``rows``: their results."""
     return layers_that_ran(rows, {point.model.name: len(point.model.moe_layer_ids) for point in points})
 
 
 def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candidate:
-    """A point with the values of its row, by the engine that it names; not on a front yet."""
+    """A point with the values of its row, by the engine named there; not on a front yet."""
     values = objectives_of(point.model, row)
     return Candidate(
         index=point.index,

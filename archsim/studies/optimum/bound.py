@@ -1,12 +1,12 @@
-"""A lower bound of a step: multipliers from a linear programme (SciPy's HiGHS), and a proof that needs nothing but them.
+"""A lower bound of a step: multipliers from a linear programme (SciPy's HiGHS), and a proof that needs only them.
 
-Multipliers λ ≥ 0 of the resources that sum to 1 prove a bound: no step is shorter than Σ λ · load, and the least of that sum
-falls apart into one minimum an expert (Lagrangian duality; Geoffrion, Mathematical Programming Study 2, 1974). Good multipliers
-are those of the linear relaxation, in which dies run shares of experts and fetch as much of the weights. It is solved without what depends
-on where a token lives, over a few choices (home, holders of copies, neighbours of the home); the proof searches all dies, and
-what turns out cheaper enters (column generation). Where hidden vectors move, multipliers that grow with a power of the load of
-the relaxation's plan, vectors included, are tried, too. So the bound holds whatever the programme leaves out, and
-whatever the tolerances of the solver are.
+Multipliers λ ≥ 0 of the resources that sum to 1 prove a bound: no step is shorter than Σ λ · load, and the minimum of
+that sum separates into one minimum per expert (Lagrangian duality; Geoffrion, Mathematical Programming Study 2, 1974).
+Good multipliers come from the linear relaxation, in which dies run shares of experts and fetch the same share of the
+weights. It ignores the origins of tokens and starts from a few choices (home, holders of copies, neighbours of the
+home); the proof searches all dies and adds the cheaper ones (column generation). If hidden vectors move, multipliers
+that grow with a power of the load of the relaxation's plan, vectors included, are tried as well. So the bound holds
+whatever the programme leaves out, and whatever the solver's tolerances are.
 """
 
 from __future__ import annotations
@@ -18,37 +18,41 @@ import numpy as np
 from archsim.studies.optimum.problem import Problem, loads
 
 ROUNDS = 4
-GAIN = 1e-3  # relative distance of programme and proof at which no further choices are looked for
-POWERS = (2.0, 8.0)  # of loads: a choice; any are valid
-MARGIN = 1e-6  # taken off: rates under ``arbitration: round_robin`` settle to that, and flows end at that part of their bytes
-HALVINGS = 6  # of the search for a division's dual prices
+GAIN = 1e-3  # relative gap between programme and proof at which column generation stops
+POWERS = (2.0, 8.0)  # of loads; a choice, any values are valid
+# subtracted: rates under ``arbitration: round_robin`` converge to it, and flows finish at that share of their bytes
+MARGIN = 1e-6
+HALVINGS = 6  # of the bisection for dual prices
 
 
 class Bound(NamedTuple):
-    """``ns``: no allocation is faster. ``share``: the relaxation's plan, whose loads (hidden vectors included) are ``loads_ns``."""
+    """``ns``: no allocation is faster.
+
+    ``share``: the relaxation's plan, whose loads (hidden vectors included) are ``loads_ns``.
+    """
 
     ns: float
-    multipliers: np.ndarray  # float64[resource], sum 1: those that prove it
-    share: np.ndarray  # float64[row, die]: of an expert's tokens
+    multipliers: np.ndarray  # float64[resource], sum 1: those that prove the bound
+    share: np.ndarray  # float64[row, die]: share of an expert's tokens
     loads_ns: np.ndarray  # float64[resource]
     iterations: int  # of the solver
 
 
 class Prices(NamedTuple):
-    """What the parts of a plan cost at some multipliers."""
+    """Prices of the parts of a plan at given multipliers."""
 
     opening: np.ndarray  # float64[row, die]: of fetching the expert to a die, or reading a copy there
     asking: np.ndarray  # float64[row, die]: of the reads at the home
-    token: np.ndarray  # float64[row, die or 1, die]: of running a token that lives on the first die on the second
+    token: np.ndarray  # float64[row, die or 1, die]: of running a token from the first die on the second
 
     def alone(self, problem: Problem) -> np.ndarray:
-        """Of an expert that runs on one die as a whole, float64[row, die]."""
+        """Price of an expert that runs entirely on one die, float64[row, die]."""
         count = problem.tokens[:, None] if problem.origins is None else problem.origins
         return self.opening + self.asking + np.einsum("ej,ejd->ed", count, self.token)
 
 
 def lower_bound(problem: Problem) -> Bound:
-    """The bound of a step; see the module's text."""
+    """The bound of a step; see the module docstring."""
     multipliers, share, iterations = _relaxation(problem._replace(origins=None))
     flow = None if problem.origins is None else problem.origins.T @ share
     loads_ns = loads(problem, share, share, flow)
@@ -62,7 +66,10 @@ def lower_bound(problem: Problem) -> Bound:
 
 
 def proved_by(problem: Problem, multipliers: np.ndarray, known_ns: float = -np.inf) -> float:
-    """The bound that multipliers (float64[resource], not negative, sum 1) prove, ns; -inf if it cannot be above ``known_ns``."""
+    """The bound that multipliers (float64[resource], not negative, sum 1) prove, ns.
+
+    -inf if it cannot exceed ``known_ns``.
+    """
     prices = prices_at(problem, multipliers)
     every_ns, alone = multipliers @ (problem.base_ns + problem.start_ns), prices.alone(problem)
     if every_ns + alone.min(axis=1).sum() <= known_ns:
@@ -71,7 +78,7 @@ def proved_by(problem: Problem, multipliers: np.ndarray, known_ns: float = -np.i
 
 
 def prices_at(problem: Problem, multipliers: np.ndarray) -> Prices:
-    """The prices of everything that can be decided."""
+    """Prices of every decision."""
     fabric, dies = problem.fabric, problem.fabric.dies
     hbm, array, link = multipliers[:dies], multipliers[dies : 2 * dies], multipliers[2 * dies :]
     token = problem.token_ns[:, None, None] * array
@@ -85,28 +92,28 @@ def prices_at(problem: Problem, multipliers: np.ndarray) -> Prices:
 
 
 def _least(problem: Problem, prices: Prices, alone: np.ndarray) -> np.ndarray:
-    """At most what any division of an expert costs, float64[row].
+    """A lower bound of the price of any division of an expert, float64[row].
 
-    Dividing among dies is facility location, of which any dual prices v of tokens with Σ max(0, v - token) ≤ opening on every
-    die prove the bound Σ v (Erlenkotter, Operations Research 26(6), 1978). Here v lies between a token's nearest die and
-    the best die of the expert as a whole, as far towards this one as that condition allows.
+    Dividing an expert among dies is facility location: any dual prices v of tokens with Σ max(0, v - token) ≤ opening
+    on every die prove the bound Σ v (Erlenkotter, Operations Research 26(6), 1978). Here v is between a token's nearest
+    die and the best single die of the expert, as close to the latter as that condition allows.
     """
-    if problem.origins is None:  # a token costs the same wherever it lives: one die is best
+    if problem.origins is None:  # the price of a token does not depend on its origin: one die is best
         return alone.min(axis=1)
     rows, best = np.arange(len(alone)), alone.argmin(axis=1)
     nearest = prices.token.min(axis=2)
-    wished = prices.token[rows, :, best] + (prices.opening[rows, best] / problem.tokens)[:, None] - nearest
+    wanted = prices.token[rows, :, best] + (prices.opening[rows, best] / problem.tokens)[:, None] - nearest
     low, high = np.zeros(len(alone)), np.ones(len(alone))
     for halving in range(HALVINGS + 1):
         part = high if halving == 0 else (low + high) / 2
-        dual = nearest + part[:, None] * wished
+        dual = nearest + part[:, None] * wanted
         spent = np.einsum("ej,ejd->ed", problem.origins, np.maximum(dual[:, :, None] - prices.token, 0.0))
         fits = (spent <= prices.opening * (1 + 1e-12)).all(axis=1)
         low = np.where(fits, part, low)
         if halving == 0 and fits.all():
             break
         high = np.where(fits, high, part)
-    return prices.asking.min(axis=1) + (problem.origins * (nearest + low[:, None] * wished)).sum(axis=1)
+    return prices.asking.min(axis=1) + (problem.origins * (nearest + low[:, None] * wanted)).sum(axis=1)
 
 
 def _softer(problem: Problem, loads_ns: np.ndarray):
@@ -135,7 +142,7 @@ def _relaxation(problem: Problem) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _first_choices(problem: Problem) -> np.ndarray:
-    """Home, holders of any slice, and dies to which nothing is nearer by than the home, bool[row, die]."""
+    """Home, holders of any slice, and the dies nearest to the home, bool[row, die]."""
     links = (problem.fabric.fetch_ns > 0).sum(axis=2)
     near = np.where(links > 0, links, links.max(initial=0) + 1).min(axis=1, keepdims=True)
     return (links <= near)[problem.home] | (problem.fetches < problem.fetches.max(axis=1, keepdims=True))
@@ -163,7 +170,7 @@ def _programme(problem: Problem, chosen: np.ndarray) -> tuple[float, np.ndarray,
 
 
 def _whole_loads(problem: Problem, row, die):
-    """Load of experts that run on one die as a whole: sparse[resource, column]."""
+    """Load of experts that run entirely on one die: sparse[resource, column]."""
     from scipy.sparse import csc_array, vstack
 
     fabric, dies, column = problem.fabric, problem.fabric.dies, np.arange(len(row))

@@ -1,4 +1,4 @@
-"""How far the steps of a run are from the best that any allocation could do under the same placement, copies and caches."""
+"""How far a run's steps are from the best possible allocation under the same placement, copies and caches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ KINDS = ("hbm", "compute", "link")
 
 @dataclass(frozen=True)
 class StepDistance:
-    """One step. ``step_ns``: of the engine without the decision, which adds ``exposed_ns``; ``loads_ns``: of the policy's plan."""
+    """One step.
+
+    ``step_ns``: engine time without the decision, which adds ``exposed_ns``; ``loads_ns``: of the policy's plan.
+    """
 
     step: int
-    layer: int  # of the demand's MoE layers
+    layer: int  # index among the demand's MoE layers
     step_ns: float
     exposed_ns: float
     bound: Bound
@@ -30,17 +33,17 @@ class StepDistance:
 
     @property
     def plan_ns(self) -> float:
-        """What the plan takes at least: its own fullest resource."""
+        """Minimum time of the plan: that of its fullest resource."""
         return float((self.loads_ns + self.problem.start_ns).max())
 
     @property
     def distance(self) -> float:
-        """Of the step, its decision included, above the bound; 0.1 is 10 %."""
+        """Step time, decision included, over the bound, less one; 0.1 is 10 %."""
         return (self.step_ns + self.exposed_ns) / self.bound.ns - 1
 
     @property
     def bound_by(self) -> str:
-        """The kind of resource that proves most of the bound."""
+        """The kind of resource with the largest share in the proof of the bound."""
         dies = self.problem.fabric.dies
         parts = np.split(self.bound.multipliers, [dies, 2 * dies])
         return KINDS[int(np.argmax([part.sum() for part in parts]))]
@@ -53,7 +56,7 @@ class StepDistance:
 
 @dataclass
 class Bounds:
-    """Bounds of the steps of one demand on one machine, kept for policies under which experts lie alike."""
+    """Bounds of the steps of one demand on one machine, shared by policies with the same placement."""
 
     known: dict[tuple, Bound] = field(default_factory=dict)
 
@@ -67,19 +70,26 @@ class Bounds:
 
 
 def distances(replay: Replay, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
-    """Run all steps, and bound at most ``most_steps`` of them, evenly spread over the run (None: all).
+    """Run all steps; bound at most ``most_steps`` of them, evenly spread over the run (None: all).
 
-    The ``demands`` of the replay are a ``RunDemand``. Raises ArchsimError for more than 128 dies, and for experts with several holders.
+    The ``demands`` of the replay are a ``RunDemand``. Raises ArchsimError for more than 128 dies, and for experts with
+    several holders.
     """
     engine, demand = replay.engine, replay.demands
     builder = ProblemBuilder(engine.scenario, engine.policy.predictor is not None, int(demand.tokens.max()))
     routed = [tuple(map(int, at)) for at in np.argwhere(demand.tokens.any(axis=2))]
-    asked = set(range(len(routed)) if most_steps is None else np.linspace(0, len(routed) - 1, min(most_steps, len(routed))).round().astype(int).tolist())
+    asked = set(
+        range(len(routed))
+        if most_steps is None
+        else np.linspace(0, len(routed) - 1, min(most_steps, len(routed))).round().astype(int).tolist()
+    )
     results = replay.steps()
     for index, (step, layer) in enumerate(routed):
         problem = None
-        if index in asked:  # with memory as the step finds it
-            problem = builder.build(demand.at(step, layer), layer, int(engine.rows[layer]), engine.placement, engine.memory)
+        if index in asked:  # memory is as at the start of the step
+            problem = builder.build(
+                demand.at(step, layer), layer, int(engine.rows[layer]), engine.placement, engine.memory
+            )
         result = next(results)
         if problem is not None:
             yield _compare(result, problem, bounds.of((step, layer), problem), engine.fabric.hops)
@@ -88,7 +98,12 @@ def distances(replay: Replay, most_steps: int | None, bounds: Bounds) -> Iterato
 def _compare(result: StepResult, problem: Problem, bound: Bound, hops: np.ndarray) -> StepDistance:
     times = result.times
     return StepDistance(
-        result.step, result.layer, times.end_ns - times.begin_ns, times.exposed_ns, bound, problem,
+        result.step,
+        result.layer,
+        times.end_ns - times.begin_ns,
+        times.exposed_ns,
+        bound,
+        problem,
         plan_loads(problem, times.plan, hops),
     )
 

@@ -1,6 +1,6 @@
-"""The exact optimum of a small step, tokens and fetches as integers: a mixed-integer programme by SciPy's HiGHS.
+"""The exact optimum of a small step: a mixed-integer programme over tokens and fetches, by SciPy's HiGHS.
 
-A block is one token, finer than any policy's, so that its optimum bounds all of them.
+It divides by single tokens, finer than any policy, so its optimum bounds every policy.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from archsim.engine.state import SLICES
 from archsim.studies.optimum.bound import MARGIN, Bound
 from archsim.studies.optimum.problem import Problem
 
-SMALL = 24  # (expert, die) up to which a step is small: 6 experts on 4 dies
-NODES = 300  # of the search; a bound that is cut off there still holds
+SMALL = 24  # most (expert, die) pairs of a small step: 6 experts on 4 dies
+NODES = 300  # of the search; the bound holds even if the search stops there
 
 
 class _Columns(NamedTuple):
-    """Numbers of the variables: tokens (row, lives, die), fetches (row, die), reads at the home (row, slice), time."""
+    """Indices of the variables: tokens (row, lives, die), fetches (row, die), reads at the home (row, slice), time."""
 
     tokens: np.ndarray
     opened: np.ndarray
@@ -31,7 +31,7 @@ def is_small(problem: Problem) -> bool:
 
 
 def exact_bound(problem: Problem, bound: Bound, most_nodes: int = NODES) -> Bound:
-    """The bound of a small step, raised to the optimum over integers (or to what the search has proved)."""
+    """The bound of a small step, raised to the optimum over integers (or to what the search proved)."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     lives = problem.tokens[:, None] if problem.origins is None else problem.origins
@@ -43,11 +43,16 @@ def exact_bound(problem: Problem, bound: Bound, most_nodes: int = NODES) -> Boun
     cost = np.zeros(count)
     cost[columns.time] = 1.0
     solved = milp(
-        cost, integrality=whole, bounds=Bounds(0.0, upper), options={"node_limit": most_nodes, "mip_rel_gap": MARGIN},
+        cost,
+        integrality=whole,
+        bounds=Bounds(0.0, upper),
+        options={"node_limit": most_nodes, "mip_rel_gap": MARGIN},
         constraints=[
             _every_token_once(lives, columns, count),
             LinearConstraint(*_weights_are_there(problem, lives, columns, count)),
-            LinearConstraint(_loads_less_time(problem, columns, scale), -np.inf, -(problem.base_ns + problem.start_ns) / scale),
+            LinearConstraint(
+                _loads_less_time(problem, columns, scale), -np.inf, -(problem.base_ns + problem.start_ns) / scale
+            ),
         ],
     )
     if solved.mip_dual_bound is None:
@@ -71,7 +76,7 @@ def _every_token_once(lives, columns, count):
 
 
 def _weights_are_there(problem, lives, columns, count):
-    """Rows ``tokens - lives · opened ≤ 0`` and ``opened - asked ≤ 0`` where a die asks the home for a slice."""
+    """Rows ``tokens - lives · opened ≤ 0`` and ``opened - asked ≤ 0`` where a die requests a slice from the home."""
     lines = []
     for row, home, die in np.ndindex(columns.tokens.shape):
         line = np.zeros(count)

@@ -1,24 +1,25 @@
-"""One step as a min–max problem: whoever runs what, no resource is done sooner than its load takes.
+"""One step as a min–max problem: under any allocation, no resource finishes before it has served its load.
 
-Decided is which die runs how many tokens of each expert. What follows from it is linear, and true under every allocation:
+The variables are how many tokens of each expert each die runs. The loads are linear in them, and hold for every
+allocation:
 
 ========================  =============================================================================================
 load                      is at least
 ========================  =============================================================================================
 compute array             its tokens, at the best rate that any number of the expert's tokens reaches
-HBM, weights              every slice that a die does not have at the begin of the step is read at the home once, however many
-                          dies ask for it (later ones may find it in the LLC); a die's own copy is read once; what lies in an LLC
-                          at the begin of the step costs nothing
-links, weights            a slice crosses the route from its home to every other die that runs the expert and has no copy
-HBM, hidden vectors       dispatch and combine each read (or write) a vector at the home of its token; if the token is executed
-                          elsewhere, there as well
-links, hidden vectors     there and back, for tokens that are executed elsewhere
+HBM, weights              a slice that a die does not have at the start of the step is read at the home once, however
+                          many dies request it (later ones may hit in the LLC); a die's own copy is read once;
+                          what is in an LLC at the start of the step costs nothing
+links, weights            a slice crosses the route from its home to every other die that runs the expert without a copy
+HBM, hidden vectors       dispatch and combine each read or write a vector at the origin of its token; if the token is
+                          executed on another die, there too
+links, hidden vectors     there and back, for tokens that are executed on another die
 ========================  =============================================================================================
 
-Resources are numbered HBM ``0..D``, compute array ``D..2D``, then the links of the engine's machine. Their loads are in ns.
-Under ``contention: shared`` a load is bytes over bandwidth; under ``reserved`` weights hold links and HBM for their latency as
-well, and a request holds the links of its way. What is not certain (evictions, the rounding of transfers, hidden vectors
-carried along with weights, the LLC port, copies that are made) is left out.
+Resources are numbered HBM ``0..D``, compute array ``D..2D``, then the links of the engine's machine. Their loads are in
+ns. Under ``contention: shared`` a load is bytes over bandwidth; under ``reserved`` weights also hold links and HBM for
+their latency, and a request holds the links of its route. Effects that are not certain (evictions, the rounding of
+transfers, hidden vectors carried along with weights, the LLC port, new cached copies) are left out.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from archsim.policies.placement.placement import Placement
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand
 
-MOST_DIES = 128  # tables of die × die × link are kept dense: 128 dies take about 60 MB
+MOST_DIES = 128  # die × die × link tables are dense: 128 dies take about 60 MB
 
 
 class Fabric(NamedTuple):
-    """What does not change from step to step; times in ns."""
+    """Constants of all steps; times in ns."""
 
     dies: int
-    read_ns: float  # of an HBM for one slice
+    read_ns: float  # an HBM reads one slice
     fetch_ns: np.ndarray  # float64[home, die, link]: a slice from home to die
     move_ns: np.ndarray  # float64[src, dst, link]: the hidden vector of a token there and back
-    vector_ns: float  # of an HBM for one hidden vector, read or written; 0 where activations are ignored
+    vector_ns: float  # an HBM reads or writes one hidden vector; 0 if activations are ignored
 
     @property
     def resources(self) -> int:
@@ -60,13 +61,13 @@ class Problem(NamedTuple):
     expert: np.ndarray  # int64[row]
     tokens: np.ndarray  # int64[row]
     home: np.ndarray  # int64[row]
-    token_ns: np.ndarray  # float64[row]: of an array for one token
-    asks: np.ndarray  # bool[row, die, slice]: a die that runs the expert has the home's HBM read the slice
-    reads: np.ndarray  # int64[row, die]: slices that it reads from its own copy
+    token_ns: np.ndarray  # float64[row]: a compute array runs one token
+    asks: np.ndarray  # bool[row, die, slice]: if the die runs the expert, the home's HBM reads the slice
+    reads: np.ndarray  # int64[row, die]: slices that the die reads from its own copy
     fetches: np.ndarray  # int64[row, die]: slices that cross the fabric to it
-    origins: np.ndarray | None  # int64[row, die]: where tokens live; None where activations are ignored
-    base_ns: np.ndarray  # float64[resource]: load that every allocation has
-    start_ns: np.ndarray  # float64[resource]: time in which it certainly idles
+    origins: np.ndarray | None  # int64[row, die]: tokens by origin; None if activations are ignored
+    base_ns: np.ndarray  # float64[resource]: load under every allocation
+    start_ns: np.ndarray  # float64[resource]: time in which the resource is certainly idle
     sure_ns: float  # no step is shorter
 
 
@@ -74,13 +75,13 @@ class ProblemBuilder:
     """Builds the problems of the steps of a scenario."""
 
     def __init__(self, scenario: Scenario, copies: bool, most_tokens: int):
-        """``copies``: whether dies look for copies; ``most_tokens``: of an expert in a step.
+        """``copies``: whether dies look for cached copies; ``most_tokens``: of one expert in one step.
 
         Raises ArchsimError for more than 128 dies.
         """
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         if system.dies > MOST_DIES:
-            raise ArchsimError(f"{system.name}: {system.dies} dies; bounds are worked out for up to {MOST_DIES}")
+            raise ArchsimError(f"{system.name}: {system.dies} dies; bounds support at most {MOST_DIES}")
         self._machine, self._network = build_machine(scenario)
         self._work = WorkBuilder(scenario, self._machine, self._network, copies)
         self._copies, self._assumptions = copies, assumptions
@@ -90,12 +91,14 @@ class ProblemBuilder:
         self._most_tokens, self._token_ns = most_tokens, None
 
     def build(self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: Memory) -> Problem:
-        """The problem of a step. ``layer``: of the run; ``row``: of the placement; ``memory``: as the step begins.
+        """The problem of a step.
+
+        ``layer``: of the run; ``row``: of the placement; ``memory``: at the start of the step.
 
         Raises ArchsimError for experts with several holders.
         """
         if placement.replicated:
-            raise ArchsimError("the placement replicates experts; bounds are worked out where each has one holder")
+            raise ArchsimError("the placement replicates experts; bounds support one holder per expert")
         tokens, origins, top_k = demand.tokens, demand.origins, demand.top_k
         expert, home = np.flatnonzero(tokens), placement.home[row].astype(np.int64)
         if self._token_ns is None:
@@ -107,12 +110,22 @@ class ProblemBuilder:
         token_ns = SLICES * self._token_ns[tokens[expert]]
         start_ns, sure_ns = self._latencies(bool(cached.any()), float(token_ns.min()))
         return Problem(
-            self.fabric, expert, tokens[expert].astype(np.int64), home[expert], token_ns,
-            asks, reads, fetches, origins.T[expert].astype(np.int64) if dispatched else None, base_ns, start_ns, sure_ns,
+            self.fabric,
+            expert,
+            tokens[expert].astype(np.int64),
+            home[expert],
+            token_ns,
+            asks,
+            reads,
+            fetches,
+            origins.T[expert].astype(np.int64) if dispatched else None,
+            base_ns,
+            start_ns,
+            sure_ns,
         )
 
     def _best_rates(self, placement: Placement, memory: Memory) -> np.ndarray:
-        """ns of one slice's GEMM a token, float64[n + 1]: the best over 1 to n tokens. As the engine's own work has it."""
+        """ns per token of one slice's GEMM, from the engine's work builder: float64[n + 1], best of 1 to n tokens."""
         count = np.arange(1, self._most_tokens + 1, dtype=np.int32)
         one = np.zeros(len(count), np.int32)
         nobody = np.zeros((self.fabric.dies, self._experts), np.int32)
@@ -120,7 +133,7 @@ class ProblemBuilder:
         return np.concatenate([[0.0], np.minimum.accumulate(entries["compute_ns"] / count)])
 
     def _held(self, layer: int, memory: Memory) -> tuple[np.ndarray, np.ndarray]:
-        """What LLCs and HBMs hold of the layer's experts: (slices in LLCs, copies), bool[expert, die, slice] each."""
+        """The layer's slices that LLCs and HBMs hold: (slices in LLCs, copies), bool[expert, die, slice] each."""
         first, count = layer * self._ids * SLICES, self._ids * SLICES
         cached = np.zeros((self.fabric.dies, count), bool)
         tags = memory.llc_tags.reshape(self.fabric.dies, -1) - first
@@ -131,12 +144,13 @@ class ProblemBuilder:
         return cached.reshape(shape).transpose(1, 0, 2), copied.reshape(shape).transpose(1, 0, 2)
 
     def _base(self, layer, placement, origins, top_k, memory, cached) -> np.ndarray:
-        """Shared experts and the hidden vectors of where tokens live, float64[resource]."""
+        """Load of shared experts and of hidden vectors at their origins, float64[resource]."""
         dies, base_ns = self.fabric.dies, np.zeros(self.fabric.resources)
         if not self._work.needs_origins:
             return base_ns
         nothing = Plan(*(np.zeros(0, np.int32),) * 3)
-        entries = self._work.build(layer, 0, nothing, placement, origins, top_k, None, memory).entries  # of shared experts
+        # of shared experts
+        entries = self._work.build(layer, 0, nothing, placement, origins, top_k, None, memory).entries
         die, slices = entries["die"], SLICES - cached[entries["expert"], entries["die"]].sum(axis=1)
         np.add.at(base_ns, die, slices * entries["read_bytes"] / self._machine.hbm_bytes_per_ns)
         np.add.at(base_ns, dies + die, SLICES * entries["compute_ns"])
@@ -146,10 +160,10 @@ class ProblemBuilder:
     def _latencies(self, cached: bool, token_ns: float) -> tuple[np.ndarray, float]:
         """Time in which each resource is certainly idle, float64[resource], and time that any step takes.
 
-        Nothing is computed before a look-up has ended. If no slice of the layer is ``cached`` in an LLC, the first one must come
-        from an HBM. An HBM idles while the last of what it sent is under way, and while the first look-up misses, unless hidden
-        vectors come sooner; a link idles while what it carries first is asked for or read, and behind it for a hop. A resource
-        that is not used at all has its time, too: no step is shorter than ``sure_ns``.
+        No compute starts before a look-up has finished. If no slice of the layer is ``cached`` in an LLC, the first one
+        must come from an HBM. An HBM idles while its last data are in flight, and during the first look-up miss, unless
+        hidden vectors come sooner; a link idles while its first data are requested or read, and for one hop after its
+        last. An unused resource has this time, too, as no step is shorter than ``sure_ns``.
         """
         m, dies = self._machine, self.fabric.dies
         lookup_ns = min(m.llc_hit_ns, m.llc_miss_ns)
@@ -158,7 +172,7 @@ class ProblemBuilder:
             lookup_ns = m.llc_miss_ns + m.hbm_latency_ns
             sure_ns = lookup_ns + max(token_ns, m.slice_bytes / m.hbm_bytes_per_ns)
         hbm_ns = link_ns = 0.0
-        if not m.whole_ns:  # under ``reserved`` latencies are part of what holds HBM and links
+        if not m.whole_ns:  # under ``reserved`` latencies already count as load of HBM and links
             hop_ns = float((m.route_ns + np.where(np.eye(dies), np.inf, 0.0)).min())  # infinite on one die
             hbm_ns = m.llc_miss_ns + min(m.hbm_latency_ns, hop_ns)
             link_ns = m.llc_miss_ns + hop_ns + min(m.llc_hit_ns, m.hbm_latency_ns)
@@ -171,8 +185,9 @@ class ProblemBuilder:
 def loads(problem: Problem, share: np.ndarray, opened: np.ndarray, flow: np.ndarray | None) -> np.ndarray:
     """Load of a plan on every resource, float64[resource] in ns.
 
-    ``share``: float64[row, die] of an expert's tokens that the die runs; ``opened``: whether it needs the weights (``share > 0``, or
-    ``share`` itself in the relaxation); ``flow``: tokens that live on the first die and run on the second, [die, die], or None.
+    ``share``: float64[row, die], the share of an expert's tokens that the die runs; ``opened``: whether it needs the
+    weights (``share > 0``, or ``share`` itself in the relaxation); ``flow``: float64[die, die], tokens from the first
+    die (origin) that run on the second, or None.
     """
     fabric, dies = problem.fabric, problem.fabric.dies
     opened, load = np.asarray(opened, np.float64), problem.base_ns.copy()
@@ -198,7 +213,8 @@ def _fabric(machine: Machine, vector_bytes: int) -> Fabric:
         passes[pair, used] = 1.0
     passes = passes.reshape(dies, dies, links)
     back, read_ns = passes.transpose(1, 0, 2), machine.slice_bytes / machine.hbm_bytes_per_ns
-    if machine.whole_ns:  # reserved: all links of a route are held as long as the narrowest takes, and for the latency
+    # reserved: every link of a route is held for the latency and for the time of the narrowest link
+    if machine.whole_ns:
         rate, latency_ns = machine.route_bytes_per_ns[:, :, None], machine.route_ns[:, :, None]
         read_ns = machine.hbm_latency_ns + np.ceil(read_ns)
         fetch_ns = passes * (latency_ns + np.ceil(machine.slice_bytes / rate))
@@ -217,7 +233,7 @@ def _sources(home, cached, copied, copies: bool) -> tuple[np.ndarray, np.ndarray
     at_home = np.zeros(cached.shape, bool)
     at_home[row, home] = True
     in_home_llc = cached[row, home][:, None]
-    here = cached & at_home | (cached | copied if copies else False)  # without leaving the die
+    here = cached & at_home | (cached | copied if copies else False)  # found on the die itself
     fetches = ~here & ~at_home
     asks = (fetches | at_home) & ~in_home_llc
     reads = here & copied & ~cached & ~at_home

@@ -1,4 +1,4 @@
-"""Every combination of an experiment run step by step, its steps bounded from below."""
+"""Run every combination of an experiment step by step; bound its steps from below."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Optimum:
         return f"Optimum({self.name!r}, {len(self.runs)} runs, {sum(len(each.steps) for each in self.runs)} steps)"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a bounded step; columns `archsim.studies.optimum.page.COLUMNS`; distance: share above the bound."""
+        """One row per bounded step; columns `archsim.studies.optimum.page.COLUMNS`; distance: share above the bound."""
         return table_of(list(self.runs)).to_pandas()
 
 
 def measure_optimum(experiment: ExperimentSpec, most_steps: int, told: Callable[[Measured], None]) -> Optimum:
-    """``most_steps``: of each run that are bounded, evenly spread over it; ``told``: called for every finished run.
+    """Bound at most ``most_steps`` steps of every run, evenly spread; call ``told`` for every finished run.
 
-    Raises CapacityError where the weights do not fit, ArchsimError for more than 128 dies.
+    Raises CapacityError if the weights do not fit, ArchsimError for more than 128 dies.
     """
     selection = select(experiment)
     simulator, found, bounds, machine = Simulator(selection.maker.traces), [], Bounds(), None

@@ -1,4 +1,4 @@
-"""Area and power of what decides: designs of its tables, which models fit them, where coefficients come from."""
+"""Area and power of the decision hardware: table designs, which models fit them, sources of the coefficients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FROM_SYSTEM = ("dies", "hbm_capacity_bytes", "atu_entries")
 
 
 def parse_design(texts: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` texts as arguments of :class:`TableDesign`. Raises SpecError."""
+    """``key=value`` strings as arguments of :class:`TableDesign`. Raises SpecError."""
     kinds = get_type_hints(TableDesign)
     keys = [field.name for field in fields(TableDesign) if field.name not in _FROM_SYSTEM]
     changes: dict[str, Any] = {}
@@ -28,7 +28,7 @@ def parse_design(texts: Iterable[str]) -> dict[str, Any]:
         if not equals:
             raise SpecError(f"--design {text}: expected KEY=VALUE, such as experts=1024")
         if key in _FROM_SYSTEM:
-            raise SpecError(f"--design {text}: it follows from the system; change it there with --set")
+            raise SpecError(f"--design {text}: it is derived from the system; change it there with --set")
         if key not in keys:
             raise SpecError(f"--design {text}: unknown key{did_you_mean(key, keys)}; known: {', '.join(keys)}")
         try:
@@ -40,17 +40,17 @@ def parse_design(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def published_design(system: SystemSpec, changes: Mapping[str, Any]) -> TableDesign:
-    """The tables of table II, for the dies and the HBM of a system; what decides in it is not asked."""
+    """The tables of table II, for the dies and the HBM of a system, whatever its ``decision`` is."""
     return TableDesign(**changes, dies=system.dies, hbm_capacity_bytes=system.hbm.capacity_bytes)
 
 
 def needed_by(model: ModelSpec, built: TableDesign) -> TableDesign:
-    """Tables that are just large enough for a model."""
+    """The smallest tables that a model fits."""
     return replace(built, experts=model.experts, layers=len(model.moe_layer_ids), atu_entries=None)
 
 
 def misfits(models: Iterable[ModelSpec], built: TableDesign, executor: str = "fsm") -> Iterator[str]:
-    """A line for every model and table on the wafer that do not fit: which entries, how many bits more."""
+    """One line per model and on-wafer table that do not fit: which entries, how many more bits."""
     for model in models:
         for short in shortfalls(built, needed_by(model, built)):
             if short.table.name in ON_DIES or executor != "host":
@@ -60,14 +60,20 @@ def misfits(models: Iterable[ModelSpec], built: TableDesign, executor: str = "fs
 def _shortfall(short: Shortfall, model: ModelSpec) -> str:
     table, needed = short.table, short.needed
     more = f"{short.entries:,} entries × {needed.bits_per_entry} bit = {short.bits:,} bits more"
-    where = f" on each of {table.copies} dies" if table.copies > 1 else " in DRAM" if table.storage is Storage.DRAM else ""
+    where = (
+        f" on each of {table.copies} dies" if table.copies > 1 else " in DRAM" if table.storage is Storage.DRAM else ""
+    )
     if needed.entries == model.experts:
         return f"{more}{where}, for experts {table.entries} to {model.experts - 1}"
-    counters = f"{model.experts} × {model.experts} counters, {'a layer' if table.storage is Storage.SRAM else 'all layers'}"
+    counters = (
+        f"{model.experts} × {model.experts} counters, "
+        f"{'per layer' if table.storage is Storage.SRAM else 'for all layers'}"
+    )
     return f"{more}{where}, for {counters}"
 
 
 def named_coefficients(technology: Technology) -> Iterator[tuple[str, Coefficient]]:
+    """(name, coefficient) of the technology, the cores and the datapath."""
     yield from technology.coefficients().items()
     for core in (A72, A76):
         yield from core.coefficients().items()
