@@ -50,12 +50,12 @@ def pools(rows: pd.DataFrame, point: list[str], value: str) -> list[tuple[str, p
     found = []
     for name, mine in rows.groupby(rows["library_version"].map(release), sort=True):
         left = table_of_sweeps(mine, point, value)
-        apart = []
+        pools = []
         while left.shape[1]:
             alike = [column for column in left if _agree(left[left.columns[0]], left[column])]
-            apart.append(left[alike].dropna(how="all"))
+            pools.append(left[alike].dropna(how="all"))
             left = left.drop(columns=alike)
-        found += [(name if len(apart) == 1 else sweeps.columns[0].partition("/")[0], sweeps) for sweeps in apart]
+        found += [(name if len(pools) == 1 else sweeps.columns[0].partition("/")[0], sweeps) for sweeps in pools]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Systems and calibrations of a GPU that nobody has a datasheet of, from made-up measurements."""
+"""Systems and calibrations of a GPU without a datasheet, from made-up measurements."""
 
 import pytest
 from support.made_up_measurements import GEMM
@@ -185,7 +185,7 @@ def test_nominal_rates_are_of_one_gpu(tmp_path, capsys):
     assert "--peak and --hbm are of one GPU, and there are own-x800, own-x900; choose one with --gpu" in capsys.readouterr().err
 
 
-def test_a_die_that_is_scaled_from_fitted_rates_is_told(fitted, tmp_path):
+def test_a_die_that_is_scaled_from_fitted_rates_is_reported(fitted, tmp_path):
     path = str(tmp_path / "own.yaml")
     row = {"system": "mine", "gemm_extrapolated": 0.0}
     for more, said in ((("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s"), []), ((), ["bf16 peak (archsim calibrate --peak)", "HBM (archsim calibrate --hbm)"])):

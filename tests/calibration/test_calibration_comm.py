@@ -139,7 +139,7 @@ class TestPublicSets:
         [errors] = transfer_errors(Measurements({"p2p": rows}), "h100")
         assert errors.binned_mean <= 0.02
         assert errors.binned_max_unrounded <= 0.07  # 10.6 % as it is: one point of 7 us at a resolution of 1 us
-        # All but the bin of 18 KiB, whose one point lies alone between 5 us and 7 us at a resolution of 1 us.
+        # All but the bin of 18 KiB, whose only point is between 5 us and 7 us at a resolution of 1 us.
         [series] = series_of(rows, "p2p")
         binned = np.sort(binned_errors(series.size_bytes, held_out_ratios(series.size_bytes, series.time_ns, 5)))
         assert binned[-2] <= 0.07
@@ -321,13 +321,13 @@ class TestMeasure:
         measure(FakeBackend(gpus=2), ["p2p"], models, tmp_path, "1", console)
         assert read_measurements(tmp_path).problems == []
 
-    def test_reasons_are_summed_up_and_a_broken_manifest_is_told(self, models, console, tmp_path):
+    def test_reasons_are_summed_up_and_a_broken_manifest_is_reported(self, models, console, tmp_path):
         assert "left out 6 points for other reasons" in str(Tally("gemm", left_out={f"size {i}": i + 1 for i in range(13)}))
         (tmp_path / "manifest.json").write_text("{")
         with pytest.raises(MeasureError, match="manifest.json: .*remove it"):
             measure(FakeBackend(), ["launch"], models, tmp_path, "1", console)
 
-    def test_without_a_terminal_lines_tell_how_long_it_takes(self, models, console, tmp_path, monkeypatch):
+    def test_without_a_terminal_lines_estimate_the_time_left(self, models, console, tmp_path, monkeypatch):
         monkeypatch.setattr("calibration.measure.session.WORD_EVERY_S", 0.0)
         measure(FakeBackend(), ["launch"], models, tmp_path, "1", console)
         assert "launch: 11 of 12, about 0 min left" in console.file.getvalue()

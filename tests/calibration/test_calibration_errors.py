@@ -66,7 +66,7 @@ def groups(measurements):
 
 
 def test_ep_sizes_left_out_of_every_group(groups):
-    """Per model, routing and version, not only on average; skewed routing is drawn anew for every point."""
+    """Per model, routing and version, not only on average; skewed routing is drawn again for every point."""
     assert set(groups["model"]) == MODELS and set(groups["distribution"]) == {"balanced", "power_law_1.2"}
     assert (groups["mean"] <= AIM).all()
     assert (groups["met"] != "no").all()

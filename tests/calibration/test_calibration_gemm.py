@@ -154,7 +154,7 @@ class TestEvaluation:
         assert out[3] == pytest.approx(np.sqrt(110)) and out[6] == pytest.approx(50 + 39)
 
     def test_beyond_the_last_point_the_law_goes_on_with_its_correction(self, table):
-        """A slope of the last two points, which may lie on a plateau, would say anything."""
+        """A slope of the last two points, which may be on a plateau, would be arbitrary."""
         n, k, last = 4096, 4096, int(table.m[-1])
         m = last * np.array([1, 2, 3, 8, 1000, 10**7])
         size = np.full(len(m), n)
@@ -248,6 +248,6 @@ class TestCommands:
         with pytest.raises(CalibrationError, match="a100, h100"):
             choose_gpu(measurements, None, "x")
 
-    def test_calibration_of_another_gpu_is_told(self, folder, capsys):
+    def test_calibration_of_another_gpu_is_reported(self, folder, capsys):
         assert main(["validate", "--with", "b200", str(folder)]) == 2
         assert "no measurements of 'b200'" in capsys.readouterr().err

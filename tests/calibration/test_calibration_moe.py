@@ -148,7 +148,7 @@ class TestFit:
 
 
 def test_of_noise_between_ranks_none_is_carried():
-    """Corrections drawn anew at every rank: what is carried to others must not be wilder than the law alone."""
+    """Corrections drawn again at every rank: interpolating them must not be worse than the law alone."""
     generator = np.random.default_rng(3)
     points = tuple(np.array([(ep, 1, 2.0**p) for ep in (1, 2, 4, 8, 16, 32) for p in range(10)], float).T)
     corrections = np.repeat(generator.standard_normal(6) * 0.3, 10)

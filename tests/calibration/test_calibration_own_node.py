@@ -166,7 +166,7 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize(("kind", "old", "new", "reason"), BAD_ROWS.values(), ids=BAD_ROWS)
-def test_bad_rows_are_told(tmp_path, kind, old, new, reason):
+def test_bad_rows_are_reported(tmp_path, kind, old, new, reason):
     folder = write(tmp_path / "a", ("gemm", kind))
     text = (folder / f"{kind}.csv").read_text().splitlines()
     line = next(at for at, row in enumerate(text) if old in row)

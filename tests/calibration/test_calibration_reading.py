@@ -1,4 +1,4 @@
-"""Measurements: the schema, the public layouts, and bad rows and files that are told with file and line."""
+"""Measurements: the schema, the public layouts, and bad rows and files, reported with file and line."""
 
 import gzip
 
@@ -137,14 +137,14 @@ def test_bad_file_leaves_the_others(tmp_path):
     assert set(found.table("gemm")["file"]) == {"gemm.csv"}
 
 
-def test_command_tells_file_and_line_and_ends_with_2(tmp_path, capsys):
+def test_command_reports_file_and_line_and_returns_2(tmp_path, capsys):
     written(tmp_path, *BAD_FILES["two GPUs"][0])
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "h100.yaml")]) == 2
     assert "gemm.csv:7: refused: two GPUs in one file: 'H100' and 'A100'" in capsys.readouterr().err
     assert not (tmp_path / "h100.yaml").exists()
 
 
-def test_nothing_to_fit_and_an_output_of_another_kind_are_told(tmp_path, capsys):
+def test_nothing_to_fit_and_an_output_of_another_kind_are_reported(tmp_path, capsys):
     written(tmp_path, *BAD_FILES["two GPUs"][0])
     for out in (["x.yaml"], ["fits", "--gpu", "h100"]):
         assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / out[0]), *out[1:]]) == 2

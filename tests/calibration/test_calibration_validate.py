@@ -39,14 +39,14 @@ def judge(tmp_path, capsys):
     return judged
 
 
-def test_what_is_judged_by_another_versions_table_is_told(judge):
+def test_what_is_judged_by_another_versions_table_is_reported(judge):
     _, notes, cases, page = judge({"gemm": gemm()}, {"gemm": gemm(version="2.9", factor=1.12)}, "--quick")
     note = "GEMM of torch 2.9 (bf16): the calibration has no table of it; judged by that of torch 2.8"
     assert f"note: {note}" in notes and note in page
     assert set(cases["version"]) == {"2.9"} and set(cases["table"]) == {"torch 2.8"}
 
 
-def test_what_no_table_judges_is_told(judge):
+def test_what_no_table_judges_is_reported(judge):
     _, notes, cases, _ = judge({"gemm": gemm()}, {"gemm": gemm(), "moe": layers(), "p2p": copies((4096, 65536))}, "--quick")
     assert "fused MoE of torch 2.8 (own bf16 balanced): the calibration has no table for it; not judged" in notes
     assert "p2p of cuda 12.8 (intra_node ce uni 1): the calibration has no table for it; not judged" in notes

@@ -1,4 +1,4 @@
-"""The door to calibrations: every table that is shipped can be asked, and what is not there is told with what is."""
+"""The entry point to calibrations: every shipped table can be evaluated, and a missing one is reported with the available ones."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -234,13 +234,13 @@ def test_ranks_between_measured_ones_are_kriged():
     (lambda laws: laws.memory_curve(1, "read"), "calibration h100 has no memory curve tables"),
     (lambda laws: laws.attention(1, 1, heads=128, kv_heads=128, head_dim=128, dtype="bf16"), "h100 has no attention tables"),
 ])  # fmt: skip
-def test_what_was_not_measured_is_told_with_what_was(ask, told):
+def test_what_was_not_measured_is_reported_with_what_was(ask, told):
     with pytest.raises(LawMissing) as raised:
         ask(laws_of("h100"))
     assert told in str(raised.value) and isinstance(raised.value, SpecError)
 
 
-def test_a_payload_of_unknown_size_is_told():
+def test_a_payload_of_unknown_size_is_reported():
     with pytest.raises(LawMissing, match="unknown payload 'int4'"):
         sent_bytes("int4", 1, 8, 7168)
 

@@ -164,7 +164,7 @@ def test_names_are_escaped(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["results.csv", "dies.csv", "links.csv", "manifest.yaml"])
-def test_a_missing_file_is_told(tmp_path, name):
+def test_a_missing_file_is_reported(tmp_path, name):
     write_folder(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(ReportError, match=rf"{name}: no such file"):
@@ -172,7 +172,7 @@ def test_a_missing_file_is_told(tmp_path, name):
     assert not (tmp_path / "index.html").exists()
 
 
-def test_missing_dies_are_told(tmp_path):
+def test_missing_dies_are_reported(tmp_path):
     write_folder(tmp_path)
     write_csv(tmp_path / "dies.csv", read_csv(tmp_path / "dies.csv")[1:])
     with pytest.raises(
@@ -182,7 +182,7 @@ def test_missing_dies_are_told(tmp_path):
         write_report(tmp_path)
 
 
-def test_missing_links_are_told(tmp_path):
+def test_missing_links_are_reported(tmp_path):
     write_folder(tmp_path)
     links = read_csv(tmp_path / "links.csv")
     write_csv(tmp_path / "links.csv", [row for row in links if row["policy"] != "pred"])
@@ -201,7 +201,7 @@ def test_missing_links_are_told(tmp_path):
         ),
     ],
 )
-def test_bad_rows_are_told(tmp_path, change, message):
+def test_bad_rows_are_reported(tmp_path, change, message):
     write_folder(tmp_path)
     rows = read_csv(tmp_path / "results.csv")
     write_csv(tmp_path / "results.csv", [rows[0] | change, *rows[1:]])
@@ -209,7 +209,7 @@ def test_bad_rows_are_told(tmp_path, change, message):
         write_report(tmp_path)
 
 
-def test_a_missing_column_and_no_rows_are_told(tmp_path):
+def test_a_missing_column_and_no_rows_are_reported(tmp_path):
     write_folder(tmp_path)
     rows = read_csv(tmp_path / "results.csv")
     write_csv(tmp_path / "results.csv", [{key: row[key] for key in row if key != "decode_ns"} for row in rows])
@@ -273,7 +273,7 @@ def test_a_published_mean_is_compared_with_the_mean_of_its_runs(tmp_path):
     assert (found.simulated, found.runs, found.met, found.conditions) == (4.0, 6, True, ())
 
 
-def test_conditions_that_differ_are_told(tmp_path):
+def test_conditions_that_differ_are_reported(tmp_path):
     write_folder(tmp_path, systems=("isca26_dojo",), models=("llama-4-maverick",), batches=(128, 235), decode_steps=3)
     found = compare(tmp_path)["speed-up of allo+pred, llama-4-maverick", "published"]
     assert found.claim.value == 7.3
@@ -305,7 +305,7 @@ def test_layers_are_listed_for_every_model():
     assert told({"b": ((48,), 48), "d": ((1,), 1)}) == "MoE layers of b, d"
 
 
-def test_an_edited_system_is_told(tmp_path):
+def test_an_edited_system_is_reported(tmp_path):
     write_folder(tmp_path)
     manifest = (tmp_path / "manifest.yaml").read_text(encoding="utf-8")
     assert "bandwidth: 1.5 TB/s" in manifest

@@ -1,4 +1,4 @@
-"""What commands tell beside their results: what they replace, what they kept, what a reader must know."""
+"""Messages of commands besides their results: what they replace, what they kept, and notes."""
 
 import pytest
 from support.explorations import EXPLORED
@@ -48,7 +48,7 @@ def test_an_exploration_has_a_folder_of_its_own_and_is_repeated_from_its_manifes
         assert (folder / name).read_bytes() == content == (here / "again" / name).read_bytes()
 
 
-def test_a_batch_that_is_larger_than_its_trace_is_told(here, capsys):
+def test_a_batch_that_is_larger_than_its_trace_is_reported(here, capsys):
     note = "12 requests are drawn from the 5 that there are, with replacement (by workload.seed)"
     assert sweep("--set", "workload.trace.synthetic.requests=5") == 0
     assert f"note: {note}" in capsys.readouterr().err
