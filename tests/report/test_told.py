@@ -106,7 +106,7 @@ def interrupt(*_, **__):
 
 @pytest.mark.parametrize("command", ["run", "optimum", "compare"])
 def test_an_interrupted_command_says_so(here, capsys, monkeypatch, command):
-    monkeypatch.setattr(Simulator, "engine", interrupt)
+    monkeypatch.setattr(Simulator, "replay", interrupt)
     assert main([command, "tiny.yaml"]) == 130
     assert capsys.readouterr().err.endswith("\ninterrupted; unfinished work is not kept\n")
 

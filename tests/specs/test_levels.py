@@ -58,7 +58,7 @@ def experiment_of(folder, links, *more):
 def outcome_of(folder, links, *more):
     run = prepare(experiment_of(folder, links, *more)).runs[0]
     replay = Simulator().replay(run)
-    return replay.engine, replay.run()
+    return replay, replay.run()
 
 
 @pytest.mark.parametrize("shape", STACKED)
@@ -80,9 +80,9 @@ def test_levels_multiply_are_named_and_read_back(tmp_path, shape):
 @pytest.mark.parametrize("shape", STACKED)
 def test_bytes_and_tokens_are_conserved_on_levels(tmp_path, shape, contention):
     physical = f"assumptions={{set: physical, contention: {contention}}}"
-    engine, outcome = outcome_of(tmp_path, f"fabric: {STACKED[shape]}", physical)
+    replay, outcome = outcome_of(tmp_path, f"fabric: {STACKED[shape]}", physical)
     fabric, links = outcome.fabric, outcome.tally.resources[UNITS * outcome.fabric.dies :]
-    assert np.array_equal(outcome.load.sum(axis=2), engine.demand.tokens.sum(axis=2))
+    assert np.array_equal(outcome.load.sum(axis=2), replay.demands.tokens.sum(axis=2))
     assert links["bytes"].sum() >= outcome.tally.hops[:, 1][1:].sum() > 0 and outcome.tally.hops[HIDDEN, 1] > 0
     capacity = fabric.link_bytes_per_ns
     busiest = links["bytes"] / (capacity if contention == "shared" else capacity[fabric.link_src < fabric.link_dst])

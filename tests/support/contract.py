@@ -91,7 +91,7 @@ class Running:
         self.under_way.clear()
 
 
-def told(block: Running, state, choices, most: int, events) -> list[tuple[int, int]]:
+def transitions(block: Running, state, choices, most: int, events) -> list[tuple[int, int]]:
     """Transitions of up to ``most`` events from ``state``, each the next choice among the legal ones; illegal ones
     come before.
     """
