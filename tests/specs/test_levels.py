@@ -231,13 +231,13 @@ def test_check_and_list_say_what_a_system_is_made_of(tmp_path):
     assert said == [
         "node.yaml: ok, a valid system: 8 dies, 2 × 4 switch",
         "  level 0, 4 switch: 450 GB/s, 300 ns per link, law h100/intra_node",
-        "  level 1, 2 switch per gpu: 50 GB/s, 2 us a link",
+        "  level 1, 2 switch per gpu: 50 GB/s, 2 us per link",
     ]
     assert "5 × 5 mesh" in archsim(tmp_path, "list", "systems").stdout
 
 
 def test_the_networks_of_a_machine_of_levels_have_all_links(tmp_path):
     experiment = experiment_of(tmp_path, f"fabric: {RAILS}")
-    machine, fabric = build_machine(experiment.systems[0], experiment.models[0], experiment.assumptions[0])
+    machine, fabric = build_machine(prepare(experiment).runs[0].scenario)
     assert len(flow_network(machine, fabric).resources) == fabric.dies + fabric.links
     assert machine.link_resources == fabric.links and np.array_equal(machine.route_ns, fabric.pair_ns)

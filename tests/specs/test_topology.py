@@ -241,7 +241,7 @@ def test_every_topology_is_drawn(name):
 def test_a_map_says_what_it_leaves_out():
     mesh, drawn = drawing("fully_connected", (7, 6))
     long = mesh.links - build_mesh(7, 6).links
-    assert long > MOST_BOWED and f"{long:,} links between dies that are no neighbours are not drawn" in drawn
+    assert long > MOST_BOWED and f"{long:,} links between dies that are not neighbours are not drawn" in drawn
     assert "Q" not in drawn
 
 

@@ -73,7 +73,7 @@ class Running:
         if (self.following[state] != ILLEGAL).any():
             self.under_way.append(int(state))
 
-    def tell(self, event) -> tuple[int, int]:
+    def send(self, event) -> tuple[int, int]:
         """The oldest activity's state and the one that follows ``event``; ValueError, and nothing happens, if it is
         illegal.
         """

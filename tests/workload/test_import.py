@@ -194,7 +194,7 @@ BAD_MEMBERS = {
     "binary rubbish": (lambda archive: add(archive, "org/toy/set/a/7.json", b"\xff\x00\x81"), "a/7: not valid JSON"),
     "a request twice": (
         lambda archive: add(archive, "org/toy/set/a/1.json", archive.again),
-        "request set/a/1 comes twice",
+        "request set/a/1 appears twice",
     ),
 }
 
@@ -282,7 +282,7 @@ def test_an_import_that_did_not_end_is_named(source, tmp_path):
     spoiled(source)
     with pytest.raises(TraceError):
         imported(source, tmp_path / "store")
-    with pytest.raises(TraceError, match="store: an import that did not end; the same `archsim trace import` to resume it"):
+    with pytest.raises(TraceError, match="store: an import that was interrupted; repeat the same `archsim trace import` to resume it"):
         open_trace(tmp_path / "store", TOY)
 
 

@@ -113,7 +113,7 @@ def test_equal_files_of_rows_are_written_once(tree, tmp_path, monkeypatch):
 
 
 def test_merging_a_store_with_itself_is_refused(store, tmp_path):
-    with pytest.raises(TraceError, match="request set/a/1 comes twice"):
+    with pytest.raises(TraceError, match="request set/a/1 appears twice"):
         merge([store, store], tmp_path / "out", 1)
     assert not stores.is_store(tmp_path / "out")
 
