@@ -28,9 +28,9 @@ def test_a_report_of_another_experiment_is_not_replaced_in_silence(here, capsys)
     assert sweep() == 0 and "replaces" not in capsys.readouterr().err
     assert sweep() == 0 and "replaces" not in capsys.readouterr().err  # the same again
     assert sweep("--set", "workload.seed=1") == 0
-    assert capsys.readouterr().err.startswith("replaces the report of tiny in reports/tiny, which had other settings\n")
+    assert "replaces the report of tiny in reports/tiny, which had other settings\n" in capsys.readouterr().err
     assert sweep("--set", "name=other", "--out", "reports/tiny") == 0
-    assert capsys.readouterr().err.startswith("replaces the report of tiny in reports/tiny\n")
+    assert "replaces the report of tiny in reports/tiny\n" in capsys.readouterr().err
 
 
 def test_an_exploration_has_a_folder_of_its_own_and_is_repeated_from_its_manifest(here, capsys):
