@@ -73,8 +73,13 @@ def main():
         took = time.perf_counter() - begin
         runs = len(results.runs.rows)
     projected = took * (DECODE_STEPS + 1) / (steps + 1)
-    print(f"{runs} runs of {steps} decode steps: {took:.0f} s with {arguments.jobs} jobs, first-run compilation included")
-    print(f"projected to {DECODE_STEPS} steps: {projected / 60:.1f} minutes (published simulator: ~{PUBLISHED_HOURS} h, x {PUBLISHED_HOURS * 3600 / projected:.0f})")
+    print(
+        f"{runs} runs of {steps} decode steps: {took:.0f} s with {arguments.jobs} jobs, first-run compilation included"
+    )
+    print(
+        f"projected to {DECODE_STEPS} steps: {projected / 60:.1f} minutes (published simulator: ~{PUBLISHED_HOURS} h, "
+        f"x {PUBLISHED_HOURS * 3600 / projected:.0f})"
+    )
     print(f"peak memory of all processes: {memory.bytes / 1e9:.2f} GB (published simulator: {PUBLISHED_GB} GB)")
 
 

@@ -111,7 +111,9 @@ class EventEngine:
         """
         plan = self.plan(layer, demand)
         bits = self.decision.predict(self._copy_bits, layer, plan, demand.predicted)
-        rows = 0 if bits is None else int(np.count_nonzero(plan.expert[1:] != plan.expert[:-1])) + 1  # entries are in order of expert
+        rows = (
+            0 if bits is None else int(np.count_nonzero(plan.expert[1:] != plan.expert[:-1])) + 1
+        )  # entries are in order of expert
         self._log.begin()
         ready_ns = self.decision.before_step(plan, rows)
         order = Order(layer, int(self.rows[layer]), demand, plan, bits, ready_ns, self._log.notes, self.placement)

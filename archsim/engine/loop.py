@@ -117,7 +117,9 @@ class LimitedHeatmap:
 
     def __init__(self, engine: EventEngine, predictor: Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm
-        self._map = PortedHeatmap(iter(routing), engine.scenario.batch, engine.layers, model.experts, model.top_k, predictor)
+        self._map = PortedHeatmap(
+            iter(routing), engine.scenario.batch, engine.layers, model.experts, model.top_k, predictor
+        )
         cycles = cycles_per_transition(model.experts, model.top_k, fsm.heatmap_port_bits)
         self._ns_per_transition = cycles * NS_PER_S / fsm.clock_hz
         self.dropped = 0
@@ -176,8 +178,10 @@ class Balancer:
         engine, steps = self._engine, len(self._steps)
         shape = steps, engine.layers
         history = History(
-            engine.rows.copy(), np.zeros((*shape, engine.scenario.model.experts), np.int32),
-            np.zeros((*shape, engine.machine.dies), np.int64), np.zeros(shape),
+            engine.rows.copy(),
+            np.zeros((*shape, engine.scenario.model.experts), np.int32),
+            np.zeros((*shape, engine.machine.dies), np.int64),
+            np.zeros(shape),
         )
         for step, results in enumerate(self._steps):
             for result in results:
@@ -248,7 +252,13 @@ class Replay:
             step_ns[step, layer], load[step, layer] = ns, tokens
         gemm, residual_ns = engine.execution.gemm_time(), tally.residual_ns - prefill_residual_ns
         return Outcome(
-            engine.machine, engine.fabric, engine.fit, engine.memory, tally, step_ns, load,
+            engine.machine,
+            engine.fabric,
+            engine.fit,
+            engine.memory,
+            tally,
+            step_ns,
+            load,
             prefill_ns=prefill_ns + prefill_exposed_ns,
             decode_ns=end_ns - prefill_ns + (exposed_ns - prefill_exposed_ns),
             decision=engine.decision.totals,

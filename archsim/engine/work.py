@@ -54,8 +54,15 @@ class WorkBuilder:
         self._no_bits = np.zeros((machine.dies, self._ids), np.uint8)
 
     def build(
-        self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
-        cp_en: np.ndarray | None, memory: Memory,
+        self,
+        layer: int,
+        row: int,
+        plan: Plan,
+        placement: Placement,
+        origins: np.ndarray | None,
+        top_k: int,
+        cp_en: np.ndarray | None,
+        memory: Memory,
     ) -> Work:
         """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
         ``cp_en``: uint8[die, expert] or None.
@@ -71,12 +78,27 @@ class WorkBuilder:
         given["home"] = placement.sources(row, plan.expert, plan.die, self._fabric.hops)
         if n > routed:
             shared = entries[routed:]
-            shared["expert"], shared["die"], shared["tokens"], shared["home"] = shared_id, shared_die, shared_tokens, shared_die
+            shared["expert"], shared["die"], shared["tokens"], shared["home"] = (
+                shared_id,
+                shared_die,
+                shared_tokens,
+                shared_die,
+            )
         moves = self._moves(plan, origins)
         chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, LOCAL_CP)
         _complete(
-            entries, routed, layer * self._ids, self._slice_bytes, self._carried_bytes, self._copies, self._local_first,
-            memory.copies.present, moves, np.zeros(dies * PRECEDENCES + 1, np.int64), chains, local,
+            entries,
+            routed,
+            layer * self._ids,
+            self._slice_bytes,
+            self._carried_bytes,
+            self._copies,
+            self._local_first,
+            memory.copies.present,
+            moves,
+            np.zeros(dies * PRECEDENCES + 1, np.int64),
+            chains,
+            local,
         )
         self._take_time(entries)
         return Work(
@@ -97,7 +119,11 @@ class WorkBuilder:
         block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes)) if self._blocks else 0.0
         compute_ns = times.compute_ns + block_ns
         entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
-        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = times.drain_ns + block_ns, times.low_ns, times.high_ns
+        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = (
+            times.drain_ns + block_ns,
+            times.low_ns,
+            times.high_ns,
+        )
 
     def _shared(self, origins, top_k):
         """Entries of the shared experts: on every die that has tokens, for the tokens that live there."""
@@ -128,12 +154,14 @@ class WorkBuilder:
 
 @kernel
 def _complete(
-    entries, routed, first_id, slice_bytes, carried_bytes, makes_copies, local_first, present, moves, begins, chains, local
+    entries, routed, first_id, slice_bytes, carried_bytes, makes_copies, local_first, present, moves, begins, chains, local  # noqa: E501
 ):  # fmt: skip
     """What follows from expert, die, tokens and home of the entries, of which the first ``routed`` are routed experts.
 
-    ``chains``: int64[chain], by die in the order in which the Local CPs start them: as the entries come, or (``local_first``) those whose
-    weights the die has before the others, shared experts first among either; ``local``: LOCAL_CP[die] when the step begins.
+    ``chains``: int64[chain], by die in the order in which the Local CPs start them: as the entries come, or
+    (``local_first``) those whose
+    weights the die has before the others, shared experts first among either; ``local``: LOCAL_CP[die] when the step
+    begins.
     ``first_id``: of the layer's experts; ``begins``: int64[die · PRECEDENCES + 1], zero.
     """
     for at in range(len(entries)):

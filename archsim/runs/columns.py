@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a column: a table is read across)
 """The columns of results: one row each, read by whoever measures, stores, shows or documents them.
 
 To add one, add a row with its function; a user's own is a function ``(outcome, scenario) -> value`` that the
@@ -144,7 +145,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput are those of these, unscaled", lambda run: run.demand.layers, page=True, since=2),
 )  # fmt: skip
 
-_OF_RUN = tuple(column for name in ("run", "system", "model", "batch", "policy", "assumptions") for column in COLUMNS if column.name == name)
+_OF_RUN = tuple(
+    column
+    for name in ("run", "system", "model", "batch", "policy", "assumptions")
+    for column in COLUMNS
+    if column.name == name
+)
 
 
 def _each(kind: str, unit: str, **meanings: str) -> tuple[Column, ...]:
@@ -198,7 +204,9 @@ def columns_with(functions: tuple[str, ...]) -> tuple[Column, ...]:
     own = tuple(map(_own_column, functions))
     for column in own:
         if column.name in BY_NAME or column.name in TIMING_COLUMNS:
-            raise SpecError(f"columns: {column.name!r} is a column of the results already; give the function another name")
+            raise SpecError(
+                f"columns: {column.name!r} is a column of the results already; give the function another name"
+            )
     return COLUMNS + own
 
 
@@ -245,8 +253,15 @@ def _own_column(target: str) -> Column:
 def documented() -> str:
     """``docs/results.md``, whose tables are these; `python -c` of this regenerates it."""
     parts = [_DOCUMENT]
-    for title, columns in (("results.csv, results.parquet", COLUMNS), ("dies.csv", DIES), ("links.csv", LINKS), ("timings.csv", TIMINGS)):
-        rows = [f"| `{each.name}` | {each.kind} | {each.unit} | {each.meaning}{_used(each, columns)} |" for each in columns]
+    for title, columns in (
+        ("results.csv, results.parquet", COLUMNS),
+        ("dies.csv", DIES),
+        ("links.csv", LINKS),
+        ("timings.csv", TIMINGS),
+    ):
+        rows = [
+            f"| `{each.name}` | {each.kind} | {each.unit} | {each.meaning}{_used(each, columns)} |" for each in columns
+        ]
         parts.append("\n".join([f"## {title}", "", "| column | kind | unit | meaning |", "|---|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a column: a table is read across)
 """Modelling assumptions: every choice that changes a number is a field with a documented set of values.
 
 :data:`ASSUMPTIONS` is their only table; ``archsim list assumptions`` prints it and docs/assumptions.md repeats it (a

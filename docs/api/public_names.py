@@ -1,6 +1,7 @@
 """MkDocs hook: replaces ``<!-- public names -->`` by one API entry for each name in ``archsim.__all__``.
 
-Public names load lazily, so static analysis of ``archsim/__init__.py`` cannot see where they are defined; importing them can.
+Public names load lazily, so static analysis of ``archsim/__init__.py`` cannot see where they are defined; importing
+them can.
 """
 
 import archsim

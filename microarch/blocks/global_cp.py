@@ -29,7 +29,8 @@ RECEIVE    the demand arrives, tokens per expert of every die (16 bits each), an
 READ       the expert distribution table, one entry per cycle
 ORDER      experts are sorted by tokens
 GENERATE   candidates of every expert are ranked
-EVALUATE   every block of tokens goes to the cheapest candidate, ``lanes`` candidates in parallel; a solver's multiply-adds
+EVALUATE   every block of tokens goes to the cheapest candidate, ``lanes`` candidates in parallel; a solver's
+multiply-adds
 MERGE      blocks of an expert on a die become one sub-kernel
 DISPATCH   sub-kernels (16 bytes each) travel to the Local CPs
 ROWS       heatmap rows of the experts that run are read
@@ -127,7 +128,13 @@ TABLE = Table(
     },
 )
 CRITICAL = (
-    State.RECEIVE, State.ORDER, State.GENERATE, State.EVALUATE, State.MERGE, State.DISPATCH, State.COLLECT,
+    State.RECEIVE,
+    State.ORDER,
+    State.GENERATE,
+    State.EVALUATE,
+    State.MERGE,
+    State.DISPATCH,
+    State.COLLECT,
 )
 ON_THE_PATH = np.array(CRITICAL)
 EXPOSABLE = (State.READ, State.UPDATE, *CRITICAL)  # the rest runs in parallel with the step

@@ -26,7 +26,10 @@ from calibration.measurements.schema import TABLES
 from calibration.validate.comm_errors import errors_with, table_of, transfer_errors
 
 NOTIFY_SCATTERS = pytest.mark.xfail(
-    strict=True, reason="dispatch misses the bar: its exchange of counts takes 30 to 66 us on 2 nodes and 73 to 225 us on 8, at random"
+    strict=True,
+    reason=(
+        "dispatch misses the bar: its exchange of counts takes 30 to 66 us on 2 nodes and 73 to 225 us on 8, at random"
+    ),
 )
 SIZES = np.unique(np.geomspace(1024, 2**30, 200).round())
 
@@ -128,7 +131,9 @@ def public(shared):
 class TestPublicSets:
     def test_every_file_is_read_without_a_problem(self, public):
         told = [problem for found in public.values() for problem in found.problems]
-        assert {(problem.file, problem.kind) for problem in told} <= {("gpu_benches_stream_vs_occupancy.csv", "warning")}
+        assert {(problem.file, problem.kind) for problem in told} <= {
+            ("gpu_benches_stream_vs_occupancy.csv", "warning")
+        }
         skipped = {file: why for found in public.values() for file, why in found.skipped.items()}
         assert set(skipped) <= {"deepep_readme_h800.csv"} and UNKNOWN_LAYOUT not in skipped.values()
         assert len(public["comm"].tables) == 2
@@ -166,7 +171,8 @@ class TestPublicSets:
         assert max(errors.mean for errors in found) <= 0.02
 
     def test_laws_of_an_all_to_all_hold_what_was_measured(self, public):
-        """But for one and two tokens on 16 and 64 ranks, of which some took four times as long as their repetitions, and one set
+        """But for one and two tokens on 16 and 64 ranks, of which some took four times as long as their repetitions,
+        and one set
         with a lone point that took twice as long as its neighbours."""
         rows = public["comm"].table("collective", "gb200")
         if not len(rows):
@@ -292,8 +298,13 @@ class TestMeasure:
     def test_copies_and_launches_are_the_drivers_whichever_library_is_there(self, models, console, tmp_path):
         measure(FakeBackend(), ["p2p", "hostpath", "launch", "memory"], models[:1], tmp_path, "1", console)
         found = read_measurements(tmp_path)
-        versions = {kind: set(zip(rows["library"], rows["library_version"], strict=True)) for kind, rows in found.tables.items()}
-        assert versions == {**dict.fromkeys(("p2p", "hostpath", "launch"), {("cuda", "555")}), "memory": {("fake", "1.0")}}
+        versions = {
+            kind: set(zip(rows["library"], rows["library_version"], strict=True)) for kind, rows in found.tables.items()
+        }
+        assert versions == {
+            **dict.fromkeys(("p2p", "hostpath", "launch"), {("cuda", "555")}),
+            "memory": {("fake", "1.0")},
+        }
 
     def test_interrupted_and_cut_off_it_goes_on_with_what_is_missing(self, models, console, tmp_path):
         with pytest.raises(KeyboardInterrupt):
@@ -322,7 +333,9 @@ class TestMeasure:
         assert read_measurements(tmp_path).problems == []
 
     def test_reasons_are_summed_up_and_a_broken_manifest_is_reported(self, models, console, tmp_path):
-        assert "left out 6 points for other reasons" in str(Tally("gemm", left_out={f"size {i}": i + 1 for i in range(13)}))
+        assert "left out 6 points for other reasons" in str(
+            Tally("gemm", left_out={f"size {i}": i + 1 for i in range(13)})
+        )
         (tmp_path / "manifest.json").write_text("{")
         with pytest.raises(MeasureError, match="manifest.json: .*remove it"):
             measure(FakeBackend(), ["launch"], models, tmp_path, "1", console)

@@ -9,7 +9,8 @@ from calibration.validate.groups import AIM, AIM_OF, layer_groups
 DTYPES = ["bf16", "fp8"]
 FOLDS = 5  # of shapes; the command takes 16, which is a little easier
 CASES = {"fp8": 112 / 117, "bf16": 105 / 117}
-# One library and one of seven models, as each takes half a minute: the one with the closest limit. `archsim validate` judges all.
+# One library and one of seven models, as each takes half a minute: the one with the closest limit. `archsim validate`
+# judges all.
 MODELS = {"DeepSeek-V3"}
 MEAN_OF_ALL_M = {"fp8": 0.025, "bf16": 0.04}
 

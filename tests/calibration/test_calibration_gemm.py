@@ -195,7 +195,9 @@ class TestEvaluation:
         expert = ExpertGemm(calibration, 7168, 2048, "fp8")
         gate, down = expert.gate, expert.down
         assert gate.measured and down.measured and not gate.extrapolates
-        half = ExpertGemm(calibration, 7168, 2048, "fp8", Rates(1979e12 / 2, calibration.reference.hbm_bytes_per_s)).gate
+        half = ExpertGemm(
+            calibration, 7168, 2048, "fp8", Rates(1979e12 / 2, calibration.reference.hbm_bytes_per_s)
+        ).gate
         assert half.ns[-1] > 1.5 * gate.ns[-1]
         bf16, fp16 = (ExpertGemm(calibration, 4096, 1536, dtype).gate.ns for dtype in ("bf16", "fp16"))
         assert np.array_equal(bf16, fp16)

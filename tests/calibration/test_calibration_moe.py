@@ -1,4 +1,4 @@
-"""Laws of fused MoE layers: loads of ranks are conserved, what layers were made of is found again, outliers stay alone."""
+"""Laws of fused MoE layers: loads of ranks are conserved, what layers were made of is found again, outliers stay alone."""  # noqa: E501
 
 import numpy as np
 import pandas as pd
@@ -84,7 +84,11 @@ class TestLoads:
     def test_with_an_expert_a_tile_weights_are_read_for_every_tile_at_most(self, ep, tokens):
         (pairs,), (active,) = loads(routing.TILED, ep, tokens, "balanced")
         assert pairs == tokens * 8 / ep
-        assert active == min(max(pairs / routing.ROWS_OF_TILE, 1), 128 / ep) <= loads(routing.BALANCED, ep, tokens, "balanced")[1]
+        assert (
+            active
+            == min(max(pairs / routing.ROWS_OF_TILE, 1), 128 / ep)
+            <= loads(routing.BALANCED, ep, tokens, "balanced")[1]
+        )
 
 
 class TestFit:
@@ -177,7 +181,9 @@ def test_groups_say_what_is_met():
 
 def test_the_stricter_aim_is_for_a_model_however_its_name_is_written():
     cases = validate.rank_out_cases(Measurements({"moe": layers()}), "h100")
-    two = pd.concat([cases.assign(model=name) for name in ("deepseek-v3", "DeepSeek-V3", "Own", "own")], ignore_index=True)
+    two = pd.concat(
+        [cases.assign(model=name) for name in ("deepseek-v3", "DeepSeek-V3", "Own", "own")], ignore_index=True
+    )
     found = groups.layer_groups(two).set_index("model")
     assert list(found["cases"]) == [140, 140]
     assert dict(found["aim"]) == {"DeepSeek-V3": groups.AIM_OF["DeepSeek-V3"], "Own": groups.AIM}

@@ -14,11 +14,11 @@ from calibration.measurements.adapters.dgx import LAYOUTS, dtype_of, library_and
 from calibration.measurements.reading import read_measurements
 
 HEADS = {
-    "gemm": "run_id,gpu_name,driver,library,kernel,sm_clock_mhz,mem_clock_mhz,power_w,dtype_a,dtype_b,dtype_out,scaling,quant_included,"
+    "gemm": "run_id,gpu_name,driver,library,kernel,sm_clock_mhz,mem_clock_mhz,power_w,dtype_a,dtype_b,dtype_out,scaling,quant_included,"  # noqa: E501
     "groups,m,n,k,weight_copies,iters",
     "p2p": "run_id,src,dst,method,direction,concurrent_pairs,bytes,iters",
     "collective": "run_id,op,library,num_gpus,bytes_per_rank,dtype,sms",
-    "moe": "run_id,model,dtype,kernel,ep,tp,distribution,tokens_total,tokens_rank,active_experts_rank,max_tokens_per_expert",
+    "moe": "run_id,model,dtype,kernel,ep,tp,distribution,tokens_total,tokens_rank,active_experts_rank,max_tokens_per_expert",  # noqa: E501
     "hostpath": "run_id,direction,pinned,method,bytes",
     "launch": "run_id,kind,kernel_bytes",
 }
@@ -46,7 +46,10 @@ def points(kind, run):
         for dtype, (element, scaling) in WAYS.items():
             for n, k in ((4096, 7168), (2048, 7168), (7168, 2048), (3072, 4096), (4096, 1536)):
                 for m in M:
-                    cells = f"{run},{GPU},{DRIVER},cublas 12.4.5,nvjet,1980,2619,,{element},{element},bf16,{scaling},0,1,{m},{n},{k},8,100"
+                    cells = (
+                        f"{run},{GPU},{DRIVER},cublas "
+                        f"12.4.5,nvjet,1980,2619,,{element},{element},bf16,{scaling},0,1,{m},{n},{k},8,100"
+                    )
                     yield cells, product_us(dtype, m, n, k)
     elif kind == "p2p":
         for direction in ("uni", "bi"):
@@ -59,12 +62,17 @@ def points(kind, run):
         for ep in (1, 8, 32):
             for tokens in M[4:]:
                 pairs = tokens * 8 / ep
-                yield f"{run},DeepSeek-V3,fp8_block,cutlass,{ep},1,balanced,{tokens},,,", 20 + min(pairs, 256 / ep) * 15 + pairs * 0.2
+                yield (
+                    f"{run},DeepSeek-V3,fp8_block,cutlass,{ep},1,balanced,{tokens},,,",
+                    20 + min(pairs, 256 / ep) * 15 + pairs * 0.2,
+                )
     elif kind == "hostpath":
         for direction in ("h2d", "d2h"):
             yield from ((f"{run},{direction},1,ce,{size}", 2.8 + size / 55e3) for size in SIZES)
     else:
-        yield from ((f"{run},{name},8", us) for name, us in (("stream", 2.4), ("graph_node", 1.2), ("launch_to_sync", 7.0)))
+        yield from (
+            (f"{run},{name},8", us) for name, us in (("stream", 2.4), ("graph_node", 1.2), ("launch_to_sync", 7.0))
+        )
 
 
 def write(folder, kinds=tuple(HEADS)):
@@ -98,13 +106,20 @@ def test_all_six_files_are_read_whole(node):
     for kind in HEADS:
         assert len(found.table(kind, "h100")) == sum(1 for run in RUNS for _ in points(kind, run)), kind
     assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
-        ("moe.csv", 2, "warning"), ("p2p.csv", 2 + 2 * len(SIZES), "warning"),
+        ("moe.csv", 2, "warning"),
+        ("p2p.csv", 2 + 2 * len(SIZES), "warning"),
     ]
     assert all("no version of the library" in problem.reason for problem in found.problems)
-    versions = {kind: set(zip(rows["library"], rows["library_version"], strict=True)) for kind, rows in found.tables.items()}
+    versions = {
+        kind: set(zip(rows["library"], rows["library_version"], strict=True)) for kind, rows in found.tables.items()
+    }
     assert versions == {
-        "gemm": {("cublas", "12.4.5")}, "moe": {("cutlass", "unknown")}, "collective": {("nccl", "2.21.5")},
-        "p2p": {("cuda", DRIVER), ("nccl", "unknown")}, "hostpath": {("cuda", DRIVER)}, "launch": {("cuda", DRIVER)},
+        "gemm": {("cublas", "12.4.5")},
+        "moe": {("cutlass", "unknown")},
+        "collective": {("nccl", "2.21.5")},
+        "p2p": {("cuda", DRIVER), ("nccl", "unknown")},
+        "hostpath": {("cuda", DRIVER)},
+        "launch": {("cuda", DRIVER)},
     }
     layers = found.table("moe")[["model", "hidden", "ffn", "experts", "top_k"]].drop_duplicates()
     assert layers.values.tolist() == [["deepseek-v3", 7168, 2048, 256, 8]]
@@ -119,7 +134,9 @@ def test_products_and_copies_are_fitted_as_they_were_made_up(fitted):
     }
     for table in calibration.gemm:
         expected = [1e3 * product_us(table.dtype, m, 4096, 7168) for m in M]
-        assert table_times(table, np.full(len(M), 4096), np.full(len(M), 7168), np.array(M), 132) == pytest.approx(expected, rel=0.01)
+        assert table_times(table, np.full(len(M), 4096), np.full(len(M), 7168), np.array(M), 132) == pytest.approx(
+            expected, rel=0.01
+        )
     laws = {(table.library, table.of["direction"]): law_of(table) for table in calibration.p2p}
     for direction in ("uni", "bi"):
         expected = [1e3 * copy_us(size, direction) for size in SIZES]
@@ -138,7 +155,10 @@ def test_the_same_bytes_twice_and_a_page_that_judges_them(node, fitted, tmp_path
     summary, layers, transfers = (pd.read_csv(page / f"{name}.csv") for name in ("summary", "moe_groups", "transfers"))
     assert {"cublas", "cutlass"} == set(summary["library"]) and "sweep left out" in set(summary["kind"])
     assert list(layers["model"]) == ["DeepSeek-V3"] and list(layers["met"]) == ["yes"]
-    assert transfers["name"].str.contains(f"p2p cuda {DRIVER} intra_node ce uni").sum() == 2 and transfers["mean"].max() < 0.01
+    assert (
+        transfers["name"].str.contains(f"p2p cuda {DRIVER} intra_node ce uni").sum() == 2
+        and transfers["mean"].max() < 0.01
+    )
     assert (page / "index.html").is_file()
 
 
@@ -147,7 +167,10 @@ def test_the_gpu_is_the_folders(tmp_path):
     found = read_measurements(folder)
     assert not found.tables and {(problem.line, problem.kind) for problem in found.problems} == {(1, "refused")}
     assert "no other file of the folder names the GPU" in found.problems[0].reason
-    for manifest in ({"1": {"gpu_name": GPU, "gpus": 8, "driver": DRIVER}, "2": {"gpu_name": "H100", "driver": DRIVER}}, {"gpu_name": "H100"}):
+    for manifest in (
+        {"1": {"gpu_name": GPU, "gpus": 8, "driver": DRIVER}, "2": {"gpu_name": "H100", "driver": DRIVER}},
+        {"gpu_name": "H100"},
+    ):
         (folder / "manifest.json").write_text(json.dumps(manifest))
         assert read_measurements(folder).gpus() == ["h100"]
         assert read_measurements(folder / "p2p.csv").gpus() == ["h100"]
@@ -157,7 +180,12 @@ def test_the_gpu_is_the_folders(tmp_path):
 
 
 BAD_ROWS = {
-    "scaling": ("gemm", ",per_tensor,", ",rowwise,", "'fp8_e4m3 rowwise' is out of range (one of: bf16, fp16, fp8, fp8_block)"),
+    "scaling": (
+        "gemm",
+        ",per_tensor,",
+        ",rowwise,",
+        "'fp8_e4m3 rowwise' is out of range (one of: bf16, fp16, fp8, fp8_block)",
+    ),
     "two dtypes": ("gemm", "bf16,bf16,bf16,none", "bf16,int4,bf16,none", "'bf16 x int4 none' is out of range"),
     "method": ("hostpath", ",ce,", ",memcpy,", "method: 'memcpy' is out of range (one of: ce, sm)"),
     "no size": ("p2p", ",4096,", ",,", "bytes: '' is not a plain number"),
@@ -189,12 +217,22 @@ def test_a_header_alone_is_no_error(tmp_path, layout):
     write(tmp_path / "a", ("gemm",))
     (tmp_path / "a" / "b.csv").write_text(f"{HEADS[layout.kind]},{TIMES}\n")
     assert "b.csv:2" not in str(read_measurements(tmp_path / "a").problems)
-    assert [str(problem) for problem in read_measurements(tmp_path / "a" / "b.csv").problems][0].endswith("a header and no rows")
+    assert [str(problem) for problem in read_measurements(tmp_path / "a" / "b.csv").problems][0].endswith(
+        "a header and no rows"
+    )
 
 
 def test_names():
     assert library_and_version("cublas 12.4") == ("cublas", "12.4")
     assert library_and_version("torch-2.8.0+cu128") == ("torch", "2.8.0+cu128")
     assert library_and_version("deepgemm-1d2d") == ("deepgemm-1d2d", "unknown")
-    assert dtype_of("float8_e4m3fn", "128x128") == "fp8_block" and dtype_of("BF16", "") == "bf16" and dtype_of("fp8", "") == "fp8"
-    assert sizes_of("deepseek-ai/DeepSeek-R1")[0] == "deepseek-v3" and sizes_of("Mixtral-8x22B")[1] == 6144 and sizes_of("V3") is None
+    assert (
+        dtype_of("float8_e4m3fn", "128x128") == "fp8_block"
+        and dtype_of("BF16", "") == "bf16"
+        and dtype_of("fp8", "") == "fp8"
+    )
+    assert (
+        sizes_of("deepseek-ai/DeepSeek-R1")[0] == "deepseek-v3"
+        and sizes_of("Mixtral-8x22B")[1] == 6144
+        and sizes_of("V3") is None
+    )

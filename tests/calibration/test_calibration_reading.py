@@ -93,7 +93,9 @@ def test_copies_that_nearly_agree_count_once_with_their_median_and_a_word(tmp_pa
     rows = found.table("gemm").set_index("line")["latency_us_median"]
     assert len(rows) == len(ROWS) and rows[5] == 5.4 and rows[6] == pytest.approx(5.36)
     found = read_measurements(written(tmp_path, HEAD, ROWS[3].replace("5.160", "6.000"), name="other.csv"))
-    assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [("gemm.csv", 5, "warning")] * 2
+    assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
+        ("gemm.csv", 5, "warning")
+    ] * 2
     assert found.table("gemm").set_index("line")["latency_us_median"][5] == pytest.approx(5.7)
 
 
@@ -164,13 +166,18 @@ def test_a_whole_series_in_another_unit_is_quarantined(tmp_path):
     other = [f"{row.rpartition(',')[0]},{float(row.rpartition(',')[2]) / 1000:.5f}" for row in slow]
     found = read_measurements(written(tmp_path, HEAD, *(row for row in ROWS if row not in slow), *other))
     assert [problem.line for problem in found.problems] == list(range(14, 20))
-    assert all("another unit" in problem.reason for problem in found.problems) and set(found.table("gemm")["n"]) == {512, 2048}
+    assert all("another unit" in problem.reason for problem in found.problems) and set(found.table("gemm")["n"]) == {
+        512,
+        2048,
+    }
 
 
 def test_a_correct_row_among_those_in_another_unit_stays(tmp_path):
     """Of one series all rows but one are in milliseconds, so that its neighbours speak against the correct one."""
     mixed = [
-        row if ",8,1024," in row or ",1024,4096," not in row else f"{row.rpartition(',')[0]},{float(row.rpartition(',')[2]) / 1000:.5f}"
+        row
+        if ",8,1024," in row or ",1024,4096," not in row
+        else f"{row.rpartition(',')[0]},{float(row.rpartition(',')[2]) / 1000:.5f}"
         for row in ROWS
     ]
     found = read_measurements(written(tmp_path, HEAD, *mixed))
@@ -193,7 +200,7 @@ def test_files_that_disagree_on_a_point_lose_it_and_one_point_in_two_counts_once
     assert len(found.table("gemm")) == len(ROWS) - 1
 
 
-MOE = "run_id,gpu_name,library,library_version,model,dtype,hidden,ffn,experts,top_k,ep,tp,distribution,tokens_total,latency_us_median"
+MOE = "run_id,gpu_name,library,library_version,model,dtype,hidden,ffn,experts,top_k,ep,tp,distribution,tokens_total,latency_us_median"  # noqa: E501
 
 
 def test_columns_that_contradict_each_other(tmp_path):
@@ -213,8 +220,12 @@ def test_other_ways_to_write_the_same_file(tmp_path):
     text = "\n".join([HEAD, *ROWS, ""])
     quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split(",")) for line in text.splitlines()) + "\n"
     files = {
-        "a.CSV": text.encode("utf-8-sig"), "b.csv": text.replace("\n", "\r\n").encode(), "c.csv": text.replace("\n", "\r").encode(),
-        "d.csv": quoted.encode(), "e.csv.gz": gzip.compress(text.encode(), mtime=0), "f.csv": text.replace("\n", "\n\n").encode(),
+        "a.CSV": text.encode("utf-8-sig"),
+        "b.csv": text.replace("\n", "\r\n").encode(),
+        "c.csv": text.replace("\n", "\r").encode(),
+        "d.csv": quoted.encode(),
+        "e.csv.gz": gzip.compress(text.encode(), mtime=0),
+        "f.csv": text.replace("\n", "\n\n").encode(),
     }
     plain = read_measurements(written(tmp_path, HEAD, *ROWS)).table("gemm")
     for name, data in files.items():
@@ -231,7 +242,8 @@ def test_what_is_no_table_is_told_once(tmp_path):
     written(tmp_path, HEAD, name="nothing.csv")
     found = read_measurements(written(tmp_path, "# mine", HEAD, *ROWS, name="remark.csv"))
     assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
-        ("broken.csv.gz", 1, "refused"), ("nothing.csv", 1, "warning"),
+        ("broken.csv.gz", 1, "refused"),
+        ("nothing.csv", 1, "warning"),
     ]
     assert list(found.skipped) == ["remark.csv"] and not found.tables
 
@@ -349,12 +361,21 @@ DISPATCH = "gpu,{}num_gpus,hidden_size,topk,num_experts,tokens_per_rank,dispatch
 def test_ranks_of_one_node_and_of_two_and_their_builds_are_never_pooled(tmp_path):
     """As many ranks in one node and in two, and one node by two builds, at the same sizes."""
     points = [(tokens, 10 + tokens / 10) for tokens in (1, 8, 64, 256)]
-    written(tmp_path, DISPATCH.format(""), *(f"H100,8,7168,8,256,{tokens},{time},{time}" for tokens, time in points), name="a.csv")
-    between = [f"H100,{nodes},8,7168,8,256,{tokens},{time * (nodes + 1)},{time}" for nodes in (1, 2) for tokens, time in points]
+    written(
+        tmp_path,
+        DISPATCH.format(""),
+        *(f"H100,8,7168,8,256,{tokens},{time},{time}" for tokens, time in points),
+        name="a.csv",
+    )
+    between = [
+        f"H100,{nodes},8,7168,8,256,{tokens},{time * (nodes + 1)},{time}" for nodes in (1, 2) for tokens, time in points
+    ]
     found = read_measurements(written(tmp_path, DISPATCH.format("nodes,"), *between, name="b.csv"))
     assert found.problems == []
     tables = [table for table in fit_transfers(found.table("collective"), "collective") if table.of["op"] == "dispatch"]
-    named = {(table.version, table.of["nodes"]): law_of(table).time_ns(256 * 8 * 7168 * (1 + 4 / 128)) for table in tables}
+    named = {
+        (table.version, table.of["nodes"]): law_of(table).time_ns(256 * 8 * 7168 * (1 + 4 / 128)) for table in tables
+    }
     assert named == {
         ("sglang-0.5.12", "1"): pytest.approx(35.6e3),
         ("sglang-0.5.6.post2", "1"): pytest.approx(71.2e3),
@@ -364,8 +385,12 @@ def test_ranks_of_one_node_and_of_two_and_their_builds_are_never_pooled(tmp_path
 
 def test_counts_and_vectors_of_a_dispatch_are_one_time(tmp_path):
     parts = ("dispatch_transmit_us", "dispatch_notify_us", "combine_transmit_us", "combine_notify_us")
-    head = f"gpu,also_published_as,nodes,num_gpus,hidden_size,topk,num_experts,comm_sms,tokens_per_rank,{','.join(parts)}"
-    rows = read_measurements(written(tmp_path, head, "H100,H200,2,16,7168,8,256,20,1,30,12,50,0", name="any.csv")).table("collective")
+    head = (
+        f"gpu,also_published_as,nodes,num_gpus,hidden_size,topk,num_experts,comm_sms,tokens_per_rank,{','.join(parts)}"
+    )
+    rows = read_measurements(
+        written(tmp_path, head, "H100,H200,2,16,7168,8,256,20,1,30,12,50,0", name="any.csv")
+    ).table("collective")
     assert dict(zip(rows["op"], rows["latency_us_median"], strict=True)) == {"dispatch": 42, "combine": 50}
     assert set(rows["nodes"]) == {2} and set(rows["variant"]) == {"normal"}
 
@@ -373,7 +398,11 @@ def test_counts_and_vectors_of_a_dispatch_are_one_time(tmp_path):
 def test_what_an_all_to_all_sends_is_what_its_layer_computes_in_but_for_the_combine(tmp_path):
     head = "gpu,op,kernel_source,dtype,distribution,hidden_size,topk,num_experts,ep,num_tokens,latency_us"
     ops = ("prepare", "dispatch", "combine")
-    lines = [f"GB200,alltoall_{op},NVLinkTwoSided,{dtype},balanced,7168,8,256,64,1,{9 + len(dtype)}" for op in ops for dtype in ("bfloat16", "nvfp4")]
+    lines = [
+        f"GB200,alltoall_{op},NVLinkTwoSided,{dtype},balanced,7168,8,256,64,1,{9 + len(dtype)}"
+        for op in ops
+        for dtype in ("bfloat16", "nvfp4")
+    ]
     rows = read_measurements(written(tmp_path, head, *lines, name="any.csv")).table("collective", "gb200")
     tables = fit_transfers(rows, "collective")
     assert sorted((table.of["op"], table.of["dtype"], len(table.sweeps)) for table in tables) == [
@@ -384,10 +413,15 @@ def test_what_an_all_to_all_sends_is_what_its_layer_computes_in_but_for_the_comb
 def test_a_sweep_whose_file_names_its_version_is_apart(tmp_path):
     line = "H200,DeepSeek-V3,generation,fp8_block,deepepmoe,uniform,8,{},{}"
     written(tmp_path, MOE_HEAD, *(line.format(tokens, 90) for tokens in (8, 64)), name="sweep.csv")
-    found = read_measurements(written(tmp_path, MOE_HEAD, *(line.format(tokens, 200) for tokens in (8, 64)), name="sweep_sglang056.csv"))
+    found = read_measurements(
+        written(tmp_path, MOE_HEAD, *(line.format(tokens, 200) for tokens in (8, 64)), name="sweep_sglang056.csv")
+    )
     assert found.problems == []
     tables = fit_moe(found.table("moe"))
-    assert [(table.version, table.source) for table in tables] == [("0.5.10", "sweep.csv"), ("0.5.6.post2", "sweep_sglang056.csv")]
+    assert [(table.version, table.source) for table in tables] == [
+        ("0.5.10", "sweep.csv"),
+        ("0.5.6.post2", "sweep_sglang056.csv"),
+    ]
 
 
 FUSED = "gpu,model,dtype,framework,framework_version,kernel_source,distribution,tp,ep,num_tokens,latency_us"
@@ -405,7 +439,11 @@ def test_a_layer_measured_twice_is_two_runs_and_a_name_may_be_its_sizes(tmp_path
 def test_a_rank_that_skewed_routing_fills_is_in_no_other_unit(tmp_path):
     """It has up to all tokens, where a balanced one has its share: here 32 times as many, at a slow kernel."""
     tokens = (1, 64, 1024, 4096, 16384)
-    rows = [f"A100,DeepSeek-V3,bfloat16,sglang,0.5.10,x,power_law_1.2,1,{ep},{t},{90 + t * ep / 64}" for ep in (1, 8, 64, 256) for t in tokens]
+    rows = [
+        f"A100,DeepSeek-V3,bfloat16,sglang,0.5.10,x,power_law_1.2,1,{ep},{t},{90 + t * ep / 64}"
+        for ep in (1, 8, 64, 256)
+        for t in tokens
+    ]
     found = read_measurements(written(tmp_path, FUSED, *rows, name="any.csv"))
     assert found.problems == [] and len(found.table("moe")) == len(rows)
 
@@ -416,7 +454,11 @@ def test_experts_with_eplb_and_without_are_apart(tmp_path):
         "tokens_per_dp_rank,tokens_on_measured_rank,latency_us"
     )
     ways = ((256, 0, 400), (256, 1, 300), (288, 1, 250))
-    lines = [f"H100,GLM-5,6144,2048,8,256,{slots},{ep},fp8_block,x,power_law_1.2,{eplb},512,64,200,{time}" for slots, eplb, time in ways for ep in (8, 16)]
+    lines = [
+        f"H100,GLM-5,6144,2048,8,256,{slots},{ep},fp8_block,x,power_law_1.2,{eplb},512,64,200,{time}"
+        for slots, eplb, time in ways
+        for ep in (8, 16)
+    ]
     found = read_measurements(written(tmp_path, head, *lines, name="any.csv"))
     assert found.problems == []
     tables = fit_moe(found.table("moe", "h100"))
@@ -428,7 +470,9 @@ def test_experts_with_eplb_and_without_are_apart(tmp_path):
 
 def test_dense_projections_are_a_library_of_their_own(tmp_path):
     head = "gpu,framework_version,dtype,n,k,m,latency_us"
-    rows = read_measurements(written(tmp_path, head, "H100,1.3.0rc20,fp8,32,4096,1,6", name="any.csv")).table("gemm", "h100")
+    rows = read_measurements(written(tmp_path, head, "H100,1.3.0rc20,fp8,32,4096,1,6", name="any.csv")).table(
+        "gemm", "h100"
+    )
     assert rows[["library", "library_version", "quant_included"]].iloc[0].tolist() == ["trtllm-dense", "1.3.0rc20", "1"]
 
 

@@ -16,11 +16,10 @@ def copies(sizes, version="12.8"):
 
 def layers(ep=(1, 2, 4, 8), tokens=(8, 64, 512), hidden=2048):
     return [
-        f"1,NVIDIA H100,torch,2.8,own,bf16,{hidden},768,128,8,{size},1,balanced,{total},{20 + total * 8 / size * 0.05 + 300 / size:.4f}"
-        for size in ep for total in tokens
+        f"1,NVIDIA H100,torch,2.8,own,bf16,{hidden},768,128,8,{size},1,balanced,{total},{20 + total * 8 / size * 0.05 + 300 / size:.4f}"  # noqa: E501
+        for size in ep
+        for total in tokens
     ]
-
-
 
 
 @pytest.fixture
@@ -32,7 +31,12 @@ def judge(tmp_path, capsys):
         assert main(["calibrate", str(written(tmp_path / "fitted", **fitted)), "--out", str(path)]) == 0
         capsys.readouterr()
         out = tmp_path / "page"
-        assert main(["validate", *more, "--with", str(path), str(written(tmp_path / "judged", **tables)), "--out", str(out)]) == 0
+        assert (
+            main(
+                ["validate", *more, "--with", str(path), str(written(tmp_path / "judged", **tables)), "--out", str(out)]
+            )
+            == 0
+        )
         said = capsys.readouterr()
         return said.out, said.err, pd.read_parquet(out / CASES), (out / "index.html").read_text(encoding="utf-8")
 
@@ -47,7 +51,9 @@ def test_what_is_judged_by_another_versions_table_is_reported(judge):
 
 
 def test_what_no_table_judges_is_reported(judge):
-    _, notes, cases, _ = judge({"gemm": gemm()}, {"gemm": gemm(), "moe": layers(), "p2p": copies((4096, 65536))}, "--quick")
+    _, notes, cases, _ = judge(
+        {"gemm": gemm()}, {"gemm": gemm(), "moe": layers(), "p2p": copies((4096, 65536))}, "--quick"
+    )
     assert "fused MoE of torch 2.8 (own bf16 balanced): the calibration has no table for it; not judged" in notes
     assert "p2p of cuda 12.8 (intra_node ce uni 1): the calibration has no table for it; not judged" in notes
     assert set(cases["what"]) == {"GEMM"} and "GEMM of" not in notes
@@ -59,7 +65,11 @@ def test_a_layer_is_not_judged_by_a_model_of_the_same_name_and_other_sizes(judge
 
 
 def test_sizes_that_were_left_out_are_not_in_the_fit_and_extrapolated_where_they_lie_outside(judge):
-    fitted = {"gemm": gemm(m=(4, 16, 64), shapes=SHAPES[1:]), "moe": layers(ep=(1, 4, 8)), "p2p": copies(2**e for e in range(14, 24))}
+    fitted = {
+        "gemm": gemm(m=(4, 16, 64), shapes=SHAPES[1:]),
+        "moe": layers(ep=(1, 4, 8)),
+        "p2p": copies(2**e for e in range(14, 24)),
+    }
     everything = {"gemm": gemm(), "moe": layers(ep=(1, 2, 4, 8, 16)), "p2p": copies(2**e for e in range(12, 26))}
     out, _, cases, page = judge(fitted, everything, "--quick")
     products = cases[cases["what"] == "GEMM"]
@@ -71,17 +81,34 @@ def test_sizes_that_were_left_out_are_not_in_the_fit_and_extrapolated_where_they
     assert (ranks["extrapolated"] == (ranks["ep"] == 16)).all()
     row = next(line for line in out.splitlines() if line.startswith("p2p cuda 12.8"))
     assert row.split("cuda 12.8")[2].split()[:2] == ["14", "4"]
-    assert "<th class=\"n\">extrapolated</th>" in page
+    assert '<th class="n">extrapolated</th>' in page
 
 
-@pytest.mark.parametrize(("gpu", "dtype"), [("NVIDIA H100", "fp16"), ("NVIDIA A100-SXM4-80GB", "fp8"), ("Own GPU 7", "bf16")])
+@pytest.mark.parametrize(
+    ("gpu", "dtype"), [("NVIDIA H100", "fp16"), ("NVIDIA A100-SXM4-80GB", "fp8"), ("Own GPU 7", "bf16")]
+)
 def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
     """Through the engine, too: gate, up and down of one of its experts."""
-    rows = [row.replace("NVIDIA H100", gpu) for row in gemm(shapes=[(768, 2048), (2048, 768), (1536, 2048)], dtype=dtype)]
+    rows = [
+        row.replace("NVIDIA H100", gpu) for row in gemm(shapes=[(768, 2048), (2048, 768), (1536, 2048)], dtype=dtype)
+    ]
     folder = written(tmp_path / "mine", gemm=rows)
     for name in ("a", "b"):
         assert main(["calibrate", str(folder), "--out", str(tmp_path / f"{name}.yaml")]) == 0
-        assert main(["validate", "--quick", "--with", str(tmp_path / f"{name}.yaml"), str(folder), "--out", str(tmp_path / name)]) == 0
+        assert (
+            main(
+                [
+                    "validate",
+                    "--quick",
+                    "--with",
+                    str(tmp_path / f"{name}.yaml"),
+                    str(folder),
+                    "--out",
+                    str(tmp_path / name),
+                ]
+            )
+            == 0
+        )
         engine = pd.read_csv(tmp_path / name / "engine.csv")
         assert set(engine["dtype"]) == {dtype} and engine["law_error"].abs().max() < 0.005
     assert (tmp_path / "a.yaml").read_bytes() == (tmp_path / "b.yaml").read_bytes()
@@ -90,8 +117,15 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
 @pytest.mark.parametrize("table", ["launch", "one_copy", "one_product", "one_layer"])
 def test_very_few_measurements(tmp_path, capsys, table):
     """One point of one kind: fitted, validated with everything left out that can be, nothing said that is not so."""
-    launch = "run_id,gpu_name,library,library_version,kind,kernel_bytes,latency_us_median\n1,NVIDIA H100,cuda,12.8,stream,0,2.4\n"
-    one = {"one_copy": {"p2p": copies([65536])}, "one_product": {"gemm": gemm(m=(16,), shapes=SHAPES[:1])}, "one_layer": {"moe": layers((8,), (64,))}}
+    launch = (
+        "run_id,gpu_name,library,library_version,kind,kernel_bytes,latency_us_median\n1,NVIDIA "
+        "H100,cuda,12.8,stream,0,2.4\n"
+    )
+    one = {
+        "one_copy": {"p2p": copies([65536])},
+        "one_product": {"gemm": gemm(m=(16,), shapes=SHAPES[:1])},
+        "one_layer": {"moe": layers((8,), (64,))},
+    }
     folder = written(tmp_path / "mine", **one.get(table, {}))
     if table == "launch":
         (folder / "launch.csv").write_text(launch)
@@ -103,13 +137,18 @@ def test_very_few_measurements(tmp_path, capsys, table):
         assert said.err == "" and "nan" not in said.out
         assert ("nothing to compare" in said.out) == (table == "launch")
         left_out = "copies between two dies by the event engine: none, as"
-        assert (left_out in said.out) == (table == "one_copy") and ("none from 1 MiB to 64 MiB" in said.out) == (table == "one_copy")
+        assert (left_out in said.out) == (table == "one_copy") and ("none from 1 MiB to 64 MiB" in said.out) == (
+            table == "one_copy"
+        )
 
 
 def test_copies_of_another_version_are_judged_by_the_law_there_is(judge):
     sizes = [2**e for e in range(12, 28)]
     out, notes, _, _ = judge({"p2p": copies(sizes)}, {"p2p": copies(sizes, version="13.0")}, "--quick")
-    assert "p2p of cuda 13.0 (intra_node ce uni 1): the calibration has no table of it; judged by that of cuda 12.8" in notes
+    assert (
+        "p2p of cuda 13.0 (intra_node ce uni 1): the calibration has no table of it; judged by that of cuda 12.8"
+        in notes
+    )
     assert "p2p cuda 13.0 intra_node ce uni  cuda 12.8" in out
 
 

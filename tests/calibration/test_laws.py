@@ -1,4 +1,4 @@
-"""The entry point to calibrations: every shipped table can be evaluated, and a missing one is reported with the available ones."""
+"""The entry point to calibrations: every shipped table can be evaluated, and a missing one is reported with the available ones."""  # noqa: E501
 
 from functools import lru_cache
 from pathlib import Path
@@ -52,7 +52,14 @@ def asked_gemm(laws, table):
 def asked_moe(laws, table):
     ep, tp = shape_of(next(iter(table.ranks)))
     tokens = np.array([table.tokens[0], table.tokens[-1], 4 * table.tokens[-1]])
-    how = {"model": table.model, "dtype": table.dtype, "distribution": table.distribution, "kernel": table.kernel, "eplb_slots": table.eplb_slots, **who(table)}
+    how = {
+        "model": table.model,
+        "dtype": table.dtype,
+        "distribution": table.distribution,
+        "kernel": table.kernel,
+        "eplb_slots": table.eplb_slots,
+        **who(table),
+    }
     times = laws.fused_moe(tokens, ep, tp, **how)
     positive(times, tokens.shape)
     assert times.extrapolated.tolist() == [False, False, True]
@@ -66,7 +73,9 @@ def asked_moe(laws, table):
 
 
 def sizes_of(table: TransferTable) -> np.ndarray:
-    return np.array([table.first_bytes / 2, table.first_bytes, table.last_bytes, 2 * table.last_bytes, 4 * table.last_bytes])
+    return np.array(
+        [table.first_bytes / 2, table.first_bytes, table.last_bytes, 2 * table.last_bytes, 4 * table.last_bytes]
+    )
 
 
 def judged_transfer(times, table):
@@ -99,7 +108,9 @@ def asked_collective(laws, table):
 
 
 def asked_host(laws, table):
-    return judged_transfer(laws.host(sizes_of(table), table.of["direction"], method=table.of["method"], **who(table)), table)
+    return judged_transfer(
+        laws.host(sizes_of(table), table.of["direction"], method=table.of["method"], **who(table)), table
+    )
 
 
 def asked_memory(laws, table):
@@ -114,7 +125,13 @@ def asked_launch(laws, table):
     return laws.launch(table.of["kind"])
 
 
-ASK = dict(zip(SECTIONS, (asked_gemm, asked_moe, asked_copy, asked_collective, asked_host, asked_memory, asked_launch), strict=True))
+ASK = dict(
+    zip(
+        SECTIONS,
+        (asked_gemm, asked_moe, asked_copy, asked_collective, asked_host, asked_memory, asked_launch),
+        strict=True,
+    )
+)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -137,7 +154,10 @@ class TestDefaults:
     """Of what is not named: the library with most measurements, and its newest version."""
 
     def test_products(self):
-        assert who(laws_of("h100").gemm(64, 2048, 7168, dtype="bf16").table) == {"library": "trtllm", "version": "1.3.0"}
+        assert who(laws_of("h100").gemm(64, 2048, 7168, dtype="bf16").table) == {
+            "library": "trtllm",
+            "version": "1.3.0",
+        }
         assert laws_of("h100").gemm(64, 2048, 7168, dtype="fp8").table.quantisation == "apart"
 
     def test_transfers(self):
@@ -162,7 +182,10 @@ class TestDefaults:
 
     def test_what_an_all_to_all_sends(self):
         layer = {"kernel": "nvlink_two_sided", "ranks": 64, "hidden": 7168, "top_k": 8, "experts": 256}
-        times = {dtype: laws_of("gb200").dispatch_combine("dispatch", 16384, dtype=dtype, **layer).ns for dtype in ("bf16", "fp8", "nvfp4")}
+        times = {
+            dtype: laws_of("gb200").dispatch_combine("dispatch", 16384, dtype=dtype, **layer).ns
+            for dtype in ("bf16", "fp8", "nvfp4")
+        }
         assert times["nvfp4"] < times["fp8"] < times["bf16"]
         assert laws_of("gb200").dispatch_combine("dispatch", 16384, **layer).ns == times["fp8"]
 
@@ -189,7 +212,9 @@ def test_arrays_broadcast():
     m, n = np.array([[1], [64]]), np.array([2048, 4096, 7168])
     positive(laws.gemm(m, n, 2048, dtype="bf16"), (2, 3))
     positive(laws.gemm(64, 2048, 7168, dtype="bf16"), ())
-    positive(laws.fused_moe(np.array([[64], [128]]), np.array([1, 8, 32]), dtype="fp8_block", model="DeepSeek-V3"), (2, 3))
+    positive(
+        laws.fused_moe(np.array([[64], [128]]), np.array([1, 8, 32]), dtype="fp8_block", model="DeepSeek-V3"), (2, 3)
+    )
 
 
 def test_another_die_scales():
@@ -198,7 +223,9 @@ def test_another_die_scales():
     same = Rates(reference.peak_flop_per_s["bf16"], reference.hbm_bytes_per_s)
     plain = laws.gemm([1, 4096], 2048, 7168, dtype="bf16").ns
     assert laws.gemm([1, 4096], 2048, 7168, dtype="bf16", rates=same).ns.tolist() == plain.tolist()
-    faster = laws.gemm([1, 4096], 2048, 7168, dtype="bf16", rates=same._replace(peak_flop_per_s=2 * same.peak_flop_per_s)).ns
+    faster = laws.gemm(
+        [1, 4096], 2048, 7168, dtype="bf16", rates=same._replace(peak_flop_per_s=2 * same.peak_flop_per_s)
+    ).ns
     assert faster[1] < 0.7 * plain[1]
 
 
@@ -219,20 +246,20 @@ def test_ranks_between_measured_ones_are_kriged():
 
 @pytest.mark.parametrize(("ask", "told"), [
     (lambda laws: laws.gemm(1, 1, 1, dtype="fp4"), "h100 has no GEMM table for fp4 (it has: "),
-    (lambda laws: laws.grouped_gemm(1, 1, 1, 3, dtype="bf16"), "for bf16 in groups of 3 (it has: groups of 2 by xla, groups of 4 by xla)"),
-    (lambda laws: laws.fused_moe(1, 1, dtype="bf16", model="DeepSeek-V4"), "no fused MoE table of model 'DeepSeek-V4'; did you mean 'DeepSeek-V3'? (it has: "),
-    (lambda laws: laws.fused_moe(1, 1, dtype="fp4", model="Kimi-K2"), "no fused MoE table of dtype 'fp4' for model Kimi-K2"),
-    (lambda laws: laws.collective("all_reduce", 1, ranks=16), "no collective table of num_gpus '16' for op all_reduce (it has: 2, 4, 8)"),
-    (lambda laws: laws.collective("all_reduce", 1, ranks=8, nodes=2), "no collective table of nodes '2' for op all_reduce, num_gpus 8 (it has: 1)"),
-    (lambda laws: laws.dispatch_combine("dispatch", 1, kernel="normal", ranks=64, nodes=4, hidden=7168, top_k=8, experts=256), "of nodes '4' for op dispatch, variant normal, num_gpus 64 (it has: 8)"),
-    (lambda laws: laws.collective("allreduce", 1, ranks=8), "did you mean 'all_reduce'? (it has: all_gather, all_reduce, all_to_all, reduce_scatter)"),
-    (lambda laws: laws.dispatch_combine("dispatch", 1, kernel="normal", ranks=8, hidden=7168, top_k=9, experts=256), "of top_k '9' for op dispatch"),
+    (lambda laws: laws.grouped_gemm(1, 1, 1, 3, dtype="bf16"), "for bf16 in groups of 3 (it has: groups of 2 by xla, groups of 4 by xla)"),  # noqa: E501
+    (lambda laws: laws.fused_moe(1, 1, dtype="bf16", model="DeepSeek-V4"), "no fused MoE table of model 'DeepSeek-V4'; did you mean 'DeepSeek-V3'? (it has: "),  # noqa: E501
+    (lambda laws: laws.fused_moe(1, 1, dtype="fp4", model="Kimi-K2"), "no fused MoE table of dtype 'fp4' for model Kimi-K2"),  # noqa: E501
+    (lambda laws: laws.collective("all_reduce", 1, ranks=16), "no collective table of num_gpus '16' for op all_reduce (it has: 2, 4, 8)"),  # noqa: E501
+    (lambda laws: laws.collective("all_reduce", 1, ranks=8, nodes=2), "no collective table of nodes '2' for op all_reduce, num_gpus 8 (it has: 1)"),  # noqa: E501
+    (lambda laws: laws.dispatch_combine("dispatch", 1, kernel="normal", ranks=64, nodes=4, hidden=7168, top_k=8, experts=256), "of nodes '4' for op dispatch, variant normal, num_gpus 64 (it has: 8)"),  # noqa: E501
+    (lambda laws: laws.collective("allreduce", 1, ranks=8), "did you mean 'all_reduce'? (it has: all_gather, all_reduce, all_to_all, reduce_scatter)"),  # noqa: E501
+    (lambda laws: laws.dispatch_combine("dispatch", 1, kernel="normal", ranks=8, hidden=7168, top_k=9, experts=256), "of top_k '9' for op dispatch"),  # noqa: E501
     (lambda laws: laws.copy(1, placement="inter_rack"), "no copy (p2p) table of placement 'inter_rack'"),
     (lambda laws: laws.host(1, "d2d"), "no host transfer (pcie) table of direction 'd2d'"),
     (lambda laws: laws.launch("streams"), "did you mean 'stream'? (it has: graph_node, grid_sync, stream)"),
     (lambda laws: laws.memory("l3", "read", "bytes_per_s"), "no memory table of level 'l3'"),
     (lambda laws: laws.memory_curve(1, "read"), "calibration h100 has no memory curve tables"),
-    (lambda laws: laws.attention(1, 1, heads=128, kv_heads=128, head_dim=128, dtype="bf16"), "h100 has no attention tables"),
+    (lambda laws: laws.attention(1, 1, heads=128, kv_heads=128, head_dim=128, dtype="bf16"), "h100 has no attention tables"),  # noqa: E501
 ])  # fmt: skip
 def test_what_was_not_measured_is_reported_with_what_was(ask, told):
     with pytest.raises(LawMissing) as raised:

@@ -1,4 +1,4 @@
-"""Measuring without a GPU: the stopwatch on a made-up one, and the whole backend with PyTorch on the CPU, if it is there."""
+"""Measuring without a GPU: the stopwatch on a made-up one, and the whole backend with PyTorch on the CPU, if it is there."""  # noqa: E501
 
 import ctypes
 from types import SimpleNamespace
@@ -159,7 +159,9 @@ class TestBackendOnTheCpu:
         assert len(points) >= 2
         for point in points:
             timing = backend.time(kind, point)
-            assert 0 < timing.p10_us <= timing.median_us * 1.0001 <= timing.p90_us * 1.0002 and timing.repeats == REPEATS
+            assert (
+                0 < timing.p10_us <= timing.median_us * 1.0001 <= timing.p90_us * 1.0002 and timing.repeats == REPEATS
+            )
 
     def test_a_point_that_fails_is_told_and_the_next_is_measured(self, backend, monkeypatch):
         point = {"kind": "stream", "kernel_bytes": 8}
@@ -190,7 +192,7 @@ class TestBackendOnTheCpu:
 
 
 def test_balanced_ranks_have_their_share():
-    """As the fits take it (calibration.laws.rank_load): pairs = tokens top_k / EP, on as many experts as there are pairs."""
+    """As the fits take it (calibration.laws.rank_load): pairs = tokens top_k / EP, on as many experts as there are pairs."""  # noqa: E501
     for experts, top_k, ep in ((256, 8, 8), (256, 8, 32), (128, 1, 128), (64, 8, 8)):
         fewest = max(1, ep // top_k)  # tokens of all ranks: from a pair a rank on
         for total in (fewest * 2**i for i in range(5)):

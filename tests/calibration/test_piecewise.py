@@ -12,7 +12,12 @@ LAW = PiecewiseLaw((64.0, 4096.0), (2000.0, 3000.0), (0.5, 0.1), 64.0, 2.0**20)
 
 
 def test_a_piece_begins_at_its_size():
-    assert LAW.time_ns([64, 4095, 4096, 2**20]).tolist() == [2032.0, 2000 + 4095 * 0.5, 3000 + 4096 * 0.1, 3000 + 2**20 * 0.1]
+    assert LAW.time_ns([64, 4095, 4096, 2**20]).tolist() == [
+        2032.0,
+        2000 + 4095 * 0.5,
+        3000 + 4096 * 0.1,
+        3000 + 2**20 * 0.1,
+    ]
     assert float(LAW.time_ns(4096)) == 3000 + 4096 * 0.1
 
 
@@ -36,7 +41,7 @@ def test_outside_of_what_was_measured_the_caller_chooses():
 def test_a_time_is_that_of_the_last_piece_that_has_begun(begins, pieces, size):
     latency_ns, ns_per_byte = zip(*pieces[: len(begins)], strict=True)
     table = TransferTable(
-        library="made up", version="1", source="none", of={}, from_bytes=begins, latency_ns=latency_ns, ns_per_byte=ns_per_byte,
+        library="made up", version="1", source="none", of={}, from_bytes=begins, latency_ns=latency_ns, ns_per_byte=ns_per_byte,  # noqa: E501
         first_bytes=begins[0], last_bytes=2**30, residuals=Quantiles(p05=0, p50=0, p95=0, points=1),
     )  # fmt: skip
     at = max(size, begins[0])

@@ -21,7 +21,10 @@ def both(system, model, spec, **assumptions):
     """Outcomes of the event engine and of the analytical engine."""
     assumptions = load_assumptions("physical", **assumptions)
     demand = demand_of(model, system, spec)
-    return [replay(system, model, spec, assumptions, demand, engine=engine).run() for engine in (EventEngine, AnalyticalEngine)]
+    return [
+        replay(system, model, spec, assumptions, demand, engine=engine).run()
+        for engine in (EventEngine, AnalyticalEngine)
+    ]
 
 
 FREE = {"decision_cost": "free", "heatmap_update": "free"}
@@ -46,7 +49,9 @@ def test_experts_at_home_are_exact_where_nothing_contends(contention, peak):
     """One expert a die, weights at home, no hidden vectors on the mesh, one slice at a time."""
     model = small_model(experts=6, top_k=2, shared_experts=0)
     slice_bytes = model.hidden * model.expert_ffn
-    system = small_system(llc={"capacity_bytes": slice_bytes, "segment_bytes": slice_bytes}, compute={"peak_flop_per_s": peak})
+    system = small_system(
+        llc={"capacity_bytes": slice_bytes, "segment_bytes": slice_bytes}, compute={"peak_flop_per_s": peak}
+    )
     event, analytical = both(system, model, policy("ep"), activations="ignored", contention=contention, **FREE)
     assert analytical.step_ns == pytest.approx(event.step_ns, rel=1e-12)
 
@@ -68,7 +73,15 @@ def test_counts_and_lower_bounds(name, changes):
     system, model, spec = small_system(), small_model(), policy(name)
     event = engine_of(system, model, spec, load_assumptions("physical", **changes)).run()
     twin = engine_of(system, model, spec, load_assumptions("physical", **changes))
-    analytical = replay(system, model, spec, load_assumptions("physical", **changes), twin.demands, routing_of(model), engine=AnalyticalEngine)
+    analytical = replay(
+        system,
+        model,
+        spec,
+        load_assumptions("physical", **changes),
+        twin.demands,
+        routing_of(model),
+        engine=AnalyticalEngine,
+    )
     outcome = analytical.run()
     machine, tally = analytical.engine.machine, outcome.tally
     assert (outcome.load.sum(axis=2) == event.load.sum(axis=2)).all()
@@ -89,7 +102,9 @@ def routing_of(model):
     return traffic(model).steps(np.arange(BATCH), 3)
 
 
-@pytest.mark.parametrize(("contention", "median", "p95", "rank"), [("shared", 0.05, 0.15, 0.97), ("reserved", 0.15, None, 0.97)])
+@pytest.mark.parametrize(
+    ("contention", "median", "p95", "rank"), [("shared", 0.05, 0.15, 0.97), ("reserved", 0.15, None, 0.97)]
+)
 def test_errors_on_points_held_out(contention, median, p95, rank):
     from scipy.stats import spearmanr
 
@@ -131,7 +146,9 @@ def test_a_timeline_needs_the_event_engine():
 
 
 def test_an_analytical_sweep_carries_a_sample_of_both_engines(tmp_path):
-    swept = run_archsim(tmp_path, "sweep", tiny_file(tmp_path), "--set", "engine=analytical", "--jobs", 1, "--out", "out")
+    swept = run_archsim(
+        tmp_path, "sweep", tiny_file(tmp_path), "--set", "engine=analytical", "--jobs", 1, "--out", "out"
+    )
     assert swept.returncode == 0, swept.stderr
     assert "12 of 20 runs also on the event engine" in swept.stdout
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")

@@ -42,12 +42,14 @@ def one_die(calibration="h100", dtype="bf16", library=None, peak=989e12, hbm=3.3
     """A die that holds at most one slice in flight, and keeps none in its LLC."""
     system = load_system("isca26_dojo")
     compute = {"calibration": calibration, "dtype": dtype, "library": library, "peak_flop_per_s": peak}
-    return system.model_copy(update={
-        "mesh": system.mesh.model_copy(update={"x": 1, "y": 1}),
-        "hbm": system.hbm.model_copy(update={"bandwidth_bytes_per_s": hbm}),
-        "llc": system.llc.model_copy(update={"capacity_bytes": llc_bytes}),
-        "compute": system.compute.model_copy(update=compute),
-    })
+    return system.model_copy(
+        update={
+            "mesh": system.mesh.model_copy(update={"x": 1, "y": 1}),
+            "hbm": system.hbm.model_copy(update={"bandwidth_bytes_per_s": hbm}),
+            "llc": system.llc.model_copy(update={"capacity_bytes": llc_bytes}),
+            "compute": system.compute.model_copy(update=compute),
+        }
+    )
 
 
 def fitted_ns(system, model, tokens):
@@ -74,7 +76,10 @@ def run_one(system, model, tokens, **changes):
 def test_one_expert_on_one_die_takes_what_the_law_says(case, changes):
     """Weights that come one slice after the other: the measured time holds their reading, the engine adds none."""
     calibration, dtype, library, peak, name = case
-    model, system = one_expert(name), one_die(calibration, dtype, library, peak, 8e12 if calibration == "b200" else 2e12)
+    model, system = (
+        one_expert(name),
+        one_die(calibration, dtype, library, peak, 8e12 if calibration == "b200" else 2e12),
+    )
     for tokens in TOKENS:
         step_ns = run_one(system, model, tokens, **changes).step_ns[1, 0]
         assert step_ns == pytest.approx(fitted_ns(system, model, tokens), rel=0.005)
@@ -97,7 +102,9 @@ def test_a_faster_die_is_not_slower_and_none_is_faster_than_its_peak(case):
         assert (fast.compute_ns <= slow.compute_ns * (1 + 1e-9)).all()
         assert (fast.drain_ns <= slow.drain_ns + 0.01 * slow.compute_ns).all()
     for share, times in zip((0.25, 0.5, 1, 2, 4), by_peak, strict=True):
-        assert (times.compute_ns >= 2 * model.hidden * model.expert_ffn * tokens / (peak * share) * 1e9 * (1 - 1e-9)).all()
+        assert (
+            times.compute_ns >= 2 * model.hidden * model.expert_ffn * tokens / (peak * share) * 1e9 * (1 - 1e-9)
+        ).all()
         assert (times.drain_ns <= times.compute_ns).all()
     by_hbm = [fitted_ns(one_die(calibration, dtype, library, peak, hbm * 1e12), model, 64) for hbm in (1, 2, 4, 8)]
     assert by_hbm == sorted(by_hbm, reverse=True)
@@ -120,7 +127,9 @@ def test_sizes_outside_the_measured_ones_are_counted():
 
 def small_runs(scale=None):
     """A few steps of four layers on a 2 x 2 mesh; ``scale``: factor on the fitted times."""
-    model = load_model("qwen3-235b-a22b").model_copy(update={"layers": 4, "experts": 16, "top_k": 4, "shared_experts": 0})
+    model = load_model("qwen3-235b-a22b").model_copy(
+        update={"layers": 4, "experts": 16, "top_k": 4, "shared_experts": 0}
+    )
     system = one_die("h100", "bf16", llc_bytes=64 * 2**20)
     system = system.model_copy(update={"mesh": system.mesh.model_copy(update={"x": 2, "y": 2})})
     source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=2, decode_steps=3), 200)
@@ -152,7 +161,9 @@ def test_results_keep_the_interval():
     expert = small_runs()[0].engine.execution.builder.gemm._experts[0]
     assert 1 - row["decode_ns_low"] / row["decode_ns"] == pytest.approx(expert.low, rel=0.5)
     assert row["decode_ns_high"] / row["decode_ns"] - 1 == pytest.approx(expert.high, rel=0.5)
-    (plain,) = simulate(load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]", "assumptions.gemm=roofline"])).runs.rows
+    (plain,) = simulate(
+        load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]", "assumptions.gemm=roofline"])
+    ).runs.rows
     assert plain["decode_ns_low"] is None and plain["decode_ns_high"] is None
 
 
@@ -160,7 +171,9 @@ PLAIN = Die(None, None, "bf16", 989e12, 3.35e12)
 
 
 def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
-    rows = [{"system": "mine", "gemm_extrapolated": share} for share in (0.0, 0.25)] + [{"system": "old", "gemm_extrapolated": None}]
+    rows = [{"system": "mine", "gemm_extrapolated": share} for share in (0.0, 0.25)] + [
+        {"system": "old", "gemm_extrapolated": None}
+    ]
     notes = calibration_notes(rows, [("mine", PLAIN), ("old", PLAIN)])
     assert notes == [
         "compute.calibration is not given (mine): GEMMs take the times of h100, scaled to the die's peak and HBM",
@@ -169,13 +182,17 @@ def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
     ]
     assert calibration_notes(rows[:1], [("mine", PLAIN._replace(calibration="h100"))]) == []
     many = [{"system": f"s{number}", "gemm_extrapolated": 0.0} for number in range(11)]
-    assert "s0, s1" in (note := calibration_notes(many, [(f"s{number}", PLAIN) for number in range(11)])[0]) and "s7 and 3 others)" in note
+    assert (
+        "s0, s1" in (note := calibration_notes(many, [(f"s{number}", PLAIN) for number in range(11)])[0])
+        and "s7 and 3 others)" in note
+    )
 
 
 def test_notes_name_runs_whose_slices_are_outside_of_the_measured_copies():
     rows = [{"system": "mine", "gemm_extrapolated": None, "copies_extrapolated": share} for share in (0.0, 1.0, None)]
     assert calibration_notes(iter(rows), [("mine", PLAIN)]) == [
-        "1 of 2 runs read slices of a size at which the copies of the calibration in d2d were not measured (column copies_extrapolated)"
+        "1 of 2 runs read slices of a size at which the copies of the calibration in d2d were not measured (column "
+        "copies_extrapolated)"
     ]
     assert calibration_notes([rows[0], rows[2]], [("mine", PLAIN)]) == []
 
@@ -195,6 +212,8 @@ def test_block_scales_change_measured_gemms_only():
     experiment = load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]", "assumptions.gemm=roofline"])
     fp8 = experiment.systems[1]
     block = fp8.model_copy(update={"compute": fp8.compute.model_copy(update={"dtype": "fp8_block"})})
-    plain, blocks = (simulate(experiment.model_copy(update={"systems": (system,)})).runs.rows for system in (fp8, block))
+    plain, blocks = (
+        simulate(experiment.model_copy(update={"systems": (system,)})).runs.rows for system in (fp8, block)
+    )
     assert fp8.compute.dtype == "fp8" and len(plain) == 1
     assert [row["decode_ns"] for row in plain] == [row["decode_ns"] for row in blocks]

@@ -51,13 +51,19 @@ def test_a_remote_read_over_calibrated_links_takes_what_a_copy_of_its_size_took(
         assert hop_ns >= 0 and 0 < share <= 1
         assert 2 * hop_ns + size / (nominal * share) * 1e9 == pytest.approx(float(law.time_ns(size)), rel=1e-9)
         of_slices = link.of_slices(int(size))
-        assert (of_slices.hop_latency_ns, of_slices.efficiency, of_slices.bandwidth_bytes_per_s) == (hop_ns, share, 450e9)
+        assert (of_slices.hop_latency_ns, of_slices.efficiency, of_slices.bandwidth_bytes_per_s) == (
+            hop_ns,
+            share,
+            450e9,
+        )
     again = read(D2DSpec, **link.model_dump(mode="json", by_alias=True))
     assert again == link  # a manifest does not need the calibration
 
 
 def test_no_copy_is_faster_than_the_link_and_no_latency_negative():
-    law = CopyLaw(from_bytes=(1.0, 1e6), latency_ns=(-50.0, 10.0), ns_per_byte=(0.5, 0.001), bandwidth_bytes_per_s=100e9)
+    law = CopyLaw(
+        from_bytes=(1.0, 1e6), latency_ns=(-50.0, 10.0), ns_per_byte=(0.5, 0.001), bandwidth_bytes_per_s=100e9
+    )
     assert law.link(1000) == (0.0, pytest.approx(0.01 / 0.45))  # the rate of the whole copy: 450 ns
     assert law.link(10**6) == (0.0, 1.0)
     with pytest.raises(ValueError, match="equally many numbers"):
@@ -69,12 +75,15 @@ def test_plain_links_do_not_depend_on_slices():
     assert plain.of_slices(4096) is plain
 
 
-@pytest.mark.parametrize(("kind", "name", "problem"), [
-    (HbmSpec, "b200", "'b200' has no HBM measurements"),
-    (D2DSpec, "b200", "'b200' has measurements of copies between GPUs, but none other than XLA's"),
-    (D2DSpec, "h800", r"'h800' has no measurements of copies between GPUs \(p2p.csv\)"),
-    (D2DSpec, "h10", "unknown calibration 'h10'; did you mean 'h100'"),
-])
+@pytest.mark.parametrize(
+    ("kind", "name", "problem"),
+    [
+        (HbmSpec, "b200", "'b200' has no HBM measurements"),
+        (D2DSpec, "b200", "'b200' has measurements of copies between GPUs, but none other than XLA's"),
+        (D2DSpec, "h800", r"'h800' has no measurements of copies between GPUs \(p2p.csv\)"),
+        (D2DSpec, "h10", "unknown calibration 'h10'; did you mean 'h100'"),
+    ],
+)
 def test_what_was_not_measured_is_refused(kind, name, problem):
     keys = {"bandwidth": "2 TB/s", "calibration": name} | ({"capacity": "80 GB"} if kind is HbmSpec else {})
     with pytest.raises(SpecError, match=problem) as refused:
@@ -85,7 +94,9 @@ def test_what_was_not_measured_is_refused(kind, name, problem):
 def test_the_shipped_validation_experiments_are_one_expert_on_one_die_and_a_copy_between_two():
     experts, copies = (load_experiment(CONFIGS / f"{name}.yaml") for name in ("validate_h100", "validate_h100_copies"))
     assert {system.dies for system in experts.systems} == {1} and {system.dies for system in copies.systems} == {2}
-    assert {system.compute.calibration for system in experts.systems} == {"h100"} and copies.systems[0].d2d.copies is not None
+    assert {system.compute.calibration for system in experts.systems} == {"h100"} and copies.systems[
+        0
+    ].d2d.copies is not None
     assert {each.gemm for each in experts.assumptions} == {"calibrated"}
     assert {model.slice_weights for model in copies.models} == set(SIZES[::2])
     for experiment in (experts, copies):
@@ -98,9 +109,16 @@ def test_the_shipped_validation_experiments_are_one_expert_on_one_die_and_a_copy
 def test_runs_whose_slices_are_outside_of_the_measured_copies_say_so(tmp_path, capsys):
     """In the results, on the page, and on the terminal: for copies of an experiment, and for points of a sweep."""
     copies = load_experiment(CONFIGS / "validate_h100_copies.yaml")
-    some = copies.model_copy(update={"models": tuple(model for model in copies.models if model.name in ("copy_of_64_MiB", "copy_of_256_MiB"))})
+    some = copies.model_copy(
+        update={
+            "models": tuple(model for model in copies.models if model.name in ("copy_of_64_MiB", "copy_of_256_MiB"))
+        }
+    )
     rows = archsim.sweep(some, tmp_path).runs.rows
-    assert [(row["model"], row["copies_extrapolated"]) for row in rows] == [("copy_of_64_MiB", 0.0), ("copy_of_256_MiB", 1.0)]
+    assert [(row["model"], row["copies_extrapolated"]) for row in rows] == [
+        ("copy_of_64_MiB", 0.0),
+        ("copy_of_256_MiB", 1.0),
+    ]
     said = "1 of 2 runs read slices of a size at which the copies of the calibration in d2d were not measured"
     assert said in write_report(tmp_path).read_text()
 

@@ -48,7 +48,9 @@ def view_of(rng):
     home = rng.integers(0, DIES, EXPERTS)
     copied = (rng.integers(0, 4, (EXPERTS, DIES)) * (rng.random((EXPERTS, DIES)) < 0.1)).astype(np.int8)
     first = np.argsort(rng.random(EXPERTS)).astype(np.int16)
-    view = step_view(tokens.astype(np.int32), first, home.astype(np.int32), copied, mesh.hops, policy_costs(system, model))
+    view = step_view(
+        tokens.astype(np.int32), first, home.astype(np.int32), copied, mesh.hops, policy_costs(system, model)
+    )
     return view, machine, mesh
 
 
@@ -101,7 +103,9 @@ def test_a_charged_run_takes_the_exposed_time_longer(name, executor, contention)
 
 @pytest.mark.parametrize("name", ["base", "allo", "allo+pred"])
 def test_a_host_that_is_timed_keeps_what_every_call_took(name):
-    engine = engine_of(system_deciding("host"), small_model(), policy(name), load_assumptions("physical", decision_cost="charged"))
+    engine = engine_of(
+        system_deciding("host"), small_model(), policy(name), load_assumptions("physical", decision_cost="charged")
+    )
     decision = engine.run().decision
     assert len(decision.called_ns) == REPEATS * len(decision.by_step) > 0
     medians = np.median(np.reshape(decision.called_ns, (-1, REPEATS)), axis=1)
@@ -111,7 +115,9 @@ def test_a_host_that_is_timed_keeps_what_every_call_took(name):
 def test_a_host_whose_time_is_given_does_the_same_every_time():
     def run():
         system = system_deciding("host", time_ns=20_000.0)
-        return engine_of(system, small_model(), policy("allo"), load_assumptions("physical", decision_cost="charged")).run()
+        return engine_of(
+            system, small_model(), policy("allo"), load_assumptions("physical", decision_cost="charged")
+        ).run()
 
     first, second = run(), run()
     assert first.decision.called_ns == [] and first.decision.by_step == second.decision.by_step
@@ -120,7 +126,10 @@ def test_a_host_whose_time_is_given_does_the_same_every_time():
 def test_only_an_allocation_takes_the_time_that_is_given_for_it():
     for name, times in (("base", 0), ("ep", 0), ("allo", 1)):
         engine = engine_of(
-            system_deciding("host", time_ns=20_000.0), small_model(), policy(name), load_assumptions("physical", decision_cost="charged")
+            system_deciding("host", time_ns=20_000.0),
+            small_model(),
+            policy(name),
+            load_assumptions("physical", decision_cost="charged"),
         )
         decision = engine.run().decision
         assert decision.states_ns[State.EVALUATE] == 20_000.0 * times * len(decision.by_step)
@@ -134,7 +143,9 @@ def test_what_a_calibration_gives_of_the_path_is_what_a_step_pays():
     steps = []
     for host in (HostSpec(**cited), fitted):
         system = small_system().model_copy(update={"decision": DecisionSpec(executor="host", host=host)})
-        run = engine_of(system, small_model(), policy("allo"), load_assumptions("physical", decision_cost="charged")).run()
+        run = engine_of(
+            system, small_model(), policy("allo"), load_assumptions("physical", decision_cost="charged")
+        ).run()
         steps.append(np.array(run.decision.by_step))
     plain = HostSpec()
     more_ns = 2 * (5000 - plain.pcie_latency_ns) + (2534 - plain.launch_ns) + (2534 - plain.sync_ns)
@@ -146,7 +157,9 @@ def test_late_bits_make_fewer_copies_and_the_results_count_them(name):
     slow = small_system().model_copy(update={"decision": DecisionSpec(fsm=FsmSpec(clock_hz=1e6))})
     free, charged = (
         engine_of(
-            slow, small_model(), policy(name),
+            slow,
+            small_model(),
+            policy(name),
             load_assumptions("physical", decision_cost=cost, heatmap_update="free", tables="unbounded"),
         ).run()
         for cost in ("free", "charged")
@@ -161,8 +174,14 @@ def test_more_of_anything_never_takes_longer():
     """More lanes, comparators, wider ports or a quicker clock: no state takes longer."""
     counts = Counts(25, 256, True, 200, 200, np.full(200, 7), np.full(200, 3), 400, 200, 30)
     base = global_cp.fsm_ns(counts, FsmSpec())
-    for field, value in (("lanes", 16), ("comparators", 64), ("heatmap_port_bits", 1024), ("prediction_port_bits", 32),
-                         ("table_port_bits", 144), ("clock_hz", 4e9)):
+    for field, value in (
+        ("lanes", 16),
+        ("comparators", 64),
+        ("heatmap_port_bits", 1024),
+        ("prediction_port_bits", 32),
+        ("table_port_bits", 144),
+        ("clock_hz", 4e9),
+    ):
         better = global_cp.fsm_ns(counts, FsmSpec().model_copy(update={field: value}))
         assert (better <= base).all() and (field == "table_port_bits" or better.sum() < base.sum())
     firmware = FirmwareSpec.model_validate({"core": "a76"})
@@ -198,7 +217,9 @@ def test_a_finite_atu_forgets_the_least_recently_used():
 def test_more_atu_entries_miss_less(entries):
     def misses(n):
         system = small_system().model_copy(update={"decision": DecisionSpec(atu_entries=n)})
-        return int(engine_of(system, small_model(), policy("pred"), load_assumptions("physical")).run().memory.atu.misses.sum())
+        return int(
+            engine_of(system, small_model(), policy("pred"), load_assumptions("physical")).run().memory.atu.misses.sum()
+        )
 
     assert misses(entries) >= misses(2 * entries) > 0
 
@@ -210,7 +231,9 @@ def prompt(experts):
     yield StepTokens(1, np.zeros(1, np.int32), tokens[:1])
 
 
-@pytest.mark.parametrize(("top_k", "tokens", "limit"), [(1, 150_000, 150_000), (2, 90_000, 80_000), (3, 500, 90), (2, 0, 5)])
+@pytest.mark.parametrize(
+    ("top_k", "tokens", "limit"), [(1, 150_000, 150_000), (2, 90_000, 80_000), (3, 500, 90), (2, 0, 5)]
+)
 def test_heatmap_counts_as_the_slow_one_does_also_where_counters_are_full(top_k, tokens, limit):
     """A full counter halves its row; experts that follow themselves, and one that stands twice in a token, count
     each time.
@@ -234,7 +257,9 @@ def test_heatmap_counts_as_the_slow_one_does_also_where_counters_are_full(top_k,
 
 def test_heatmap_drops_what_its_port_has_no_time_for_and_counts_it():
     model = small_model()
-    system = small_system().model_copy(update={"decision": DecisionSpec(fsm=FsmSpec(clock_hz=2e8, heatmap_port_bits=16))})
+    system = small_system().model_copy(
+        update={"decision": DecisionSpec(fsm=FsmSpec(clock_hz=2e8, heatmap_port_bits=16))}
+    )
     narrow = engine_of(system, model, policy("pred"), load_assumptions("physical")).run()
     wide = engine_of(small_system(), model, policy("pred"), load_assumptions("physical")).run()
     assert narrow.heatmap_dropped > wide.heatmap_dropped
@@ -254,7 +279,9 @@ def test_limited_updates_with_time_to_spare_see_all_pairs_one_iteration_later():
         seen.append(heat.copy())
         predictor(heat, changed, out)
 
-    heatmap = PortedHeatmap(traffic(model).steps(np.arange(BATCH), 3), BATCH, demand.layers, model.experts, model.top_k, remember)
+    heatmap = PortedHeatmap(
+        traffic(model).steps(np.arange(BATCH), 3), BATCH, demand.layers, model.experts, model.top_k, remember
+    )
     for step in range(demand.steps):
         heatmap.begin(step)
         for layer in range(demand.layers):
@@ -275,7 +302,10 @@ def test_tables_in_dram_are_slower_and_spare_their_sram():
     on_chip = system_deciding("fsm")
     dram = on_chip.model_copy(update={"decision": DecisionSpec(fsm=FsmSpec(tables="dram"))})
     assumptions = load_assumptions("physical", decision_cost="charged", heatmap_update="free")
-    near, far = (engine_of(system, small_model(), policy("allo+pred"), assumptions).run().decision.states_ns for system in (on_chip, dram))
+    near, far = (
+        engine_of(system, small_model(), policy("allo+pred"), assumptions).run().decision.states_ns
+        for system in (on_chip, dram)
+    )
     waits = [State.READ, State.ROWS, State.UPDATE]
     # there may be no copies to enter
     assert (far[waits] > near[waits]).tolist() == [True, True, bool(near[State.UPDATE])]

@@ -52,11 +52,19 @@ def test_every_value_of_the_assumption_has_a_module():
 
 
 def test_the_default_streams_weights():
-    assert isinstance(engine_of(small_system(), small_model(), policy("ep"), load_assumptions("physical")).engine.execution, WeightStreaming)
+    assert isinstance(
+        engine_of(small_system(), small_model(), policy("ep"), load_assumptions("physical")).engine.execution,
+        WeightStreaming,
+    )
 
 
 def test_an_execution_of_a_user_runs():
-    run = engine_of(small_system(), small_model(), policy("ep"), load_assumptions("physical", execution="test_executions:Toy", decision_cost="free"))
+    run = engine_of(
+        small_system(),
+        small_model(),
+        policy("ep"),
+        load_assumptions("physical", execution="test_executions:Toy", decision_cost="free"),
+    )
     check(run.run(), run)
     assert run.engine.execution.steps == np.count_nonzero(run.demands.tokens.any(axis=2))
 
@@ -85,7 +93,12 @@ def test_unknown_executions_are_told():
 def test_a_sweep_runs_it_and_its_code_is_part_of_the_run(tmp_path):
     from support.tiny import tiny
 
-    own = tiny(tmp_path, "assumptions={set: physical, execution: 'test_executions:Toy'}", "policies=[ep]", "workload.batch=[12]")
+    own = tiny(
+        tmp_path,
+        "assumptions={set: physical, execution: 'test_executions:Toy'}",
+        "policies=[ep]",
+        "workload.batch=[12]",
+    )
     run = prepare(own).runs[0]
     assert run.scenario.own_functions == ("test_executions:Toy",)
     assert Simulator().record(run)["row"]["hop_messages"] == 0

@@ -28,8 +28,15 @@ port_limits = st.sampled_from([None, 1.0, 0.75])
 
 def finish(flows, arbitration="fair", mesh=(X, Y), link=1.0, hop_ns=20.0, port=None, contention="shared"):
     """`simulate_flows` with bandwidths in bytes/ns."""
-    return simulate_flows(mesh, flows, link * GB_PER_S, hop_ns, contention=contention, arbitration=arbitration,
-                          die_port_bytes_per_s=None if port is None else port * GB_PER_S)
+    return simulate_flows(
+        mesh,
+        flows,
+        link * GB_PER_S,
+        hop_ns,
+        contention=contention,
+        arbitration=arbitration,
+        die_port_bytes_per_s=None if port is None else port * GB_PER_S,
+    )
 
 
 def hops(src, dst):
@@ -39,11 +46,14 @@ def hops(src, dst):
 # ---- against the flit-level simulator --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("arbitration", "policy", "duration_bar", "makespan_bar"), [
-    ("fair", "fq_perflow", 0.02, 0.01),
-    ("round_robin", "rr_shared16", 0.05, 0.02),
-    ("fair", "rr_shared16", math.inf, 0.05),
-])
+@pytest.mark.parametrize(
+    ("arbitration", "policy", "duration_bar", "makespan_bar"),
+    [
+        ("fair", "fq_perflow", 0.02, 0.01),
+        ("round_robin", "rr_shared16", 0.05, 0.02),
+        ("fair", "rr_shared16", math.inf, 0.05),
+    ],
+)
 def test_errors_against_flit_level_simulation(shared, arbitration, policy, duration_bar, makespan_bar):
     sets = json.loads((shared / "reference/contention/flows.json").read_text())
     assert sets
@@ -52,8 +62,9 @@ def test_errors_against_flit_level_simulation(shared, arbitration, policy, durat
         flows = [(f["src"], f["dst"], f["size_flits"], f["start"]) for f in case["flows"]]
         start = np.array([f["start"] for f in case["flows"]])
         port = 1.0 if case["local_ports"] == 1 else None
-        ours = case["base_latency_cycles"] + finish(flows, arbitration, case["mesh"],
-                                                    hop_ns=case["hop_latency_cycles"], port=port)
+        ours = case["base_latency_cycles"] + finish(
+            flows, arbitration, case["mesh"], hop_ns=case["hop_latency_cycles"], port=port
+        )
         theirs = np.array(case["completion_cycles_by_policy"][policy], dtype=float)
         errors.append((np.mean(np.abs(ours - theirs) / (theirs - start)), abs(ours.max() / theirs.max() - 1)))
     duration_error, makespan_error = np.mean(errors, axis=0)
@@ -64,8 +75,9 @@ def test_errors_against_flit_level_simulation(shared, arbitration, policy, durat
 # ---- a transfer alone ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("contention", "arbitration"),
-                         [("shared", "fair"), ("shared", "round_robin"), ("reserved", "fair")])
+@pytest.mark.parametrize(
+    ("contention", "arbitration"), [("shared", "fair"), ("shared", "round_robin"), ("reserved", "fair")]
+)
 @given(src=dies, dst=dies, size=st.floats(0, 1e9), start=st.floats(0, 1e9))
 @settings(max_examples=50, deadline=None)
 def test_alone_takes_latency_and_size_over_bandwidth(contention, arbitration, src, dst, size, start):
@@ -115,8 +127,9 @@ def networks(draw):
     """Capacities, routes of groups, and which groups (with repetition) are under way."""
     resources = draw(st.integers(1, 8))
     capacity = draw(st.lists(st.floats(0.1, 100), min_size=resources, max_size=resources))
-    routes = draw(st.lists(st.lists(st.integers(0, resources - 1), min_size=1, max_size=4, unique=True),
-                           min_size=1, max_size=8))
+    routes = draw(
+        st.lists(st.lists(st.integers(0, resources - 1), min_size=1, max_size=4, unique=True), min_size=1, max_size=8)
+    )
     return capacity, routes, draw(st.lists(st.integers(0, len(routes) - 1), min_size=1, max_size=15))
 
 
@@ -128,8 +141,11 @@ def network_with(capacity, routes, under_way):
 
 
 def used(net, resource):
-    return sum(rate * weight for rate, weight, route in zip(rates_of(net), net.groups["weight"][:-1], routes_of(net), strict=True)
-               if resource in route)
+    return sum(
+        rate * weight
+        for rate, weight, route in zip(rates_of(net), net.groups["weight"][:-1], routes_of(net), strict=True)
+        if resource in route
+    )
 
 
 def rates_of(net):
@@ -150,9 +166,15 @@ def test_every_flow_has_a_saturated_bottleneck_where_none_is_faster(network):
         assert used(net, resource) <= capacity * (1 + 1e-12)
     assert len(network[2]) > 0
     for group in set(network[2]):
-        assert any(used(net, r) >= net.resources["capacity"][r] * (1 - 1e-12) and all(
-            rates_of(net)[other] <= rates_of(net)[group] * (1 + 1e-12)
-            for other in set(network[2]) if r in routes[other]) for r in routes[group])
+        assert any(
+            used(net, r) >= net.resources["capacity"][r] * (1 - 1e-12)
+            and all(
+                rates_of(net)[other] <= rates_of(net)[group] * (1 + 1e-12)
+                for other in set(network[2])
+                if r in routes[other]
+            )
+            for r in routes[group]
+        )
 
 
 @given(network=networks(), data=st.data())
@@ -205,8 +227,13 @@ def test_round_robin_recomputes_only_the_component_too():
 @settings(max_examples=30, deadline=None)
 def test_rates_times_a_power_of_two_divide_times_exactly(arbitration, flows, port, power):
     factor = 2.0**power
-    faster = finish([(s, d, size, start / factor) for s, d, size, start in flows], arbitration, link=1.7 * factor,
-                    hop_ns=20 / factor, port=None if port is None else port * factor)
+    faster = finish(
+        [(s, d, size, start / factor) for s, d, size, start in flows],
+        arbitration,
+        link=1.7 * factor,
+        hop_ns=20 / factor,
+        port=None if port is None else port * factor,
+    )
     assert (faster * factor).tolist() == finish(flows, arbitration, link=1.7, port=port).tolist()
 
 
@@ -247,8 +274,10 @@ def test_nothing_is_faster_than_its_links(arbitration, flows, port):
 
 
 @pytest.mark.parametrize("arbitration", ARBITRATIONS)
-@given(sources=st.lists(st.tuples(st.integers(1, X * Y - 1), st.integers(1, 5000), st.integers(0, 3000)), min_size=1),
-       factor=st.floats(1, 4))
+@given(
+    sources=st.lists(st.tuples(st.integers(1, X * Y - 1), st.integers(1, 5000), st.integers(0, 3000)), min_size=1),
+    factor=st.floats(1, 4),
+)
 @settings(max_examples=30, deadline=None)
 def test_more_bandwidth_does_not_slow_a_fan_in(arbitration, sources, factor):
     flows = [(src, 0, size, start) for src, size, start in sources]
@@ -312,8 +341,10 @@ def test_round_robin_hbm_gives_to_the_free_side_what_a_shared_link_leaves():
     assert mesh_rates((3, 1), pairs, "round_robin", hbm=1.2, hbm_of=[1]) == pytest.approx([0.5, 0.7, 0.5], rel=SETTLED)
 
 
-@given(pairs=st.lists(st.tuples(dies, dies).filter(lambda p: p[0] != p[1]), min_size=1, max_size=40, unique=True),
-       hbm=st.floats(0.2, 3))
+@given(
+    pairs=st.lists(st.tuples(dies, dies).filter(lambda p: p[0] != p[1]), min_size=1, max_size=40, unique=True),
+    hbm=st.floats(0.2, 3),
+)
 @settings(max_examples=60, deadline=None)
 def test_round_robin_overloads_nothing_and_starves_no_one(pairs, hbm):
     rates = mesh_rates((X, Y), pairs, "round_robin", hbm=hbm, hbm_of=[5])
@@ -340,24 +371,27 @@ def test_reserved_paths_exclude_each_other_in_order_of_start():
 GOOD = {"fabric": (X, Y), "flows": [(0, 1, 10, 0)], "link_bytes_per_s": 1e9, "hop_ns": 20}
 
 
-@pytest.mark.parametrize(("wrong", "message"), [
-    ({"arbitration": "fifo"}, "arbitration 'fifo'.*'fair', 'round_robin'"),
-    ({"contention": "none"}, "contention 'none'.*'shared', 'reserved'"),
-    ({"link_bytes_per_s": 0}, "link_bytes_per_s 0"),
-    ({"link_bytes_per_s": math.nan}, "link_bytes_per_s nan"),
-    ({"die_port_bytes_per_s": -1.0}, "die_port_bytes_per_s -1.0"),
-    ({"hop_ns": -1}, "hop_ns -1"),
-    ({"hop_ns": math.inf}, "hop_ns inf"),
-    ({"fabric": (0, 3)}, "mesh 0 x 3"),
-    ({"flows": [(0, 1, 10, 0), (0, 12, 10, 0)]}, "flow 1: dst 12: expected a die from 0 to 11"),
-    ({"flows": [(-1, 1, 10, 0)]}, "flow 0: src -1:"),
-    ({"flows": [(0.5, 1, 10, 0)]}, "flow 0: src 0.5"),
-    ({"flows": [(0, 1, -10, 0)]}, "flow 0: size_bytes -10:"),
-    ({"flows": [(0, 1, math.nan, 0)]}, "flow 0: size_bytes nan"),
-    ({"flows": [(0, 1, 10, math.inf)]}, "flow 0: start_ns inf"),
-    ({"flows": [(0, 1, 10, -3)]}, "flow 0: start_ns -3:"),
-    ({"flows": [(0, 1, 10, 0), (0, 1, 10)]}, "flow 1: expected .*got 3 values"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"arbitration": "fifo"}, "arbitration 'fifo'.*'fair', 'round_robin'"),
+        ({"contention": "none"}, "contention 'none'.*'shared', 'reserved'"),
+        ({"link_bytes_per_s": 0}, "link_bytes_per_s 0"),
+        ({"link_bytes_per_s": math.nan}, "link_bytes_per_s nan"),
+        ({"die_port_bytes_per_s": -1.0}, "die_port_bytes_per_s -1.0"),
+        ({"hop_ns": -1}, "hop_ns -1"),
+        ({"hop_ns": math.inf}, "hop_ns inf"),
+        ({"fabric": (0, 3)}, "mesh 0 x 3"),
+        ({"flows": [(0, 1, 10, 0), (0, 12, 10, 0)]}, "flow 1: dst 12: expected a die from 0 to 11"),
+        ({"flows": [(-1, 1, 10, 0)]}, "flow 0: src -1:"),
+        ({"flows": [(0.5, 1, 10, 0)]}, "flow 0: src 0.5"),
+        ({"flows": [(0, 1, -10, 0)]}, "flow 0: size_bytes -10:"),
+        ({"flows": [(0, 1, math.nan, 0)]}, "flow 0: size_bytes nan"),
+        ({"flows": [(0, 1, 10, math.inf)]}, "flow 0: start_ns inf"),
+        ({"flows": [(0, 1, 10, -3)]}, "flow 0: start_ns -3:"),
+        ({"flows": [(0, 1, 10, 0), (0, 1, 10)]}, "flow 1: expected .*got 3 values"),
+    ],
+)
 def test_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         simulate_flows(**(GOOD | wrong))

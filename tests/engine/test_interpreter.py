@@ -25,7 +25,9 @@ from microarch.blocks import catalogue as blocks
 from microarch.blocks import global_cp, local_cp
 from microarch.blocks.request import Event, State
 
-MODEL = small_model(experts=6, top_k=2, hidden=512, expert_ffn=384, shared_ffn=384, moe_layers=MoeLayers(first=0, last=1))
+MODEL = small_model(
+    experts=6, top_k=2, hidden=512, expert_ffn=384, shared_ffn=384, moe_layers=MoeLayers(first=0, last=1)
+)
 
 
 def ran(kernel):
@@ -66,7 +68,12 @@ class Both:
 
     def __init__(self, replay, system, assumptions, routing):
         engine = replay.engine
-        self.engine, self.kernel, self.machine, self.assumptions = engine, engine.execution.kernel, engine.machine, assumptions
+        self.engine, self.kernel, self.machine, self.assumptions = (
+            engine,
+            engine.execution.kernel,
+            engine.machine,
+            assumptions,
+        )
         self.stages, self.seen, self.log = 0, Counter(), []
         self.now = self.wall = self.before_ns = 0.0
         self.dropped = 0
@@ -148,7 +155,9 @@ class Both:
         ends = {t.state: t.time for t in decided}
         told_ns = ends[global_cp.State.DISPATCH] - (self.now if self.assumptions.contention == "reserved" else 0.0)
         local = [t for t in interpreter.transitions if t.table == "local_cp"]
-        self.log += [(step, layer, Block.GLOBAL_CP, self.global_cp.die, t.state, t.event, t.next, t.time) for t in decided]
+        self.log += [
+            (step, layer, Block.GLOBAL_CP, self.global_cp.die, t.state, t.event, t.next, t.time) for t in decided
+        ]
         self.log += [(step, layer, Block.LOCAL_CP, t.item, t.state, t.event, t.next, told_ns + t.time) for t in local]
         self.seen += Counter((t.table, t.state, t.event) for t in interpreter.transitions + decided)
         if self.heatmap:
@@ -205,8 +214,15 @@ def check_drained(kernel, work, reserved):
 
 SETS = (
     {"contention": "reserved"},
-    {"contention": "reserved", "ties": "heapq", "llc": "slices", "activations": "ignored", "weights": "routed",
-     "numbering": "column_major", "order": "as_created"},
+    {
+        "contention": "reserved",
+        "ties": "heapq",
+        "llc": "slices",
+        "activations": "ignored",
+        "weights": "routed",
+        "numbering": "column_major",
+        "order": "as_created",
+    },
     {"contention": "reserved", "llc": "slices"},
     {},
     {"source": "queued"},
@@ -223,9 +239,17 @@ LATE = {"decision": {"fsm": FsmSpec(clock_hz=1e7, heatmap_port_bits=16, sorter="
 FIRMWARE = {"decision": {"executor": "firmware"}}
 HOST = {"decision": {"executor": "host", "host": HostSpec(time_ns=3000.0)}}
 SWITCH = {"topology": {"name": "switch"}}
-UNEQUAL = {"topology": {"name": "edges", "edges": (
-    EdgeSpec(dies=(0, 1), bandwidth_bytes_per_s=0.2e12), EdgeSpec(dies=(1, 2), hop_latency_ns=900.0), EdgeSpec(dies=(2, 3)), EdgeSpec(dies=(0, 3)),
-)}}
+UNEQUAL = {
+    "topology": {
+        "name": "edges",
+        "edges": (
+            EdgeSpec(dies=(0, 1), bandwidth_bytes_per_s=0.2e12),
+            EdgeSpec(dies=(1, 2), hop_latency_ns=900.0),
+            EdgeSpec(dies=(2, 3)),
+            EdgeSpec(dies=(0, 3)),
+        ),
+    }
+}
 RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SETS)] + [
     ("pred", {"contention": "reserved"}, SMALL_TABLES),
     ("pred", {}, SMALL_TABLES),
@@ -237,7 +261,10 @@ RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SET
     ("allo+pred", {}, HOST),
     ("ep", {"contention": "reserved"}, HOST),
     ("allo+pred", LIMITED | {"decision_cost": "free"}, {}),
-    *(("allo+pred", changes, links) for changes, links in itertools.product(({}, {"contention": "reserved"}), (SWITCH, UNEQUAL))),
+    *(
+        ("allo+pred", changes, links)
+        for changes, links in itertools.product(({}, {"contention": "reserved"}), (SWITCH, UNEQUAL))
+    ),
     ("base", {"arbitration": "round_robin"}, SWITCH),
 ]
 
@@ -279,7 +306,11 @@ def test_reset_blocks_that_have_run_are_as_good_as_new(changes):
 
 
 def test_a_run_without_a_log_is_the_same_and_has_none():
-    system, spec, assumptions = small_system(2, 2), POLICIES["pred"], load_assumptions("physical", heatmap_update="free")
+    system, spec, assumptions = (
+        small_system(2, 2),
+        POLICIES["pred"],
+        load_assumptions("physical", heatmap_update="free"),
+    )
     demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
     runs = [replay(system, MODEL, spec, assumptions, demand, keep_transitions=kept) for kept in (False, True)]
     quiet, kept = (each.run() for each in runs)

@@ -53,7 +53,9 @@ def test_a_block_on_the_critical_path_adds_its_time_to_every_slice(engine, chang
 
 def test_bandwidth_is_charged_by_bytes_and_blocks_add_up():
     slice_bytes, plain = run([])
-    _, slower = run(["test_own_blocks:expand", {"name": "test_own_blocks:expand", "bandwidth": "1 TB/s", "expand_ns": 10.0}])
+    _, slower = run(
+        ["test_own_blocks:expand", {"name": "test_own_blocks:expand", "bandwidth": "1 TB/s", "expand_ns": 10.0}]
+    )
     assert slower - plain == pytest.approx(SLICES * (510.0 + slice_bytes / 1000), rel=1e-9)
 
 
@@ -63,7 +65,9 @@ def test_a_block_that_takes_no_time_changes_nothing():
 
 @pytest.mark.parametrize("function", ["negative", "too_few"])
 def test_what_is_no_time_is_told(function):
-    with pytest.raises(ArchsimError, match=f"test_own_blocks:{function}: expected ns for 1 entries, finite and not negative"):
+    with pytest.raises(
+        ArchsimError, match=f"test_own_blocks:{function}: expected ns for 1 entries, finite and not negative"
+    ):
         run([f"test_own_blocks:{function}"])
 
 
@@ -75,10 +79,14 @@ def prepared(folder, block):
 
 
 def test_a_system_file_names_it_and_its_code_is_part_of_the_run(tmp_path, monkeypatch):
-    (tmp_path / "outside_block.py").write_text("import numpy as np\n\ndef slow(n_bytes, ns):\n    return np.full(len(n_bytes), ns)\n")
+    (tmp_path / "outside_block.py").write_text(
+        "import numpy as np\n\ndef slow(n_bytes, ns):\n    return np.full(len(n_bytes), ns)\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
-    plain, slow, slower = (prepared(tmp_path, block) for block in (
-        "[]", "[{name: 'outside_block:slow', ns: 1000.0}]", "[{name: 'outside_block:slow', ns: 2000.0}]"))
+    plain, slow, slower = (
+        prepared(tmp_path, block)
+        for block in ("[]", "[{name: 'outside_block:slow', ns: 1000.0}]", "[{name: 'outside_block:slow', ns: 2000.0}]")
+    )
     assert len({each.key for each in (plain, slow, slower)}) == 3
     assert slow.code == slower.code != plain.code
     times = [Simulator().record(each)["row"]["decode_ns"] for each in (plain, slow, slower)]

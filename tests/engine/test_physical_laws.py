@@ -1,6 +1,5 @@
 """Laws of the event engine under the ``physical`` assumptions, and under each contention strategy."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -84,7 +83,9 @@ def assert_arrays_are_busy_with_all_work_and_nothing_else(name, system, model, *
 @pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
 def test_arrays_are_busy_with_all_work_and_nothing_else(name, changes):
     """Waiting for the end of a slice that has begun to arrive is no work."""
-    assert_arrays_are_busy_with_all_work_and_nothing_else(name, small_system(llc={"segment_bytes": 2**16}), small_model(), **changes)
+    assert_arrays_are_busy_with_all_work_and_nothing_else(
+        name, small_system(llc={"segment_bytes": 2**16}), small_model(), **changes
+    )
 
 
 @pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
@@ -102,13 +103,20 @@ def test_rates_times_c_and_latencies_over_c_divide_times_by_c(name, arbitration)
     fsm = system.decision.fsm
     quick = small_system(
         hbm={"bandwidth_bytes_per_s": system.hbm.bandwidth_bytes_per_s * c, "latency_ns": system.hbm.latency_ns / c},
-        d2d={"bandwidth_bytes_per_s": system.d2d.bandwidth_bytes_per_s * c, "hop_latency_ns": system.d2d.hop_latency_ns / c},
+        d2d={
+            "bandwidth_bytes_per_s": system.d2d.bandwidth_bytes_per_s * c,
+            "hop_latency_ns": system.d2d.hop_latency_ns / c,
+        },
         llc={f: getattr(system.llc, f) / c for f in ("hit_ns", "miss_ns", "write_ns")},
         compute={"peak_flop_per_s": system.compute.peak_flop_per_s * c},
         decision={"fsm": fsm.model_copy(update={"clock_hz": fsm.clock_hz * c})},
     )
     # isca26 rounds the compute time of a block up to whole ns (published rule), which has a unit of its own.
-    spec = policy(name, allocation={"name": "paper", "block_tokens": 50, "distance": 1}) if "allo" in name else policy(name)
+    spec = (
+        policy(name, allocation={"name": "paper", "block_tokens": 50, "distance": 1})
+        if "allo" in name
+        else policy(name)
+    )
     # What a measured GEMM spends on its launch has no rate.
     slow = simulate(spec=spec, system=system, arbitration=arbitration, gemm="roofline")[1]
     fast = simulate(spec=spec, system=quick, arbitration=arbitration, gemm="roofline")[1]
@@ -120,7 +128,9 @@ def test_rates_times_c_and_latencies_over_c_divide_times_by_c(name, arbitration)
 def test_copies_never_take_more_than_the_room_there_is(changes, slices):
     """And where none fits, none is written."""
     model, spec = small_model(), policy("pred")
-    weights = memory_fit(small_system(), model, load_assumptions("physical"), place_experts(spec, model, 6)).demand_bytes
+    weights = memory_fit(
+        small_system(), model, load_assumptions("physical"), place_experts(spec, model, 6)
+    ).demand_bytes
     room_bytes = int(slices * model.hidden * model.expert_ffn)
     system = small_system(hbm={"capacity_bytes": int(weights.max()) + room_bytes, "reserved_fraction": 0.0})
     run, outcome = simulate(system=system, spec=spec, **changes)
@@ -166,7 +176,11 @@ def test_twice_the_bandwidth_slows_no_shipped_run(name, record_property):
     few = model.model_copy(update={"layers": 5, "moe_layers": small_model().moe_layers})
     before = simulate(name, system=system, model=few)[1]
     anomalies = steps = 0
-    for block, field in (("hbm", "bandwidth_bytes_per_s"), ("d2d", "bandwidth_bytes_per_s"), ("compute", "peak_flop_per_s")):
+    for block, field in (
+        ("hbm", "bandwidth_bytes_per_s"),
+        ("d2d", "bandwidth_bytes_per_s"),
+        ("compute", "peak_flop_per_s"),
+    ):
         spec = getattr(system, block)
         faster = system.model_copy(update={block: spec.model_copy(update={field: 2 * getattr(spec, field)})})
         after = simulate(name, system=faster, model=few)[1]

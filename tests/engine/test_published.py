@@ -22,7 +22,10 @@ STRATEGIES = ("base", "ep", "allo", "pred", "allo+pred")
 INPUTS = {
     "deepseek_synthetic": ("deepseek-v3", "reference/published/deepseek_synthetic.npz"),
     "qwen3_synthetic": ("qwen3-235b-a22b", "reference/published/qwen3_synthetic.npz"),
-    "llama4_mmlu_algebra_anatomy": ("llama-4-maverick", "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"),
+    "llama4_mmlu_algebra_anatomy": (
+        "llama-4-maverick",
+        "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz",
+    ),
 }
 SYSTEMS = {("5", "5"): "isca26_dojo", ("3", "8"): "isca26_tsmc_sow"}
 COUNTED = ("hop_messages", "local_hbm_read_bytes", "remote_hbm_read_bytes", "local_hbm_write_bytes", "events")
@@ -78,9 +81,16 @@ def random_trace(rng, model, requests, prompt, decode, layers, skew):
     experts = np.argsort(-draws, axis=2)[:, :, : model.top_k].astype(np.int16)
     iteration = np.concatenate([np.concatenate([np.zeros(prompt), np.arange(1, n - prompt + 1)]) for n in lengths])
     return Trace(
-        experts=experts, request_offsets=np.concatenate([[0], np.cumsum(lengths)]), iteration=iteration.astype(np.int16),
-        layer_ids=np.array(model.moe_layer_ids[:layers], np.int32), num_experts=model.experts, top_k=model.top_k,
-        model="", source="random", request_subject=np.zeros(requests, np.int16), subject_names=("none",),
+        experts=experts,
+        request_offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        iteration=iteration.astype(np.int16),
+        layer_ids=np.array(model.moe_layer_ids[:layers], np.int32),
+        num_experts=model.experts,
+        top_k=model.top_k,
+        model="",
+        source="random",
+        request_subject=np.zeros(requests, np.int16),
+        subject_names=("none",),
     )
 
 
@@ -102,8 +112,13 @@ def test_equal_to_the_slow_re_telling(seed, strategy, mesh, shape, prompt):
     demand = build_run_demand(trace, 400, 127, 0, predictor=build_policy(policy("pred")).predictor)
     outcome = run(system, model, policy(strategy), demand)
     table = published_utilisation(model.name)
-    described = dict(hidden=model.hidden, ffn=model.expert_ffn, experts=experts, u=table.hbm,
-                     v=list(zip((*table.bounds, None), table.values, strict=True)))
+    described = dict(
+        hidden=model.hidden,
+        ffn=model.expert_ffn,
+        experts=experts,
+        u=table.hbm,
+        v=list(zip((*table.bounds, None), table.values, strict=True)),
+    )
     prefill, decode, counts = simulate(
         described, *mesh, strategy, trace.experts, trace.request_offsets, trace.iteration, 127
     )

@@ -17,7 +17,10 @@ CALLS = []
 
 
 def everywhere(experts, dies, layers):
-    return Placement.of_holders([[[e % dies, *(die for die in range(dies) if die != e % dies)] for e in range(experts)] for _ in range(layers)], dies)
+    return Placement.of_holders(
+        [[[e % dies, *(die for die in range(dies) if die != e % dies)] for e in range(experts)] for _ in range(layers)],
+        dies,
+    )
 
 
 def once(experts, dies, layers):
@@ -46,7 +49,12 @@ def rebalanced(rule, every=1, **changes):
 
 @pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
 def test_every_run_conserves_bytes_with_replicas(name, changes):
-    run = engine_of(small_system(), small_model(), policy(name, placement="support.placements:replicated"), load_assumptions("physical", **changes))
+    run = engine_of(
+        small_system(),
+        small_model(),
+        policy(name, placement="support.placements:replicated"),
+        load_assumptions("physical", **changes),
+    )
     outcome = run.run()
     tally, machine = outcome.tally, run.engine.machine
     assert (outcome.load.sum(axis=2) == run.demands.tokens.sum(axis=2)).all()
@@ -98,7 +106,9 @@ def test_the_rule_is_called_every_so_many_steps():
     CALLS.clear()
     system, model = small_system(hbm={"capacity_bytes": 10**12}), small_model()
     spec = rebalanced("far_corner")
-    outcome = replay(system, model, spec, load_assumptions("physical", **NO_MOVES), demand_of(model, system, spec)).run()
+    outcome = replay(
+        system, model, spec, load_assumptions("physical", **NO_MOVES), demand_of(model, system, spec)
+    ).run()
     assert [migration.step for migration in outcome.migrations] == [1, 2, 3]
     assert [len(history.tokens) for history, _ in CALLS] == [1, 1, 1]
     assert len(outcome.migrations[0].moves) > 0 and len(outcome.migrations[1].moves) == 0
@@ -108,7 +118,11 @@ def test_the_rule_is_called_every_so_many_steps():
 def test_a_rule_that_changes_nothing_changes_nothing(name):
     runs = []
     for rebalancing in ("none", {"name": "test_replicas:stays", "params": {"every_steps": 1}}):
-        runs.append(engine_of(small_system(), small_model(), policy(name, rebalancing=rebalancing), load_assumptions("physical")).run())
+        runs.append(
+            engine_of(
+                small_system(), small_model(), policy(name, rebalancing=rebalancing), load_assumptions("physical")
+            ).run()
+        )
     assert runs[0].step_ns.tobytes() == runs[1].step_ns.tobytes()
     assert runs[0].tally.resources.tobytes() == runs[1].tally.resources.tobytes()
 
@@ -135,7 +149,12 @@ def test_every_steps_is_asked_for():
 
 
 def test_bounds_are_refused_where_experts_have_several_holders():
-    run = engine_of(small_system(), small_model(), policy("ep", placement="support.placements:replicated"), load_assumptions("physical"))
+    run = engine_of(
+        small_system(),
+        small_model(),
+        policy("ep", placement="support.placements:replicated"),
+        load_assumptions("physical"),
+    )
     with pytest.raises(ArchsimError, match="one holder"):
         list(distances(run, 2, Bounds()))
 

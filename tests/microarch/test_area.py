@@ -321,9 +321,15 @@ def test_a_strategy_adds_what_it_needs_and_no_more():
 
 
 def test_table_ii_is_compared_on_its_own_parameters_whatever_decides():
-    plain, other = deciding(), deciding(executor="firmware", firmware={"core": "a72"}, atu_entries=64, fsm={"clock": "1 GHz"})
+    plain, other = (
+        deciding(),
+        deciding(executor="firmware", firmware={"core": "a72"}, atu_entries=64, fsm={"clock": "1 GHz"}),
+    )
     assert published_design(plain, {}) == published_design(other, {}) == TableDesign()
-    assert design_of(plain).clock_hz == 2e9 and replace(design_of(plain), clock_hz=2.5e9, atu_entries=None) == TableDesign()
+    assert (
+        design_of(plain).clock_hz == 2e9
+        and replace(design_of(plain), clock_hz=2.5e9, atu_entries=None) == TableDesign()
+    )
     assert design_of(plain, {"clock_hz": 1e9}).clock_hz == 1e9
 
 
@@ -331,13 +337,19 @@ def test_table_ii_is_compared_on_its_own_parameters_whatever_decides():
 
 
 def test_a_model_that_needs_more_says_which_entries_and_bits():
-    experiment = load_experiment(ROOT / "configs" / "dojo.yaml", ["models.0.experts=600", "models.1.moe_layers.last=93"])
+    experiment = load_experiment(
+        ROOT / "configs" / "dojo.yaml", ["models.0.experts=600", "models.1.moe_layers.last=93"]
+    )
     lines = list(misfits(experiment.models, TableDesign()))
     assert lines == [
-        "deepseek-v3 does not fit the prediction table: 88 entries × 2 bit = 176 bits more on each of 25 dies, for experts 512 to 599",
-        "deepseek-v3 does not fit the ATU: 88 entries × 68 bit = 5,984 bits more on each of 25 dies, for experts 512 to 599",
-        "deepseek-v3 does not fit the expert distribution table: 88 entries × 72 bit = 6,336 bits more, for experts 512 to 599",
-        "deepseek-v3 does not fit the heatmap cache: 97,856 entries × 16 bit = 1,565,696 bits more, for 600 × 600 counters, per layer",
+        "deepseek-v3 does not fit the prediction table: 88 entries × 2 bit = 176 bits more on each of 25 dies, for "
+        "experts 512 to 599",
+        "deepseek-v3 does not fit the ATU: 88 entries × 68 bit = 5,984 bits more on each of 25 dies, for experts 512 "
+        "to 599",
+        "deepseek-v3 does not fit the expert distribution table: 88 entries × 72 bit = 6,336 bits more, for experts "
+        "512 to 599",
+        "deepseek-v3 does not fit the heatmap cache: 97,856 entries × 16 bit = 1,565,696 bits more, for 600 × 600 "
+        "counters, per layer",
     ]
 
 
@@ -403,7 +415,10 @@ def test_command_prints_sums_of_its_rows(capsys):
         line.split()[3:5] for line in capsys.readouterr().out.splitlines() if line.strip().startswith("sum of rows")
     )
     (system,) = experiment.systems
-    for sums, parts in ((configured, decision_parts(system.decision, design_of(system))), (published, parts_of(TableDesign()))):
+    for sums, parts in (
+        (configured, decision_parts(system.decision, design_of(system))),
+        (published, parts_of(TableDesign())),
+    ):
         expected = total(part.cost for part in parts)
         assert sums == [f"{expected.area_mm2:.4f}", f"{expected.power_mw:.2f}"]
 
@@ -437,7 +452,9 @@ def test_user_errors_end_with_two(tmp_path):
 
 def test_documentation_lists_every_coefficient_with_its_value():
     page = (ROOT / "docs" / "area.md").read_text(encoding="utf-8")
-    cells = {tuple(cell.strip() for cell in line.split("|")[1:3]) for line in page.splitlines() if line.startswith("| ")}
+    cells = {
+        tuple(cell.strip() for cell in line.split("|")[1:3]) for line in page.splitlines() if line.startswith("| ")
+    }
     coefficients = dict(named_coefficients(N5))
     assert len(coefficients) == 27
     for name, coefficient in coefficients.items():

@@ -59,7 +59,11 @@ def test_the_engine_takes_the_parameters_of_the_blocks(system):
     machine, _ = build_machine(scenario_of(spec, load_model("deepseek-v3"), policy("ep"), load_assumptions("physical")))
     memory, cache, links = (parameters_of(block.Parameters, spec) for block in (hbm, llc, link))
     assert (machine.hbm_latency_ns, machine.hbm_bytes_per_ns) == (memory.latency_ns, memory.bytes_per_ns)
-    assert (machine.llc_hit_ns, machine.llc_miss_ns, machine.llc_write_ns) == (cache.hit_ns, cache.miss_ns, cache.write_ns)
+    assert (machine.llc_hit_ns, machine.llc_miss_ns, machine.llc_write_ns) == (
+        cache.hit_ns,
+        cache.miss_ns,
+        cache.write_ns,
+    )
     assert (machine.hop_ns, machine.link_bytes_per_ns) == (links.hop_ns, links.bytes_per_ns)
     assert machine.request_bytes == links.request_bytes
 
@@ -88,7 +92,9 @@ def test_command_refuses_unknown_blocks_and_a_diagram_of_none(tmp_path):
 
 @pytest.mark.parametrize("name", DIAGRAMS)
 def test_diagram_in_docs_is_up_to_date(name):
-    assert (DOCS / f"{name}.svg").read_text(encoding="utf-8") == diagram_of(name), "archsim blocks --diagram-dir docs/blocks"
+    assert (DOCS / f"{name}.svg").read_text(encoding="utf-8") == diagram_of(name), (
+        "archsim blocks --diagram-dir docs/blocks"
+    )
 
 
 @pytest.mark.parametrize("name", DIAGRAMS)

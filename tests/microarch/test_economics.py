@@ -23,7 +23,9 @@ from microarch.silicon.cost import (
 from microarch.silicon.energy import EnergyEstimates, run_energy
 from microarch.silicon.estimates import Estimate
 
-ACTIVITY = Activity(time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0)
+ACTIVITY = Activity(
+    time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0
+)
 MACHINE = {"dtype_bytes": 2, "die_mm2": 400.0, "dies": 25, "decision_w": 3.0}
 DOJO = load_experiment("configs/dojo.yaml").systems[0]
 
@@ -47,19 +49,27 @@ def only(name: str) -> EnergyEstimates:
 def test_energy_is_the_sum_of_what_its_coefficients_give():
     """Blocks add up, and so do coefficients: nothing is counted twice or left out."""
     whole = run_energy(ACTIVITY, **MACHINE)
-    by_coefficient = [sum(run_energy(ACTIVITY, **(MACHINE | {"decision_w": 0.0}), estimates=only(name)).values()) for name in EnergyEstimates().named()]
+    by_coefficient = [
+        sum(run_energy(ACTIVITY, **(MACHINE | {"decision_w": 0.0}), estimates=only(name)).values())
+        for name in EnergyEstimates().named()
+    ]
     assert sum(whole.values()) == pytest.approx(sum(by_coefficient) + whole["decision"], rel=1e-12)
 
 
 @pytest.mark.parametrize("name", EnergyEstimates().named())
 def test_doubling_a_coefficient_doubles_its_share(name):
     value = EnergyEstimates().named()[name].value
-    once, twice = (sum(run_energy(ACTIVITY, **MACHINE, estimates=EnergyEstimates().changed({name: factor * value})).values()) for factor in (1, 2))
+    once, twice = (
+        sum(run_energy(ACTIVITY, **MACHINE, estimates=EnergyEstimates().changed({name: factor * value})).values())
+        for factor in (1, 2)
+    )
     share = sum(run_energy(ACTIVITY, **(MACHINE | {"decision_w": 0.0}), estimates=only(name)).values())
     assert share > 0 and twice - once == pytest.approx(share, rel=1e-9)
 
 
-@pytest.mark.parametrize(("name", "part"), [("wafer_usd", "dies"), ("hbm_usd_per_gb", "hbm"), ("carrier_usd", "carrier")])
+@pytest.mark.parametrize(
+    ("name", "part"), [("wafer_usd", "dies"), ("hbm_usd_per_gb", "hbm"), ("carrier_usd", "carrier")]
+)
 def test_doubling_a_price_doubles_its_part(name, part):
     machine = {"die_mm2": 400.0, "dies": 25, "stacks_per_die": 4, "hbm_bytes_per_die": 80e9}
     once = machine_cost(**machine)
@@ -73,12 +83,16 @@ def test_larger_dies_cost_more_and_fewer_work(die_mm2, factor):
     estimates = CostEstimates()
     machine = {"dies": 4, "stacks_per_die": 1, "hbm_bytes_per_die": 1e9}
     assert 0 < die_yield(die_mm2 * factor, estimates) < die_yield(die_mm2, estimates) < 1
-    assert sum(machine_cost(die_mm2=die_mm2 * factor, **machine).values()) > sum(machine_cost(die_mm2=die_mm2, **machine).values())
+    assert sum(machine_cost(die_mm2=die_mm2 * factor, **machine).values()) > sum(
+        machine_cost(die_mm2=die_mm2, **machine).values()
+    )
 
 
 def test_more_that_fails_costs_more():
     """``low`` and ``high`` of every coefficient point the same way: all low is the cheapest machine."""
-    low, value, high = (sum(machine_of(DOJO, Coefficients().at(bound)).usd.values()) for bound in ("low", "value", "high"))
+    low, value, high = (
+        sum(machine_of(DOJO, Coefficients().at(bound)).usd.values()) for bound in ("low", "value", "high")
+    )
     assert low < value < high
 
 

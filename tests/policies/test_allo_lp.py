@@ -35,7 +35,13 @@ def arrays_ns(step, plan):
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.integers(0, 999), st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]), st.integers(1, 40), st.sampled_from([0, 1, 7, 3000]), st.booleans())
+@given(
+    st.integers(0, 999),
+    st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]),
+    st.integers(1, 40),
+    st.sampled_from([0, 1, 7, 3000]),
+    st.booleans(),
+)
 def test_every_token_is_given_out_once_to_a_candidate_in_order(seed, mesh, experts, most, copies):
     step = step_of(seed, mesh, experts, most, copies)
     plan = lp(step)
@@ -73,4 +79,6 @@ def test_the_solver_is_charged():
     more_ns = fsm_ns(solved, fsm) - fsm_ns(counts, fsm)
     assert more_ns[State.EVALUATE] == pytest.approx(effort.operations / fsm.lanes / fsm.clock_hz * 1e9, rel=1e-6)
     more_ns = firmware_ns(solved, firmware) - firmware_ns(counts, firmware)
-    assert more_ns[State.EVALUATE] == pytest.approx(effort.operations * firmware.per_operation / (firmware.ipc * firmware.clock_hz) * 1e9)
+    assert more_ns[State.EVALUATE] == pytest.approx(
+        effort.operations * firmware.per_operation / (firmware.ipc * firmware.clock_hz) * 1e9
+    )

@@ -99,7 +99,10 @@ REFUSED = {
         lambda: balancers.lina_fit([[0], [1]], 1, 2).predict([[0]], 1),
         "1 layers; the table was fitted to 2",
     ),
-    "predict: top_k": (lambda: balancers.lina_fit([[0], [1]], 1, 2).predict([[0], [0]], 3), "at most 2, the number of experts"),
+    "predict: top_k": (
+        lambda: balancers.lina_fit([[0], [1]], 1, 2).predict([[0], [0]], 3),
+        "at most 2, the number of experts",
+    ),
     "uniform_split: copies": (lambda: balancers.uniform_split(5, 0), "copies is 0"),
     "harmoeny: GPUs": (lambda: balancers.harmoeny([[1, 2, 3]], 2, 1), "3 experts do not divide among 2 GPUs"),
     "harmoeny: fractions": (lambda: balancers.harmoeny([[1.5, 2]], 2, 1), "whole tokens"),

@@ -102,16 +102,22 @@ def test_a_users_rule_may_replicate_and_know_the_layers():
     placement = place_experts(spec, model, system.dies)
     layers = len(model.moe_layer_ids)
     assert placement.holds.shape == (layers, model.experts, system.dies)
-    assert [np.count_nonzero(layer) for layer in placement.holds] == [model.experts * (1 + layer % 2) for layer in range(layers)]
-    plain, more = (memory_fit(system, model, load_assumptions("physical", weights="routed"), each) for each in (
-        place_experts(policy("ep"), model, system.dies), placement))
+    assert [np.count_nonzero(layer) for layer in placement.holds] == [
+        model.experts * (1 + layer % 2) for layer in range(layers)
+    ]
+    plain, more = (
+        memory_fit(system, model, load_assumptions("physical", weights="routed"), each)
+        for each in (place_experts(policy("ep"), model, system.dies), placement)
+    )
     slots = more.demand_bytes.sum() / plain.demand_bytes.sum() * layers
     assert slots == sum(1 + layer % 2 for layer in range(layers))
 
 
 def test_replicas_that_do_not_fit_are_refused():
     model, assumptions = small_model(), load_assumptions("physical")
-    needed = memory_fit(small_system(), model, assumptions, place_experts(policy("ep", placement="balanced"), model, 6)).demand_bytes.max()
+    needed = memory_fit(
+        small_system(), model, assumptions, place_experts(policy("ep", placement="balanced"), model, 6)
+    ).demand_bytes.max()
     system = small_system(hbm={"capacity_bytes": int(needed), "reserved_fraction": 0.0})
     EventEngine(scenario_of(system, model, policy("ep", placement="balanced"), assumptions))
     with pytest.raises(CapacityError, match="does not fit"):
@@ -120,7 +126,10 @@ def test_replicas_that_do_not_fit_are_refused():
 
 def test_a_placement_of_another_shape_is_refused():
     place = build_policy(policy("ep", placement="test_placement:of_two_layers")).place
-    with pytest.raises(ArchsimError, match="the placement is of 2 layers, 5 experts and 3 dies; expected 4 layers, 5 experts and 3 dies"):
+    with pytest.raises(
+        ArchsimError,
+        match="the placement is of 2 layers, 5 experts and 3 dies; expected 4 layers, 5 experts and 3 dies",
+    ):
         place(4, 5, 3)
 
 
@@ -129,7 +138,9 @@ def view(holders, tokens):
     costs = policy_costs(small_system(), small_model())
     copied = np.zeros((experts, len(hops)), np.int8)
     first = np.arange(experts, dtype=np.int16)
-    return step_view(np.array(tokens, np.int32), first, None, copied, hops, costs, Placement.of_holders([holders], len(hops)))
+    return step_view(
+        np.array(tokens, np.int32), first, None, copied, hops, costs, Placement.of_holders([holders], len(hops))
+    )
 
 
 @pytest.mark.parametrize("rule", [home, isca26, paper, lp])

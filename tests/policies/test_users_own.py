@@ -115,5 +115,7 @@ def test_an_allocation_cannot_change_the_demand():
 
 
 def test_a_predictor_cannot_change_the_heatmap():
-    one, other = (simulate(prediction=f"test_users_own:{name}")[0].predicted_rows for name in ("sums", "sums_and_empties"))
+    one, other = (
+        simulate(prediction=f"test_users_own:{name}")[0].predicted_rows for name in ("sums", "sums_and_empties")
+    )
     assert one[-1].any() and (one == other).all()

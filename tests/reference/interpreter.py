@@ -89,13 +89,19 @@ class Interpreter:
         self.machine, self.request, self.local_table = machine, request, local
         names = work.entries.dtype.names
         self.entries = [SimpleNamespace(**{name: entry[name].item() for name in names}) for entry in work.entries]
-        self.moves = [[SimpleNamespace(bytes=int(m["bytes"]), src=int(m["src"]), dst=int(m["dst"])) for m in row] for row in work.moves]
+        self.moves = [
+            [SimpleNamespace(bytes=int(m["bytes"]), src=int(m["src"]), dst=int(m["dst"])) for m in row]
+            for row in work.moves
+        ]
         self.chains = work.chains.tolist()
         self.cp_en, self.bits_ready = work.cp_en, work.cp_ready_ns
         self.local = [
             SimpleNamespace(
-                state=local.states(int(row["state"])), waiting=self.chains[row["next_chain"] : row["end_chain"]],
-                moves_left=int(row["moves_left"]), routed_left=int(row["routed_left"]), held=[],
+                state=local.states(int(row["state"])),
+                waiting=self.chains[row["next_chain"] : row["end_chain"]],
+                moves_left=int(row["moves_left"]),
+                routed_left=int(row["routed_left"]),
+                held=[],
             )
             for row in work.local
         ]
@@ -219,7 +225,9 @@ class Interpreter:
 def route(machine, src, dst):
     """Names of the links from ``src`` to ``dst``."""
     pair = 3 * machine.dies + src * machine.dies + dst
-    return tuple(("link", int(r)) for r in machine.group_resources[machine.group_ptr[pair] : machine.group_ptr[pair + 1]])
+    return tuple(
+        ("link", int(r)) for r in machine.group_resources[machine.group_ptr[pair] : machine.group_ptr[pair + 1]]
+    )
 
 
 def look_up_ns(machine, event, walks):

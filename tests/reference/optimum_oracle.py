@@ -9,7 +9,9 @@ import itertools
 import numpy as np
 
 
-def best_time(tokens_at, home, token_ns, read_ns, fetch_ns, vector_ns, moved_ns, route, dies, links, floor, copied, cached):
+def best_time(
+    tokens_at, home, token_ns, read_ns, fetch_ns, vector_ns, moved_ns, route, dies, links, floor, copied, cached
+):
     """Least over all allocations of the fullest resource, ns.
 
     tokens_at[expert][die]: tokens that live there; copied, cached[expert]: sets of (die, slice) in an HBM and in an
@@ -18,10 +20,27 @@ def best_time(tokens_at, home, token_ns, read_ns, fetch_ns, vector_ns, moved_ns,
     """
     totals = np.array([floor])
     for expert, at in enumerate(tokens_at):
-        options = np.unique([
-            _load(expert, given, home, token_ns, read_ns, fetch_ns, vector_ns, moved_ns, route, dies, links, copied, cached)
-            for given in _ways(at, dies)
-        ], axis=0)
+        options = np.unique(
+            [
+                _load(
+                    expert,
+                    given,
+                    home,
+                    token_ns,
+                    read_ns,
+                    fetch_ns,
+                    vector_ns,
+                    moved_ns,
+                    route,
+                    dies,
+                    links,
+                    copied,
+                    cached,
+                )
+                for given in _ways(at, dies)
+            ],
+            axis=0,
+        )
         totals = (totals[:, None] + options[None]).reshape(-1, totals.shape[1])
         totals = np.unique(totals.round(6), axis=0)
     return totals.max(axis=1).min()

@@ -106,7 +106,9 @@ class Reserved(Interpreter):
         if step.next != State.COMPUTE:
             self.begin(step.next, stage.item, stage.end, stage)
         elif self.must_hold(stage.item):
-            self.local[self.entry(stage.item).die].held.append((stage.item, stage.end + self.entry(stage.item).drain_ns))
+            self.local[self.entry(stage.item).die].held.append(
+                (stage.item, stage.end + self.entry(stage.item).drain_ns)
+            )
         else:
             self.compute(stage.item, stage.end - self.early(stage), stage.end + self.entry(stage.item).drain_ns, stage)
         for resource in stage.resources:
@@ -168,7 +170,9 @@ class Reserved(Interpreter):
         if state in MOVE_STATES:
             move = self.move(stage.item)
             if state == State.ACT_MOVE:
-                return self.transfer(m.route_ns[move.src, move.dst], move.bytes, m.route_bytes_per_ns[move.src, move.dst])
+                return self.transfer(
+                    m.route_ns[move.src, move.dst], move.bytes, m.route_bytes_per_ns[move.src, move.dst]
+                )
             return self.transfer(m.hbm_latency_ns, move.bytes, m.hbm_bytes_per_ns)
         entry = self.entry(stage.item)
         there, back = (entry.die, entry.home), (entry.home, entry.die)

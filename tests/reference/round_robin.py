@@ -70,7 +70,9 @@ class PortFair:
                 if not apart(r):
                     self.ports[r].setdefault(before, []).append(i)
                     before = r
-        self.ports = {link: dict(sorted(ports.items(), key=lambda port: port[0] or ())) for link, ports in self.ports.items()}
+        self.ports = {
+            link: dict(sorted(ports.items(), key=lambda port: port[0] or ())) for link, ports in self.ports.items()
+        }
         self.limit = {r: capacity[r] for r in used}
         self.rate = [0.0] * len(routes)
         self.source = [0.0] * len(routes)
@@ -168,7 +170,11 @@ class SharedInTurns(Shared):
         rates = {self.group(flow): flow.rate for flow in self.flows}
         found = [names[i] for i in touched([ways[name] for name in names], self.changed)]
         solver = PortFair(
-            [ways[name] for name in found], [groups[name] for name in found], capacity, self.order, lambda name: name[0] == "hbm"
+            [ways[name] for name in found],
+            [groups[name] for name in found],
+            capacity,
+            self.order,
+            lambda name: name[0] == "hbm",
         )
         rates |= dict(zip(found, solver.rates(), strict=True))
         return [rates[self.group(flow)] for flow in self.flows]

@@ -104,7 +104,9 @@ class Shared(Interpreter):
             if state == State.ACT_MOVE:
                 way = (*hbm, *route(m, move.src, move.dst), ("hbm", move.dst))
                 return Flow(stage, way, move.bytes, 0.0, m.route_ns[move.src, move.dst], now, move.bytes)
-            return Flow(stage, hbm, move.bytes, 0.0, m.hbm_latency_ns, now, move.bytes) if move.src == move.dst else None
+            return (
+                Flow(stage, hbm, move.bytes, 0.0, m.hbm_latency_ns, now, move.bytes) if move.src == move.dst else None
+            )
         entry, whole = self.entry(stage.item), m.first_bytes == m.slice_bytes
         own = (("hbm", entry.die),)
         if state == State.LOCAL_HBM:
@@ -234,8 +236,11 @@ class Shared(Interpreter):
     def share(self, now):
         """Find rates anew; a flow whose rate has changed is counted anew."""
         m = self.machine
-        capacity = {name: m.hbm_bytes_per_ns if name[0] == "hbm" else m.link_rates[name[1] - 3 * m.dies]
-                    for flow in self.flows for name in flow.route}
+        capacity = {
+            name: m.hbm_bytes_per_ns if name[0] == "hbm" else m.link_rates[name[1] - 3 * m.dies]
+            for flow in self.flows
+            for name in flow.route
+        }
         rates = self.rates([flow.route for flow in self.flows], capacity)
         self.changed = []
         for flow, rate in zip(self.flows, rates, strict=True):

@@ -29,7 +29,15 @@ VARIANTS = {
     "dojo-atu64": {"atu_entries": 64},
 }
 # System → overhead in percent of its runs; what it exposes a step follows, for a step of 400 us.
-OVERHEAD = {"dojo": 0.5, "dojo-host": 20.0, "dojo-timed": 20.0, "dojo-a72": 4.0, "dojo-slow": 0.9, "dojo-narrow": 1.5, "dojo-narrow-slow": 3.0}
+OVERHEAD = {
+    "dojo": 0.5,
+    "dojo-host": 20.0,
+    "dojo-timed": 20.0,
+    "dojo-a72": 4.0,
+    "dojo-slow": 0.9,
+    "dojo-narrow": 1.5,
+    "dojo-narrow-slow": 3.0,
+}
 STEP_NS, DECODE_STEPS, LAYERS = 400e3, 2, 58
 
 
@@ -51,7 +59,9 @@ def folder(tmp_path_factory):
     )  # fmt: skip
     for name in ("results", "dies", "links"):
         rows = read_csv(folder / f"{name}.csv")
-        every = [row | {"system": system, "run": f"{row['run']}{system}"} for system in ("dojo", *VARIANTS) for row in rows]
+        every = [
+            row | {"system": system, "run": f"{row['run']}{system}"} for system in ("dojo", *VARIANTS) for row in rows
+        ]
         write_csv(folder / f"{name}.csv", [row | _costs(row) for row in every] if name == "results" else every)
     manifest = load_experiment(folder / "manifest.yaml").resolved()
     specs = [SystemSpec.model_validate(system_of(name)) for name in ("dojo", *VARIANTS)]
@@ -69,7 +79,7 @@ def _costs(row):
     timed = (41e3, 58e3, 72e3, 95.5e3) if row["system"] == "dojo-timed" else [""] * len(HOST_TIMES)
     dropped = 1234 if row["system"] == "dojo-port64" else 0
     return dict.fromkeys(names, percent) | {
-        "decision_exposed_ns": exposed_ns, "exposed_evaluate_ns": host_ns, "throughput_tokens_per_s": rate, "heatmap_dropped": dropped,
+        "decision_exposed_ns": exposed_ns, "exposed_evaluate_ns": host_ns, "throughput_tokens_per_s": rate, "heatmap_dropped": dropped,  # noqa: E501
         **dict(zip(HOST_TIMES, timed, strict=True)),
     }  # fmt: skip
 
@@ -100,7 +110,11 @@ def test_no_section_where_decisions_are_free(tmp_path):
 
 def test_host_beside_the_published_range(report, page):
     row = page.row("dojo-host", "deepseek-v3", "4,096", "allo", "60.0", "80.0")
-    assert row[4] == "60.0\u00a0µs" and row[6] == "20.0\u00a0%" and row[9:11] == ["5.2 to 6.4\u00a0%", "not met: 14 points above"]
+    assert (
+        row[4] == "60.0\u00a0µs"
+        and row[6] == "20.0\u00a0%"
+        and row[9:11] == ["5.2 to 6.4\u00a0%", "not met: 14 points above"]
+    )
     # 80 us are exposed, 20 of them not the host's: 5.2 % of 400 us are 20.8 us.
     assert row[11] == "800\u00a0ns to 5.60\u00a0µs host decision time, or a step 3.12× to 3.85× as long"
     assert "800\u00a0ns to 5.60\u00a0µs at batch 4,096 on dojo" in page.text
@@ -110,7 +124,9 @@ def test_host_beside_the_published_range(report, page):
 def test_a_host_that_was_timed_has_its_distribution_and_says_where_its_path_is_from(page):
     row = page.row("dojo-timed", "deepseek-v3", "4,096", "allo", "41.0", "80.0")
     assert row[4] == "41.0\u00a0µs, 58.0\u00a0µs, 72.0\u00a0µs, 95.5\u00a0µs"
-    assert row[11] == "800\u00a0ns to 5.60\u00a0µs host decision time, or a step 3.12× to 3.85× as long"  # by the mean of the timed calls
+    assert (
+        row[11] == "800\u00a0ns to 5.60\u00a0µs host decision time, or a step 3.12× to 3.85× as long"
+    )  # by the mean of the timed calls
     assert page.row("dojo-timed", "timed during the run")[-1] == "a calibration"
 
 
@@ -188,12 +204,19 @@ def test_exposed_a_step_does_not_depend_on_how_many_layers_ran(folder, report, t
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     rows, part = read_csv(folder / "results.csv"), 3 / LAYERS
     scaled = ("decision_exposed_ns", "exposed_evaluate_ns", "decode_ns")
-    write_csv(tmp_path / "results.csv", [row | {name: float(row[name]) * part for name in scaled} | {"layers": 3} for row in rows])
+    write_csv(
+        tmp_path / "results.csv",
+        [row | {name: float(row[name]) * part for name in scaled} | {"layers": 3} for row in rows],
+    )
     few = read_report(tmp_path)
-    assert [step_exposed_ns(few, run) for run in few.runs] == pytest.approx([step_exposed_ns(report, run) for run in report.runs])
+    assert [step_exposed_ns(few, run) for run in few.runs] == pytest.approx(
+        [step_exposed_ns(report, run) for run in report.runs]
+    )
     hosts = [section(each)["hosts"] for each in (few, report)]
     assert [row["exposed"] for row in hosts[0]] == [row["exposed"] for row in hosts[1]]
-    assert [row["claim"] and row["claim"].verdict for row in hosts[0]] == [row["claim"] and row["claim"].verdict for row in hosts[1]]
+    assert [row["claim"] and row["claim"].verdict for row in hosts[0]] == [
+        row["claim"] and row["claim"].verdict for row in hosts[1]
+    ]
     write_csv(tmp_path / "results.csv", [{key: value for key, value in row.items() if key != "layers"} for row in rows])
     old = read_report(tmp_path)
     assert [step_exposed_ns(old, run) for run in old.runs] == [step_exposed_ns(report, run) for run in report.runs]

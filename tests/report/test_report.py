@@ -279,7 +279,10 @@ def test_conditions_that_differ_are_reported(tmp_path):
     assert found.claim.value == 7.3
     write_folder(tmp_path / "one", decode_steps=1)
     one = compare(tmp_path / "one")["speed-up of allo+pred, deepseek-v3", "published"]
-    assert one.conditions[0] == "1 decode step instead of 127" and "batch 4,096 only, of 4,096, 8,192 and 16,384" in one.conditions
+    assert (
+        one.conditions[0] == "1 decode step instead of 127"
+        and "batch 4,096 only, of 4,096, 8,192 and 16,384" in one.conditions
+    )
     assert found.conditions == (
         "3 decode steps instead of 127",
         "generated instead of recorded routing",
@@ -420,11 +423,16 @@ def test_copies_beyond_memory_are_told_where_nothing_bounds_them(tmp_path):
     homes = 256 // 25 * 58 * 3 * 7168 * 2048
     room = int(80e9 * 0.9) - homes
     for held, seen in ((room, False), (room + 1, True)):
-        write_folder(tmp_path, changes={"replicas_max_bytes_per_die": lambda row, held=held: held if row["policy"] == "pred" else 0})
+        write_folder(
+            tmp_path,
+            changes={"replicas_max_bytes_per_die": lambda row, held=held: held if row["policy"] == "pred" else 0},
+        )
         found = list(beyond_memory(read_report(tmp_path)))
         assert [each.policies for each in found] == [("pred",)] * seen
         assert [(each.place.assumptions, each.room_bytes) for each in found] == [("published", room)] * seen
-        assert ("copies of experts exceed HBM capacity: pred" in " ".join(render(read_report(tmp_path)).split())) == seen
+        assert (
+            "copies of experts exceed HBM capacity: pred" in " ".join(render(read_report(tmp_path)).split())
+        ) == seen
 
 
 def test_levels_tell_idle_from_little_used():

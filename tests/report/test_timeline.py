@@ -73,7 +73,9 @@ def test_a_transfer_is_on_every_link_of_its_route(tmp_path):
     mesh = build_mesh(3, 3)
     tracks = slices(load(write_timeline(log_of(ROWS), tmp_path / "step.json", "a step", mesh)))
     data = {
-        thread for (process, thread), events in tracks.items() if process == "fabric links" and events[0]["cat"] == "DATA"
+        thread
+        for (process, thread), events in tracks.items()
+        if process == "fabric links" and events[0]["cat"] == "DATA"
     }
     assert data == {"link 8 → 7", "link 7 → 6", "link 6 → 3", "link 3 → 0"}
 

@@ -34,7 +34,9 @@ def test_a_report_of_another_experiment_is_not_replaced_in_silence(here, capsys)
 
 
 def test_an_exploration_has_a_folder_of_its_own_and_is_repeated_from_its_manifest(here, capsys):
-    text = EXPLORED.replace("policies: [base, ep, allo, pred, allo+pred]", "policies: [base, ep]").replace("[12, 40]", "12")
+    text = EXPLORED.replace("policies: [base, ep, allo, pred, allo+pred]", "policies: [base, ep]").replace(
+        "[12, 40]", "12"
+    )
     (here / "tiny.yaml").write_text(text, encoding="utf-8")
     assert main(["explore", "tiny.yaml", "--jobs", "1"]) == 0
     folder = here / "reports" / "tiny-exploration"
@@ -60,7 +62,11 @@ def test_a_batch_that_is_larger_than_its_trace_is_reported(here, capsys):
 def test_notes_of_many_batches_are_few():
     rows = [{"batch": batch, "drawn_from": 5 if batch > 5 else None} for batch in range(20)]
     notes = drawn_notes(rows)
-    assert len(notes) == 5 and notes[0].startswith("6 requests") and notes[-1] == "so are 10 other batches (column drawn_from)"
+    assert (
+        len(notes) == 5
+        and notes[0].startswith("6 requests")
+        and notes[-1] == "so are 10 other batches (column drawn_from)"
+    )
     assert drawn_notes(rows[:6]) == []
 
 
@@ -112,9 +118,17 @@ def test_an_interrupted_command_says_so(here, capsys, monkeypatch, command):
 
 
 def test_an_interrupted_calibration_names_the_files_that_are_whole(here, capsys, monkeypatch):
-    written(here / "measured", gemm=gemm(), gemm_a100=[row.replace("NVIDIA H100", "NVIDIA A100-SXM4-80GB") for row in gemm()])
+    written(
+        here / "measured",
+        gemm=gemm(),
+        gemm_a100=[row.replace("NVIDIA H100", "NVIDIA A100-SXM4-80GB") for row in gemm()],
+    )
     fitted = calibration.fit.fit.fit_measurements
-    monkeypatch.setattr(calibration.fit.fit, "fit_measurements", lambda found, gpu, named: fitted(found, gpu, named) if gpu == "a100" else interrupt())
+    monkeypatch.setattr(
+        calibration.fit.fit,
+        "fit_measurements",
+        lambda found, gpu, named: fitted(found, gpu, named) if gpu == "a100" else interrupt(),
+    )
     assert main(["calibrate", "measured", "--out", "fits"]) == 130
     assert capsys.readouterr().err == "\ninterrupted; kept, complete: fits/a100.yaml\n"
     assert [file.name for file in (here / "fits").iterdir()] == ["a100.yaml"]

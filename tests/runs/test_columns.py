@@ -70,7 +70,11 @@ def test_every_column_says_what_it_is():
     assert [column.name for column in COLUMNS if column.measure is None] == ["speedup_vs_base", "run"]
     assert {column.since for column in COLUMNS} == set(range(1, LAYOUT + 1))
     units = {"_ns": "ns", "_bytes": "bytes", "_mm2": "mm²", "_percent": "percent"}
-    told = {column.name: column.unit for column in COLUMNS if column.name.endswith(tuple(units)) and column.name != "hop_bytes"}
+    told = {
+        column.name: column.unit
+        for column in COLUMNS
+        if column.name.endswith(tuple(units)) and column.name != "hop_bytes"
+    }
     assert told == {name: units[f"_{name.rpartition('_')[2]}"] for name in told} and len(told) > 20
 
 
@@ -111,18 +115,32 @@ def test_a_user_adds_columns(own):
     results = sweep(experiment, "out", jobs=2)
     assert list(results.runs.columns)[-3:] == ["longest_step_ns", "experts_of_a_die", "first_word"]
     frame = results.runs.to_pandas()
-    assert (frame["longest_step_ns"] > 0).all() and (frame["longest_step_ns"] <= frame["prefill_ns"] + frame["decode_ns"]).all()
+    assert (frame["longest_step_ns"] > 0).all() and (
+        frame["longest_step_ns"] <= frame["prefill_ns"] + frame["decode_ns"]
+    ).all()
     assert set(frame["experts_of_a_die"]) == {2, 4} and set(frame["first_word"]) == {"base", "ep", "allo", "pred"}
     assert Results.load("out") == results
     for row, same in zip(results.runs.rows, plain.runs.rows, strict=True):
-        assert {name: row[name] for name in RUN_COLUMNS if name != "run"} == {name: same[name] for name in RUN_COLUMNS if name != "run"}
+        assert {name: row[name] for name in RUN_COLUMNS if name != "run"} == {
+            name: same[name] for name in RUN_COLUMNS if name != "run"
+        }
         assert row["run"] != same["run"], "a run that measures more is kept as another"
     column = columns_with(("own_columns:longest_step_ns",))[-1]
     assert (column.kind, column.unit, column.meaning) == (REAL, "ns", "The longest step of any layer.")
 
 
 def test_a_users_column_is_in_the_manifest_and_the_command(own):
-    swept = archsim(own, "sweep", tiny_file(own), "--set", "columns=[own_columns:longest_step_ns]", "--set", "workload.batch=12", "--out", "out")
+    swept = archsim(
+        own,
+        "sweep",
+        tiny_file(own),
+        "--set",
+        "columns=[own_columns:longest_step_ns]",
+        "--set",
+        "workload.batch=12",
+        "--out",
+        "out",
+    )
     assert swept.returncode == 0, swept.stderr
     again = archsim(own, "sweep", "out/manifest.yaml", "--out", "again")
     assert again.returncode == 0, again.stderr

@@ -38,7 +38,9 @@ def imported(file, known):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    every = {".".join(parts[:depth]) for name in names for parts in [name.split(".")] for depth in range(1, len(parts) + 1)}
+    every = {
+        ".".join(parts[:depth]) for name in names for parts in [name.split(".")] for depth in range(1, len(parts) + 1)
+    }
     return every & known.keys()
 
 
@@ -75,7 +77,9 @@ def test_declared_rooms_are_there():
 def compiled(tree):
     """Functions that are compiled, and the names that they read."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and any(isinstance(each, ast.Name) and each.id in DECORATORS for each in node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and any(
+            isinstance(each, ast.Name) and each.id in DECORATORS for each in node.decorator_list
+        ):
             yield node.name, {each.id for line in node.body for each in ast.walk(line) if isinstance(each, ast.Name)}
 
 
@@ -86,7 +90,12 @@ def test_compiled_functions_and_their_constants_lie_in_compiled_rooms():
         if "archsim.base.kernels import" not in text:
             continue
         tree = ast.parse(text)
-        source = {alias.asname or alias.name: node.module for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+        source = {
+            alias.asname or alias.name: node.module
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
         for name, read in compiled(tree):
             found += 1
             homes = {source[each] for each in read if source.get(each) in known}
@@ -100,7 +109,9 @@ def copy(tmp_path_factory):
     """A copy of the sources that may be changed."""
     folder = tmp_path_factory.mktemp("checkout")
     for package in ("archsim", "microarch", "calibration"):
-        shutil.copytree(ROOT / package, folder / package, ignore=lambda _, names: [name for name in names if name == "__pycache__"])
+        shutil.copytree(
+            ROOT / package, folder / package, ignore=lambda _, names: [name for name in names if name == "__pycache__"]
+        )
     return folder
 
 
@@ -111,7 +122,7 @@ def test_the_digest_is_that_of_this_checkout(copy):
 @pytest.mark.parametrize(
     "file",
     [
-        "archsim/report/page.py", "archsim/cli/sweep.py", "archsim/runs/store.py", "archsim/runs/pool/processes.py", "archsim/runs/cache.py",
+        "archsim/report/page.py", "archsim/cli/sweep.py", "archsim/runs/store.py", "archsim/runs/pool/processes.py", "archsim/runs/cache.py",  # noqa: E501
         "archsim/studies/sweep_page.py", "archsim/base/files.py", "microarch/rtl/__init__.py",
     ],
 )  # fmt: skip
@@ -130,4 +141,7 @@ def test_every_deciding_room_changes_its_digest(copy, room):
     with file.open("a", encoding="utf-8") as stream:
         stream.write("# touched\n")
     after = digest_of(copy, DECIDING), digest_of(copy, COMPILED)
-    assert [one != other for one, other in zip(before, after, strict=True)] == [room in DECIDING or lies_in(ROOT / room, DECIDING), room in COMPILED]
+    assert [one != other for one, other in zip(before, after, strict=True)] == [
+        room in DECIDING or lies_in(ROOT / room, DECIDING),
+        room in COMPILED,
+    ]

@@ -180,11 +180,15 @@ def test_every_column_has_one_kind(swept):
     kinds = {TEXT: str, INTEGER: int, REAL: float}
     for table, columns in ((results.runs, RUN_COLUMNS), (results.dies, DIE_COLUMNS), (results.links, LINK_COLUMNS)):
         for row in table.rows:
-            given = {name: kind for name, kind in columns.items() if name not in (*HOST_TIMES, *CALIBRATION, "drawn_from")}
+            given = {
+                name: kind for name, kind in columns.items() if name not in (*HOST_TIMES, *CALIBRATION, "drawn_from")
+            }
             assert all(type(row[name]) is kinds[kind] for name, kind in given.items())
     assert all(row[name] is None for row in results.runs.rows for name in HOST_TIMES)  # no host decided
     kind = float if "physical" in results.runs.rows[0]["assumptions"] else type(None)  # published needs no calibration
-    assert all(type(row[name]) is kind for row in results.runs.rows for name in CALIBRATION if name != "copies_extrapolated")
+    assert all(
+        type(row[name]) is kind for row in results.runs.rows for name in CALIBRATION if name != "copies_extrapolated"
+    )
     assert all(row["copies_extrapolated"] is None for row in results.runs.rows)  # no link is calibrated
     # as many requests are generated as the largest batch has
     assert all(row["drawn_from"] is None for row in results.runs.rows)

@@ -275,10 +275,17 @@ def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
         sweep(experiment, "out", jobs=1, watcher=heard)
     head, *lines = str(error.value).splitlines()
     assert head == "2 of 6 runs failed; the others are kept in out"
-    assert lines[0] == f"small toy batch 12 wrong published: faulty:wrong: RuntimeError: no idea ({tmp_path / 'faulty.py'}:2)"
+    assert (
+        lines[0]
+        == f"small toy batch 12 wrong published: faulty:wrong: RuntimeError: no idea ({tmp_path / 'faulty.py'}:2)"
+    )
     assert len(heard.ran) == 2
     details = heard.failures[0].details.splitlines()
-    assert details == [f'  File "{tmp_path / "faulty.py"}", line 2, in wrong', "    raise RuntimeError('no idea')", "RuntimeError: no idea"]
+    assert details == [
+        f'  File "{tmp_path / "faulty.py"}", line 2, in wrong',
+        "    raise RuntimeError('no idea')",
+        "RuntimeError: no idea",
+    ]
     assert len((tmp_path / "out" / "results.partial.csv").read_text().splitlines()) == 1 + 4
     for name in ("results.csv", "dies.csv"):
         assert not (tmp_path / "out" / name).exists(), "is of the sweep before"

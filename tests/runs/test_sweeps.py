@@ -2,7 +2,6 @@
 found again.
 """
 
-
 import numpy as np
 import pytest
 from pyarrow import parquet
@@ -90,7 +89,17 @@ def test_every_combination_is_a_point_once(tmp_path):
     plan = plan_of(tmp_path, sweep, "policies=[base, ep]")
     points, dropped = points_of(plan)
     assert plan.combinations == 8 * 2 * 2 * 2 and dropped.total + len(points) == plan.combinations
-    seen = {(p.system.mesh.x, p.system.hbm.bandwidth_bytes_per_s, p.system.topology.name, p.system.source, p.batch, p.policy.name) for p in points}
+    seen = {
+        (
+            p.system.mesh.x,
+            p.system.hbm.bandwidth_bytes_per_s,
+            p.system.topology.name,
+            p.system.source,
+            p.batch,
+            p.policy.name,
+        )
+        for p in points
+    }
     assert len(seen) == 8 * 2 * 2
     # The two systems of the experiment differ in their mesh, which the axis replaces: but their names differ, too.
     assert len(points) == plan.combinations
@@ -99,13 +108,29 @@ def test_every_combination_is_a_point_once(tmp_path):
 
 
 def test_linked_axes_move_together_and_groups_multiply(tmp_path):
-    sweep = "  zip:\n  - {mesh: [3x2, 4x2, 5x2], llc.capacity: [1 MiB, 2 MiB, 3 MiB]}\n  - {d2d.bandwidth: [1 TB/s, 2 TB/s], compute.dtype: [fp8, fp16]}\n"
+    sweep = (
+        "  zip:\n  - {mesh: [3x2, 4x2, 5x2], llc.capacity: [1 MiB, 2 MiB, 3 MiB]}\n  - {d2d.bandwidth: [1 TB/s, 2 "
+        "TB/s], compute.dtype: [fp8, fp16]}\n"
+    )
     points, _ = points_of(one_of_everything(tmp_path, sweep))
-    assert [(p.system.mesh.x, p.system.llc.capacity_bytes >> 20) for p in points] == [(3, 1), (3, 1), (4, 2), (4, 2), (5, 3), (5, 3)]
-    assert {(p.system.d2d.bandwidth_bytes_per_s, p.system.compute.dtype) for p in points} == {(1e12, "fp8"), (2e12, "fp16")}
+    assert [(p.system.mesh.x, p.system.llc.capacity_bytes >> 20) for p in points] == [
+        (3, 1),
+        (3, 1),
+        (4, 2),
+        (4, 2),
+        (5, 3),
+        (5, 3),
+    ]
+    assert {(p.system.d2d.bandwidth_bytes_per_s, p.system.compute.dtype) for p in points} == {
+        (1e12, "fp8"),
+        (2e12, "fp16"),
+    }
 
 
-SAMPLED = "  sample: {{method: {}, count: 16, seed: {}, over: {{hbm.bandwidth: {{from: 1 TB/s, to: 16 TB/s, scale: log}}, decision.fsm.lanes: {{from: 1, to: 16}}, topology: [mesh, torus]}}}}\n"
+SAMPLED = (
+    "  sample: {{method: {}, count: 16, seed: {}, over: {{hbm.bandwidth: {{from: 1 TB/s, to: 16 TB/s, scale: log}}, "
+    "decision.fsm.lanes: {{from: 1, to: 16}}, topology: [mesh, torus]}}}}\n"
+)
 
 
 @pytest.mark.parametrize("method", ["latin_hypercube", "sobol"])
@@ -113,8 +138,12 @@ def test_samples_are_seeded_and_fill_every_stratum(tmp_path, method):
     points, other = (points_of(one_of_everything(tmp_path, SAMPLED.format(method, seed)))[0] for seed in (3, 4))
     again, _ = points_of(one_of_everything(tmp_path, SAMPLED.format(method, 3)))
     values = [(p.system.hbm.bandwidth_bytes_per_s, p.system.decision.fsm.lanes, p.system.topology.name) for p in points]
-    assert values == [(p.system.hbm.bandwidth_bytes_per_s, p.system.decision.fsm.lanes, p.system.topology.name) for p in again]
-    assert values != [(p.system.hbm.bandwidth_bytes_per_s, p.system.decision.fsm.lanes, p.system.topology.name) for p in other]
+    assert values == [
+        (p.system.hbm.bandwidth_bytes_per_s, p.system.decision.fsm.lanes, p.system.topology.name) for p in again
+    ]
+    assert values != [
+        (p.system.hbm.bandwidth_bytes_per_s, p.system.decision.fsm.lanes, p.system.topology.name) for p in other
+    ]
     bandwidth, lanes, names = zip(*values, strict=True)
     assert sorted(np.floor(np.log2(np.array(bandwidth) / 1e12) * 4).astype(int)) == list(range(16))
     assert sorted(lanes) == list(range(1, 17)) and names.count("torus") == 8
@@ -122,9 +151,12 @@ def test_samples_are_seeded_and_fill_every_stratum(tmp_path, method):
 
 def test_any_part_may_vary(tmp_path):
     sweep = (
-        "  zip:\n    system: [dojo, {like: dojo, name: slow, hbm: {latency: 1 us}}]\n    model: [qwen3-235b-a22b, deepseek-v3]\n"
-        "    policy: [ep, {preset: allo, name: blocks, allocation: {block_tokens: 9}}]\n    assumptions: [published, {set: physical, contention: reserved}]\n"
-        "    workload.batch: [8, 16]\n    workload.trace.synthetic.popularity_skew: [0.0, 1.0]\n    workload.seed: [1, 2]\n    engine: [event, event]\n"
+        "  zip:\n    system: [dojo, {like: dojo, name: slow, hbm: {latency: 1 us}}]\n    model: [qwen3-235b-a22b, "
+        "deepseek-v3]\n"
+        "    policy: [ep, {preset: allo, name: blocks, allocation: {block_tokens: 9}}]\n    assumptions: [published, "
+        "{set: physical, contention: reserved}]\n"
+        "    workload.batch: [8, 16]\n    workload.trace.synthetic.popularity_skew: [0.0, 1.0]\n    workload.seed: "
+        "[1, 2]\n    engine: [event, event]\n"
     )
     bare = "name: x\nworkload: {trace: {synthetic: {}}, decode_steps: 2}\n"
     plan = load_sweep(file_of(tmp_path, sweep, bare))
@@ -138,7 +170,9 @@ def test_any_part_may_vary(tmp_path):
 
 
 def test_a_parameter_leaves_policies_without_it_as_they_are(tmp_path):
-    plan = plan_of(tmp_path, "  grid: {policy.allocation.block_tokens: [4, 8]}\n", "workload.batch=12", "policies=[base, allo]")
+    plan = plan_of(
+        tmp_path, "  grid: {policy.allocation.block_tokens: [4, 8]}\n", "workload.batch=12", "policies=[base, allo]"
+    )
     points, dropped = points_of(plan)
     assert dropped.repeats == 2 and len(points) == 2 * (1 + 2)
     cells = {(p.variants["policy"].name, plan.cells(p)["axis.policy.allocation.block_tokens"]) for p in points}
@@ -149,7 +183,10 @@ def test_a_parameter_leaves_policies_without_it_as_they_are(tmp_path):
 def test_what_follows_from_a_key_follows_its_axis(tmp_path):
     plan = one_of_everything(tmp_path, "  grid: {decision.firmware.core: [a72, a76], model.expert_ffn: [256, 128]}\n")
     points, _ = points_of(plan)
-    assert {(p.system.decision.firmware.core, p.system.decision.firmware.clock_hz) for p in points} == {("a72", 2.5e9), ("a76", 3e9)}
+    assert {(p.system.decision.firmware.core, p.system.decision.firmware.clock_hz) for p in points} == {
+        ("a72", 2.5e9),
+        ("a76", 3e9),
+    }
     assert all(p.model.shared_ffn == p.model.expert_ffn for p in points)
 
 
@@ -162,14 +199,24 @@ def test_equal_parts_have_equal_names_in_any_sweep(tmp_path):
 
 
 def test_constraints_drop_what_breaks_them_and_count_it(tmp_path):
-    sweep = "  grid: {mesh: [2x2, 4x2, 8x2], hbm.bandwidth: [1 TB/s, 2 TB/s, 4 TB/s]}\n  where: [dies <= 8, hbm.bandwidth >= 2 * d2d.bandwidth, policy == base]\n"
+    sweep = (
+        "  grid: {mesh: [2x2, 4x2, 8x2], hbm.bandwidth: [1 TB/s, 2 TB/s, 4 TB/s]}\n  where: [dies <= 8, hbm.bandwidth "
+        ">= 2 * d2d.bandwidth, policy == base]\n"
+    )
     points, dropped = points_of(one_of_everything(tmp_path, sweep))
-    assert [(p.system.dies, p.system.hbm.bandwidth_bytes_per_s) for p in points] == [(4, 2e12), (4, 4e12), (8, 2e12), (8, 4e12)]
+    assert [(p.system.dies, p.system.hbm.bandwidth_bytes_per_s) for p in points] == [
+        (4, 2e12),
+        (4, 4e12),
+        (8, 2e12),
+        (8, 4e12),
+    ]
     assert dropped.by_constraint == {"dies <= 8": 3, "hbm.bandwidth >= 2 * d2d.bandwidth": 2}
 
 
 def test_measures_are_those_of_the_machine(tmp_path):
-    plan = one_of_everything(tmp_path, "  grid: {mesh: [2x2, 8x8], hbm.capacity: [4 MB, 4 GB], decision.fsm.lanes: [1, 4096]}\n")
+    plan = one_of_everything(
+        tmp_path, "  grid: {mesh: [2x2, 8x8], hbm.capacity: [4 MB, 4 GB], decision.fsm.lanes: [1, 4096]}\n"
+    )
     points, _ = points_of(plan)
     ask = Measures().functions()
     assert set(ask) == set(MEASURES)
@@ -194,32 +241,80 @@ def test_measures_are_those_of_the_machine(tmp_path):
         (2, "  grid: {mesh: []}", "needs at least one value"),
         (2, "  grid: [mesh]", "expected a mapping of paths and values"),
         (3, "  grid:\n    mesh: [2x2, 0x2]", "sweep.grid.mesh.1.x: 0 is out of range; expected 1 to 64"),
-        (4, "  grid:\n    mesh:\n    - two by two", "expected two sides such as 5x5, or {x: 5, y: 5}, not 'two by two'"),
+        (
+            4,
+            "  grid:\n    mesh:\n    - two by two",
+            "expected two sides such as 5x5, or {x: 5, y: 5}, not 'two by two'",
+        ),
         (2, "  grid: {topology: [torus, rign]}", "unknown value 'rign'; did you mean 'ring'?"),
         (2, "  grid: {model: [deepseek-v4]}", "unknown model 'deepseek-v4'; did you mean 'deepseek-v3'?"),
-        (2, "  grid: {workload.batch: [8, many]}", "sweep.grid.workload.batch.1: expected a batch, an integer from 1 to 10000000, not the text 'many'"),
+        (
+            2,
+            "  grid: {workload.batch: [8, many]}",
+            "sweep.grid.workload.batch.1: expected a batch, an integer from 1 to 10000000, not the text 'many'",
+        ),
         (2, "  grid: {engine: [evnet]}", "unknown value 'evnet'; did you mean 'event'?"),
-        (2, "  grid: {policy.allocation.block_token: [8]}", "no policy of the experiment has the parameter 'block_token'; did you mean 'block_tokens'?"),
+        (
+            2,
+            "  grid: {policy.allocation.block_token: [8]}",
+            "no policy of the experiment has the parameter 'block_token'; did you mean 'block_tokens'?",
+        ),
         (2, "  grid: {policy.allocation.block_tokens: [0]}", "block_tokens.0: 0 is out of range; expected 1 to"),
         (2, "  grid: {assumptions.set: [physical]}", "vary the whole entry instead, assumptions: [...]"),
         (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB}}", "from is a bandwidth, to is a size"),
-        (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s}}", "a range needs exactly one of step, factor, linear, log; none is given"),
+        (
+            2,
+            "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s}}",
+            "a range needs exactly one of step, factor, linear, log; none is given",
+        ),
         (2, "  grid: {hbm.bandwidth: {from: 2 TB/s, to: 1 TB/s, log: 3}}", "from '2 TB/s' is not below to '1 TB/s'"),
-        (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s, lgo: 3}}", "unknown key 'lgo' of a range; did you mean 'log'?"),
+        (
+            2,
+            "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s, lgo: 3}}",
+            "unknown key 'lgo' of a range; did you mean 'log'?",
+        ),
         (2, "  grid: {mesh.x: {from: 1, to: 4, step: 1 ns}}", "step: expected a pure number above 0"),
-        (2, "  grid: {llc: {capacity: [1 MiB]}, system.llc.capacity: [2 MiB]}", "system.llc.capacity is already an axis"),
-        (2, "  zip: {mesh: [2x2, 3x2], llc.capacity: [1 MiB]}", "the same number of values; system.mesh has 2, system.llc.capacity has 1"),
-        (2, "  sample: {method: sobel, count: 4, over: {mesh: [2x2]}}", "sweep.sample.method: unknown value 'sobel'; did you mean 'sobol'?"),
+        (
+            2,
+            "  grid: {llc: {capacity: [1 MiB]}, system.llc.capacity: [2 MiB]}",
+            "system.llc.capacity is already an axis",
+        ),
+        (
+            2,
+            "  zip: {mesh: [2x2, 3x2], llc.capacity: [1 MiB]}",
+            "the same number of values; system.mesh has 2, system.llc.capacity has 1",
+        ),
+        (
+            2,
+            "  sample: {method: sobel, count: 4, over: {mesh: [2x2]}}",
+            "sweep.sample.method: unknown value 'sobel'; did you mean 'sobol'?",
+        ),
         (2, "  sample: {over: {mesh: [2x2]}}", "sweep.sample.count: expected a whole number from 1"),
         (2, "  sample: {count: 3}", "needs axes in over"),
         (1, "  where: [dies < 3]", "varies nothing; give axes in grid, zip or sample"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [dies <= ]", "sweep.where.0: 'dies <=': expected a number, a name or '(' at the end"),
+        (
+            3,
+            "  grid: {mesh: [2x2]}\n  where: [dies <= ]",
+            "sweep.where.0: 'dies <=': expected a number, a name or '(' at the end",
+        ),
         (3, "  grid: {mesh: [2x2]}\n  where: [dies 8]", "expected one of <= < >= > == != instead of '8'"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [\"dies < 8; import os\"]", "not understood from"),
+        (3, '  grid: {mesh: [2x2]}\n  where: ["dies < 8; import os"]', "not understood from"),
         (3, "  grid: {mesh: [2x2]}\n  where: [area_mm <= 8]", "unknown name 'area_mm'; did you mean 'area_mm2'?"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [hbm.bandwith > 1 TB/s]", "unknown name 'hbm.bandwith'; did you mean 'hbm.bandwidth'?"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [mesh == 4]", "'mesh' is not a single value; compare one of its keys: x, y"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [dies fits]", "only hbm_capacity can be tested with `fits`; dies is a number"),
+        (
+            3,
+            "  grid: {mesh: [2x2]}\n  where: [hbm.bandwith > 1 TB/s]",
+            "unknown name 'hbm.bandwith'; did you mean 'hbm.bandwidth'?",
+        ),
+        (
+            3,
+            "  grid: {mesh: [2x2]}\n  where: [mesh == 4]",
+            "'mesh' is not a single value; compare one of its keys: x, y",
+        ),
+        (
+            3,
+            "  grid: {mesh: [2x2]}\n  where: [dies fits]",
+            "only hbm_capacity can be tested with `fits`; dies is a number",
+        ),
         (3, "  grid: {mesh: [2x2]}\n  where: [hbm_capacity <= 4]", "write `hbm_capacity fits`"),
         (3, "  grid: {mesh: [2x2]}\n  where: [5]", "expected a constraint such as dies <= 64, not the number 5"),
     ],
@@ -233,13 +328,21 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path, line, sweep, problem):
 
 def test_a_combination_that_cannot_be_is_told_with_its_point(tmp_path):
     edges = "{name: edges, edges: [[0, 1], [1, 2], [2, 3]]}"
-    plan = one_of_everything(tmp_path, "  grid: {topology: [mesh, ring], mesh: [2x2, 3x2]}\n  zip: {compute.dtype: [fp8]}\n".replace("ring", "torus"))
+    plan = one_of_everything(
+        tmp_path,
+        "  grid: {topology: [mesh, ring], mesh: [2x2, 3x2]}\n  zip: {compute.dtype: [fp8]}\n".replace("ring", "torus"),
+    )
     assert len(points_of(plan)[0]) == 4
     with pytest.raises(SpecError, match="no route from die 0 to dies 4, 5"):
         one_of_everything(tmp_path, f"  grid: {{topology: [{edges}], mesh: [2x2, 3x2]}}\n")
-    head = "name: x\nworkload: {trace: {synthetic: {}}, batch: 4}\nmodels: [qwen3-235b-a22b]\npolicies: [base]\nsystems: [{like: dojo, name: d, mesh: 2x2}]\n"
+    head = (
+        "name: x\nworkload: {trace: {synthetic: {}}, batch: 4}\nmodels: [qwen3-235b-a22b]\npolicies: [base]\nsystems: "
+        "[{like: dojo, name: d, mesh: 2x2}]\n"
+    )
     plan = load_sweep(file_of(tmp_path, f"  grid: {{topology: [{edges}], mesh: [2x2, 3x2]}}\n", head))
-    with pytest.raises(SpecError, match=r"no route from die 0 to dies 4, 5.* \(point 1: system.topology .*, system.mesh 3x2\)"):
+    with pytest.raises(
+        SpecError, match=r"no route from die 0 to dies 4, 5.* \(point 1: system.topology .*, system.mesh 3x2\)"
+    ):
         points_of(plan)
 
 
@@ -342,7 +445,9 @@ def test_a_run_that_another_sweep_has_made_is_not_made_again(tmp_path, monkeypat
     again = [row for row in rows_of(tmp_path / "wide") if row["run"] in shared]
     assert len(again) == 2
     for row in again:
-        assert {k: v for k, v in row.items() if k != "point"} == {k: v for k, v in shared[row["run"]].items() if k != "point"}
+        assert {k: v for k, v in row.items() if k != "point"} == {
+            k: v for k, v in shared[row["run"]].items() if k != "point"
+        }
 
 
 def test_a_cluster_gives_the_same_rows(tmp_path, monkeypatch):
@@ -371,7 +476,9 @@ def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
 
 def test_points_that_do_not_fit_are_told_before_anything_runs(tmp_path):
     sweep = "  grid: {assumptions: [physical], hbm.capacity: [1 MB, 4 GB], mesh: [2x2, 3x2]}\n"
-    with pytest.raises(CapacityError, match=r"2 of 4 points do not fit .* point 0 \(toy on .*1 MB.*where: \[hbm_capacity fits\]"):
+    with pytest.raises(
+        CapacityError, match=r"2 of 4 points do not fit .* point 0 \(toy on .*1 MB.*where: \[hbm_capacity fits\]"
+    ):
         select(one_of_everything(tmp_path, sweep))
     assert len(select(one_of_everything(tmp_path, f"{sweep}  where: hbm_capacity fits\n")).kept) == 2
     with pytest.raises(ArchsimError, match="no point is left of 4: dropped 4 by `dies > 99`"):
@@ -379,7 +486,9 @@ def test_points_that_do_not_fit_are_told_before_anything_runs(tmp_path):
 
 
 def test_commands(tmp_path):
-    file_of(tmp_path, f"{SWEEP}  where: [dies < 6]\n", TINY.replace("[base, ep, allo, pred, allo+pred]", "[base, allo]"))
+    file_of(
+        tmp_path, f"{SWEEP}  where: [dies < 6]\n", TINY.replace("[base, ep, allo, pred, allo+pred]", "[base, allo]")
+    )
     assert "a sweep over 3 axes: 64 points, before 1 constraint" in archsim(tmp_path, "check", "tiny.yaml").stdout
     listed = archsim(tmp_path, "sweep", "tiny.yaml", "--dry-run").stdout
     assert "24 of 64 points run; 24 dropped by `dies < 6`; 16 repeat another" in listed
@@ -412,4 +521,9 @@ def test_the_shipped_design_space_has_ten_thousand_points():
     plan = load_sweep(shipped_configs() / "design_space.yaml")
     selection = select(plan)
     assert len(selection.kept) >= 10_000 and selection.dropped.total == plan.combinations - len(selection.kept)
-    assert {plan.point(index).system.topology.name for index in selection.kept[::97]} >= {"mesh", "torus", "switch", "fully_connected"}
+    assert {plan.point(index).system.topology.name for index in selection.kept[::97]} >= {
+        "mesh",
+        "torus",
+        "switch",
+        "fully_connected",
+    }

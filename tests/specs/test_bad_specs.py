@@ -65,7 +65,12 @@ CHANGED = {
         "10: systems.0.d2d.bandwidth_bytes_per_s: unknown key; did you mean 'bandwidth'?",
     ),
     "duplicate key": ("x: 2, y: 3", "x: 2, x: 3", "5: systems.0.mesh.x: duplicate key; first given in line 5"),
-    "missing key": ("  mesh: {x: 2, y: 3}\n", "", "3: systems.0.mesh: required key is missing; expected mesh: {x: 5, y: 5}, or fabric: {levels: [{switch: 8, ...}]}"),
+    "missing key": (
+        "  mesh: {x: 2, y: 3}\n",
+        "",
+        "3: systems.0.mesh: required key is missing; expected mesh: {x: 5, y: 5}, or fabric: {levels: [{switch: 8, "
+        "...}]}",
+    ),
     "missing workload": ("workload:", "manifest:", "1: workload: required key is missing"),
     "wrong dimension": (
         "bandwidth: 1 TB/s",
@@ -162,7 +167,8 @@ CHANGED = {
     "name that is no file name": (
         "name: good",
         "name: ../up",
-        "1: name: '../up' is not a name; names are letters, digits and . _ + - (they become file names), at most 80 of them, "
+        "1: name: '../up' is not a name; names are letters, digits and . _ + - (they become file names), at most 80 "
+        "of them, "
         "and begin with a letter or digit",
     ),
     "top-k above experts": (
@@ -309,13 +315,16 @@ CHANGED = {
     "unknown value of gemm": (
         "assumptions: physical",
         "assumptions: {gemm: calibrate}",
-        "28: assumptions.gemm: unknown value 'calibrate'; did you mean 'calibrated'? (valid: tables, roofline, calibrated)",
+        "28: assumptions.gemm: unknown value 'calibrate'; did you mean 'calibrated'? (valid: tables, roofline, "
+        "calibrated)",
     ),
     "own set that leaves fields open": (
         "assumptions: physical",
         "assumptions: {set: mine, contention: shared}",
-        "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; your own set must give every field; "
-        "missing: execution, arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, source, gemm, "
+        "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; your own set must give every "
+        "field; "
+        "missing: execution, arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, "
+        "source, gemm, "
         "numbering, order, tables, prediction_rows, throughput, ties)",
     ),
     "assumptions twice": (
@@ -423,7 +432,10 @@ OVERRIDES = {
         "systems.0.d2d.bandwidth=2 GB",
         "'2 GB' is a size; expected a bandwidth such as '3.35 TB/s'",
     ),
-    "path of an axis": ("hbm.bandwidth=3TB/s", "an experiment has no key 'hbm'; did you mean 'systems.0.hbm.bandwidth'?"),
+    "path of an axis": (
+        "hbm.bandwidth=3TB/s",
+        "an experiment has no key 'hbm'; did you mean 'systems.0.hbm.bandwidth'?",
+    ),
     "singular": ("policy.allocation=home", "an experiment has no key 'policy'; did you mean 'policies.0.allocation'?"),
     "field of assumptions": ("gemm=roofline", "an experiment has no key 'gemm'; did you mean 'assumptions.gemm'?"),
     "half a mesh": ("systems.0.mesh=3x", "expected two sides such as 5x5, or {x: 5, y: 5}, not '3x'"),
@@ -523,7 +535,8 @@ def test_check_of_a_system_file_tells_its_keys(tmp_path):
     with pytest.raises(SpecError) as caught:
         check_file(file)
     assert str(caught.value).replace(f"{tmp_path}/", "").splitlines() == [
-        "odd.yaml:4: hbm: expected a mapping with the keys bandwidth, capacity, reserved, latency, efficiency, calibration, source, "
+        "odd.yaml:4: hbm: expected a mapping with the keys bandwidth, capacity, reserved, latency, efficiency, "
+        "calibration, source, "
         "not the number 5",
         "odd.yaml:5: d2d.bandwith: unknown key; did you mean 'bandwidth'?",
         "odd.yaml:1: compute: required key is missing",

@@ -19,7 +19,10 @@ workload: {{trace: {{synthetic: {{}}}}, batch: 1}}
 policies: [base]
 {more}
 """
-SYSTEM = "{{like: dojo, name: own, compute: {{peak: 989 TFLOP/s, dtype: bf16, calibration: {compute}}}, d2d: {{bandwidth: 450 GB/s, calibration: {d2d}}}}}"
+SYSTEM = (
+    "{{like: dojo, name: own, compute: {{peak: 989 TFLOP/s, dtype: bf16, calibration: {compute}}}, d2d: {{bandwidth: "
+    "450 GB/s, calibration: {d2d}}}}}"
+)
 
 
 @pytest.fixture
@@ -50,11 +53,17 @@ def test_a_calibration_lies_beside_the_experiment(folder):
 def test_a_calibration_lies_beside_the_system_that_names_it(folder):
     own = folder / "machines" / "own.yaml"
     own.parent.mkdir()
-    text = (shipped_configs() / "systems" / "dojo.yaml").read_text().replace("calibration: h100", "calibration: ../fits/my_h100.yaml")
+    text = (
+        (shipped_configs() / "systems" / "dojo.yaml")
+        .read_text()
+        .replace("calibration: h100", "calibration: ../fits/my_h100.yaml")
+    )
     own.write_text(text)
     assert check_file(own).compute.calibration == "../there/fits/my_h100.yaml"
     for system in ("machines/own.yaml", "{like: machines/own.yaml, name: other}"):
-        assert load_experiment(experiment(folder, system)).systems[0].compute.calibration == "../there/fits/my_h100.yaml"
+        assert (
+            load_experiment(experiment(folder, system)).systems[0].compute.calibration == "../there/fits/my_h100.yaml"
+        )
 
 
 def test_an_axis_may_be_files_beside_the_experiment(folder):
@@ -63,11 +72,14 @@ def test_an_axis_may_be_files_beside_the_experiment(folder):
     assert [point.system.compute.calibration for point in plan.points({})] == ["../there/fits/my_h100.yaml", "h100"]
 
 
-@pytest.mark.parametrize(("axis", "given"), [
-    ("compute", "{{peak: 989 TFLOP/s, dtype: bf16, calibration: {}}}"),
-    ("d2d", "{{bandwidth: 450 GB/s, calibration: {}}}"),
-    ("hbm", "{{bandwidth: 3.35 TB/s, capacity: 80 GB, calibration: {}}}"),
-])
+@pytest.mark.parametrize(
+    ("axis", "given"),
+    [
+        ("compute", "{{peak: 989 TFLOP/s, dtype: bf16, calibration: {}}}"),
+        ("d2d", "{{bandwidth: 450 GB/s, calibration: {}}}"),
+        ("hbm", "{{bandwidth: 3.35 TB/s, capacity: 80 GB, calibration: {}}}"),
+    ],
+)
 def test_an_axis_may_be_mappings_with_files_beside_the_experiment(folder, axis, given):
     more = "sweep: {{grid: {{{}: [{}]}}}}"
     system = SYSTEM.format(compute="h200", d2d="a100")
@@ -77,17 +89,28 @@ def test_an_axis_may_be_mappings_with_files_beside_the_experiment(folder, axis, 
     same = {"calibration": "h100"} if axis == "compute" else {"source": wanted.source}
     assert found.model_copy(update=same) == wanted and found != wanted
     file = experiment(folder, system, more.format(axis, given.format("fits/none.yaml")))
-    with pytest.raises(SpecError, match=rf"experiment.yaml:\d+: .*{axis}.0.calibration: no such file: 'fits/none.yaml' \(searched"):
+    with pytest.raises(
+        SpecError, match=rf"experiment.yaml:\d+: .*{axis}.0.calibration: no such file: 'fits/none.yaml' \(searched"
+    ):
         load_sweep(file)
 
 
 def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(folder):
-    with pytest.raises(SpecError, match=r"experiment.yaml:3: systems.0.compute.calibration: no such file: 'fits/none.yaml' \(searched the current directory, "):
+    with pytest.raises(
+        SpecError,
+        match=(
+            r"experiment.yaml:3: systems.0.compute.calibration: no such file: 'fits/none.yaml' \(searched the current "
+            r"directory, "
+        ),
+    ):
         load_experiment(experiment(folder, SYSTEM.format(compute="fits/none.yaml", d2d="h100")))
 
 
 def test_the_content_of_a_calibration_is_part_of_the_key(folder):
-    file, fit = experiment(folder, SYSTEM.format(compute="fits/my_h100.yaml", d2d="fits/my_h100.yaml")), folder / "fits" / "my_h100.yaml"
+    file, fit = (
+        experiment(folder, SYSTEM.format(compute="fits/my_h100.yaml", d2d="fits/my_h100.yaml")),
+        folder / "fits" / "my_h100.yaml",
+    )
 
     def key():
         return prepare(load_experiment(file)).runs[0].key

@@ -16,7 +16,10 @@ from archsim.specs.text.yaml import read_yaml
         ("models/kimi-k2.yaml", "this is a model; an experiment names it under `models:`"),
         ("assumptions/physical.yaml", "this is an assumption set; an experiment names it under `assumptions:`"),
         ("calibrations/h100.yaml", "this is a calibration; a system names it under `compute.calibration`"),
-        ("traffic/deepseek-v3.yaml", "this is a traffic preset; an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`"),
+        (
+            "traffic/deepseek-v3.yaml",
+            "this is a traffic preset; an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
+        ),
     ],
 )
 def test_a_file_of_another_kind_is_recognised(file, message):
@@ -27,7 +30,13 @@ def test_a_file_of_another_kind_is_recognised(file, message):
 
 
 def test_every_shipped_file_is_of_the_kind_of_its_folder():
-    kinds = {"systems": "system", "models": "model", "assumptions": "assumption set", "calibrations": "calibration", "traffic": TRAFFIC}
+    kinds = {
+        "systems": "system",
+        "models": "model",
+        "assumptions": "assumption set",
+        "calibrations": "calibration",
+        "traffic": TRAFFIC,
+    }
     files = sorted(shipped_configs().rglob("*.yaml"))
     assert {kinds.get(file.parent.name, EXPERIMENT) for file in files} == {*kinds.values(), EXPERIMENT}
     for file in files:

@@ -110,7 +110,7 @@ def test_every_level_has_its_own_links_and_law(tmp_path):
     fabric = build_fabric(experiment_of(tmp_path, f"fabric: {levels}").systems[0], "row_major")
     used = [fabric.classes[number] for number in np.unique(fabric.link_class)]
     assert [(each.name, each.bandwidth_bytes_per_s, each.latency_ns, each.law) for each in used] == [
-        ("level 0", 450e9, 200.0, "h100/intra_node"), ("level 1", 50e9, 2000.0, None), ("level 1 port", 50e9, 0.0, None),
+        ("level 0", 450e9, 200.0, "h100/intra_node"), ("level 1", 50e9, 2000.0, None), ("level 1 port", 50e9, 0.0, None),  # noqa: E501
     ]  # fmt: skip
     assert fabric.pair_ns[0].tolist() == [0.0, 400.0, 4000.0, 4000.0]
     assert fabric.pair_bytes_per_ns[0].tolist() == [np.inf, 450 * 0.9, 50 * 0.9, 50 * 0.9]
@@ -124,7 +124,7 @@ def test_without_d2d_it_is_a_link_of_the_first_level(tmp_path):
 
 @pytest.mark.parametrize(("links", "problem"), [
     ("fabric: {levels: []}", "fabric.levels: needs at least one item"),
-    ("fabric: {levels: [{bandwidth: 1 TB/s}]}", "a level has exactly one of mesh, torus, ring, fully_connected, switch"),
+    ("fabric: {levels: [{bandwidth: 1 TB/s}]}", "a level has exactly one of mesh, torus, ring, fully_connected, switch"),  # noqa: E501
     ("fabric: {levels: [{switch: 2, ring: 2}]}", "this one has ring and switch"),
     ("fabric: {levels: [{swich: 2}]}", "fabric.levels.0.swich: unknown key; did you mean 'switch'?"),
     ("fabric: {levels: [{switch: 0}]}", "fabric.levels.0.switch: 0 is out of range"),
@@ -132,8 +132,8 @@ def test_without_d2d_it_is_a_link_of_the_first_level(tmp_path):
     ("fabric: {levels: [{switch: 64}, {switch: 65}]}", "fabric.levels: 4160 dies are more than 4096; 64 × 65"),
     ("fabric: {levels: [{switch: 2, per: gpu}]}", "fabric.levels.0.per: the first level connects dies"),
     ("fabric: {levels: [{switch: 2}, {switch: 2, per: rail}]}", "unknown value 'rail'"),
-    ("fabric: {levels: [{ring: 4}, {mesh: [2, 1], per: edge}]}", "levels.1.per: only a mesh or torus of meshes has edges"),
-    ("fabric: {levels: [{switch: 2, law: h10/intra_node}]}", "levels.0.law: unknown calibration 'h10'; did you mean 'h100'"),
+    ("fabric: {levels: [{ring: 4}, {mesh: [2, 1], per: edge}]}", "levels.1.per: only a mesh or torus of meshes has edges"),  # noqa: E501
+    ("fabric: {levels: [{switch: 2, law: h10/intra_node}]}", "levels.0.law: unknown calibration 'h10'; did you mean 'h100'"),  # noqa: E501
     ("fabric: {levels: [{switch: 2, law: h100}]}", "fabric.levels.0.law: expected a calibration and a kind of law"),
     ("mesh: 2x2, fabric: {levels: [{switch: 2}]}", "mesh: fabric already defines dies and links; give either mesh"),
     ("topology: ring, fabric: {levels: [{switch: 2}]}", "topology: fabric already defines dies and links"),

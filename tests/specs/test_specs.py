@@ -191,7 +191,7 @@ def test_python_may_use_attribute_names_and_plain_numbers():
         ("null", None),
         ("~", None),
         ("", None),
-        *((text, text) for text in ("on", "off", "yes", "no", "y", "1:30", "017", "0x1F", "0o17", "1_000", ".nan", ".inf", "nan", "inf", "e3", ".", "+", "-", "1e", ".e3", "2024-01-01", "3 TB/s", "tRUE")),
+        *((text, text) for text in ("on", "off", "yes", "no", "y", "1:30", "017", "0x1F", "0o17", "1_000", ".nan", ".inf", "nan", "inf", "e3", ".", "+", "-", "1e", ".e3", "2024-01-01", "3 TB/s", "tRUE")),  # noqa: E501
     ],
 )  # fmt: skip
 def test_plain_scalar(text, value):
@@ -439,7 +439,12 @@ def test_check(capsys):
 
 
 @pytest.mark.parametrize(
-    ("file", "kind"), [("calibrations/h100.yaml", "calibration"), ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"), ("systems/dojo.yaml", "system: 25 dies, 5 × 5 mesh\n  links: 1.5 TB/s, 200 ns per link")]
+    ("file", "kind"),
+    [
+        ("calibrations/h100.yaml", "calibration"),
+        ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"),
+        ("systems/dojo.yaml", "system: 25 dies, 5 × 5 mesh\n  links: 1.5 TB/s, 200 ns per link"),
+    ],
 )
 def test_check_takes_every_kind(capsys, file, kind):
     path = shipped_configs() / file
@@ -477,7 +482,9 @@ def test_help_waits_for_no_import():
 
 
 def test_specs_stay_light():
-    loaded = _loaded_by("import archsim.specs.loading.library, archsim.specs.loading.describe, archsim.specs.machine.utilisation")
+    loaded = _loaded_by(
+        "import archsim.specs.loading.library, archsim.specs.loading.describe, archsim.specs.machine.utilisation"
+    )
     assert "pydantic" in loaded
     assert not loaded & {"numpy", "numba", "pandas", "matplotlib", "pyarrow"}
 

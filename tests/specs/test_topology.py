@@ -24,8 +24,18 @@ from microarch.fabric.topology import BUILDERS, Edge, build_topology
 
 SIDES = st.tuples(st.integers(1, 5), st.integers(1, 5))
 NUMBERINGS = st.sampled_from(["row_major", "column_major"])
-LISTED = "{name: edges, edges: [[0, 1], {dies: [1, 2], bandwidth: 400 GB/s}, [2, 3], [3, 4], {dies: [4, 5], hop_latency: 900 ns}, [5, 0]]}"
-EVERY = ["torus", "ring", "fully_connected", "switch", LISTED, "{name: mesh, vertical: {bandwidth: 300 GB/s, hop_latency: 700 ns}}"]
+LISTED = (
+    "{name: edges, edges: [[0, 1], {dies: [1, 2], bandwidth: 400 GB/s}, [2, 3], [3, 4], {dies: [4, 5], hop_latency: "
+    "900 ns}, [5, 0]]}"
+)
+EVERY = [
+    "torus",
+    "ring",
+    "fully_connected",
+    "switch",
+    LISTED,
+    "{name: mesh, vertical: {bandwidth: 300 GB/s, hop_latency: 700 ns}}",
+]
 
 
 def tree_edges(dies: int) -> tuple[Edge, ...]:
@@ -62,7 +72,9 @@ def test_routes_lead_from_die_to_die_by_the_fewest_links(name, sides, numbering)
 @given(name=st.sampled_from(sorted(BUILDERS)), sides=SIDES)
 def test_every_link_has_one_the_other_way_on_the_same_edge(name, sides):
     mesh = built(name, sides)
-    links = {(s, d): (e, c) for s, d, e, c in zip(mesh.link_src, mesh.link_dst, mesh.link_edge, mesh.link_class, strict=True)}
+    links = {
+        (s, d): (e, c) for s, d, e, c in zip(mesh.link_src, mesh.link_dst, mesh.link_edge, mesh.link_class, strict=True)
+    }
     assert len(links) == mesh.links == 2 * mesh.edges
     assert all(links[d, s] == own for (s, d), own in links.items())
     assert sorted(np.bincount(mesh.link_edge, minlength=mesh.edges)) == [2] * mesh.edges
@@ -97,10 +109,14 @@ def test_all_are_neighbours_where_all_are_connected(dies):
 
 
 def test_a_list_goes_by_links_then_latency_then_number():
-    square = build_topology("edges", 4, 1, "row_major", (Edge(0, 1, 5.0), Edge(1, 3, 5.0), Edge(0, 2, 5.0), Edge(2, 3, 1.0)))
+    square = build_topology(
+        "edges", 4, 1, "row_major", (Edge(0, 1, 5.0), Edge(1, 3, 5.0), Edge(0, 2, 5.0), Edge(2, 3, 1.0))
+    )
     assert square.link_dst[square.route(0, 3)].tolist() == [2, 3]
     assert square.link_dst[square.route(1, 2)].tolist() == [3, 2]
-    even = build_topology("edges", 4, 1, "row_major", (Edge(0, 1, 1.0), Edge(1, 3, 1.0), Edge(0, 2, 1.0), Edge(2, 3, 1.0)))
+    even = build_topology(
+        "edges", 4, 1, "row_major", (Edge(0, 1, 1.0), Edge(1, 3, 1.0), Edge(0, 2, 1.0), Edge(2, 3, 1.0))
+    )
     assert even.link_dst[even.route(0, 3)].tolist() == [1, 3]
     assert even.link_dst[even.route(1, 2)].tolist() == [0, 2]
 
@@ -115,7 +131,9 @@ def test_properties_of_routes_are_those_of_their_links(name, sides, seed):
             own = of_link[mesh.route(src, dst)]
             assert total[src, dst] == pytest.approx(own.sum())
             assert least[src, dst] == own.min(initial=7.0 if src == dst else np.inf)
-    assert np.array_equal(per_route(built("mesh", sides), np.full(built("mesh", sides).links, 0.1)), built("mesh", sides).hops * 0.1)
+    assert np.array_equal(
+        per_route(built("mesh", sides), np.full(built("mesh", sides).links, 0.1)), built("mesh", sides).hops * 0.1
+    )
 
 
 def test_an_order_of_links_rises_along_routes_or_is_refused():
@@ -141,9 +159,14 @@ def test_classes_of_links_have_their_own_bandwidth_and_latency(tmp_path):
 
 
 def one_run(folder, topology, contention, *more):
-    changes = ["systems=[{name: small, source: made up, mesh: 3x2, hbm: {bandwidth: 2 TB/s, capacity: 4 GB}, "
-               f"d2d: {{bandwidth: 1 TB/s}}, compute: {{peak: 300 TFLOP/s, dtype: fp16}}, topology: {topology}}}]",
-               "workload.batch=24", "policies=[allo+pred]", f"assumptions={{set: physical, contention: {contention}}}", *more]
+    changes = [
+        "systems=[{name: small, source: made up, mesh: 3x2, hbm: {bandwidth: 2 TB/s, capacity: 4 GB}, "
+        f"d2d: {{bandwidth: 1 TB/s}}, compute: {{peak: 300 TFLOP/s, dtype: fp16}}, topology: {topology}}}]",
+        "workload.batch=24",
+        "policies=[allo+pred]",
+        f"assumptions={{set: physical, contention: {contention}}}",
+        *more,
+    ]
     run = prepare(tiny(folder, *changes)).runs[0]
     return run, Simulator().replay(run)
 
@@ -176,7 +199,9 @@ def test_links_of_a_class_like_d2d_change_nothing(tmp_path, contention):
 def test_round_robin_is_refused_where_routes_go_in_a_circle(tmp_path):
     round_robin = "assumptions={set: physical, arbitration: round_robin}"
     experiment = tiny(tmp_path, "systems.0.topology=torus", "systems.0.mesh=4x1", round_robin)
-    with pytest.raises(ArchsimError, match="small: arbitration: round_robin has no steady state on a fabric of 4 × 1 torus"):
+    with pytest.raises(
+        ArchsimError, match="small: arbitration: round_robin has no steady state on a fabric of 4 × 1 torus"
+    ):
         sweep(experiment, tmp_path / "out", jobs=1)
     run, engine = one_run(tmp_path, "switch", "shared", "assumptions={set: physical, arbitration: round_robin}")
     assert engine.run().decode_ns > 0
@@ -184,7 +209,10 @@ def test_round_robin_is_refused_where_routes_go_in_a_circle(tmp_path):
 
 def test_machines_of_a_topology_share_its_arrays(tmp_path):
     one, other = (tiny(tmp_path, "systems.0.topology=torus", f"systems.0.d2d.bandwidth={rate} TB/s") for rate in (1, 2))
-    meshes = [build_machine(scenario_of(each.systems[0], each.models[0], each.policies[0], each.assumptions[0]))[1] for each in (one, other)]
+    meshes = [
+        build_machine(scenario_of(each.systems[0], each.models[0], each.policies[0], each.assumptions[0]))[1]
+        for each in (one, other)
+    ]
     for array in ("hops", "link_src", "route_ptr", "route_links"):
         assert getattr(meshes[0], array) is getattr(meshes[1], array)
 
@@ -208,7 +236,9 @@ def test_machines_of_a_topology_share_its_arrays(tmp_path):
 )
 def test_bad_topologies_are_told_with_their_place(tmp_path, topology, problem):
     file = tmp_path / "tiny.yaml"
-    file.write_text(TINY.replace("mesh: {x: 3, y: 2}", f"mesh: {{x: 3, y: 2}}\n  topology: {topology}"), encoding="utf-8")
+    file.write_text(
+        TINY.replace("mesh: {x: 3, y: 2}", f"mesh: {{x: 3, y: 2}}\n  topology: {topology}"), encoding="utf-8"
+    )
     with pytest.raises(SpecError) as told:
         load_experiment(file)
     assert str(told.value).startswith(f"{file}:6: systems.0.topology") and problem in str(told.value)
@@ -225,14 +255,19 @@ def drawing(name, sides):
     mesh = built(name, sides)
     dies = tuple(Die(die, int(mesh.x_of[die]), int(mesh.y_of[die]), 0.5, 0.5, 0) for die in range(mesh.dies))
     at = list(zip(mesh.node_x.tolist(), mesh.node_y.tolist(), strict=True))
-    links = tuple(Link(s, d, at[s], at[d], False, 0.5) for s, d in zip(mesh.link_src.tolist(), mesh.link_dst.tolist(), strict=True))
+    links = tuple(
+        Link(s, d, at[s], at[d], False, 0.5)
+        for s, d in zip(mesh.link_src.tolist(), mesh.link_dst.tolist(), strict=True)
+    )
     return mesh, fabric_map(dies, links, "map")
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
 def test_every_topology_is_drawn(name):
     mesh, drawn = drawing(name, (4, 3))
-    apart = np.abs(mesh.node_x[mesh.link_src] - mesh.node_x[mesh.link_dst]) + np.abs(mesh.node_y[mesh.link_src] - mesh.node_y[mesh.link_dst])
+    apart = np.abs(mesh.node_x[mesh.link_src] - mesh.node_x[mesh.link_dst]) + np.abs(
+        mesh.node_y[mesh.link_src] - mesh.node_y[mesh.link_dst]
+    )
     assert drawn.count("Q") == (apart != 1).sum()
     assert drawn.count("<circle") == len(mesh.node_x) - mesh.dies
     assert "not drawn" not in drawn
@@ -252,4 +287,4 @@ def test_a_report_names_topologies_and_draws_them(tmp_path):
     sweep(experiment, tmp_path / "out", jobs=1)
     page = write_report(tmp_path / "out").read_text(encoding="utf-8")
     assert "<td>2 × 2, switch</td>" in page and "<td>3 × 2, mesh</td>" in page
-    assert page.count("<circle class=\"u0 l0\"") == 1
+    assert page.count('<circle class="u0 l0"') == 1

@@ -59,7 +59,9 @@ def test_front_is_that_of_the_event_engine_over_all_points(file, found):
     )
     best = costs[pareto(costs)]
     assert len(best) > 0
-    reached = as_costs(np.array([[point.values[name] for name in spec.objectives] for point in outcome.front]), spec.senses)
+    reached = as_costs(
+        np.array([[point.values[name] for name in spec.objectives] for point in outcome.front]), spec.senses
+    )
     for point in best:
         assert (reached <= point + 0.02 * np.abs(point)).all(axis=1).any()
 
@@ -195,7 +197,9 @@ def test_sensitivities_are_ratios_of_geometric_means(found):
     ratios = sensitivities(outcome.points, "throughput")
     assert len(ratios) == 5
     for axis, least, below, most, above in ratios:
-        values = {level: [p.values["throughput"] for p in outcome.points if p.axes[axis] == level] for level in (least, most)}
+        values = {
+            level: [p.values["throughput"] for p in outcome.points if p.axes[axis] == level] for level in (least, most)
+        }
         ratio = np.exp(np.mean(np.log(values[most])) - np.mean(np.log(values[least])))
         assert above / below == pytest.approx(ratio) and below <= 1 <= above
 

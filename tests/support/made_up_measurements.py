@@ -21,7 +21,7 @@ SHAPES = [(n, k) for n in (512, 1024, 2048, 4096) for k in (1024, 2048)]
 def gemm(runs=("1",), version="2.8", m=(1, 4, 16, 64, 256), shapes=SHAPES, dtype="bf16", factor=1.0):
     """Rows of made-up GEMMs."""
     return [
-        f"{run},NVIDIA H100,torch,{version},{dtype},0,1,{rows},{n},{k},{factor * (3 + n * k / 1e6 + 2 * rows * n * k / 5e8) * (1 + int(run) / 100):.4f}"
+        f"{run},NVIDIA H100,torch,{version},{dtype},0,1,{rows},{n},{k},{factor * (3 + n * k / 1e6 + 2 * rows * n * k / 5e8) * (1 + int(run) / 100):.4f}"  # noqa: E501
         for run in runs
         for n, k in shapes
         for rows in m

@@ -59,7 +59,8 @@ class Point(NamedTuple):
     def name(self) -> str:
         mesh = self.system.mesh
         return (
-            f"#{self.number} {mesh.x}x{mesh.y} {self.system.topology.name} {self.model.experts}/{self.model.top_k} experts batch {self.demand.batch} "
+            f"#{self.number} {mesh.x}x{mesh.y} {self.system.topology.name} {self.model.experts}/{self.model.top_k} "
+            f"experts batch {self.demand.batch} "
             f"{self.policy.name} {self.assumptions.label}"
         )
 

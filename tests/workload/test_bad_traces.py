@@ -36,15 +36,18 @@ BAD_JSON = {
     ),
     "id that is no integer": (
         lambda request: request[3]["1"][0].__setitem__(0, 2.5),
-        "a/2.json: request a/2, iteration 3, layer 1: expert id 2.5 at rank 0 of row 0; expected an integer from 0 to 5",
+        "a/2.json: request a/2, iteration 3, layer 1: expert id 2.5 at rank 0 of row 0; expected an integer from 0 to "
+        "5",
     ),
     "id that is text": (
         lambda request: request[1]["1"][0].__setitem__(0, "2"),
-        "a/2.json: request a/2, iteration 1, layer 1: expert id '2' at rank 0 of row 0; expected an integer from 0 to 5",
+        "a/2.json: request a/2, iteration 1, layer 1: expert id '2' at rank 0 of row 0; expected an integer from 0 to "
+        "5",
     ),
     "missing layer": (
         lambda request: request[2].pop("3"),
-        "a/2.json: request a/2, iteration 2, layer 3: the layer is missing; expected layers 1, 2, 3, 4 in every iteration",
+        "a/2.json: request a/2, iteration 2, layer 3: the layer is missing; expected layers 1, 2, 3, 4 in every "
+        "iteration",
     ),
     "layer without routing once": (
         lambda request: request[2].update({"3": None}),
@@ -175,7 +178,9 @@ def test_no_such_path(tmp_path):
 
 def test_file_of_another_kind(tmp_path):
     (tmp_path / "trace.csv").write_text("1,2")
-    with pytest.raises(TraceError, match=r"trace\.csv: unknown format; expected a directory or archive .* or \.json, \.jsonl or \.npz"):
+    with pytest.raises(
+        TraceError, match=r"trace\.csv: unknown format; expected a directory or archive .* or \.json, \.jsonl or \.npz"
+    ):
         open_trace(tmp_path / "trace.csv", TOY)
 
 
@@ -258,11 +263,13 @@ BAD_NPZ = {
     ),
     "iteration that repeats": (
         changed("iteration", 7, 1),
-        "request 1: iteration 1 follows iteration 1; expected a later one (only iteration 0, the prefill, has more than one row)",
+        "request 1: iteration 1 follows iteration 1; expected a later one (only iteration 0, the prefill, has more "
+        "than one row)",
     ),
     "iteration that goes back": (
         changed("iteration", 3, 0),
-        "request 0: iteration 0 follows iteration 2; expected a later one (only iteration 0, the prefill, has more than one row)",
+        "request 0: iteration 0 follows iteration 2; expected a later one (only iteration 0, the prefill, has more "
+        "than one row)",
     ),
     "negative iteration": (changed("iteration", 4, -1), "request 1: starts with iteration -1; expected 0 or later"),
     "iteration out of range": (

@@ -214,7 +214,8 @@ def _assert_equal(one, other):
 def test_same_arguments_same_demand_in_another_process(tmp_path):
     program = (
         "from archsim.specs.loading.library import load_model; from archsim.specs.workload import SyntheticSpec\n"
-        "from archsim.workload.generated.synthetic import SyntheticTraffic; from archsim.engine.run_demand import build_run_demand\n"
+        "from archsim.workload.generated.synthetic import SyntheticTraffic; from archsim.engine.run_demand import "
+        "build_run_demand\n"
         "d = build_run_demand(SyntheticTraffic(load_model('olmoe-1b-7b'), SyntheticSpec(), 9), 12, 5, 1)\n"
         "import zlib; print(zlib.crc32(d.tokens.tobytes() + d.first_seen.tobytes()), d.digest)"
     )
@@ -242,9 +243,13 @@ def test_requests_beyond_the_trace_are_drawn_with_replacement():
 
 def test_digest_tells_batches_apart():
     trace = make_trace([(2, 3), (2, 3), (2, 3)])
-    digests = [build_run_demand(trace, *which).digest for which in ((2, 3, 0), (3, 3, 0), (3, 2, 0), (9, 3, 0), (9, 3, 1))]
+    digests = [
+        build_run_demand(trace, *which).digest for which in ((2, 3, 0), (3, 3, 0), (3, 2, 0), (9, 3, 0), (9, 3, 1))
+    ]
     assert len(set(digests)) == 5
-    assert build_run_demand(trace, 3, 3, 0).digest == build_run_demand(trace, 3, 3, 1).digest, "the seed draws nothing here"
+    assert build_run_demand(trace, 3, 3, 0).digest == build_run_demand(trace, 3, 3, 1).digest, (
+        "the seed draws nothing here"
+    )
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,12 @@ BAD_LINES = {
     "{": "line 1: not valid JSON",
     "[]": "line 1: expected an object with topk_ids",
     '{"prompt_tokens": 1}': "line 1: has no topk_ids",
-    '{"topk_ids": [[[1, 2]]], "prompt_tokens": 1}': r"experts have shape \[1, 1, 2\]; expected \[tokens, 4 layers, top_k = 2\]",
+    '{"topk_ids": [[[1, 2]]], "prompt_tokens": 1}': r"experts have shape \[1, 1, 2\]; expected \[tokens, 4 layers, top_k = 2\]",  # noqa: E501
     '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1]]], "prompt_tokens": 1}': "topk_ids: expected integers in 3 nested",
-    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, true]]], "prompt_tokens": 1}': "topk_ids: expected integers in 3 nested",
+    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, true]]], "prompt_tokens": 1}': "topk_ids: expected integers in 3 nested",  # noqa: E501
     '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 6]]], "prompt_tokens": 1}': "token 0, layer 4: expert id 6 at rank 1",
     '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 5]]]}': "prompt_tokens is None",
-    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 5]]], "prompt_tokens": 2}': "prompt_tokens is 2; expected a number from 0 to 1",
+    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 5]]], "prompt_tokens": 2}': "prompt_tokens is 2; expected a number from 0 to 1",  # noqa: E501
     '{"topk_ids": [[[1, 2]]], "layer_ids": [0], "prompt_tokens": 1}': "layer 0 is dense in model toy",
 }
 
@@ -242,7 +242,9 @@ def test_truncated_archives(part, source, tmp_path):
             imported(file, tmp_path / "store")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x1f\x8b rubbish", bytes(range(256)) * 8, gzip.compress(b"no tar", mtime=0)])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x1f\x8b rubbish", bytes(range(256)) * 8, gzip.compress(b"no tar", mtime=0)]
+)
 def test_rubbish_of_every_name_is_refused(content, tmp_path):
     for name in ("x.tar.gz", "x.tar", "x.npz", "x.json", "x.jsonl", "x.csv", "x.xyz"):
         (tmp_path / name).write_bytes(content)
@@ -282,7 +284,9 @@ def test_an_import_that_did_not_end_is_named(source, tmp_path):
     spoiled(source)
     with pytest.raises(TraceError):
         imported(source, tmp_path / "store")
-    with pytest.raises(TraceError, match="store: an import that was interrupted; repeat the same `archsim trace import` to resume it"):
+    with pytest.raises(
+        TraceError, match="store: an import that was interrupted; repeat the same `archsim trace import` to resume it"
+    ):
         open_trace(tmp_path / "store", TOY)
 
 
@@ -291,7 +295,9 @@ def test_what_a_directory_has_beside_requests_is_told(source, tmp_path):
     heard, watcher = [], Quiet()
     watcher.problem = heard.append
     import_sources([source], tmp_path / "store", TOY, 1, "stop", watcher, False)
-    assert heard == [f"{source}: 1 .npz file; only .json requests are read from a directory; name the others individually"]
+    assert heard == [
+        f"{source}: 1 .npz file; only .json requests are read from a directory; name the others individually"
+    ]
 
 
 def test_skipping_everything_is_an_error(source, tmp_path):

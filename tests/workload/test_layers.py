@@ -32,7 +32,9 @@ def record(run, traces=None):
     return {name: part for name, part in Simulator(traces).record(run).items() if name not in ("run", "host")}
 
 
-@pytest.mark.parametrize(("available", "layers", "spread"), [(58, 4, [0, 19, 38, 57]), (7, 3, [0, 3, 6]), (5, 1, [0]), (1, 1, [0])])
+@pytest.mark.parametrize(
+    ("available", "layers", "spread"), [(58, 4, [0, 19, 38, 57]), (7, 3, [0, 3, 6]), (5, 1, [0]), (1, 1, [0])]
+)
 def test_layers_are_evenly_spread_with_first_and_last(available, layers, spread):
     assert spread_layers(available, layers).tolist() == spread
 
@@ -76,7 +78,9 @@ def test_generated_layers_have_the_routing_that_they_have_among_all(like):
     whole, some = generated_traffic(model, spec, 6), generated_traffic(model, spec, 6, layers=4)
     columns = spread_layers(58, 4)
     assert some.layer_ids.tolist() == [3, 22, 41, 60]
-    for ours, theirs in zip(some.steps(np.arange(6), 3), SomeLayers(whole, columns).steps(np.arange(6), 3), strict=True):
+    for ours, theirs in zip(
+        some.steps(np.arange(6), 3), SomeLayers(whole, columns).steps(np.arange(6), 3), strict=True
+    ):
         assert (ours.experts == theirs.experts).all() and ours.iteration == theirs.iteration
     assert some.digest != whole.digest
 

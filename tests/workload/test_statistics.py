@@ -96,7 +96,9 @@ def test_rows_of_parts_are_all_rows(random):
     rows = random.iteration % 3 == 0
     parts = [statistics.rows_of(random, each) for each in (rows, ~rows)]
     assert sum(statistics.loads(part) for part in parts).tolist() == statistics.loads(random).tolist()
-    assert all((np.diff(part.request_offsets) >= 0).all() and part.request_offsets[-1] == len(part.experts) for part in parts)
+    assert all(
+        (np.diff(part.request_offsets) >= 0).all() and part.request_offsets[-1] == len(part.experts) for part in parts
+    )
 
 
 def test_cumulative_coverage_rises_to_one(random):
@@ -159,8 +161,7 @@ def test_llama4_has_the_measured_patterns(llama):
 
 
 def test_llama4_pairs_ranked_by_conditional_probability(llama):
-    """The other reading of figures 4 and 5, for comparison: two subjects are already at or below the values of three.
-    """
+    """The other reading of figures 4 and 5, for comparison: two subjects are already at or below the values of three."""  # noqa: E501
     assert statistics.conditional_coverage(statistics.cross_layer(llama)).mean() == pytest.approx(0.965, abs=0.001)
     assert statistics.conditional_coverage(statistics.cross_token(llama)).mean() == pytest.approx(0.926, abs=0.001)
 

@@ -12,7 +12,9 @@ def test_a_run_is_a_stream_of_steps_with_tokens():
     model, system, spec = small_model(), small_system(), policy("allo+pred")
     demand = demand_of(model, system, spec)
     steps = list(demand)
-    assert [(step.step, layer) for layer, step in steps] == [tuple(at) for at in np.argwhere(demand.tokens.any(axis=2)).tolist()]
+    assert [(step.step, layer) for layer, step in steps] == [
+        tuple(at) for at in np.argwhere(demand.tokens.any(axis=2)).tolist()
+    ]
     assert len(steps) == demand.steps * demand.layers > 0
     for layer, step in steps:
         assert (step.tokens == demand.tokens[step.step, layer]).all()

@@ -193,7 +193,8 @@ def test_commands(tree, tmp_path, capsys):
     assert "not a trace store" in capsys.readouterr().err
     model = tmp_path / "toy.yaml"
     model.write_text(
-        "name: toy\nsource: x\nlayers: 5\nmoe_layers: {first: 1, last: 4}\nhidden: 8\nexpert_ffn: 8\nexperts: 6\ntop_k: 2\n"
+        "name: toy\nsource: x\nlayers: 5\nmoe_layers: {first: 1, last: 4}\nhidden: 8\nexpert_ffn: 8\nexperts: 6\n"
+        "top_k: 2\n"
     )
     assert main(["trace", "import", str(tree), "--out", out, "--model", str(model)]) == 0
     told = capsys.readouterr().out

@@ -74,7 +74,11 @@ from microarch.fabric.fabric import Fabric
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
 NOBODY = np.int64(-1)
-STAGES, BOOKED, CLAIMED = 0, 1, 2  # stages created, stages in the calendar, bits of the claimed links (see StepState.link_bits)
+STAGES, BOOKED, CLAIMED = (
+    0,
+    1,
+    2,
+)  # stages created, stages in the calendar, bits of the claimed links (see StepState.link_bits)
 MOST_BITS = 63  # of links that a route's bits can tell
 STAGES_PER_CHAIN = 11  # the longest walk through the request table, spawned stages included
 STAGES_PER_MOVE = 4
@@ -120,7 +124,9 @@ class StepState(NamedTuple):
     memory: Memory
     tally: Tally
     pool: Pool
-    link_bits: np.ndarray  # int64[group]: the links of a route, one bit each; empty where there are more than MOST_BITS links
+    link_bits: (
+        np.ndarray
+    )  # int64[group]: the links of a route, one bit each; empty where there are more than MOST_BITS links
     tie_bits: int  # of stages that are compared where times are equal: 0 (ties: heapq) or -1 (ties: sequence)
 
 
@@ -243,7 +249,8 @@ def _may_begin(s, stage):
 def _offer_links(s, group):
     """Offer the links of a route to those who wait.
 
-    Offering claims and never frees: who cannot begin now cannot either when its turn comes. So only if several could begin does
+    Offering claims and never frees: who cannot begin now cannot either when its turn comes. So only if several could
+    begin does
     their order matter, and then it is that of a heap of all to whom something is offered.
     """
     offers, offered, only, several = s.pool.offers, np.int64(0), NOBODY, False
@@ -569,7 +576,9 @@ class ReservedKernel:
                 WAITS_PER_CHAIN * room[0] + room[1],
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
-        end_ns = run_step(StepState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits), begin_ns)
+        end_ns = run_step(
+            StepState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits), begin_ns
+        )
         work.notes["time_ns"] -= begin_ns
         return end_ns
 

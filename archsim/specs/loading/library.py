@@ -158,7 +158,8 @@ def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> Assumpt
 
 
 def check_file(source: Source, overrides: Sequence[str] = ()) -> Spec:
-    """The spec in a file: an experiment, or what its keys tell it to be; see ``archsim.specs.loading.file_kinds.SPECS``.
+    """The spec in a file: an experiment, or what its keys tell it to be; see
+    ``archsim.specs.loading.file_kinds.SPECS``.
 
     Raises SpecError.
     """

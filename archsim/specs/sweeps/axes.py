@@ -128,7 +128,8 @@ def canonical(name: str) -> tuple[str, ...]:
         )
     known = [*_ROOTS, *(key for keys in _keys_by_root().values() for key in keys)]
     raise ValueError(
-        f"unknown key {first!r}{did_you_mean(first, known)} (a path starts with {', '.join(_ROOTS)}, or a key of one of them)"
+        f"unknown key {first!r}{did_you_mean(first, known)} (a path starts with {', '.join(_ROOTS)}, or a key of one "
+        f"of them)"
     )
 
 

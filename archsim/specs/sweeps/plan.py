@@ -119,7 +119,8 @@ class SweepPlan:
                 for axis in axes:
                     if axis.path in _WHOLE:
                         raise SpecError(
-                            f"{axis.place}: other keys depend on it; vary the whole entry instead, {_WHOLE[axis.path]}: [...]"
+                            f"{axis.place}: other keys depend on it; vary the whole entry instead, "
+                            f"{_WHOLE[axis.path]}: [...]"
                         )
                 makers[kind] = Maker(kind, raw, axes, [self._group_of[axis.name] for axis in axes], base, folder)
             except SpecError as error:
@@ -309,7 +310,8 @@ class _Question:
                 known = self._known(samples)
                 hint = did_you_mean(name, known)
                 raise SpecError(
-                    f"{place}: {problem if not hint else f'unknown name {name!r}{hint}'} (measures: {', '.join(MEASURES)})"
+                    f"{place}: {problem if not hint else f'unknown name {name!r}{hint}'} (measures: "
+                    f"{', '.join(MEASURES)})"
                 )
             self._paths[name] = path
 

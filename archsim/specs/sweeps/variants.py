@@ -99,7 +99,8 @@ class Maker:
         if variants and all(axis.name in variant.absent for variant in variants) and not self._whole:
             known = {key for variant in RULES.get(axis.path[1], {}).values() for key in variant.parameters}
             raise SpecError(
-                f"{axis.place}: no policy of the experiment has the parameter {axis.path[-1]!r}{did_you_mean(axis.path[-1], known)}"
+                f"{axis.place}: no policy of the experiment has the parameter "
+                f"{axis.path[-1]!r}{did_you_mean(axis.path[-1], known)}"
             )
 
     def _new(self, base: int, changes: list[tuple[Axis, int]]) -> Variant:

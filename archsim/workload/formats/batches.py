@@ -63,11 +63,13 @@ def request_rows(
         )
     if experts.dtype.kind not in "iu" or experts.ndim != 3:
         raise TraceError(
-            f"{where}: experts are {experts.dtype} of shape {list(experts.shape)}; expected integers [token, layer, rank]"
+            f"{where}: experts are {experts.dtype} of shape {list(experts.shape)}; expected integers [token, layer, "
+            f"rank]"
         )
     if experts.shape[1:] != (len(layers), model.top_k):
         raise TraceError(
-            f"{where}: experts have shape {list(experts.shape)}; expected [tokens, {len(layers)} layers, top_k = {model.top_k}]"
+            f"{where}: experts have shape {list(experts.shape)}; expected [tokens, {len(layers)} layers, top_k = "
+            f"{model.top_k}]"
         )
     checks.check_experts(
         where, experts, model.experts, lambda row, column: f"{where}: token {row}, layer {layers[column]}"

@@ -148,7 +148,8 @@ def _import_tokens(
     for source, _ in sources:
         if passed := sum(1 for _ in source.rglob("*.npz")) if source.is_dir() else 0:
             watcher.problem(
-                f"{source}: {passed} .npz {'file' if passed == 1 else 'files'}; only .json requests are read from a directory; name the others individually"
+                f"{source}: {passed} .npz {'file' if passed == 1 else 'files'}; only .json requests are read from a "
+                f"directory; name the others individually"
             )
     drafts = out / DRAFTS
     drafts.mkdir(exist_ok=True)

@@ -50,7 +50,8 @@ def archive_items(path: Path) -> Iterator[Item]:
             first = first or member
             if _model_of(member) != _model_of(first):
                 raise TraceError(
-                    f"{path}: holds requests of {_model_of(first)} and of {_model_of(member)}; expected those of one model"
+                    f"{path}: holds requests of {_model_of(first)} and of {_model_of(member)}; expected those of one "
+                    f"model"
                 )
             where = f"{path}: {member}"
             origin = Origin(where, f"{member.parent.name}/{member.stem}")
@@ -102,7 +103,8 @@ def _is_request(path: Path, member: tarfile.TarInfo) -> bool:
         return False
     if member.size > MOST_REQUEST_BYTES:
         raise TraceError(
-            f"{path}: member {member.name!r} declares {member.size} bytes; expected at most {MOST_REQUEST_BYTES} a request"
+            f"{path}: member {member.name!r} declares {member.size} bytes; expected at most {MOST_REQUEST_BYTES} a "
+            f"request"
         )
     if not (name.stem.isascii() and name.stem.isdecimal()) or len(name.parts) < 2:
         raise TraceError(f"{path}: member {member.name!r}: expected <dataset>/<subject>/<n>.json, n a number")

@@ -65,7 +65,8 @@ def format_of(path: Path, reader: str | None = None) -> Format:
     found = next((each for each in FORMATS if each.matches(path)), None)
     if found is None:
         raise TraceError(
-            f"{path}: unknown format; expected a directory or archive ({', '.join(ARCHIVES)}) of requests, or .json, .jsonl or .npz"
+            f"{path}: unknown format; expected a directory or archive ({', '.join(ARCHIVES)}) of requests, or .json, "
+            f".jsonl or .npz"
             " (or name your own reader: package.module:function)"
         )
     return found

@@ -256,7 +256,7 @@ def _strata(task: np.ndarray) -> np.ndarray:
 @njit(cache=True)
 def _generate(
     seed, phase, group, most_groups, request, token, position, task, layer_ids, tastes, taste_starts, kind_tastes,
-    kind_limits, kind_popular, kind_tasked, kind_next, limits, popular, tasked, by_kind, acceptance, last_kind, last, out,
+    kind_limits, kind_popular, kind_tasked, kind_next, limits, popular, tasked, by_kind, acceptance, last_kind, last, out,  # noqa: E501
 ):  # fmt: skip
     """Fill out int16[n, layer, k]; leave each request's latest token in last int16[batch, layer, k] and last_kind.
 

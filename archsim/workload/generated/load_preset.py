@@ -54,7 +54,7 @@ def write_load_preset(source: Path, model: ModelSpec, out: Path) -> Path:
     codes = np.round(mean / mean.max(axis=2, keepdims=True) * 65535).astype(np.uint16)
     tables, about = out.with_suffix(".npz"), f"loads: {source.name}; the rest assumed"
     if missing:
-        about += f"; {len(missing)} layers without loads ({missing[0]}–{missing[-1]}): those of the nearest, experts permuted"
+        about += f"; {len(missing)} layers without loads ({missing[0]}–{missing[-1]}): those of the nearest, experts permuted"  # noqa: E501
     head = {"name": out.stem, "model": model.name, "source": about, "loads": tables.name, **ASSUMED}
 
     def write(acceptance: np.ndarray) -> None:

@@ -21,7 +21,8 @@ The defaults are measured on recorded routing (medians over layers; none of them
   experts as tokens of two requests do. Generated: 1.49.
 * stickiness = 0.15. Consecutive tokens share a fraction of experts above that of distant tokens of the same request:
   (near − far)/(1 − far) is 0.12–0.18 on the same four traces. Generated: 0.14.
-* prompt_tokens = 16: archsim's choice, small because a prefill is one step whatever its length; the Llama-4 trace has 2–59.
+* prompt_tokens = 16: archsim's choice, small because a prefill is one step whatever its length; the Llama-4 trace has
+  2–59.
 """
 
 import hashlib

@@ -16,10 +16,11 @@ DEFINITIONS = {
     "cross_layer_top20": "Tokens are counted by the pair (expert at a MoE layer, expert at the next one). Part of all "
     "selections in the most frequent 20 % of the E² pairs, ranked on the same data.",
     "cross_token_top20": "The same for (expert of a token, expert of the next token of the request) at one layer.",
-    "cross_layer_conditional": "As cross_layer_top20, but pairs are ranked by the conditional probability of the second "
-    "expert given the first, as the heatmaps show it. The paper counts the most frequent pairs: that is the figure above.",
+    "cross_layer_conditional": "As cross_layer_top20, but pairs are ranked by the conditional probability of the second "  # noqa: E501
+    "expert given the first, as the heatmaps show it. The paper counts the most frequent pairs: that is the figure "
+    "above.",
     "cross_token_conditional": "As cross_token_top20, pairs ranked by conditional probability.",
-    "prefill_decode_spearman": "Spearman rank correlation, over all experts of a layer (ties share their mean rank), of "
+    "prefill_decode_spearman": "Spearman rank correlation, over all experts of a layer (ties share their mean rank), of "  # noqa: E501
     "their loads in prefill and in decode.",
     "cross_layer_agreement": "Spearman rank correlation, over all pairs of experts, of the heatmaps across layers of "
     "prefill and of decode (figure 6). Most pairs are rare, so it is low unless a trace is long.",
@@ -103,7 +104,7 @@ def profile(trace: Trace) -> Profile:
         trace=trace,
         layers=layers,
         halves={name: tuple(float(np.nanmean(half[name])) for half in halves) for name in halves[0]},
-        coverage={name: np.nanmean(statistics.cumulative_coverage(table, POINTS), axis=0) for name, table in tables.items() if len(table)},
+        coverage={name: np.nanmean(statistics.cumulative_coverage(table, POINTS), axis=0) for name, table in tables.items() if len(table)},  # noqa: E501
         heat={name: _conditional(table[min(middle, len(table) - 1)]) for name, table in tables.items() if len(table)},
         loads=counts,
         subject_loads=subjects,
@@ -123,8 +124,10 @@ def insights(found: Profile) -> list[Insight]:
         Insight(
             2,
             "Experts repeat across layers and tokens: prefetch and cache them in a hierarchy.",
-            f"top 20 % of pairs: {found.mean('cross_layer_top20'):.0%} across layers, {found.mean('cross_token_top20'):.0%} "
-            f"across tokens (popularity alone: {found.mean('cross_token_null'):.0%}); {near:.0%} of selections reuse an "
+            f"top 20 % of pairs: {found.mean('cross_layer_top20'):.0%} across layers, "
+            f"{found.mean('cross_token_top20'):.0%} "
+            f"across tokens (popularity alone: {found.mean('cross_token_null'):.0%}); {near:.0%} of selections reuse "
+            f"an "
             f"expert of the last 8 tokens; a heatmap predicts at most {ceiling:.0%}, popularity {load:.0%}",
             _verdict(found.mean("cross_token_top20") >= 0.4 and ceiling > load),
         ),

@@ -11,7 +11,7 @@ _SHOWN = 12  # subjects
 
 
 def facts_of(store: Store) -> dict[str, str]:
-    """Name → text: model, layers, experts, then of token-level stores requests, tokens, size; of loads, its matrices."""
+    """Name → text: model, layers, experts, then of token-level stores requests, tokens, size; of loads, its matrices."""  # noqa: E501
     shape, manifest = store.shape, store.manifest
     facts = {
         "store": str(store.path),
