@@ -234,7 +234,7 @@ def test_calibrate_refuses(here):
     written(here / "measured", gemm=gemm())
     with pytest.raises(ArchsimError, match="no measurements of 'b200'"):
         ar.calibrate(here / "measured", gpu="b200")
-    with pytest.raises(SpecError, match="no dtype is called 'bf61'"):
+    with pytest.raises(SpecError, match="unknown dtype 'bf61'"):
         ar.calibrate(here / "measured", peaks={"bf61": "600 TFLOP/s"})
 
 

@@ -150,7 +150,7 @@ def test_nothing_to_fit_and_an_output_of_another_kind_are_reported(tmp_path, cap
     written(tmp_path, *BAD_FILES["two GPUs"][0])
     for out in (["x.yaml"], ["fits", "--gpu", "h100"]):
         assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / out[0]), *out[1:]]) == 2
-        assert "nothing that can be used" in capsys.readouterr().err
+        assert "no usable measurements" in capsys.readouterr().err
     written(tmp_path, HEAD, *ROWS)
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "y.json")]) == 2
     assert "y.json: a calibration is a .yaml file, not .json" in capsys.readouterr().err

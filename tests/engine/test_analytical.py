@@ -150,7 +150,7 @@ def test_an_analytical_sweep_carries_a_sample_of_both_engines(tmp_path):
         tmp_path, "sweep", tiny_file(tmp_path), "--set", "engine=analytical", "--jobs", 1, "--out", "out"
     )
     assert swept.returncode == 0, swept.stderr
-    assert "12 of 20 runs also on the event engine" in swept.stdout
+    assert "12 of 20 runs also run on the event engine" in swept.stdout
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "Analytical and event engine" in page and "rank correlation" in page
     kept, about = read_comparison(tmp_path / "out")
