@@ -9,7 +9,8 @@ How a plan becomes work is a named strategy (``archsim.engine.executions``); how
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from archsim.workload.step_demand import StepDemand
 from microarch.blocks.hbm import evict_beyond_room
 from microarch.blocks.request import State
 
-KERNELS = {"reserved": ReservedKernel, "shared": SharedKernel}
+KERNELS: Mapping[str, Callable[..., Kernel]] = MappingProxyType({"reserved": ReservedKernel, "shared": SharedKernel})
 
 
 class StepTimes(NamedTuple):
