@@ -7,44 +7,8 @@ row. The data set is published as core12345/MoE_expert_selection_trace (Yu et al
 
 from pathlib import Path
 
-import numpy as np
-
 from archsim.base.errors import TraceError
-from archsim.specs.model import ModelSpec
-from archsim.workload import checks
-from archsim.workload.formats.json_request import Origin, read_request
-from archsim.workload.trace import Trace
-
-
-def read_json_tree(root: Path, model: ModelSpec, source: str) -> Trace:
-    """Read every request below a directory (any level of the layout), or one file. Raises TraceError.
-
-    Requests are ordered by (dataset, subject, number).
-    """
-    files = request_files(root)
-    name = model_name(root, files)
-    checks.check_name(str(root), model, name)
-    layer_ids: np.ndarray | None = None
-    experts, iterations, subjects = [], [], []
-    for file in files:
-        request = read_request(file.read_bytes(), origin_of(file), model, layer_ids)
-        layer_ids = request.layer_ids
-        experts.append(request.experts)
-        iterations.append(request.iteration)
-        subjects.append(file.absolute().parent.name)
-    names = tuple(dict.fromkeys(subjects))
-    return Trace(
-        experts=np.concatenate(experts),
-        request_offsets=np.concatenate([[0], np.cumsum([len(rows) for rows in experts])]).astype(np.int64),
-        iteration=np.concatenate(iterations),
-        layer_ids=layer_ids,
-        num_experts=model.experts,
-        top_k=model.top_k,
-        model=name,
-        source=source,
-        request_subject=np.array([names.index(subject) for subject in subjects], np.int16),
-        subject_names=names,
-    )
+from archsim.workload.formats.json_request import Origin
 
 
 def request_files(root: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from archsim.base.errors import TraceError
 from archsim.base.nearest import did_you_mean
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
-from archsim.workload.formats.json_tree import read_json_tree, request_files
+from archsim.workload.formats.json_tree import request_files
 from archsim.workload.formats.npz import read_npz
 from archsim.workload.formats.registry import assembled, format_of
 from archsim.workload.store import column_cache
@@ -52,11 +52,11 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
 
 
 def _reader_of(location: Path) -> tuple[Callable[[Path, ModelSpec, str], Trace], list[Path]]:
-    """The reader of a source, and its files. npz and JSON trees have their own readers, by columns."""
+    """The reader of a source, and its files. npz has its own reader, by columns."""
     if location.suffix == ".npz" and location.is_file():
         return read_npz, [location]
     if location.suffix == ".json" or location.is_dir():
-        return read_json_tree, request_files(location)
+        return _assembled, request_files(location)
     format_of(location)
     return _assembled, [location]
 
