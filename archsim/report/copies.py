@@ -1,4 +1,6 @@
-"""Runs whose copies of experts exceed HBM capacity, under assumptions that do not bound them."""
+"""What prediction did with copies of experts: bytes written, saved and evicted by every run; and runs whose copies
+exceed HBM capacity, under assumptions that do not bound them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,42 @@ from dataclasses import dataclass
 from archsim.engine.machine import memory_fit
 from archsim.policies.placement.placement import Placement
 from archsim.policies.placement.rules import balanced
-from archsim.report.data import Place, Report
+from archsim.report.data import Place, Report, RunRow
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a run did with copies, in bytes over its counted steps. ``saved``: what dies read from their own copies
+    instead of another die's HBM; ``decode_step_ns``: mean time of a decode step over all layers, None without decode.
+    """
+
+    run: RunRow
+    written: float
+    saved: float
+    evicted_unused: float
+    evicted_used: float
+    held: float
+    decode_step_ns: float | None
+
+    @property
+    def saved_over_written(self) -> float | None:
+        return self.saved / self.written if self.written else None
+
+
+def copied(report: Report) -> list[Copied]:
+    """The runs that wrote or held copies, in the order of places, batches and policies; empty for folders of older
+    versions.
+    """
+    runs = [run for place in report.places() for run in report.at(place) if run.get("copies_held_bytes") is not None]
+    return [_copied(run) for run in runs if run["local_hbm_write_bytes"] or run["replicas_max_bytes_per_die"]]
+
+
+def _copied(run: RunRow) -> Copied:
+    parts = [run[f"copies_{name}_bytes"] for name in ("saved", "evicted_unused", "evicted_used", "held")]
+    steps = run["decode_steps"]
+    return Copied(run, run["local_hbm_write_bytes"], *parts, run["decode_ns"] / steps if steps else None)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from archsim.base.files import write_text
 from archsim.report import engines, figures, layers, tables
-from archsim.report.copies import beyond_memory
+from archsim.report.copies import beyond_memory, copied
 from archsim.report.data import Report, read_report
 from archsim.report.decision_cost import decisions
 from archsim.report.decision_cost.deciders import deciders
@@ -13,7 +13,7 @@ from archsim.report.draw.fabric_map import colour_bar, scale_css
 from archsim.report.fabrics import shape_of
 from archsim.report.published import TOLERANCE, compare
 from archsim.report.rendering import rendered
-from archsim.report.units import BYTE_UNITS, factor, percent, plain_factor, scaled
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, scaled
 from archsim.runs.calibration_notes import EXTRAPOLATED, calibration_notes, written_die
 from archsim.runs.drawn_notes import drawn_notes
 
@@ -39,6 +39,7 @@ def render(report: Report) -> str:
         "plain_factor": plain_factor,
         "percent": percent,
         "bytes": _bytes,
+        "time": _time,
         "shape": shape_of,
     }
     return rendered("page.html.j2", _context(report), filters)
@@ -77,6 +78,7 @@ def _context(report: Report) -> dict[str, Any]:
         "bound_parts": list(figures.BOUND_NAMES.values()),
         "imbalance": figures.imbalance_panels(report),
         "replicas": figures.replica_panels(report),
+        "copied": copied(report),
         "beyond_memory": list(beyond_memory(report)),
         "maps": [
             (place, [(run, svg, figures.busiest(report, run)) for run, svg in figures.map_panels(report, place)])
@@ -92,6 +94,10 @@ def _context(report: Report) -> dict[str, Any]:
 
 def _bytes(value: float) -> str:
     return scaled(value, BYTE_UNITS)
+
+
+def _time(value: float) -> str:
+    return scaled(value, TIME_UNITS)
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:

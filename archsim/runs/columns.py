@@ -89,6 +89,15 @@ COLUMNS: tuple[Column, ...] = (
     Column("hop_activation_messages", INTEGER, "message hops", "messages of hidden vectors, times hops", hop_messages("HIDDEN")),
     Column("replicas_evicted", INTEGER, "replicas", "cached copies that were evicted", lambda run: run.outcome.memory.copies.room["evictions"].sum()),
     *(
+        Column(f"copies_{name}_bytes", INTEGER, "bytes", meaning, measure.copies(name), page=True, since=2)
+        for name, meaning in (
+            ("saved", "slices of other dies' experts that a die found among its cached copies, and did not read remotely"),
+            ("evicted_unused", "cached copies that were evicted without having been read"),
+            ("evicted_used", "cached copies that were evicted after having been read"),
+            ("held", "cached copies on all dies at the end of the run"),
+        )
+    ),
+    *(
         Column(f"bound_{name}", REAL, "share", f"time on the critical path that {what} takes; empty for a run without time", bound(name), page=True, optional=True)
         for name, what in (
             ("llc", "the LLC"), ("hbm", "HBM"), ("link", "links"), ("compute", "the compute array"),

@@ -176,6 +176,21 @@ def over_dies(column: str) -> Callable[[Finished], int]:
     return lambda run: run.outcome.tally.dies[column].sum()
 
 
+def copies(what: str) -> Callable[[Finished], int]:
+    """Bytes of cached copies on all dies: ``saved``, ``evicted_unused``, ``evicted_used`` or ``held``."""
+
+    def measured(run: Finished) -> int:
+        room = run.outcome.memory.copies.room
+        slices = {
+            "saved": room["hits"],
+            "evicted_unused": room["unused"],
+            "evicted_used": room["evictions"] - room["unused"],
+        }
+        return room["used_bytes"].sum() if what == "held" else slices[what].sum() * run.outcome.machine.slice_bytes
+
+    return measured
+
+
 def die_utilisation(run: Finished) -> float:
     from archsim.runs.measure_units import ARRAYS, per_die, share_of_time
 

@@ -57,11 +57,13 @@ def look_up(llc_tags, copies, entry, key):
     if not entry.look_here:
         return AWAY
     if llc.holds(llc_tags, entry.die, entry.expert, key):
+        copies.room[entry.die].hits += entry.die != entry.home
         return HIT
     if entry.die == entry.home:
         return HERE
     if copies.present[entry.die, key]:
-        hbm.touch(copies, entry.die, key)
+        hbm.read(copies, entry.die, key)
+        copies.room[entry.die].hits += 1
         return HERE
     return AWAY
 

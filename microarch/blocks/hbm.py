@@ -8,9 +8,10 @@ free (machine model, ``capacity: finite``), or practically unlimited room (``cap
 array           layout                    meaning
 ==============  ========================  ==================================================================
 ``present``     uint8[die, key]           1 where the die holds a cached copy
+``was_read``    uint8[die, key]           1 where that copy has been read since
 ``slices``      int8[layer·expert, die]   slices of the expert that the die holds copies of
 ``ring``        lru.RING[die, key + 1]    the order in which copies were last used
-``room``        ROOM[die]                 bytes used, peak bytes used, limit in bytes, copies evicted
+``room``        ROOM[die]                 bytes used, peak bytes used, limit in bytes; slices evicted, and found
 ==============  ========================  ==================================================================
 
 Transitions::
@@ -51,7 +52,16 @@ STEPS = {
     (State.ACT_WRITE, Event.SERVED): Step(State.DONE, None, "write arrived vectors", MOVED),
 }
 
-ROOM = np.dtype([("used_bytes", "i8"), ("peak_bytes", "i8"), ("limit_bytes", "i8"), ("evictions", "i8")])
+ROOM = np.dtype(
+    [
+        ("used_bytes", "i8"),
+        ("peak_bytes", "i8"),
+        ("limit_bytes", "i8"),
+        ("evictions", "i8"),  # slices evicted
+        ("unused", "i8"),  # of these, slices that were never read
+        ("hits", "i8"),  # slices of other homes that the die found in its own HBM, or in its LLC thanks to a copy
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,7 @@ class Copies(NamedTuple):
     """Cached copies on all dies; see the module's table."""
 
     present: np.ndarray
+    was_read: np.ndarray
     slices: np.ndarray
     ring: np.ndarray
     room: np.ndarray
@@ -86,14 +97,21 @@ def no_copies(experts: int, limit_bytes: np.ndarray) -> Copies:
     dies, keys = len(limit_bytes), experts * SLICES
     room = np.zeros(dies, ROOM)
     room["limit_bytes"] = limit_bytes
-    return Copies(
-        np.zeros((dies, keys), np.uint8), np.zeros((experts, dies), np.int8), lru.empty_rings(dies, keys), room
-    )
+    present, was_read = np.zeros((2, dies, keys), np.uint8)
+    return Copies(present, was_read, np.zeros((experts, dies), np.int8), lru.empty_rings(dies, keys), room)
+
+
+def count_anew(copies: Copies) -> None:
+    """Forget what was counted so far; copies stay where they are."""
+    copies.room["peak_bytes"] = copies.room["used_bytes"]
+    for counter in ("evictions", "unused", "hits"):
+        copies.room[counter] = 0
 
 
 @inner
-def touch(copies, die, key):
+def read(copies, die, key):
     """A copy was read: it becomes the youngest."""
+    copies.was_read[die, key] = 1
     lru.touch(copies.ring[die], key)
 
 
@@ -108,6 +126,7 @@ def _evict_down_to(copies, die, slice_bytes, most_bytes):
         copies.slices[oldest // SLICES, die] -= 1
         room.used_bytes -= slice_bytes
         room.evictions += 1
+        room.unused += 1 - copies.was_read[die, oldest]
 
 
 @kernel
@@ -121,13 +140,13 @@ def evict_beyond_room(copies, slice_bytes):
 def keep(copies, die, key, slice_bytes):
     """Enter a copy, evicting the oldest ones if there is no room; False if it can never fit."""
     if copies.present[die, key]:
-        touch(copies, die, key)
+        lru.touch(copies.ring[die], key)
         return True
     room, ring = copies.room[die], copies.ring[die]
     if slice_bytes > room.limit_bytes:
         return False
     _evict_down_to(copies, die, slice_bytes, room.limit_bytes - slice_bytes)
-    copies.present[die, key] = 1
+    copies.present[die, key], copies.was_read[die, key] = 1, 0
     copies.slices[key // SLICES, die] += 1
     room.used_bytes += slice_bytes
     room.peak_bytes = max(room.peak_bytes, room.used_bytes)
