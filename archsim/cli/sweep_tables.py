@@ -77,16 +77,22 @@ def print_dropped(selection: Selection) -> None:
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of every policy over base; in tokens/s if the experiment has no base."""
+    """Decode throughput of every policy over ep, or base without an ep; in tokens/s if the experiment has neither."""
+    from archsim.runs.results import REFERENCES
+
+    reference = next((name for name in REFERENCES if name in {row["policy"] for row in results.runs.rows}), None)
     table = grid("system", "model", "batch", "assumptions", numbers=tuple(policies))
     cells: dict[tuple, dict[str, str]] = {}
     for row in results.runs.rows:
-        speedup, throughput = row["speedup_vs_base"], row["throughput_tokens_per_s"]
+        throughput = row["throughput_tokens_per_s"]
+        speedup = row[f"speedup_vs_{reference}"] if reference else None
         shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
         combination = tuple(str(row[name]) for name in ("system", "model", "batch", "assumptions"))
         cells.setdefault(combination, {})[row["policy"]] = shown
     for combination, by_policy in cells.items():
         table.add_row(*combination, *by_policy.values())
+    if reference:
+        print(f"decode throughput over that of {reference}:")
     console().print(table)
 
 

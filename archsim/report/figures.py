@@ -46,6 +46,15 @@ def policy_class(policy: str, policies: list[str]) -> str:
     return f"p{len(COLOURED) + others.index(policy) % MORE_COLOURS}"
 
 
+def gain_panels(report: Report) -> list[Panel]:
+    """Decode throughput relative to ep; empty if no run has an ep beside it."""
+    values = [run.get("speedup_vs_ep") or 0.0 for run in report.runs]
+    if not any(values):
+        return []
+    axis = linear_axis(1.02 * max(values), plain_factor)
+    return _plain_panels(report, axis, "speedup_vs_ep", "decode throughput relative to ep, ×", factor, reference=1.0)
+
+
 def speedup_panels(report: Report, claims: list[Claim]) -> list[Panel]:
     """Decode throughput relative to base."""
     values = [run.get("speedup_vs_base") or 0.0 for run in report.runs]

@@ -70,6 +70,7 @@ def _context(report: Report) -> dict[str, Any]:
         "hidden_percent": decisions.HIDDEN_PERCENT,
         "deciders": deciders(report),
         "policies": [(name, figures.policy_class(name, report.policies)) for name in report.policies],
+        "gains": figures.gain_panels(report),
         "speedups": figures.speedup_panels(report, claims),
         "hops": figures.hop_panels(report, claims),
         "traffic": figures.traffic_panels(report),

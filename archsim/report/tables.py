@@ -116,18 +116,23 @@ def overview(report: Report) -> list[dict[str, Any]]:
         highest = max(run["throughput_tokens_per_s"] for run in runs)
         fastest = [run for run in runs if run["throughput_tokens_per_s"] >= highest * (1 - CLOSE)]
         best = fastest[0]
-        speedup = best.get("speedup_vs_base")
         rows.append(
             {
                 "place": place,
                 "batch": _count(batch),
                 "policies": ", ".join(run.policy for run in fastest),
                 "throughput": scaled(best["throughput_tokens_per_s"], RATE_UNITS),
-                "speedup": "no base run" if speedup is None else factor(speedup),
+                "gain": _over("ep", best),
+                "speedup": _over("base", best),
                 "bound": _bound(best),
             }
         )
     return rows
+
+
+def _over(policy: str, run: RunRow) -> str:
+    speedup = run.get(f"speedup_vs_{policy}")
+    return f"no {policy} run" if speedup is None else factor(speedup)
 
 
 def _bound(run: RunRow) -> str:

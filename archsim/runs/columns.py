@@ -70,6 +70,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("throughput_tokens_per_s", REAL, "tokens/s", "of decode; empty without decode", measure.throughput, "throughput", True, True),
     Column("speedup_vs_base", REAL, "×", "decode throughput over that of policy base, all else equal; empty without such a run", None,
            "speed-up over base", True, True),
+    Column("speedup_vs_ep", REAL, "×", "decode throughput over that of policy ep, all else equal; empty without such a run", None,
+           "speed-up over ep", True, True, 2, "throughput_tokens_per_s"),
     Column("hop_messages", INTEGER, "message hops", "messages times hops (dies entered), of the types that the assumption hops counts",
            measure.hops(measure.MESSAGES), "hops, messages", True),
     Column("hop_bytes", INTEGER, "byte hops", "bytes times hops of these messages", measure.hops(measure.BYTES), "hops, bytes", True),

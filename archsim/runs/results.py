@@ -14,6 +14,7 @@ from archsim.base.tables import Table, parquet_columns, read_csv, read_parquet
 from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS, TIMING_COLUMNS, Kinds
 
 BASE_POLICY = "base"
+REFERENCES = ("ep", BASE_POLICY)  # speed-ups are over plain expert parallelism, and over the baseline of the paper
 CSV, PARQUET = "results.csv", "results.parquet"
 FILES = MappingProxyType({"dies": DIE_COLUMNS, "links": LINK_COLUMNS, "timings": TIMING_COLUMNS})
 TABLES = ("runs", *FILES)
@@ -100,8 +101,8 @@ def _read_table(folder: Path, name: str) -> Table:
 
 def collect(records: Sequence[Record], columns: Kinds = RUN_COLUMNS) -> Results:
     """The tables of finished runs in memory, in the given order; nothing is written."""
-    base = base_of(record["row"] for record in records)
-    rows = tuple(with_speedup({**record["row"], "run": record["run"]}, base) for record in records)
+    references = references_of(record["row"] for record in records)
+    rows = tuple(with_speedups({**record["row"], "run": record["run"]}, references) for record in records)
     tables = {
         "runs": Table(columns, rows),
         "dies": Table(DIE_COLUMNS, tuple(each for record in records for each in spread(record, "dies"))),
@@ -119,15 +120,20 @@ def spread(record: Record, of: str) -> Iterator[Row]:
         yield of_run | dict(zip(columns, values, strict=True))
 
 
-def base_of(rows: Iterable[Row]) -> dict[tuple, float | None]:
-    """Key of comparable runs → throughput of policy base."""
-    return {_compared(row): row["throughput_tokens_per_s"] for row in rows if row["policy"] == BASE_POLICY}
+def references_of(rows: Iterable[Row]) -> dict[tuple, float | None]:
+    """(Policy, key of comparable runs) → throughput, of the policies REFERENCES."""
+    return {
+        (row["policy"], *_compared(row)): row["throughput_tokens_per_s"] for row in rows if row["policy"] in REFERENCES
+    }
 
 
-def with_speedup(row: Row, base: Mapping[tuple, float | None]) -> dict[str, Any]:
-    """The row with its speed-up over ``base`` (see `base_of`), None where that was not run."""
-    reference = base.get(_compared(row))
-    return {**row, "speedup_vs_base": row["throughput_tokens_per_s"] / reference if reference else None}
+def with_speedups(row: Row, references: Mapping[tuple, float | None]) -> dict[str, Any]:
+    """The row with its speed-ups over REFERENCES (see `references_of`), None over one that was not run."""
+    speedups = {}
+    for policy in REFERENCES:
+        reference = references.get((policy, *_compared(row)))
+        speedups[f"speedup_vs_{policy}"] = row["throughput_tokens_per_s"] / reference if reference else None
+    return {**row, **speedups}
 
 
 def layers_that_ran(rows: Iterable[Row], models: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], int]]:

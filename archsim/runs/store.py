@@ -36,7 +36,7 @@ from archsim.base.tables import (
 )
 from archsim.runs.columns import DIE_COLUMNS, LAYOUT, LINK_COLUMNS, TIMING_COLUMNS, Kinds, columns_with, kinds_of
 from archsim.runs.plan import Selection
-from archsim.runs.results import CSV, PARQUET, Record, base_of, spread, with_speedup
+from archsim.runs.results import CSV, PARQUET, REFERENCES, Record, references_of, spread, with_speedups
 from archsim.runs.run import Run
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.sweeps.plan import Point, SweepPlan
@@ -136,14 +136,14 @@ class SweepStore:
 
     def finish(self, parts: int) -> None:
         """Write all files from chunks and records, one in memory at a time; remove obsolete chunks."""
-        base: dict[tuple, float | None] = {}
+        references: dict[tuple, float | None] = {}
         for number in range(parts):
-            base |= base_of(self._rows(number))
+            references |= references_of(self._rows(number))
         tables = (
-            Table(self.columns, tuple(with_speedup(row, base) for row in self._rows(number))) for number in range(parts)
+            Table(self.columns, tuple(with_speedups(row, references) for row in self._rows(number))) for number in range(parts)
         )
         write_parquet_stream(self.folder / PARQUET, self.columns, tables)
-        write_csv_stream(self.folder / CSV, self.columns, (with_speedup(row, base) for row in self._every(parts)))
+        write_csv_stream(self.folder / CSV, self.columns, (with_speedups(row, references) for row in self._every(parts)))
         write_csv_stream(self.folder / "timings.csv", TIMING_COLUMNS, self._every(parts))
         if self.details:
             for name, columns in (("dies", DIE_COLUMNS), ("links", LINK_COLUMNS)):
@@ -172,7 +172,7 @@ class SweepStore:
 
     def _row(self, point: Point, record: Record) -> dict[str, Any]:
         axes = {"point": point.index} | self._plan.cells(point) if self._plan.columns else {}
-        return axes | record["row"] | {"speedup_vs_base": None, "run": record["run"]}
+        return axes | record["row"] | dict.fromkeys((f"speedup_vs_{policy}" for policy in REFERENCES)) | {"run": record["run"]}
 
     def _every(self, parts: int) -> Iterator[dict[str, Any]]:
         return (row for number in range(parts) for row in self._rows(number))

@@ -11,7 +11,7 @@ import archsim
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
 from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
-from archsim.runs.results import BASE_POLICY, Results
+from archsim.runs.results import REFERENCES, Results
 
 CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_extrapolated")
 HOST_TIMES = tuple(name for name in RUN_COLUMNS if name.startswith("host_p"))
@@ -63,18 +63,19 @@ def test_files_hold_what_the_tables_do(swept):
     assert list(parquet.columns) == list(RUN_COLUMNS)
 
 
-def test_base_is_the_measure_of_speed(swept):
+@pytest.mark.parametrize("policy", REFERENCES)
+def test_speed_is_measured_against_ep_and_base(swept, policy):
     rows = swept[1].runs.rows
     assert len(rows) == swept[0].runs
     for row in rows:
-        base = next(
+        reference = next(
             each
             for each in rows
-            if each["policy"] == BASE_POLICY
+            if each["policy"] == policy
             and all(each[name] == row[name] for name in ("system", "model", "batch", "assumptions"))
         )
-        assert row["speedup_vs_base"] == row["throughput_tokens_per_s"] / base["throughput_tokens_per_s"]
-        assert row["policy"] != BASE_POLICY or row["speedup_vs_base"] == 1
+        assert row[f"speedup_vs_{policy}"] == row["throughput_tokens_per_s"] / reference["throughput_tokens_per_s"]
+        assert row["policy"] != policy or row[f"speedup_vs_{policy}"] == 1
 
 
 def test_dies_sum_to_their_run(swept):
@@ -194,4 +195,4 @@ def test_every_column_has_one_kind(swept):
     assert all(row["drawn_from"] is None for row in results.runs.rows)
     assert len(list((folder / "runs").glob("*.json"))) == len(results.runs)
     kept = json.loads((folder / "runs" / f"{results.runs.rows[0]['run']}.json").read_text())
-    assert set(kept["record"]["row"]) | {"run", "speedup_vs_base"} == set(RUN_COLUMNS)
+    assert set(kept["record"]["row"]) | {"run", "speedup_vs_base", "speedup_vs_ep"} == set(RUN_COLUMNS)
