@@ -17,7 +17,7 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.kernels import kernel
-from archsim.engine.decision import build_decision, global_die
+from archsim.engine.decision import DecisionTotals, build_decision, global_die
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
 from archsim.engine.executions.execution import Kernel, Order, Setup
@@ -31,7 +31,7 @@ from archsim.policies.prediction.heatmap import copy_bits
 from archsim.policies.registry import build_policy
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand
-from microarch.blocks.hbm import evict_beyond_room
+from microarch.blocks.hbm import count_anew, evict_beyond_room
 from microarch.blocks.request import State
 
 KERNELS: Mapping[str, Callable[..., Kernel]] = MappingProxyType({"reserved": ReservedKernel, "shared": SharedKernel})
@@ -139,6 +139,15 @@ class EventEngine:
             self.memory.copies.room["limit_bytes"] = self.fit.room_bytes
             evict_beyond_room(self.memory.copies, self.machine.slice_bytes)
         return now_ns
+
+    def count_anew(self) -> None:
+        """Forget what was counted so far (tally, decisions, evictions, misses); caches and copies stay as they are."""
+        for counted in self.tally:
+            counted[...] = 0
+        count_anew(self.memory.copies)
+        self.memory.atu.misses[:] = 0
+        self.decision.totals = DecisionTotals()
+        self._written_bytes = 0
 
     def plan(self, layer: int, demand: StepDemand) -> Plan:
         """The policy's plan of a step, checked if it is a user's own."""

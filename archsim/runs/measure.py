@@ -57,9 +57,10 @@ class Finished:
 
     @cached_property
     def decode(self) -> np.ndarray:
-        """Iterations that have tokens and are not the prefill: int64[n]."""
+        """Iterations that have tokens and count: not the prefill, nor the warm-up. int64[n]."""
         routed = np.flatnonzero(self.demand.tokens.any(axis=(1, 2)))
-        return routed[routed > 0] if self.demand.has_prefill else routed
+        decode = routed[routed > 0] if self.demand.has_prefill else routed
+        return decode[self.run.workload.warmup_steps :]
 
     @cached_property
     def bound_ns(self) -> dict[str, float]:
@@ -142,7 +143,7 @@ def throughput(run: Finished) -> float | None:
     if not run.outcome.decode_ns:
         return None
     if run.run.assumptions.throughput == "nominal":
-        tokens = run.run.batch * run.demand.steps
+        tokens = run.run.batch * (len(run.decode) if run.run.workload.warmup_steps else run.demand.steps)
     else:
         tokens = int(run.demand.tokens[run.decode, 0].sum(dtype=np.int64)) // run.demand.top_k
     return tokens / (run.outcome.decode_ns / NS_PER_S)

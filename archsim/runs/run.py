@@ -49,6 +49,7 @@ class DemandSpec:
     def key(self) -> tuple[str, str, int, int | None, str | None]:
         """Equal for equal demands of one sweep."""
         plain = {**_plain(self.workload), "batch": None}
+        del plain["warmup_steps"]  # they are part of the demand
         plain = {key: value for key, value in plain.items() if key not in _LEFT_OUT_IF_NULL or value is not None}
         workload = json.dumps(plain, sort_keys=True)
         predicting = self.predicting and prediction_text(self.predicting)
@@ -123,6 +124,8 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     others = [run.engine, run.batch, run.workload.decode_steps, run.workload.seed, run.trace]
     if run.workload.layers is not None:
         others.append(f"layers {run.workload.layers}")
+    if run.workload.warmup_steps:
+        others.append(f"warmup {run.workload.warmup_steps}")
     if run.assumptions.gemm == "calibrated":
         others.append(calibration_digest(run.system.compute.calibration))
     if run.columns:

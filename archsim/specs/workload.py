@@ -95,6 +95,8 @@ class WorkloadSpec(Spec):
     batch: tuple[BatchSize, ...] = Field(min_length=1)
     # Maximum; requests that end earlier stop contributing. 127 after the prefill, as in the published simulator.
     decode_steps: DecodeSteps = 127
+    # Of these, the first that run but are not counted, nor is the prefill before them: caches and copies fill up.
+    warmup_steps: count(0, 32765) = 0
     # Number of MoE layers that run, evenly spread and including first and last (1: the first); null: all.
     layers: count(1, 10_000, none=True) = None
     # Seed of the draw with replacement.
@@ -104,6 +106,16 @@ class WorkloadSpec(Spec):
     def _reads_a_file(self) -> "WorkloadSpec":
         if self.reader is not None and not isinstance(self.trace, str):
             raise KeyProblem(("reader",), "needs a recorded trace; generated traffic needs no reader")
+        return self
+
+    @model_validator(mode="after")
+    def _counts_a_step(self) -> "WorkloadSpec":
+        if self.warmup_steps >= self.decode_steps:
+            raise KeyProblem(
+                ("warmup_steps",),
+                f"leaves none of the {self.decode_steps} decode steps to count; expected at most "
+                f"{self.decode_steps - 1}",
+            )
         return self
 
     @field_validator("batch", mode="before")
