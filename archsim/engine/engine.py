@@ -27,6 +27,7 @@ from archsim.engine.state import SLICES, new_tally
 from archsim.engine.transitions import NoLog, TransitionLog
 from archsim.policies.allocation.rules import Plan, StepView
 from archsim.policies.placement.placement import Placement
+from archsim.policies.prediction.admission import CopiesView
 from archsim.policies.prediction.heatmap import copy_bits
 from archsim.policies.registry import build_policy
 from archsim.specs.scenario import Scenario
@@ -88,6 +89,7 @@ class EventEngine:
         )
         self._costs = policy_costs(system, model)
         self._ids = model.experts + model.shared_experts
+        self._admission = self.policy.admission(self.layers, system.dies, self._ids)
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
         self._log = TransitionLog(system.dies, global_die(self.fabric)) if keep_transitions else NoLog()
         self._before_ns, self._written_bytes = 0.0, 0
@@ -171,12 +173,19 @@ class EventEngine:
 
     def _copy_bits(self, layer: int, plan: Plan, predicted) -> np.ndarray | None:
         """The cp_en bits of a step, uint8[die, expert]; None where nothing is predicted."""
-        if predicted is None or not predicted.rows.any():
-            return None
-        bits = copy_bits(plan.expert, plan.die, predicted.rows, self.machine.dies, self._ids, self._until_own_id)
-        # these dies have no room for a copy
-        bits[self.memory.copies.room["limit_bytes"] < self.machine.slice_bytes] = 0
+        bits = None
+        if predicted is not None and predicted.rows.any():
+            bits = copy_bits(plan.expert, plan.die, predicted.rows, self.machine.dies, self._ids, self._until_own_id)
+            # these dies have no room for a copy
+            bits[self.memory.copies.room["limit_bytes"] < self.machine.slice_bytes] = 0
+        self._admission.admit(layer, plan, self.placement.holds[self.rows[layer]], bits, self._copies_view())
         return bits
+
+    def _copies_view(self) -> CopiesView:
+        copies = self.memory.copies
+        room = copies.room["limit_bytes"] // self.machine.slice_bytes
+        free = np.maximum(0, room - copies.room["used_bytes"] // self.machine.slice_bytes)
+        return CopiesView(copies.slices, copies.ring, room, free)
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Log of the last step, which began at ``begin_ns`` (``archsim.engine.event.steplog``)."""

@@ -63,6 +63,7 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         slice_bytes=weights,
         first_bytes=min(weights, system.llc.segment_bytes) if segmented else weights,
         window=max(1, llc_geometry(scenario)[1]) if segmented else NO_WINDOW,
+        copies_in_background=assumptions.copy_writes == "background",
         whole_ns=not shared,
     )
     return machine, fabric

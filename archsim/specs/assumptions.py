@@ -103,6 +103,11 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "latency.",
                 "unbounded": "The ATU holds all experts.",
             },
+            "copy_writes": {
+                "barrier": "A step ends when its copies are written, too.",
+                "background": "A step does not wait for its copies to be written; bytes still to be written share the HBM with "
+                "the next step.",
+            },
             "prediction_rows": {
                 "all": "The predictor reads the heatmap rows of all experts that a die runs in the step.",
                 "until_own_id": "Its list of experts ends at the one whose id equals the die's, if there is one (an error in the "
@@ -145,6 +150,7 @@ class AssumptionsSpec(Spec):
     numbering: str
     order: str
     tables: str
+    copy_writes: str = "barrier"
     prediction_rows: str
     throughput: str
     ties: str
