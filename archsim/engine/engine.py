@@ -22,7 +22,8 @@ from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
 from archsim.engine.executions.execution import Kernel, Order, Setup
 from archsim.engine.executions.registry import build_execution
-from archsim.engine.machine import build_machine, build_memory, policy_costs, refuse_misfit
+from archsim.engine.machine import build_machine, build_memory, policy_costs
+from archsim.engine.memory_refusal import refuse_misfit
 from archsim.engine.state import SLICES, new_tally
 from archsim.engine.transitions import NoLog, TransitionLog
 from archsim.policies.allocation.rules import Plan, StepView

@@ -16,7 +16,8 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.engine.decision import DecisionTotals
 from archsim.engine.engine import EventEngine, StepTimes
-from archsim.engine.machine import NS_PER_S, Fit
+from archsim.engine.machine import NS_PER_S
+from archsim.engine.memory_fit import Fit
 from archsim.engine.state import Machine, Memory, Tally
 from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import moves_between

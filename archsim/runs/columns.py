@@ -28,7 +28,7 @@ from archsim.specs.policies import import_function
 from archsim.specs.sweeps.explore import OBJECTIVES
 
 Measure = Callable[[Finished], Any]
-LAYOUT = 2  # of results: raised when columns are added or change meaning; stored in manifests
+LAYOUT = 3  # of results: raised when columns are added or change meaning; stored in manifests
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,17 @@ COLUMNS: tuple[Column, ...] = (
             ("cost_usd", "USD", "estimated price of making one machine"),
         )
     ),
+    Column("hbm_counts", TEXT, "", "what of HBM is counted: experts, or all; experts, and why, where the model does not say more", measure.hbm_counts, page=True, since=3),
+    Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", lambda run: run.beside_experts.context, page=True, optional=True, since=3),
+    *(
+        Column(name, INTEGER, "bytes", f"{what} on the die with most of it; empty where experts alone are counted", measure.beside_experts(kind), optional=True, since=3)
+        for name, kind, what in (
+            ("hbm_kv_bytes", "KV cache", "KV cache"),
+            ("hbm_attention_bytes", "attention", "weights of attention, dense layers, routers and embeddings"),
+            ("hbm_activation_bytes", "activations", "bound for activations of a step"),
+        )
+    ),
+    Column("copy_room_bytes", INTEGER, "bytes", "left for cached copies on the die with least; empty where capacity is unbounded", measure.copy_room, optional=True, since=3),
     Column("run", TEXT, "", "key of the run: names everything that it is made of", None),
     Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput are those of these, unscaled", lambda run: run.demand.layers, page=True, since=2),
 )  # fmt: skip

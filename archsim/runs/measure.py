@@ -15,6 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from archsim.engine.loop import Outcome
+    from archsim.engine.memory_fit import Fit
     from archsim.runs.run import Run
     from archsim.specs.scenario import Scenario
     from archsim.workload import TokenSource
@@ -96,6 +97,15 @@ class Finished:
         from archsim.runs.measure_units import measure_links
 
         return measure_links(self.outcome)
+
+    @cached_property
+    def beside_experts(self) -> Fit:
+        """What dies hold without routed experts."""
+        from archsim.engine.memory_fit import fit_of_slots
+
+        run = self.run
+        slots = np.zeros(run.system.dies, np.int64)
+        return fit_of_slots(run.system, run.model, run.assumptions, slots, run.workload, run.batch)
 
     @cached_property
     def work(self) -> dict[str, float]:
@@ -272,3 +282,21 @@ def copies_extrapolated(run: Finished) -> float | None:
 
 def drawn_from(run: Finished) -> float | None:
     return float(run.source.requests) if run.run.batch > run.source.requests else None
+
+
+def beside_experts(kind: str) -> Callable[[Finished], int | None]:
+    """Bytes of a kind of ``archsim.engine.memory_fit`` on the die with most of it."""
+    return lambda run: run.beside_experts.of(kind)
+
+
+def hbm_counts(run: Finished) -> str:
+    """``experts`` or ``all``; where the model lacks what ``all`` needs, ``experts: without …``."""
+    missing = run.run.model.missing_geometry
+    if run.run.assumptions.memory == "all" and missing:
+        return f"experts: the model lacks {', '.join(missing)}"
+    return run.run.assumptions.memory
+
+
+def copy_room(run: Finished) -> int | None:
+    bounded = run.run.assumptions.capacity == "finite"
+    return run.outcome.memory.copies.room["limit_bytes"].min() if bounded else None

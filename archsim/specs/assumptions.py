@@ -45,6 +45,11 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "not fit is refused.",
                 "unbounded": "HBM holds any number of copies, and they are never evicted.",
             },
+            "memory": {
+                "experts": "Experts alone take HBM. KV cache, attention and all else are assumed to fit in `hbm.reserved`.",
+                "all": "KV cache, attention, dense layers, embeddings and activations take HBM beside experts; `hbm.reserved` is what "
+                "the runtime keeps beyond them.",
+            },
             "activations": {
                 "dispatched": "Tokens live on a home die. Hidden vectors go to the executing die and results come back, over the "
                 "same links and through HBM.",
@@ -134,6 +139,7 @@ class AssumptionsSpec(Spec):
     contention: str
     arbitration: str
     capacity: str
+    memory: str
     activations: str
     decision_cost: str
     heatmap_update: str
