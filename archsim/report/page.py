@@ -98,9 +98,10 @@ def _bytes(value: float) -> str:
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:
-    names = (*EXTRAPOLATED, "drawn_from")
+    names = (*EXTRAPOLATED, "drawn_from", "context_tokens", "hbm_all_counted")
     return [
-        {"system": run.place.system, "batch": run.batch} | {name: run.get(name) for name in names}
+        {"system": run.place.system, "model": run.place.model, "batch": run.batch}
+        | {name: run.get(name) for name in names}
         for run in report.runs
     ]
 

@@ -141,7 +141,8 @@ COLUMNS: tuple[Column, ...] = (
             ("cost_usd", "USD", "estimated price of making one machine"),
         )
     ),
-    Column("hbm_counts", TEXT, "", "what of HBM is counted: experts, or all; experts, and why, where the model does not say more", measure.hbm_counts, page=True, since=3),
+    Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts",
+           measure.hbm_all_counted, page=True, optional=True, since=3),
     Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", lambda run: run.beside_experts.context, page=True, optional=True, since=3),
     *(
         Column(name, INTEGER, "bytes", f"{what} on the die with most of it; empty where experts alone are counted", measure.beside_experts(kind), optional=True, since=3)

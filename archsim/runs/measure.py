@@ -289,12 +289,9 @@ def beside_experts(kind: str) -> Callable[[Finished], int | None]:
     return lambda run: run.beside_experts.of(kind)
 
 
-def hbm_counts(run: Finished) -> str:
-    """``experts`` or ``all``; where the model lacks what ``all`` needs, ``experts: without …``."""
-    missing = run.run.model.missing_geometry
-    if run.run.assumptions.memory == "all" and missing:
-        return f"experts: the model lacks {', '.join(missing)}"
-    return run.run.assumptions.memory
+def hbm_all_counted(run: Finished) -> int | None:
+    """Whether ``memory: all`` could be followed; None where it is not assumed."""
+    return int(not run.run.model.missing_geometry) if run.run.assumptions.memory == "all" else None
 
 
 def copy_room(run: Finished) -> int | None:

@@ -14,9 +14,10 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     notes = []
     if any(row.get("context_tokens") == 0 for row in rows):
         notes.append("HBM holds no KV cache: workload.context is 0; real requests leave less room for copies")
-    lacking = {str(row.get("model")): counts for row in rows if ": " in (counts := str(row.get("hbm_counts")))}
+    lacking = dict.fromkeys(str(row.get("model")) for row in rows if row.get("hbm_all_counted") == 0)
     notes += [
-        f"HBM of {model} holds experts alone ({counts.partition(': ')[2]}): KV cache and attention are not counted"
-        for model, counts in lacking.items()
+        f"HBM of {model} holds experts alone: without attention, vocabulary and dense_ffn its KV cache and attention are "
+        f"not counted"
+        for model in lacking
     ]
     return notes

@@ -172,10 +172,10 @@ def test_copies_get_what_is_left():
 
 def test_notes_of_pages():
     rows = [
-        {"model": "a", "hbm_counts": "all", "context_tokens": 0},
-        {"model": "b", "hbm_counts": "experts: the model lacks attention", "context_tokens": None},
-        {"model": "c", "hbm_counts": "experts", "context_tokens": None},
+        {"model": "a", "hbm_all_counted": 1, "context_tokens": 0},
+        {"model": "b", "hbm_all_counted": 0, "context_tokens": None},
+        {"model": "c", "hbm_all_counted": None, "context_tokens": None},
     ]
     first, second = memory_notes(rows)
-    assert "workload.context is 0" in first and second.startswith("HBM of b holds experts alone (the model lacks att")
+    assert "workload.context is 0" in first and second.startswith("HBM of b holds experts alone: without attention")
     assert memory_notes(rows[2:]) == []
