@@ -16,8 +16,8 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         notes.append("HBM holds no KV cache: workload.context is 0; real requests leave less room for copies")
     lacking = dict.fromkeys(str(row.get("model")) for row in rows if row.get("hbm_all_counted") == 0)
     notes += [
-        f"HBM of {model} holds experts alone: without attention, vocabulary and dense_ffn its KV cache and attention are "
-        f"not counted"
+        f"HBM of {model} holds experts alone: without attention, vocabulary and dense_ffn, its KV cache and attention "
+        f"are not counted"
         for model in lacking
     ]
     return notes
