@@ -20,11 +20,11 @@ _GB = 1e9
 
 
 def print_rooms(runs: Sequence[Run]) -> None:
-    """The runs, and how the weights of each fit in the memory of its fullest die.
+    """The runs, and how each fits in the memory of its fullest die; then what is not counted.
 
     Raises ArchsimError for those that do not.
     """
-    from archsim.runs.capacity import rooms
+    from archsim.runs.capacity import rooms, uncounted
 
     table = grid(
         "system",
@@ -32,16 +32,19 @@ def print_rooms(runs: Sequence[Run]) -> None:
         "batch",
         "policy",
         "assumptions",
-        numbers=("fullest die", "weights GB", "bound GB", "left GB", "fits"),
+        numbers=("fullest die", "experts GB", "attention GB", "KV GB, activations", "bound GB", "left GB", "fits"),
     )
     every = list(rooms(runs))
     for room in every:
         run, bound = room.run, room.fit.bound_bytes
-        sizes = (f"{size / _GB:.1f}" for size in (room.demand_bytes, bound, bound - room.demand_bytes))
+        parts = (room.experts_bytes, room.attention_bytes, room.kv_bytes, bound, bound - room.demand_bytes)
+        sizes = ("–" if size is None else f"{size / _GB:.1f}" for size in parts)
         fits = "no" if room.problem else "yes" if room.bounded else "not limited"
         names = (run.system.name, run.model.name, str(run.batch), run.policy.name, run.assumptions.label)
         table.add_row(*names, str(room.fullest_die), *sizes, fits)
     console().print(table)
+    for note in uncounted(every):
+        print(note)
     problems = dict.fromkeys(room.problem for room in every if room.problem)
     if problems:
         raise ArchsimError("\n".join(problems))

@@ -17,21 +17,23 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.kernels import kernel
-from archsim.engine.decision import build_decision, global_die
+from archsim.engine.decision import DecisionTotals, build_decision, global_die
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
 from archsim.engine.executions.execution import Kernel, Order, Setup
 from archsim.engine.executions.registry import build_execution
-from archsim.engine.machine import build_machine, build_memory, policy_costs, refuse_misfit
+from archsim.engine.machine import build_machine, build_memory, policy_costs
+from archsim.engine.memory_refusal import refuse_misfit
 from archsim.engine.state import SLICES, new_tally
 from archsim.engine.transitions import NoLog, TransitionLog
 from archsim.policies.allocation.rules import Plan, StepView
 from archsim.policies.placement.placement import Placement
+from archsim.policies.prediction.admission import CopiesView
 from archsim.policies.prediction.heatmap import copy_bits
 from archsim.policies.registry import build_policy
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand
-from microarch.blocks.hbm import evict_beyond_room
+from microarch.blocks.hbm import count_anew, evict_beyond_room
 from microarch.blocks.request import State
 
 KERNELS: Mapping[str, Callable[..., Kernel]] = MappingProxyType({"reserved": ReservedKernel, "shared": SharedKernel})
@@ -88,6 +90,7 @@ class EventEngine:
         )
         self._costs = policy_costs(system, model)
         self._ids = model.experts + model.shared_experts
+        self._admission = self.policy.admission(self.layers, system.dies, self._ids)
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
         self._log = TransitionLog(system.dies, global_die(self.fabric)) if keep_transitions else NoLog()
         self._before_ns, self._written_bytes = 0.0, 0
@@ -140,6 +143,15 @@ class EventEngine:
             evict_beyond_room(self.memory.copies, self.machine.slice_bytes)
         return now_ns
 
+    def count_anew(self) -> None:
+        """Forget what was counted so far (tally, decisions, evictions, misses); caches and copies stay as they are."""
+        for counted in self.tally:
+            counted[...] = 0
+        count_anew(self.memory.copies)
+        self.memory.atu.misses[:] = 0
+        self.decision.totals = DecisionTotals()
+        self._written_bytes = 0
+
     def plan(self, layer: int, demand: StepDemand) -> Plan:
         """The policy's plan of a step, checked if it is a user's own."""
         begin, row = layer * self._ids, self.rows[layer]
@@ -162,12 +174,19 @@ class EventEngine:
 
     def _copy_bits(self, layer: int, plan: Plan, predicted) -> np.ndarray | None:
         """The cp_en bits of a step, uint8[die, expert]; None where nothing is predicted."""
-        if predicted is None or not predicted.rows.any():
-            return None
-        bits = copy_bits(plan.expert, plan.die, predicted.rows, self.machine.dies, self._ids, self._until_own_id)
-        # these dies have no room for a copy
-        bits[self.memory.copies.room["limit_bytes"] < self.machine.slice_bytes] = 0
+        bits = None
+        if predicted is not None and predicted.rows.any():
+            bits = copy_bits(plan.expert, plan.die, predicted.rows, self.machine.dies, self._ids, self._until_own_id)
+            # these dies have no room for a copy
+            bits[self.memory.copies.room["limit_bytes"] < self.machine.slice_bytes] = 0
+        self._admission.admit(layer, plan, self.placement.holds[self.rows[layer]], bits, self._copies_view())
         return bits
+
+    def _copies_view(self) -> CopiesView:
+        copies = self.memory.copies
+        room = copies.room["limit_bytes"] // self.machine.slice_bytes
+        free = np.maximum(0, room - copies.room["used_bytes"] // self.machine.slice_bytes)
+        return CopiesView(copies.slices, copies.ring, room, free)
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Log of the last step, which began at ``begin_ns`` (``archsim.engine.event.steplog``)."""

@@ -16,7 +16,8 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.engine.decision import DecisionTotals
 from archsim.engine.engine import EventEngine, StepTimes
-from archsim.engine.machine import NS_PER_S, Fit
+from archsim.engine.machine import NS_PER_S
+from archsim.engine.memory_fit import Fit
 from archsim.engine.state import Machine, Memory, Tally
 from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import moves_between
@@ -36,7 +37,8 @@ class Outcome:
     die; ``decision``: time of decisions by state; ``heatmap_dropped``: token transitions that the heatmap dropped;
     ``decode_residual_ns``: how much less and more the GEMMs on the critical path of decode would take at the 5 % and
     95 % residuals of their calibration; ``gemm_extrapolated``: share of GEMM time at sizes outside it. None without
-    one. ``migrations``: what rebalancing moved.
+    one. ``migrations``: what rebalancing moved. Times, counts and loads are those of the steps that count
+    (``workload.warmup_steps``); elsewhere ``step_ns`` and ``load`` are 0.
     """
 
     machine: Machine
@@ -201,8 +203,9 @@ class Replay:
     """A run of an engine through ``demands``: (MoE layer, ``StepDemand``) in the order of time, steps without tokens
     left out.
 
-    ``routing``: the batch's ``StepTokens`` in order of iteration; required if a policy predicts and heatmap updates
-    are limited (ValueError if missing).
+    With ``workload.warmup_steps``, the prefill and that many decode iterations run without being counted. ``routing``:
+    the batch's ``StepTokens`` in order of iteration; required if a policy predicts and heatmap updates are limited
+    (ValueError if missing).
     """
 
     def __init__(
@@ -214,6 +217,8 @@ class Replay:
         self.engine, self.demands = engine, demands
         self._heatmap = build_heatmap(engine, routing)
         self._balancer = Balancer(engine)
+        self._warmup_left = engine.scenario.workload.warmup_steps
+        self._counts, self._begin_ns = not self._warmup_left, 0.0
 
     def steps(self) -> Iterator[StepResult]:
         """Run every step, in order."""
@@ -222,12 +227,26 @@ class Replay:
             if demand.step != iteration:
                 now_ns, iteration = self._balancer.next_step(demand.step, now_ns), demand.step
                 self._heatmap.begin(iteration)
+                if not self._counts and not demand.prefill_tokens.any():
+                    self._warm_up(now_ns)
             demand = demand._replace(predicted=self._heatmap.predicted(layer, demand))
             result = StepResult(layer, demand, self.engine.step(layer, demand, now_ns))
             now_ns = result.times.end_ns
             self._heatmap.update(layer, result.times.end_ns - result.times.begin_ns)
             self._balancer.add(result)
             yield result
+
+    def _warm_up(self, now_ns: float) -> None:
+        """A decode iteration begins: it belongs to the warm-up, or counting begins with it."""
+        if self._warmup_left:
+            self._warmup_left -= 1
+            return
+        self._count_anew()
+        self._counts, self._begin_ns = True, now_ns
+
+    def _count_anew(self) -> None:
+        self.engine.count_anew()
+        self._heatmap.dropped = 0
 
     def run(self) -> Outcome:
         """Run all steps; raises ArchsimError if the user's policy returns a plan that does not fit the demand."""
@@ -237,12 +256,16 @@ class Replay:
         end_ns = prefill_ns = exposed_ns = prefill_exposed_ns = 0.0
         prefill_residual_ns = np.zeros(2)
         for result in self.steps():
+            if not self._counts:
+                continue
             took.append((result.step, result.layer, result.times.step_ns))
             loads.append(load_of(result.times.plan, engine.machine.dies))
-            end_ns, exposed_ns = result.times.end_ns, exposed_ns + result.times.exposed_ns
+            end_ns, exposed_ns = result.times.end_ns - self._begin_ns, exposed_ns + result.times.exposed_ns
             if result.demand.prefill_tokens.any():
                 prefill_ns, prefill_exposed_ns = end_ns, exposed_ns
                 prefill_residual_ns = tally.residual_ns.copy()
+        if not self._counts:  # the run ended before its warm-up did
+            self._count_anew()
         steps = max((step for step, *_ in took), default=-1) + 1
         step_ns, load = (
             np.zeros((steps, engine.layers)),

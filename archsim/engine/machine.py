@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archsim.base.errors import CapacityError
 from archsim.engine.fabric import build_fabric, plain_link_bytes_per_ns, resource_groups
-from archsim.engine.state import SLICES, Machine, Memory
+from archsim.engine.state import Machine, Memory
 from archsim.policies.allocation.rules import Costs
-from archsim.policies.placement.placement import Placement
 from archsim.specs.machine.utilisation import Utilisation, published_utilisation
 from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
 from microarch.fabric.fabric import NS_PER_S, Fabric
+
+if TYPE_CHECKING:
+    from archsim.engine.memory_fit import Fit
 
 NO_WINDOW = 2**31 - 1
 
@@ -63,6 +64,7 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         slice_bytes=weights,
         first_bytes=min(weights, system.llc.segment_bytes) if segmented else weights,
         window=max(1, llc_geometry(scenario)[1]) if segmented else NO_WINDOW,
+        copies_in_background=assumptions.copy_writes == "background",
         whole_ns=not shared,
     )
     return machine, fabric
@@ -94,71 +96,6 @@ def policy_costs(system, model) -> Costs:
         hbm_latency_ns=system.hbm.latency_ns,
         hop_ns=system.d2d.hop_latency_ns,
     )
-
-
-@dataclass(frozen=True)
-class Fit:
-    """How the weights of a model fit in the HBM of a system.
-
-    ``demand_bytes``: int64[die] experts placed there, and shared experts if they run; ``bound_bytes``: capacity of a
-    die.
-    """
-
-    demand_bytes: np.ndarray
-    bound_bytes: int
-
-    @property
-    def fits(self) -> bool:
-        return bool(self.demand_bytes.max() <= self.bound_bytes)
-
-    @property
-    def room_bytes(self) -> np.ndarray:
-        """Bytes left for cached copies, int64[die]."""
-        return self.bound_bytes - self.demand_bytes
-
-
-def memory_fit(system, model, assumptions, placement: Placement) -> Fit:
-    """Demand and bound per die. Every MoE layer of the model counts, not those that a run simulates alone."""
-    demand = placement.bytes_per_die(SLICES * slice_bytes(system, model))
-    if assumptions.weights == "all":
-        shared = model.shared_experts * SLICES * model.hidden * model.shared_ffn * system.compute.dtype_bytes
-        demand = demand + placement.layers * shared
-    bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
-    return Fit(demand, bound)
-
-
-def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:
-    """The fit, or CapacityError with die, demand, bound, gap and what would make the model fit."""
-    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
-    fit = memory_fit(system, model, assumptions, placement)
-    if assumptions.capacity == "unbounded" or fit.fits:
-        return fit
-    die = int(fit.demand_bytes.argmax())
-    demand = int(fit.demand_bytes[die])
-    capacity = demand / (1 - system.hbm.reserved_fraction)
-    dies = int(np.ceil(fit.demand_bytes.sum() / fit.bound_bytes))
-    levers = [
-        f"hbm.capacity of at least {_written(capacity)} per die",
-        f"about {dies} dies or more instead of {system.dies}",
-    ]
-    if system.compute.dtype_bytes > 1 and (demand + 1) // 2 <= fit.bound_bytes:
-        levers.append("compute.dtype: fp8, which halves the weights")
-    levers.append("capacity: unbounded, to ignore the limit")
-    raise CapacityError(
-        f"{model.name} does not fit on {system.name}: die {die} needs {_written(demand)} of HBM for the homes of its "
-        f"experts, "
-        f"has {_written(fit.bound_bytes)} ({_written(system.hbm.capacity_bytes)} less "
-        f"{system.hbm.reserved_fraction:.0%} "
-        f"reserve), {_written(demand - fit.bound_bytes)} too little; it would fit with {', or '.join(levers)}"
-    )
-
-
-def _written(n_bytes: float) -> str:
-    """Bytes with a readable unit: ``91.2 GB``, ``3.4 MB``."""
-    unit, size = next(
-        ((unit, size) for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if n_bytes >= size), ("B", 1)
-    )
-    return f"{n_bytes / size:.1f} {unit}"
 
 
 def build_memory(scenario: Scenario, layers: int, fit: Fit) -> Memory:

@@ -71,13 +71,18 @@ def build_run_demand(
     )
 
 
+def dies_of_requests(batch: int, dies: int) -> np.ndarray:
+    """The die on which each request lives, int32[request]: contiguous blocks of equal size."""
+    return (np.arange(batch, dtype=np.int64) * dies // batch).astype(np.int32)
+
+
 class Origins:
     """Counts tokens by the die on which they live; a `Watcher` of the demand. Requests live on dies in contiguous
     blocks of equal size.
     """
 
     def __init__(self, source: TokenSource, batch: int, dies: int):
-        self._die = (np.arange(batch, dtype=np.int64) * dies // batch).astype(np.int32)
+        self._die = dies_of_requests(batch, dies)
         self._shape = len(source.layer_ids), dies, source.num_experts
         self._now = np.zeros(self._shape, np.int32)
         self._steps: list[np.ndarray] = []

@@ -103,6 +103,7 @@ class Machine(NamedTuple):
     slice_bytes: int
     first_bytes: int  # compute may start once this much of a slice has arrived (llc: segments); else the whole slice
     window: int  # slices in flight on a die
+    copies_in_background: bool  # a step does not wait for its copies to be written
     whole_ns: bool  # transfers are rounded up to whole nanoseconds (published simulator)
 
     @property

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from archsim.policies.allocation import linear_programme
+from archsim.policies.allocation.copy_aware import copy_aware
 from archsim.policies.allocation import rules as allocation
 from archsim.policies.own_functions import own_allocation, own_placement, own_predictor, own_rebalancing
 from archsim.policies.placement import rules as placement
 from archsim.policies.placement.placement import Placement
 from archsim.policies.prediction import heatmap as prediction
+from archsim.policies.prediction.admission import Admission, EveryPrediction, Reread
 from archsim.policies.rebalancing.rules import Rebalancing
 from archsim.specs.policies import EVERY_STEPS
 
@@ -21,6 +23,7 @@ ALLOCATIONS = {
     "home": allocation.home,
     "isca26": allocation.isca26,
     "paper": allocation.paper,
+    "copy_aware": copy_aware,
     "lp": linear_programme.lp,
 }
 
@@ -30,18 +33,21 @@ def _heatmap(top_fraction: float | None = None, top_n: int | None = None):
 
 
 PREDICTIONS = {"none": lambda: None, "heatmap": _heatmap}
+ADMISSION = "admission"  # parameter of a prediction, beside those of its predictor
+ADMISSIONS = {None: EveryPrediction, "reread": Reread}
 
 
 @dataclass(frozen=True)
 class Policy:
     """``place(layers, experts, dies)``, ``allocate(step)``, ``predictor(heat, changed, out)`` or None,
-    ``rebalancing`` or None.
+    ``rebalancing`` or None; ``admission(layers, dies, ids)``, with the state of a run.
     """
 
     place: Callable[[int, int, int], Placement]
     allocate: Callable[[allocation.StepView], allocation.Plan]
     predictor: Callable | None
     rebalancing: Rebalancing | None
+    admission: Callable[[int, int, int], Admission]
 
 
 def build_policy(spec) -> Policy:
@@ -54,6 +60,7 @@ def build_policy(spec) -> Policy:
         allocate=_function(spec.allocation, ALLOCATIONS, own_allocation),
         predictor=_predictor(spec.prediction),
         rebalancing=_rebalancing(spec.rebalancing),
+        admission=ADMISSIONS[None if spec.prediction.is_function else spec.prediction.params.get(ADMISSION)],
     )
 
 
@@ -83,4 +90,4 @@ def _function(rule, known, own):
 def _predictor(rule):
     if rule.is_function:
         return own_predictor(rule.name, rule.params)
-    return PREDICTIONS[rule.name](**rule.params)
+    return PREDICTIONS[rule.name](**{name: value for name, value in rule.params.items() if name != ADMISSION})

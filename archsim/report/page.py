@@ -16,6 +16,7 @@ from archsim.report.rendering import rendered
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, scaled
 from archsim.runs.calibration_notes import EXTRAPOLATED, calibration_notes, written_die
 from archsim.runs.drawn_notes import drawn_notes
+from archsim.runs.memory_notes import memory_notes
 
 
 def write_report(folder: Path) -> Path:
@@ -58,7 +59,9 @@ def _context(report: Report) -> dict[str, Any]:
         "parts": layers.partial(report.layers()),
         "planned": _planned(report),
         "overview": tables.overview(report),
-        "calibration_notes": calibration_notes(_rows(report), dies) + drawn_notes(_rows(report)),
+        "calibration_notes": calibration_notes(_rows(report), dies)
+        + drawn_notes(_rows(report))
+        + memory_notes(_rows(report)),
         "assumptions": tables.assumptions(report),
         "origins": tables.origins(report),
         "comparisons": list(comparisons.items()),
@@ -102,9 +105,10 @@ def _time(value: float) -> str:
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:
-    names = (*EXTRAPOLATED, "drawn_from")
+    names = (*EXTRAPOLATED, "drawn_from", "context_tokens", "hbm_all_counted")
     return [
-        {"system": run.place.system, "batch": run.batch} | {name: run.get(name) for name in names}
+        {"system": run.place.system, "model": run.place.model, "batch": run.batch}
+        | {name: run.get(name) for name in names}
         for run in report.runs
     ]
 

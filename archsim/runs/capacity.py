@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.engine.event.transfers import port_ranks
 from archsim.engine.fabric import build_fabric
-from archsim.engine.machine import Fit, memory_fit, refuse_misfit
+from archsim.engine.memory_fit import ACTIVATIONS, ATTENTION, EXPERTS, KV, SHARED, Fit, fit_of
+from archsim.engine.memory_refusal import refuse_misfit
 from archsim.policies.registry import place_experts
 from archsim.runs.run import Run
 
@@ -30,12 +31,42 @@ class Room:
     def demand_bytes(self) -> int:
         return int(self.fit.demand_bytes.max())
 
+    @property
+    def experts_bytes(self) -> int:
+        """Routed and shared experts on the fullest die."""
+        return sum(self._of(kind) or 0 for kind in (EXPERTS, SHARED))
+
+    @property
+    def attention_bytes(self) -> int | None:
+        """Attention, dense layers and embeddings on it; None if they are not counted."""
+        return self._of(ATTENTION)
+
+    @property
+    def kv_bytes(self) -> int | None:
+        """KV cache and activations on it; None if they are not counted."""
+        return None if KV not in self.fit.parts else (self._of(KV) or 0) + (self._of(ACTIVATIONS) or 0)
+
+    def _of(self, kind: str) -> int | None:
+        return int(self.fit.parts[kind][self.fullest_die]) if kind in self.fit.parts else None
+
+
+def uncounted(rooms: Iterable[Room]) -> list[str]:
+    """Sentences on what ``memory: all`` does not count: the KV cache at context 0, and models of unknown attention."""
+    notes = {}
+    for run, fit in ((room.run, room.fit) for room in rooms):
+        if run.assumptions.memory == "all" and run.model.missing_geometry:
+            missing = ", ".join(run.model.missing_geometry)
+            notes[f"{run.model.name}: experts alone are counted, as the model lacks {missing}"] = None
+        elif fit.context == 0:
+            notes["workload.context is 0: HBM holds no KV cache"] = None
+    return list(notes)
+
 
 def rooms(runs: Iterable[Run]) -> Iterator[Room]:
     """The room of every run."""
     for run in runs:
         placement = place_experts(run.policy, run.model, run.system.dies)
-        fit, problem = memory_fit(run.system, run.model, run.assumptions, placement), None
+        fit, problem = fit_of(run.scenario, placement), None
         try:
             refuse_misfit(run.scenario, placement)
         except CapacityError as error:

@@ -28,7 +28,7 @@ from archsim.specs.policies import import_function
 from archsim.specs.sweeps.explore import OBJECTIVES
 
 Measure = Callable[[Finished], Any]
-LAYOUT = 2  # of results: raised when columns are added or change meaning; stored in manifests
+LAYOUT = 3  # of results: raised when columns are added or change meaning; stored in manifests
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("policy", TEXT, "", "name of the policy", lambda run: run.run.policy.name),
     Column("engine", TEXT, "", "event or analytical", lambda run: run.run.engine),
     Column("assumptions", TEXT, "", "label of the assumption set", lambda run: run.run.assumptions.label),
-    Column("decode_steps", INTEGER, "steps", "iterations that ran, the prefill not counted", lambda run: len(run.decode), "decode steps", True),
-    Column("prefill_ns", REAL, "ns", "0 where no prefill ran", lambda run: run.outcome.prefill_ns, "prefill", True),
+    Column("decode_steps", INTEGER, "steps", "iterations that ran, without prefill and warm-up", lambda run: len(run.decode), "decode steps", True),
+    Column("prefill_ns", REAL, "ns", "0 where no prefill ran, or a warm-up follows it", lambda run: run.outcome.prefill_ns, "prefill", True),
     Column("decode_ns", REAL, "ns", "time of decode", lambda run: run.outcome.decode_ns, "decode", True),
     Column("throughput_tokens_per_s", REAL, "tokens/s", "of decode; empty without decode", measure.throughput, "throughput", True, True),
     Column("speedup_vs_base", REAL, "×", "decode throughput over that of policy base, all else equal; empty without such a run", None,
@@ -152,6 +152,18 @@ COLUMNS: tuple[Column, ...] = (
             ("cost_usd", "USD", "estimated price of making one machine"),
         )
     ),
+    Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts",
+           measure.hbm_all_counted, page=True, optional=True, since=3),
+    Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", lambda run: run.beside_experts.context, page=True, optional=True, since=3),
+    *(
+        Column(name, INTEGER, "bytes", f"{what} on the die with most of it; empty where experts alone are counted", measure.beside_experts(kind), optional=True, since=3)
+        for name, kind, what in (
+            ("hbm_kv_bytes", "KV cache", "KV cache"),
+            ("hbm_attention_bytes", "attention", "weights of attention, dense layers, routers and embeddings"),
+            ("hbm_activation_bytes", "activations", "bound for activations of a step"),
+        )
+    ),
+    Column("copy_room_bytes", INTEGER, "bytes", "left for cached copies on the die with least; empty where capacity is unbounded", measure.copy_room, optional=True, since=3),
     Column("run", TEXT, "", "key of the run: names everything that it is made of", None),
     Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput are those of these, unscaled", lambda run: run.demand.layers, page=True, since=2),
 )  # fmt: skip

@@ -75,7 +75,9 @@ def sample(runs: Sequence[Any], size: int) -> list[Any]:
 
 def shortened(run: Run, decode_steps: int) -> Run:
     """The run with at most ``decode_steps`` decode steps."""
-    workload = run.workload.model_copy(update={"decode_steps": min(run.workload.decode_steps, decode_steps)})
+    steps = min(run.workload.decode_steps, decode_steps)
+    warmup = min(run.workload.warmup_steps, steps - 1)
+    workload = run.workload.model_copy(update={"decode_steps": steps, "warmup_steps": warmup})
     return replace(
         run, scenario=replace(run.scenario, workload=workload), demand=replace(run.demand, workload=workload)
     )

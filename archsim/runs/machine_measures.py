@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from archsim.engine.machine import memory_fit
+from archsim.engine.memory_fit import counts_all, memory_fit
 from archsim.policies.registry import place_experts
 from archsim.runs.economics import Machine, build_costs
 from archsim.specs.sweeps.plan import Point
@@ -31,9 +31,9 @@ class Measures:
         }
 
     def fits(self, point: Point) -> bool:
-        """Whether homes, and shared experts where they run, leave no die over its HBM; the assumption ``capacity``
-        is ignored.
-        """
+        """Whether all that the assumption ``memory`` counts leaves no die over its HBM; ``capacity`` is ignored."""
+        if counts_all(point.model, point.assumptions):
+            return self._fits(point.system, point.model, point.policy, point.assumptions, point.workload, point.batch)
         return self._once("fit", self._fits, point.system, point.model, point.policy, point.assumptions)
 
     def _once(self, what: str, compute: Callable[..., Any], *parts: Any) -> Any:
@@ -43,10 +43,10 @@ class Measures:
             self._known[key] = compute(*parts)
         return self._known[key]
 
-    def _fits(self, system, model, policy, assumptions) -> bool:
+    def _fits(self, system, model, policy, assumptions, workload=None, batch=0) -> bool:
         key = (str(policy.placement), len(model.moe_layer_ids), model.experts, system.dies)
         placement = self._once_by(key, lambda: place_experts(policy, model, system.dies))
-        return memory_fit(system, model, assumptions, placement).fits
+        return memory_fit(system, model, assumptions, placement, workload, batch).fits
 
     def _once_by(self, key: tuple, compute: Callable[[], Any]) -> Any:
         if key not in self._known:

@@ -15,6 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from archsim.engine.loop import Outcome
+    from archsim.engine.memory_fit import Fit
     from archsim.runs.run import Run
     from archsim.specs.scenario import Scenario
     from archsim.workload import TokenSource
@@ -57,9 +58,10 @@ class Finished:
 
     @cached_property
     def decode(self) -> np.ndarray:
-        """Iterations that have tokens and are not the prefill: int64[n]."""
+        """Iterations that have tokens and count: not the prefill, nor the warm-up. int64[n]."""
         routed = np.flatnonzero(self.demand.tokens.any(axis=(1, 2)))
-        return routed[routed > 0] if self.demand.has_prefill else routed
+        decode = routed[routed > 0] if self.demand.has_prefill else routed
+        return decode[self.run.workload.warmup_steps :]
 
     @cached_property
     def bound_ns(self) -> dict[str, float]:
@@ -96,6 +98,15 @@ class Finished:
         from archsim.runs.measure_units import measure_links
 
         return measure_links(self.outcome)
+
+    @cached_property
+    def beside_experts(self) -> Fit:
+        """What dies hold without routed experts."""
+        from archsim.engine.memory_fit import fit_of_slots
+
+        run = self.run
+        slots = np.zeros(run.system.dies, np.int64)
+        return fit_of_slots(run.system, run.model, run.assumptions, slots, run.workload, run.batch)
 
     @cached_property
     def work(self) -> dict[str, float]:
@@ -142,7 +153,7 @@ def throughput(run: Finished) -> float | None:
     if not run.outcome.decode_ns:
         return None
     if run.run.assumptions.throughput == "nominal":
-        tokens = run.run.batch * run.demand.steps
+        tokens = run.run.batch * (len(run.decode) if run.run.workload.warmup_steps else run.demand.steps)
     else:
         tokens = int(run.demand.tokens[run.decode, 0].sum(dtype=np.int64)) // run.demand.top_k
     return tokens / (run.outcome.decode_ns / NS_PER_S)
@@ -287,3 +298,18 @@ def copies_extrapolated(run: Finished) -> float | None:
 
 def drawn_from(run: Finished) -> float | None:
     return float(run.source.requests) if run.run.batch > run.source.requests else None
+
+
+def beside_experts(kind: str) -> Callable[[Finished], int | None]:
+    """Bytes of a kind of ``archsim.engine.memory_fit`` on the die with most of it."""
+    return lambda run: run.beside_experts.of(kind)
+
+
+def hbm_all_counted(run: Finished) -> int | None:
+    """Whether ``memory: all`` could be followed; None where it is not assumed."""
+    return int(not run.run.model.missing_geometry) if run.run.assumptions.memory == "all" else None
+
+
+def copy_room(run: Finished) -> int | None:
+    bounded = run.run.assumptions.capacity == "finite"
+    return run.outcome.memory.copies.room["limit_bytes"].min() if bounded else None

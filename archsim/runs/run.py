@@ -27,6 +27,7 @@ from archsim.workload.generated.traffic_presets import preset_digest
 
 KEY_DIGITS = 12
 _LEFT_OUT_IF_NULL = ("layers", "reader")
+_OF_MEMORY = ("context", "kv_dtype", "attention_weights")  # keys of a workload that do not touch its demand
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ class DemandSpec:
     def key(self) -> tuple[str, str, int, int | None, str | None]:
         """Equal for equal demands of one sweep."""
         plain = {**_plain(self.workload), "batch": None}
+        del plain["warmup_steps"]  # they are part of the demand
         plain = {key: value for key, value in plain.items() if key not in _LEFT_OUT_IF_NULL or value is not None}
+        plain = {key: value for key, value in plain.items() if key not in _OF_MEMORY}
         workload = json.dumps(plain, sort_keys=True)
         predicting = self.predicting and prediction_text(self.predicting)
         return self.model.name, workload, self.batch, self.origin_dies, predicting
@@ -123,8 +126,12 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     others = [run.engine, run.batch, run.workload.decode_steps, run.workload.seed, run.trace]
     if run.workload.layers is not None:
         others.append(f"layers {run.workload.layers}")
+    if run.workload.warmup_steps:
+        others.append(f"warmup {run.workload.warmup_steps}")
     if run.assumptions.gemm == "calibrated":
         others.append(calibration_digest(run.system.compute.calibration))
+    if run.assumptions.memory == "all":
+        others += [getattr(run.workload, key) for key in _OF_MEMORY]
     if run.columns:
         others.append(f"columns {' '.join(run.columns)}")
     return hashlib.sha256(json.dumps([*parts, *others]).encode()).hexdigest()[:KEY_DIGITS]

@@ -45,6 +45,11 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "not fit is refused.",
                 "unbounded": "HBM holds any number of copies, and they are never evicted.",
             },
+            "memory": {
+                "experts": "Experts alone take HBM. KV cache, attention and all else are assumed to fit in `hbm.reserved`.",
+                "all": "KV cache, attention, dense layers, embeddings and activations take HBM beside experts; `hbm.reserved` is what "
+                "the runtime keeps beyond them.",
+            },
             "activations": {
                 "dispatched": "Tokens live on a home die. Hidden vectors go to the executing die and results come back, over the "
                 "same links and through HBM.",
@@ -103,6 +108,11 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "latency.",
                 "unbounded": "The ATU holds all experts.",
             },
+            "copy_writes": {
+                "barrier": "A step ends when its copies are written, too.",
+                "background": "A step does not wait for its copies to be written; bytes still to be written share the HBM with "
+                "the next step.",
+            },
             "prediction_rows": {
                 "all": "The predictor reads the heatmap rows of all experts that a die runs in the step.",
                 "until_own_id": "Its list of experts ends at the one whose id equals the die's, if there is one (an error in the "
@@ -134,6 +144,7 @@ class AssumptionsSpec(Spec):
     contention: str
     arbitration: str
     capacity: str
+    memory: str
     activations: str
     decision_cost: str
     heatmap_update: str
@@ -145,6 +156,7 @@ class AssumptionsSpec(Spec):
     numbering: str
     order: str
     tables: str
+    copy_writes: str = "barrier"
     prediction_rows: str
     throughput: str
     ties: str

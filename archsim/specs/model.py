@@ -81,7 +81,7 @@ class ModelSpec(Spec):
     @property
     def dense_layers(self) -> int:
         """Number of layers that have one FFN instead of experts."""
-        return self.layers - len(self.moe_layer_ids)
+        return len(set(range(self.layers)).difference(self.moe_layer_ids))
 
     @property
     def missing_geometry(self) -> tuple[str, ...]:

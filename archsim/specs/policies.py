@@ -48,11 +48,26 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """A parameter of a rule that is itself a named rule; absent unless given. ``values``: name → meaning."""
+
+    values: Mapping[str, str]
+    meaning: str
+    default: None = None
+
+    def read(self, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.values:
+            unknown = f"unknown {value!r}{did_you_mean(value, self.values)}" if isinstance(value, str) else "not a name"
+            raise ValueError(f"{unknown} (known: {', '.join(self.values)})")
+        return value
+
+
+@dataclass(frozen=True)
 class Rule:
     """A rule shipped with archsim: its meaning and parameters."""
 
     meaning: str
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter | Choice] = field(default_factory=dict)
 
 
 _BLOCK = "tokens per block; experts with more are split, the remainder joins the last block"
@@ -97,6 +112,17 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                         }
                     ),
                 ),
+                "copy_aware": Rule(
+                    "blocks of an expert go to dies that hold it or a copy; to another only if those finish late",
+                    MappingProxyType(
+                        {
+                            "block_tokens": Parameter(128, 1, 1e9, _BLOCK),
+                            "slack": Parameter(
+                                0.05, 0, 100, "how much later than the mean die a holder may finish", float
+                            ),
+                        }
+                    ),
+                ),
                 "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost"),
             }
         ),
@@ -111,6 +137,11 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                                 0.2, 1e-6, 1, "share of experts per row of the heatmap", float
                             ),
                             "top_n": Parameter(None, 1, 32767, "number of experts per row of the heatmap"),
+                            "admission": Choice(
+                                MappingProxyType({"reread": "expected to be read at least once for every write"}),
+                                "which predicted experts are copied: reread, those that pay for their write before they "
+                                "are evicted; all, if not given",
+                            ),
                         }
                     ),
                 ),
@@ -210,14 +241,14 @@ def _check_every_steps(value: Any) -> None:
         )
 
 
-def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float]:
+def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float | str]:
     """The given parameters, checked, with defaults for the others."""
     for key in given:
         if key not in rule.parameters:
             raise KeyProblem((key,), f"unknown parameter{did_you_mean(key, rule.parameters)}")
     if all(key in given for key in _EXCLUSIVE):
         raise KeyProblem((_EXCLUSIVE[1],), f"give either {_EXCLUSIVE[0]} or {_EXCLUSIVE[1]}, not both")
-    complete: dict[str, int | float] = {}
+    complete: dict[str, int | float | str] = {}
     for key, parameter in rule.parameters.items():
         if key in given:
             try:

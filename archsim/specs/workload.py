@@ -1,6 +1,6 @@
 """The workload: a routing trace (or synthetic traffic), batch sizes and decode steps."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -12,6 +12,9 @@ from archsim.specs.text.fields import KeyProblem, Spec, count, number, refuse_du
 DecodeSteps = count(1, 32766)
 BatchSize = count(1, 10_000_000)
 Seed = count(0, 2**63 - 1)
+# Of a generated request that does not say; small because a prefill is one step whatever its length.
+PROMPT_TOKENS = 16
+KV_BYTES = {"bf16": 2, "fp8": 1}  # of a value in the KV cache, without scales
 
 
 class SyntheticSpec(Spec):
@@ -95,15 +98,34 @@ class WorkloadSpec(Spec):
     batch: tuple[BatchSize, ...] = Field(min_length=1)
     # Maximum; requests that end earlier stop contributing. 127 after the prefill, as in the published simulator.
     decode_steps: DecodeSteps = 127
+    # Of these, the first that run but are not counted, nor is the prefill before them: caches and copies fill up.
+    warmup_steps: count(0, 32765) = 0
     # Number of MoE layers that run, evenly spread and including first and last (1: the first); null: all.
     layers: count(1, 10_000, none=True) = None
     # Seed of the draw with replacement.
     seed: Seed = 0
+    # Tokens of KV cache that a request holds, under ``memory: all``; 0 leaves the cache out. Null: `context_tokens`.
+    context: count(0, 100_000_000, none=True) = None
+    # Values of the KV cache; serving engines keep BF16 unless told otherwise.
+    kv_dtype: Literal["bf16", "fp8"] = "bf16"
+    # Attention, dense layers, routers and embeddings: all of them on every die (data-parallel attention, as
+    # DeepSeek-V3 is served), or a share of them on each.
+    attention_weights: Literal["replicated", "sharded"] = "replicated"
 
     @model_validator(mode="after")
     def _reads_a_file(self) -> "WorkloadSpec":
         if self.reader is not None and not isinstance(self.trace, str):
             raise KeyProblem(("reader",), "needs a recorded trace; generated traffic needs no reader")
+        return self
+
+    @model_validator(mode="after")
+    def _counts_a_step(self) -> "WorkloadSpec":
+        if self.warmup_steps >= self.decode_steps:
+            raise KeyProblem(
+                ("warmup_steps",),
+                f"leaves none of the {self.decode_steps} decode steps to count; expected at most "
+                f"{self.decode_steps - 1}",
+            )
         return self
 
     @field_validator("batch", mode="before")
@@ -116,3 +138,21 @@ class WorkloadSpec(Spec):
     def _each_once(cls, batch: tuple[int, ...]) -> tuple[int, ...]:
         refuse_duplicates("batch", list(batch))
         return batch
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether requests begin with a prompt, as recorded ones do."""
+        return isinstance(self.trace, str) or self.trace.synthetic.prompt_tokens != 0
+
+    @property
+    def context_tokens(self) -> int | None:
+        """`context`, else prompt and decode steps of generated requests: what they hold at their end. None if neither
+        says: requests without prompts, or of lengths that a preset or a recorded trace decides.
+        """
+        if self.context is not None or isinstance(self.trace, str):
+            return self.context
+        synthetic = self.trace.synthetic
+        if synthetic.like is not None or synthetic.prompt_tokens == 0:
+            return None
+        prompt = PROMPT_TOKENS if synthetic.prompt_tokens is None else synthetic.prompt_tokens
+        return prompt + min(self.decode_steps, synthetic.decode_steps or self.decode_steps)

@@ -11,7 +11,7 @@ array           layout                    meaning
 ``was_read``    uint8[die, key]           1 where that copy has been read since
 ``slices``      int8[layer·expert, die]   slices of the expert that the die holds copies of
 ``ring``        lru.RING[die, key + 1]    the order in which copies were last used
-``room``        ROOM[die]                 bytes used, peak bytes used, limit in bytes; slices evicted, and found
+``room``        ROOM[die]                 bytes used and limit in bytes; slices evicted, and found; bytes unwritten
 ==============  ========================  ==================================================================
 
 Transitions::
@@ -59,6 +59,7 @@ ROOM = np.dtype(
         ("limit_bytes", "i8"),
         ("evictions", "i8"),  # slices evicted
         ("unused", "i8"),  # of these, slices that were never read
+        ("unwritten_bytes", "i8"),  # of copies, when the last step ended (``copy_writes: background``)
         ("hits", "i8"),  # slices of other homes that the die found in its own HBM, or in its LLC thanks to a copy
     ]
 )

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.small_runs import CASES, IDS, STRATEGIES, demand_of, engine_of, policy, replay, small_model, small_system
 
-from archsim.engine.machine import memory_fit
+from archsim.engine.memory_fit import memory_fit
 from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
 from archsim.policies.placement.rules import linear
 from archsim.policies.registry import place_experts

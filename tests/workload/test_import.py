@@ -145,16 +145,16 @@ def test_published_load_matrices(shared, tmp_path):
 
 
 BAD_LOADS = {
-    ("x.json", '{"logical_count": [[1, 2], [3]]}'): "expected whole numbers in nested lists of even lengths",
+    ("x.json", '{"logical_count": [[1, 2], [3]]}'): "expected numbers in nested lists of even lengths",
     ("x.json", '{"physical_count": []}'): "expected an object with logical_count",
     ("x.json", '{"logical_count": [[1,2,3,4,5,6]]}'): "1 layers; toy has 5 layers, 4 of them MoE",
-    ("x.json", '{"logical_count": [[1.5]]}'): "expected whole numbers",
+    ("x.json", '{"logical_count": [[1.5]]}'): "the trace has experts = 1",
     ("x.json", '{"logical_count": '): "not valid JSON",
     ("x.csv", "layer,0,1\n1,2,3\n"): "the header has 3 columns",
     ("x.csv", "layer,0,1,2,3,4,5\n1,2,3,4,5,6,-7\n"): "line 2: expected a layer and 6 counts",
     ("x.csv", "layer,0,1,2,3,4,5\n1,2,3\n"): "line 2: expected a layer and 6 counts",
     ("x.csv", ""): "the header has 0 columns",
-    ("x.pt", "rubbish"): "x.pt: (only torch reads .pt files|not a .pt file)",
+    ("x.pt", "rubbish"): "x.pt: not a .pt file that can be read",
 }
 
 

@@ -71,5 +71,9 @@ class AnalyticalEngine(EventEngine):
         super().__init__(scenario, layer_ids)
         self.tally.resources["wait_ns"] = np.nan  # bookings do not show what waited
 
+    def count_anew(self) -> None:
+        super().count_anew()
+        self.tally.resources["wait_ns"] = np.nan
+
     def _build_kernel(self) -> WalkKernel:
         return WalkKernel(self.machine, self.scenario.assumptions.contention)

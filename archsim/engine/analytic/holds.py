@@ -117,7 +117,9 @@ def stored_held(s, chain):
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
     end = fetch.last + (machine.llc_write_ns if fetch.way == FROM_HBM else 0.0)
     if fetch.kept:
-        end = max(end, _hold_hbm(s, entry.die, fetch.last, machine.slice_bytes))
+        written = _hold_hbm(s, entry.die, fetch.last, machine.slice_bytes)
+        if not machine.copies_in_background:
+            end = max(end, written)
     return end
 
 
@@ -161,7 +163,12 @@ def _begin_slices(s, away):
 
 @outer
 def begin_held(s):
-    """Book everything that starts with the step: hidden vectors, then slices from other homes, then local ones."""
+    """Book everything that starts with the step: what the step before left of its copies, then hidden vectors, slices
+    from other homes, and local ones.
+    """
+    for die in range(s.machine.dies):
+        hbm = HBMS * s.machine.dies + die
+        s.booked[hbm].free = s.memory.copies.room[die].unwritten_bytes / rate(s.machine, hbm)
     moves = s.work.moves[DISPATCH]
     for move in moves:
         at = _hold_hbm(s, move.src, 0.0, move.bytes)

@@ -97,7 +97,8 @@ def stored_shared(s, chain):
         end = max(end, fetch.time + machine.slice_bytes / machine.hbm_bytes_per_ns + machine.llc_write_ns)
     if fetch.kept:
         written = _book(s, fetch.last, entry.die, entry.die, True, False, machine.slice_bytes)
-        end = max(end, written + machine.hbm_latency_ns)
+        if not machine.copies_in_background:
+            end = max(end, written + machine.hbm_latency_ns)
     return end
 
 
@@ -173,8 +174,14 @@ def _begin_slices(s):
 
 @outer
 def begin_shared(s):
-    """Book everything that starts with the step at equal shares: hidden vectors and the first slices of every die."""
+    """Book everything that starts with the step at equal shares: hidden vectors, the first slices of every die, and what
+    the step before left of its copies.
+    """
     machine = s.machine
+    for die in range(machine.dies):
+        if s.memory.copies.room[die].unwritten_bytes > 0:
+            unwritten = float(s.memory.copies.room[die].unwritten_bytes)
+            _count_one(s.booked[HBMS * machine.dies + die], unwritten, True)
     moves = s.work.moves[DISPATCH]
     for move in moves:
         _count(s, move.src, move.dst, True, False, float(move.bytes))

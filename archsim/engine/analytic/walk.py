@@ -14,7 +14,7 @@ import numpy as np
 from archsim.base.kernels import inner, kernel
 from archsim.engine.analytic.holds import begin_held, combine_held, fetch_held, stored_held
 from archsim.engine.analytic.shares import begin_shared, combine_shared, fetch_shared, stored_shared
-from archsim.engine.analytic.slices import BOOKED, DIE, FETCHED, Walk, store, take_next
+from archsim.engine.analytic.slices import BOOKED, DIE, FETCHED, HBMS, Walk, rate, store, take_next
 from archsim.engine.state import SLICES, Machine, Memory, Work
 
 
@@ -25,6 +25,15 @@ def _first_done(s):
         if s.dies[die].done < s.dies[first].done:
             first = die
     return first
+
+
+@inner
+def _leave_copies(s, end):
+    """Leave copies that are booked beyond the end of the step to the next one."""
+    for die in range(s.machine.dies):
+        hbm = HBMS * s.machine.dies + die
+        late_ns = max(0.0, s.booked[hbm].free - end)
+        s.memory.copies.room[die].unwritten_bytes = np.int64(late_ns * rate(s.machine, hbm))
 
 
 @inner
@@ -58,6 +67,8 @@ def _walk(s, begin, fetch, stored, combine):
                 end = max(end, combine(s, die, now))
         take_next(s, die)
         die = _first_done(s)
+    if s.machine.copies_in_background:
+        _leave_copies(s, end)
     return end
 
 

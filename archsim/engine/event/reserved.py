@@ -525,21 +525,31 @@ def _start_all(s, begin_ns):
 
 @kernel
 def run_step(s, begin_ns):
-    """Run one step from ``begin_ns``; returns when its last stage (stores included) has ended, float64 ns."""
+    """Run one step from ``begin_ns``; returns when its last stage has ended, float64 ns: stores included, but for copies
+    under ``copy_writes: background``, whose time is left to the HBMs at the start of the next step.
+    """
     for i in range(len(s.pool.count)):
         s.pool.count[i] = 0
     for r in range(len(s.pool.claims)):
         claim = s.pool.claims[r]
         claim.queued, claim.claimed, claim.last_user, claim.free_at = 0, 0, -1, begin_ns
+    for die in range(s.machine.dies):
+        unwritten_ns = s.memory.copies.room[die].unwritten_bytes / s.machine.hbm_bytes_per_ns
+        s.pool.claims[s.machine.dies + die].free_at += unwritten_ns
     _start_all(s, begin_ns)
     end, last = begin_ns, NOBODY
     while s.pool.count[BOOKED] > 0:
         booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.tie_bits)
         stage = booking[1]
         _process(s, stage)
-        if s.pool.stages[stage].end > end:
+        row = s.pool.stages[stage]
+        if row.end > end and not (row.kind == COPY and s.machine.copies_in_background):
             end, last = s.pool.stages[stage].end, stage
     s.tally.events[0] += s.pool.count[STAGES]
+    if s.machine.copies_in_background:
+        for die in range(s.machine.dies):
+            late_ns = max(0.0, s.pool.claims[s.machine.dies + die].free_at - end)
+            s.memory.copies.room[die].unwritten_bytes = np.int64(late_ns * s.machine.hbm_bytes_per_ns)
     if last >= 0:
         _trace_back(s, last, begin_ns)
     return end

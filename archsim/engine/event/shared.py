@@ -13,7 +13,8 @@ DATA         one flow through the home's HBM (not after REMOTE_LLC) and all link
 COMPUTE      the array takes slices one at a time, in the order in which their first segments arrive; it may start then
              and cannot end before the last segment has arrived, nor sooner after that than ``drain_ns``
 LLC_FILL     the write latency, after the slice has left a remote HBM at full rate
-COPY         a flow through the die's HBM
+COPY         a flow through the die's HBM; under ``copy_writes: background`` the step does not wait for it, and the next
+             begins with a flow of the bytes that are left
 ACT_READ     HBM latency of the source; a flow through its HBM if the vectors stay on the die
 ACT_MOVE     one flow through both HBMs and all links of the route
 ACT_WRITE    nothing more: the write was part of the move
@@ -318,10 +319,42 @@ def _move_done(s, item, stage, now):
             _release_held(s, die, stage, now)
 
 
+@outer
+def _resume_copies(s):
+    """Begin with the bytes of copies that the step before left to be written: item -1 - die."""
+    for die in range(s.machine.dies):
+        left = s.memory.copies.room[die].unwritten_bytes
+        if left > 0:
+            stage = _new_stage(s.traffic.pool, COPY, -1 - die, NOBODY, 0.0)
+            _describe_flow(s.traffic.pool.stages[stage], die, left, left, s.machine.hbm_latency_ns)
+            start_flow(s.traffic, stage, 0.0)
+
+
+@outer
+def _leave_copies(s, end):
+    """Leave what is not written when the step ends to the next one.
+
+    From then on only copies use an HBM, so that it is busy until the last of them has left.
+    """
+    pool, machine, room = s.traffic.pool, s.machine, s.memory.copies.room
+    for die in range(machine.dies):
+        room[die].unwritten_bytes = 0
+    for stage in range(pool.count[STAGES]):
+        row = pool.stages[stage]
+        if row.kind == COPY:
+            die = -1 - row.item if row.item < 0 else s.work.entries[row.item // SLICES].die
+            left = np.int64((row.end - row.latency - end) * machine.hbm_bytes_per_ns)
+            room[die].unwritten_bytes = max(room[die].unwritten_bytes, left)
+    for die in range(machine.dies):
+        row = s.tally.resources[machine.dies + die]
+        row.bytes -= room[die].unwritten_bytes
+        row.busy_ns -= room[die].unwritten_bytes / machine.hbm_bytes_per_ns
+
+
 @inner
 def _outcome(s, row):
     """Event that ends a stage; updates caches and copies."""
-    if row.kind >= ACT_READ or row.kind == LOOKUP:
+    if row.kind >= ACT_READ or row.kind == LOOKUP or row.item < 0:
         return row.event
     entry = s.work.entries[row.item // SLICES]
     key = entry.key + row.item % SLICES
@@ -401,7 +434,8 @@ def _tell(s, timer, now):
 
 @outer
 def _start(s):
-    """Dispatch the hidden vectors and look up the first slices."""
+    """Dispatch the hidden vectors and look up the first slices; copies of the step before may still be written."""
+    _resume_copies(s)
     for die in range(s.machine.dies):
         _start_moves(s, DISPATCH, die, NOBODY, 0.0)
     for die in range(s.machine.dies):
@@ -433,10 +467,11 @@ def _trace_back(stages, entries, tally, stage):
 
 
 @inner
-def _last_to_end(stages, count):
-    last = np.int64(0)
-    for stage in range(1, count):
-        if stages[stage].end > stages[last].end:
+def _last_to_end(stages, count, copies_too):
+    """The stage that ends the step."""
+    last = NOBODY
+    for stage in range(count):
+        if (copies_too or stages[stage].kind != COPY) and (last < 0 or stages[stage].end > stages[last].end):
             last = stage
     return last
 
@@ -464,7 +499,9 @@ def _run(s, ports, solve):
     s.tally.events[0] += pool.count[TIMERS]
     if pool.count[STAGES] == 0:
         return 0.0
-    last = _last_to_end(pool.stages, pool.count[STAGES])
+    last = _last_to_end(pool.stages, pool.count[STAGES], not s.machine.copies_in_background)
+    if s.machine.copies_in_background:
+        _leave_copies(s, pool.stages[last].end)
     _trace_back(pool.stages, s.work.entries, s.tally, last)
     return pool.stages[last].end
 
@@ -498,9 +535,8 @@ class SharedKernel:
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
         chains, moves = len(work.chains), work.moves.size
-        if chains > len(self.pool.chains) or STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves > len(
-            self.pool.stages
-        ):
+        stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves + self._machine.dies
+        if chains > len(self.pool.chains) or stages > len(self.pool.stages):
             self.pool = new_pool(self._machine, 2 * chains, 2 * moves)
         self._work = work
         traffic = Traffic(self.pool, self._net, tally.resources, self._metered, self._machine.dies, self._queued)

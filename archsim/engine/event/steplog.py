@@ -30,7 +30,7 @@ ROUTES = (State.REQUEST, State.DATA, State.ACT_MOVE)
 def step_log(stages: np.ndarray, work: Work, begin_ns: float) -> dict[str, np.ndarray]:
     """Columns of the module's table. ``stages``: a pool's rows with fields kind, item, parent, time and end."""
     filled_at_home = (stages["kind"] == State.LLC_FILL) & (stages["kind"][stages["parent"]] == State.REMOTE_HBM)
-    served = UNIT[stages["kind"]] != Unit.NONE
+    served = (UNIT[stages["kind"]] != Unit.NONE) & (stages["item"] >= 0)  # copies of the step before are left out
     stages, filled_at_home = stages[served], filled_at_home[served]
     kind, item = stages["kind"], stages["item"]
     hidden = kind >= State.ACT_READ

@@ -149,13 +149,15 @@ def port_ranks(fabric: Fabric) -> np.ndarray:
 
 
 def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
-    """An empty pool for steps of at most ``chains`` chains and ``moves`` moves (dispatch and combine together)."""
-    stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves
+    """An empty pool for steps of at most ``chains`` chains and ``moves`` moves (dispatch and combine together), and on
+    every die copies that are still to be written.
+    """
+    stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves + machine.dies
     return Pool(
         stages=np.zeros(stages, STAGE),
         timers=np.zeros(TIMERS_PER_STAGE * stages, TIMER),
         calendar=np.zeros(TIMERS_PER_STAGE * stages, np.int64),
-        flows=np.zeros(2 * chains + moves, FLOW),
+        flows=np.zeros(2 * chains + moves + machine.dies, FLOW),
         chains=np.zeros(chains, CHAIN),
         dies=np.zeros(machine.dies, DIE),
         count=np.zeros(4, np.int64),

@@ -9,7 +9,7 @@ from archsim.specs.loading.file_kinds import SPECS
 from archsim.specs.loading.library import load_model, load_system
 from archsim.specs.machine.fabric import LinkSpec
 from archsim.specs.machine.system import SystemSpec
-from archsim.specs.policies import PRESETS, RULE_TYPES, RULES, Parameter
+from archsim.specs.policies import PRESETS, RULE_TYPES, RULES, Choice, Parameter
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.specs.text.fields import Spec
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity
@@ -121,7 +121,7 @@ def _policies() -> str:
     return "\n".join(lines)
 
 
-def _default(parameter: Parameter) -> str:
+def _default(parameter: Parameter | Choice) -> str:
     return parameter.meaning if parameter.default is None else f"{parameter.default} ({parameter.meaning})"
 
 

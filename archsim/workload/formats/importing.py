@@ -20,7 +20,7 @@ from archsim.workload import checks
 from archsim.workload.formats.batches import Item, grouped
 from archsim.workload.formats.json_request import RequestRows
 from archsim.workload.formats.json_tree_batches import ARCHIVES
-from archsim.workload.formats.loads import holds_loads, loads_name, read_loads
+from archsim.workload.formats.loads.reading import holds_loads, load_files, loads_name, read_all_loads
 from archsim.workload.formats.registry import Format, format_of, own_format
 from archsim.workload.store.frames import read_frames, write_frames
 from archsim.workload.store.store import Entry, Shape, row_columns
@@ -102,7 +102,7 @@ def _formats(sources: Sequence[Path], reader: str | None) -> list[Format | None]
     """
     if reader is not None:
         return [own_format(reader)] * len(sources)
-    loads = [source.is_file() and not source.name.endswith(ARCHIVES) and holds_loads(source) for source in sources]
+    loads = [not source.name.endswith(ARCHIVES) and holds_loads(source) for source in sources]
     formats = [None if each else format_of(source) for source, each in zip(sources, loads, strict=True)]
     if len(set(loads)) > 1:
         raise TraceError(
@@ -120,20 +120,11 @@ def _known_model(source: Path, name: str) -> ModelSpec:
 
 
 def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watcher) -> Report:
-    every = [read_loads(source, model) for source in sources]
-    for source, loads in zip(sources, every, strict=True):
-        if not np.array_equal(loads.layer_ids, every[0].layer_ids):
-            raise TraceError(f"{source}: its layers differ from those of {sources[0]}")
-    names = list(chain.from_iterable(loads.names for loads in every))
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise TraceError(f"{out}: two matrices are named {repeated!r}; give the files different names")
-    phase = list(chain.from_iterable(loads.phase for loads in every))
-    counts = np.concatenate([loads.counts for loads in every])
-    write_loads(out, Shape.of(model, name, every[0].layer_ids), names, phase, counts)
-    size = sum(source.stat().st_size for source in sources)
-    watcher.read(len(names), size)
-    return Report(requests=len(names), size=size)
+    loads = read_all_loads(sources, model)
+    write_loads(out, Shape.of(model, name, loads.layer_ids), loads)
+    size = sum(file.stat().st_size for file in load_files(sources))
+    watcher.read(len(loads.names), size)
+    return Report(requests=len(loads.names), size=size)
 
 
 def _import_tokens(

@@ -2,7 +2,8 @@
 
 A line is an object: ``topk_ids`` (or ``routed_experts``, as vLLM calls it): ids [token][layer][k], prompt first;
 ``prompt_tokens``: number of prompt tokens (0: decode only; required). Optional: ``layer_ids`` (default:
-the model's MoE layers), ``model``. Other keys are ignored. The subject is the file name, the number is the line number.
+the model's MoE layers), ``model``. ``routed_experts`` may be base64, and both may stand where an engine's response has
+them (`archsim.workload.formats.routed_experts`). Other keys are ignored. The subject is the file name, the number is the line number.
 """
 
 import json
@@ -17,6 +18,7 @@ from archsim.specs.model import ModelSpec
 from archsim.workload import checks
 from archsim.workload.formats.batches import Item, request_rows
 from archsim.workload.formats.json_request import RequestRows
+from archsim.workload.formats.routed_experts import decoded, flattened
 
 IDS = ("topk_ids", "routed_experts")
 MOST_LINE_BYTES = 512 << 20
@@ -44,6 +46,32 @@ def jsonl_items(path: Path) -> Iterator[Item]:
         raise TraceError(f"{path}: empty; expected one request per line")
 
 
+def is_response(path: Path) -> bool:
+    """Whether a ``.json`` file is one object, such as an engine's response, rather than a list of iterations."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(64).lstrip().startswith(b"{")
+
+
+def response_name(path: Path) -> str:
+    """The model that a response names, or ''."""
+    return str(_response(path)[1].get("model", ""))
+
+
+def response_items(path: Path) -> Iterator[Item]:
+    """The request of one response. Raises TraceError."""
+    content, _ = _response(path)
+    yield Item(str(path), "", path.stem, 0, len(content), partial(_read, content, str(path)))
+
+
+def _response(path: Path) -> tuple[bytes, dict]:
+    if path.stat().st_size > MOST_LINE_BYTES:
+        raise TraceError(f"{path}: longer than {MOST_LINE_BYTES} bytes")
+    content = path.read_bytes()
+    return content, _parse(content, str(path))
+
+
 def _parse(line: bytes, where: str) -> dict:
     try:
         data = json.loads(line)
@@ -55,13 +83,14 @@ def _parse(line: bytes, where: str) -> dict:
 
 
 def _read(line: bytes, where: str, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
-    data = _parse(line, where)
+    data = flattened(_parse(line, where))
     checks.check_name(where, model, str(data.get("model", "")))
     layers = _integers(where, "layer_ids", data.get("layer_ids", list(model.moe_layer_ids)), 1).astype(np.int32)
     name = next((name for name in IDS if name in data), None)
     if name is None:
         raise TraceError(f"{where}: has no {' or '.join(IDS)}")
-    experts = _integers(where, name, data[name], 3)
+    encoded = isinstance(data[name], str)
+    experts = decoded(where, data[name], model) if encoded else _integers(where, name, data[name], 3)
     return request_rows(where, model, experts, data.get("prompt_tokens"), layers, layer_ids)
 
 

@@ -13,6 +13,15 @@ MOST_TIMES = 400
 entropy (recorded traces: at most 20 times), while a zip bomb reaches 1032 times."""
 
 
+def member_names(path: Path) -> set[str]:
+    """The names of a file's members; none if it is not readable."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile, ValueError):
+        return set()
+
+
 def load_members(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     """Those of the wanted members that a file has. Raises TraceError."""
     try:

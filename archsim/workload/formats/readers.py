@@ -11,8 +11,10 @@ from archsim.base.nearest import did_you_mean
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
 from archsim.workload.formats.json_tree import request_files
+from archsim.workload.formats.jsonl import is_response
 from archsim.workload.formats.npz import read_npz
 from archsim.workload.formats.registry import assembled, format_of
+from archsim.workload.formats.routed_experts import is_routed_npz
 from archsim.workload.store import column_cache
 from archsim.workload.store.store import DRAFTS, is_store, open_stored
 from archsim.workload.trace import Trace
@@ -53,9 +55,9 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
 
 def _reader_of(location: Path) -> tuple[Callable[[Path, ModelSpec, str], Trace], list[Path]]:
     """The reader of a source, and its files. npz has its own reader, by columns."""
-    if location.suffix == ".npz" and location.is_file():
+    if location.suffix == ".npz" and location.is_file() and not is_routed_npz(location):
         return read_npz, [location]
-    if location.suffix == ".json" or location.is_dir():
+    if location.is_dir() or (location.suffix == ".json" and not is_response(location)):
         return _assembled, request_files(location)
     format_of(location)
     return _assembled, [location]

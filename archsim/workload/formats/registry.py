@@ -22,8 +22,15 @@ from archsim.specs.policies import import_function
 from archsim.workload.formats.batches import Item, request_rows
 from archsim.workload.formats.json_request import RequestRows
 from archsim.workload.formats.json_tree_batches import ARCHIVES, archive_items, archive_name, tree_items, tree_name
-from archsim.workload.formats.jsonl import jsonl_items, jsonl_name
+from archsim.workload.formats.jsonl import (
+    is_response,
+    jsonl_items,
+    jsonl_name,
+    response_items,
+    response_name,
+)
 from archsim.workload.formats.npz_batches import npz_items, npz_name
+from archsim.workload.formats.routed_experts import is_routed_npz, routed_npz_items
 from archsim.workload.trace import Trace
 
 
@@ -46,6 +53,7 @@ def _is_tree(path: Path) -> bool:
 
 
 FORMATS = (
+    Format("response of an engine", is_response, response_name, lambda path, model: response_items(path)),
     Format("JSON tree", _is_tree, tree_name, lambda path, model: tree_items(path)),
     Format(
         "archive of a JSON tree",
@@ -53,6 +61,7 @@ FORMATS = (
         archive_name,
         lambda path, model: archive_items(path),
     ),
+    Format("routed experts in npz", is_routed_npz, npz_name, routed_npz_items),
     Format("npz", lambda path: path.suffix == ".npz", npz_name, npz_items),
     Format("JSON lines", lambda path: path.suffix == ".jsonl", jsonl_name, lambda path, model: jsonl_items(path)),
 )
@@ -65,8 +74,8 @@ def format_of(path: Path, reader: str | None = None) -> Format:
     found = next((each for each in FORMATS if each.matches(path)), None)
     if found is None:
         raise TraceError(
-            f"{path}: unknown format; expected a directory or archive ({', '.join(ARCHIVES)}) of requests, or .json, "
-            f".jsonl or .npz"
+            f"{path}: unknown format; expected tokens: a directory or archive ({', '.join(ARCHIVES)}) of requests, .json, "
+            ".jsonl or .npz; or expert loads: .pt, .json, .csv, .npy, .npz, .jsonl, rank*.safetensors"
             " (or name your own reader: package.module:function)"
         )
     return found

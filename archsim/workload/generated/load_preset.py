@@ -72,8 +72,9 @@ def _loads_of(source: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """float64[matrix, layer, expert], int[layer], and the phase of every matrix (-1: not known). Raises TraceError."""
     if is_store(source):
         store = open_store(source)
-        columns, _ = store.loads()
-        return columns["counts"].astype(np.float64), np.array(store.shape.layer_ids), columns["phase"]
+        columns, about = store.loads()
+        counts, phase = _summed_over_time(columns["counts"].astype(np.float64), columns["phase"], about)
+        return counts, np.array(store.shape.layer_ids), phase
     try:
         with np.load(source, allow_pickle=False) as archive:
             counts, layer_ids = archive["counts"].astype(np.float64), archive["layer_ids"]
@@ -81,6 +82,15 @@ def _loads_of(source: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             return counts, layer_ids, archive["phase"] if "phase" in archive.files else np.full(len(counts), -1)
     except (OSError, ValueError, KeyError) as error:
         raise TraceError(f"{source}: not a readable load matrix ({error})") from error
+
+
+def _summed_over_time(counts: np.ndarray, phase: np.ndarray, about: dict) -> tuple[np.ndarray, np.ndarray]:
+    """One matrix for each series and phase; stores without series have one matrix in each."""
+    keys = list(zip(about.get("series", about["names"]), phase.tolist(), strict=True))
+    kept = list(dict.fromkeys(keys))
+    summed = np.zeros((len(kept), *counts.shape[1:]))
+    np.add.at(summed, [kept.index(key) for key in keys], counts)
+    return summed, np.array([each for _, each in kept])
 
 
 def _check(source: Path, model: ModelSpec, counts: np.ndarray, layer_ids: np.ndarray) -> list[int]:

@@ -31,10 +31,8 @@ from collections.abc import Iterator
 import numpy as np
 from numba import njit
 
+from archsim.specs.workload import PROMPT_TOKENS
 from archsim.workload.trace import StepTokens, rows_per_piece
-
-PROMPT_TOKENS = 16
-"""Prompt tokens if a spec does not give them."""
 
 PREFERRED = 0.25
 """Fraction of the experts that a request prefers at a layer."""

@@ -7,7 +7,7 @@ from collections import Counter
 from archsim.workload.checks import span
 from archsim.workload.store.store import TOKENS, Store, rows_of
 
-_SHOWN = 12  # subjects
+_SHOWN = 12  # subjects or matrices
 
 
 def facts_of(store: Store) -> dict[str, str]:
@@ -29,8 +29,10 @@ def facts_of(store: Store) -> dict[str, str]:
     else:
         columns, about = store.loads()
         facts["matrices"] = str(len(about["names"]))
-        for name, counts in zip(about["names"], columns["counts"], strict=True):
-            facts[f"  {name}"] = f"{counts[0].sum() // shape.top_k:,} tokens"
+        for name, counts in list(zip(about["names"], columns["counts"], strict=True))[:_SHOWN]:
+            facts[f"  {name}"] = f"{counts[0].sum() / shape.top_k:,.0f} tokens"
+        if len(about["names"]) > _SHOWN:
+            facts["  …"] = f"{len(about['names']) - _SHOWN} more"
     return facts | {"digest": store.digest}
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from archsim.base.errors import TraceError
 from archsim.base.files import DRAFT_SUFFIX, drafted, sole_writer, write_text
 from archsim.base.threads import in_order
+from archsim.workload.formats.loads.loads import Loads
 from archsim.workload.store.frames import pack_frames
 from archsim.workload.store.store import (
     DRAFTS,
@@ -65,14 +66,11 @@ def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -
     _finish(out, manifest_of(TOKENS, shape, **parts))
 
 
-def write_loads(out: Path, shape: Shape, names: list[str], phase: list[int], counts: np.ndarray) -> None:
-    """Make `out` (see `writing`) a store of load matrices.
-
-    counts: int64[matrix, layer, expert]. phase: 0 prefill, 1 decode, -1 unknown.
-    """
-    columns = {"counts": np.asarray(counts, np.int64), "phase": np.array(phase, np.int8)}
-    about = _write(out, "loads", pack_frames(columns, {"names": names}))
-    _finish(out, manifest_of(LOADS, shape, loads=about, matrices=len(names)))
+def write_loads(out: Path, shape: Shape, loads: Loads) -> None:
+    """Make `out` (see `writing`) a store of load matrices."""
+    columns = {"counts": loads.counts, "phase": np.array(loads.phase, np.int8)}
+    about = _write(out, "loads", pack_frames(columns, {"names": loads.names, "series": loads.series}))
+    _finish(out, manifest_of(LOADS, shape, loads=about, matrices=len(loads.names)))
 
 
 def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:

@@ -1,0 +1,148 @@
+"""What a run needs of the HBM of each die, by kind, and what is left for copies of experts.
+
+The assumption ``memory`` says what is counted: experts alone, or all that serving keeps in HBM:
+
+================  ==================================================================================================
+experts           weights of the experts placed on the die, replicas included, in all MoE layers of the model
+shared experts    on every die, if they run (assumption ``weights``)
+attention         attention, dense layers and routers in the system's data type, embeddings in BF16: on every die, or
+                  a share of them (``workload.attention_weights``)
+KV cache          of the requests that live on the die, ``workload.context`` tokens each
+activations       a bound for one step of one layer; see `activation_bytes`
+================  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.base.errors import SpecError
+from archsim.engine.machine import slice_bytes
+from archsim.engine.run_demand import dies_of_requests
+from archsim.engine.state import SLICES
+from archsim.policies.placement.placement import Placement
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import KV_BYTES, WorkloadSpec
+
+EXPERTS, SHARED, ATTENTION, KV, ACTIVATIONS = "experts", "shared experts", "attention", "KV cache", "activations"
+BF16_BYTES, FP32_BYTES = 2, 4
+# Longer prompts are cut into steps of so many tokens: max_num_batched_tokens of vLLM's server on an H100
+# (vllm/engine/arg_utils.py, default of the V1 engine).
+PREFILL_CHUNK_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a run fits in the HBM of a system.
+
+    ``parts``: kind → int64[die] bytes; ``bound_bytes``: capacity of a die without what is reserved; ``context``:
+    tokens of KV cache a request, None if nothing but experts is counted.
+    """
+
+    parts: Mapping[str, np.ndarray]
+    bound_bytes: int
+    context: int | None = None
+
+    @property
+    def demand_bytes(self) -> np.ndarray:
+        """All kinds together, int64[die]."""
+        return np.asarray(sum(self.parts.values()))
+
+    @property
+    def fits(self) -> bool:
+        return bool(self.demand_bytes.max() <= self.bound_bytes)
+
+    @property
+    def room_bytes(self) -> np.ndarray:
+        """Bytes left for cached copies, int64[die]."""
+        return self.bound_bytes - self.demand_bytes
+
+    def of(self, kind: str) -> int | None:
+        """Bytes of a kind on the die that has most of it; None if it is not counted."""
+        return int(self.parts[kind].max()) if kind in self.parts else None
+
+
+def memory_fit(
+    system: SystemSpec,
+    model: ModelSpec,
+    assumptions: AssumptionsSpec,
+    placement: Placement,
+    workload: WorkloadSpec | None = None,
+    batch: int = 0,
+) -> Fit:
+    """Demand and bound per die. Every MoE layer of the model counts, not those that a run simulates alone.
+
+    ``workload``, ``batch``: the requests; without them, weights alone count. Raises SpecError where the KV cache must
+    be counted and nothing says how many tokens a request holds.
+    """
+    return fit_of_slots(system, model, assumptions, placement.slots, workload, batch)
+
+
+def fit_of(scenario: Scenario, placement: Placement) -> Fit:
+    """`memory_fit` of a scenario."""
+    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+    return memory_fit(system, model, assumptions, placement, scenario.workload, scenario.batch)
+
+
+def fit_of_slots(
+    system: SystemSpec,
+    model: ModelSpec,
+    assumptions: AssumptionsSpec,
+    slots: np.ndarray,
+    workload: WorkloadSpec | None,
+    batch: int,
+) -> Fit:
+    """As `memory_fit`, of the experts that each die holds in all layers together: int64[die]."""
+    dtype_bytes = system.compute.dtype_bytes
+    bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
+    parts = {EXPERTS: slots * (SLICES * slice_bytes(system, model))}
+    if assumptions.weights == "all" and model.shared_experts:
+        parts[SHARED] = np.full_like(slots, model.shared_weights * dtype_bytes)
+    if not counts_all(model, assumptions):
+        return Fit(parts, bound)
+    sharded = workload is not None and workload.attention_weights == "sharded"
+    weights = (model.attention_weights + model.dense_weights) * dtype_bytes + model.embedding_weights * BF16_BYTES
+    parts[ATTENTION] = np.full_like(slots, -(-weights // len(slots)) if sharded else weights)
+    if workload is None or not batch:
+        return Fit(parts, bound)
+    context = _context(workload, assumptions)
+    requests = np.bincount(dies_of_requests(batch, len(slots)), minlength=len(slots))
+    parts[KV] = requests * model.kv_bytes(context, KV_BYTES[workload.kv_dtype])
+    parts[ACTIVATIONS] = activation_bytes(model, requests, dtype_bytes, workload.has_prompts)
+    return Fit(parts, bound, context)
+
+
+def counts_all(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:
+    """Whether more than experts is counted: the assumption says so, and the model says how large it is."""
+    return assumptions.memory == "all" and not model.missing_geometry
+
+
+def activation_bytes(model: ModelSpec, requests: np.ndarray, dtype_bytes: int, has_prompts: bool) -> np.ndarray:
+    """A bound for the activations of one step, int64[die]; ``requests``: those that live on each die, int64[die].
+
+    A step has a token of every request, or a chunk of a prompt if that is more. Of every token in one layer: its
+    hidden vector before and after, in BF16; for each of its experts the vector sent, in the data type, and returned,
+    in BF16, and the products with gate and up, in BF16; and of every request its logits in FP32. Dies are taken to
+    receive as many tokens as they send; skew, and the fixed buffers of communication libraries, are in the reserve.
+    """
+    tokens = np.maximum(requests, PREFILL_CHUNK_TOKENS) if has_prompts else requests
+    of_expert = model.hidden * (dtype_bytes + BF16_BYTES) + 2 * model.expert_ffn * BF16_BYTES
+    of_token = 2 * model.hidden * BF16_BYTES + model.top_k * of_expert
+    return np.asarray(tokens * of_token + requests * ((model.vocabulary or 0) * FP32_BYTES))
+
+
+def _context(workload: WorkloadSpec, assumptions: AssumptionsSpec) -> int:
+    context = workload.context_tokens
+    if context is None and assumptions.capacity == "finite":
+        raise SpecError(
+            "workload.context: how many tokens of KV cache a request holds is not known, as its trace is recorded or "
+            "its requests have no prompts; give it (context: 4096), give 0 to leave the KV cache out, or set the "
+            "assumption memory: experts"
+        )
+    return context or 0

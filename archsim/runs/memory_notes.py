@@ -1,0 +1,23 @@
+"""Notes on what a run was taken to keep in HBM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence where the KV cache was left out, and for every model that does not say what else it keeps. rows: of
+    results.
+    """
+    rows = list(rows)
+    notes = []
+    if any(row.get("context_tokens") == 0 for row in rows):
+        notes.append("HBM holds no KV cache: workload.context is 0; real requests leave less room for copies")
+    lacking = dict.fromkeys(str(row.get("model")) for row in rows if row.get("hbm_all_counted") == 0)
+    notes += [
+        f"HBM of {model} holds experts alone: without attention, vocabulary and dense_ffn, its KV cache and attention "
+        f"are not counted"
+        for model in lacking
+    ]
+    return notes

@@ -1,0 +1,132 @@
+"""Loads as all readers return them, and the checks that they share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from archsim.base.errors import TraceError
+from archsim.specs.model import ModelSpec
+from archsim.workload import checks
+
+UNKNOWN_PHASE = -1
+_RANK = re.compile(r"[_.-]?rank\d+|_timestamp[\d.]+")
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Load matrices in the order of their recording.
+
+    counts: int64 or float64[matrix, layer, expert]. layer_ids: int32[layer], the model's numbering. names, series:
+    of every matrix; matrices of one series follow each other in time. phase: 0 prefill, 1 decode, -1 not known.
+    rank: the rank whose tokens are counted; None: those of all ranks.
+    """
+
+    counts: np.ndarray
+    layer_ids: np.ndarray
+    names: list[str]
+    series: list[str]
+    phase: list[int]
+    rank: int | None = None
+
+
+def made_loads(
+    where: str,
+    model: ModelSpec,
+    counts: np.ndarray,
+    names: Sequence[str],
+    series: Sequence[str],
+    phase: Sequence[int],
+    layer_ids: Any = None,
+    rank: int | None = None,
+) -> Loads:
+    """Loads, checked against a model. Raises TraceError.
+
+    counts: numbers [matrix, layer, expert]. layer_ids: None: rows are the model's MoE layers, or all of its layers,
+    dense ones being zero.
+    """
+    if counts.dtype.kind not in "iuf" or not np.isfinite(counts).all():
+        raise TraceError(f"{where}: expected finite counts, found {counts.dtype}")
+    if counts.size and counts.min() < 0:
+        matrix, row, expert = np.argwhere(counts < 0)[0]
+        raise TraceError(f"{where}: a count is negative: {counts[matrix, row, expert]} in row {row}, expert {expert}")
+    if counts.size and counts.max() >= 2**62:
+        raise TraceError(f"{where}: a count is {counts.max()}; expected less than 2**62")
+    _, rows, experts = counts.shape
+    checks.check_shape(where, model, experts=experts)
+    moe = list(model.moe_layer_ids)
+    if layer_ids is None and rows == model.layers and rows != len(moe):
+        dense = sorted(set(range(rows)) - set(moe))
+        if counts[:, dense].any():
+            raise TraceError(f"{where}: a dense layer of {model.name} has counts; expected zeros in layers {dense}")
+        counts, layer_ids = counts[:, moe], moe
+    elif layer_ids is None and rows == len(moe):
+        layer_ids = moe
+    elif layer_ids is None:
+        raise TraceError(f"{where}: {rows} layers; {model.name} has {model.layers} layers, {len(moe)} of them MoE")
+    layer_ids = np.asarray(layer_ids)
+    if layer_ids.shape != (counts.shape[1],) or layer_ids.dtype.kind not in "iu":
+        raise TraceError(f"{where}: layer ids and counts do not match: {layer_ids.shape} and {counts.shape}")
+    checks.check_layers(where, model, layer_ids)
+    return Loads(whole(counts), layer_ids.astype(np.int32), list(names), list(series), list(phase), rank)
+
+
+def whole(counts: np.ndarray) -> np.ndarray:
+    """int64 if all counts are whole, else float64."""
+    return counts.astype(np.int64) if (counts == np.floor(counts)).all() else counts.astype(np.float64)
+
+
+def numbers(where: str, name: str, values: Any, *dimensions: int) -> np.ndarray:
+    """Nested lists, or an array, as an array of numbers of one of these numbers of dimensions. Raises TraceError."""
+    try:
+        found = np.asarray(values)
+    except (ValueError, OverflowError):
+        found = np.empty(0, object)
+    if found.dtype.kind not in "iuf" or found.ndim not in dimensions:
+        kind = f"{found.dtype}{list(found.shape)}" if found.dtype.kind != "O" else "uneven lists"
+        raise TraceError(
+            f"{where}: {name}: {kind}; expected numbers in nested lists of even lengths, "
+            f"{' or '.join(map(str, dimensions))} dimensions"
+        )
+    return found
+
+
+def logical_counts(where: str, model: ModelSpec, physical: np.ndarray, slots: Any, named: str) -> np.ndarray:
+    """Counts of slots as counts of experts.
+
+    physical: numbers [matrix, layer, slot]. slots: the expert in every slot [layer, slot], -1 for an empty one; None
+    is refused. named: what the file calls the map. Raises TraceError.
+    """
+    if slots is None:
+        raise TraceError(
+            f"{where}: counts of physical slots without a map to experts; expected {named} [layer][slot] beside them"
+        )
+    slots = numbers(where, named, slots, 2)
+    if slots.dtype.kind not in "iu" or slots.shape != physical.shape[1:]:
+        raise TraceError(
+            f"{where}: {named} is {slots.dtype}{list(slots.shape)}; expected integers {list(physical.shape[1:])}, as "
+            "the counts [layer][slot]"
+        )
+    if slots.size and (slots.min() < -1 or slots.max() >= model.experts):
+        raise TraceError(
+            f"{where}: {named} has expert ids {slots.min()} to {slots.max()}; {model.name} has 0 to {model.experts - 1}"
+        )
+    logical = np.zeros((*physical.shape[:2], model.experts), physical.dtype)
+    for layer, row in enumerate(slots):
+        if physical[:, layer, row < 0].any():
+            raise TraceError(f"{where}: an empty slot of row {layer} has counts; expected none where {named} is -1")
+        np.add.at(logical[:, layer], (slice(None), row[row >= 0]), physical[:, layer, row >= 0])
+    return logical
+
+
+def series_of(stem: str) -> str:
+    """The name of a recording: that of its file without rank and time."""
+    return _RANK.sub("", stem) or stem
+
+
+def phase_of(name: str) -> int:
+    return 0 if "prefill" in name else 1 if "decode" in name else UNKNOWN_PHASE

@@ -1,0 +1,117 @@
+"""Which reader a source of loads has, and loads of several sources and ranks as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, count
+from pathlib import Path
+
+import numpy as np
+
+from archsim.base.errors import TraceError
+from archsim.specs.model import ModelSpec
+from archsim.workload.formats.loads import matrices, sglang, trtllm, vllm
+from archsim.workload.formats.loads.loads import Loads
+from archsim.workload.formats.npz_members import load_members, member_names
+
+_ALWAYS = (".csv", ".npy", ".pt", ".safetensors")
+
+
+def holds_loads(path: Path) -> bool:
+    """Whether a source holds loads rather than tokens."""
+    if path.is_dir():
+        return bool(trtllm.statistic_files(path))
+    if path.suffix == ".npz":
+        return "counts" in member_names(path)
+    if path.suffix == ".jsonl":
+        return vllm.is_load_stats(path)
+    if path.suffix == ".json":
+        content = path.read_bytes() if path.stat().st_size <= sglang.MOST_BYTES else b""
+        return content.lstrip().startswith(b"{") and b'"routed_experts"' not in content
+    return path.suffix in _ALWAYS
+
+
+def loads_name(path: Path) -> str:
+    """The model that a source of loads names, or ''."""
+    if path.suffix == ".jsonl":
+        return vllm.model_named(path)
+    return str(load_members(path, {"model"}).get("model", "")) if path.suffix == ".npz" else ""
+
+
+def read_loads(path: Path, model: ModelSpec) -> Loads:
+    """The loads of one file. Raises TraceError."""
+    readers = {
+        ".npz": matrices.read_npz_loads,
+        ".npy": matrices.read_npy,
+        ".csv": matrices.read_csv,
+        ".pt": sglang.read_pt_dump,
+        ".jsonl": vllm.read_load_stats,
+        ".safetensors": trtllm.read_statistics,
+    }
+    try:
+        return readers.get(path.suffix, sglang.read_json_dump)(path, model)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def load_files(sources: Sequence[Path]) -> list[Path]:
+    """The files of sources of loads; a folder has those of TensorRT-LLM's ranks."""
+    return list(chain.from_iterable(trtllm.statistic_files(each) if each.is_dir() else [each] for each in sources))
+
+
+def read_all_loads(sources: Sequence[Path], model: ModelSpec) -> Loads:
+    """The loads of all sources, files or folders: summed over the ranks of a recording, idle matrices left out.
+
+    Raises TraceError for sources that do not belong together, and where every count is zero.
+    """
+    files = load_files(sources)
+    every = [read_loads(file, model) for file in files]
+    for file, loads in zip(files, every, strict=True):
+        if not np.array_equal(loads.layer_ids, every[0].layer_ids):
+            raise TraceError(f"{file}: its layers differ from those of {files[0]}")
+    busy = _busy(_summed(files, every))
+    if not busy.names:
+        raise TraceError(
+            f"{files[0]}: all counts are zero: the recorder did not run while tokens were served; start it before the "
+            "requests (SGLang: POST /start_expert_distribution_record), and dump again"
+        )
+    return busy
+
+
+def _summed(files: list[Path], every: list[Loads]) -> Loads:
+    """Loads one after the other; those of the same name are summed if they are of different ranks."""
+    at: dict[str, int] = {}
+    ranks: dict[str, set[int]] = {}
+    counts, phase, series = [], [], []
+    for file, loads in zip(files, every, strict=True):
+        for n, name in enumerate(loads.names):
+            if name not in at:
+                at[name] = len(counts)
+                counts.append(loads.counts[n])
+                phase.append(loads.phase[n])
+                series.append(loads.series[n])
+            elif loads.rank is None or loads.rank in ranks.get(name, {loads.rank}):
+                whose = "" if loads.rank is None else f" of rank {loads.rank}"
+                raise TraceError(f"{file}: a second matrix named {name!r}{whose}; give the files different names")
+            else:
+                counts[at[name]] = counts[at[name]] + loads.counts[n]
+            if loads.rank is not None:
+                ranks.setdefault(name, set()).add(loads.rank)
+    _refuse_missing_ranks(files, set().union(*ranks.values()))
+    return Loads(np.stack(counts), every[0].layer_ids, list(at), series, phase)
+
+
+def _refuse_missing_ranks(files: list[Path], ranks: set[int]) -> None:
+    missing = next(rank for rank in count() if rank not in ranks)
+    if missing < len(ranks):
+        raise TraceError(
+            f"{files[0]}: counts of ranks {', '.join(map(str, sorted(ranks)))}; expected the files of all ranks, rank "
+            f"{missing} is missing"
+        )
+
+
+def _busy(loads: Loads) -> Loads:
+    """Without the matrices in which nothing is counted, such as idle steps."""
+    kept = np.flatnonzero(loads.counts.any(axis=(1, 2)))
+    names, series, phase = ([every[n] for n in kept] for every in (loads.names, loads.series, loads.phase))
+    return Loads(loads.counts[kept], loads.layer_ids, names, series, phase)

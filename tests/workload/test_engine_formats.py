@@ -1,0 +1,348 @@
+"""Loads and routing in the formats of serving engines: every reader arrives at the same counts, or says why not."""
+
+import base64
+import io
+import json
+import shutil
+import struct
+
+import numpy as np
+import pytest
+from support.stores import imported
+from support.torch_files import save_pt, tensors
+from support.trace_files import TOY
+
+from archsim.base.errors import TraceError
+from archsim.specs.loading.library import load_model
+from archsim.specs.model import ModelSpec
+from archsim.workload import open_trace
+from archsim.workload.formats.loads.reading import load_files, read_all_loads
+from archsim.workload.store.store import open_store
+
+TINY = ModelSpec(name="tiny-moe", source="made up", layers=4, moe_layers={"first": 1, "last": 3}, hidden=8,
+                 expert_ffn=8, experts=8, top_k=2)  # fmt: skip
+RNG = np.random.default_rng(3)
+STEPS, SLOTS = 3, 8
+ROUTING = RNG.random((2, STEPS, 5, 5, 6)).argsort(axis=4)[..., :2]  # [rank, step, layer, token, k], layer 0 dense
+MAP = np.stack([np.r_[RNG.permutation(6), RNG.integers(0, 6, 2)] for _ in range(5)])  # [layer, slot]
+COUNTS = np.stack([
+    [[np.bincount(ROUTING[rank, step, layer].ravel(), minlength=6) for layer in range(5)] for step in range(STEPS)]
+    for rank in range(2)
+])  # fmt: skip
+COUNTS[:, :, 0] = 0
+TRUTH = COUNTS.sum(axis=0)[:, 1:]
+
+
+def slot_of(layer, expert):
+    """A slot that holds the expert; the last one, so that redundant slots are used."""
+    return int(np.flatnonzero(MAP[layer] == expert)[-1])
+
+
+def physical(rank, step):
+    counts = np.zeros((5, SLOTS), np.int64)
+    for layer in range(1, 5):
+        for expert in range(6):
+            counts[layer, slot_of(layer, expert)] += COUNTS[rank, step, layer, expert]
+    return counts
+
+
+def per_pass(folder, **more):
+    files = []
+    for rank in (0, 1):
+        records = [{"forward_pass_id": 7 + n, "rank": rank, "gatherer_key": "primary", "global_physical_count":
+                    physical(rank, n)} for n in range(STEPS)]  # fmt: skip
+        content = {"records": records, "last_physical_to_logical_map": MAP} | more
+        files.append(save_pt(folder / f"expert_distribution_recorder_177_rank{rank}.pt", content))
+    return files
+
+
+def per_token(folder):
+    files = []
+    for rank in (0, 1):
+        records = []
+        for n in range(STEPS):
+            ids = np.full((5, 5, 8), -1, np.int32)
+            for layer in range(1, 5):
+                ids[layer, :, :2] = np.vectorize(lambda e, layer=layer: slot_of(layer, e))(ROUTING[rank, n, layer])
+            records.append({"forward_pass_id": n, "rank": rank, "forward_mode": 1 if n == 0 else 2,
+                            "extend_seq_lens": [5] if n == 0 else None, "topk_ids_of_layer": ids})  # fmt: skip
+        content = {"records": records, "last_physical_to_logical_map": MAP}
+        files.append(save_pt(folder / f"x_rank{rank}.pt", content))
+    return files
+
+
+def stat(folder):
+    return [save_pt(folder / "stat.pt", {"rank": 0, "logical_count": COUNTS.sum(axis=0)})]
+
+
+def old_csv(folder):
+    files = []
+    for rank in (0, 1):
+        total = COUNTS[rank].sum(axis=0)
+        rows = [f"{layer},{e},{total[layer, e]}" for layer in range(1, 5) for e in range(6) if total[layer, e]]
+        file = folder / f"expert_distribution_rank{rank}_timestamp17443.{rank}.csv"
+        file.write_text("\n".join(["layer_id,expert_id,count", *rows]) + "\n")
+        files.append(file)
+    return files
+
+
+def vllm(folder):
+    lines = [{"record_type": "session_metadata", "version": 1}]
+    for step in range(STEPS):
+        load = sum(physical(rank, step) for rank in (0, 1))[1:]
+        lines.append({"record_type": "eplb_load_stats", "version": 1, "step": step, "num_ranks": 2,
+                      "expert_load": load.tolist(), "p2l_map": MAP[1:].tolist()})  # fmt: skip
+    lines.append({**lines[-1], "step": 9, "expert_load": np.zeros((4, SLOTS), int).tolist()})
+    (folder / "stats.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return [folder / "stats.jsonl"]
+
+
+def safetensors(path, tensors):
+    header, body = {"__metadata__": {"made": "up"}}, b""
+    for name, tensor in tensors.items():
+        kind = {"int64": "I64", "int32": "I32"}[tensor.dtype.name]
+        at = len(body)
+        body += tensor.tobytes()
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [at, len(body)]}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def trtllm(folder):
+    folder = folder / "statistic"
+    folder.mkdir()
+    (folder / "meta_info.json").write_text('{"num_experts": 6, "num_experts_per_token": 2}')
+    for rank in (0, 1):
+        keys = [(step, layer) for step in range(STEPS) for layer in range(1, 5)]
+        safetensors(folder / f"rank{rank}.safetensors", {f"{100 + s}_{n}": COUNTS[rank, s, n] for s, n in keys})
+        raw = {f"{100 + s}_{n}": ROUTING[rank, s, n].astype(np.int32) for s, n in keys}
+        safetensors(folder / f"rank{rank}_raw.safetensors", raw)
+    return [folder]
+
+
+def npy(folder):
+    np.save(folder / "m.npy", TRUTH.sum(axis=0))
+    return [folder / "m.npy"]
+
+
+def plain_csv(folder):
+    (folder / "m.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in TRUTH.sum(axis=0).tolist()))
+    return [folder / "m.csv"]
+
+
+FORMATS = [per_pass, per_token, stat, old_csv, vllm, trtllm, npy, plain_csv]
+
+
+@pytest.mark.parametrize("written", FORMATS)
+def test_every_format_gives_the_same_counts(tmp_path, written):
+    sources = written(tmp_path)
+    imported(sources, tmp_path / "store")
+    columns, facts = open_store(tmp_path / "store").loads()
+    counts = columns["counts"]
+    assert counts.dtype == np.int64 and np.array_equal(counts.sum(axis=0), TRUTH.sum(axis=0))
+    assert len(counts) == len(facts["names"]) == len(facts["series"])
+    if len(counts) > 1:
+        assert np.array_equal(counts, TRUTH) and len(set(facts["series"])) == 1
+    if written is per_token:
+        assert columns["phase"].tolist() == [0, 1, 1]
+
+
+def test_fractions_are_kept(tmp_path):
+    np.save(tmp_path / "m.npy", TRUTH / 8 + 0.3)
+    imported(tmp_path / "m.npy", tmp_path / "store")
+    assert np.array_equal(open_store(tmp_path / "store").loads()[0]["counts"], TRUTH / 8 + 0.3)
+
+
+SAMPLES = {
+    "stat": ["sglang_stat.json"],
+    "stat 2d": ["sglang_stat_2d.json"],
+    "old csv": [f"sglang_old_expert_distribution_rank{n}_timestamp1744347750.{n}.csv" for n in (0, 1)],
+    "vllm 1": ["vllm_eplb_load_stats_rev1.jsonl"],
+    "vllm 2": ["vllm_eplb_load_stats_rev2.jsonl"],
+    "trtllm": ["trtllm_expert_statistic"],
+    "per pass": [f"sglang_per_pass_rank{n}.mirror.json" for n in (0, 1)],
+    "per token": [f"sglang_per_token_rank{n}.mirror.json" for n in (0, 1)],
+}
+
+
+@pytest.mark.parametrize("as_pt", [False, True])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_samples_give_their_truth(shared, tmp_path, name, as_pt):
+    folder = shared / "data/engine_formats/samples"
+    sources = [folder / each for each in SAMPLES[name]]
+    if as_pt:
+        sources = [as_torch(source, tmp_path) for source in sources]
+    truth = read_all_loads([folder / "truth_logical_counts.csv"], TINY)
+    assert np.array_equal(read_all_loads(sources, TINY).counts.sum(axis=0), truth.counts[0])
+
+
+def as_torch(source, folder):
+    if source.suffix != ".json":
+        return source
+    content = tensors(json.loads(source.read_text()))
+    if "logical_count" in content:
+        content["logical_count"] = np.array(content["logical_count"])
+    return save_pt(folder / f"{source.stem}.pt", content)
+
+
+def test_real_dumps(shared):
+    folder, model = shared / "data/engine_formats/real", load_model("deepseek-v3")
+    loads = read_all_loads([folder / "expert_distribution_fp4_1k1k_compressed.pt"], model)
+    assert (loads.counts.sum(axis=2) == 8_568_624).all() and loads.counts.shape == (1, 58, 256)
+    with pytest.raises(TraceError, match="fp8_1k1k_compressed.pt: all counts are zero: the recorder did not run"):
+        read_all_loads([folder / "expert_distribution_fp8_1k1k_compressed.pt"], model)
+
+
+def record(**more):
+    return {"record_type": "eplb_load_stats", "step": 1, "expert_load": [[1] * 6] * 4, "p2l_map": [[0, 1, 2, 3, 4, 5]] * 4} | more
+
+
+def lines(*records):
+    return "".join(json.dumps(each) + "\n" for each in records)
+
+
+def passes(**more):
+    one = {"forward_pass_id": 1, "rank": 0, "global_physical_count": [[0] * 6] + [[1] * 6] * 4}
+    return json.dumps({"records": [one | more.pop("record", {})], "last_physical_to_logical_map": [[*range(6)]] * 5} | more)
+
+
+BAD = {
+    ("a.jsonl", lines(record(p2l_map=None))): "line 1: counts of physical slots without a map to experts; expected p2l_map",
+    ("b.jsonl", lines(record(p2l_map=[[0, 1, 2, 3, 4, 6]] * 4))): "p2l_map has expert ids 0 to 6; toy has 0 to 5",
+    ("c.jsonl", lines(record(p2l_map=[[-1, 1, 2, 3, 4, 5]] * 4))): "an empty slot of row 0 has counts",
+    ("d.jsonl", lines(record(p2l_map=[[0, 1]]))): r"p2l_map is int64\[1, 2\]; expected integers \[4, 6\]",
+    ("e.jsonl", lines(record(), record())[:-20]): "line 2: not valid JSON .* is the file truncated",
+    ("f.jsonl", lines({"record_type": "session_metadata"})): "has no eplb_load_stats records",
+    ("g.jsonl", lines(record(num_layers=3))): "num_layers is 3, but expert_load has 4 layers",
+    ("h.jsonl", lines(record(expert_load=[[1] * 6] * 3, p2l_map=[[0, 1, 2, 3, 4, 5]] * 3))): "3 layers; toy has 5 layers",
+    ("i.jsonl", lines(record(), record(expert_load=[[1] * 6] * 5, p2l_map=[[0] * 6] * 5))): "number of layers differs",
+    ("j.jsonl", lines(record(expert_load="x"))): "expert_load: .*expected numbers",
+    ("k.json", passes(last_physical_to_logical_map=None)): "expected last_physical_to_logical_map",
+    ("l.json", passes(records=[])): "records: expected a list",
+    ("m.json", passes(record={"rank": 1})): "counts of ranks 1; expected the files of all ranks, rank 0 is missing",
+    ("n.json", passes(record={"rank": 10**15})): "rank 0 is missing",
+    ("o.json", passes(record={"global_physical_count": [[1] * 6] * 5})): "a dense layer of toy has counts",
+    ("p.json", passes(record={"global_physical_count": [[1] * 5] * 5})): r"is \[5, 5\]; expected \[5, 6\]",
+    ("q.json", passes(record={"forward_pass_id": "x"})): "forward_pass_id is 'x'; expected a whole number",
+    ("r.json", '{"records": [{"rank": 0}], "last_physical_to_logical_map": [[0]]}'): "has neither global_physical_count nor",
+    ("s.json", '{"logical_count": [[[0,0,0,0,0,0]]]}'): "1 layers; toy has 5 layers",
+    ("t.json", json.dumps({"logical_count": [[0] * 6] * 4})): "all counts are zero: the recorder did not run",
+    ("u.csv", "layer_id,expert_id,count\n1,6,3\n"): "line 2: layer 1, expert 6; toy has layers 0 to 4 and experts 0 to 5",
+    ("v.csv", "layer_id,expert_id,count\n1,2,-3\n"): "line 2: expected layer, expert and count, all numbers from 0",
+    ("w.csv", "layer_id,expert_id,count\n1,2,3\n1,2,3\n"): "line 3: layer 1, expert 2 appears twice",
+    ("x.csv", "layer_id,expert_id,count\n0,2,3\n"): "a dense layer of toy has counts",
+    ("y.csv", "1,2,3,4,5,nan\n"): "the header has 6 columns",
+    ("z.npy", "rubbish"): "not a readable .npy file",
+    ("rank0_raw.safetensors", "x"): "expected rank<number>.safetensors",
+    ("rank0.safetensors", "x"): "its header is missing or cut; is the file truncated",
+    ("log.txt", "x"): "unknown format; expected tokens: .*or expert loads: .pt, .json, .csv, .npy, .npz, .jsonl",
+}
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: case[0])
+def test_bad_loads_of_engines(case, tmp_path):
+    (tmp_path / case[0]).write_text(case[1])
+    with pytest.raises(TraceError, match=f"{case[0]}: .*{BAD[case]}"):
+        imported(tmp_path / case[0], tmp_path / "store")
+    assert not (tmp_path / "store/manifest.json").exists()
+
+
+def test_ranks_are_summed_once(tmp_path):
+    first, second = per_pass(tmp_path)
+    shutil.copy(first, tmp_path / "other_rank0.pt")
+    again = save_pt(tmp_path / "expert_distribution_recorder_177_rank5.pt", {"records": [
+        {"forward_pass_id": 7, "rank": 1, "global_physical_count": physical(1, 0)}], "last_physical_to_logical_map": MAP})  # fmt: skip
+    with pytest.raises(TraceError, match="a second matrix named .* of rank 1; give the files different names"):
+        read_all_loads([first, second, again], TOY)
+    with pytest.raises(TraceError, match="a second matrix named"):
+        read_all_loads(npy(tmp_path) * 2, TOY)
+
+
+def test_statistics_of_another_model_or_cut_are_refused(tmp_path):
+    (folder,) = trtllm(tmp_path)
+    assert [file.name for file in load_files([folder])] == ["rank0.safetensors", "rank1.safetensors"]
+    with pytest.raises(TraceError, match="has experts = 6, but model tiny-moe has experts = 8"):
+        read_all_loads([folder], TINY)
+    file = folder / "rank1.safetensors"
+    good = file.read_bytes()
+    for content, message in [
+        (good[:-1], "is the file truncated"),
+        (good[:40], "its header is missing or cut"),
+        (good.replace(b'"I64"', b'"X64"'), "is of dtype 'X64'; expected one of"),
+        (good.replace(b'"100_1"', b'"100 1"'), "expected names <iteration>_<layer>"),
+        (good.replace(b'"100_1"', b'"103_1"'), r"iteration 101 has layers \[1, 2, 3, 4\]; expected \[2, 3, 4\]"),
+        (good.replace(b'"100_', b'"-00_'), "expected names <iteration>_<layer>"),
+        (good.replace(b'"shape":', b'"shapo":'), "not a .safetensors file"),
+    ]:
+        file.write_bytes(content)
+        with pytest.raises(TraceError, match=f"rank1.safetensors: .*{message}"):
+            read_all_loads([folder], TOY)
+    file.write_bytes(good)
+    (folder / "meta_info.json").write_text('{"num_experts": 6, "num_experts_per_token": 3}')
+    with pytest.raises(TraceError, match="meta_info.json: the trace has top_k = 3"):
+        read_all_loads([folder], TOY)
+
+
+TOKENS = RNG.random((7, 5, 6)).argsort(axis=2)[..., :2]  # [token, layer, k]
+
+
+def encoded(experts):
+    return base64.b64encode(experts.astype("<i4").tobytes()).decode()
+
+
+def as_npy(experts):
+    stream = io.BytesIO()
+    np.save(stream, experts.astype(np.uint8))
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+RESPONSES = {
+    "sglang": {"text": "…", "meta_info": {"prompt_tokens": 3, "completion_tokens": 5, "routed_experts": encoded(TOKENS)}},
+    "openai": {"choices": [{"sgl_ext": {"routed_experts": encoded(TOKENS)}}], "usage": {"prompt_tokens": 3}},
+    "vllm": {"choices": [{"routed_experts": as_npy(TOKENS)}], "usage": {"prompt_tokens": 3}},
+    "moe layers": {"prompt_tokens": 3, "routed_experts": as_npy(TOKENS[:, 1:])},
+}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+@pytest.mark.parametrize("name", RESPONSES)
+def test_responses_become_tokens(tmp_path, name, suffix):
+    (tmp_path / f"x{suffix}").write_text(json.dumps(RESPONSES[name]) + "\n")
+    imported(tmp_path / f"x{suffix}", tmp_path / "store")
+    for path in (tmp_path / "store", tmp_path / f"x{suffix}"):
+        trace = open_trace(path, TOY)
+        assert np.array_equal(trace.experts, TOKENS[:, 1:])
+        assert trace.iteration.tolist() == [0, 0, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("prompt", [{"prompt_tokens": 3}, {"prompt_token_ids": np.arange(3)}])
+def test_routed_experts_in_npz(tmp_path, prompt):
+    np.savez(tmp_path / "x.npz", routed_experts=TOKENS, **prompt)
+    imported(tmp_path / "x.npz", tmp_path / "store")
+    for path in (tmp_path / "store", tmp_path / "x.npz"):
+        assert np.array_equal(open_trace(path, TOY).experts, TOKENS[:, 1:])
+
+
+BAD_RESPONSES = {
+    "no base64": ({"prompt_tokens": 3, "routed_experts": "?"}, "routed_experts is not base64"),
+    "cut": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS)[:-4]}, "routed_experts has .* expected"),
+    "no prompt": ({"routed_experts": encoded(TOKENS)}, "prompt_tokens is None; expected a number from 0 to 7"),
+    "another model": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS[:, :3, :1])}, "has 21 ids; expected a multiple of 5"),
+    "out of range": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS + 1)}, "is out of range; expected 0 to 5"),
+    "cut npy": ({"prompt_tokens": 3, "routed_experts": as_npy(TOKENS)[:-8]}, "not a readable .npy file"),
+    "flat npy": ({"prompt_tokens": 3, "routed_experts": as_npy(TOKENS.ravel())}, r"has shape \[70\]"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RESPONSES)
+def test_bad_responses(tmp_path, case):
+    response, message = BAD_RESPONSES[case]
+    (tmp_path / "x.json").write_text(json.dumps(response))
+    with pytest.raises(TraceError, match=f"x.json: .*{message}"):
+        imported(tmp_path / "x.json", tmp_path / "store")
+
+
+def test_routed_npz_without_the_prompt_is_refused(tmp_path):
+    np.savez(tmp_path / "x.npz", routed_experts=TOKENS)
+    with pytest.raises(TraceError, match="x.npz: expected a member prompt_tokens"):
+        imported(tmp_path / "x.npz", tmp_path / "store")
