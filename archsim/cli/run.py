@@ -61,7 +61,9 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
         table.add_row("bounded by", bound, f"{percent(row[f'bound_{bound}'])} of the critical path")
     for name in ("energy", "power", "area", "cost"):
         if row[OBJECTIVES[name][0]] is not None:
-            table.add_row(name, value(name, row[OBJECTIVES[name][0]]), "estimated; its range: archsim cost")
+            ends = [row.get(f"{OBJECTIVES[name][0]}_{bound}") for bound in ("low", "high")]
+            said = "its range: archsim cost" if None in ends else " to ".join(value(name, end) for end in ends)
+            table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimated; {said}")
     console().print(table)
 
 

@@ -152,6 +152,11 @@ COLUMNS: tuple[Column, ...] = (
             ("cost_usd", "USD", "estimated price of making one machine"),
         )
     ),
+    *(
+        Column(f"{name}_{bound}", REAL, unit, f"as {name}, all coefficients of energy at their {bound} bound", lambda run, name=f"{name}_{bound}": run.economics[name], optional=True, since=3)
+        for name, unit in (("energy_per_token_j", "J/token"), ("power_w", "W"))
+        for bound in ("low", "high")
+    ),
     Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts",
            measure.hbm_all_counted, page=True, optional=True, since=3),
     Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", lambda run: run.beside_experts.context, page=True, optional=True, since=3),

@@ -8,7 +8,7 @@ are attention, host, cooling and LLC hits (a hit is one LLC read more than count
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from typing import Any
@@ -159,14 +159,18 @@ def energy_of(activity: Activity, machine: Machine, coefficients: Coefficients |
 def economics(
     activity: Activity, machine: Machine, coefficients: Coefficients | None = None
 ) -> dict[str, float | None]:
-    """Columns of a run: ``energy_per_token_j``, ``power_w`` (mean), ``die_mm2``, ``silicon_mm2``, ``cost_usd``.
+    """Columns of a run: ``energy_per_token_j`` and ``power_w`` (mean), both also ``_low`` and ``_high`` with all
+    coefficients of energy at these bounds; ``die_mm2``, ``silicon_mm2``, ``cost_usd``.
 
-    ``None`` for energy and power of a run without tokens.
+    ``None`` for energy of a run without tokens, and power of one without time.
     """
-    joule = sum(energy_of(activity, machine, coefficients).values())
-    return {
-        "energy_per_token_j": joule / activity.tokens if activity.tokens else None,
-        "power_w": joule / activity.time_s if activity.time_s else None,
+    known = coefficients or Coefficients()
+    row: dict[str, float | None] = {}
+    for name, bound in (("", "value"), ("_low", "low"), ("_high", "high")):
+        joule = sum(energy_of(activity, machine, replace(known, energy=known.energy.at(bound))).values())
+        row[f"energy_per_token_j{name}"] = joule / activity.tokens if activity.tokens else None
+        row[f"power_w{name}"] = joule / activity.time_s if activity.time_s else None
+    return row | {
         "die_mm2": machine.die_mm2,
         "silicon_mm2": machine.silicon_mm2,
         "cost_usd": sum(machine.usd.values()),

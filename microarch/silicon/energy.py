@@ -8,7 +8,7 @@ block           energy
 ``llc``         bits in and out × (SRAM access + wire across half a die)
 ``compute``     FLOP × energy of a FLOP; FP8 at half that of 16 bits, as it has twice the rate at equal power
 ``decision``    power of the tables and cores that decide × the time for which they do
-``idle``        leakage and clocks: area × power density × time
+``idle``        leakage and clocks, those of HBM included: area × power density × time
 ==============  ========================================================================================
 """
 
@@ -26,20 +26,26 @@ SIXTEEN_BIT = 2  # bytes of the data type of the FLOP energies
 _MIB_BITS = 8 * 2**20
 _WORD_BITS = 64
 _JOUPPI = "Jouppi et al., ISCA 2021, table 2 (7 nm; 0.7 of it in 5 nm)"
-# BF16 product and FP32 sum, 0.21 + 0.38 pJ for two FLOP; an H100 draws 700 W at 989 TFLOP/s (NVIDIA datasheet).
-_ARITHMETIC_PJ = (0.21 + 0.38) / 2 * N5.energy_scale.value
-_BOARD_PJ = 700 / 989
+# What is measured of whole GPUs. An H100 (814 mm2) sustains about 700 TFLOP/s in BF16 at its limit of 700 W: it runs
+# at 800 until the limit takes effect (aiconfigurator's sweeps of GEMMs with more than 8,192 rows). Idle it takes about
+# 70 W. Decode on an H200, the same die, takes 137 to 300 W (Ma et al., The Illusion of Power Capping in LLM Decode,
+# arXiv 2605.11999).
+_HOPPER_MM2 = 814
+_SUSTAINED_W, _SUSTAINED_TFLOP_PER_S = 700, 700
+_IDLE_W, _LEAST_DECODE_W = 70, 137
+_STATIC_W = sqrt(_IDLE_W * _LEAST_DECODE_W)
+_B200_W, _B200_TFLOP_PER_S = 1000, 2250  # NVIDIA datasheet: board power, dense BF16 peak, which it cannot sustain
 
 
 @dataclass(frozen=True)
 class EnergyEstimates(Estimates):
     hbm_pj_per_bit: Estimate = Estimate(
+        6.0,
         3.9,
-        3.0,
         7.0,
         "pJ/bit",
-        "O'Connor et al., Fine-Grained DRAM, MICRO 2017: HBM2; low: vendors' HBM3E, high: with the GPU's PHY and "
-        "controller",
+        "low: the device alone (O'Connor et al., Fine-Grained DRAM, MICRO 2017: HBM2, 3.9); about 6 to 7 with the "
+        "GPU's PHY and controller",
     )
     d2d_pj_per_bit: Estimate = Estimate(
         0.3,
@@ -55,12 +61,20 @@ class EnergyEstimates(Estimates):
         N5.access_pj(_MIB_BITS, _WORD_BITS) / _WORD_BITS, 0.1, 0.3, "pJ/bit", f"{_JOUPPI}: 1 MB bank, 64 bits"
     )
     flop_pj: Estimate = Estimate(
-        sqrt(_ARITHMETIC_PJ * _BOARD_PJ), _ARITHMETIC_PJ, _BOARD_PJ, "pJ/FLOP in 16 bits",
-        f"low: {_JOUPPI}, BF16 product and FP32 sum; high: power of a whole H100 at its peak rate; between them, "
-        f"geometric mean",
-    )  # fmt: skip
+        (_SUSTAINED_W - _STATIC_W) / _SUSTAINED_TFLOP_PER_S,
+        _B200_W / _B200_TFLOP_PER_S,
+        _SUSTAINED_W / _SUSTAINED_TFLOP_PER_S,
+        "pJ/FLOP in 16 bits",
+        "an H100 at 700 TFLOP/s in BF16 and 700 W, without what it takes idle; low: B200 at its limit of 1,000 W and "
+        "its peak; high: the H100 with all it takes",
+    )
     idle_w_per_mm2: Estimate = Estimate(
-        0.05, 0.02, 0.09, "W/mm2", "assumed; high: an idle H100 at about 70 W, HBM included, over 814 mm2"
+        _STATIC_W / _HOPPER_MM2,
+        _IDLE_W / _HOPPER_MM2,
+        _LEAST_DECODE_W / _HOPPER_MM2,
+        "W/mm2",
+        "low: an idle H100 at about 70 W; high: the least that decode on an H200 takes, 137 W (arXiv 2605.11999); "
+        "between them, geometric mean; HBM included, over 814 mm2",
     )
 
 

@@ -77,8 +77,12 @@ class Judge:
 
     def values(self, point: Point, row: Row) -> dict[str, float]:
         """Every objective of a run, NaN if it has none; energy, area and price by these coefficients."""
+        return objectives_of(point.model, self.estimated(point, row))
+
+    def estimated(self, point: Point, row: Row) -> Row:
+        """The row with energy, area and price by these coefficients."""
         own = economics(activity_of(point.model, row), build_costs(point.system, self.coefficients), self.coefficients)
-        return objectives_of(point.model, {**row, **own})
+        return {**row, **own}
 
     def costs(self, point: Point, row: Row | None) -> np.ndarray:
         """float64[objective], to minimise; infinite for a run that failed or is not allowed."""
@@ -142,7 +146,7 @@ def _candidates(
         values = judge.values(point, row)
         candidates.append(
             replace(
-                candidate_of(plan, point, row),
+                candidate_of(plan, point, judge.estimated(point, row)),
                 values=values,
                 cheap=cheap_values[at],
                 front=bool(front[at]),

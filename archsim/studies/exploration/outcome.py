@@ -23,7 +23,8 @@ class Candidate:
     """A point. index: in the sweep; axes: path → value as written, model, policy, … included if they differ.
 
     values: of every objective of ``OBJECTIVES``, by the engine named; cheap: by the analytical engine; limit: the
-    bottleneck and its share of the critical path; band: of throughput, from the calibration's residuals, or None.
+    bottleneck and its share of the critical path; band: of throughput, from the calibration's residuals, or None;
+    ranges: of energy and power, objective → with all its coefficients low and high.
     """
 
     index: int
@@ -36,6 +37,7 @@ class Candidate:
     limit: tuple[str, float]
     band: tuple[float, float] | None
     run: str
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,12 @@ def band_of(model: ModelSpec, row: Mapping[str, Any]) -> tuple[float, float] | N
         return None
     rate *= _share(model, row)
     return rate * row["decode_ns"] / high, rate * row["decode_ns"] / low
+
+
+def ranges_of(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Objectives that have a range in a row of results, energy and power: low and high."""
+    ends = {name: (row.get(f"{column}_low"), row.get(f"{column}_high")) for name, (column, _) in OBJECTIVES.items()}
+    return {name: (low, high) for name, (low, high) in ends.items() if low is not None and high is not None}
 
 
 def sensitivities(points: Sequence[Candidate], objective: str) -> list[tuple[str, str, float, str, float]]:

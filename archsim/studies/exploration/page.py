@@ -147,18 +147,22 @@ def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: M
     for heading, point in wanted(found).items():
         design = designs.get(point.index)
         values = ", ".join(
-            f"{name} {value(name, point.values[name])}{_range(found, name, design)}" for name in found.spec.objectives
+            f"{name} {value(name, point.values[name])}{_range(found, name, point, design)}"
+            for name in found.spec.objectives
         )
         heading = budgets.get(heading, heading)
         yaml = dump_yaml(designs[point.index]) if point.index in designs else ""
         yield Best(heading, point, values, yaml, f"designs/point-{point.index}.yaml", pages.get(point.index, ""))
 
 
-def _range(found: Exploration, objective: str, design: Mapping[str, Any] | None) -> str:
-    """`` (20.0 k USD to 210 k USD)`` after the price of a design: with all coefficients at their bounds.
+def _range(found: Exploration, objective: str, point: Candidate, design: Mapping[str, Any] | None) -> str:
+    """`` (20.0 k USD to 210 k USD)`` after price, energy or power of a design: with all coefficients at their bounds.
 
     Empty for other objectives.
     """
+    if objective in point.ranges:
+        low, high = (value(objective, end) for end in point.ranges[objective])
+        return f" ({low} to {high})"
     if objective != "cost" or design is None:
         return ""
     system, own = SystemSpec.model_validate(design["systems"][0]), Coefficients().changed(found.spec.coefficients)

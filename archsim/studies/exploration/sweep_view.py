@@ -21,6 +21,7 @@ from archsim.studies.exploration.outcome import (
     band_of,
     limit_of,
     objectives_of,
+    ranges_of,
     without_constants,
 )
 
@@ -80,6 +81,7 @@ def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candi
         limit=limit_of(row),
         band=band_of(point.model, row),
         run=row["run"],
+        ranges=ranges_of(row),
     )
 
 
