@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from archsim.api.calibrating import validate as validate
     from archsim.api.loading import ExplorationPlan as ExplorationPlan
     from archsim.api.loading import load as load
+    from archsim.api.placing import place as place
     from archsim.api.running import run as run
     from archsim.api.running import simulate as simulate
     from archsim.api.running import sweep as sweep
@@ -55,6 +56,7 @@ _PUBLIC = {
     "load_model": "archsim.specs.loading.library",
     "load_system": "archsim.specs.loading.library",
     "optimum": "archsim.api.studying",
+    "place": "archsim.api.placing",
     "run": "archsim.api.running",
     "simulate": "archsim.api.running",
     "simulate_flows": "archsim.engine.network.flows",
@@ -64,8 +66,8 @@ _PUBLIC = {
 
 __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "calibrate", "compare",
-    "explore", "load", "load_assumptions", "load_experiment", "load_model", "load_system", "optimum", "run",
-    "simulate", "simulate_flows", "sweep", "validate",
+    "explore", "load", "load_assumptions", "load_experiment", "load_model", "load_system", "optimum", "place",
+    "run", "simulate", "simulate_flows", "sweep", "validate",
 ]  # fmt: skip
 
 

@@ -19,3 +19,7 @@ class TraceError(ArchsimError):
 
 class CapacityError(ArchsimError):
     """A model does not fit into the memory of the machine."""
+
+
+class PlacementError(ArchsimError):
+    """A placement of experts is malformed, or does not belong to the model or to the number of ranks."""

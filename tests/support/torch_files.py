@@ -41,7 +41,8 @@ def save_pt(path, content, compression=zipfile.ZIP_STORED):
             if not isinstance(value, np.ndarray):
                 return NotImplemented
             strides = tuple(step // value.itemsize for step in value.strides)
-            if value.size and sum((n - 1) * step for n, step in zip(value.shape, strides)) != value.size - 1:
+            last = sum((n - 1) * step for n, step in zip(value.shape, strides, strict=True))
+            if value.size and last != value.size - 1:
                 return self.reducer_override(np.ascontiguousarray(value))
             return _rebuild_tensor_v2, (Storage(value.ravel(order="K")), 0, value.shape, strides, False, {})
 

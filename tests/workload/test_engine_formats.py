@@ -194,7 +194,12 @@ def test_real_dumps(shared):
 
 
 def record(**more):
-    return {"record_type": "eplb_load_stats", "step": 1, "expert_load": [[1] * 6] * 4, "p2l_map": [[0, 1, 2, 3, 4, 5]] * 4} | more
+    return {
+        "record_type": "eplb_load_stats",
+        "step": 1,
+        "expert_load": [[1] * 6] * 4,
+        "p2l_map": [[0, 1, 2, 3, 4, 5]] * 4,
+    } | more
 
 
 def lines(*records):
@@ -203,18 +208,26 @@ def lines(*records):
 
 def passes(**more):
     one = {"forward_pass_id": 1, "rank": 0, "global_physical_count": [[0] * 6] + [[1] * 6] * 4}
-    return json.dumps({"records": [one | more.pop("record", {})], "last_physical_to_logical_map": [[*range(6)]] * 5} | more)
+    return json.dumps(
+        {"records": [one | more.pop("record", {})], "last_physical_to_logical_map": [[*range(6)]] * 5} | more
+    )
 
 
 BAD = {
-    ("a.jsonl", lines(record(p2l_map=None))): "line 1: counts of physical slots without a map to experts; expected p2l_map",
+    (
+        "a.jsonl",
+        lines(record(p2l_map=None)),
+    ): "line 1: counts of physical slots without a map to experts; expected p2l_map",
     ("b.jsonl", lines(record(p2l_map=[[0, 1, 2, 3, 4, 6]] * 4))): "p2l_map has expert ids 0 to 6; toy has 0 to 5",
     ("c.jsonl", lines(record(p2l_map=[[-1, 1, 2, 3, 4, 5]] * 4))): "an empty slot of row 0 has counts",
     ("d.jsonl", lines(record(p2l_map=[[0, 1]]))): r"p2l_map is int64\[1, 2\]; expected integers \[4, 6\]",
     ("e.jsonl", lines(record(), record())[:-20]): "line 2: not valid JSON .* is the file truncated",
     ("f.jsonl", lines({"record_type": "session_metadata"})): "has no eplb_load_stats records",
     ("g.jsonl", lines(record(num_layers=3))): "num_layers is 3, but expert_load has 4 layers",
-    ("h.jsonl", lines(record(expert_load=[[1] * 6] * 3, p2l_map=[[0, 1, 2, 3, 4, 5]] * 3))): "3 layers; toy has 5 layers",
+    (
+        "h.jsonl",
+        lines(record(expert_load=[[1] * 6] * 3, p2l_map=[[0, 1, 2, 3, 4, 5]] * 3)),
+    ): "3 layers; toy has 5 layers",
     ("i.jsonl", lines(record(), record(expert_load=[[1] * 6] * 5, p2l_map=[[0] * 6] * 5))): "number of layers differs",
     ("j.jsonl", lines(record(expert_load="x"))): "expert_load: .*expected numbers",
     ("k.json", passes(last_physical_to_logical_map=None)): "expected last_physical_to_logical_map",
@@ -224,10 +237,16 @@ BAD = {
     ("o.json", passes(record={"global_physical_count": [[1] * 6] * 5})): "a dense layer of toy has counts",
     ("p.json", passes(record={"global_physical_count": [[1] * 5] * 5})): r"is \[5, 5\]; expected \[5, 6\]",
     ("q.json", passes(record={"forward_pass_id": "x"})): "forward_pass_id is 'x'; expected a whole number",
-    ("r.json", '{"records": [{"rank": 0}], "last_physical_to_logical_map": [[0]]}'): "has neither global_physical_count nor",
+    (
+        "r.json",
+        '{"records": [{"rank": 0}], "last_physical_to_logical_map": [[0]]}',
+    ): "has neither global_physical_count nor",
     ("s.json", '{"logical_count": [[[0,0,0,0,0,0]]]}'): "1 layers; toy has 5 layers",
     ("t.json", json.dumps({"logical_count": [[0] * 6] * 4})): "all counts are zero: the recorder did not run",
-    ("u.csv", "layer_id,expert_id,count\n1,6,3\n"): "line 2: layer 1, expert 6; toy has layers 0 to 4 and experts 0 to 5",
+    (
+        "u.csv",
+        "layer_id,expert_id,count\n1,6,3\n",
+    ): "line 2: layer 1, expert 6; toy has layers 0 to 4 and experts 0 to 5",
     ("v.csv", "layer_id,expert_id,count\n1,2,-3\n"): "line 2: expected layer, expert and count, all numbers from 0",
     ("w.csv", "layer_id,expert_id,count\n1,2,3\n1,2,3\n"): "line 3: layer 1, expert 2 appears twice",
     ("x.csv", "layer_id,expert_id,count\n0,2,3\n"): "a dense layer of toy has counts",
@@ -250,8 +269,13 @@ def test_bad_loads_of_engines(case, tmp_path):
 def test_ranks_are_summed_once(tmp_path):
     first, second = per_pass(tmp_path)
     shutil.copy(first, tmp_path / "other_rank0.pt")
-    again = save_pt(tmp_path / "expert_distribution_recorder_177_rank5.pt", {"records": [
-        {"forward_pass_id": 7, "rank": 1, "global_physical_count": physical(1, 0)}], "last_physical_to_logical_map": MAP})  # fmt: skip
+    again = save_pt(
+        tmp_path / "expert_distribution_recorder_177_rank5.pt",
+        {
+            "records": [{"forward_pass_id": 7, "rank": 1, "global_physical_count": physical(1, 0)}],
+            "last_physical_to_logical_map": MAP,
+        },
+    )
     with pytest.raises(TraceError, match="a second matrix named .* of rank 1; give the files different names"):
         read_all_loads([first, second, again], TOY)
     with pytest.raises(TraceError, match="a second matrix named"):
@@ -297,7 +321,10 @@ def as_npy(experts):
 
 
 RESPONSES = {
-    "sglang": {"text": "…", "meta_info": {"prompt_tokens": 3, "completion_tokens": 5, "routed_experts": encoded(TOKENS)}},
+    "sglang": {
+        "text": "…",
+        "meta_info": {"prompt_tokens": 3, "completion_tokens": 5, "routed_experts": encoded(TOKENS)},
+    },
     "openai": {"choices": [{"sgl_ext": {"routed_experts": encoded(TOKENS)}}], "usage": {"prompt_tokens": 3}},
     "vllm": {"choices": [{"routed_experts": as_npy(TOKENS)}], "usage": {"prompt_tokens": 3}},
     "moe layers": {"prompt_tokens": 3, "routed_experts": as_npy(TOKENS[:, 1:])},
@@ -327,7 +354,10 @@ BAD_RESPONSES = {
     "no base64": ({"prompt_tokens": 3, "routed_experts": "?"}, "routed_experts is not base64"),
     "cut": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS)[:-4]}, "routed_experts has .* expected"),
     "no prompt": ({"routed_experts": encoded(TOKENS)}, "prompt_tokens is None; expected a number from 0 to 7"),
-    "another model": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS[:, :3, :1])}, "has 21 ids; expected a multiple of 5"),
+    "another model": (
+        {"prompt_tokens": 3, "routed_experts": encoded(TOKENS[:, :3, :1])},
+        "has 21 ids; expected a multiple of 5",
+    ),
     "out of range": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS + 1)}, "is out of range; expected 0 to 5"),
     "cut npy": ({"prompt_tokens": 3, "routed_experts": as_npy(TOKENS)[:-8]}, "not a readable .npy file"),
     "flat npy": ({"prompt_tokens": 3, "routed_experts": as_npy(TOKENS.ravel())}, r"has shape \[70\]"),

@@ -17,8 +17,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="SRC",
-        help="directory or .tar.gz of JSON requests, .npz, .json, .jsonl; or expert loads: .pt, .json, .jsonl, .csv, .npy, "
-        ".npz, or a directory of rank*.safetensors",
+        help="directory or .tar.gz of JSON requests, .npz, .json, .jsonl; or expert loads: .pt, .json, .jsonl, .csv, "
+        ".npy, .npz, or a directory of rank*.safetensors",
     )
     add_store_out(parser)
     parser.add_argument("--model", metavar="NAME", help="model by name or file (default: the one named in SRC)")

@@ -1,9 +1,10 @@
 """JSON lines, one request per line, as serving engines log them.
 
 A line is an object: ``topk_ids`` (or ``routed_experts``, as vLLM calls it): ids [token][layer][k], prompt first;
-``prompt_tokens``: number of prompt tokens (0: decode only; required). Optional: ``layer_ids`` (default:
-the model's MoE layers), ``model``. ``routed_experts`` may be base64, and both may stand where an engine's response has
-them (`archsim.workload.formats.routed_experts`). Other keys are ignored. The subject is the file name, the number is the line number.
+``prompt_tokens``: number of prompt tokens (0: decode only; required). Optional: ``layer_ids`` (default: the model's
+MoE layers), ``model``. ``routed_experts`` may be base64, and both may stand where an engine's response has them
+(`archsim.workload.formats.routed_experts`). Other keys are ignored. The subject is the file name, the number is the line
+number.
 """
 
 import json

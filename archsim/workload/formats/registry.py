@@ -74,8 +74,8 @@ def format_of(path: Path, reader: str | None = None) -> Format:
     found = next((each for each in FORMATS if each.matches(path)), None)
     if found is None:
         raise TraceError(
-            f"{path}: unknown format; expected tokens: a directory or archive ({', '.join(ARCHIVES)}) of requests, .json, "
-            ".jsonl or .npz; or expert loads: .pt, .json, .csv, .npy, .npz, .jsonl, rank*.safetensors"
+            f"{path}: unknown format; expected tokens: a directory or archive ({', '.join(ARCHIVES)}) of requests, "
+            ".json, .jsonl or .npz; or expert loads: .pt, .json, .csv, .npy, .npz, .jsonl, rank*.safetensors"
             " (or name your own reader: package.module:function)"
         )
     return found

@@ -96,7 +96,7 @@ def moe_layers(where: str, experts: np.ndarray, model: ModelSpec) -> np.ndarray:
     moe = list(model.moe_layer_ids)
     if layers not in (model.layers, len(moe)):
         raise TraceError(
-            f"{where}: {NAME} has shape {list(experts.shape)}; expected [tokens, {model.layers} layers or {len(moe)} MoE "
-            f"layers, top_k = {model.top_k}] of {model.name}"
+            f"{where}: {NAME} has shape {list(experts.shape)}; expected [tokens, {model.layers} layers or {len(moe)} "
+            f"MoE layers, top_k = {model.top_k}] of {model.name}"
         )
     return experts if layers == len(moe) else experts[:, moe]

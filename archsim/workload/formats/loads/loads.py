@@ -119,7 +119,7 @@ def logical_counts(where: str, model: ModelSpec, physical: np.ndarray, slots: An
     for layer, row in enumerate(slots):
         if physical[:, layer, row < 0].any():
             raise TraceError(f"{where}: an empty slot of row {layer} has counts; expected none where {named} is -1")
-        np.add.at(logical[:, layer], (slice(None), row[row >= 0]), physical[:, layer, row >= 0])
+        np.add.at(logical[:, layer].T, row[row >= 0], physical[:, layer, row >= 0].T)
     return logical
 
 

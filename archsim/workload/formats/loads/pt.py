@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,10 @@ def _content(archive: zipfile.ZipFile) -> Any:
     if len(pickles) != 1:
         raise RefusedPickle(f"{len(pickles)} members are named data.pkl; expected one, as torch.save writes it")
     storages = _Storages(archive, pickles[0].removesuffix("data.pkl"))
-    callables = {"torch._utils _rebuild_tensor_v2": storages.tensor, "collections OrderedDict": _no_hooks}
+    callables: dict[str, Callable[..., Any]] = {
+        "torch._utils _rebuild_tensor_v2": storages.tensor,
+        "collections OrderedDict": _no_hooks,
+    }
     names = {f"torch {kind}": kind for kind in DTYPES}
     return plain_values(archive.read(pickles[0]), callables, names, storages.storage)
 

@@ -82,7 +82,9 @@ def _summed(files: list[Path], every: list[Loads]) -> Loads:
     """Loads one after the other; those of the same name are summed if they are of different ranks."""
     at: dict[str, int] = {}
     ranks: dict[str, set[int]] = {}
-    counts, phase, series = [], [], []
+    counts: list[np.ndarray] = []
+    series: list[str] = []
+    phase: list[int] = []
     for file, loads in zip(files, every, strict=True):
         for n, name in enumerate(loads.names):
             if name not in at:
@@ -113,5 +115,5 @@ def _refuse_missing_ranks(files: list[Path], ranks: set[int]) -> None:
 def _busy(loads: Loads) -> Loads:
     """Without the matrices in which nothing is counted, such as idle steps."""
     kept = np.flatnonzero(loads.counts.any(axis=(1, 2)))
-    names, series, phase = ([every[n] for n in kept] for every in (loads.names, loads.series, loads.phase))
-    return Loads(loads.counts[kept], loads.layer_ids, names, series, phase)
+    names, series = ([every[n] for n in kept] for every in (loads.names, loads.series))
+    return Loads(loads.counts[kept], loads.layer_ids, names, series, [loads.phase[n] for n in kept])

@@ -6,8 +6,8 @@
 * ``per_token``: ``records``, each with ``topk_ids_of_layer`` [layer][token][k], slots, -1 where there is none, and
   ``forward_mode`` (1 extend, 2 decode).
 
-Records count slots; ``last_physical_to_logical_map`` [layer][slot] says which expert a slot holds. Layers are all layers
-of the model. Source: sgl-project/sglang, python/sglang/srt/eplb/expert_distribution.py @ 02295fe5.
+Records count slots; ``last_physical_to_logical_map`` [layer][slot] says which expert a slot holds. Layers are all
+layers of the model. Source: sgl-project/sglang, python/sglang/srt/eplb/expert_distribution.py @ 02295fe5.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _from_dump(path: Path, data: Any, model: ModelSpec) -> Loads:
     if isinstance(data, dict) and "records" in data:
         return _from_records(path, data, model)
     raise TraceError(
-        f"{path}: expected an object with logical_count [layer][expert], or with records and {MAP}, as SGLang's recorder "
-        "dumps it"
+        f"{path}: expected an object with logical_count [layer][expert], or with records and {MAP}, as SGLang's "
+        "recorder dumps it"
     )
 
 
@@ -100,7 +100,8 @@ def _slots_of(where: str, record: dict, shape: tuple[int, ...]) -> np.ndarray:
     if "global_physical_count" in record:
         counts = numbers(where, "global_physical_count", record["global_physical_count"], 2)
         if counts.shape != shape:
-            raise TraceError(f"{where}: global_physical_count is {list(counts.shape)}; expected {list(shape)}, as {MAP}")
+            found, expected = list(counts.shape), list(shape)
+            raise TraceError(f"{where}: global_physical_count is {found}; expected {expected}, as {MAP}")
         return counts
     if "topk_ids_of_layer" not in record:
         raise TraceError(f"{where}: has neither global_physical_count nor topk_ids_of_layer")

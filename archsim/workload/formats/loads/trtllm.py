@@ -35,8 +35,8 @@ def read_statistics(path: Path, model: ModelSpec) -> Loads:
     match = _FILE.fullmatch(path.name)
     if match is None:
         raise TraceError(
-            f"{path}: expected rank<number>.safetensors, as TensorRT-LLM names counts (rank<number>_raw.safetensors hold "
-            "the choices of the same tokens)"
+            f"{path}: expected rank<number>.safetensors, as TensorRT-LLM names counts (rank<number>_raw.safetensors "
+            "hold the choices of the same tokens)"
         )
     _check_meta(path.with_name(META), model)
     counts: dict[int, dict[int, np.ndarray]] = {}

@@ -40,7 +40,8 @@ def model_named(path: Path) -> str:
 
 def read_load_stats(path: Path, model: ModelSpec) -> Loads:
     """Raises TraceError."""
-    counts, names = [], []
+    counts: list[np.ndarray] = []
+    names: list[str] = []
     if path.stat().st_size > MOST_BYTES:
         raise TraceError(f"{path}: {path.stat().st_size} bytes; expected at most {MOST_BYTES} for load statistics")
     with path.open("rb") as stream:

@@ -1,0 +1,65 @@
+"""``archsim place``: from recorded loads to a placement that a serving engine starts with."""
+
+from __future__ import annotations
+
+import argparse
+
+from archsim.cli.arguments import natural, positive
+from archsim.cli.exit_codes import OK
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("loads", nargs="+", metavar="LOADS", help="dump of an engine, load matrix or store")
+    parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
+    parser.add_argument("--system", required=True, metavar="NAME", help="system by name or file; a die is a rank")
+    parser.add_argument("--policy", default="eplb", metavar="NAME", help="none, eplb (default), craft, remap or dup")
+    number = parser.add_mutually_exclusive_group()
+    number.add_argument("--slots", type=natural, default=0, metavar="N", help="slots of a layer beyond one an expert")
+    number.add_argument("--num-slots", type=positive, metavar="N", help="slots of a layer in all")
+    parser.add_argument("--ranks", type=positive, metavar="N", help="EP size (default: the system's dies)")
+    parser.add_argument("--tokens", type=positive, metavar="N", help="tokens a step, for loads summed over steps")
+    parser.add_argument("--out", metavar="DIR", help="folder of the engines' files (default: nothing is written)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Place, and print what it gains and costs. Raises ArchsimError for what does not fit."""
+    import archsim as ar
+    from archsim.cli.printing import print_compiling, print_notes
+    from archsim.workload.placements.files import ENGINES
+
+    print_compiling()
+    placed = ar.place(
+        args.loads, args.model, args.system, args.policy, args.slots,
+        num_slots=args.num_slots, ranks=args.ranks, tokens=args.tokens, out=args.out,
+    )  # fmt: skip
+    _print_rows(placed)
+    _print_costs(placed)
+    for engine, file in zip(ENGINES, placed.files, strict=False):
+        print(f"{engine.name:<12} {file}\n{'':<12} {engine.options(placed.map, file)}")
+    print_notes(placed.notes)
+    return OK
+
+
+def _print_rows(placed) -> None:
+    """The placements on the loads by which they are judged."""
+    from archsim.cli.printing import console, grid
+
+    matrices = placed.trained + placed.held_out
+    judged = f"the last {placed.held_out} of {matrices} matrices" if placed.held_out else "all loads"
+    title = f"{placed.model.name}, {placed.map.ranks} ranks, {placed.map.slots} slots: {judged}"
+    table = grid("placement", title=title, numbers=("max / mean", "balancedness", "experts"))
+    for row in placed.rows:
+        time = "–" if row.experts_ns is None else f"{row.experts_ns / 1e6:.3f} ms"
+        table.add_row(row.name, f"{row.max_over_mean:.3f}", f"{row.balancedness:.3f}", time)
+    console().print(table)
+
+
+def _print_costs(placed) -> None:
+    cost = placed.cost
+    print(f"gain  {placed.gain:.3f}: largest load with the default of SGLang and vLLM, over that with {placed.policy}")
+    print(f"HBM   {cost.extra_bytes / 1e9:.2f} GB a rank for replicas: {cost.hbm_share:.1%} of its capacity")
+    print(
+        f"moves {cost.moved:,} experts, {cost.moved_bytes / 1e9:.1f} GB, {cost.busiest_bytes / 1e9:.2f} GB to the "
+        "busiest rank, if it replaces the default of a running engine; none at the start of one"
+    )

@@ -1,0 +1,1 @@
+"""``ar.place`` and ``archsim place``: from recorded loads to a placement that a serving engine can start with."""

@@ -1,0 +1,112 @@
+"""What a placement is worth on loads: balance of the ranks, expected time of the experts, memory and moves.
+
+The load of an expert divides evenly over its copies, as engines dispatch without further knowledge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.policies.load import balancedness
+from archsim.specs.loading.calibrations import calibration_named
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.model import ModelSpec
+from archsim.workload.placements.physical import PhysicalMap
+from calibration.laws.choosing import LawMissing
+from calibration.laws.expert_gemm import ExpertGemm, Rates
+from calibration.laws.laws import Laws
+
+MOST_TIMED = 32  # matrices whose time is evaluated, evenly spread
+PRODUCTS = 3  # gate, up and down
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A placement on held-out loads.
+
+    max_over_mean: sum of the ranks' largest loads over the sum of their means; 1 is perfect. balancedness: mean over
+    matrices and layers of mean / max, as SGLang logs it. experts_ns: expected time of the experts' products in one
+    pass through the layers, where a calibrated law exists, else None.
+    """
+
+    name: str
+    max_over_mean: float
+    balancedness: float
+    experts_ns: float | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """expert_bytes: of one expert. rank_bytes: of the experts of a rank, all layers; extra_bytes: of them for slots
+    beyond one an expert. hbm_share: of a rank's HBM that extra_bytes take. moved: experts that a rank gets over the
+    default placement, all ranks together; moved_bytes, and those of the rank that gets most: busiest_bytes.
+    """
+
+    expert_bytes: int
+    rank_bytes: int
+    extra_bytes: int
+    hbm_share: float
+    moved: int
+    moved_bytes: int
+    busiest_bytes: int
+
+
+def rank_loads(placed: PhysicalMap, loads: np.ndarray) -> np.ndarray:
+    """float64[time, layer, rank] of loads [time, layer, expert]."""
+    copies = placed.copies()
+    share = copies / copies.sum(axis=2, keepdims=True)
+    return np.einsum("tle,ler->tlr", loads, share, optimize=True)
+
+
+def judge(name: str, placed: PhysicalMap, loads: np.ndarray, experts: ExpertGemm | None) -> Judged:
+    """loads: float64[time, layer, expert]; experts: law of an expert's products, None: no time."""
+    of_rank = rank_loads(placed, loads)
+    mean = of_rank.mean(axis=2).sum()
+    return Judged(
+        name,
+        float(of_rank.max(axis=2).sum() / mean),
+        float(np.mean(balancedness(of_rank))),
+        None if experts is None else experts_ns(placed, loads, experts),
+    )
+
+
+def experts_ns(placed: PhysicalMap, loads: np.ndarray, experts: ExpertGemm) -> float:
+    """Mean over matrices of the sum over layers of the slowest rank's products."""
+    chosen = loads[np.unique(np.linspace(0, len(loads) - 1, MOST_TIMED).round().astype(int))]
+    copies = placed.copies().sum(axis=2)
+    per_copy = np.ceil(chosen / copies - 1e-9).astype(np.int64)
+    tokens = np.take_along_axis(per_copy, np.broadcast_to(placed.experts, (len(chosen), *placed.experts.shape)), axis=2)
+    values, inverse = np.unique(tokens, return_inverse=True)
+    ns = np.where(values > 0, PRODUCTS * experts.times(np.maximum(values, 1)), 0.0)[inverse.reshape(tokens.shape)]
+    of_rank = ns.reshape(*tokens.shape[:2], placed.ranks, placed.slots_per_rank).sum(axis=3)
+    return float(of_rank.max(axis=2).sum(axis=1).mean())
+
+
+def law_of(system: SystemSpec, model: ModelSpec) -> tuple[ExpertGemm | None, str]:
+    """The calibrated law of an expert's products on a die, and why there is none."""
+    compute = system.compute
+    rates = Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+    try:
+        laws = Laws(calibration_named(compute.calibration))
+        found = laws.expert_gemm(
+            model.hidden, model.expert_ffn, dtype=compute.dtype, rates=rates, library=compute.library
+        )
+    except LawMissing as error:
+        return None, str(error)
+    return found, ""
+
+
+def cost_of(placed: PhysicalMap, before: PhysicalMap, system: SystemSpec, model: ModelSpec) -> Cost:
+    """Memory, and moves from ``before``."""
+    layers = len(placed.experts)
+    expert_bytes = PRODUCTS * model.slice_weights * system.compute.dtype_bytes
+    rank_bytes = placed.slots_per_rank * layers * expert_bytes
+    extra_bytes = round((placed.slots - model.experts) / placed.ranks * layers * expert_bytes)
+    new = ((placed.copies() > 0) & (before.copies() == 0)).sum(axis=(0, 1))
+    share = extra_bytes / system.hbm.capacity_bytes
+    moved = int(new.sum())
+    return Cost(
+        expert_bytes, rank_bytes, extra_bytes, share, moved, moved * expert_bytes, int(new.max()) * expert_bytes
+    )

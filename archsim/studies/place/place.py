@@ -1,0 +1,159 @@
+"""The study: split the loads in time, choose on the first part, judge on the last, count the costs, write the files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archsim.base.errors import CapacityError, PlacementError
+from archsim.base.files import sole_writer, write_text
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.model import ModelSpec
+from archsim.studies.place.choosing import policy_named
+from archsim.studies.place.history import History
+from archsim.studies.place.judging import Cost, Judged, cost_of, judge, law_of
+from archsim.workload.placements import trtllm
+from archsim.workload.placements.files import write_placement
+from archsim.workload.placements.physical import PhysicalMap, check_slots
+from archsim.workload.placements.sglang import default
+
+if TYPE_CHECKING:
+    import pandas
+
+MANIFEST = "placement.json"
+DEFAULT, OTHER_DEFAULT = "default of SGLang and vLLM", "default of TensorRT-LLM"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A chosen placement. ``rows``: the engines' defaults and the placement, judged; ``cost``: over the default.
+
+    trained, held_out: numbers of matrices; held_out 0: there was one alone, and the gain is that on the loads for which
+    the placement was chosen. notes: what limits the numbers. files: written ones.
+    """
+
+    policy: str
+    model: ModelSpec
+    system: str
+    map: PhysicalMap
+    rows: tuple[Judged, ...]
+    cost: Cost
+    trained: int
+    held_out: int
+    notes: tuple[str, ...]
+    files: tuple[Path, ...] = ()
+
+    def __repr__(self) -> str:
+        chosen, first = self.rows[-1], self.rows[0]
+        return (
+            f"Placed({self.policy}: {self.map.slots} slots on {self.map.ranks} ranks, max/mean "
+            f"{chosen.max_over_mean:.3f} where the default has {first.max_over_mean:.3f})"
+        )
+
+    @property
+    def gain(self) -> float:
+        """By what factor the largest load is below that of the default of SGLang and vLLM."""
+        return self.rows[0].max_over_mean / self.rows[-1].max_over_mean
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per placement: name, max_over_mean, balancedness, experts_ns."""
+        import pandas
+
+        return pandas.DataFrame([asdict(row) for row in self.rows])
+
+
+def place_experts(
+    history: History, model: ModelSpec, system: SystemSpec, policy: str, slots: int, ranks: int, held_out: float,
+    tokens: int | None,
+) -> Placed:  # fmt: skip
+    """See ``archsim.api.placing.place``. slots: of a layer in all."""
+    choose = policy_named(policy)
+    check_slots("place", slots, model.experts, ranks)
+    if not 0 < held_out < 1:
+        raise PlacementError(f"held_out is {held_out}; expected a share between 0 and 1")
+    last = min(len(history.counts) - 1, max(1, round(held_out * len(history.counts))))
+    split = len(history.counts) - last
+    first, judged_on = history.counts[:split], history.counts[split:] if last else history.counts
+    if not first.any():
+        raise PlacementError(f"{history.source}: no tokens before the loads that are held out")
+    rows = [_of_all_layers(rows, history, model) for rows in (
+        choose(first, ranks, slots),
+        np.tile(default(slots, model.experts), (len(history.layer_ids), 1)),
+        np.tile(trtllm.default(slots, model.experts, ranks), (len(history.layer_ids), 1)),
+    )]  # fmt: skip
+    chosen, before, other = (PhysicalMap(each, model.experts, ranks, policy) for each in rows)
+    cost = cost_of(chosen, before, system, model)
+    _refuse_too_large(cost, chosen, system, model)
+    law, notes = _law(history, system, model, tokens)
+    scaled = judged_on if tokens is None else _scaled(judged_on, tokens * model.top_k)
+    at = [model.moe_layer_ids.index(layer) for layer in history.layer_ids]
+    named = ((DEFAULT, before), (OTHER_DEFAULT, other), (policy, chosen))
+    judged = tuple(judge(name, replace(each, experts=each.experts[at]), scaled, law) for name, each in named)
+    if not last:
+        notes.append(
+            f"{history.source} is one matrix: nothing could be held out, and the gain is that on the loads for which "
+            "the placement was chosen; record passes or steps to judge it on later loads"
+        )
+    missing = len(model.moe_layer_ids) - len(at)
+    if missing:
+        notes.append(f"{missing} MoE layers have no loads and keep the default placement")
+    return Placed(policy, model, system.name, chosen, judged, cost, split, last, tuple(notes))
+
+
+def write_placed(placed: Placed, folder: Path) -> Placed:
+    """Write the engines' files and, when all are complete, ``placement.json``, which names them with their digests.
+    """
+    with sole_writer(folder):
+        (folder / MANIFEST).unlink(missing_ok=True)
+        files = write_placement(placed.map, placed.model, folder)
+        digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+        about = {
+            "model": placed.model.name, "system": placed.system, "policy": placed.policy, "ranks": placed.map.ranks,
+            "slots": placed.map.slots, "trained": placed.trained, "held_out": placed.held_out,
+            "judged": [asdict(row) for row in placed.rows], "cost": asdict(placed.cost), "notes": placed.notes,
+            "sha256": digests,
+        }  # fmt: skip
+        write_text(folder / MANIFEST, json.dumps(about, indent=1) + "\n", durable=True)
+    return replace(placed, files=(*files, folder / MANIFEST))
+
+
+def _of_all_layers(rows: np.ndarray, history: History, model: ModelSpec) -> np.ndarray:
+    """int32[MoE layer of the model, slot]; layers without loads have the default."""
+    whole = np.tile(default(rows.shape[1], model.experts), (len(model.moe_layer_ids), 1)).astype(np.int32)
+    whole[[model.moe_layer_ids.index(layer) for layer in history.layer_ids]] = rows
+    return whole
+
+
+def _law(history: History, system: SystemSpec, model: ModelSpec, tokens: int | None):
+    """The law of an expert's products if the loads are those of steps, and notes if there is no time."""
+    if tokens is None and not history.steps:
+        return None, ["no time is stated: the loads are sums over an unknown number of steps; give --tokens"]
+    law, reason = law_of(system, model)
+    return law, [f"no time is stated: {reason}"] if law is None else []
+
+
+def _scaled(loads: np.ndarray, pairs: int) -> np.ndarray:
+    """Loads with ``pairs`` routed pairs in every matrix and layer."""
+    total = loads.sum(axis=2, keepdims=True)
+    return np.divide(loads * pairs, total, out=np.zeros_like(loads), where=total > 0)
+
+
+def _refuse_too_large(cost: Cost, placed: PhysicalMap, system: SystemSpec, model: ModelSpec) -> None:
+    """Raise CapacityError if the experts of a rank exceed its HBM."""
+    usable = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
+    if cost.rank_bytes <= usable:
+        return
+    most = usable // (len(model.moe_layer_ids) * cost.expert_bytes)
+    fits = f"at most {most} slots a rank fit"
+    if most * placed.ranks < model.experts:
+        ranks = f"{-(-model.experts // most)} ranks or more for one copy of each expert" if most else "no slot fits"
+        fits += f": {ranks}"
+    raise CapacityError(
+        f"{system.name}: {placed.slots_per_rank} slots a rank in {len(model.moe_layer_ids)} layers are "
+        f"{cost.rank_bytes / 1e9:.1f} GB of {model.name}'s experts; {usable / 1e9:.1f} GB of HBM are usable; {fits}"
+    )

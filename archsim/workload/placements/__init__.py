@@ -1,0 +1,1 @@
+"""Files from which serving engines take the initial placement of experts: one module per engine."""

@@ -1,0 +1,350 @@
+"""Placements from recorded loads: what is written holds the rules of every engine, what does not fit is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.trace_files import save_npz, toy_requests
+
+import archsim as ar
+from archsim.base.errors import ArchsimError, CapacityError, PlacementError, TraceError
+from archsim.cli.main import main
+from archsim.policies.load import imbalance
+from archsim.specs.loading.library import load_model, load_system
+from archsim.specs.model import ModelSpec
+from archsim.studies.place.choosing import POLICIES
+from archsim.studies.place.judging import rank_loads
+from archsim.workload.placements import trtllm
+from archsim.workload.placements.files import ENGINES, read_placement, write_placement
+from archsim.workload.placements.physical import PhysicalMap
+from archsim.workload.placements.sglang import default
+
+MODEL = ModelSpec(name="toy", source="made up", layers=5, moe_layers={"first": 1, "last": 4}, hidden=512,
+                  expert_ffn=256, experts=6, top_k=2)  # fmt: skip
+SYSTEM = load_system("dojo")
+RANKS = 4
+RNG = np.random.default_rng(5)
+POPULAR = RNG.gamma(0.4, size=(4, 6))
+LOADS = RNG.poisson(POPULAR * 400, size=(12, 4, 6)) + 1
+
+
+@pytest.fixture
+def loads(tmp_path):
+    np.save(tmp_path / "loads.npy", LOADS)
+    return tmp_path / "loads.npy"
+
+
+def placed(loads, policy="eplb", slots=6, **more):
+    return ar.place(loads, MODEL, SYSTEM, policy, slots, **{"ranks": RANKS, **more})
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_writes_what_every_engine_reads(loads, tmp_path, policy):
+    found = placed(loads, policy, out=tmp_path / "out")
+    manifest = json.loads((tmp_path / "out/placement.json").read_text())
+    assert set(manifest["sha256"]) == {engine.file for engine in ENGINES}
+    for engine in ENGINES:
+        read = engine.read(tmp_path / "out" / engine.file, MODEL, RANKS)
+        assert np.array_equal(read.experts, found.map.experts) and read.slots_per_rank == 3
+        assert str(read.slots - 6) in engine.options(read, tmp_path) or engine.name == "TensorRT-LLM"
+    assert found.trained == 9 and found.held_out == 3 and len(found.to_pandas()) == 3
+    assert found.rows[-1].name == policy and all(row.max_over_mean >= 1 and row.experts_ns > 0 for row in found.rows)
+
+
+def test_files_have_the_engines_layer_numbers(loads, tmp_path):
+    found = placed(loads, out=tmp_path / "out")
+    rows = found.map.experts.tolist()
+    sglang, vllm, trt = ((tmp_path / "out" / engine.file).read_text() for engine in ENGINES)
+    assert json.loads(sglang) == {"physical_to_logical_map": [default(12, 6).tolist(), *rows]}
+    record = json.loads(vllm)
+    assert record["initial_global_assignments"] == {str(n): row for n, row in enumerate(rows)}
+    assert (record["num_slots"], record["num_redundant_experts"]) == (12, 6)
+    config = yaml.safe_load(trt)
+    assert config == {
+        "num_slots": 12,
+        "layer_updates_per_iter": 0,
+        "initial_global_assignments": dict(zip((1, 2, 3, 4), rows, strict=True)),
+    }
+
+
+@pytest.mark.parametrize("policy", ["eplb", "craft"])
+def test_replicas_gain_on_loads_held_out(loads, policy):
+    found = placed(loads, policy)
+    judged = LOADS[9:]
+    of_rank = rank_loads(found.map, judged)
+    assert np.allclose(of_rank.sum(axis=2), judged.sum(axis=2))
+    assert found.rows[-1].max_over_mean == pytest.approx(of_rank.max(axis=2).sum() / of_rank.mean(axis=2).sum())
+    assert found.rows[-1].balancedness == pytest.approx(np.mean(1 / imbalance(of_rank)))
+    assert found.gain > 1.03
+    assert found.gain == pytest.approx(found.rows[0].max_over_mean / found.rows[-1].max_over_mean)
+
+
+def test_the_held_out_loads_are_not_used(loads, tmp_path):
+    later = LOADS.copy()
+    later[9:] = later[9:, :, ::-1]
+    np.save(tmp_path / "later.npy", later)
+    one, other = placed(loads), placed(tmp_path / "later.npy")
+    assert np.array_equal(one.map.experts, other.map.experts)
+    assert one.rows[-1].max_over_mean != other.rows[-1].max_over_mean
+
+
+def test_costs_are_bytes_of_experts(loads):
+    found = placed(loads)
+    expert = 3 * 512 * 256 * SYSTEM.compute.dtype_bytes
+    cost = found.cost
+    assert (
+        cost.expert_bytes == expert
+        and cost.rank_bytes == 3 * 4 * expert
+        and cost.extra_bytes == round(1.5 * 4 * expert)
+    )
+    before = PhysicalMap(np.tile(default(12, 6), (4, 1)), 6, RANKS)
+    gets = (found.map.copies() > 0) & (before.copies() == 0)
+    assert cost.moved == gets.sum() and cost.busiest_bytes == gets.sum(axis=(0, 1)).max() * expert
+    assert placed(loads, "none").cost.moved == 0 and placed(loads, "none").gain == 1
+
+
+@st.composite
+def cases(draw):
+    ranks, experts = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    each = -(-experts // ranks) + draw(st.integers(0, 3))
+    layers, times = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    count = layers * times * experts
+    values = draw(st.lists(st.integers(0, 10**6), min_size=count, max_size=count))
+    return np.array(values, float).reshape(times, layers, experts), ranks, ranks * each
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(cases(), st.sampled_from(sorted(POLICIES)))
+def test_laws_of_every_placement(tmp_path_factory, case, policy):
+    loads, ranks, slots = case
+    _, layers, experts = loads.shape
+    model = ModelSpec(
+        name="any",
+        source="made up",
+        layers=layers + 1,
+        moe_layers={"first": 1, "last": layers},
+        hidden=8,
+        expert_ffn=8,
+        experts=experts,
+        top_k=1,
+    )
+    rows = POLICIES[policy](loads, ranks, slots)
+    found = PhysicalMap(rows.astype(np.int32), experts, ranks)
+    copies = found.copies()
+    assert (copies.sum(axis=1) == slots // ranks).all(), "slots per rank are equal"
+    assert (copies.sum(axis=2) >= 1).all(), "every expert has a replica"
+    assert np.allclose(rank_loads(found, loads).sum(axis=2), loads.sum(axis=2)), "loads add up"
+    files = write_placement(found, model, tmp_path_factory.mktemp("out"))
+    assert len(files) == 3 and all(np.array_equal(read_placement(file, model, ranks).experts, rows) for file in files)
+
+
+def test_defaults_are_those_of_the_engines():
+    assert default(12, 8).tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3]
+    assert trtllm.default(12, 8, 2).tolist() == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7, 0, 1]
+
+
+REFUSED = {
+    "slots that do not divide": (
+        {"slots": 7},
+        r"toy on dojo: 13 slots \(6 experts and 7 more\) do not divide among 4 ranks; 12 or 16 would \(6 or 10 more\)",
+    ),
+    "no slots": ({"slots": 0}, r"do not divide among 4 ranks; 8 would \(2 more\)"),
+    "fewer slots than experts": ({"num_slots": 4}, r"4 slots cannot hold 6 experts; the fewest for 4 ranks are 8"),
+    "negative slots": ({"slots": -2}, "slots is -2; expected a whole number from 0"),
+    "no ranks": ({"ranks": 0}, "ranks is 0; expected a whole number from 1"),
+    "unknown policy": ({"policy": "crafty"}, "unknown policy 'crafty'.*craft"),
+    "all held out": ({"held_out": 1.0}, "held_out is 1.0; expected a share between 0 and 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_with_what_would(loads, tmp_path, case):
+    given, message = REFUSED[case]
+    with pytest.raises(PlacementError, match=message):
+        placed(loads, out=tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_loads_of_another_model_and_unknown_files_are_refused(loads, tmp_path):
+    with pytest.raises(
+        TraceError, match="loads.npy: the trace has experts = 6, but model deepseek-v3 has experts = 256"
+    ):
+        ar.place(loads, "deepseek-v3", "dojo", slots=19)
+    with pytest.raises(TraceError, match="missing.npy: no such file"):
+        placed(tmp_path / "missing.npy")
+    (tmp_path / "x.txt").write_text("1")
+    with pytest.raises(TraceError, match="x.txt: unknown format"):
+        placed(tmp_path / "x.txt")
+    with pytest.raises(TraceError, match="a second matrix named"):
+        placed([loads, loads])
+    np.savez(tmp_path / "named.npz", counts=LOADS, model="deepseek-ai/DeepSeek-V3")
+    with pytest.raises(ArchsimError, match="the trace is of deepseek-v3"):
+        ar.place(tmp_path / "named.npz", load_model("mixtral-8x7b"), "dojo", slots=17)
+
+
+def test_experts_that_do_not_fit_in_hbm_are_refused(loads):
+    hbm = SYSTEM.hbm.model_copy(update={"capacity_bytes": 10 * 4 * 3 * 512 * 256 * SYSTEM.compute.dtype_bytes // 4})
+    small = SYSTEM.model_copy(update={"hbm": hbm})
+    with pytest.raises(CapacityError, match="dojo: 3 slots a rank in 4 layers are .* at most 2 slots a rank fit"):
+        ar.place(loads, MODEL, small, slots=6, ranks=RANKS)
+    with pytest.raises(CapacityError, match="at most 2 slots a rank fit: 3 ranks or more for one copy of each"):
+        ar.place(loads, MODEL, small, slots=0, ranks=2)
+
+
+def test_one_matrix_cannot_be_held_out(tmp_path):
+    np.save(tmp_path / "sum.npy", LOADS.sum(axis=0))
+    found = placed(tmp_path / "sum.npy")
+    assert (found.trained, found.held_out) == (1, 0) and found.rows[-1].experts_ns is None
+    assert "nothing could be held out" in " ".join(found.notes) and "give --tokens" in " ".join(found.notes)
+    assert placed(tmp_path / "sum.npy", tokens=64).rows[-1].experts_ns > 0
+
+
+def test_a_trace_of_tokens_and_a_store_of_loads(loads, tmp_path):
+    trace = save_npz(tmp_path / "trace.npz", toy_requests(["a/1", "a/2"]), [1, 2, 3, 4])
+    found = placed(trace)
+    assert found.trained + found.held_out == 4 and found.rows[-1].max_over_mean >= 1
+    assert (
+        main(["trace", "import", str(loads), "--model", str(model_file(tmp_path)), "--out", str(tmp_path / "store")])
+        == 0
+    )
+    assert np.array_equal(placed(tmp_path / "store").map.experts, placed(loads).map.experts)
+    with pytest.raises(TraceError, match="holds tokens; expected one trace"):
+        placed([trace, loads])
+
+
+def test_layers_without_loads_keep_the_default(tmp_path):
+    np.savez(tmp_path / "some.npz", counts=LOADS[:, :2], layer_ids=[2, 4])
+    found = placed(tmp_path / "some.npz")
+    assert found.map.experts[[0, 2]].tolist() == [default(12, 6).tolist()] * 2
+    assert "2 MoE layers have no loads" in " ".join(found.notes)
+
+
+def model_file(folder):
+    file = folder / "toy.yaml"
+    file.write_text(yaml.safe_dump(MODEL.model_dump(mode="json")))
+    return file
+
+
+def test_the_command(loads, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["place", str(loads), "--model", str(model_file(tmp_path)), "--system", "dojo", "--ranks", "4"]
+    assert main([*words, "--policy", "craft", "--slots", "6", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "the last 3 of 12 matrices" in printed and "craft" in printed and "HBM" in printed
+    assert f"--ep-num-redundant-experts 6 --init-expert-location {out / 'sglang_init_expert_location.json'}" in printed
+    assert main([*words, "--slots", "5"]) == 2
+    assert "do not divide among 4 ranks; 8 or 12 would (2 or 6 more)" in capsys.readouterr().err
+
+
+def test_what_is_half_written_never_looks_complete(loads, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    placed(loads, out=out)
+    broken = [engine if n < 2 else type(engine)(engine.name, engine.file, fail, engine.read, engine.options)
+              for n, engine in enumerate(ENGINES)]  # fmt: skip
+    monkeypatch.setattr("archsim.workload.placements.files.ENGINES", tuple(broken))
+    with pytest.raises(OSError, match="disk full"):
+        placed(loads, "none", out=out)
+    assert not (out / "placement.json").exists() and not list(out.glob(".*draft"))
+
+
+def fail(*_):
+    raise OSError("disk full")
+
+
+def spoiled(folder, change):
+    """The files of a good placement, one changed by ``change(texts)``."""
+    files = write_placement(PhysicalMap(np.tile(default(12, 6), (4, 1)).astype(np.int32), 6, RANKS), MODEL, folder)
+    name, old, new = change
+    file = next(file for file in files if name in file.name)
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1) if new is not None else text[: text.index(old)])
+    return file
+
+
+ROW = str(default(12, 6).tolist())
+SPOILED = {
+    "an expert lost": ("sglang", ROW, ROW.replace("5", "4")),
+    "an expert out of range": ("sglang", ROW, ROW.replace("5", "6")),
+    "a negative expert": ("vllm", ROW, ROW.replace("5", "-1")),
+    "a layer lost": ("sglang", ROW + ", ", ""),
+    "a layer of another length": ("sglang", ROW, ROW.replace(", 5]", "]")),
+    "text for an expert": ("sglang", ROW, ROW.replace("5", '"5"')),
+    "cut": ("sglang", "]]", None),
+    "cut in a line": ("vllm", "]}", None),
+    "wrong num_slots": ("vllm", '"num_slots": 12', '"num_slots": 13'),
+    "wrong num_redundant_experts": ("vllm", '"num_redundant_experts": 6', '"num_redundant_experts": 5'),
+    "another record": ("vllm", "eplb_initial_mapping", "eplb_load_stats"),
+    "model layers for MoE layers": ("vllm", '"0": ', '"4": '),
+    "num_slots that differ": ("trtllm", "num_slots: 12", "num_slots: 11"),
+    "a layer without assignment": ("trtllm", "  1: ", "  0: "),
+    "an unknown key": ("trtllm", "num_slots", "slots"),
+    "no assignments": ("trtllm", "initial_global_assignments:", "x:"),
+    "a tag": ("trtllm", "num_slots: 12", "num_slots: !!python/object/apply:os.getcwd []"),
+}
+MESSAGES = {
+    "an expert lost": "no slot holds expert 5",
+    "an expert out of range": "holds expert 6; expected 0 to 5",
+    "a negative expert": "holds expert -1",
+    "a layer lost": "has 4 rows; expected one for each of toy's 5 layers",
+    "a layer of another length": "all of one length; found lists of 11 to 12",
+    "text for an expert": "found something else",
+    "cut": "not valid JSON .*truncated",
+    "cut in a line": "line 1: not valid JSON",
+    "wrong num_slots": "num_slots is 13, but",
+    "wrong num_redundant_experts": "num_redundant_experts is 5, but the layers have 6",
+    "another record": "has no eplb_initial_mapping record",
+    "model layers for MoE layers": "expected the keys 0 to 3",
+    "num_slots that differ": "num_slots is 11, but the layers have 12",
+    "a layer without assignment": "layer 1 is missing",
+    "an unknown key": "unknown key 'slots'",
+    "no assignments": "unknown key 'x'",
+    "a tag": "not valid YAML",
+}
+
+
+@pytest.mark.parametrize("case", SPOILED)
+def test_the_rules_of_the_loaders(tmp_path, case):
+    file = spoiled(tmp_path, SPOILED[case])
+    with pytest.raises(PlacementError, match=f"{file.name}: .*{MESSAGES[case]}"):
+        read_placement(file, MODEL, RANKS)
+
+
+def test_samples_of_the_engines(shared):
+    folder = shared / "data/engine_formats/samples"
+    tiny = MODEL.model_copy(
+        update={"layers": 4, "moe_layers": MODEL.moe_layers.model_copy(update={"last": 3}), "experts": 8}
+    )
+    names = ("sglang_init_expert_location.json", "vllm_eplb_initial_mapping.jsonl", "trtllm_moe_load_balancer.yaml")
+    first, *others = (read_placement(folder / name, tiny, 2).experts for name in names)
+    assert len(others) == 2 and all(np.array_equal(first, other) for other in others)
+    for name, message in [("sglang_map_missing_expert.json", "no slot holds expert 4|no slot holds expert 0"),
+                          ("vllm_mapping_wrong_num_slots.jsonl", "num_slots is 13"),
+                          ("trtllm_slots_not_divisible.yaml", "num_slots is 11")]:  # fmt: skip
+        with pytest.raises(PlacementError, match=message):
+            read_placement(folder / "invalid" / name, tiny, 2)
+    with pytest.raises(PlacementError, match="states no placement"):
+        read_placement(folder / "trtllm_moe_load_balancer_online.yaml", tiny, 2)
+    with pytest.raises(PlacementError, match="do not divide among 5 ranks"):
+        read_placement(folder / names[0], tiny, 5)
+
+
+def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs/place.md").read_text()
+    commands = [line.split() for line in page.split("```sh\n")[1].split("```")[0].splitlines()]
+    monkeypatch.chdir(tmp_path)
+    assert len(commands) == 3 and [main(words[1:]) for words in commands] == [0, 0, 0]
+    assert (tmp_path / "placement/placement.json").is_file()
+    assert "gain" in capsys.readouterr().out
+
+
+def test_real_loads(shared):
+    file = shared / "data/engine_formats/real/expert_distribution_fp4_1k1k_compressed.pt"
+    found = ar.place(file, "deepseek-v3", "dojo", "craft", 8, ranks=24, tokens=4096)
+    assert found.map.experts.shape == (58, 264) and found.gain > 3
+    with pytest.raises(TraceError, match="all counts are zero"):
+        ar.place(file.with_name("expert_distribution_fp8_1k1k_compressed.pt"), "deepseek-v3", "dojo", slots=19)
