@@ -204,9 +204,7 @@ def check_drained(kernel, work, reserved):
         assert pool.count[WAITING] == 0 and pool.count[FLOWS] == 0
         assert not kernel._net.resources["load"].any()
         assert (pool.dies["running"] == -1).all() and (pool.dies["first"] == -1).all()
-        assert (pool.dies["first_out"] == -1).all()
-        if kernel._queued:
-            assert not pool.dies["sending"].any()
+        assert not kernel._lines["busy"].any() and (kernel._lines["first"] == -1).all()
     local = work.local
     assert (local["next_chain"] == local["end_chain"]).all()
     assert not local["moves_left"].any() and not local["routed_left"].any() and (local["held"] == -1).all()
