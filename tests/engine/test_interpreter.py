@@ -127,7 +127,13 @@ class Both:
         if self.assumptions.contention == "reserved":
             return Reserved(self.machine, work, memory, self.assumptions.ties == "sequence")
         strategy = SharedInTurns if self.assumptions.arbitration == "round_robin" else Shared
-        return strategy(self.machine, work, memory, self.assumptions.source == "queued")
+        return strategy(
+            self.machine,
+            work,
+            memory,
+            self.assumptions.source == "queued",
+            self.assumptions.reads == "in_order",
+        )
 
     def compare(self, interpreter, work, memory, end, expected):
         reserved = self.assumptions.contention == "reserved"
@@ -226,10 +232,14 @@ SETS = (
     {"source": "queued"},
     {"llc": "slices", "activations": "ignored"},
     {"arbitration": "round_robin"},
+    {"reads": "in_order"},
+    {"reads": "in_order", "source": "queued"},
 )
 POLICIES = {name: policy(name) for name in ("base", "ep", "allo", "pred", "allo+pred")}
 # copies and translations are evicted
 SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}
+# slices of 192 KiB stream through less than two of them
+SMALL_LLC = {"llc": {"capacity_bytes": 2**19, "segment_bytes": 2**16}}
 LIMITED = {"heatmap_update": "limited"}
 ROOFLINE = {"gemm": "roofline"}  # steps so short that a slow port does drop pairs
 # late bits, pairs are dropped
@@ -264,6 +274,8 @@ RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SET
         for changes, links in itertools.product(({}, {"contention": "reserved"}), (SWITCH, UNEQUAL))
     ),
     ("base", {"arbitration": "round_robin"}, SWITCH),
+    ("base", {"reads": "in_order"}, SMALL_LLC),
+    ("pred", {"reads": "in_order"}, SMALL_LLC),
 ]
 
 
