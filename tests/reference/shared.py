@@ -237,13 +237,13 @@ class Shared(Interpreter):
         """Name of the line in which a flow waits, None if it does not wait."""
         state, item = flow.stage.state, flow.stage.item
         if state in MOVE_STATES:
-            what, src, dst = "vectors", self.move(item).src, self.move(item).dst
+            src, dst = self.move(item).src, self.move(item).dst
         else:
             entry = self.entry(item)
-            what, src, dst = state == State.COPY, entry.home if state == State.DATA else entry.die, entry.die
+            src, dst = entry.home if state == State.DATA else entry.die, entry.die
         if self.queued and state in (State.DATA, State.ACT_MOVE):
             return ("out", src)
-        return (what, src, dst) if self.in_order else None
+        return ("copies" if state == State.COPY else "reads", src, dst) if self.in_order else None
 
     def start_flow(self, flow, now):
         flow.start = now

@@ -144,18 +144,17 @@ def flow_network(machine: Machine, fabric: Fabric) -> FlowNetwork:
 def lines_of_groups(dies: int, reads: str, source: str) -> np.ndarray:
     """int64[group]: the line in which the flows of a group wait for each other, -1 where they do not.
 
-    ``reads: in_order``: each group is a line, and slices of a pair are in one line, whether they come from HBM or LLC.
-    ``source: queued``: all flows that leave a die are in one line.
+    ``reads: in_order``: all that a die takes from one source is in one line, slices (from HBM or LLC) and hidden vectors;
+    the copies that it writes are in another. ``source: queued``: all that leaves a die is in one line.
     """
-    pairs = np.arange(dies * dies)
-    first = PAIRS * dies
-    line_of = np.full(first + 3 * len(pairs), NOBODY)
+    own, pairs = np.arange(dies), np.arange(dies * dies)
+    within, away = np.full(PAIRS * dies, NOBODY), np.full(3 * len(pairs), NOBODY)
     if reads == "in_order":
-        line_of[:] = np.arange(len(line_of))
-        line_of[first + len(pairs) : first + 2 * len(pairs)] = first + pairs
+        within = np.concatenate([own, dies + own, own])
+        away = np.tile(PAIRS * dies + pairs, 3)
     if source == "queued":
-        line_of[first:] = first + np.tile(pairs // dies, 3)
-    return line_of
+        away = np.tile(PAIRS * dies + pairs // dies, 3)
+    return np.concatenate([within, away])
 
 
 def new_lines(line_of: np.ndarray) -> np.ndarray:
