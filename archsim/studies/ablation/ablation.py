@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # First what the paper's gains depend on; then what changes the work of a die; then how it is counted.
 ORDER = (
-    "contention", "arbitration", "source", "capacity", "copy_writes", "execution", "activations", "decision_cost",
+    "contention", "arbitration", "reads", "source", "capacity", "copy_writes", "execution", "activations", "decision_cost",
     "heatmap_update", "tables", "weights", "llc", "gemm", "order", "numbering", "prediction_rows", "ties", "hops", "throughput",
 )  # fmt: skip
 EFFECT_COLUMNS = (
