@@ -123,7 +123,7 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     others = [run.engine, run.batch, run.workload.decode_steps, run.workload.seed, run.trace]
     if run.workload.layers is not None:
         others.append(f"layers {run.workload.layers}")
-    if run.assumptions.gemm == "calibrated":
+    if run.assumptions.gemm in ("calibrated", "grouped"):
         others.append(calibration_digest(run.system.compute.calibration))
     if run.columns:
         others.append(f"columns {' '.join(run.columns)}")
