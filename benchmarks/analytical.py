@@ -27,6 +27,7 @@ from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.run_demand import build_run_demand
 from archsim.runs.engine_comparison import Compared
+from archsim.engine.state import LAUNCH
 from archsim.runs.measure import BOUND_BY
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
@@ -44,7 +45,7 @@ def bounds(outcome):
     shares = {
         name: outcome.tally.bound_ns[[State[state] for state in states]].sum() for name, states in BOUND_BY.items()
     }
-    return shares | {"decision": outcome.decision.exposed_ns.sum()}
+    return shares | {"launch": outcome.tally.bound_ns[LAUNCH], "decision": outcome.decision.exposed_ns.sum()}
 
 
 def accuracy(contention):

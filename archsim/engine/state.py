@@ -23,6 +23,7 @@ from microarch.blocks.local_cp import NEXT as LOCAL_NEXT
 from microarch.blocks.local_cp import Event, State
 from microarch.blocks.state_machine import codes
 
+LAUNCH = np.int64(-1)  # row of ``Tally.bound_ns``: launch and fill of products, which is no state of a request
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
 REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # types of messages on the fabric
 DISPATCH, COMBINE = np.int64(0), np.int64(1)  # types of moves
@@ -33,6 +34,8 @@ ENTRY = np.dtype(
     [
         ("compute_ns", "f8"),  # time the array holds a slice that has arrived: the system's own blocks, then the GEMM
         ("drain_ns", "f8"),  # least time from the arrival of the slice's last byte to the end of the GEMM
+        ("multiply_ns", "f8"),  # part of compute_ns: FLOP over the rate of the products
+        ("bytes_ns", "f8"),  # part of compute_ns in which products wait for the bytes of weights
         ("low_ns", "f8"),  # how much shorter the GEMM is at the 5 % residual of its calibration
         ("high_ns", "f8"),  # how much longer, at the 95 % residual
         ("read_bytes", "i8"),  # of a local HBM read of one slice
@@ -56,6 +59,8 @@ LOCAL_CP = np.dtype(
         ("routed_left", "i8"),  # routed chains that have not ended
         ("held", "i8"),  # first chain that waits for dispatched tokens, -1 if none
         ("held_last", "i8"),
+        ("launch_ns", "f8"),  # from the arrival of the tokens to the first routed product
+        ("launched_ns", "f8"),  # its end, on the clock of the step; without tokens to wait for, from 0 on
     ],
     align=True,
 )
@@ -143,7 +148,7 @@ class Tally(NamedTuple):
     resources: np.ndarray  # RESOURCE[resource]
     llc_hits: np.ndarray  # int64[2] local, remote
     moved_bytes: np.ndarray  # int64[1] hidden vectors sent from die to die
-    bound_ns: np.ndarray  # float64[state] time on the critical path of steps, by activity
+    bound_ns: np.ndarray  # float64[state + 1] time on the critical path of steps, by activity; last, LAUNCH
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
 
@@ -164,6 +169,12 @@ def room_to_ask(machine):
 def room_of(machine, entry):
     """Room that a slice takes from its request on until it is multiplied."""
     return float(entry.read_bytes) if machine.stream_bytes > 0 else 1.0
+
+
+@inner
+def launching_ns(work, entry, now):
+    """How long a product that could begin now waits for the launch of its die's kernel."""
+    return max(0.0, work.local[entry.die].launched_ns - now) if entry.routed else 0.0
 
 
 @inner
@@ -233,7 +244,7 @@ def new_tally(machine: Machine, states: int) -> Tally:
         resources=np.zeros(machine.resources, RESOURCE),
         llc_hits=np.zeros(2, np.int64),
         moved_bytes=np.zeros(1, np.int64),
-        bound_ns=np.zeros(states),
+        bound_ns=np.zeros(states + 1),
         residual_ns=np.zeros(2),
         events=np.zeros(1, np.int64),
     )
@@ -248,6 +259,7 @@ __all__ = [
     "ENTRY",
     "HELD",
     "HIDDEN",
+    "LAUNCH",
     "LOCAL_CP",
     "MOVE",
     "Machine",
@@ -265,6 +277,7 @@ __all__ = [
     "hold",
     "inner",
     "kernel",
+    "launching_ns",
     "move_of",
     "new_tally",
     "outer",

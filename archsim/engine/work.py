@@ -100,7 +100,7 @@ class WorkBuilder:
             chains,
             local,
         )
-        self._take_time(entries)
+        self._take_time(entries, local)
         return Work(
             entries=entries,
             cp_en=self._no_bits if cp_en is None else cp_en,
@@ -113,9 +113,10 @@ class WorkBuilder:
             notes=NO_NOTES,
         )
 
-    def _take_time(self, entries):
-        """How long the array holds a slice of each entry."""
-        times = self.gemm.of(entries["tokens"], entries["routed"], entries["read_bytes"])
+    def _take_time(self, entries, local):
+        """How long the array holds a slice of each entry, and a launch delays the first one."""
+        times = self.gemm.of(entries["tokens"], entries["routed"], entries["read_bytes"], entries["die"])
+        local["launch_ns"] = local["launched_ns"] = times.launch_ns
         block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes)) if self._blocks else 0.0
         compute_ns = times.compute_ns + block_ns
         entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
@@ -124,6 +125,8 @@ class WorkBuilder:
             times.low_ns,
             times.high_ns,
         )
+        entries["multiply_ns"] = times.multiply_ns + (entries["compute_ns"] - compute_ns)  # and what is rounded up
+        entries["bytes_ns"] = times.bytes_ns
 
     def _shared(self, origins, top_k):
         """Entries of the shared experts: on every die that has tokens, for the tokens that live there."""

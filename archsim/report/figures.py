@@ -21,6 +21,7 @@ TRAFFIC = {
 }
 BOUND_NAMES = {
     "bound_compute": ("k-compute", "compute"),
+    "bound_launch": ("k-launch", "launch and fill"),
     "bound_hbm": ("k-hbm", "HBM"),
     "bound_link": ("k-link", "links"),
     "bound_llc": ("k-llc", "LLC port"),

@@ -102,7 +102,7 @@ COLUMNS: tuple[Column, ...] = (
     *(
         Column(f"bound_{name}", REAL, "share", f"time on the critical path that {what} takes; empty for a run without time", bound(name), page=True, optional=True)
         for name, what in (
-            ("llc", "the LLC"), ("hbm", "HBM"), ("link", "links"), ("compute", "the compute array"),
+            ("llc", "the LLC"), ("hbm", "HBM"), ("link", "links"), ("compute", "multiplying"), ("launch", "launching and filling kernels"),
             ("activations", "moving hidden vectors"), ("decision", "deciding"),
         )
     ),

@@ -30,10 +30,10 @@ BOUND_BY = {
     "llc": ("LOOKUP", "REMOTE_LLC", "LLC_FILL"),
     "hbm": ("LOCAL_HBM", "REMOTE_HBM", "COPY"),
     "link": ("REQUEST", "DATA"),
-    "compute": ("COMPUTE",),
+    "compute": ("COMPUTE",),  # the multiplication alone
     "activations": ("ACT_READ", "ACT_MOVE", "ACT_WRITE"),
 }
-BOUNDS = (*BOUND_BY, "decision")
+BOUNDS = (*BOUND_BY, "launch", "decision")
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,12 @@ class Finished:
     @cached_property
     def bound_ns(self) -> dict[str, float]:
         """Time on the critical path by what it waited for (names of BOUNDS)."""
+        from archsim.engine.state import LAUNCH
         from microarch.blocks.request import State
 
         bound_ns = self.outcome.tally.bound_ns
         waited = {name: bound_ns[[State[state] for state in states]].sum() for name, states in BOUND_BY.items()}
-        return waited | {"decision": self.outcome.decision.exposed_ns.sum()}
+        return waited | {"launch": bound_ns[LAUNCH], "decision": self.outcome.decision.exposed_ns.sum()}
 
     @cached_property
     def bound_shares(self) -> dict[str, float]:

@@ -128,7 +128,7 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         others.append(f"layers {run.workload.layers}")
     if run.workload.warmup_steps:
         others.append(f"warmup {run.workload.warmup_steps}")
-    if run.assumptions.gemm == "calibrated":
+    if run.assumptions.gemm in ("calibrated", "grouped"):
         others.append(calibration_digest(run.system.compute.calibration))
     if run.assumptions.memory == "all":
         others += [getattr(run.workload, key) for key in _OF_MEMORY]

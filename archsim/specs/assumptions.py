@@ -98,6 +98,9 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "calibrated": "Expert GEMMs take the time that was fitted to measurements of the GPU that the system's compute.calibration "
                 "names, scaled to the die's peak and HBM; reading the weights is subtracted, as the engine simulates "
                 "it.",
+                "grouped": "The routed experts of a die are one kernel a step, launched once by what the system's launch names. It takes the "
+                "time fitted to measured fused MoE layers, for the die's tokens and active experts, scaled as for calibrated; weights "
+                "arrive as the engine simulates it.",
             },
             "numbering": {
                 "row_major": "Die id = x + X·y.",

@@ -8,7 +8,7 @@ import numpy as np
 
 from calibration.laws.choosing import LawMissing
 from calibration.laws.gemm import NS_PER_S, GemmCurve, choose_table, gemm_curve, gemm_times, law_ns
-from calibration.laws.tables import CalibrationSpec, GemmTable
+from calibration.laws.tables import CalibrationSpec, GemmTable, MoeTable
 
 
 class Rates(NamedTuple):
@@ -25,7 +25,7 @@ class Scale(NamedTuple):
     memory: float
 
 
-def scale_to(calibration: CalibrationSpec, table: GemmTable, rates: Rates | None) -> Scale:
+def scale_to(calibration: CalibrationSpec, table: GemmTable | MoeTable, rates: Rates | None) -> Scale:
     """The scale of a die; None: the measured GPU.
 
         Raises LawMissing if the calibration has no peak for the dtype.

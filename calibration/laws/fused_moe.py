@@ -39,7 +39,7 @@ def moe_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
     """Time of fused layers, float64[point]; ep, tp, tokens: float64[point] (tokens of the whole EP group)."""
     ep, tp, tokens = (np.asarray(values, float) for values in (ep, tp, tokens))
     return law_ns(table.law, named_of(table), routing_of(table), ep, tp, tokens) * np.exp(
-        _corrections(table, ep, tp, tokens)
+        measured_corrections(table, ep, tp, tokens)
     )
 
 
@@ -50,7 +50,7 @@ def rank_ns(table: MoeTable, pairs, active, ep, tp, tokens) -> np.ndarray:
     """
     pairs, active, ep, tp, tokens = (np.asarray(values, float) for values in (pairs, active, ep, tp, tokens))
     return time_of_load(table.law, named_of(table), pairs, active, ep, tp, tokens) * np.exp(
-        _corrections(table, ep, tp, tokens)
+        measured_corrections(table, ep, tp, tokens)
     )
 
 
@@ -68,7 +68,8 @@ def named_of(table: MoeTable) -> dict:
     return table.model_dump(include={"model", "distribution", "dtype", *SIZES})
 
 
-def _corrections(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+def measured_corrections(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+    """Logarithms of measured over law, float64[point]; arguments as in ``moe_ns``."""
     axis = np.log(table.tokens)
     found, seen = np.zeros(len(ep)), np.zeros(len(ep), bool)
     for name, row in table.ranks.items():

@@ -85,15 +85,20 @@ def choose_table(
 
 
 def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 1.0, memory: float = 1.0) -> np.ndarray:
-    """The law without corrections, for ``groups`` products at once; ``compute`` and ``memory`` scale its rates. Arrays
-    broadcast.
+    """The law without corrections, for ``groups`` products at once; arrays broadcast.
+
+    ``compute`` scales the FLOP, ``memory`` all bytes; launch and the latency of each k are no bytes and stay (an H200
+    by the laws of an H100, FP8 block: mean error 6.8 %, 8.7 with k scaled as well).
     """
     operand = OPERAND_BYTES[dtype]
     m, n, k = (np.asarray(size, float) for size in (m, n, k))
     flop_ns = groups * 2 * m * n * k / (law.flop_per_s * compute) * NS_PER_S
     bytes_ns = groups * (operand * (n * k + m * k) + OUTPUT_BYTES * m * n) / (law.bytes_per_s * memory) * NS_PER_S
     return (
-        law.launch_ns + (law.ns_per_k * k + law.ns_per_input * m * k) / memory + overlapped_ns(law, flop_ns, bytes_ns)
+        law.launch_ns
+        + law.ns_per_k * k
+        + law.ns_per_input * m * k / memory
+        + overlapped_ns(law, flop_ns, bytes_ns)
     )
 
 

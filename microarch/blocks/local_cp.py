@@ -59,3 +59,12 @@ TABLE = Table(
     },
 )
 NEXT, _ = TABLE.arrays()  # int64[state, event]
+
+
+def launch_ns(sub_kernels, clock_hz: float):
+    """How long a Local CP takes to launch the sub-kernels of a step, from tokens to the first product.
+
+    A cycle to decode each, as the Global CP takes to form one, and one to start the array; the hops of the command are
+    those of the Global CP's DISPATCH.
+    """
+    return (sub_kernels + 1) * (1e9 / clock_hz)

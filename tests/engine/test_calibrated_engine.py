@@ -89,7 +89,7 @@ def times_of(system, model, tokens):
     assumptions = load_assumptions("physical")
     machine, _ = build_machine(scenario_of(system, model, EP, assumptions))
     read = np.full(len(tokens), machine.slice_bytes)
-    return gemm_model(system, model, assumptions, machine).of(tokens, np.ones(len(tokens), np.int64), read)
+    return gemm_model(system, model, assumptions, machine).of(tokens, np.ones(len(tokens), np.int64), read, np.zeros(len(tokens), np.int64))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
@@ -121,7 +121,7 @@ def test_sizes_outside_the_measured_ones_are_counted():
         shape = model.model_copy(update={"hidden": hidden})
         machine, _ = build_machine(scenario_of(one_die(), shape, EP, assumptions))
         gemm = gemm_model(one_die(), shape, assumptions, machine)
-        gemm.of(np.array([tokens]), np.array([1]), np.array([machine.slice_bytes]))
+        gemm.of(np.array([tokens]), np.array([1]), np.array([machine.slice_bytes]), np.array([0]))
         assert gemm.extrapolated_ns == share * gemm.calibrated_ns > -1
 
 

@@ -316,7 +316,7 @@ CHANGED = {
         "assumptions: physical",
         "assumptions: {gemm: calibrate}",
         "28: assumptions.gemm: unknown value 'calibrate'; did you mean 'calibrated'? (valid: tables, roofline, "
-        "calibrated)",
+        "calibrated, grouped)",
     ),
     "own set that leaves fields open": (
         "assumptions: physical",

@@ -15,7 +15,7 @@ from archsim.engine.analytic.count import count_step
 from archsim.engine.analytic.slices import ARRAYS, HBMS
 from archsim.engine.analytic.walk import Walked, walk_step
 from archsim.engine.engine import EventEngine
-from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, Tally, Work
+from archsim.engine.state import COMBINE, LAUNCH, SLICES, UNITS, Machine, Memory, Tally, Work
 from archsim.specs.scenario import Scenario
 from microarch.blocks.request import State
 
@@ -38,8 +38,8 @@ class WalkKernel:
         return begin_ns + walked.ns
 
     def _explain(self, work: Work, walked: Walked, tally: Tally) -> None:
-        """Attribute the step's time to what the die that finishes last was doing: computing, waiting for tokens or
-        slices, then combining.
+        """Attribute the step's time to what the die that finishes last was doing: computing (multiplying, waiting for
+        bytes, launched and filled), waiting for tokens or slices, then combining.
 
         Waiting for slices is attributed to the links if the most loaded link is busy longer than the most loaded HBM,
         else to the HBMs.
@@ -49,11 +49,15 @@ class WalkKernel:
         last = walked.dies[die]
         every = self._loads.sum(axis=0)
         hbm_ns, link_ns = every[HBMS * dies : ARRAYS * dies].max(), every[UNITS * dies :].max(initial=0.0)
-        bound_ns[State.COMPUTE] += last["busy"]
-        bound_ns[State.ACT_MOVE] += last["held"]
-        bound_ns[State.DATA if link_ns > hbm_ns else State.LOCAL_HBM] += last["array"] - last["busy"] - last["held"]
         own = work.entries[work.entries["die"] == die]
-        computing = last["busy"] / last["array"] if last["array"] else 0.0
+        multiply_ns, bytes_ns = SLICES * own["multiply_ns"].sum(), SLICES * own["bytes_ns"].sum()
+        bound_ns[State.COMPUTE] += multiply_ns
+        bound_ns[State.LOCAL_HBM] += bytes_ns
+        bound_ns[LAUNCH] += last["launch"] + last["busy"] - multiply_ns - bytes_ns
+        bound_ns[State.ACT_MOVE] += last["held"]
+        waiting_ns = last["array"] - last["busy"] - last["held"] - last["launch"]
+        bound_ns[State.DATA if link_ns > hbm_ns else State.LOCAL_HBM] += waiting_ns
+        computing = (last["busy"] + last["launch"]) / last["array"] if last["array"] else 0.0
         for i, residual_ns in enumerate((own["low_ns"].sum(), own["high_ns"].sum())):
             # scaled by the share of time that the step waits for its GEMMs
             tally.residual_ns[i] += SLICES * residual_ns * computing

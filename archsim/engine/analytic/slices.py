@@ -56,6 +56,7 @@ DIE = np.dtype(
         ("tokens", "f8"),  # arrival of the last dispatched tokens
         ("array", "f8"),  # when the compute array is free
         ("busy", "f8"),  # time it has computed
+        ("launch", "f8"),  # time it has waited for the launch of its kernel while slices were ready
         ("held", "f8"),  # time it has waited for tokens while slices were ready
         ("done", "f8"),  # when it finishes the slice that it takes next
         ("began", "f8"),  # when it begins to multiply it
@@ -175,5 +176,8 @@ def take_next(s, die):
         chain = s.flying[die, best]
         row.held += max(0.0, ready - max(row.array, ready_first))
         entry = s.work.entries[chain // SLICES]
-        row.began = max(row.array, ready)
-        row.done = max(row.began + entry.compute_ns, s.fetches[chain].last + entry.drain_ns)
+        begun = max(row.array, ready)
+        launching = max(0.0, row.tokens + s.work.local[die].launch_ns - begun) if entry.routed else 0.0
+        row.launch += launching
+        row.began = begun + launching
+        row.done = max(begun + (launching + entry.compute_ns), s.fetches[chain].last + entry.drain_ns)

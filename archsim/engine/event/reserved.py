@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.engine.event.explained import explain_product
 from archsim.engine.event.heaps import (
     BOOKING,
     TIME_BITS,
@@ -45,6 +46,7 @@ from archsim.engine.state import (
     count_arrived,
     count_computed,
     hold,
+    launching_ns,
     inner,
     kernel,
     move_of,
@@ -332,10 +334,11 @@ def _serve_slice(s, row):
         return SERVED, machine.llc_hit_ns, n_bytes
     if kind == COMPUTE:
         # An array that holds a slice whose last bytes have not arrived waits: it is not busy.
-        stall, array = max(0.0, row.floor - row.time - entry.compute_ns), s.tally.resources[row.group]
+        begun = row.time + launching_ns(s.work, entry, row.time)
+        stall, array = max(0.0, begun - row.time, row.floor - row.time - entry.compute_ns), s.tally.resources[row.group]
         array.busy_ns -= stall
         array.wait_ns += stall
-        return SERVED, max(entry.compute_ns, row.floor - row.time), np.int64(0)
+        return SERVED, max(begun - row.time + entry.compute_ns, row.floor - row.time), np.int64(0)
     if kind == LLC_FILL:
         llc.store(memory.llc_tags, row.group % machine.dies, entry.expert, key)
         return SERVED, machine.llc_write_ns, n_bytes
@@ -446,6 +449,7 @@ def _release_held(s, die, now, parent):
     """The die's tokens have arrived: its waiting slices may be computed."""
     chain = s.work.local[die].held
     s.work.local[die].held = NOBODY
+    s.work.local[die].launched_ns = now + s.work.local[die].launch_ns
     while chain >= 0:
         group = COMPUTE_ARRAY * s.machine.dies + die
         _create(s, COMPUTE, chain, group, now, s.work.held[chain].floor, parent, _priority_of(s, chain))
@@ -499,10 +503,10 @@ def _trace_back(s, stage, begin):
     while stage >= 0 and until > begin:
         row = s.pool.stages[stage]
         since = max(min(row.time, until), begin)
-        s.tally.bound_ns[row.kind] += until - since
         if row.kind == COMPUTE:
-            s.tally.residual_ns[0] += s.work.entries[row.item // SLICES].low_ns
-            s.tally.residual_ns[1] += s.work.entries[row.item // SLICES].high_ns
+            explain_product(s.tally, s.work, s.work.entries[row.item // SLICES], since, until)
+        else:
+            s.tally.bound_ns[row.kind] += until - since
         until = since
         stage = row.cause
 
@@ -586,6 +590,7 @@ class ReservedKernel:
                 WAITS_PER_CHAIN * room[0] + room[1],
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
+        work.local["launched_ns"] += begin_ns
         end_ns = run_step(
             StepState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits), begin_ns
         )

@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.kernels import inner, kernel, outer
+from archsim.engine.event.explained import explain_product
 from archsim.engine.event.steplog import step_log
 from archsim.engine.event.transfers import (
     FLOWS,
@@ -82,6 +83,7 @@ from archsim.engine.state import (
     count_arrived,
     count_computed,
     hold,
+    launching_ns,
     move_of,
     room_for_slices,
     room_of,
@@ -227,8 +229,8 @@ def _begin_slice(s, kind, item, parent, now):
 
 
 @outer
-def _start_array(pool, entries, resources, die, now):
-    """The compute array, if idle, takes the next slice."""
+def _start_array(pool, work, resources, die, now):
+    """The compute array, if idle, takes the next slice; a routed one waits there for the launch of its kernel."""
     array = pool.dies[die]
     if array.running >= 0 or array.first < 0:
         return
@@ -241,28 +243,30 @@ def _start_array(pool, entries, resources, die, now):
     resources[die].wait_ns += now - row.time
     row.time = row.bound_from = now
     array.latest = stage
-    set_timer(pool, stage, now + entries[chain // SLICES].compute_ns, IS_COMPUTED)
-    _watch_room(pool, entries, array, stage, now)
+    entry = work.entries[chain // SLICES]
+    launching = launching_ns(work, entry, now)
+    set_timer(pool, stage, now + (launching + entry.compute_ns), IS_COMPUTED)
+    _watch_room(pool, entry, array, stage, now + launching)
 
 
 @inner
-def _watch_room(pool, entries, array, stage, now):
+def _watch_room(pool, entry, array, stage, begun):
     """Set a timer for when the slice that the array works on has left enough room for the next one. It leaves room evenly
     until it is multiplied.
     """
-    lacking, entry = array.ask_from - array.room, entries[array.running // SLICES]
+    lacking = array.ask_from - array.room
     if array.unasked > 0 and lacking < pool.chains[array.running].taken:
-        set_timer(pool, stage, now + entry.compute_ns * lacking / entry.read_bytes, HAS_ROOM)
+        set_timer(pool, stage, begun + entry.compute_ns * lacking / entry.read_bytes, HAS_ROOM)
 
 
 @outer
-def _queue_compute(pool, entries, resources, chain, parent, now):
+def _queue_compute(pool, work, resources, chain, parent, now):
     """The slice's first segment and its tokens have arrived: it queues for the array.
 
     ``resources``: the compute arrays' rows of ``Tally.resources``.
     """
     stage = _new_stage(pool, COMPUTE, chain, parent, now)
-    die = entries[chain // SLICES].die
+    die = work.entries[chain // SLICES].die
     array = pool.dies[die]
     pool.chains[chain].stage, pool.chains[chain].next = stage, NOBODY
     if array.first < 0:
@@ -270,7 +274,7 @@ def _queue_compute(pool, entries, resources, chain, parent, now):
     else:
         pool.chains[array.last].next = chain
     array.last = chain
-    _start_array(pool, entries, resources, die, now)
+    _start_array(pool, work, resources, die, now)
 
 
 @outer
@@ -281,18 +285,19 @@ def _operand_ready(s, chain, parent, now):
         hold(s.work, entry.die, chain)
     else:
         resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
-        _queue_compute(s.traffic.pool, s.work.entries, resources, chain, parent, now)
+        _queue_compute(s.traffic.pool, s.work, resources, chain, parent, now)
 
 
 @outer
 def _release_held(s, die, parent, now):
-    """The die's tokens have arrived."""
+    """The die's tokens have arrived: its kernel is launched."""
     chain = s.work.local[die].held
+    s.work.local[die].launched_ns = now + s.work.local[die].launch_ns
     s.work.local[die].held = NOBODY
     resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
     while chain >= 0:
         following = s.work.held[chain].next
-        _queue_compute(s.traffic.pool, s.work.entries, resources, chain, parent, now)
+        _queue_compute(s.traffic.pool, s.work, resources, chain, parent, now)
         chain = following
 
 
@@ -318,7 +323,7 @@ def _has_room(s, stage, now):
     pool.chains[chain].taken -= array.ask_from - array.room
     array.room = array.ask_from
     _ask(s, s.work.entries[chain // SLICES].die, stage, now)
-    _watch_room(pool, s.work.entries, array, stage, now)
+    _watch_room(pool, s.work.entries[chain // SLICES], array, stage, now)
 
 
 @outer
@@ -344,7 +349,7 @@ def _computed(s, stage, now):
     pool.dies[entry.die].running = NOBODY
     pool.dies[entry.die].room += pool.chains[row.item].taken
     _ask(s, entry.die, stage, now)
-    _start_array(pool, s.work.entries, resources, entry.die, now)
+    _start_array(pool, s.work, resources, entry.die, now)
     if entry.routed and count_computed(s.work, entry.die, now):
         _start_moves(s, COMBINE, entry.die, stage, now)
 
@@ -486,7 +491,7 @@ def _start(s):
 
 
 @outer
-def _trace_back(stages, entries, tally, stage):
+def _trace_back(stages, work, tally, stage):
     """Add the critical path that ends with ``stage`` to ``bound_ns``, by activity, and its residuals.
 
     The part of a transfer in which an HBM was its bottleneck counts as a read.
@@ -497,12 +502,12 @@ def _trace_back(stages, entries, tally, stage):
         since = max(min(row.bound_from, until), 0.0)
         length = until - since
         reading = min(length, row.hbm_ns) if row.kind == DATA or row.kind == ACT_MOVE else 0.0
-        tally.bound_ns[row.kind] += length - reading
+        if row.kind == COMPUTE:
+            explain_product(tally, work, work.entries[row.item // SLICES], since, until)
+        else:
+            tally.bound_ns[row.kind] += length - reading
         if reading > 0.0:
             tally.bound_ns[REMOTE_HBM if row.kind == DATA else ACT_READ] += reading
-        if row.kind == COMPUTE:
-            tally.residual_ns[0] += entries[row.item // SLICES].low_ns
-            tally.residual_ns[1] += entries[row.item // SLICES].high_ns
         until = since
         stage = row.cause
 
@@ -543,7 +548,7 @@ def _run(s, ports, solve):
     last = _last_to_end(pool.stages, pool.count[STAGES], not s.machine.copies_in_background)
     if s.machine.copies_in_background:
         _leave_copies(s, pool.stages[last].end)
-    _trace_back(pool.stages, s.work.entries, s.tally, last)
+    _trace_back(pool.stages, s.work, s.tally, last)
     return pool.stages[last].end
 
 

@@ -126,6 +126,9 @@ class ProblemBuilder:
 
     def _best_rates(self, placement: Placement, memory: Memory) -> np.ndarray:
         """ns per token of one slice's GEMM, from the engine's work builder: float64[n + 1], best of 1 to n tokens."""
+        least_ns = self._work.gemm.least_ns_per_token
+        if least_ns is not None:  # one kernel for all experts of a die: no expert has a time of its own
+            return np.concatenate([[0.0], np.full(self._most_tokens, least_ns)])
         count = np.arange(1, self._most_tokens + 1, dtype=np.int32)
         one = np.zeros(len(count), np.int32)
         nobody = np.zeros((self.fabric.dies, self._experts), np.int32)

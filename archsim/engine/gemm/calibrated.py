@@ -1,4 +1,4 @@
-"""How long the GEMM of a weight slice occupies the array of a die: the strategies of the assumption ``gemm``.
+"""``gemm: calibrated``: every slice is a GEMM of its own, as long as it was measured.
 
 A measured GEMM reads its weights from HBM, but the engine streams weights itself. To count nothing twice, a measured
 time T is split by what the engine does when the slice comes from the die's own HBM without contention
@@ -24,24 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import kernel
-from archsim.engine.machine import NS_PER_S, effective_utilisation
+from archsim.engine.gemm.times import GemmTimes
+from archsim.engine.machine import NS_PER_S
 from archsim.engine.state import Machine
 from archsim.specs.loading.calibrations import calibration_digest, calibration_named
 from calibration.laws.expert_gemm import ExpertGemm, Rates
 from calibration.laws.laws import Laws
-
-
-class GemmTimes(NamedTuple):
-    """GEMM times of a step's entries, float64[entry] each, ns per slice; see ``archsim.engine.state.ENTRY``.
-
-    ``low_ns`` and ``high_ns``: how much less and more the GEMM would take at its 5 % and 95 % residual.
-    """
-
-    compute_ns: np.ndarray
-    drain_ns: np.ndarray | float
-    low_ns: np.ndarray | float
-    high_ns: np.ndarray | float
 
 
 class _Die(NamedTuple):
@@ -52,64 +40,40 @@ class _Die(NamedTuple):
     rates: Rates
 
 
-class ShareOfPeak:
-    """``gemm: tables`` and ``roofline``: a share of peak that depends on the number of tokens."""
-
-    calibrated_ns = extrapolated_ns = 0.0
-
-    def __init__(self, system, model, assumptions):
-        use = effective_utilisation(system, model, assumptions)
-        self._bounds, self._share = np.array(use.bounds, np.int64), np.array(use.values)
-        self._peak_flop_per_ns = system.compute.peak_flop_per_s / NS_PER_S
-        self._flop_per_token = 2.0 * model.hidden * model.expert_ffn, 2.0 * model.hidden * model.shared_ffn
-
-    def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray) -> GemmTimes:
-        """tokens, routed (0 for shared experts), read_bytes (of a slice from the die's HBM): int64[entry]."""
-        compute_ns = np.empty(len(tokens))
-        _at_share(tokens, routed, self._bounds, self._share, self._peak_flop_per_ns, self._flop_per_token, compute_ns)
-        return GemmTimes(compute_ns, 0.0, 0.0, 0.0)
-
-
-@kernel
-def _at_share(tokens, routed, bounds, share, peak_flop_per_ns, flop_per_token, compute_ns):
-    """``ShareOfPeak.of``. ``bounds``: int64[n], most tokens of the first n shares; ``share``: float64[n + 1].
-
-    ``flop_per_token``: of routed and of shared experts.
-    """
-    for at in range(len(tokens)):
-        use = 0
-        while use < len(bounds) and bounds[use] < tokens[at]:
-            use += 1
-        compute_ns[at] = tokens[at] * flop_per_token[0 if routed[at] else 1] / (peak_flop_per_ns * share[use])
-
-
 class Calibrated:
     """``gemm: calibrated``: times fitted to measurements, scaled to the peak and the HBM of the die.
 
     ``calibrated_ns``: total GEMM time; ``extrapolated_ns``: how much of it is at sizes that were not measured.
-    Raises LawMissing (a SpecError) where the calibration has no table for the die's dtype.
+    ``launched`` False: without the launch of a kernel, as what starts the products is not a GPU's. Raises LawMissing (a
+    SpecError) where the calibration has no table for the die's dtype.
     """
 
-    def __init__(self, system, model, machine: Machine):
+    law = ""
+    least_ns_per_token = None
+
+    def __init__(self, system, model, machine: Machine, library: str | None = None, launched: bool = True):
         self.calibrated_ns = self.extrapolated_ns = 0.0
         self._machine = machine
         widths = (model.expert_ffn, model.shared_ffn) if model.shared_experts else (model.expert_ffn,)
         compute = system.compute
-        die = _Die(compute.dtype, compute.library, Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s))
+        die = _Die(compute.dtype, library, Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s))
         digest = calibration_digest(compute.calibration)
         self._experts = [_expert(compute.calibration, digest, model.hidden, ffn, die) for ffn in widths]
+        self._launched = launched
         peak = compute.peak_flop_per_s / NS_PER_S
         self._least_ns_per_token = np.array([2.0 * model.hidden * ffn / peak for ffn in widths])
 
-    def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray) -> GemmTimes:
+    def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray, die: np.ndarray) -> GemmTimes:
         """See ``ShareOfPeak.of``."""
         fitted_ns, low, high = np.empty(len(tokens)), np.empty(len(tokens)), np.empty(len(tokens))
         multiply_ns, balanced_ns = np.empty(len(tokens)), np.empty(len(tokens))
-        lead_ns, stream_ns = self._read_ns(read_bytes)
+        lead_ns, stream_ns = read_ns(self._machine, read_bytes)
         kind = 1 - routed
         for which, expert in enumerate(self._experts):
             rows = np.flatnonzero(kind == which)
             fitted_ns[rows] = expert.times(tokens[rows])
+            if not self._launched:
+                fitted_ns[rows] = np.maximum(fitted_ns[rows] - expert.table.law.launch_ns, 0.0)
             low[rows], high[rows], multiply_ns[rows] = expert.low, expert.high, tokens[rows] * expert.ns_per_token
             balanced_ns[rows] = fitted_ns[rows] * _share_if_streamed(expert, tokens[rows], stream_ns[rows])
             self.calibrated_ns += fitted_ns[rows].sum()
@@ -118,21 +82,22 @@ class Calibrated:
         multiply_ns = np.maximum(np.minimum(multiply_ns, left_ns), tokens * self._least_ns_per_token[kind])
         compute_ns = np.maximum(left_ns - np.maximum(stream_ns - multiply_ns, 0.0), multiply_ns)
         drain_ns = np.clip(balanced_ns - lead_ns - stream_ns, 0.0, compute_ns)
-        return GemmTimes(compute_ns, drain_ns, fitted_ns * low, fitted_ns * high)
+        return GemmTimes(compute_ns, drain_ns, fitted_ns * low, fitted_ns * high, multiply_ns)
 
-    def _read_ns(self, read_bytes):
-        """Engine time of a slice from the die's own HBM without contention, float64: (until compute may start, the
-        rest).
-        """
-        machine = self._machine
-        if machine.first_bytes == machine.slice_bytes:
-            first_bytes = read_bytes
-        elif machine.whole_ns:  # reserved: what a read carries along comes before the segments of the slice
-            first_bytes = np.maximum(read_bytes - (machine.slice_bytes - machine.first_bytes), 0)
-        else:
-            first_bytes = np.minimum(read_bytes, machine.first_bytes)
-        lead_ns = machine.llc_miss_ns + machine.hbm_latency_ns + first_bytes / machine.hbm_bytes_per_ns
-        return lead_ns, (read_bytes - first_bytes) / machine.hbm_bytes_per_ns
+
+def read_ns(machine: Machine, read_bytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Engine time of a slice from the die's own HBM without contention, float64: (until compute may start, the rest).
+
+    ``read_bytes``: int64[entry], of a slice.
+    """
+    if machine.first_bytes == machine.slice_bytes:
+        first_bytes = read_bytes
+    elif machine.whole_ns:  # reserved: what a read carries along comes before the segments of the slice
+        first_bytes = np.maximum(read_bytes - (machine.slice_bytes - machine.first_bytes), 0)
+    else:
+        first_bytes = np.minimum(read_bytes, machine.first_bytes)
+    lead_ns = machine.llc_miss_ns + machine.hbm_latency_ns + first_bytes / machine.hbm_bytes_per_ns
+    return lead_ns, (read_bytes - first_bytes) / machine.hbm_bytes_per_ns
 
 
 def _share_if_streamed(expert: ExpertGemm, tokens: np.ndarray, stream_ns: np.ndarray) -> np.ndarray:
@@ -152,10 +117,3 @@ def _expert(name: str | None, digest: str, hidden: int, ffn: int, die: _Die) -> 
     calibration's file.
     """
     return Laws(calibration_named(name)).expert_gemm(hidden, ffn, dtype=die.dtype, rates=die.rates, library=die.library)
-
-
-def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Calibrated:
-    """The GEMM strategy of a run."""
-    if assumptions.gemm == "calibrated":
-        return Calibrated(system, model, machine)
-    return ShareOfPeak(system, model, assumptions)

@@ -1,0 +1,31 @@
+"""What a product on the critical path was doing: multiplying, waiting for bytes, or being launched and filled."""
+
+from __future__ import annotations
+
+from archsim.base.kernels import inner
+from archsim.engine.state import LAUNCH, launching_ns
+from microarch.blocks.request import State
+from microarch.blocks.state_machine import codes
+
+(_, LOCAL_HBM, _, _, _, _, COMPUTE, *_) = codes(State)
+
+ALL = 1 - 1e-9  # a share of more is 1, but for rounding
+
+
+@inner
+def explain_product(tally, work, entry, since, until):
+    """Add the part from ``since`` to ``until`` of the time of a slice's product to ``bound_ns``, and its residuals.
+
+    The launch comes first; the rest is split as ``compute_ns`` is.
+    """
+    launch_ns = min(launching_ns(work, entry, since), until - since)
+    rest_ns = until - since - launch_ns
+    multiply = entry.multiply_ns / entry.compute_ns if entry.compute_ns > 0.0 else 1.0
+    if multiply > ALL:
+        multiply = 1.0
+    reading = entry.bytes_ns / entry.compute_ns if entry.compute_ns > 0.0 else 0.0
+    tally.bound_ns[COMPUTE] += rest_ns * multiply
+    tally.bound_ns[LOCAL_HBM] += rest_ns * reading
+    tally.bound_ns[LAUNCH] += launch_ns + rest_ns * max(0.0, 1.0 - multiply - reading)
+    tally.residual_ns[0] += entry.low_ns
+    tally.residual_ns[1] += entry.high_ns

@@ -1,0 +1,153 @@
+"""``gemm: grouped``: the routed experts of a die are one kernel, launched once a step.
+
+Its time T is the fitted law of a rank with the die's pairs and active experts (``calibration.laws.grouped``). The
+engine streams the weights itself, slice by slice, and the kernel works on what is there:
+
+====== ==============================================================================================================
+launch from the arrival of the die's tokens (or the start of the step) on; no routed slice is computed before its end.
+       A GPU's launch is the law's; a Local CP takes cycles, and the hops of its command are those of the decision
+slices share what is left of T, each in proportion to its part: FLOP, cost of pairs, cost of the expert, and what the
+       bytes add to the FLOP (p-norm; the same for every active expert). What the engine simulates before the first
+       product and no launch covers (LLC miss, HBM latency, first segment) is taken off all of them
+drain  the part of a slice's time that its last segment takes: no slice ends sooner after its last byte
+====== ==============================================================================================================
+
+Alone on a die with local weights, a step takes T. Nothing is faster than FLOP over peak; where the engine streams more
+slowly than the law reads, the engine's time counts. Shared experts are products of their own, beside the kernel, as in
+the measured fused layers, which have routed experts only: they do not wait for tokens (``Calibrated``).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.engine.gemm.calibrated import Calibrated, read_ns
+from archsim.engine.gemm.times import GemmTimes
+from archsim.engine.machine import NS_PER_S
+from archsim.engine.state import SLICES, Machine
+from archsim.specs.loading.calibrations import calibration_digest, calibration_named
+from calibration.laws.expert_gemm import Rates
+from calibration.laws.grouped import GroupedLaw, GroupedTimes
+from calibration.laws.laws import MoeSizes
+from microarch.blocks.local_cp import launch_ns
+
+
+class _Rank(NamedTuple):
+    """What the law of a die depends on."""
+
+    sizes: MoeSizes
+    local: float
+    dtype: str
+    rates: Rates
+    library: str | None
+    launched: bool
+
+
+class Grouped:
+    """The strategy; ``calibrated_ns``, ``extrapolated_ns``: as of ``Calibrated``; ``law``: whose times these are.
+
+    ``least_ns_per_token``: of one slice, FLOP over peak. Raises LawMissing (a SpecError) where the calibration has no
+    fused layers of the die's dtype.
+    """
+
+    def __init__(self, system, model, machine: Machine):
+        self.calibrated_ns = self.extrapolated_ns = 0.0
+        compute = system.compute
+        self._machine, self._gpu, self._clock_hz = machine, system.launch == "gpu", system.decision.fsm.clock_hz
+        rank = _Rank(
+            MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
+            model.experts / machine.dies,
+            compute.dtype,
+            Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s),
+            compute.library,
+            self._gpu,
+        )
+        self._law = _law(compute.calibration, calibration_digest(compute.calibration), rank)
+        self.law = self._law.named
+        self.least_ns_per_token = 2.0 * model.hidden * model.expert_ffn / compute.peak_flop_per_s * NS_PER_S
+        self._shared = _shared(system, model, machine) if model.shared_experts else None
+
+    def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray, die: np.ndarray) -> GemmTimes:
+        """See ``ShareOfPeak.of``."""
+        found = _Rows(len(tokens))
+        rows, others = np.flatnonzero(routed), np.flatnonzero(routed == 0)
+        launch = np.zeros(self._machine.dies)
+        if len(rows):
+            launch = self._routed(found, rows, tokens[rows].astype(float), read_bytes[rows], die[rows])
+        if len(others) and self._shared:
+            before = self._shared.calibrated_ns, self._shared.extrapolated_ns
+            found.put(others, self._shared.of(tokens[others], routed[others], read_bytes[others], die[others]))
+            self.calibrated_ns += self._shared.calibrated_ns - before[0]
+            self.extrapolated_ns += self._shared.extrapolated_ns - before[1]
+        return GemmTimes(*found.columns, launch)
+
+    def _routed(self, found: _Rows, rows, tokens, read_bytes, die) -> np.ndarray:
+        """Fill the rows of routed experts; the launch of every die, float64[die]."""
+        dies = self._machine.dies
+        active = np.bincount(die, minlength=dies)
+        used = np.flatnonzero(active)
+        pairs = np.bincount(die, tokens, dies)[used]
+        times = self._law.times(pairs, active[used].astype(float))
+        self.calibrated_ns += times.ns.sum()
+        self.extrapolated_ns += times.ns[times.extrapolated].sum()
+        launch = np.zeros(dies)
+        launch[used] = times.launch_ns if self._gpu else launch_ns(active[used], self._clock_hz)
+        at = np.zeros(dies, np.int64)
+        at[used] = np.arange(len(used))
+        of = at[die]  # of each entry: its row in ``times``
+        lead_ns = np.zeros(dies)
+        np.maximum.at(lead_ns, die, read_ns(self._machine, read_bytes)[0])
+        found.put(rows, self._shares(times, launch[used], lead_ns[used], of, tokens / pairs[of], 1 / active[die]))
+        multiply = found.columns[4]
+        multiply[rows] = np.minimum(multiply[rows], found.columns[0][rows])
+        return launch
+
+    def _shares(self, times: GroupedTimes, launch_ns, lead_ns, of, by_tokens, by_entries) -> GemmTimes:
+        """Of the dies' ``times``, the part of every entry; ``by_tokens``, ``by_entries``: its shares, float64[entry]."""
+        rest_ns = times.ns - times.launch_ns
+        kept = np.maximum(rest_ns - np.maximum(lead_ns - launch_ns, 0.0), 0.0) / rest_ns
+        of_tokens, of_entries = (times.flop_ns + times.pair_ns)[of], (times.expert_ns + times.excess_ns)[of]
+        part_ns = of_tokens * by_tokens + of_entries * by_entries
+        least_ns = self._least(by_tokens, times, of)
+        compute_ns = np.maximum(kept[of] * part_ns, least_ns) / SLICES
+        segment = min(1.0, self._machine.first_bytes / self._machine.slice_bytes)
+        drain_ns = compute_ns * segment if segment < 1 else np.zeros(len(of))
+        whole_ns = (part_ns + times.launch_ns[of] * by_entries) / SLICES
+        multiply_ns = np.maximum(times.multiply_ns[of] * by_tokens, least_ns) / SLICES
+        bytes_ns = np.minimum(
+            kept[of] * times.excess_ns[of] * by_entries / SLICES, np.maximum(compute_ns - multiply_ns, 0.0)
+        )
+        low_ns, high_ns = whole_ns * times.low[of], whole_ns * times.high[of]
+        return GemmTimes(compute_ns, drain_ns, low_ns, high_ns, multiply_ns, bytes_ns)
+
+    def _least(self, by_tokens, times: GroupedTimes, of) -> np.ndarray:
+        """FLOP of every entry over peak, float64[entry] ns for its slices."""
+        return SLICES * self.least_ns_per_token * times.pairs[of] * by_tokens
+
+
+class _Rows:
+    """Columns of GemmTimes without the launch, float64[entry] each, filled a set of rows at a time."""
+
+    def __init__(self, entries: int):
+        self.columns = [np.zeros(entries) for _ in GemmTimes._fields[:-1]]
+
+    def put(self, rows: np.ndarray, times: GemmTimes) -> None:
+        for column, values in zip(self.columns, times, strict=False):
+            column[rows] = values
+
+
+def _shared(system, model, machine: Machine) -> Calibrated:
+    """The products of shared experts, by the named library if its products were measured."""
+    compute = system.compute
+    there = {table.library for table in calibration_named(compute.calibration).gemm}
+    library = compute.library if compute.library in there else None
+    return Calibrated(system, model, machine, library, launched=system.launch == "gpu")
+
+
+@lru_cache(maxsize=64)
+def _law(name: str | None, digest: str, rank: _Rank) -> GroupedLaw:
+    """The law, cached: interpolation between EP sizes takes tenths of a second. ``digest``: of the calibration's file."""
+    return GroupedLaw(calibration_named(name), *rank)
