@@ -135,6 +135,10 @@ class SystemSpec(Spec):
     d2d: D2DSpec
     llc: LlcSpec = LlcSpec()
     compute: ComputeSpec
+    # What starts kernels and transfers on a die. gpu: a host or a captured graph, as on the GPUs whose kernels and
+    # transfers were measured: their launches count as fitted. local_cp: the command processor of the die, by the
+    # command that the Global CP sends with the plan (the paper, section 4); it costs cycles of that logic.
+    launch: Literal["gpu", "local_cp"] = "gpu"
     decision: DecisionSpec = DecisionSpec()
     # A user's own blocks, which every weight slice passes on its die before the compute array.
     blocks: tuple[BlockSpec, ...] = ()
