@@ -9,6 +9,7 @@ import numpy as np
 from archsim.base.errors import CapacityError
 from archsim.engine.fabric import build_fabric, plain_link_bytes_per_ns, resource_groups
 from archsim.engine.state import SLICES, Machine, Memory
+from archsim.engine.transfer import software
 from archsim.policies.allocation.rules import Costs
 from archsim.policies.placement.placement import Placement
 from archsim.specs.machine.utilisation import Utilisation, published_utilisation
@@ -41,6 +42,8 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
     group_ptr, group_resources = resource_groups(fabric, full_duplex=shared)
     weights, plain_link = slice_bytes(system, model), plain_link_bytes_per_ns(system)
     segmented = assumptions.llc == "segments"
+    away_ns = fabric.pair_ns[~np.eye(fabric.dies, dtype=bool)]
+    transfers = software(scenario, system.hbm.latency_ns + (float(away_ns.min()) if len(away_ns) else 0.0))
     machine = Machine(
         dies=fabric.dies,
         hops=fabric.hops.astype(np.int64),
@@ -64,6 +67,8 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         first_bytes=min(weights, system.llc.segment_bytes) if segmented else weights,
         window=max(1, llc_geometry(scenario)[1]) if segmented else NO_WINDOW,
         whole_ns=not shared,
+        transfer_ns=transfers.ns,
+        transfer_bytes_per_ns=transfers.bytes_per_ns,
     )
     return machine, fabric
 

@@ -46,7 +46,15 @@ ENTRY = np.dtype(
     ],
     align=True,
 )
-MOVE = np.dtype([("bytes", "i8"), ("src", "i8"), ("dst", "i8")], align=True)
+MOVE = np.dtype(
+    [
+        ("bytes", "i8"),
+        ("src", "i8"),
+        ("dst", "i8"),
+        ("port_bytes", "i8"),  # with it through its fuller port (out of src, into dst) in the phase; 0 if it stays
+    ],
+    align=True,
+)
 LOCAL_CP = np.dtype(
     [
         ("state", "i8"),  # microarch.blocks.local_cp.State
@@ -104,6 +112,9 @@ class Machine(NamedTuple):
     first_bytes: int  # compute may start once this much of a slice has arrived (llc: segments); else the whole slice
     window: int  # slices in flight on a die
     whole_ns: bool  # transfers are rounded up to whole nanoseconds (published simulator)
+    # of hidden vectors, float64[2], dispatch and combine: archsim.engine.transfer.Software
+    transfer_ns: np.ndarray  # before a bundle moves
+    transfer_bytes_per_ns: np.ndarray  # most that a die's port passes; infinite if software does not limit it
 
     @property
     def resources(self) -> int:
@@ -140,7 +151,7 @@ class Tally(NamedTuple):
     dies: np.ndarray  # DIE[die]
     resources: np.ndarray  # RESOURCE[resource]
     llc_hits: np.ndarray  # int64[2] local, remote
-    moved_bytes: np.ndarray  # int64[1] hidden vectors sent from die to die
+    moved_bytes: np.ndarray  # int64[2] hidden vectors sent from die to die: dispatch, combine
     bound_ns: np.ndarray  # float64[state] time on the critical path of steps, by activity
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
@@ -151,6 +162,12 @@ def move_of(work, item):
     """Record of a move: dispatch moves are numbered first, then those of combine."""
     columns = work.moves.shape[1]
     return work.moves[item // columns, item % columns]
+
+
+@inner
+def phase_of(work, item):
+    """DISPATCH or COMBINE: the phase of a move."""
+    return item // work.moves.shape[1]
 
 
 @inner
@@ -212,7 +229,7 @@ def new_tally(machine: Machine, states: int) -> Tally:
         dies=np.zeros(machine.dies, DIE),
         resources=np.zeros(machine.resources, RESOURCE),
         llc_hits=np.zeros(2, np.int64),
-        moved_bytes=np.zeros(1, np.int64),
+        moved_bytes=np.zeros(2, np.int64),
         bound_ns=np.zeros(states),
         residual_ns=np.zeros(2),
         events=np.zeros(1, np.int64),
@@ -248,4 +265,5 @@ __all__ = [
     "move_of",
     "new_tally",
     "outer",
+    "phase_of",
 ]

@@ -14,8 +14,9 @@ COMPUTE      the array takes slices one at a time, in the order in which their f
              and cannot end before the last segment has arrived, nor sooner after that than ``drain_ns``
 LLC_FILL     the write latency, after the slice has left a remote HBM at full rate
 COPY         a flow through the die's HBM
-ACT_READ     HBM latency of the source; a flow through its HBM if the vectors stay on the die
-ACT_MOVE     one flow through both HBMs and all links of the route
+ACT_READ     software of the transfer, then HBM latency of the source; a flow through its HBM if the vectors stay
+ACT_MOVE     one flow through both HBMs and all links of the route; no sooner than the fuller of its ports has passed
+             what the phase sends through it, at the rate of the software
 ACT_WRITE    nothing more: the write was part of the move
 ============ ==========================================================================================================
 
@@ -76,6 +77,7 @@ from archsim.engine.state import (
     count_computed,
     hold,
     move_of,
+    phase_of,
 )
 from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN
@@ -118,7 +120,7 @@ def _new_stage(pool, kind, item, parent, now):
     row = pool.stages[stage]
     row.kind, row.item, row.parent, row.cause, row.event = kind, item, parent, parent, SERVED
     row.time = row.bound_from = row.end = now
-    row.hbm_ns, row.source = 0.0, NOBODY
+    row.hbm_ns, row.least_ns, row.source = 0.0, 0.0, NOBODY
     return stage
 
 
@@ -147,15 +149,15 @@ def _request(machine, tally, entry):
 @outer
 def _begin_move(s, kind, item, parent, now):
     """Begin a stage of a bundle of hidden vectors."""
-    machine, move = s.machine, move_of(s.work, item)
+    machine, move, phase = s.machine, move_of(s.work, item), phase_of(s.work, item)
     stage = _new_stage(s.traffic.pool, kind, item, parent, now)
     row = s.traffic.pool.stages[stage]
     if kind == ACT_MOVE:
         distance = machine.hops[move.src, move.dst]
         _count_hops(s.tally.hops, HIDDEN, distance, move.bytes)
-        s.tally.moved_bytes[0] += move.bytes
+        s.tally.moved_bytes[phase] += move.bytes
         s.tally.dies[move.dst].activation_bytes += move.bytes
-        row.source = move.src
+        row.source, row.least_ns = move.src, move.port_bytes / machine.transfer_bytes_per_ns[phase]
         group = machine.dies + 2 * machine.dies * machine.dies + move.src * machine.dies + move.dst
         _describe_flow(row, group, move.bytes, move.bytes, machine.route_ns[move.src, move.dst])
         send(s.traffic, stage, now)
@@ -163,10 +165,10 @@ def _begin_move(s, kind, item, parent, now):
     s.tally.dies[move.src].activation_bytes += move.bytes
     if move.src == move.dst:
         row.event = HERE
-        _describe_flow(row, move.src, move.bytes, move.bytes, machine.hbm_latency_ns)
+        _describe_flow(row, move.src, move.bytes, move.bytes, machine.transfer_ns[phase] + machine.hbm_latency_ns)
         start_flow(s.traffic, stage, now)
     else:
-        set_timer(s.traffic.pool, stage, now + machine.hbm_latency_ns, IS_SERVED)
+        set_timer(s.traffic.pool, stage, now + machine.transfer_ns[phase] + machine.hbm_latency_ns, IS_SERVED)
 
 
 @outer
