@@ -76,7 +76,7 @@ def measured_us(kernel, shape):
     """Sum of dispatch and combine by tokens of a rank, float64 with tokens as index."""
     rows = pd.read_csv(MEASURED / FILES[kernel])
     rows = rows[(rows["gpu"] == GPU) & (rows["num_gpus"] == DIES) & (rows["tokens_per_rank"] <= MOST_TOKENS)]
-    rows = rows[(rows[["hidden_size", "topk", "num_experts"]] == shape).all(axis=1)]
+    rows = rows[(rows[["hidden_size", "topk", "num_experts"]] == list(shape)).all(axis=1)]
     if "comm_sms" in rows:
         rows = rows[rows["comm_sms"] == SMS]
     return rows.set_index("tokens_per_rank")[["dispatch_us", "combine_us"]].sum(axis=1)
@@ -88,6 +88,42 @@ def errors_of(dispatch, shape, engine):
     run = engine_of(shape, dispatch, engine)
     simulated = [run.step(0, demand_of(shape, int(tokens)), 0.0).step_ns / 1e3 for tokens in measured.index]
     return pd.Series(simulated, measured.index) / measured - 1
+
+
+def test_a_kernel_costs_its_fixed_time_and_its_rate_limits_a_port():
+    runs = [engine_of(SHAPES[0], "per_rank", transfer_software=how) for how in ("charged", "free")]
+    machine = runs[0].machine
+    few, many = ([run.step(0, demand_of(SHAPES[0], tokens), 0.0).step_ns for run in runs] for tokens in (1, 2048))
+    assert few[0] - few[1] == pytest.approx(machine.transfer_ns.sum(), rel=0.02)
+    assert few[0] > 50_000 > few[1]
+    assert machine.transfer_bytes_per_ns.max() < machine.link_rates.max()
+    assert many[0] - few[0] > 1.3 * (many[1] - few[1])
+
+
+def test_a_local_cp_starts_a_bundle_a_cycle_and_limits_no_rate():
+    run, free = (
+        engine_of(SHAPES[3], "per_rank", system=system_of("local_cp"), transfer_software=how)
+        for how in ("charged", "free")
+    )
+    assert run.machine.transfer_ns.tolist() == [DIES / 2.0] * 2  # at 2 GHz
+    assert np.isinf(run.machine.transfer_bytes_per_ns).all()
+    times = [each.step(0, demand_of(SHAPES[3], 64), 0.0).step_ns for each in (run, free)]
+    assert times[0] - times[1] == pytest.approx(run.machine.transfer_ns.sum())
+
+
+def test_a_calibration_without_the_kernels_is_refused():
+    with pytest.raises(SpecError, match="has no dispatch and combine of kernel 'normal'.*transfer_software: free"):
+        engine_of(SHAPES[0], "per_rank", system=system_of(level=NVLINK | {"law": "h800/intra_node"}))
+
+
+def test_vectors_travel_with_scales_and_results_in_bf16():
+    assert vector_bytes(7168, "fp8_block", "bf16") == (7168 + 4 * 56, 2 * 7168)
+    assert vector_bytes(100, "fp8", "bf16") == (104, 200)
+    assert vector_bytes(7168, "bf16", "bf16") == vector_bytes(7168, "fp16", "weights_dtype") == (14336, 14336)
+    run = engine_of(SHAPES[3], "per_token_expert")
+    demand = demand_of(SHAPES[3], 64)
+    run.step(0, demand, 0.0)
+    assert run.tally.moved_bytes[0] * 2 * 2048 == run.tally.moved_bytes[1] * (2048 + 64) > 0
 
 
 @pytest.mark.skipif(not MEASURED.is_dir(), reason="the measurements of DeepEP are not there")

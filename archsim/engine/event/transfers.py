@@ -38,7 +38,7 @@ STAGE = np.dtype(
         ("bytes", "f8"),  # of its flow
         ("first_bytes", "f8"),  # their arrival is an event of its own
         ("latency", "f8"),  # added at the flow's end
-        ("least_ns", "f8"),  # the flow takes no less
+        ("least_ns", "f8"),  # the flow takes no less, its time in a queue included
         ("group", "i8"),  # of flows, see flow_network
         ("source", "i8"),  # die that an outgoing flow leaves, -1 for flows within a die
         ("item", "i8"),  # chain, or move for the ACT_ states
@@ -261,7 +261,8 @@ def _end_flow(t, index, now):
     row, group = t.pool.stages[flow.stage], flow.group
     if flow.hbm_bound:
         row.hbm_ns += now - (flow.start + flow.since)
-    set_timer(t.pool, flow.stage, flow.start + (max(flow.takes, row.least_ns) + row.latency), IS_SERVED)
+    served = max(flow.start + (flow.takes + row.latency), row.time + row.least_ns + row.latency)
+    set_timer(t.pool, flow.stage, served, IS_SERVED)
     _meter(t, group, now, np.int64(0))
     leave(t.net, group)
     t.pool.count[FLOWS] -= 1
