@@ -8,6 +8,7 @@ import numpy as np
 
 from archsim.engine.fabric import build_fabric, plain_link_bytes_per_ns, resource_groups
 from archsim.engine.state import Machine, Memory
+from archsim.engine.transfer import software
 from archsim.policies.allocation.rules import Costs
 from archsim.specs.machine.utilisation import Utilisation, published_utilisation
 from archsim.specs.scenario import Scenario
@@ -42,6 +43,8 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
     group_ptr, group_resources = resource_groups(fabric, full_duplex=shared)
     weights, plain_link = slice_bytes(system, model), plain_link_bytes_per_ns(system)
     segmented = assumptions.llc == "segments"
+    away_ns = fabric.pair_ns[~np.eye(fabric.dies, dtype=bool)]
+    transfers = software(scenario, system.hbm.latency_ns + (float(away_ns.min()) if len(away_ns) else 0.0))
     machine = Machine(
         dies=fabric.dies,
         hops=fabric.hops.astype(np.int64),
@@ -67,6 +70,8 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         copies_in_background=assumptions.copy_writes == "background",
         stream_bytes=_streaming(scenario)[0] if streams_in_order(assumptions) else 0,
         whole_ns=not shared,
+        transfer_ns=transfers.ns,
+        transfer_bytes_per_ns=transfers.bytes_per_ns,
     )
     return machine, fabric
 

@@ -17,8 +17,11 @@ from archsim.base.threads import LayerThreads
 from archsim.policies.prediction.free_heatmap import FreeHeatmap
 from archsim.policies.prediction.heatmap import Predictor
 from archsim.workload.demand import Demand, build_demand, stacked
-from archsim.workload.step_demand import Predicted, StepDemand
+from archsim.workload.step_demand import Predicted, Routing, StepDemand
 from archsim.workload.trace import StepTokens, TokenSource
+
+MOST_ROUTED = 1 << 14
+"""Tokens of a step whose single routing is kept: 15 MB a step of DeepSeek-V3."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,15 @@ class RunDemand(Demand):
 
     origins: uint16 or int32[step, layer, die, expert], tokens by the die their request lives on
     (position·dies//batch); or None. predicted_rows: uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap`; or
-    None.
+    None. routed: int16[token, layer, k], the routing of single tokens, routed_die: int32[token], where each lives, and
+    routed_from: int64[step + 1], where the tokens of each step begin; or None. See `Routed`.
     """
 
     origins: np.ndarray | None = None
     predicted_rows: np.ndarray | None = None
+    routed: np.ndarray | None = None
+    routed_die: np.ndarray | None = None
+    routed_from: np.ndarray | None = None
 
     def __iter__(self) -> Iterator[tuple[int, StepDemand]]:
         for step, layer in np.argwhere(self.tokens.any(axis=2)).tolist():
@@ -45,7 +52,16 @@ class RunDemand(Demand):
             step, tokens, tokens if prefill else np.zeros_like(tokens), self.first_seen[step, layer], self.top_k,
             origins=None if self.origins is None else self.origins[step, layer],
             predicted=None if self.predicted_rows is None else Predicted(self.predicted_rows[step, layer]),
+            routing=self._routing(step, layer),
         )
+
+    def _routing(self, step: int, layer: int) -> Routing | None:
+        if self.routed is None or self.routed_die is None or self.routed_from is None:
+            return None
+        rows = slice(*self.routed_from[step : step + 2])
+        if rows.start == rows.stop:
+            return None
+        return Routing(np.ascontiguousarray(self.routed[rows, layer]), self.routed_die[rows])
 
 
 def build_run_demand(
@@ -56,18 +72,23 @@ def build_run_demand(
     *,
     origin_dies: int | None = None,
     predictor: Predictor | None = None,
+    routing: bool = False,
     threads: int | None = None,
 ) -> RunDemand:
-    """The demand of a batch, see `build_demand`; with `origins` on ``dies`` dies and the rows of a predictor."""
+    """The demand of a batch, see `build_demand`; with `origins` on ``origin_dies`` dies, the rows of a predictor, and
+    (``routing``, with origins) the routing of single tokens.
+    """
+    routed = Routed(source, batch, origin_dies) if routing and origin_dies else None
     origins = Origins(source, batch, origin_dies) if origin_dies else None
     heatmap = FreeHeatmap(source, batch, predictor) if predictor else None
-    watchers = [watcher for watcher in (origins, heatmap) if watcher]
+    watchers = [watcher for watcher in (origins, heatmap, routed) if watcher]
     demand = build_demand(source, batch, decode_steps, seed, watchers=watchers, threads=threads)
     known = {field.name: getattr(demand, field.name) for field in fields(demand)}
     return RunDemand(
         **known,
         origins=origins.take_counts() if origins else None,
         predicted_rows=heatmap.take_rows() if heatmap else None,
+        **(routed.take() if routed else {}),
     )
 
 
@@ -97,6 +118,39 @@ class Origins:
     def end(self, iteration: int, layer_threads: LayerThreads) -> None:
         self._steps.append(_narrow(self._now))
         self._now = np.zeros(self._shape, np.int32)
+
+
+class Routed:
+    """Keeps the routing of single tokens, of steps with at most MOST_ROUTED; a `Watcher` of the demand. Larger steps
+    have none: it would fill the memory, and among so many tokens the expected number of dies is as good.
+    """
+
+    def __init__(self, source: TokenSource, batch: int, dies: int):
+        self._die = dies_of_requests(batch, dies)
+        self._pieces: list[np.ndarray] = [np.empty((0, len(source.layer_ids), source.top_k), np.int16)]
+        self._dies: list[np.ndarray] = [np.empty(0, np.int32)]
+        self._now: list[StepTokens] = []
+        self._tokens, self._from = 0, [0]
+
+    def take(self) -> dict[str, np.ndarray]:
+        """Return what `RunDemand` keeps of all steps so far, by name, and clear it."""
+        kept = {
+            "routed": np.concatenate(self._pieces),
+            "routed_die": np.concatenate(self._dies),
+            "routed_from": np.array(self._from, np.int64),
+        }
+        del self._pieces[1:], self._dies[1:], self._from[1:]
+        return kept
+
+    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+        self._tokens += len(piece.request)
+        self._now = [*self._now, piece] if self._tokens <= MOST_ROUTED else []
+
+    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
+        self._pieces += [piece.experts.copy() for piece in self._now]
+        self._dies += [self._die[piece.request] for piece in self._now]
+        self._from.append(self._from[-1] + sum(len(piece.request) for piece in self._now))
+        self._tokens, self._now = 0, []
 
 
 def _narrow(counts: np.ndarray) -> np.ndarray:

@@ -49,7 +49,15 @@ ENTRY = np.dtype(
     ],
     align=True,
 )
-MOVE = np.dtype([("bytes", "i8"), ("src", "i8"), ("dst", "i8")], align=True)
+MOVE = np.dtype(
+    [
+        ("bytes", "i8"),
+        ("src", "i8"),
+        ("dst", "i8"),
+        ("port_bytes", "i8"),  # with it through its fuller port (out of src, into dst) in the phase; 0 if it stays
+    ],
+    align=True,
+)
 LOCAL_CP = np.dtype(
     [
         ("state", "i8"),  # microarch.blocks.local_cp.State
@@ -111,6 +119,9 @@ class Machine(NamedTuple):
     stream_bytes: int  # room of a die for slices that are asked for and not yet multiplied; 0: ``window`` counts them
     copies_in_background: bool  # a step does not wait for its copies to be written
     whole_ns: bool  # transfers are rounded up to whole nanoseconds (published simulator)
+    # of hidden vectors, float64[2], dispatch and combine: archsim.engine.transfer.Software
+    transfer_ns: np.ndarray  # before a bundle moves
+    transfer_bytes_per_ns: np.ndarray  # most that a die's port passes; infinite if software does not limit it
 
     @property
     def resources(self) -> int:
@@ -147,7 +158,7 @@ class Tally(NamedTuple):
     dies: np.ndarray  # DIE[die]
     resources: np.ndarray  # RESOURCE[resource]
     llc_hits: np.ndarray  # int64[2] local, remote
-    moved_bytes: np.ndarray  # int64[1] hidden vectors sent from die to die
+    moved_bytes: np.ndarray  # int64[2] hidden vectors sent from die to die: dispatch, combine
     bound_ns: np.ndarray  # float64[state + 1] time on the critical path of steps, by activity; last, LAUNCH
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
@@ -182,6 +193,12 @@ def move_of(work, item):
     """Record of a move: dispatch moves are numbered first, then those of combine."""
     columns = work.moves.shape[1]
     return work.moves[item // columns, item % columns]
+
+
+@inner
+def phase_of(work, item):
+    """DISPATCH or COMBINE: the phase of a move."""
+    return item // work.moves.shape[1]
 
 
 @inner
@@ -243,7 +260,7 @@ def new_tally(machine: Machine, states: int) -> Tally:
         dies=np.zeros(machine.dies, DIE),
         resources=np.zeros(machine.resources, RESOURCE),
         llc_hits=np.zeros(2, np.int64),
-        moved_bytes=np.zeros(1, np.int64),
+        moved_bytes=np.zeros(2, np.int64),
         bound_ns=np.zeros(states + 1),
         residual_ns=np.zeros(2),
         events=np.zeros(1, np.int64),
@@ -281,6 +298,7 @@ __all__ = [
     "move_of",
     "new_tally",
     "outer",
+    "phase_of",
     "room_for_slices",
     "room_of",
     "room_to_ask",

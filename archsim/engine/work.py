@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from archsim.base.kernels import inner, kernel
 from archsim.engine.gemm import gemm_model
+from archsim.engine.hidden import SENDS, Sizes, vector_bytes
 from archsim.engine.own_blocks import OwnBlocks
 from archsim.engine.state import (
     COMBINE,
@@ -26,6 +26,7 @@ from archsim.engine.state import (
 from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import Placement
 from archsim.specs.scenario import Scenario
+from archsim.workload.step_demand import Routing
 from microarch.fabric.fabric import Fabric
 
 NO_MOVES = np.zeros((2, 0), MOVE)
@@ -43,7 +44,8 @@ class WorkBuilder:
         self._blocks = OwnBlocks(system.blocks)
         self.gemm = gemm_model(system, model, assumptions, machine)
         self._experts, self._ids = model.experts, model.experts + model.shared_experts
-        self._hidden_bytes = model.hidden * dtype_bytes
+        self._vector_bytes = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
+        self._send, self._sizes = SENDS[assumptions.dispatch], Sizes(model.experts, model.top_k)
         self._shared_experts = model.shared_experts if assumptions.weights == "all" else 0
         self._slice_bytes = machine.slice_bytes, model.hidden * model.shared_ffn * dtype_bytes
         self._dispatched = assumptions.activations == "dispatched"
@@ -63,9 +65,10 @@ class WorkBuilder:
         top_k: int,
         cp_en: np.ndarray | None,
         memory: Memory,
+        routing: Routing | None = None,
     ) -> Work:
         """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
-        ``cp_en``: uint8[die, expert] or None.
+        ``cp_en``: uint8[die, expert] or None; ``routing``: of the same tokens, None if only counts are known.
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
@@ -84,7 +87,7 @@ class WorkBuilder:
                 shared_tokens,
                 shared_die,
             )
-        moves = self._moves(plan, origins)
+        moves = self._moves(plan, origins, routing)
         chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, LOCAL_CP)
         _complete(
             entries,
@@ -137,15 +140,14 @@ class WorkBuilder:
         ids = np.repeat(np.arange(self._experts, self._experts + self._shared_experts), len(dies))
         return ids, np.tile(dies, self._shared_experts), np.tile(here[dies], self._shared_experts)
 
-    def _moves(self, plan, origins):
+    def _moves(self, plan, origins, routing):
         """Bundles of hidden vectors, MOVE[2, move]: dispatch and combine, each row sorted by source."""
         if not self._dispatched:
             return NO_MOVES
-        sent = send_tokens(plan.expert, plan.die, plan.tokens, origins, self._fabric.hops)
+        sent = self._send(plan, origins, routing, self._sizes, self._fabric.hops)
         moves = np.zeros((2, np.count_nonzero(sent)), MOVE)
-        for row, tokens in ((DISPATCH, sent), (COMBINE, sent.T)):
-            moves["src"][row], moves["dst"][row] = np.nonzero(tokens)
-            moves["bytes"][row] = tokens[tokens > 0] * self._hidden_bytes
+        for row, vectors in ((DISPATCH, sent), (COMBINE, sent.T)):
+            moves[row] = _bundles(vectors, self._vector_bytes[row])
         return moves
 
     def _move_ptr(self, moves):
@@ -153,6 +155,17 @@ class WorkBuilder:
         if not self._dispatched:
             return self._no_move_ptr
         return np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]])
+
+
+def _bundles(vectors: np.ndarray, vector_bytes: int) -> np.ndarray:
+    """MOVE[move] of ``vectors: [src, dst]``, sorted by source."""
+    every = np.ceil(vectors * vector_bytes).astype(np.int64)
+    moves = np.zeros(np.count_nonzero(every), MOVE)
+    src, dst = moves["src"], moves["dst"] = np.nonzero(every)
+    moves["bytes"] = every[src, dst]
+    np.fill_diagonal(every, 0)
+    moves["port_bytes"] = np.where(src == dst, 0, np.maximum(every.sum(axis=1)[src], every.sum(axis=0)[dst]))
+    return moves
 
 
 @kernel
@@ -200,32 +213,3 @@ def _precedence(entry, local_first, present):
         return entry.die * PRECEDENCES
     far = entry.die != entry.home and not present[entry.die, entry.key]
     return entry.die * PRECEDENCES + 2 * far + entry.routed
-
-
-@njit(cache=True)
-def send_tokens(plan_expert, plan_die, plan_tokens, origins, hops):
-    """Tokens (one per token and expert) that home dies send to executing dies, int64[home, die].
-
-    An entry takes tokens that live on its own die first, then from the nearest dies (ties to the lower id).
-    """
-    dies = len(hops)
-    sent = np.zeros((dies, dies), np.int64)
-    left = np.zeros(dies, np.int64)
-    wanted = plan_tokens.astype(np.int64)
-    begin = 0
-    while begin < len(plan_expert):
-        end = begin
-        while end < len(plan_expert) and plan_expert[end] == plan_expert[begin]:
-            end += 1
-        left[:] = origins[:, plan_expert[begin]]
-        for reach in range(hops.max() + 1):
-            for entry in range(begin, end):
-                die = plan_die[entry]
-                for home in range(dies):
-                    if hops[home, die] == reach and left[home] > 0 and wanted[entry] > 0:
-                        tokens = min(left[home], wanted[entry])
-                        sent[home, die] += tokens
-                        left[home] -= tokens
-                        wanted[entry] -= tokens
-        begin = end
-    return sent

@@ -79,10 +79,11 @@ class RunMaker:
 
     def _demand(self, point: Point, dies: int | None, predicting: Point | None) -> DemandSpec:
         policy = predicting and predicting.policy
-        key = (*_traffic(point), dies, policy and self._prediction(policy))
+        single = point.assumptions.needs_routing
+        key = (*_traffic(point), dies, policy and self._prediction(policy), single)
         if key not in self._demands:
             stored = self._routing_of(point)[1]
-            self._demands[key] = DemandSpec(point.model, point.workload, point.batch, dies, policy, stored)
+            self._demands[key] = DemandSpec(point.model, point.workload, point.batch, dies, policy, stored, single)
         return self._demands[key]
 
     def _prediction(self, policy: PolicySpec) -> str:

@@ -36,7 +36,8 @@ class DemandSpec:
 
     origin_dies: number of dies that tokens live on, or None if no run needs it. predicting: a policy whose predictor
     marks the hot experts, or None. Runs may use a demand with more than they need. stored_trace: name of the trace's
-    columns in the cache (``archsim.workload.store.column_cache``), '' where they are not there.
+    columns in the cache (``archsim.workload.store.column_cache``), '' where they are not there. routing: whether a run
+    counts single tokens.
     """
 
     model: ModelSpec
@@ -45,9 +46,10 @@ class DemandSpec:
     origin_dies: int | None
     predicting: PolicySpec | None
     stored_trace: str = ""
+    routing: bool = False
 
     @cached_property
-    def key(self) -> tuple[str, str, int, int | None, str | None]:
+    def key(self) -> tuple[str, str, int, int | None, str | None, bool]:
         """Equal for equal demands of one sweep."""
         plain = {**_plain(self.workload), "batch": None}
         del plain["warmup_steps"]  # they are part of the demand
@@ -55,7 +57,7 @@ class DemandSpec:
         plain = {key: value for key, value in plain.items() if key not in _OF_MEMORY}
         workload = json.dumps(plain, sort_keys=True)
         predicting = self.predicting and prediction_text(self.predicting)
-        return self.model.name, workload, self.batch, self.origin_dies, predicting
+        return self.model.name, workload, self.batch, self.origin_dies, predicting, self.routing
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         others.append(calibration_digest(run.system.compute.calibration))
     if run.assumptions.memory == "all":
         others += [getattr(run.workload, key) for key in _OF_MEMORY]
+    if run.assumptions.transfer_software == "charged":
+        others.append(f"transfers {calibration_digest(run.system.transfer_calibration)}")
     if run.columns:
         others.append(f"columns {' '.join(run.columns)}")
     return hashlib.sha256(json.dumps([*parts, *others]).encode()).hexdigest()[:KEY_DIGITS]

@@ -60,7 +60,8 @@ class Simulator:
     def warm_up(self, run: Run) -> None:
         """Compile the run's kernels by running its first request for one decode step."""
         source, spec = self._source(run.demand), run.demand
-        demand = build_run_demand(source, 1, 1, 0, origin_dies=spec.origin_dies, predictor=_predictor(spec))
+        dies, predictor = spec.origin_dies, _predictor(spec)
+        demand = build_run_demand(source, 1, 1, 0, origin_dies=dies, predictor=predictor, routing=spec.routing)
         routing = source.steps(draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
         engine = ENGINES[run.engine](replace(run.scenario, batch=1), demand.layer_ids)
         Replay(engine, demand, routing).run()
@@ -86,7 +87,8 @@ class Simulator:
         def build() -> RunDemand:
             predictor, dies = _predictor(spec), spec.origin_dies
             return build_run_demand(
-                source, spec.batch, workload.decode_steps, workload.seed, origin_dies=dies, predictor=predictor
+                source, spec.batch, workload.decode_steps, workload.seed,
+                origin_dies=dies, predictor=predictor, routing=spec.routing,
             )
 
         if spec.predicting and spec.predicting.prediction.is_function:

@@ -63,6 +63,22 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                     "Activations do not cross the mesh. Local HBM reads of weights include them, remote reads do not."
                 ),
             },
+            "dispatch": {
+                "per_token_expert": "A hidden vector is sent once for every token and expert (on a GPU: DeepEP's low_latency "
+                "kernels).",
+                "per_rank": "A hidden vector is sent once for every token and die that runs some of its experts, and partial "
+                "results are summed before they return (on a GPU: DeepEP's normal kernels).",
+            },
+            "combine": {
+                "bf16": "Hidden vectors are dispatched in the dtype of the weights, FP8 with a scale for every 128 values; "
+                "results return in BF16.",
+                "weights_dtype": "Hidden vectors and results have the dtype of the weights, without scales.",
+            },
+            "transfer_software": {
+                "charged": "Starting a transfer of hidden vectors takes time, and a die's port passes at most what the kernel "
+                "achieves: as measured on a GPU (launch: gpu), or a cycle a bundle (launch: local_cp).",
+                "free": "Hidden vectors move at the rates of HBM and links, as soon as they may.",
+            },
             "decision_cost": {
                 "charged": "Whatever cannot overlap with the previous step or the step itself is on the critical path: demand to the "
                 "Global CP, its decision, commands to the dies, reports back. cp_en bits act once they arrive.",
@@ -156,6 +172,9 @@ class AssumptionsSpec(Spec):
     capacity: str
     memory: str
     activations: str
+    dispatch: str
+    combine: str
+    transfer_software: str
     decision_cost: str
     heatmap_update: str
     weights: str
@@ -187,6 +206,11 @@ class AssumptionsSpec(Spec):
         there.
         """
         return self.activations == "dispatched" or (self.weights == "all" and model.shared_experts > 0)
+
+    @property
+    def needs_routing(self) -> bool:
+        """Whether a step counts the dies that single tokens are sent to."""
+        return self.activations == "dispatched" and self.dispatch == "per_rank"
 
     @property
     def label(self) -> str:

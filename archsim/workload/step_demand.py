@@ -19,7 +19,7 @@ class Predicted(NamedTuple):
 class Routing(NamedTuple):
     """The routing of single tokens, if known."""
 
-    experts: np.ndarray  # int16[token, k], in rank order
+    experts: np.ndarray  # int16[token, k], in rank order of the source
     die: np.ndarray  # int32[token]: where the token lives
 
     def unique_pairs(self, target: np.ndarray, targets: int) -> np.ndarray:

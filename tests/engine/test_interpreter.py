@@ -235,6 +235,7 @@ SETS = (
     {"reads": "in_order"},
     {"reads": "in_order", "source": "queued"},
 )
+SOFTWARE = {"transfer_software": "charged", "dispatch": "per_rank", "combine": "bf16"}
 POLICIES = {name: policy(name) for name in ("base", "ep", "allo", "pred", "allo+pred")}
 # copies and translations are evicted
 SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}
@@ -276,12 +277,18 @@ RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SET
     ("base", {"arbitration": "round_robin"}, SWITCH),
     ("base", {"reads": "in_order"}, SMALL_LLC),
     ("pred", {"reads": "in_order"}, SMALL_LLC),
+    *(
+        ("allo+pred", SOFTWARE | changes, {"launch": launch})
+        for changes, launch in (({}, "gpu"), ({"source": "queued"}, "gpu"), ({"contention": "reserved"}, "local_cp"))
+    ),
 ]
 
 
 def run_both(name, changes, hardware):
     """(transitions taken, stages compared, outcome of the run)."""
-    system = small_system(2, 2, **hardware)
+    launch = hardware.get("launch", "local_cp")
+    blocks = {block: fields for block, fields in hardware.items() if block != "launch"}
+    system = small_system(2, 2, **blocks).model_copy(update={"launch": launch})
     given = {"decision_cost": "charged", "heatmap_update": "free"} | changes
     assumptions = load_assumptions("physical", **given)
     spec = POLICIES[name]

@@ -90,7 +90,7 @@ class Interpreter:
         names = work.entries.dtype.names
         self.entries = [SimpleNamespace(**{name: entry[name].item() for name in names}) for entry in work.entries]
         self.moves = [
-            [SimpleNamespace(bytes=int(m["bytes"]), src=int(m["src"]), dst=int(m["dst"])) for m in row]
+            [SimpleNamespace(**{name: int(m[name]) for name in ("bytes", "src", "dst", "port_bytes")}) for m in row]
             for row in work.moves
         ]
         self.chains = work.chains.tolist()
@@ -118,6 +118,9 @@ class Interpreter:
 
     def move(self, item):
         return self.moves[item // len(self.moves[0])][item % len(self.moves[0])]
+
+    def phase(self, item):
+        return item // len(self.moves[0])
 
     def hops(self, src, dst):
         return int(self.machine.hops[src, dst])

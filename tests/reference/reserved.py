@@ -103,7 +103,10 @@ class Reserved(Interpreter):
         step = self.answer(stage, event, stage.end)
         if step.spawn is not None:
             self.begin(step.spawn, stage.item, stage.end, stage)
-        if step.next != State.COMPUTE:
+        if step.next == State.DONE and stage.state in MOVE_STATES:
+            software_ns = float(self.machine.transfer_ns[self.phase(stage.item)])
+            self.begin(step.next, stage.item, stage.end + software_ns, stage)
+        elif step.next != State.COMPUTE:
             self.begin(step.next, stage.item, stage.end, stage)
         elif self.must_hold(stage.item):
             self.local[self.entry(stage.item).die].held.append(
@@ -170,9 +173,9 @@ class Reserved(Interpreter):
         if state in MOVE_STATES:
             move = self.move(stage.item)
             if state == State.ACT_MOVE:
-                return self.transfer(
-                    m.route_ns[move.src, move.dst], move.bytes, m.route_bytes_per_ns[move.src, move.dst]
-                )
+                port = m.transfer_bytes_per_ns[self.phase(stage.item)]
+                rate = min(m.route_bytes_per_ns[move.src, move.dst], port)
+                return self.transfer(m.route_ns[move.src, move.dst], move.bytes, rate)
             return self.transfer(m.hbm_latency_ns, move.bytes, m.hbm_bytes_per_ns)
         entry = self.entry(stage.item)
         there, back = (entry.die, entry.home), (entry.home, entry.die)

@@ -26,6 +26,7 @@ class Flow:
     rate: float = 0.0
     since: float = 0.0
     takes: float = inf
+    least: float = 0.0  # it takes no less
 
 
 class Shared(Interpreter):
@@ -101,10 +102,10 @@ class Shared(Interpreter):
             hbm = (("hbm", move.src),)
             if state == State.ACT_MOVE:
                 way = (*hbm, *route(m, move.src, move.dst), ("hbm", move.dst))
-                return Flow(stage, way, move.bytes, 0.0, m.route_ns[move.src, move.dst], now, move.bytes)
-            return (
-                Flow(stage, hbm, move.bytes, 0.0, m.hbm_latency_ns, now, move.bytes) if move.src == move.dst else None
-            )
+                least = move.port_bytes / m.transfer_bytes_per_ns[self.phase(stage.item)]
+                return Flow(stage, way, move.bytes, 0.0, m.route_ns[move.src, move.dst], now, move.bytes, least=least)
+            latency = self.latency(stage)
+            return Flow(stage, hbm, move.bytes, 0.0, latency, now, move.bytes) if move.src == move.dst else None
         entry, whole = self.entry(stage.item), m.first_bytes == m.slice_bytes
         own = (("hbm", entry.die),)
         if state == State.LOCAL_HBM:
@@ -131,7 +132,8 @@ class Shared(Interpreter):
         if state == State.LLC_FILL:
             reading = m.slice_bytes / m.hbm_bytes_per_ns if stage.parent.state == State.REMOTE_HBM else 0.0
             return m.llc_write_ns + reading
-        return m.hbm_latency_ns  # REMOTE_HBM, ACT_READ of vectors that leave
+        software_ns = m.transfer_ns[self.phase(stage.item)] if state == State.ACT_READ else 0.0
+        return m.hbm_latency_ns + software_ns  # REMOTE_HBM, ACT_READ
 
     def served(self, stage, now):
         """A stage has ended: begin what follows, the spawned one first."""
@@ -255,7 +257,7 @@ class Shared(Interpreter):
             elapsed = now - flow.start
             if not (flow.start + flow.takes <= now or (flow.takes - elapsed) * flow.rate <= SPENT * flow.size):
                 continue
-            told = flow.start + (flow.takes + flow.latency)
+            told = max(flow.start + (flow.takes + flow.latency), flow.stage.start + flow.least + flow.latency)
             if flow.goal > 0.0:
                 self.at(told, flow.stage, self.operand_ready)
                 flow.goal, flow.takes = 0.0, flow.since + flow.left / flow.rate

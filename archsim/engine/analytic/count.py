@@ -69,12 +69,12 @@ def _count_slices(machine, work, fetches, tally, load, held):
 
 
 @outer
-def _count_moves(machine, moves, tally, load, held):
-    for move in moves:
+def _count_moves(machine, work, phase, tally, load, held):
+    for move in work.moves[phase]:
         tally.dies[move.src].activation_bytes += move.bytes
         _pass_hbm(machine, tally, load, move.src, move.bytes, held)
         if move.dst != move.src:
-            tally.moved_bytes[0] += move.bytes
+            tally.moved_bytes[phase] += move.bytes
             tally.dies[move.dst].activation_bytes += move.bytes
             _pass_route(machine, tally, load, HIDDEN, move.src, move.dst, move.bytes, held)
             _pass_hbm(machine, tally, load, move.dst, move.bytes, held)
@@ -85,5 +85,5 @@ def count_step(machine, work, fetches, tally, loads, held):
     """Add a step to ``tally``, and fill ``loads``. ``held``: under ``contention: reserved``."""
     loads[:] = 0.0
     _count_slices(machine, work, fetches, tally, loads[OF_SLICES], held)
-    _count_moves(machine, work.moves[DISPATCH], tally, loads[OF_DISPATCH], held)
-    _count_moves(machine, work.moves[COMBINE], tally, loads[OF_COMBINE], held)
+    _count_moves(machine, work, DISPATCH, tally, loads[OF_DISPATCH], held)
+    _count_moves(machine, work, COMBINE, tally, loads[OF_COMBINE], held)

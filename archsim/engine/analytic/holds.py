@@ -52,12 +52,13 @@ def _hold_hbm(s, die, asked, n_bytes):
 
 
 @outer
-def _hold_route(s, src, dst, asked, n_bytes):
+def _hold_route(s, src, dst, asked, n_bytes, most_bytes_per_ns):
     machine, end, route = s.machine, asked, route_group(s.machine, src, dst)
     begin, stop = machine.group_ptr[route], machine.group_ptr[route + 1]
     if begin == stop:
         return asked
-    duration = machine.route_ns[src, dst] + _duration(machine, n_bytes, machine.route_bytes_per_ns[src, dst])
+    bytes_per_ns = min(machine.route_bytes_per_ns[src, dst], most_bytes_per_ns)
+    duration = machine.route_ns[src, dst] + _duration(machine, n_bytes, bytes_per_ns)
     wasted = CONVOY * duration if stop - begin > 1 else 0.0
     for i in range(begin, stop):
         end = max(end, _hold_one(s, machine.group_resources[i], asked, duration + wasted))
@@ -70,7 +71,7 @@ def _find(s, chain, now):
     look_up(s, chain, now)
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
     if fetch.way == FROM_HOME_HBM:
-        fetch.time = _hold_route(s, entry.die, entry.home, fetch.time, machine.request_bytes)
+        fetch.time = _hold_route(s, entry.die, entry.home, fetch.time, machine.request_bytes, np.inf)
         ask_home(s, chain)
 
 
@@ -99,7 +100,7 @@ def _read(s, chain):
 @outer
 def _travel(s, chain):
     machine, entry = s.machine, s.work.entries[chain // SLICES]
-    end = _hold_route(s, entry.home, entry.die, s.fetches[chain].time, machine.slice_bytes)
+    end = _hold_route(s, entry.home, entry.die, s.fetches[chain].time, machine.slice_bytes, np.inf)
     _receive(s, chain, end, machine.route_bytes_per_ns[entry.home, entry.die])
 
 
@@ -131,8 +132,9 @@ def combine_held(s, die, now):
         move = s.work.moves[COMBINE, column]
         at = _hold_hbm(s, die, now, move.bytes)
         if move.dst != die:
-            at = _hold_hbm(s, move.dst, _hold_route(s, die, move.dst, at, move.bytes), move.bytes)
-        end = max(end, at)
+            at = _hold_route(s, die, move.dst, at, move.bytes, s.machine.transfer_bytes_per_ns[COMBINE])
+            at = _hold_hbm(s, move.dst, at, move.bytes)
+        end = max(end, at + s.machine.transfer_ns[COMBINE])
     return end
 
 
@@ -170,16 +172,16 @@ def begin_held(s):
     for die in range(s.machine.dies):
         hbm = HBMS * s.machine.dies + die
         s.booked[hbm].free = s.memory.copies.room[die].unwritten_bytes / rate(s.machine, hbm)
-    moves = s.work.moves[DISPATCH]
+    moves, software_ns = s.work.moves[DISPATCH], s.machine.transfer_ns[DISPATCH]
     for move in moves:
         at = _hold_hbm(s, move.src, 0.0, move.bytes)
-        at = _hold_route(s, move.src, move.dst, at, move.bytes)
-        s.dies[move.dst].tokens = max(s.dies[move.dst].tokens, at)
+        at = _hold_route(s, move.src, move.dst, at, move.bytes, s.machine.transfer_bytes_per_ns[DISPATCH])
+        s.dies[move.dst].tokens = max(s.dies[move.dst].tokens, at + software_ns)
     _begin_slices(s, True)
     _begin_slices(s, False)
     for move in moves:
         if move.src != move.dst:
             row = s.dies[move.dst]
-            row.tokens = max(row.tokens, _hold_hbm(s, move.dst, 0.0, move.bytes))
+            row.tokens = max(row.tokens, _hold_hbm(s, move.dst, 0.0, move.bytes) + software_ns)
     for die in range(s.machine.dies):
         s.work.local[die].next_chain += s.dies[die].flying

@@ -105,9 +105,10 @@ def begin_in_order(s):
         s.lines[move.src, move.dst].moves += move.bytes
     _count_slices(s)
     for move in moves:
-        ns = _passed(s, move.src, move.dst, True, True, float(move.bytes), 0.0) + machine.hbm_latency_ns
+        ns = _passed(s, move.src, move.dst, True, True, float(move.bytes), 0.0)
+        ns = max(ns, move.port_bytes / machine.transfer_bytes_per_ns[DISPATCH]) + machine.hbm_latency_ns
         row = s.dies[move.dst]
-        row.tokens = max(row.tokens, ns + machine.route_ns[move.src, move.dst])
+        row.tokens = max(row.tokens, machine.transfer_ns[DISPATCH] + ns + machine.route_ns[move.src, move.dst])
     for die in range(machine.dies):
         for place in range(s.dies[die].flying):
             src = _source(s, s.flying[die, place])

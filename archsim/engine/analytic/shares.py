@@ -121,9 +121,11 @@ def combine_shared(s, die, now):
     for column in range(s.work.move_ptr[COMBINE, die], s.work.move_ptr[COMBINE, die + 1]):
         move = s.work.moves[COMBINE, column]
         stays = move.src == move.dst
-        passed = book(s, now if stays else now + machine.hbm_latency_ns, move.src, move.dst, True, True, move.bytes)
+        asked = now if stays else now + machine.hbm_latency_ns
+        passed = book(s, asked, move.src, move.dst, True, True, move.bytes)
+        passed = max(passed, asked + move.port_bytes / machine.transfer_bytes_per_ns[COMBINE])
         latency = machine.hbm_latency_ns if stays else machine.route_ns[move.src, move.dst]
-        end = max(end, passed + latency)
+        end = max(end, passed + latency + machine.transfer_ns[COMBINE])  # not before: a booking ahead blocks others
     return end
 
 
@@ -205,9 +207,10 @@ def begin_shared(s):
         count(s, move.src, move.dst, True, True, False, float(move.bytes))
     _begin_slices(s)
     for move in moves:
-        ns = _passed(s, move.src, move.dst, True, False, float(move.bytes)) + machine.hbm_latency_ns
+        ns = _passed(s, move.src, move.dst, True, False, float(move.bytes))
+        ns = max(ns, move.port_bytes / machine.transfer_bytes_per_ns[DISPATCH]) + machine.hbm_latency_ns
         row = s.dies[move.dst]
-        row.tokens = max(row.tokens, ns + machine.route_ns[move.src, move.dst])
+        row.tokens = max(row.tokens, machine.transfer_ns[DISPATCH] + ns + machine.route_ns[move.src, move.dst])
     for die in range(machine.dies):
         for place in range(s.dies[die].flying):
             chain = s.flying[die, place]

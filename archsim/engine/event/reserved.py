@@ -51,6 +51,7 @@ from archsim.engine.state import (
     kernel,
     move_of,
     outer,
+    phase_of,
 )
 from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN, UNIT
@@ -299,12 +300,13 @@ def _duration(s, fixed_ns, n_bytes, bytes_per_ns):
 
 
 @inner
-def _cross(s, what, src, dst, n_bytes):
-    """Count a message over the fabric; returns its duration."""
+def _cross(s, what, src, dst, n_bytes, most_bytes_per_ns):
+    """Count a message over the fabric; returns its duration, at no more than ``most_bytes_per_ns``."""
     hops = s.machine.hops[src, dst]
     s.tally.hops[what, 0] += hops
     s.tally.hops[what, 1] += hops * n_bytes
-    return _duration(s, s.machine.route_ns[src, dst], n_bytes, s.machine.route_bytes_per_ns[src, dst])
+    rate = min(s.machine.route_bytes_per_ns[src, dst], most_bytes_per_ns)
+    return _duration(s, s.machine.route_ns[src, dst], n_bytes, rate)
 
 
 @inner
@@ -327,7 +329,7 @@ def _serve_slice(s, row):
         duration = _duration(s, machine.hbm_latency_ns, entry.read_bytes, machine.hbm_bytes_per_ns)
         return SERVED, duration, entry.read_bytes
     if kind == REQUEST:
-        duration = _cross(s, REQUESTS, entry.die, entry.home, machine.request_bytes)
+        duration = _cross(s, REQUESTS, entry.die, entry.home, machine.request_bytes, np.inf)
         return (HIT if s.pool.stages[row.parent].home_hit else MISS), duration, machine.request_bytes
     if kind == REMOTE_LLC:
         s.tally.llc_hits[1] += 1
@@ -343,7 +345,7 @@ def _serve_slice(s, row):
         llc.store(memory.llc_tags, row.group % machine.dies, entry.expert, key)
         return SERVED, machine.llc_write_ns, n_bytes
     if kind == DATA:
-        duration = _cross(s, DATA_MESSAGES, entry.home, entry.die, n_bytes)
+        duration = _cross(s, DATA_MESSAGES, entry.home, entry.die, n_bytes, np.inf)
         event = pdu.decide(s.work.cp_en, s.work.cp_ready_ns, memory.copies, entry, key, row.time + duration)
         return event, duration, n_bytes
     if kind == REMOTE_HBM:
@@ -358,8 +360,10 @@ def _serve_move(s, row):
     """(event, duration, bytes) of a stage of a bundle of hidden vectors."""
     move = move_of(s.work, row.item)
     if row.kind == ACT_MOVE:
-        s.tally.moved_bytes[0] += move.bytes
-        return SERVED, _cross(s, HIDDEN, move.src, move.dst, move.bytes), move.bytes
+        phase = phase_of(s.work, row.item)
+        s.tally.moved_bytes[phase] += move.bytes
+        most = s.machine.transfer_bytes_per_ns[phase]
+        return SERVED, _cross(s, HIDDEN, move.src, move.dst, move.bytes, most), move.bytes
     s.tally.dies[move.src if row.kind == ACT_READ else move.dst].activation_bytes += move.bytes
     event = HERE if row.kind == ACT_READ and move.src == move.dst else SERVED
     return event, _duration(s, s.machine.hbm_latency_ns, move.bytes, s.machine.hbm_bytes_per_ns), move.bytes
@@ -422,6 +426,8 @@ def _follow(s, stage, event, end):
             s.work.held[row.item].floor = floor
             hold(s.work, entry.die, row.item)
             return
+    elif following == DONE and row.kind >= ACT_READ:  # software follows, so that it keeps no resource from others
+        earliest = end + s.machine.transfer_ns[phase_of(s.work, row.item)]
     group = _group_of(s, following, row.item, row.group % s.machine.dies)
     _create(s, following, row.item, group, earliest, floor, stage, row.priority)
 

@@ -15,8 +15,9 @@ COMPUTE      the array takes slices one at a time, in the order in which their f
 LLC_FILL     the write latency, after the slice has left a remote HBM at full rate
 COPY         a flow through the die's HBM; under ``copy_writes: background`` the step does not wait for it, and the next
              begins with a flow of the bytes that are left
-ACT_READ     HBM latency of the source; a flow through its HBM if the vectors stay on the die
-ACT_MOVE     one flow through both HBMs and all links of the route
+ACT_READ     software of the transfer, then HBM latency of the source; a flow through its HBM if the vectors stay
+ACT_MOVE     one flow through both HBMs and all links of the route; no sooner than the fuller of its ports has passed
+             what the phase sends through it, at the rate of the software
 ACT_WRITE    nothing more: the write was part of the move
 ============ ==========================================================================================================
 
@@ -85,6 +86,7 @@ from archsim.engine.state import (
     hold,
     launching_ns,
     move_of,
+    phase_of,
     room_for_slices,
     room_of,
     room_to_ask,
@@ -130,7 +132,7 @@ def _new_stage(pool, kind, item, parent, now):
     row = pool.stages[stage]
     row.kind, row.item, row.parent, row.cause, row.event = kind, item, parent, parent, SERVED
     row.time = row.bound_from = row.end = now
-    row.hbm_ns = 0.0
+    row.hbm_ns, row.least_ns = 0.0, 0.0
     return stage
 
 
@@ -159,14 +161,15 @@ def _request(machine, tally, entry):
 @outer
 def _begin_move(s, kind, item, parent, now):
     """Begin a stage of a bundle of hidden vectors."""
-    machine, move = s.machine, move_of(s.work, item)
+    machine, move, phase = s.machine, move_of(s.work, item), phase_of(s.work, item)
     stage = _new_stage(s.traffic.pool, kind, item, parent, now)
     row = s.traffic.pool.stages[stage]
     if kind == ACT_MOVE:
         distance = machine.hops[move.src, move.dst]
         _count_hops(s.tally.hops, HIDDEN, distance, move.bytes)
-        s.tally.moved_bytes[0] += move.bytes
+        s.tally.moved_bytes[phase] += move.bytes
         s.tally.dies[move.dst].activation_bytes += move.bytes
+        row.least_ns = move.port_bytes / machine.transfer_bytes_per_ns[phase]
         group = (PAIRS + 2 * machine.dies + move.src) * machine.dies + move.dst
         _describe_flow(row, group, move.bytes, move.bytes, machine.route_ns[move.src, move.dst])
         send(s.traffic, stage, now)
@@ -175,10 +178,10 @@ def _begin_move(s, kind, item, parent, now):
     if move.src == move.dst:
         row.event = HERE
         group = OWN_VECTORS * machine.dies + move.src
-        _describe_flow(row, group, move.bytes, move.bytes, machine.hbm_latency_ns)
+        _describe_flow(row, group, move.bytes, move.bytes, machine.transfer_ns[phase] + machine.hbm_latency_ns)
         send(s.traffic, stage, now)
     else:
-        set_timer(s.traffic.pool, stage, now + machine.hbm_latency_ns, IS_SERVED)
+        set_timer(s.traffic.pool, stage, now + machine.transfer_ns[phase] + machine.hbm_latency_ns, IS_SERVED)
 
 
 @outer
@@ -369,8 +372,9 @@ def _resume_copies(s):
         left = s.memory.copies.room[die].unwritten_bytes
         if left > 0:
             stage = _new_stage(s.traffic.pool, COPY, -1 - die, NOBODY, 0.0)
-            _describe_flow(s.traffic.pool.stages[stage], die, left, left, s.machine.hbm_latency_ns)
-            start_flow(s.traffic, stage, 0.0)
+            group = OWN_COPIES * s.machine.dies + die
+            _describe_flow(s.traffic.pool.stages[stage], group, left, left, s.machine.hbm_latency_ns)
+            send(s.traffic, stage, 0.0)
 
 
 @outer

@@ -39,6 +39,7 @@ STAGE = np.dtype(
         ("bytes", "f8"),  # of its flow
         ("first_bytes", "f8"),  # their arrival is an event of its own
         ("latency", "f8"),  # added at the flow's end
+        ("least_ns", "f8"),  # the flow takes no less, its time in a queue included
         ("group", "i8"),  # of flows, see flow_network
         ("item", "i8"),  # chain, or move for the ACT_ states
         ("parent", "i8"),  # stage that created it, -1 at the start of a step
@@ -322,7 +323,8 @@ def _end_flow(t, index, now):
     row = t.pool.stages[stage]
     if flow.hbm_bound:
         row.hbm_ns += now - (flow.start + flow.since)
-    set_timer(t.pool, stage, flow.start + (flow.takes + row.latency), IS_SERVED)
+    served = max(flow.start + (flow.takes + row.latency), row.time + row.least_ns + row.latency)
+    set_timer(t.pool, stage, served, IS_SERVED)
     following = _next_in_line(t, group, stage, now)
     if following >= 0 and t.pool.stages[following].group == group:
         _begin_bytes(t, flow, following, now)

@@ -200,6 +200,14 @@ class SystemSpec(Spec):
         return self.mesh.x * self.mesh.y if self.mesh is not None else self.topology.dies
 
     @property
+    def transfer_calibration(self) -> str | None:
+        """The calibration whose kernels move hidden vectors: that of the innermost level's ``law``, else that of the
+        compute array; None: the default.
+        """
+        law = self.fabric.levels[0].law if self.fabric is not None else None
+        return law.rpartition("/")[0] if law else self.compute.calibration
+
+    @property
     def kind_of_fabric(self) -> str:
         """The topology by name, or the kinds of all levels; equal for systems that differ only in size."""
         return (

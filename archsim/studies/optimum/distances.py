@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from archsim.engine.hidden import send_tokens
 from archsim.engine.loop import Replay, StepResult
-from archsim.engine.work import send_tokens
 from archsim.studies.optimum.bound import Bound, lower_bound
 from archsim.studies.optimum.exact import exact_bound, is_small
 from archsim.studies.optimum.problem import Problem, ProblemBuilder, loads

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.engine.hidden import vector_bytes
 from archsim.engine.machine import build_machine
 from archsim.engine.state import SLICES, UNITS, Machine, Memory
 from archsim.engine.work import WorkBuilder
@@ -86,8 +87,7 @@ class ProblemBuilder:
         self._work = WorkBuilder(scenario, self._machine, self._network, copies)
         self._copies, self._assumptions = copies, assumptions
         self._ids, self._experts = model.experts + model.shared_experts, model.experts
-        vector_bytes = model.hidden * system.compute.dtype_bytes if assumptions.activations == "dispatched" else 0
-        self.fabric = _fabric(self._machine, vector_bytes)
+        self.fabric = _fabric(self._machine, _least_vector_bytes(system, model, assumptions))
         self._most_tokens, self._token_ns = most_tokens, None
 
     def build(self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: Memory) -> Problem:
@@ -206,7 +206,17 @@ def loads(problem: Problem, share: np.ndarray, opened: np.ndarray, flow: np.ndar
     return load
 
 
-def _fabric(machine: Machine, vector_bytes: int) -> Fabric:
+def _least_vector_bytes(system, model, assumptions) -> float:
+    """Bytes that a selection certainly moves in one direction, if it moves any: under ``dispatch: per_rank`` its share
+    of a vector that serves all of a token's experts.
+    """
+    if assumptions.activations != "dispatched":
+        return 0.0
+    least = min(vector_bytes(model.hidden, system.compute.dtype, assumptions.combine))
+    return least / model.top_k if assumptions.dispatch == "per_rank" else float(least)
+
+
+def _fabric(machine: Machine, vector_bytes: float) -> Fabric:
     """Times of one slice and of one hidden vector on every resource."""
     dies, links = machine.dies, machine.link_resources
     passes = np.zeros((dies * dies, links))

@@ -1,0 +1,200 @@
+"""Hidden vectors of a step: which die sends how many to which, and how many bytes one has.
+
+``dispatch: per_token_expert`` sends a vector once for every (token, expert), ``per_rank`` once for every (token, die),
+however many of the token's experts run there; partial results are summed before they return, so that as many come
+back. Where the routing of single tokens is known, per_rank counts them; else it takes the expected number.
+
+The expected number: a token of a home die has none of its experts on a die with probability ∏ (1 − c), over the
+experts that the die runs for that home, where c = p k / (k − those before) is the probability of one expert, given
+that the token has none of those before: p is its share of the home's tokens, and the k selections then fall on the
+other experts in proportion (sampling without replacement; Tillé, Sampling Algorithms, 2006, chapter 4, draws unit by
+unit in this way). Where all p are k / E this is C(E − m, k) / C(E, k) for m experts, the hypergeometric law. 8 of 256
+experts over 25 dies: 7.0 dies a token, 1.14 times fewer vectors; over 8 dies: 5.3, 1.5 times fewer. A router that is
+limited to some groups of experts (DeepSeek-V3: 4 of 8) applies this within a group, which it takes with probability
+``top_groups / groups``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.kernels import kernel
+from archsim.policies.allocation.rules import Plan
+from archsim.specs.machine.system import DTYPE_BYTES
+from archsim.workload.step_demand import Routing
+
+SCALED = ("fp8", "fp8_block")  # dtypes whose vectors travel with scales
+VALUES_PER_SCALE, SCALE_BYTES = 128, 4  # one FP32 scale for 128 values (deepseek-ai/DeepEP, README)
+BF16_BYTES = 2
+
+
+class VectorBytes(NamedTuple):
+    """Bytes of one hidden vector on its way to an expert, and of a result on its way back."""
+
+    dispatch: int
+    combine: int
+
+
+class Sizes(NamedTuple):
+    """What the number of vectors depends on beside plan and origins. Groups of experts are of equal size, in order of
+    id; 1 and 1: the router is not limited.
+    """
+
+    experts: int
+    top_k: int
+    groups: int = 1
+    top_groups: int = 1
+
+
+def vector_bytes(hidden: int, dtype: str, combine: str) -> VectorBytes:
+    """Bytes of a vector of ``hidden`` values under the assumption ``combine``; ``dtype``: of the die's weights."""
+    plain = hidden * DTYPE_BYTES[dtype]
+    if combine == "weights_dtype":
+        return VectorBytes(plain, plain)
+    scales = SCALE_BYTES * -(-hidden // VALUES_PER_SCALE) if dtype in SCALED else 0
+    return VectorBytes(plain + scales, hidden * BF16_BYTES)
+
+
+Send = Callable[[Plan, np.ndarray, "Routing | None", Sizes, np.ndarray], np.ndarray]
+"""(plan, origins: int[die, expert], routing, sizes, hops: int[die, die]) → vectors, int64 or float64[home, die]."""
+
+
+def send_selections(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops) -> np.ndarray:
+    """``dispatch: per_token_expert``: int64[home, die], one vector per token and expert."""
+    return send_tokens(plan.expert, plan.die, plan.tokens, origins, hops)
+
+
+def send_once(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops) -> np.ndarray:
+    """``dispatch: per_rank``: one vector per token and die; int64[home, die] where the routing is known, else the
+    expected number, float64[home, die].
+
+    Among the dies that share an expert's tokens of one home, tokens are given out in their order, to the first entry
+    of the plan that has not all of its own.
+    """
+    dies = len(hops)
+    taken = _tokens_taken(plan.expert, plan.die, plan.tokens, origins, hops)
+    if routing is not None:
+        sent, last = np.zeros((dies, dies), np.int64), np.full(dies, -1, np.int64)
+        first = np.searchsorted(plan.expert, np.arange(sizes.experts + 1))
+        _count_once(routing.experts, routing.die, first, plan.die, taken, last, sent)
+        return sent
+    tokens = origins.sum(axis=1, dtype=np.int64) / sizes.top_k
+    none = np.ones((dies, dies))
+    _expect_none(plan.expert, plan.die, taken, tokens, sizes, np.ones((dies, dies)), np.zeros((dies, dies)), none)
+    return tokens[:, None] * (1.0 - none)
+
+
+SENDS: Mapping[str, Send] = MappingProxyType({"per_token_expert": send_selections, "per_rank": send_once})
+
+
+def expected_ranks(sizes: Sizes, ranks: int) -> float:
+    """Ranks that a token is sent to, on average, where experts lie evenly on ``ranks`` in order of id and all are
+    equally popular; see the module.
+    """
+    per_rank = np.bincount(np.arange(sizes.experts) * ranks // sizes.experts, minlength=ranks)
+    expert = np.arange(sizes.experts, dtype=np.int32)
+    rank = np.repeat(np.arange(ranks, dtype=np.int32), per_rank)
+    plan = Plan(expert, rank, np.full(sizes.experts, sizes.top_k, np.int32))
+    origins = np.zeros((ranks, sizes.experts), np.int64)
+    origins[0] = sizes.top_k  # as many tokens as experts, all on rank 0
+    return float(send_once(plan, origins, None, sizes, 1 - np.eye(ranks, dtype=np.int64))[0].sum() / sizes.experts)
+
+
+def send_tokens(plan_expert, plan_die, plan_tokens, origins, hops) -> np.ndarray:
+    """Tokens (one per token and expert) that home dies send to executing dies, int64[home, die].
+
+    An entry takes tokens that live on its own die first, then from the nearest dies (ties to the lower id).
+    """
+    sent = np.zeros(hops.shape, np.int64)
+    _sum_by_die(plan_die, _tokens_taken(plan_expert, plan_die, plan_tokens, origins, hops), sent)
+    return sent
+
+
+def _tokens_taken(plan_expert, plan_die, plan_tokens, origins, hops) -> np.ndarray:
+    """Tokens of each home that an entry of the plan runs, int64[entry, home]; see ``send_tokens``."""
+    dies, farthest = len(hops), int(hops.max(initial=0))
+    taken, left = np.zeros((len(plan_expert), dies), np.int64), np.zeros(dies, np.int64)
+    _share_tokens(plan_expert, plan_die, plan_tokens.astype(np.int64), origins, hops, farthest, left, taken)
+    return taken
+
+
+@kernel
+def _share_tokens(plan_expert, plan_die, wanted, origins, hops, farthest, left, taken):
+    """Fill ``taken``; ``wanted``: int64[entry], used up; ``left``: int64[die], scratch."""
+    dies, begin = len(hops), 0
+    while begin < len(plan_expert):
+        end = begin
+        while end < len(plan_expert) and plan_expert[end] == plan_expert[begin]:
+            end += 1
+        for home in range(dies):
+            left[home] = origins[home, plan_expert[begin]]
+        for reach in range(farthest + 1):
+            for entry in range(begin, end):
+                die = plan_die[entry]
+                for home in range(dies):
+                    if hops[home, die] == reach and left[home] > 0 and wanted[entry] > 0:
+                        tokens = min(left[home], wanted[entry])
+                        taken[entry, home] += tokens
+                        left[home] -= tokens
+                        wanted[entry] -= tokens
+        begin = end
+
+
+@kernel
+def _sum_by_die(plan_die, taken, sent):
+    for entry in range(len(plan_die)):
+        for home in range(len(sent)):
+            sent[home, plan_die[entry]] += taken[entry, home]
+
+
+@kernel
+def _count_once(experts, die, first, plan_die, taken, last, sent):
+    """Add one to ``sent: int64[home, die]`` for every token and every die that runs one of its experts.
+
+    ``first``: int64[expert + 1], the plan's entries of each expert; ``taken``: see ``_tokens_taken``, used up;
+    ``last``: int64[die], -1: the token sent there last.
+    """
+    for token in range(len(experts)):
+        home = die[token]
+        for rank in range(experts.shape[1]):
+            expert = experts[token, rank]
+            for entry in range(first[expert], first[expert + 1]):
+                if taken[entry, home] > 0:
+                    taken[entry, home] -= 1
+                    target = plan_die[entry]
+                    sent[home, target] += last[target] != token
+                    last[target] = token
+                    break
+
+
+@kernel
+def _expect_none(plan_expert, plan_die, taken, tokens, sizes, absent, before, none):
+    """Fill ``none: float64[home, die]`` (ones), the probability that a token of a home has no expert on a die.
+
+    ``tokens``: float64[home]; ``absent`` (ones), ``before`` (zeros): float64[home, die], the same probability, and the
+    sum of p, within the group of experts at hand.
+    """
+    taking = sizes.top_groups / sizes.groups  # probability of a group
+    group = np.int64(0)
+    for entry in range(len(plan_expert) + 1):
+        end = entry == len(plan_expert)
+        following = group if end else plan_expert[entry] * sizes.groups // sizes.experts
+        if end or following != group:
+            for home in range(len(none)):
+                for die in range(len(none)):
+                    none[home, die] *= 1.0 - taking + taking * absent[home, die]
+                    absent[home, die], before[home, die] = 1.0, 0.0
+            group = following
+        if end:
+            return
+        die = plan_die[entry]
+        for home in range(len(none)):
+            if taken[entry, home] > 0:
+                p = taken[entry, home] / (tokens[home] * taking)
+                rest = sizes.top_k - before[home, die]
+                absent[home, die] *= 1.0 - (min(1.0, p * sizes.top_k / rest) if rest > 0.0 else 1.0)
+                before[home, die] += p

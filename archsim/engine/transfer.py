@@ -1,0 +1,98 @@
+"""Software of the transfers of hidden vectors: the assumption ``transfer_software``.
+
+On a GPU (``launch: gpu``) kernels of a library dispatch and combine: ``dispatch: per_rank`` as DeepEP's ``normal``,
+``per_token_expert`` as its ``low_latency``. Each costs a fixed time, and a rank's port then passes bytes at the rate
+that the kernel achieves: t = fixed + bytes / rate. Both are fitted, with least relative errors, to the law of the
+calibration (``Laws.dispatch_combine``) over 1 to 4,096 tokens a rank of 8 ranks in a node, of the model's shape or the
+nearest that was measured; bytes are those that leave a rank when all experts are equally popular. The measured time
+includes reading HBM and crossing one switch, which the engine simulates: these latencies are subtracted. Neither is
+scaled with the machine's links, which may be slower; the port never passes more than they do.
+
+Under ``launch: local_cp`` the command processor of a die starts a bundle a cycle of its logic; nothing caps the rate.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.engine.hidden import Sizes, expected_ranks
+from archsim.specs.loading.calibrations import calibration_digest, calibration_named
+from calibration.laws.choosing import LawMissing
+from calibration.laws.collective import BYTES_PER_VALUE, COMBINE, DISPATCH, dispatches, payload_of
+from calibration.laws.laws import Laws
+from microarch.fabric.fabric import NS_PER_S
+
+KERNELS = {"per_rank": "normal", "per_token_expert": "low_latency"}
+RANKS = 8  # of the node in which the kernels were measured
+MOST_TOKENS = 4096  # a rank
+
+
+class Software(NamedTuple):
+    """Of DISPATCH and COMBINE each: ``ns`` before a bundle moves, and the most bytes per ns of a die's port."""
+
+    ns: np.ndarray  # float64[2]
+    bytes_per_ns: np.ndarray  # float64[2]
+
+
+def software(scenario, hidden_latency_ns: float) -> Software:
+    """The software of a scenario's transfers. ``hidden_latency_ns``: latency of HBM and of the shortest route.
+
+    Raises LawMissing (a SpecError) under ``launch: gpu`` where the calibration has no table of the kernel.
+    """
+    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+    no_cap = np.full(2, np.inf)
+    if assumptions.transfer_software == "free" or assumptions.activations != "dispatched":
+        return Software(np.zeros(2), no_cap)
+    if system.launch == "local_cp":
+        return Software(np.full(2, system.dies * NS_PER_S / system.decision.fsm.clock_hz), no_cap)
+    name = system.transfer_calibration
+    shape = model.hidden, model.top_k, model.experts
+    fitted = [
+        fixed_and_rate(name, calibration_digest(name), op, KERNELS[assumptions.dispatch], *shape)
+        for op in (DISPATCH, COMBINE)
+    ]
+    fixed_ns, rates = np.array(fitted).T
+    return Software(np.maximum(fixed_ns - hidden_latency_ns, 0.0), rates)
+
+
+@lru_cache(maxsize=64)
+def fixed_and_rate(name: str | None, digest: str, op: str, kernel: str, hidden: int, top_k: int, experts: int):
+    """(ns, bytes per ns) of the kernel: a table of the nearest shape, as two numbers. ``digest``: of the calibration's
+    file. Raises LawMissing.
+    """
+    laws = Laws(calibration_named(name))
+    near = _nearest_shape(laws, kernel, (hidden, top_k, experts))
+    asked = dict(zip(("hidden", "top_k", "experts"), near, strict=True))
+    table = laws.dispatch_combine(op, 1, kernel=kernel, ranks=RANKS, nodes=1, **asked).table
+    vector_bytes = near[0] * BYTES_PER_VALUE[payload_of(table)]
+    vectors = expected_ranks(Sizes(near[2], near[1]), RANKS) if kernel == KERNELS["per_rank"] else near[1]
+    token_bytes = vector_bytes * vectors * (RANKS - 1) / RANKS
+    tokens = 2.0 ** np.arange(int(log2(MOST_TOKENS)) + 1)
+    times = laws.dispatch_combine(op, tokens, kernel=kernel, ranks=RANKS, nodes=1, **asked)
+    tokens, ns = tokens[~times.extrapolated], times.ns[~times.extrapolated]
+    terms = np.stack([1.0 / ns, tokens * token_bytes / ns], axis=1)
+    fixed_ns, ns_per_byte = np.linalg.lstsq(terms, np.ones(len(ns)), rcond=None)[0]
+    return float(fixed_ns), float(1.0 / ns_per_byte)
+
+
+def _nearest_shape(laws: Laws, kernel: str, wanted: tuple[int, int, int]) -> tuple[int, int, int]:
+    """(hidden, top_k, experts) of the measured layer whose sizes differ least from those wanted, by the sum of their
+    ratios' logarithms.
+    """
+    there = {
+        (int(table.of["hidden"]), int(table.of["top_k"]), int(table.of["experts"]))
+        for table in dispatches(laws.calibration)
+        if (table.of.get("variant"), table.of.get("num_gpus"), table.of.get("nodes")) == (kernel, str(RANKS), "1")
+    }
+    if not there:
+        raise LawMissing(
+            f"calibration {laws.calibration.gpu} has no dispatch and combine of kernel {kernel!r} on {RANKS} ranks of "
+            f"a node, which transfer_software: charged needs on a system of launch: gpu; name another GPU in the law "
+            f"of its innermost fabric level (law: h100/intra_node) or in compute.calibration, or take "
+            f"transfer_software: free or launch: local_cp"
+        )
+    return min(there, key=lambda shape: (sum(abs(log2(a / b)) for a, b in zip(shape, wanted, strict=True)), shape))
