@@ -61,8 +61,8 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
         table.add_row("bounded by", bound, f"{percent(row[f'bound_{bound}'])} of the critical path")
     for name in ("energy", "power", "area", "cost"):
         if row[OBJECTIVES[name][0]] is not None:
-            ends = [row.get(f"{OBJECTIVES[name][0]}_{bound}") for bound in ("low", "high")]
-            said = "its range: archsim cost" if None in ends else " to ".join(value(name, end) for end in ends)
+            ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]
+            said = " to ".join(value(name, end) for end in ends) if ends else "its range: archsim cost"
             table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimated; {said}")
     console().print(table)
 

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from archsim.base.errors import SpecError
+from archsim.models.files import write_model
 from archsim.specs.attention import AttentionSpec
+from archsim.specs.loading.describe import summary
 from archsim.specs.loading.library import load_model
 
 # Published parameters in 1e9. Model cards on Hugging Face; of Kimi-K2 its safetensors index (its report has 1.04 T).
@@ -80,3 +82,14 @@ def test_a_model_without_geometry_is_valid_and_says_what_is_missing():
 def test_refuses(given_keys, problem):
     with pytest.raises(ValidationError, match=problem):
         AttentionSpec(**given_keys)
+
+
+def test_check_tells_what_a_model_holds(tmp_path):
+    model = load_model("deepseek-v3")
+    assert summary(model).endswith("671.0 billion parameters, KV cache of 70.3 kB a token in BF16")
+    bare = model.model_copy(update={"attention": None})
+    assert summary(bare).endswith("without attention: of its memory, experts alone are counted")
+    write_model(bare, tmp_path / "bare.yaml")
+    assert load_model(str(tmp_path / "bare.yaml")).missing_geometry == ("attention",)
+    write_model(model, tmp_path / "whole.yaml")
+    assert load_model(str(tmp_path / "whole.yaml")).all_weights == model.all_weights

@@ -9,6 +9,7 @@ from archsim.specs.loading.file_kinds import SPECS
 from archsim.specs.loading.library import load_model, load_system
 from archsim.specs.machine.fabric import LinkSpec
 from archsim.specs.machine.system import SystemSpec
+from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, RULE_TYPES, RULES, Choice, Parameter
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.specs.text.fields import Spec
@@ -24,9 +25,11 @@ def listing(what: str) -> str:
 
 
 def summary(spec: Spec) -> str:
-    """The content of a valid file in one line; for a system, also its links."""
+    """The content of a valid file in one line; for a system, also its links, and what a model's memory holds."""
     if isinstance(spec, SystemSpec):
         return "\n".join([f"ok, a valid system: {_counted(spec.dies, 'die')}, {spec.shape}", *_links(spec)])
+    if isinstance(spec, ModelSpec):
+        return f"ok, a valid model\n  {_memory(spec)}"
     if not isinstance(spec, ExperimentSpec):
         return f"ok, a valid {next(name for name, kind in SPECS.items() if kind is type(spec))}"
     counts = {
@@ -39,7 +42,17 @@ def summary(spec: Spec) -> str:
     runs = 1
     for each in counts.values():
         runs *= each
-    return f"ok, {' × '.join(_counted(number, noun) for noun, number in counts.items())} = {_counted(runs, 'run')}"
+    counted = f"ok, {' × '.join(_counted(number, noun) for noun, number in counts.items())} = {_counted(runs, 'run')}"
+    whole = any(each.memory == "all" for each in spec.assumptions)
+    lacking = [model for model in spec.models if whole and model.missing_geometry]
+    return "\n".join([counted, *(f"  {model.name}: {_memory(model)}" for model in lacking)])
+
+
+def _memory(model: ModelSpec) -> str:
+    if model.missing_geometry:
+        return f"without {', '.join(model.missing_geometry)}: of its memory, experts alone are counted"
+    kilobytes = model.kv_bytes_per_token() / 1e3
+    return f"{model.all_weights / 1e9:,.1f} billion parameters, KV cache of {kilobytes:,.1f} kB a token in BF16"
 
 
 def _links(system: SystemSpec) -> list[str]:
