@@ -73,9 +73,9 @@ def _count_slices(s):
             find(s, chain, 0.0)
             way = s.fetches[chain].way
             if way != FROM_LLC:
-                line = s.lines[_source(s, chain), die]
-                count(s, _source(s, chain), die, way != FROM_HOME_LLC, line.asked == 0.0, True, float(bytes_of(s, chain)))
-                line.asked += bytes_of(s, chain)
+                src, n_bytes = _source(s, chain), float(bytes_of(s, chain))
+                count(s, src, die, way != FROM_HOME_LLC, s.lines[src, die].asked == 0.0, True, n_bytes)
+                s.lines[src, die].asked += n_bytes
             chain = ask_first(s, die)
 
 
@@ -90,9 +90,10 @@ def _pass_slice(s, chain, die):
     line, from_hbm = s.lines[src, die], fetch.way != FROM_HOME_LLC
     first = line.asked + size * first_part(s, chain)
     line.asked += size
-    latency = fetch.time + latency_of(s, chain)
+    latency = latency_of(s, chain)
+    begun = fetch.time + _passed(s, src, die, from_hbm, False, line.moves, first)
     line.end = fetch.time + _passed(s, src, die, from_hbm, False, line.moves, line.asked)
-    arrive(s, chain, latency + _passed(s, src, die, from_hbm, False, line.moves, first), line.end + latency - fetch.time)
+    arrive(s, chain, begun + latency, line.end + latency)
 
 
 @outer

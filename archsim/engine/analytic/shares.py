@@ -81,7 +81,7 @@ def first_part(s, chain):
 
 @outer
 def receive(s, chain, start, end):
-    """The slice's bytes pass from ``start`` to ``end``; its first segment is ready once that share of them has passed."""
+    """The slice's bytes pass from ``start`` to ``end``; its first segment is ready once that share has passed."""
     latency = latency_of(s, chain)
     arrive(s, chain, start + (end - start) * first_part(s, chain) + latency, end + latency)
 
@@ -141,8 +141,8 @@ def count_one(row, n_bytes, is_new, is_slice):
 
 @outer
 def count(s, src, dst, from_hbm, is_new, is_slice, n_bytes):
-    """Count a transfer that starts with the step. Hidden vectors also pass the target's HBM. ``is_new``: whether a slice
-    competes with those counted before, and does not stand in line with one.
+    """Count a transfer that starts with the step. Hidden vectors also pass the target's HBM. ``is_new``: whether a
+    slice competes with those counted before, and does not stand in line with one.
     """
     machine, route = s.machine, route_group(s.machine, src, dst)
     if from_hbm:

@@ -21,8 +21,8 @@ ACT_MOVE     one flow through both HBMs and all links of the route; no sooner th
 ACT_WRITE    nothing more: the write was part of the move
 ============ ==========================================================================================================
 
-``source: queued`` lets a die have one outgoing flow at a time. Times are counted from the start of the step;
-everything that starts or ends at one instant is recomputed once. Timers and flows themselves are in
+Flows of one line take part one after the other (``reads: in_order``, ``source: queued``). Times are counted from
+the start of the step; everything that starts or ends at one instant is recomputed once. Timers and flows themselves are in
 ``archsim.engine.event.transfers``.
 """
 
@@ -194,7 +194,8 @@ def _begin_slice(s, kind, item, parent, now):
         s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
         whole = machine.first_bytes == machine.slice_bytes
         first_bytes = entry.read_bytes if whole else min(machine.first_bytes, entry.read_bytes)
-        _describe_flow(row, OWN_SLICES * machine.dies + entry.die, entry.read_bytes, first_bytes, machine.hbm_latency_ns)
+        group = OWN_SLICES * machine.dies + entry.die
+        _describe_flow(row, group, entry.read_bytes, first_bytes, machine.hbm_latency_ns)
         send(s.traffic, stage, now)
         return
     if kind == COPY:
@@ -254,8 +255,8 @@ def _start_array(pool, work, resources, die, now):
 
 @inner
 def _watch_room(pool, entry, array, stage, begun):
-    """Set a timer for when the slice that the array works on has left enough room for the next one. It leaves room evenly
-    until it is multiplied.
+    """Set a timer for when the slice that the array works on has left enough room for the next one. It leaves room
+    evenly until it is multiplied.
     """
     lacking = array.ask_from - array.room
     if array.unasked > 0 and lacking < pool.chains[array.running].taken:

@@ -145,8 +145,8 @@ def flow_network(machine: Machine, fabric: Fabric) -> FlowNetwork:
 def lines_of_groups(dies: int, reads: str, source: str) -> np.ndarray:
     """int64[group]: the line in which the flows of a group wait for each other, -1 where they do not.
 
-    ``reads: in_order``: all that a die takes from one source is in one line, slices (from HBM or LLC) and hidden vectors;
-    the copies that it writes are in another. ``source: queued``: all that leaves a die is in one line.
+    ``reads: in_order``: all that a die takes from one source is in one line, slices (from HBM or LLC) and hidden
+    vectors; the copies that it writes are in another. ``source: queued``: all that leaves a die is in one line.
     """
     own, pairs = np.arange(dies), np.arange(dies * dies)
     within, away = np.full(PAIRS * dies, NOBODY), np.full(3 * len(pairs), NOBODY)
