@@ -324,7 +324,7 @@ CHANGED = {
         "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; your own set must give every "
         "field; "
         "missing: execution, arbitration, capacity, activations, "
-                "dispatch, combine, transfer_software, decision_cost, heatmap_update, weights, llc, hops, "
+        "dispatch, combine, transfer_software, decision_cost, heatmap_update, weights, llc, hops, "
         "source, gemm, "
         "numbering, order, tables, prediction_rows, throughput, ties)",
     ),
