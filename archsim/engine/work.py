@@ -45,7 +45,8 @@ class WorkBuilder:
         self.gemm = gemm_model(system, model, assumptions, machine)
         self._experts, self._ids = model.experts, model.experts + model.shared_experts
         self._vector_bytes = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
-        self._send, self._sizes = SENDS[assumptions.dispatch], Sizes(model.experts, model.top_k)
+        self._send = SENDS[assumptions.dispatch]
+        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
         self._shared_experts = model.shared_experts if assumptions.weights == "all" else 0
         self._slice_bytes = machine.slice_bytes, model.hidden * model.shared_ffn * dtype_bytes
         self._dispatched = assumptions.activations == "dispatched"

@@ -40,6 +40,10 @@ class ModelSpec(Spec):
     # Expert ids are int16 in traces.
     experts: count(1, 32767)
     top_k: count(1, 32767)
+    # A router limited to the experts of top_groups of the expert_groups groups, which are of equal size, in order of id
+    # (DeepSeek-V3, arXiv 2412.19437, section 2.1.2); 1 and 1: not limited.
+    expert_groups: count(1, 32767) = 1
+    top_groups: count(1, 32767) = 1
     shared_experts: count(0, 1024) = 0
     # FFN width of one shared expert.
     shared_ffn: count(1, 1_000_000) = Field(default_factory=lambda given: given["expert_ffn"])
@@ -68,6 +72,17 @@ class ModelSpec(Spec):
         if experts is not None and top_k > experts:
             raise ValueError(f"{top_k} experts per token exceed the model's {experts} experts")
         return top_k
+
+    @field_validator("top_groups")
+    @classmethod
+    def _within_groups(cls, top_groups: int, info: ValidationInfo) -> int:
+        groups, experts, top_k = (info.data.get(name, 1) for name in ("expert_groups", "experts", "top_k"))
+        if top_groups > groups or experts % groups or top_groups * (experts // groups) < top_k:
+            raise ValueError(
+                f"{top_groups} of {groups} groups of {experts} experts: expected equal groups, at least as many "
+                f"as are taken, with at least {top_k} experts (top_k) in those taken"
+            )
+        return top_groups
 
     @property
     def moe_layer_ids(self) -> tuple[int, ...]:

@@ -323,7 +323,8 @@ CHANGED = {
         "assumptions: {set: mine, contention: shared}",
         "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; your own set must give every "
         "field; "
-        "missing: execution, arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, "
+        "missing: execution, arbitration, capacity, activations, "
+        "dispatch, combine, transfer_software, decision_cost, heatmap_update, weights, llc, hops, "
         "source, gemm, "
         "numbering, order, tables, prediction_rows, throughput, ties)",
     ),
