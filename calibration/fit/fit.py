@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from calibration.fit.attention import fit_attention
 from calibration.fit.comm import fit_transfers
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.launch import fit_launch
@@ -44,6 +45,7 @@ def fit_measurements(measurements: Measurements, gpu: str, named: Nominal | None
         reference=reference,
         gemm=gemm,
         moe=fit_moe(measurements.table("moe", gpu)),
+        attention=fit_attention(measurements.table("attention", gpu)),
         p2p=fit_transfers(measurements.table("p2p", gpu), "p2p"),
         collectives=fit_transfers(measurements.table("collective", gpu), "collective"),
         pcie=fit_transfers(measurements.table("hostpath", gpu), "hostpath"),

@@ -173,17 +173,53 @@ class Laws:
         self,
         tokens: ArrayLike,
         context_tokens: ArrayLike,
+        requests: ArrayLike = 1,
         *,
         heads: int,
         kv_heads: int,
         head_dim: int,
         dtype: str,
+        kv_dtype: str | None = None,
+        window: int = 0,
+        kind: str = "gqa",
+        phase: str | None = None,
         library: str | None = None,
+        version: str | None = None,
+        rates: Rates | None = None,
     ) -> Times:
-        """Attention of ``tokens`` over ``context_tokens`` each. Raises LawMissing: no calibration has attention tables
-        yet.
+        """Attention of ``requests`` with ``tokens`` new tokens each, at the end of ``context_tokens`` (which include
+        them), on one rank; without projections.
+
+        ``heads``, ``kv_heads``: of the rank. ``kind``: gqa or mla (``head_dim`` of the latent vector with RoPE, and one
+        KV head). ``phase``: prefill or decode; by default decode where every request has one new token.
+        ``kv_dtype``: of the cache, by default ``dtype``; ``window``: of sliding-window attention, 0 for none. Sizes of
+        heads and windows that were not measured take those of the nearest table, flagged. Raises LawMissing.
         """
-        raise LawMissing(f"calibration {self.calibration.gpu} has no attention tables: attention is not fitted yet")
+        from calibration.laws.attention import AttentionSizes, attention_grid, choose_attention, grid_ns, outside
+
+        (tokens, context, requests), shape = _flat(
+            np.float64, tokens=tokens, context_tokens=context_tokens, requests=requests
+        )
+        if np.any(tokens > context):
+            raise ValueError("context_tokens include the new tokens, so they cannot be fewer")
+        phase = phase or ("decode" if np.all(tokens == 1) else "prefill")
+        sizes = AttentionSizes(heads, kv_heads, head_dim, window, kind)
+        table = choose_attention(self.calibration, phase, sizes, dtype, kv_dtype, library, version)
+        grid = attention_grid(table, sizes, *self._scale(table.dtype, rates))
+        ns = grid_ns(grid, requests, tokens, context)
+        return Times(ns.reshape(shape), outside(grid, requests, context).reshape(shape), table)
+
+    def _scale(self, dtype: str, rates: Rates | None) -> tuple[float, float]:
+        """Rates of the modelled die relative to the measured GPU: (compute, memory)."""
+        if rates is None:
+            return 1.0, 1.0
+        reference = self.calibration.reference
+        if dtype not in reference.peak_flop_per_s:
+            raise LawMissing(f"calibration {self.calibration.gpu} has no peak for {dtype}")
+        return (
+            rates.peak_flop_per_s / reference.peak_flop_per_s[dtype],
+            rates.hbm_bytes_per_s / reference.hbm_bytes_per_s,
+        )
 
     def copy(
         self,

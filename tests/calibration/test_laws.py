@@ -19,7 +19,7 @@ from calibration.laws.tables import CalibrationSpec, Reference, TransferTable, s
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "calibrations").glob("*.yaml"))
 GPUS = [file.stem for file in SHIPPED]
-SECTIONS = ("gemm", "moe", "p2p", "collectives", "pcie", "hbm", "launch")
+SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch")
 DEEPSEEK = MoeSizes(7168, 2048, 256, 8)
 
 
@@ -69,6 +69,17 @@ def asked_moe(laws, table):
     assert given.ns.tolist() == times.ns.tolist()
     more = laws.fused_moe(tokens, ep, tp, pairs=2 * pairs, active_experts=active, **how)
     assert np.all(more.ns >= given.ns)
+    return times.table
+
+
+def asked_attention(laws, table):
+    heads, kv_heads = table.sizes[-1]
+    how = {key: getattr(table, key) for key in ("phase", "kind", "dtype", "kv_dtype", "head_dim", "window")}
+    how |= {"heads": heads, "kv_heads": kv_heads, **who(table)}
+    tokens = np.array([table.tokens[0], table.most_tokens[0], 4 * table.tokens[-1]])
+    times = laws.attention(1 if table.phase == "decode" else tokens, tokens, table.batch[0], **how)
+    positive(times, (3,))
+    assert times.extrapolated.tolist() == [False, False, True] and times.ns[-1] > 0.9 * times.ns[0]
     return times.table
 
 
@@ -128,7 +139,7 @@ def asked_launch(laws, table):
 ASK = dict(
     zip(
         SECTIONS,
-        (asked_gemm, asked_moe, asked_copy, asked_collective, asked_host, asked_memory, asked_launch),
+        (asked_gemm, asked_moe, asked_attention, asked_copy, asked_collective, asked_host, asked_memory, asked_launch),
         strict=True,
     )
 )
@@ -259,7 +270,7 @@ def test_ranks_between_measured_ones_are_kriged():
     (lambda laws: laws.launch("streams"), "did you mean 'stream'? (it has: graph_node, grid_sync, stream)"),
     (lambda laws: laws.memory("l3", "read", "bytes_per_s"), "no memory table of level 'l3'"),
     (lambda laws: laws.memory_curve(1, "read"), "calibration h100 has no memory curve tables"),
-    (lambda laws: laws.attention(1, 1, heads=128, kv_heads=128, head_dim=128, dtype="bf16"), "h100 has no attention tables"),  # noqa: E501
+    (lambda laws: laws.attention(1, 1, heads=1, kv_heads=1, head_dim=128, dtype="int4"), "h100 has no attention table for"),
 ])  # fmt: skip
 def test_what_was_not_measured_is_reported_with_what_was(ask, told):
     with pytest.raises(LawMissing) as raised:
