@@ -15,7 +15,7 @@ from archsim.specs.text.yaml import dump_yaml
 
 def write_model(model: ModelSpec, path: Path) -> None:
     """Write a model file as a whole."""
-    write_text(path, dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"})))
+    write_text(path, dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True)))
 
 
 def write_operators(rows: Iterable[Mapping[str, Any]], path: Path) -> None:

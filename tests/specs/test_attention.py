@@ -1,0 +1,82 @@
+"""Attention geometry of models: published parameter counts, hand cases of the KV cache, and what is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from archsim.base.errors import SpecError
+from archsim.specs.attention import AttentionSpec
+from archsim.specs.loading.library import load_model
+
+# Published parameters in 1e9. Model cards on Hugging Face; of Kimi-K2 its safetensors index (its report has 1.04 T).
+# None counts heads of multi-token prediction but GLM-4.5's, whose layer is 1.4 % of it.
+PUBLISHED = {
+    "deepseek-v2-lite": 15.7,
+    "deepseek-v3": 671,
+    "glm-4.5": 355,
+    "gpt-oss-20b": 20.9,
+    "kimi-k2": 1026,
+    "llama-4-maverick": 400,
+    "mixtral-8x7b": 46.7,
+    "olmoe-1b-7b": 6.92,
+    "qwen1.5-moe-a2.7b": 14.3,
+    "qwen3-235b-a22b": 235,
+}
+GROUPED = {"heads": 8, "kv_heads": 2, "head_dim": 64}
+LATENT = {"heads": 8, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_the_published_count(name):
+    model = load_model(name)
+    assert model.missing_geometry == ()
+    assert model.all_weights == pytest.approx(PUBLISHED[name] * 1e9, rel=0.01)
+
+
+def test_kv_cache_of_a_token_by_hand():
+    assert load_model("deepseek-v3").kv_bytes_per_token() == (512 + 64) * 61 * 2 == 70_272
+    assert load_model("qwen3-235b-a22b").kv_bytes_per_token() == 2 * 4 * 128 * 94 * 2 == 192_512
+    assert load_model("qwen3-235b-a22b").kv_bytes_per_token(1) == 96_256
+
+
+def test_attention_weights_of_deepseek_v3_by_hand():
+    """7168·1536 + 1536·128·192 queries, 7168·576 + 512·128·256 keys and values, 128·128·7168 output; 61 layers."""
+    layer = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
+    assert load_model("deepseek-v3").attention_weights == 61 * layer
+
+
+def test_windowed_layers_keep_no_more_than_the_window():
+    model = load_model("gpt-oss-20b")
+    assert model.kv_bytes(100) == 100 * model.kv_bytes_per_token()
+    assert model.kv_bytes(1128) == (12 * 1128 + 12 * 128) * (2 * 8 * 64) * 2
+
+
+@given(name=st.sampled_from(sorted(PUBLISHED)), context=st.integers(0, 10**6), more=st.integers(0, 10**5))
+def test_a_longer_context_never_takes_less(name, context, more):
+    model = load_model(name)
+    assert model.kv_bytes(context) <= model.kv_bytes(context + more) <= (context + more) * model.kv_bytes_per_token()
+
+
+def test_a_model_without_geometry_is_valid_and_says_what_is_missing():
+    model = load_model("deepseek-v3").model_copy(update={"attention": None, "dense_ffn": None, "vocabulary": None})
+    assert model.missing_geometry == ("attention", "vocabulary", "dense_ffn")
+    with pytest.raises(SpecError, match="deepseek-v3: without `attention:`"):
+        model.kv_bytes_per_token()
+    with pytest.raises(SpecError, match="lacks attention, vocabulary, dense_ffn"):
+        _ = model.dense_weights
+
+
+@pytest.mark.parametrize(
+    ("given_keys", "problem"),
+    [
+        ({"heads": 8, "kv_heads": 2}, "attention of grouped heads needs kv_heads, head_dim"),
+        ({**LATENT, "v_head_dim": None}, "latent attention needs kv_lora_rank"),
+        ({**LATENT, "kv_heads": 2}, "is of grouped heads"),
+        ({**GROUPED, "kv_heads": 3}, "3 KV heads do not divide 8 heads"),
+        ({**GROUPED, "window": 128}, "window and full_every belong together"),
+    ],
+)
+def test_refuses(given_keys, problem):
+    with pytest.raises(ValidationError, match=problem):
+        AttentionSpec(**given_keys)
