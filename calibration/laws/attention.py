@@ -114,7 +114,7 @@ def work_of(phase: str, sizes: AttentionSizes, batch, new, context, kv_dtype: st
     batch, new, context = (np.asarray(values, float) for values in (batch, new, context))
     window = float(sizes.window) if sizes.window else np.inf
     before = context - new
-    growing = np.clip(window - before, 0.0, new)  # queries whose window is not full
+    growing = np.minimum(np.maximum(window - before, 0.0), new)  # queries whose window is not full
     full = new - growing
     pairs = growing * before + growing * (growing + 1) / 2 + (full * window if sizes.window else 0.0)
     seen = np.minimum(context, window + new)
@@ -194,11 +194,11 @@ def outside(grid: AttentionGrid, batch, context) -> np.ndarray:
 
 def _place(axis: np.ndarray, at: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     """((index below, its share), (index above, its share)) of points on an axis, held beyond its ends."""
-    at = np.clip(at, axis[0], axis[-1])
-    above = np.clip(np.searchsorted(axis, at, side="right"), 1, max(len(axis) - 1, 1))
-    if len(axis) == 1:
-        zero = np.zeros(at.shape, int)
-        return ((zero, np.ones(at.shape)),)
+    last = len(axis) - 1
+    if last == 0:
+        return ((np.zeros(at.shape, int), np.ones(at.shape)),)
+    at = np.minimum(np.maximum(at, axis[0]), axis[last])
+    above = np.minimum(np.maximum(axis.searchsorted(at, side="right"), 1), last)
     share = (at - axis[above - 1]) / (axis[above] - axis[above - 1])
     return (above - 1, 1 - share), (above, share)
 

@@ -205,11 +205,11 @@ class Laws:
         phase = phase or ("decode" if np.all(tokens == 1) else "prefill")
         sizes = AttentionSizes(heads, kv_heads, head_dim, window, kind)
         table = choose_attention(self.calibration, phase, sizes, dtype, kv_dtype, library, version)
-        grid = attention_grid(table, sizes, *self._scale(table.dtype, rates))
+        grid = attention_grid(table, sizes, *self.scale_of(table.dtype, rates))
         ns = grid_ns(grid, requests, tokens, context)
         return Times(ns.reshape(shape), outside(grid, requests, context).reshape(shape), table)
 
-    def _scale(self, dtype: str, rates: Rates | None) -> tuple[float, float]:
+    def scale_of(self, dtype: str, rates: Rates | None) -> tuple[float, float]:
         """Rates of the modelled die relative to the measured GPU: (compute, memory)."""
         if rates is None:
             return 1.0, 1.0
