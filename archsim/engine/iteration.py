@@ -54,6 +54,9 @@ class Precision(NamedTuple):
     experts: str = "bf16"
 
 
+ALONE, BF16 = Parallel(), Precision()
+
+
 class Batches(NamedTuple):
     """Iterations of one rank's group (``tp`` ranks): float64[iteration] each.
 
@@ -141,8 +144,8 @@ def batches_of(new: ArrayLike, context: ArrayLike, iteration: ArrayLike = 0, ite
 def iteration_laws(
     model: ModelSpec,
     calibration: CalibrationSpec,
-    parallel: Parallel = Parallel(),
-    precision: Precision = Precision(),
+    parallel: Parallel = ALONE,
+    precision: Precision = BF16,
     *,
     routing: str | None = "balanced",
     library: str | None = None,
@@ -163,7 +166,7 @@ def iteration_laws(
     for product in parts.products(model, attention, parallel):
         dtype = "bf16" if product.cause == "router" else precision.products
         law = dense_product(calibration, product.n, product.k, dtype, rates)
-        ns = product.count * law.ns(tokens)
+        ns = product.layers * law.ns(tokens)
         sources.setdefault(product.cause, set()).add(law.table.library)
         if product.rows == "tokens":
             table[product.cause] = table[product.cause] + ns
@@ -229,9 +232,9 @@ def iteration_times(
     if moe_ns is not None:
         found["moe"] = np.where(some, np.asarray(moe_ns, float), 0.0)
     found["host"] = np.where(some, host_ns, 0.0)
-    ns = {cause: found[cause] for cause in CAUSES}
-    total = sum(ns.values(), start=np.zeros(len(tokens)))
-    return IterationTimes(ns, total, flagged / np.where(some, total, 1.0))
+    by_cause = {cause: found[cause] for cause in CAUSES}
+    total = sum(by_cause.values(), start=np.zeros(len(tokens)))
+    return IterationTimes(by_cause, total, flagged / np.where(some, total, 1.0))
 
 
 def layer_times(
@@ -270,8 +273,8 @@ def _grid(laws: Laws, phase: str, sizes, precision: Precision, library: str | No
 
 
 def _stream_ns(laws: Laws, streams: parts.Streams, tokens: np.ndarray, rates: Rates | None) -> np.ndarray:
-    moved = streams.bytes_per_token * tokens
-    return np.where(tokens > 0, streams.kernels * _launch_ns(laws) + moved / _read_bytes_per_s(laws, rates) * NS_PER_S, 0)
+    moved_ns = streams.bytes_per_token * tokens / _read_bytes_per_s(laws, rates) * NS_PER_S
+    return np.where(tokens > 0, streams.kernels * _launch_ns(laws) + moved_ns, 0.0)
 
 
 def _head_ns(

@@ -35,14 +35,14 @@ class Parallel(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of ``count`` layers with k x n weights on a rank; ``cause``: what its time is counted as;
+    """A product in ``layers`` layers with k x n weights on a rank; ``cause``: what its time is counted as;
     ``rows``: tokens, prompt tokens (``prefill``) or those of a decode.
     """
 
     cause: str
     n: int
     k: int
-    count: int
+    layers: int
     rows: str = "tokens"
 
 

@@ -13,7 +13,7 @@ from calibration.fit.moe import fit_moe
 from calibration.fit.quantisation import without_quantisation
 from calibration.laws.gemm import choose_table
 from calibration.laws.tables import CalibrationSpec, GemmLaw, GemmTable
-from calibration.measurements.datasheets import DATASHEETS, UNKNOWN_SMS, Nominal, reference_of
+from calibration.measurements.datasheets import DATASHEETS, SCALED, UNKNOWN_SMS, Nominal, reference_of
 from calibration.measurements.reading import CalibrationError, Measurements
 from calibration.measurements.schema import TABLES
 
@@ -43,6 +43,7 @@ def fit_measurements(measurements: Measurements, gpu: str, named: Nominal | None
     return CalibrationSpec(
         gpu=gpu,
         reference=reference,
+        scaled=SCALED.get(gpu),
         gemm=gemm,
         moe=fit_moe(measurements.table("moe", gpu)),
         attention=fit_attention(measurements.table("attention", gpu)),

@@ -45,7 +45,8 @@ class AttentionSizes(NamedTuple):
 
 
 class AttentionGrid(NamedTuple):
-    """Corrections of one table at some sizes: ln(measured / law), float64[batch, tokens] at ``ln_batch``, ``ln_tokens``.
+    """Corrections of one table at some sizes: ln(measured / law), float64[batch, tokens], at ``ln_batch`` and
+    ``ln_tokens``.
 
     ``compute``, ``memory``: rates relative to those of the table. ``far``: sizes that the table does not cover.
     """
@@ -83,7 +84,8 @@ def choose_attention(
     ]
     if not wanted:
         asked = " ".join(part for part in (library, version, phase, sizes.kind, dtype) if part)
-        known = sorted({f"{t.library} {t.phase} {t.kind} {t.dtype} with {t.kv_dtype} KV" for t in calibration.attention})
+        each = (f"{t.library} {t.phase} {t.kind} {t.dtype} with {t.kv_dtype} KV" for t in calibration.attention)
+        known = sorted(set(each))
         raise LawMissing(
             f"calibration {calibration.gpu} has no attention table for {asked} with {stored} KV (it has: "
             f"{', '.join(known) or 'none'})"

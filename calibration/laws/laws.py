@@ -106,7 +106,7 @@ class Laws:
         scale = (1.0, 1.0) if rates is None else scale_to(self.calibration, table, rates)
         (m, n, k), shape = _flat(np.int64, m=m, n=n, k=k)
         ns = table_times(table, n, k, m, self.calibration.reference.sms, *scale)
-        return Times(ns.reshape(shape), outside(table, n, k, m).reshape(shape), table)
+        return Times(ns.reshape(shape), outside(table, n, k, m).reshape(shape) | bool(table.scaled_from), table)
 
     def expert_gemm(
         self, hidden: int, ffn: int, *, dtype: str, rates: Rates | None = None, library: str | None = None
@@ -167,7 +167,8 @@ class Laws:
                 np.float64, tokens=tokens, ep=ep, tp=tp, pairs=pairs, active_experts=active_experts
             )
             ns = rank_ns(table, pairs, active, ep, tp, tokens)
-        return Times(ns.reshape(shape), outside_ranks(table, ep, tp, tokens).reshape(shape), table)
+        beyond = outside_ranks(table, ep, tp, tokens).reshape(shape) | bool(table.scaled_from)
+        return Times(ns.reshape(shape), beyond, table)
 
     def attention(
         self,
@@ -382,7 +383,7 @@ class Laws:
 
 def _transfer(table: TransferTable, size_bytes: ArrayLike, above: Beyond = Beyond.EXTEND) -> Times:
     law = law_of(table)
-    return Times(law.time_ns(size_bytes, above=above), law.extrapolates(size_bytes), table)
+    return Times(law.time_ns(size_bytes, above=above), law.extrapolates(size_bytes) | bool(table.scaled_from), table)
 
 
 def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int, ...]]:
@@ -406,6 +407,7 @@ def _preferred_moe(tables: list[MoeTable]) -> MoeTable:
     ]
 
     def rank(table: MoeTable) -> tuple:
-        return table.library not in ONLY_BY_NAME, len(table.ranks) * len(table.tokens), table.library, table.kernel
+        named_only, points = table.library in ONLY_BY_NAME, len(table.ranks) * len(table.tokens)
+        return not table.scaled_from, not named_only, points, table.library, table.kernel
 
     return max(newest_of_each, key=rank)

@@ -191,8 +191,8 @@ class MoeTable(Fitted):
 
 
 class AttentionLaw(Spec):
-    """t = launch + ns_per_request batch + ns_per_head batch heads + ((flop / rate)^order + (bytes / bandwidth)^order)^(1
-    / order).
+    """t = launch + ns_per_request batch + ns_per_head batch heads
+    + ((flop / rate)^order + (bytes / bandwidth)^order)^(1 / order).
 
     flop and bytes: ``calibration.laws.attention.work_of``.
     """
@@ -263,11 +263,21 @@ class ScalarTable(Fitted):
     high: Positive
 
 
+class ScaledSections(Spec):
+    """Sections whose missing tables come from the calibration of another GPU, scaled by nominal rates
+    (``calibration.laws.scaled``).
+    """
+
+    gpu: Name
+    sections: tuple[Literal["gemm", "moe", "attention", "collectives"], ...]
+
+
 class CalibrationSpec(Spec):
     """All fitted parameters of one GPU."""
 
     gpu: Name
     reference: Reference
+    scaled: ScaledSections | None = None
     gemm: tuple[GemmTable, ...] = ()
     moe: tuple[MoeTable, ...] = ()
     attention: tuple[AttentionTable, ...] = ()

@@ -231,7 +231,8 @@ QUANTISATION = _table(
     ),
     "dtype op m k",
 )
-TABLES = {table.kind: table for table in (GEMM, MOE, ATTENTION, P2P, COLLECTIVE, HOSTPATH, LAUNCH, MEMORY, QUANTISATION)}
+_ALL = (GEMM, MOE, ATTENTION, P2P, COLLECTIVE, HOSTPATH, LAUNCH, MEMORY, QUANTISATION)
+TABLES = {table.kind: table for table in _ALL}
 
 
 def gpu_key(gpu_name: str) -> str:

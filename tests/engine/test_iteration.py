@@ -1,4 +1,4 @@
-"""Times of whole iterations: causes add up, more work is never faster, rates scale, and what does not fit is refused."""
+"""Times of whole iterations: causes add up, more work is never faster, rates scale, what does not fit is refused."""
 
 import numpy as np
 import pytest
@@ -140,7 +140,8 @@ def test_ranks_share_products_and_pay_all_reduces():
 def test_every_tensor_parallel_size_has_its_laws(gpu, tp):
     """Of the products, collectives and attention that an iteration needs; what was not measured is flagged."""
     for model, precision in (("qwen3-235b-a22b", Precision()), ("deepseek-v3", FP8)):
-        laws = iteration_laws(load_model(model), calibration_named(gpu), Parallel(tp=tp, ep=tp), precision, routing=None)
+        ranks = Parallel(tp=tp, ep=tp)
+        laws = iteration_laws(load_model(model), calibration_named(gpu), ranks, precision, routing=None)
         times = iteration_times(laws, batches_of([1] * 32 + [1024], [2000] * 32 + [1024]))
         assert 1e6 < times.total_ns < 1e9 and 0 <= times.extrapolated < 0.25
 
@@ -150,7 +151,7 @@ def test_weights_of_products_are_those_of_the_model():
     found = {cause: 0 for cause in ("projections", "dense_ffn", "router")}
     for product in products(model, model.attention, Parallel()):
         if product.rows != "decode":  # the same weights as those of prompts
-            found[product.cause] += product.count * product.n * product.k
+            found[product.cause] += product.layers * product.n * product.k
     assert found["projections"] == model.attention_weights
     assert found["dense_ffn"] + found["router"] == model.dense_weights + model.shared_weights
 

@@ -12,6 +12,7 @@ from archsim.base.nearest import did_you_mean
 from archsim.specs.loading.config_files import display, named_files, search_folders
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import read_yaml
+from calibration.laws.scaled import with_scaled
 from calibration.laws.tables import CalibrationSpec
 
 KIND = "calibrations"
@@ -59,10 +60,17 @@ def _read_once(path: Path, changed_ns: int) -> CalibrationSpec:
 
 @lru_cache(maxsize=8)
 def _digest_once(path: Path, changed_ns: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    content = path.read_bytes()
+    scaled = calibration_named(str(path)).scaled
+    if scaled:
+        content += find_calibration(scaled.gpu).read_bytes()
+    return hashlib.sha256(content).hexdigest()
 
 
 def load_calibration(name: str | Path) -> CalibrationSpec:
-    """A calibration by name ('h100') or path. Raises SpecError."""
+    """A calibration by name ('h100') or path, with the tables that it takes scaled from another one. Raises
+    SpecError.
+    """
     path = find_calibration(name)
-    return validate(CalibrationSpec, read_yaml(path, display(path)))
+    found = validate(CalibrationSpec, read_yaml(path, display(path)))
+    return with_scaled(found, calibration_named(found.scaled.gpu)) if found.scaled else found
