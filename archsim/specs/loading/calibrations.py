@@ -12,7 +12,6 @@ from archsim.base.nearest import did_you_mean
 from archsim.specs.loading.config_files import display, named_files, search_folders
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import read_yaml
-from calibration.laws.scaled import with_scaled
 from calibration.laws.tables import CalibrationSpec
 
 KIND = "calibrations"
@@ -73,4 +72,8 @@ def load_calibration(name: str | Path) -> CalibrationSpec:
     """
     path = find_calibration(name)
     found = validate(CalibrationSpec, read_yaml(path, display(path)))
-    return with_scaled(found, calibration_named(found.scaled.gpu)) if found.scaled else found
+    if not found.scaled:
+        return found
+    from calibration.laws.scaled import with_scaled  # here, as it imports numpy
+
+    return with_scaled(found, calibration_named(found.scaled.gpu))
