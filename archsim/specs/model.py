@@ -96,7 +96,7 @@ class ModelSpec(Spec):
     @property
     def dense_layers(self) -> int:
         """Number of layers that have one FFN instead of experts."""
-        return len(set(range(self.layers)).difference(self.moe_layer_ids))
+        return self.layers - len(self.moe_layer_ids)
 
     @property
     def missing_geometry(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.datasheets import Nominal, fitted_note
 from calibration.measurements.reading import CalibrationError, Measurements
 
-SECTIONS = ("gemm", "moe", "p2p", "collectives", "pcie", "hbm", "launch")
+SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch")
 
 
 @dataclass(frozen=True)

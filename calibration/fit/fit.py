@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from calibration.fit.attention import fit_attention
 from calibration.fit.comm import fit_transfers
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.launch import fit_launch
@@ -12,7 +13,7 @@ from calibration.fit.moe import fit_moe
 from calibration.fit.quantisation import without_quantisation
 from calibration.laws.gemm import choose_table
 from calibration.laws.tables import CalibrationSpec, GemmLaw, GemmTable
-from calibration.measurements.datasheets import DATASHEETS, UNKNOWN_SMS, Nominal, reference_of
+from calibration.measurements.datasheets import DATASHEETS, SCALED, UNKNOWN_SMS, Nominal, reference_of
 from calibration.measurements.reading import CalibrationError, Measurements
 from calibration.measurements.schema import TABLES
 
@@ -42,8 +43,10 @@ def fit_measurements(measurements: Measurements, gpu: str, named: Nominal | None
     return CalibrationSpec(
         gpu=gpu,
         reference=reference,
+        scaled=SCALED.get(gpu),
         gemm=gemm,
         moe=fit_moe(measurements.table("moe", gpu)),
+        attention=fit_attention(measurements.table("attention", gpu)),
         p2p=fit_transfers(measurements.table("p2p", gpu), "p2p"),
         collectives=fit_transfers(measurements.table("collective", gpu), "collective"),
         pcie=fit_transfers(measurements.table("hostpath", gpu), "hostpath"),

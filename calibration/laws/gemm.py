@@ -15,7 +15,7 @@ import numpy as np
 from archsim.base.kernels import inner, kernel
 from calibration.laws.between_shapes import far_from_all, krige
 from calibration.laws.choosing import LawMissing, newest
-from calibration.laws.tables import CalibrationSpec, GemmLaw, GemmTable, MoeLaw
+from calibration.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, MoeLaw
 
 NS_PER_S = 1e9
 CORRECTION_UNIT = 1e-4  # unit of the corrections in the files
@@ -102,7 +102,7 @@ def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 
     )
 
 
-def overlapped_ns(law: GemmLaw | MoeLaw, flop_ns: np.ndarray, bytes_ns: np.ndarray) -> np.ndarray:
+def overlapped_ns(law: GemmLaw | MoeLaw | AttentionLaw, flop_ns: np.ndarray, bytes_ns: np.ndarray) -> np.ndarray:
     """Overlapped compute and memory time: their p-norm, p = the law's order (1: sum; large: maximum)."""
     longer = np.maximum(flop_ns, bytes_ns)
     return longer * ((flop_ns / longer) ** law.order + (bytes_ns / longer) ** law.order) ** (1 / law.order)

@@ -106,7 +106,7 @@ class Laws:
         scale = (1.0, 1.0) if rates is None else scale_to(self.calibration, table, rates)
         (m, n, k), shape = _flat(np.int64, m=m, n=n, k=k)
         ns = table_times(table, n, k, m, self.calibration.reference.sms, *scale)
-        return Times(ns.reshape(shape), outside(table, n, k, m).reshape(shape), table)
+        return Times(ns.reshape(shape), outside(table, n, k, m).reshape(shape) | bool(table.scaled_from), table)
 
     def expert_gemm(
         self, hidden: int, ffn: int, *, dtype: str, rates: Rates | None = None, library: str | None = None
@@ -167,23 +167,60 @@ class Laws:
                 np.float64, tokens=tokens, ep=ep, tp=tp, pairs=pairs, active_experts=active_experts
             )
             ns = rank_ns(table, pairs, active, ep, tp, tokens)
-        return Times(ns.reshape(shape), outside_ranks(table, ep, tp, tokens).reshape(shape), table)
+        beyond = outside_ranks(table, ep, tp, tokens).reshape(shape) | bool(table.scaled_from)
+        return Times(ns.reshape(shape), beyond, table)
 
     def attention(
         self,
         tokens: ArrayLike,
         context_tokens: ArrayLike,
+        requests: ArrayLike = 1,
         *,
         heads: int,
         kv_heads: int,
         head_dim: int,
         dtype: str,
+        kv_dtype: str | None = None,
+        window: int = 0,
+        kind: str = "gqa",
+        phase: str | None = None,
         library: str | None = None,
+        version: str | None = None,
+        rates: Rates | None = None,
     ) -> Times:
-        """Attention of ``tokens`` over ``context_tokens`` each. Raises LawMissing: no calibration has attention tables
-        yet.
+        """Attention of ``requests`` with ``tokens`` new tokens each, at the end of ``context_tokens`` (which include
+        them), on one rank; without projections.
+
+        ``heads``, ``kv_heads``: of the rank. ``kind``: gqa or mla (``head_dim`` of the latent vector with RoPE, and one
+        KV head). ``phase``: prefill or decode; by default decode where every request has one new token.
+        ``kv_dtype``: of the cache, by default ``dtype``; ``window``: of sliding-window attention, 0 for none. Sizes of
+        heads and windows that were not measured take those of the nearest table, flagged. Raises LawMissing.
         """
-        raise LawMissing(f"calibration {self.calibration.gpu} has no attention tables: attention is not fitted yet")
+        from calibration.laws.attention import AttentionSizes, attention_grid, choose_attention, grid_ns, outside
+
+        (tokens, context, requests), shape = _flat(
+            np.float64, tokens=tokens, context_tokens=context_tokens, requests=requests
+        )
+        if np.any(tokens > context):
+            raise ValueError("context_tokens include the new tokens, so they cannot be fewer")
+        phase = phase or ("decode" if np.all(tokens == 1) else "prefill")
+        sizes = AttentionSizes(heads, kv_heads, head_dim, window, kind)
+        table = choose_attention(self.calibration, phase, sizes, dtype, kv_dtype, library, version)
+        grid = attention_grid(table, sizes, *self.scale_of(table.dtype, rates))
+        ns = grid_ns(grid, requests, tokens, context)
+        return Times(ns.reshape(shape), outside(grid, requests, context).reshape(shape), table)
+
+    def scale_of(self, dtype: str, rates: Rates | None) -> tuple[float, float]:
+        """Rates of the modelled die relative to the measured GPU: (compute, memory)."""
+        if rates is None:
+            return 1.0, 1.0
+        reference = self.calibration.reference
+        if dtype not in reference.peak_flop_per_s:
+            raise LawMissing(f"calibration {self.calibration.gpu} has no peak for {dtype}")
+        return (
+            rates.peak_flop_per_s / reference.peak_flop_per_s[dtype],
+            rates.hbm_bytes_per_s / reference.hbm_bytes_per_s,
+        )
 
     def copy(
         self,
@@ -346,7 +383,7 @@ class Laws:
 
 def _transfer(table: TransferTable, size_bytes: ArrayLike, above: Beyond = Beyond.EXTEND) -> Times:
     law = law_of(table)
-    return Times(law.time_ns(size_bytes, above=above), law.extrapolates(size_bytes), table)
+    return Times(law.time_ns(size_bytes, above=above), law.extrapolates(size_bytes) | bool(table.scaled_from), table)
 
 
 def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int, ...]]:
@@ -370,6 +407,7 @@ def _preferred_moe(tables: list[MoeTable]) -> MoeTable:
     ]
 
     def rank(table: MoeTable) -> tuple:
-        return table.library not in ONLY_BY_NAME, len(table.ranks) * len(table.tokens), table.library, table.kernel
+        named_only, points = table.library in ONLY_BY_NAME, len(table.ranks) * len(table.tokens)
+        return not table.scaled_from, not named_only, points, table.library, table.kernel
 
     return max(newest_of_each, key=rank)

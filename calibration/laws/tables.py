@@ -62,12 +62,16 @@ class Quantiles(Spec):
 
 
 class Fitted(Spec):
-    """The origin of a table. ``sweeps``: its runs; ``source``: the files of the runs."""
+    """The origin of a table. ``sweeps``: its runs; ``source``: the files of the runs.
+
+    ``scaled_from``: the GPU on which it was measured, where its rates are scaled to another one; '': measured here.
+    """
 
     library: str
     version: str
     source: str
     sweeps: tuple[str, ...] = ()
+    scaled_from: str = ""
 
 
 class Reference(Spec):
@@ -186,6 +190,53 @@ class MoeTable(Fitted):
     unseen: Quantiles
 
 
+class AttentionLaw(Spec):
+    """t = launch + ns_per_request batch + ns_per_head batch heads
+    + ((flop / rate)^order + (bytes / bandwidth)^order)^(1 / order).
+
+    flop and bytes: ``calibration.laws.attention.work_of``.
+    """
+
+    launch_ns: NotNegative
+    ns_per_request: NotNegative
+    ns_per_head: NotNegative
+    flop_per_s: Positive
+    bytes_per_s: Positive
+    order: Annotated[float, Field(ge=1, le=20)]
+
+
+class AttentionTable(Fitted):
+    """Attention of one library, phase, kind, dtypes, head size and window: a law, and corrections to it.
+
+    ``phase``: prefill (causal, of whole prompts) or decode (one new token of each request). ``kind``: gqa (grouped
+    queries; multi-head and multi-query among them) or mla (latent KV; ``head_dim`` is that of the latent vector with
+    RoPE). ``window``: of sliding-window attention, 0: none.
+
+    ``shapes``: 'heads x kv_heads' (of one rank) → 1000 ln(measured / law) at each of ``batch`` x ``tokens``, all tokens
+    of the first batch first. ``most_tokens``: the longest measured context at each of ``batch``. ``unseen``: residuals
+    of (batch, tokens) left out of every shape; ``unseen_shapes``: of shapes left out.
+    """
+
+    phase: Literal["prefill", "decode"]
+    kind: Literal["gqa", "mla"]
+    dtype: str
+    kv_dtype: str
+    head_dim: int = Field(gt=0)
+    window: int = Field(0, ge=0)
+    law: AttentionLaw
+    batch: Axis
+    tokens: Axis
+    most_tokens: Numbers
+    shapes: dict[str, Numbers]
+    unseen: Quantiles
+    unseen_shapes: Quantiles
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """(heads, kv_heads) of every row of ``shapes``."""
+        return tuple(shape_of(name) for name in self.shapes)
+
+
 class TransferTable(Fitted):
     """Time of S bytes: latency_ns[i] + S ns_per_byte[i] from from_bytes[i] on; measured from first_ to last_bytes.
 
@@ -212,13 +263,24 @@ class ScalarTable(Fitted):
     high: Positive
 
 
+class ScaledSections(Spec):
+    """Sections whose missing tables come from the calibration of another GPU, scaled by nominal rates
+    (``calibration.laws.scaled``).
+    """
+
+    gpu: Name
+    sections: tuple[Literal["gemm", "moe", "attention", "collectives"], ...]
+
+
 class CalibrationSpec(Spec):
     """All fitted parameters of one GPU."""
 
     gpu: Name
     reference: Reference
+    scaled: ScaledSections | None = None
     gemm: tuple[GemmTable, ...] = ()
     moe: tuple[MoeTable, ...] = ()
+    attention: tuple[AttentionTable, ...] = ()
     p2p: tuple[TransferTable, ...] = ()
     collectives: tuple[TransferTable, ...] = ()
     pcie: tuple[TransferTable | ScalarTable, ...] = ()

@@ -15,6 +15,7 @@ from calibration.measurements.schema import Table, gpu_key
 SIZES = {
     "gemm": "m",
     "moe": "tokens_total",
+    "attention": "tokens",
     "p2p": "bytes",
     "collective": "bytes",
     "hostpath": "bytes",

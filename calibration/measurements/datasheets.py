@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from archsim.base.nearest import did_you_mean
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
-from calibration.laws.tables import HBM, Reference
+from calibration.laws.tables import HBM, Reference, ScaledSections
 from calibration.measurements.schema import DTYPES
 
 TERA = 1e12
@@ -35,6 +35,13 @@ DATASHEETS = {
     # GDDR7; no dense peaks stated
     "rtx-pro-6000-server": Reference(peak_flop_per_s={}, hbm_bytes_per_s=1.597 * TERA, sms=188),
     "mi300x": _tensor(1307, 2615, 5.3, 304),
+}
+# What public measurements lack, and on which GPU it was measured; docs/calibration.md has the errors of scaling.
+SCALED = {
+    "h200": ScaledSections(gpu="h100", sections=("moe",)),
+    "h800": ScaledSections(gpu="h100", sections=("gemm", "moe", "attention", "collectives")),
+    "h20": ScaledSections(gpu="h100", sections=("gemm", "moe", "attention", "collectives")),
+    "b200": ScaledSections(gpu="h100", sections=("moe", "attention")),
 }
 UNKNOWN_SMS = 132
 # Equal tensor core peaks on all of DATASHEETS

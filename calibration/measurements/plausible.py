@@ -16,10 +16,12 @@ LAUNCH_US = 3.0
 FLOP_PER_US, BYTES_PER_US, LINK_BYTES_PER_US = 200e6, 1e6, 1e5
 APART = 150.0  # factor from the median of rows measured in the same way; a wrong unit is off by 1000
 FAR = 300.0  # factor for all rows measured in one way; some are slow, such as links of 1 GB/s
+HEAD_US = 0.005  # of a request and head of attention, whose rows fill only a part of a tile
 # Columns that identify a way of measuring.
 WAYS = {
     "gemm": ["library", "dtype"],
     "moe": ["library", "dtype"],
+    "attention": ["library", "phase", "kind"],
     "p2p": ["placement", "method"],
     "collective": ["op", "variant", "num_gpus"],
     "hostpath": ["direction", "pinned", "method"],
@@ -64,6 +66,15 @@ def _moe_us(rows) -> np.ndarray:
     return (2 * pairs * expert / FLOP_PER_US + 2 * active * expert / BYTES_PER_US).to_numpy()
 
 
+def _attention_us(rows) -> np.ndarray:
+    """A part for each request and head, and the context (or its window) read once, with keys and values."""
+    queries = np.where(rows["phase"] == "prefill", rows["tokens"] / 2, 1.0)
+    seen = np.minimum(rows["tokens"], rows["window"].where(rows["window"] > 0, np.inf))
+    read = 2 * rows["batch"] * seen * rows["head_dim"]
+    work_us = 2 * read * rows["heads"] * queries / FLOP_PER_US + 2 * read * rows["kv_heads"] / BYTES_PER_US
+    return (work_us + HEAD_US * rows["batch"] * rows["heads"]).to_numpy()
+
+
 def _link_us(rows) -> np.ndarray:
     return (rows["bytes"] / LINK_BYTES_PER_US).to_numpy()
 
@@ -71,6 +82,7 @@ def _link_us(rows) -> np.ndarray:
 _WORK_US = {
     "gemm": _gemm_us,
     "moe": _moe_us,
+    "attention": _attention_us,
     "p2p": _link_us,
     "collective": _link_us,
     "hostpath": _link_us,
@@ -80,6 +92,7 @@ _WORK_US = {
 _FIGURES = {
     "gemm": ["groups", "m", "n", "k"],
     "moe": ["tokens_total", "top_k", "ep", "tp", "hidden", "ffn", "experts"],
+    "attention": ["tokens", "window", "batch", "head_dim", "heads", "kv_heads"],
     "p2p": ["bytes"],
     "collective": ["bytes"],
     "hostpath": ["bytes"],

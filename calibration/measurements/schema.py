@@ -86,6 +86,7 @@ _NOTES = (
 _NOT_ABOVE = (
     ("top_k", "experts"),
     ("ep", "experts"),
+    ("kv_heads", "heads"),
     ("latency_us_p10", "latency_us_median"),
     ("latency_us_median", "latency_us_p90"),
 )
@@ -132,6 +133,23 @@ MOE = _table(
         Column("max_tokens_per_expert", "count", "tokens of its most loaded expert", required=False),
     ),
     "model dtype ep tp distribution tokens_total eplb_slots kernel",
+)
+ATTENTION = _table(
+    "attention",
+    "attention of one rank, without its projections: whole prompts, or one new token of each request",
+    (
+        Column("phase", ("prefill", "decode"), "all tokens of each prompt, or one new token of each request"),
+        Column("kind", ("gqa", "mla"), "grouped queries (multi-head and multi-query among them), or latent KV"),
+        _DTYPE,
+        Column("kv_dtype", DTYPES, "of the KV cache"),
+        Column("heads", "size", "query heads of the rank"),
+        Column("kv_heads", "size", "KV heads of the rank; 1 for latent KV"),
+        Column("head_dim", "size", "head size; for latent KV, of the latent vector with RoPE"),
+        Column("window", "count", "of sliding-window attention; 0: none"),
+        Column("batch", "size", "requests"),
+        Column("tokens", "size", "context of each request, the new tokens included"),
+    ),
+    "phase kind dtype kv_dtype heads kv_heads head_dim window batch tokens",
 )
 P2P = _table(
     "p2p",
@@ -213,7 +231,8 @@ QUANTISATION = _table(
     ),
     "dtype op m k",
 )
-TABLES = {table.kind: table for table in (GEMM, MOE, P2P, COLLECTIVE, HOSTPATH, LAUNCH, MEMORY, QUANTISATION)}
+_ALL = (GEMM, MOE, ATTENTION, P2P, COLLECTIVE, HOSTPATH, LAUNCH, MEMORY, QUANTISATION)
+TABLES = {table.kind: table for table in _ALL}
 
 
 def gpu_key(gpu_name: str) -> str:

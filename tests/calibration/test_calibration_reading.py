@@ -477,8 +477,8 @@ def test_dense_projections_are_a_library_of_their_own(tmp_path):
 
 
 def test_a_layout_that_no_law_is_fitted_to_is_skipped_with_the_reason(tmp_path, capsys):
-    head = "gpu,framework,attn_dtype,kv_dtype,q_heads,kv_heads,head_dim,window,batch,input_tokens,latency_us"
-    written(tmp_path, head, "H100,sglang,bfloat16,bfloat16,8,1,64,0,1,1,9.57", name="attention.csv")
+    head = "profile,prefill_chunk,kv_prefill,n_decode,kv_decode,latency_us"
+    written(tmp_path, head, "llama_a6000_tp1,0,0,1,16,7.69", name="attention.csv")
     found = read_measurements(tmp_path)
     assert found.skipped == {"attention.csv": ATTENTION} and found.problems == [] and not found.tables
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
@@ -490,6 +490,9 @@ def test_shared_measurements_are_read_without_a_problem(shared):
     assert {(problem.file, problem.kind) for problem in found.problems} <= {
         ("gemm/xla_matmul.csv", "warning"),
         ("micro_gpl3/gpu_benches_stream_vs_occupancy.csv", "warning"),
+        ("attention/aic_gqa_context.csv", "warning"),  # its last series is short
+        ("attention/aic_mla_trtllm.csv", "quarantined"),  # single points a hundred times off
     }
+    assert len([each for each in found.problems if each.kind == "quarantined"]) < 15
     assert UNKNOWN_LAYOUT not in found.skipped.values()
-    assert {"gemm", "moe", "p2p", "collective", "quantisation"} <= set(found.tables)
+    assert {"gemm", "moe", "p2p", "collective", "quantisation", "attention"} <= set(found.tables)

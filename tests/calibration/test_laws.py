@@ -19,7 +19,7 @@ from calibration.laws.tables import CalibrationSpec, Reference, TransferTable, s
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "calibrations").glob("*.yaml"))
 GPUS = [file.stem for file in SHIPPED]
-SECTIONS = ("gemm", "moe", "p2p", "collectives", "pcie", "hbm", "launch")
+SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch")
 DEEPSEEK = MoeSizes(7168, 2048, 256, 8)
 
 
@@ -35,6 +35,11 @@ def who(table) -> dict[str, str]:
 def positive(times, shape) -> None:
     assert times.ns.shape == times.extrapolated.shape == shape
     assert np.all(np.isfinite(times.ns)) and np.all(times.ns > 0)
+
+
+def flagged(table, outside: list[bool]) -> list[bool]:
+    """Every time of a scaled table is."""
+    return [bool(table.scaled_from) or each for each in outside]
 
 
 def asked_gemm(laws, table):
@@ -62,13 +67,24 @@ def asked_moe(laws, table):
     }
     times = laws.fused_moe(tokens, ep, tp, **how)
     positive(times, tokens.shape)
-    assert times.extrapolated.tolist() == [False, False, True]
+    assert times.extrapolated.tolist() == flagged(table, [False, False, True])
     points = np.array([float(ep)] * 3), np.array([float(tp)] * 3), tokens
     pairs, active = rank_loads(named_of(table), routing_of(table), table.law, points[0], tokens)
     given = laws.fused_moe(tokens, ep, tp, pairs=pairs, active_experts=active, **how)
     assert given.ns.tolist() == times.ns.tolist()
     more = laws.fused_moe(tokens, ep, tp, pairs=2 * pairs, active_experts=active, **how)
     assert np.all(more.ns >= given.ns)
+    return times.table
+
+
+def asked_attention(laws, table):
+    heads, kv_heads = table.sizes[-1]
+    how = {key: getattr(table, key) for key in ("phase", "kind", "dtype", "kv_dtype", "head_dim", "window")}
+    how |= {"heads": heads, "kv_heads": kv_heads, **who(table)}
+    tokens = np.array([table.tokens[0], table.most_tokens[0], 4 * table.tokens[-1]])
+    times = laws.attention(1 if table.phase == "decode" else tokens, tokens, table.batch[0], **how)
+    positive(times, (3,))
+    assert times.extrapolated.tolist() == flagged(table, [False, False, True]) and times.ns[-1] > 0.9 * times.ns[0]
     return times.table
 
 
@@ -82,7 +98,7 @@ def judged_transfer(times, table):
     """Monotone where the law is: held below the smallest size, never falling beyond the largest."""
     positive(times, (5,))
     assert times.ns[0] == times.ns[1] and np.all(np.diff(times.ns[2:]) >= 0)
-    assert times.extrapolated.tolist() == [True, False, False, True, True]
+    assert times.extrapolated.tolist() == flagged(table, [True, False, False, True, True])
     return times.table
 
 
@@ -128,7 +144,7 @@ def asked_launch(laws, table):
 ASK = dict(
     zip(
         SECTIONS,
-        (asked_gemm, asked_moe, asked_copy, asked_collective, asked_host, asked_memory, asked_launch),
+        (asked_gemm, asked_moe, asked_attention, asked_copy, asked_collective, asked_host, asked_memory, asked_launch),
         strict=True,
     )
 )
@@ -144,10 +160,10 @@ def test_every_shipped_table_is_reached(gpu, section):
 
 
 def test_there_are_tables_to_reach_in_every_section():
-    assert GPUS == ["a100", "b200", "gb200", "h100", "h200", "h800", "rtx-pro-6000-server"]
+    assert GPUS == ["a100", "b200", "gb200", "h100", "h20", "h200", "h800", "rtx-pro-6000-server"]
     for section in SECTIONS:
         assert any(getattr(laws_of(gpu).calibration, section) for gpu in GPUS)
-    assert set(CalibrationSpec.model_fields) == {"gpu", "reference", *SECTIONS}
+    assert set(CalibrationSpec.model_fields) == {"gpu", "reference", "scaled", *SECTIONS}
 
 
 class TestDefaults:
@@ -259,7 +275,7 @@ def test_ranks_between_measured_ones_are_kriged():
     (lambda laws: laws.launch("streams"), "did you mean 'stream'? (it has: graph_node, grid_sync, stream)"),
     (lambda laws: laws.memory("l3", "read", "bytes_per_s"), "no memory table of level 'l3'"),
     (lambda laws: laws.memory_curve(1, "read"), "calibration h100 has no memory curve tables"),
-    (lambda laws: laws.attention(1, 1, heads=128, kv_heads=128, head_dim=128, dtype="bf16"), "h100 has no attention tables"),  # noqa: E501
+    (lambda laws: laws.attention(1, 1, heads=1, kv_heads=1, head_dim=128, dtype="int4"), "no attention table for"),
 ])  # fmt: skip
 def test_what_was_not_measured_is_reported_with_what_was(ask, told):
     with pytest.raises(LawMissing) as raised:

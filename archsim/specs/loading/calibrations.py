@@ -59,10 +59,21 @@ def _read_once(path: Path, changed_ns: int) -> CalibrationSpec:
 
 @lru_cache(maxsize=8)
 def _digest_once(path: Path, changed_ns: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    content = path.read_bytes()
+    scaled = calibration_named(str(path)).scaled
+    if scaled:
+        content += find_calibration(scaled.gpu).read_bytes()
+    return hashlib.sha256(content).hexdigest()
 
 
 def load_calibration(name: str | Path) -> CalibrationSpec:
-    """A calibration by name ('h100') or path. Raises SpecError."""
+    """A calibration by name ('h100') or path, with the tables that it takes scaled from another one. Raises
+    SpecError.
+    """
     path = find_calibration(name)
-    return validate(CalibrationSpec, read_yaml(path, display(path)))
+    found = validate(CalibrationSpec, read_yaml(path, display(path)))
+    if not found.scaled:
+        return found
+    from calibration.laws.scaled import with_scaled  # here, as it imports numpy
+
+    return with_scaled(found, calibration_named(found.scaled.gpu))

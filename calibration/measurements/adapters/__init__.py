@@ -1,6 +1,7 @@
 """Public measurement layouts, and one of a user's node, read into the tables of ``calibration.measurements.schema``."""
 
 from calibration.measurements.adapters import (
+    aiconfigurator_attention,
     aiconfigurator_gemm,
     aiconfigurator_moe,
     deepgemm,
@@ -13,6 +14,7 @@ from calibration.measurements.adapters import (
 )
 
 LAYOUTS = (
+    *aiconfigurator_attention.LAYOUTS,
     *aiconfigurator_gemm.LAYOUTS,
     *aiconfigurator_moe.LAYOUTS,
     *deepgemm.LAYOUTS,

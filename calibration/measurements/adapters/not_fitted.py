@@ -8,7 +8,7 @@ import pandas as pd
 
 from calibration.measurements.layouts import Layout
 
-ATTENTION = "attention; not fitted yet"
+ATTENTION = "attention of prompts and decodes in one kernel; tables have each apart"
 NO_TIMES = "model sizes without times"
 OPERATORS = "single operators of an MoE layer; laws cover whole layers, or the experts after a dispatch"
 SERVING = "layers of one serving engine, from a profiler; not fitted yet"
@@ -23,14 +23,6 @@ def _skipped(name: str, columns: str, why: str) -> Layout:
 
 
 LAYOUTS = (
-    _skipped(
-        "aiconfigurator GQA",
-        "gpu framework attn_dtype kv_dtype q_heads kv_heads head_dim window batch latency_us",
-        ATTENTION,
-    ),
-    _skipped(
-        "aiconfigurator MLA", "gpu phase mla_dtype kv_cache_dtype num_heads batch_size isl step latency_us", ATTENTION
-    ),
     _skipped("LLMServingSim attention", "profile prefill_chunk kv_prefill n_decode kv_decode latency_us", ATTENTION),
     _skipped(
         "LLMServingSim mixed context", "regime n_decode n_decode_long kv_short kv_long latency_skewed_us", ATTENTION

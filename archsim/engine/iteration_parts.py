@@ -1,0 +1,165 @@
+"""What a rank computes in one layer beside attention and experts: products, all-reduces, and memory-bound kernels.
+
+Weights are split as Megatron-LM does (Shoeybi et al., arXiv 1909.08053): projections into heads and the first FFN
+product by columns, projections out of heads and the second FFN product by rows, with one all-reduce after each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from archsim.base.errors import SpecError
+from archsim.specs.attention import AttentionSpec
+from archsim.specs.model import ModelSpec
+from calibration.laws.attention import GQA, MLA, AttentionSizes
+
+ACTIVATION_BYTES = 2  # hidden vectors are BF16
+LOGIT_BYTES = 4  # FP32
+# Memory-bound kernels, as passes over a vector of each token: both RMS norms read the hidden vector and the residual
+# and write both; RoPE reads and writes queries and keys; SwiGLU reads two FFN vectors and writes one.
+NORM_PASSES, ROPE_PASSES, SWIGLU_PASSES = 2 * 4, 2, 3
+NORM_KERNELS, ROPE_KERNELS, SWIGLU_KERNELS = 2, 1, 1
+# Sampling reads logits for temperature, softmax and choice: a pass for each of them, and one to write.
+SAMPLING_PASSES, SAMPLING_KERNELS = 4, 4
+
+
+class Parallel(NamedTuple):
+    """Ranks of one iteration. ``tp``: ranks that share the heads of a request; ``dp``: groups of ``tp`` ranks with
+    requests of their own; ``ep`` x ``expert_tp`` = ``tp`` x ``dp``: ranks that share experts, and each expert.
+    """
+
+    tp: int = 1
+    dp: int = 1
+    ep: int = 1
+    expert_tp: int = 1
+
+
+class Product(NamedTuple):
+    """A product in ``layers`` layers with k x n weights on a rank; ``cause``: what its time is counted as;
+    ``rows``: tokens, prompt tokens (``prefill``) or those of a decode.
+    """
+
+    cause: str
+    n: int
+    k: int
+    layers: int
+    rows: str = "tokens"
+
+
+class Streams(NamedTuple):
+    """Memory-bound kernels of an iteration: ``kernels`` launches, ``bytes_per_token`` moved."""
+
+    kernels: int
+    bytes_per_token: int
+
+
+def refuse_uneven(model: ModelSpec, parallel: Parallel) -> AttentionSpec:
+    """The attention of the model. Raises SpecError where sizes do not divide, or the model lacks its geometry."""
+    if model.attention is None or model.missing_geometry:
+        raise SpecError(f"{model.name}: times of an iteration need {', '.join(model.missing_geometry)}")
+    tp, dp, ep, expert_tp = parallel
+    if min(parallel) < 1:
+        raise SpecError(f"parallel sizes are 1 or more, not {tuple(parallel)}")
+    if model.attention.heads % tp:
+        raise SpecError(f"{model.name}: tp {tp} does not divide {model.attention.heads} heads")
+    if has_experts(model) and ep * expert_tp != tp * dp:
+        raise SpecError(f"ep {ep} x expert_tp {expert_tp} is not the {tp * dp} ranks of tp {tp} x dp {dp}")
+    if has_experts(model) and (model.experts % ep or model.expert_ffn % expert_tp):
+        raise SpecError(
+            f"{model.name}: {model.experts} experts of {model.expert_ffn} are not divided by ep {ep} x expert_tp "
+            f"{expert_tp}"
+        )
+    return model.attention
+
+
+def has_experts(model: ModelSpec) -> bool:
+    """False for a dense model, which is one of a single expert."""
+    return model.experts > 1
+
+
+def attention_layers(model: ModelSpec, attention: AttentionSpec, tp: int) -> list[tuple[AttentionSizes, int]]:
+    """(sizes on a rank, layers): with and without a window. A rank holds at least one KV head."""
+    heads = attention.heads // tp
+    if attention.kv_lora_rank is not None:
+        return [(AttentionSizes(heads, 1, attention.kv_width, 0, MLA), model.layers)]
+    kv_heads = max(1, (attention.kv_heads or 1) // tp)
+    sizes = AttentionSizes(heads, kv_heads, attention.head_dim or 1, 0, GQA)
+    if attention.window is None or attention.full_every is None:
+        return [(sizes, model.layers)]
+    full = model.layers // attention.full_every
+    return [(sizes, full), (sizes._replace(window=attention.window), model.layers - full)]
+
+
+def products(model: ModelSpec, attention: AttentionSpec, parallel: Parallel) -> list[Product]:
+    """All products of the layers; the LM head apart (``lm_head``)."""
+    found = _projections(model, attention, parallel.tp)
+    dense = dense_ffns(model)
+    for width, layers in dense:
+        found += [
+            Product("dense_ffn", 2 * _share(width, parallel.tp), model.hidden, layers),
+            Product("dense_ffn", model.hidden, _share(width, parallel.tp), layers),
+        ]
+    if has_experts(model):
+        found.append(Product("router", model.experts, model.hidden, len(model.moe_layer_ids)))
+    return found
+
+
+def dense_ffns(model: ModelSpec) -> list[tuple[int, int]]:
+    """(width, layers) of FFNs that all tokens use: those of dense layers, and shared experts."""
+    moe = len(model.moe_layer_ids)
+    found = [(model.dense_ffn or 0, model.dense_layers)]
+    found.append((model.shared_experts * model.shared_ffn, moe) if has_experts(model) else (model.expert_ffn, moe))
+    return [(width, layers) for width, layers in found if width and layers]
+
+
+def lm_head(model: ModelSpec, tp: int) -> Product:
+    """The output layer, split over the vocabulary."""
+    return Product("lm_head", _share(model.vocabulary or 1, tp), model.hidden, 1)
+
+
+def all_reduces(model: ModelSpec, parallel: Parallel) -> int:
+    """All-reduces of hidden vectors over ``tp``: after attention and after the FFN of every layer; experts under data
+    parallelism combine by transfers of their own.
+    """
+    if parallel.tp == 1:
+        return 0
+    combined_apart = len(model.moe_layer_ids) if has_experts(model) and parallel.dp > 1 else 0
+    return 2 * model.layers - combined_apart
+
+
+def streams(model: ModelSpec, attention: AttentionSpec, tp: int) -> Streams:
+    """Norms, RoPE and SwiGLU of all layers."""
+    heads = attention.heads // tp
+    if attention.kv_lora_rank is not None:
+        rotated = (heads + 1) * (attention.qk_rope_head_dim or 0)
+    else:
+        rotated = (heads + max(1, (attention.kv_heads or 1) // tp)) * (attention.head_dim or 0)
+    values = model.layers * (NORM_PASSES * model.hidden + ROPE_PASSES * rotated)
+    kernels = model.layers * (NORM_KERNELS + ROPE_KERNELS)
+    for width, layers in dense_ffns(model):
+        values += layers * SWIGLU_PASSES * _share(width, tp)
+        kernels += layers * SWIGLU_KERNELS
+    return Streams(kernels, values * ACTIVATION_BYTES)
+
+
+def _projections(model: ModelSpec, attention: AttentionSpec, tp: int) -> list[Product]:
+    heads, hidden, layers = attention.heads // tp, model.hidden, model.layers
+    if attention.kv_lora_rank is None:
+        size, kv_heads = attention.head_dim or 1, max(1, (attention.kv_heads or 1) // tp)
+        into = Product("projections", (heads + 2 * kv_heads) * size, hidden, layers)
+        return [into, Product("projections", hidden, heads * size, layers)]
+    rank, rope = attention.kv_lora_rank, attention.qk_rope_head_dim or 0
+    nope, value = attention.qk_nope_head_dim or 0, attention.v_head_dim or 0
+    query, low = heads * (nope + rope), attention.q_lora_rank
+    found = [Product("projections", (query if low is None else low) + rank + rope, hidden, layers)]
+    if low is not None:
+        found.append(Product("projections", query, low, layers))
+    # Prompts expand the latent vector to keys and values; decodes absorb both products into queries and outputs
+    # (DeepSeek-V2, arXiv 2405.04434, section 2.1.2), with the same weights.
+    found.append(Product("projections", heads * (nope + value), rank, layers, "prefill"))
+    found.append(Product("projections", heads * (nope + value), rank, layers, "decode"))
+    return [*found, Product("projections", hidden, heads * value, layers)]
+
+
+def _share(width: int, ranks: int) -> int:
+    return -(-width // ranks)

@@ -1,0 +1,69 @@
+"""Products of dense layers (projections, FFN, router, LM head): from whichever table has measured the nearest shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.laws.choosing import LawMissing
+from calibration.laws.expert_gemm import Rates, scale_to
+from calibration.laws.gemm import MOST_ROWS, GemmCurve, choose_table, gemm_curve
+from calibration.laws.tables import CalibrationSpec, GemmTable
+
+DENSE = "-dense"  # ending of libraries whose tables hold only shapes of dense layers
+
+
+@dataclass(frozen=True, eq=False)
+class DenseProduct:
+    """The time of one (n, k) over its rows. ``far``: the shape is outside the measured ones of its table."""
+
+    table: GemmTable
+    curve: GemmCurve
+    ln_m: np.ndarray
+    ln_ns: np.ndarray
+    far: bool
+
+    def ns(self, rows) -> np.ndarray:
+        """float64, the shape of ``rows``; 0 for no rows."""
+        rows = np.asarray(rows, float)
+        some = rows > 0
+        return np.where(some, np.exp(np.interp(np.log(np.where(some, rows, 1.0)), self.ln_m, self.ln_ns)), 0.0)
+
+    def outside(self, rows) -> np.ndarray:
+        """bool: the shape or the rows lie outside the measured ones."""
+        rows = np.asarray(rows, float)
+        return self.far | (rows > self.curve.last)
+
+
+def dense_product(calibration: CalibrationSpec, n: int, k: int, dtype: str, rates: Rates | None = None) -> DenseProduct:
+    """The product of rows by k x n weights. Raises LawMissing if the calibration has no GEMM table for the dtype.
+
+    FP8 times include the quantisation of activations where a table has them: their scales are found at run time.
+    """
+    table = min(_candidates(calibration, dtype), key=lambda each: _octaves(each, n, k))
+    curve = gemm_curve(table, n, k, calibration.reference.sms, *scale_to(calibration, table, rates))
+    kept = curve.m <= MOST_ROWS
+    far = curve.extrapolates or bool(table.scaled_from)
+    return DenseProduct(table, curve, np.log(curve.m[kept]), np.log(curve.ns[kept]), far)
+
+
+def _candidates(calibration: CalibrationSpec, dtype: str) -> list[GemmTable]:
+    """The usual table, and of the tables of dense layers the usual one; of each, with quantisation where it exists."""
+    found = []
+    libraries = {table.library for table in calibration.gemm if table.library.endswith(DENSE)}
+    for library in (None, *sorted(libraries)):
+        for quantisation in ("included", None) if dtype.startswith("fp8") else (None,):
+            try:
+                found.append(choose_table(calibration, dtype, library, quantisation=quantisation))
+                break
+            except LawMissing:
+                continue
+    if not found:
+        choose_table(calibration, dtype)
+    return found
+
+
+def _octaves(table: GemmTable, n: int, k: int) -> float:
+    """Distance to the nearest measured shape."""
+    return float(np.abs(np.log2(np.array(table.sizes) / (n, k))).max(axis=1).min())
