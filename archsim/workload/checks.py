@@ -49,7 +49,7 @@ def check_layers(where: str, model: ModelSpec, layer_ids: np.ndarray) -> None:
                 f"{where}: layer {layer} {kind} model {model.name}; nearest MoE layer {nearest(layer, allowed)}, "
                 f"valid are {span(allowed)}"
             )
-    disorder = np.flatnonzero(np.diff(layer_ids) <= 0)
+    disorder = np.flatnonzero(layer_ids[1:] <= layer_ids[:-1])
     if len(disorder):
         before, after = layer_ids[disorder[0] : disorder[0] + 2]
         raise TraceError(f"{where}: layer {after} follows layer {before}; expected ascending layer ids")
@@ -84,16 +84,19 @@ def is_named(model: ModelSpec, name: str) -> bool:
 
 
 def check_offsets(where: str, offsets: np.ndarray, tokens: int) -> None:
-    """Raise TraceError unless offsets ascend from 0 to the number of tokens."""
+    """Raise TraceError unless offsets ascend from 0 to the number of tokens, and no request is empty."""
     if len(offsets) < 2:
         raise TraceError(f"{where}: no requests (request_offsets has {len(offsets)} entries; expected at least 2)")
-    falls = np.flatnonzero(np.diff(offsets) < 0)
+    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falls):
         r = int(falls[0])
         raise TraceError(
             f"{place(where, str(r))}: request_offsets falls from {offsets[r]} to {offsets[r + 1]}; "
             "expected offsets that never decrease"
         )
+    empty = np.flatnonzero(offsets[1:] == offsets[:-1])
+    if len(empty):
+        raise TraceError(f"{place(where, str(empty[0]))}: has no rows; expected one or more")
     if offsets[0] != 0 or offsets[-1] != tokens:
         raise TraceError(
             f"{where}: request_offsets runs from {offsets[0]} to {offsets[-1]}; expected 0 to {tokens} (all tokens)"
@@ -110,6 +113,7 @@ def check_iterations(where: str, iteration: np.ndarray, offsets: np.ndarray) -> 
         )
     same_request = np.ones(len(iteration), bool)
     same_request[offsets[:-1][offsets[:-1] < len(iteration)]] = False
+    iteration = iteration.astype(np.int64)
     previous = np.concatenate([[-1], iteration[:-1]])
     good = (iteration > previous) | ((iteration == 0) & (previous == 0))
     bad = np.flatnonzero(np.where(same_request, ~good, iteration < 0))
@@ -136,6 +140,19 @@ def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) 
             f"{row_place(int(row), int(column))}: expert id {experts[row, column, rank]} at rank {rank} is out of "
             f"range; expected 0 to {num_experts - 1}"
         )
+
+
+def check_distinct(where: str, experts: np.ndarray, row_place) -> None:
+    """Raise TraceError at the first token that chooses an expert twice in a layer of experts[token, layer, k]."""
+    ranks = np.ascontiguousarray(experts.transpose(2, 0, 1))
+    for later in range(1, len(ranks)):
+        for earlier in range(later):
+            if (twice := ranks[later] == ranks[earlier]).any():
+                row, column = np.argwhere(twice)[0]
+                raise TraceError(
+                    f"{row_place(int(row), int(column))}: expert {experts[row, column, later]} is chosen twice, at "
+                    f"ranks {earlier} and {later}; expected different experts for a token"
+                )
 
 
 def span(ids: tuple[int, ...]) -> str:

@@ -179,7 +179,7 @@ def test_no_such_path(tmp_path):
 def test_file_of_another_kind(tmp_path):
     (tmp_path / "trace.csv").write_text("1,2")
     with pytest.raises(
-        TraceError, match=r"trace\.csv: unknown format; expected a directory or archive .* or \.json, \.jsonl or \.npz"
+        TraceError, match=r"trace\.csv: unknown format; expected tokens: a directory .* \.json, \.jsonl or \.npz"
     ):
         open_trace(tmp_path / "trace.csv", TOY)
 

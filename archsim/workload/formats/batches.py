@@ -71,9 +71,14 @@ def request_rows(
             f"{where}: experts have shape {list(experts.shape)}; expected [tokens, {len(layers)} layers, top_k = "
             f"{model.top_k}]"
         )
-    checks.check_experts(
-        where, experts, model.experts, lambda row, column: f"{where}: token {row}, layer {layers[column]}"
-    )
+
+    def row_place(row: int, column: int) -> str:
+        return f"{where}: token {row}, layer {layers[column]}"
+
+    checks.check_experts(where, experts, model.experts, row_place)
+    checks.check_distinct(where, experts, row_place)
+    if not len(experts):
+        raise TraceError(f"{where}: has no tokens; expected one or more")
     if type(prompt_tokens) is not int or not 0 <= prompt_tokens <= len(experts):
         raise TraceError(
             f"{where}: prompt_tokens is {prompt_tokens!r}; expected a number from 0 to {len(experts)}, the tokens"
@@ -82,4 +87,4 @@ def request_rows(
     if decode_steps > checks.MAX_ITERATION:
         raise TraceError(f"{where}: {decode_steps} decode steps; expected at most {checks.MAX_ITERATION}")
     iteration = np.r_[np.zeros(prompt_tokens, np.int16), np.arange(1, decode_steps + 1, dtype=np.int16)]
-    return RequestRows(experts.astype(np.int16), iteration, layers)
+    return RequestRows(np.ascontiguousarray(experts, np.int16), iteration, layers)

@@ -216,6 +216,8 @@ def _write_draft(file: Path, batch: list[Item], model: ModelSpec, layer_ids, on_
     for item in batch:
         try:
             request = item.read(model, layer_ids)
+            if not len(request.iteration):
+                raise TraceError(f"{item.where}: has no tokens; expected one or more")
         except TraceError as error:
             if on_error == STOP:
                 raise

@@ -3,8 +3,8 @@
 A line is an object: ``topk_ids`` (or ``routed_experts``, as vLLM calls it): ids [token][layer][k], prompt first;
 ``prompt_tokens``: number of prompt tokens (0: decode only; required). Optional: ``layer_ids`` (default: the model's
 MoE layers), ``model``. ``routed_experts`` may be base64, and both may stand where an engine's response has them
-(`archsim.workload.formats.routed_experts`). Other keys are ignored. The subject is the file name, the number is the line
-number.
+(`archsim.workload.formats.routed_experts`). Other keys are ignored. The subject is the file name, the number that of
+the line.
 """
 
 import json
@@ -86,7 +86,9 @@ def _parse(line: bytes, where: str) -> dict:
 def _read(line: bytes, where: str, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
     data = flattened(_parse(line, where))
     checks.check_name(where, model, str(data.get("model", "")))
-    layers = _integers(where, "layer_ids", data.get("layer_ids", list(model.moe_layer_ids)), 1).astype(np.int32)
+    given = _integers(where, "layer_ids", data.get("layer_ids", list(model.moe_layer_ids)), 1)
+    checks.check_layers(where, model, given)
+    layers = given.astype(np.int32)
     name = next((name for name in IDS if name in data), None)
     if name is None:
         raise TraceError(f"{where}: has no {' or '.join(IDS)}")

@@ -44,9 +44,10 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
         return checks.place(where, request, int(iteration[row]), int(layer_ids[column]))
 
     checks.check_experts(where, experts, model.experts, row_place)
+    checks.check_distinct(where, experts, row_place)
     subject, names = _subjects(where, members, len(offsets) - 1)
     return Trace(
-        experts=experts.astype(np.int16, copy=False),
+        experts=np.ascontiguousarray(experts, np.int16),
         request_offsets=offsets.astype(np.int64),
         iteration=iteration.astype(np.int16),
         layer_ids=layer_ids.astype(np.int32),

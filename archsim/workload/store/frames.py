@@ -7,6 +7,8 @@ Nothing in a file depends on when or where it was written: equal columns make eq
 """
 
 import json
+import math
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -22,6 +24,10 @@ LEVEL = 3
 """Of Zstandard: beyond it, routing gets smaller by 1–4 %, and takes 2–7 times as long."""
 
 LARGEST_COLUMN_BYTES = 1 << 34
+LEAST_SUSPECT_BYTES, MOST_TIMES = 64 << 20, 1000
+"""A column that declares more than LEAST_SUSPECT_BYTES and MOST_TIMES its compressed size is refused as a bomb."""
+
+_DTYPE = re.compile(r"[<|][iuf][1248]")
 _LENGTHS = struct.Struct("<II")
 
 
@@ -57,9 +63,10 @@ def read_frames(path: Path, only: frozenset[str] | None = None) -> tuple[dict[st
     header, at = _header(path, content)
     columns = {}
     for name, about in header["columns"].items():
-        size = sum(size for size, _ in about["frames"])
+        frames = _frames(path, name, about)
+        size = sum(size for size, _ in frames)
         if only is None or name in only:
-            columns[name] = _column(path, name, about, content[at : at + size])
+            columns[name] = _column(path, name, about, frames, content[at : at + size])
         at += size
     if at != len(content):
         raise TraceError(f"{path}: damaged: {len(content)} bytes; expected {at}")
@@ -74,21 +81,48 @@ def _header(path: Path, content: bytes) -> tuple[dict, int]:
     text = content[start : start + length]
     if len(text) != length or zlib.crc32(text) != checksum:
         raise TraceError(f"{path}: damaged: the checksum of the header does not match")
-    return json.loads(text), start + length
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path}: damaged: its header is not valid JSON ({error})") from error
+    if type(header) is not dict or type(header.get("columns")) is not dict or type(header.get("facts")) is not dict:
+        raise TraceError(f"{path}: damaged: its header has no 'facts' and 'columns'")
+    return header, start + length
 
 
-def _column(path: Path, name: str, about: dict, content: bytes) -> np.ndarray:
+def _frames(path: Path, name: str, about: Any) -> list[list[int]]:
+    """The (bytes, CRC-32) of a column's frames; dtype, shape and frames are checked. Raises TraceError."""
+    given = about if type(about) is dict else {}
+    dtype, shape, frames = given.get("dtype"), given.get("shape"), given.get("frames")
+    whole = type(shape) is list and all(type(n) is int and 0 <= n <= LARGEST_COLUMN_BYTES for n in shape)
+    if not (whole and len(shape) <= 8 and type(dtype) is str and _DTYPE.fullmatch(dtype)):
+        raise TraceError(f"{path}: damaged: column {name!r} has dtype {dtype!r:.40} and shape {shape!r:.40}")
+    pairs = frames if type(frames) is list else [None]
+    if not all(type(each) is list and [type(n) for n in each] == [int, int] and min(each) >= 0 for each in pairs):
+        raise TraceError(f"{path}: damaged: the frames of column {name!r} are not pairs of numbers")
+    expected = shape[0] if len(shape) == 3 else 1
+    if len(pairs) != expected:
+        raise TraceError(f"{path}: damaged: column {name!r} has {len(pairs)} frames; expected {expected}")
+    return pairs
+
+
+def _column(path: Path, name: str, about: dict, frames: list[list[int]], content: bytes) -> np.ndarray:
     dtype, shape = np.dtype(about["dtype"]), tuple(about["shape"])
+    declared = math.prod(shape) * dtype.itemsize
+    most = min(LARGEST_COLUMN_BYTES, max(LEAST_SUSPECT_BYTES, MOST_TIMES * len(content)))
+    if declared > most:
+        raise TraceError(f"{path}: column '{name}' declares {declared} bytes; at most {most}")
     column = np.empty(shape, dtype)
-    if column.nbytes > LARGEST_COLUMN_BYTES:
-        raise TraceError(f"{path}: column '{name}' declares {column.nbytes} bytes; at most {LARGEST_COLUMN_BYTES}")
     codec, at = _zstd(), 0
     parts = column if column.ndim == 3 else [column]
-    for part, (size, checksum) in zip(parts, about["frames"], strict=True):
+    for part, (size, checksum) in zip(parts, frames, strict=True):
         frame = content[at : at + size]
         if len(frame) != size or zlib.crc32(frame) != checksum:
             raise TraceError(f"{path}: damaged: the checksum of column '{name}' does not match")
-        part[...] = np.frombuffer(codec.decompress(frame, part.nbytes), dtype).reshape(part.shape)
+        try:
+            part[...] = np.frombuffer(codec.decompress(frame, part.nbytes), dtype).reshape(part.shape)
+        except (OSError, ValueError, MemoryError) as error:  # pyarrow's errors are ValueErrors or OSErrors
+            raise TraceError(f"{path}: damaged: a frame of column {name!r} does not unpack ({error})") from error
         at += size
     return column
 

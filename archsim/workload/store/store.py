@@ -21,6 +21,7 @@ from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
 from archsim.workload.store import column_cache
+from archsim.workload.store.checking import check_index, check_loads, check_manifest, check_rows, check_steps
 from archsim.workload.store.frames import read_frames
 from archsim.workload.trace import Trace
 
@@ -77,20 +78,19 @@ class Store:
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """The requests in the order of the store. Raises TraceError."""
-        index, facts = read_frames(self.path / self.manifest["index"]["file"])
+        file = self.path / self.manifest["index"]["file"]
+        index, facts = read_frames(file)
+        check_index(str(file), index, facts, self.manifest)
         names, subjects = facts["datasets"], facts["subjects"]
         found, at = [], 0
-        try:
-            for about in self.manifest["rows"]:
-                first, file = 0, self.path / about["file"]
-                for r in range(at, at + about["requests"]):
-                    rows = int(index["rows"][r])
-                    where = names[index["dataset"][r]], subjects[index["subject"][r]], int(index["number"][r])
-                    found.append(Entry(*where, file, first, rows, int(index["prefill_rows"][r])))
-                    first += rows
-                at += about["requests"]
-        except (KeyError, IndexError) as error:
-            raise TraceError(f"{self.path}: the index does not match the manifest ({error!r})") from error
+        for about in self.manifest["rows"]:
+            first, file = 0, self.path / about["file"]
+            for r in range(at, at + about["requests"]):
+                rows = int(index["rows"][r])
+                where = names[index["dataset"][r]], subjects[index["subject"][r]], int(index["number"][r])
+                found.append(Entry(*where, file, first, rows, int(index["prefill_rows"][r])))
+                first += rows
+            at += about["requests"]
         return tuple(found)
 
     @property
@@ -108,7 +108,11 @@ class Store:
     def experts(self) -> Iterator[np.ndarray]:
         """int16[token, layer, k], file by file."""
         for about in self.manifest["rows"]:
-            yield rows_of(self.path / about["file"], "experts")["experts"]
+            file = self.path / about["file"]
+            experts = rows_of(file, "experts")["experts"]
+            shape = (about["tokens"], len(self.shape.layer_ids), self.shape.top_k)
+            check_rows(str(file), experts, None, shape, self.shape.num_experts)
+            yield experts
 
     def trace(self, source: str) -> Trace:
         """All requests; memory-mapped from the column cache if large. Raises TraceError."""
@@ -124,11 +128,11 @@ class Store:
 
     def _assemble(self, source: str, experts: np.ndarray) -> Trace:
         subjects = tuple(dict.fromkeys(entry.subject for entry in self.entries))
-        iteration = [rows_of(self.path / about["file"], "iteration")["iteration"] for about in self.manifest["rows"]]
+        offsets = np.cumsum([0, *(entry.rows for entry in self.entries)], dtype=np.int64)
         return Trace(
             experts=experts,
-            request_offsets=np.cumsum([0, *(entry.rows for entry in self.entries)], dtype=np.int64),
-            iteration=np.concatenate(iteration),
+            request_offsets=offsets,
+            iteration=self._iteration(offsets),
             layer_ids=np.array(self.shape.layer_ids, np.int32),
             num_experts=self.shape.num_experts,
             top_k=self.shape.top_k,
@@ -138,10 +142,29 @@ class Store:
             subject_names=subjects,
         )
 
+    def _iteration(self, offsets: np.ndarray) -> np.ndarray:
+        """int16[token] of all requests. Raises TraceError."""
+        every = []
+        for about in self.manifest["rows"]:
+            file = self.path / about["file"]
+            iteration = rows_of(file, "iteration")["iteration"]
+            check_steps(str(file), iteration, about["tokens"])
+            every.append(iteration)
+        iteration = np.concatenate(every)
+        checks.check_iterations(str(self.path), iteration, offsets)
+        prefill = np.add.reduceat(iteration == 0, offsets[:-1])
+        if prefill.tolist() != [entry.prefill_rows for entry in self.entries]:
+            raise TraceError(f"{self.path}: the index has other numbers of prefill rows than the files of rows")
+        return iteration
+
     def loads(self) -> tuple[dict[str, np.ndarray], dict]:
         """({'counts': int64[matrix, layer, expert], 'phase': int8[matrix]}, {'names': […]}). Raises TraceError."""
         self.require(LOADS)
-        return read_frames(self.path / self.manifest["loads"]["file"])
+        file = self.path / self.manifest["loads"]["file"]
+        columns, facts = read_frames(file)
+        shape = self.manifest["matrices"], len(self.shape.layer_ids), self.shape.num_experts
+        check_loads(str(file), columns, facts, shape)
+        return columns, facts
 
     def require(self, kind: str) -> None:
         if self.kind != kind:
@@ -166,11 +189,12 @@ def open_store(path: str | Path) -> Store:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT or manifest["version"] != VERSION:
             raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
+        check_manifest(manifest)
         shape = Shape(**{**manifest["shape"], "layer_ids": tuple(manifest["shape"]["layer_ids"])})
         store = Store(folder, manifest["kind"], shape, manifest)
         for about in store.files:
             _check_file(folder, about)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise TraceError(f"{folder / MANIFEST}: not the manifest of a trace store ({error})") from error
     return store
 
@@ -188,10 +212,18 @@ def open_stored(path: Path, model: ModelSpec, source: str) -> Trace:
 def rows_of(file: Path, *only: str) -> dict[str, np.ndarray]:
     """Columns of a file of rows: experts int16[token, layer, k], iteration int16[token]. Raises TraceError."""
     columns, _ = read_frames(file, frozenset(only) if only else None)
+    wanted = {"experts": 3, "iteration": 1}
+    for name in only or wanted:
+        if name not in columns or columns[name].ndim != wanted[name] or columns[name].dtype.kind not in "iu":
+            raise TraceError(f"{file}: has no column '{name}' of integers in {wanted[name]} dimension(s)")
     if "experts" in columns:
+        if columns["experts"].dtype not in (np.uint8, np.int16):
+            raise TraceError(f"{file}: column 'experts' is {columns['experts'].dtype}; expected uint8 or int16")
         columns["experts"] = np.ascontiguousarray(columns["experts"].transpose(1, 0, 2), np.int16)
     if "iteration" in columns:
-        columns["iteration"] = np.cumsum(columns["iteration"], dtype=np.int16)
+        iteration = np.cumsum(columns["iteration"], dtype=np.int64)
+        check_steps(str(file), iteration, len(iteration))
+        columns["iteration"] = iteration.astype(np.int16)
     return columns
 
 
@@ -210,8 +242,6 @@ def manifest_of(kind: str, shape: Shape, **parts) -> dict:
 
 def _check_file(folder: Path, about: dict) -> None:
     file = folder / about["file"]
-    if Path(about["file"]).name != about["file"]:
-        raise TraceError(f"{folder / MANIFEST}: names a file outside of the store: {about['file']!r}")
     found = file.stat().st_size if file.is_file() else None
     if found != about["bytes"]:
         raise TraceError(

@@ -3,6 +3,7 @@
 import hashlib
 
 from archsim.base.errors import TraceError
+from archsim.workload.store.checking import check_rows
 from archsim.workload.store.store import TOKENS, Store, rows_of
 
 
@@ -16,9 +17,7 @@ def verify(store: Store) -> None:
     if store.kind == TOKENS:
         for about in store.manifest["rows"]:
             file = store.path / about["file"]
-            experts = rows_of(file, "experts")["experts"]
+            columns = rows_of(file)
             shape = (about["tokens"], len(store.shape.layer_ids), store.shape.top_k)
-            if experts.shape != shape or experts.max(initial=0) >= store.shape.num_experts:
-                raise TraceError(
-                    f"{file}: experts {experts.shape}; expected {shape}, ids below {store.shape.num_experts}"
-                )
+            check_rows(str(file), columns["experts"], columns["iteration"], shape, store.shape.num_experts)
+        store.trace(str(store.path))
