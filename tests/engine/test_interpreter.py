@@ -144,6 +144,7 @@ class Both:
             assert end == pytest.approx(expected, rel=1e-9)
         assert [local.state for local in interpreter.local] == work.local["state"].tolist()
         compare_memory(interpreter.memory, memory)
+        assert memory.copies.room["unwritten_bytes"] == pytest.approx(interpreter.unwritten, abs=1)
         check_drained(self.kernel, work, reserved)
         self.stages += len(told)
 
@@ -232,6 +233,9 @@ SETS = (
 POLICIES = {name: policy(name) for name in ("base", "ep", "allo", "pred", "allo+pred")}
 # copies and translations are evicted
 SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}
+# steps end before their copies are written
+BACKGROUND = {"copy_writes": "background", "gemm": "roofline", "activations": "ignored"}
+SLOW_HBM = {"hbm": {"bandwidth_bytes_per_s": 0.3e12}}
 LIMITED = {"heatmap_update": "limited"}
 ROOFLINE = {"gemm": "roofline"}  # steps so short that a slow port does drop pairs
 # late bits, pairs are dropped
@@ -253,6 +257,8 @@ UNEQUAL = {
 RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SETS)] + [
     ("pred", {"contention": "reserved"}, SMALL_TABLES),
     ("pred", {}, SMALL_TABLES),
+    ("pred", {"contention": "reserved"} | BACKGROUND, SLOW_HBM),
+    ("pred", BACKGROUND, SLOW_HBM),
     ("pred", LIMITED, {}),
     ("allo+pred", LIMITED | {"contention": "reserved"}, {}),
     ("pred", LIMITED | ROOFLINE, LATE),

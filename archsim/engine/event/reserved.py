@@ -523,6 +523,14 @@ def _start_all(s, begin_ns):
         s.work.local[die].next_chain = s.work.local[die].end_chain
 
 
+@inner
+def _ends_step(s, stage):
+    """Whether the step waits for the stage: not for copies under ``copy_writes: background``."""
+    row = s.pool.stages[stage]
+    is_copy = row.kind == COPY or (row.kind == DONE and s.pool.stages[row.parent].kind == COPY)
+    return not (is_copy and s.machine.copies_in_background)
+
+
 @kernel
 def run_step(s, begin_ns):
     """Run one step from ``begin_ns``; returns when its last stage has ended, float64 ns: stores included, but for
@@ -542,8 +550,7 @@ def run_step(s, begin_ns):
         booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.tie_bits)
         stage = booking[1]
         _process(s, stage)
-        row = s.pool.stages[stage]
-        if row.end > end and not (row.kind == COPY and s.machine.copies_in_background):
+        if s.pool.stages[stage].end > end and _ends_step(s, stage):
             end, last = s.pool.stages[stage].end, stage
     s.tally.events[0] += s.pool.count[STAGES]
     if s.machine.copies_in_background:
