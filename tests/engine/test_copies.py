@@ -30,14 +30,14 @@ def system_with_room(slices, spec, model):
     return small_system(hbm={"capacity_bytes": int(weights.max()) + room_bytes, "reserved_fraction": 0.0})
 
 
-def replay_of(spec, room=None, engine=EventEngine, warmup=0, steps=STEPS, **changes):
+def replay_of(spec, room=None, engine=EventEngine, warmup=0, steps=STEPS, seed=1, **changes):
     """A run at its start. ``room``: slices of copies that fit; None: unbounded."""
     model = small_model(moe_layers=MoeLayers(first=0, last=3))
     assumptions = load_assumptions(
         "physical", **PREDICTED, capacity="unbounded" if room is None else "finite", **changes
     )
     system = small_system() if room is None else system_with_room(room, spec, model)
-    demand = demand_of(model, system, spec, decode_steps=steps)
+    demand = demand_of(model, system, spec, seed, decode_steps=steps)
     workload = WorkloadSpec(trace={"synthetic": {}}, batch=BATCH, decode_steps=steps, warmup_steps=warmup)
     scenario = replace(scenario_of(system, model, spec, assumptions), workload=workload)
     return Replay(engine(scenario, demand.layer_ids), demand)
