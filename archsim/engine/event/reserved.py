@@ -74,11 +74,8 @@ from microarch.fabric.fabric import Fabric
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
 NOBODY = np.int64(-1)
-STAGES, BOOKED, CLAIMED = (
-    0,
-    1,
-    2,
-)  # stages created, stages in the calendar, bits of the claimed links (see StepState.link_bits)
+# stages created, stages in the calendar, bits of the claimed links (see StepState.link_bits)
+STAGES, BOOKED, CLAIMED = 0, 1, 2
 MOST_BITS = 63  # of links that a route's bits can tell
 STAGES_PER_CHAIN = 11  # the longest walk through the request table, spawned stages included
 STAGES_PER_MOVE = 4
@@ -124,9 +121,8 @@ class StepState(NamedTuple):
     memory: Memory
     tally: Tally
     pool: Pool
-    link_bits: (
-        np.ndarray
-    )  # int64[group]: the links of a route, one bit each; empty where there are more than MOST_BITS links
+    # int64[group]: the links of a route, one bit each; empty where there are more than MOST_BITS links
+    link_bits: np.ndarray
     tie_bits: int  # of stages that are compared where times are equal: 0 (ties: heapq) or -1 (ties: sequence)
 
 
