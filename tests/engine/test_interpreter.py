@@ -151,7 +151,7 @@ class Both:
     def note(self, step, layer, interpreter, rows, end):
         """The interpreter's log of the step, on its own clock with decisions; what the heatmap takes in meanwhile."""
         step_ns = end - self.now
-        copies = sum(stage.state == State.COPY for stage in interpreter.log)
+        copies = sum(stage.state == State.COPY and stage.item >= 0 for stage in interpreter.log)
         decided = self.global_cp.decide(self.plan, rows, copies, self.wall, self.before_ns, step_ns)
         ends = {t.state: t.time for t in decided}
         told_ns = ends[global_cp.State.DISPATCH] - (self.now if self.assumptions.contention == "reserved" else 0.0)
