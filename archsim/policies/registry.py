@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from archsim.policies.allocation import linear_programme
-from archsim.policies.allocation.copy_aware import copy_aware
 from archsim.policies.allocation import rules as allocation
+from archsim.policies.allocation.copy_aware import copy_aware
 from archsim.policies.own_functions import own_allocation, own_placement, own_predictor, own_rebalancing
 from archsim.policies.placement import rules as placement
 from archsim.policies.placement.placement import Placement

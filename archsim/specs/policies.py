@@ -139,8 +139,8 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                             "top_n": Parameter(None, 1, 32767, "number of experts per row of the heatmap"),
                             "admission": Choice(
                                 MappingProxyType({"reread": "expected to be read at least once for every write"}),
-                                "which predicted experts are copied: reread, those that pay for their write before they "
-                                "are evicted; all, if not given",
+                                "which predicted experts are copied; reread: those that save a read for their write "
+                                "before they are evicted; all, if not given",
                             ),
                         }
                     ),

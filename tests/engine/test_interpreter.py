@@ -150,13 +150,14 @@ class Both:
             assert end == pytest.approx(expected, rel=1e-9)
         assert [local.state for local in interpreter.local] == work.local["state"].tolist()
         compare_memory(interpreter.memory, memory)
+        assert memory.copies.room["unwritten_bytes"] == pytest.approx(interpreter.unwritten, abs=1)
         check_drained(self.kernel, work, reserved)
         self.stages += len(told)
 
     def note(self, step, layer, interpreter, rows, end):
         """The interpreter's log of the step, on its own clock with decisions; what the heatmap takes in meanwhile."""
         step_ns = end - self.now
-        copies = sum(stage.state == State.COPY for stage in interpreter.log)
+        copies = sum(stage.state == State.COPY and stage.item >= 0 for stage in interpreter.log)
         decided = self.global_cp.decide(self.plan, rows, copies, self.wall, self.before_ns, step_ns)
         ends = {t.state: t.time for t in decided}
         told_ns = ends[global_cp.State.DISPATCH] - (self.now if self.assumptions.contention == "reserved" else 0.0)
@@ -241,6 +242,9 @@ POLICIES = {name: policy(name) for name in ("base", "ep", "allo", "pred", "allo+
 SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}
 # slices of 192 KiB stream through less than two of them
 SMALL_LLC = {"llc": {"capacity_bytes": 2**19, "segment_bytes": 2**16}}
+# steps end before their copies are written
+BACKGROUND = {"copy_writes": "background", "gemm": "roofline", "activations": "ignored"}
+SLOW_HBM = {"hbm": {"bandwidth_bytes_per_s": 0.3e12}}
 LIMITED = {"heatmap_update": "limited"}
 ROOFLINE = {"gemm": "roofline"}  # steps so short that a slow port does drop pairs
 # late bits, pairs are dropped
@@ -262,6 +266,8 @@ UNEQUAL = {
 RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SETS)] + [
     ("pred", {"contention": "reserved"}, SMALL_TABLES),
     ("pred", {}, SMALL_TABLES),
+    ("pred", {"contention": "reserved"} | BACKGROUND, SLOW_HBM),
+    ("pred", BACKGROUND, SLOW_HBM),
     ("pred", LIMITED, {}),
     ("allo+pred", LIMITED | {"contention": "reserved"}, {}),
     ("pred", LIMITED | ROOFLINE, LATE),

@@ -106,6 +106,7 @@ class Interpreter:
             for row in work.local
         ]
         self.memory = DieMemory(memory, int(machine.slice_bytes))
+        self.unwritten = [int(room["unwritten_bytes"]) for room in memory.copies.room]
         self.log: list[Stage] = []
         self.transitions: list[Transition] = []
 
@@ -136,6 +137,16 @@ class Interpreter:
         stage.event, stage.next = event, step.next
         self.transitions.append(Transition(now, "request", stage.state, event, step.next, stage.item))
         return step
+
+    def ends_step(self, stage):
+        """Whether the step waits for the stage: not for copies under ``copy_writes: background``."""
+        copies = stage.state == State.COPY or (stage.parent is not None and stage.parent.state == State.COPY)
+        return not (copies and self.machine.copies_in_background)
+
+    def leave_copies(self, end, freed):
+        """What is unwritten at the step's end. ``freed``: when each die's HBM has worked off its last stage."""
+        if self.machine.copies_in_background:
+            self.unwritten = [int(max(0.0, at - end) * self.machine.hbm_bytes_per_ns) for at in freed]
 
     # how blocks choose between events
     def outcome(self, stage, end):

@@ -45,6 +45,8 @@ class Reserved(Interpreter):
     def run(self, now: float) -> float:
         """Run the step from ``now``; returns when its last stage has ended."""
         self.bits_ready += now
+        for die, left in enumerate(self.unwritten):
+            self.pool[("hbm", die)] = Resource(free_at=now + left / self.machine.hbm_bytes_per_ns)
         for die in range(self.machine.dies):
             self.start_moves(DISPATCH, die, now, None)
         if self.machine.window < len(self.chains):
@@ -60,7 +62,9 @@ class Reserved(Interpreter):
         while self.calendar:
             stage = heapq.heappop(self.calendar)
             self.process(stage)
-            end = max(end, stage.end)
+            if self.ends_step(stage):
+                end = max(end, stage.end)
+        self.leave_copies(end, [self.pool[("hbm", die)].free_at for die in range(self.machine.dies)])
         return end
 
     def begin(self, state, item, now, parent, floor=0.0):

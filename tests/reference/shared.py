@@ -49,6 +49,10 @@ class Shared(Interpreter):
 
     def run(self, begin: float) -> float:
         """Run the step; times count from 0. Returns ``begin`` plus how long it takes."""
+        for die, left in enumerate(self.unwritten):
+            if left:
+                stage = self.new_stage(State.COPY, -1 - die, None, 0.0)
+                self.start_flow(Flow(stage, (("hbm", die),), left, 0.0, self.machine.hbm_latency_ns, 0.0, left), 0.0)
         for die in range(self.machine.dies):
             self.start_moves(DISPATCH, die, 0.0, None)
         for die in range(self.machine.dies):
@@ -68,7 +72,14 @@ class Shared(Interpreter):
             while self.next_timer_time() <= now:
                 _, _, _, tells, stage = heapq.heappop(self.timers)
                 tells(stage, now)
-        return begin + max((stage.end for stage in self.log), default=0.0)
+        end = max((stage.end for stage in self.log if self.ends_step(stage)), default=0.0)
+        freed = [0.0] * self.machine.dies
+        for stage in self.log:
+            if stage.state == State.COPY:
+                die = -1 - stage.item if stage.item < 0 else self.entry(stage.item).die
+                freed[die] = max(freed[die], stage.end - self.machine.hbm_latency_ns)
+        self.leave_copies(end, freed)
+        return begin + end
 
     def next_timer_time(self):
         return self.timers[0][0] if self.timers else inf
@@ -138,6 +149,9 @@ class Shared(Interpreter):
     def served(self, stage, now):
         """A stage has ended: begin what follows, the spawned one first."""
         stage.end = now
+        if stage.item < 0:  # copies of the step before are written
+            stage.event, stage.next = Event.SERVED, State.DONE
+            return
         event = stage.event if stage.state == State.LOOKUP else self.outcome(stage, now)
         step = self.answer(stage, event, now)
         if step.spawn is not None:

@@ -8,7 +8,7 @@ from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
 
 from archsim.report import data, published
-from archsim.report.copies import beyond_memory
+from archsim.report.copies import beyond_memory, copied
 from archsim.report.data import ReportError, read_report
 from archsim.report.draw.charts import apart
 from archsim.report.draw.fabric_map import LEVELS, fabric_map, level
@@ -433,6 +433,21 @@ def test_copies_beyond_memory_are_told_where_nothing_bounds_them(tmp_path):
         assert (
             "copies of experts exceed HBM capacity: pred" in " ".join(render(read_report(tmp_path)).split())
         ) == seen
+
+
+def test_what_copies_cost_and_save_is_told_of_runs_that_made_some(tmp_path):
+    """Folders of older versions, without these columns, have no such table."""
+    write_folder(tmp_path)
+    assert copied(read_report(tmp_path)) == [] and "What copies cost" not in render(read_report(tmp_path))
+    parts = {"saved": 2e12, "evicted_unused": 3e12, "evicted_used": 1e12, "held": 4e12}
+    changes = {f"copies_{name}_bytes": n_bytes for name, n_bytes in parts.items()}
+    write_folder(tmp_path, changes=changes | {"decode_ns": 8e6, "decode_steps": 4})
+    found = copied(read_report(tmp_path))
+    assert {each.run.policy for each in found} == {"pred", "allo+pred"}
+    assert {each.saved_over_written for each in found} == {2e12 / each.written for each in found}
+    assert {(each.evicted_unused, each.evicted_used, each.decode_step_ns) for each in found} == {(3e12, 1e12, 2e6)}
+    page = render(read_report(tmp_path))
+    assert "What copies cost and save" in page and page.count("4.00\u00a0TB</td>") == len(found)
 
 
 def test_levels_tell_idle_from_little_used():

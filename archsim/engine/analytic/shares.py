@@ -197,8 +197,8 @@ def _begin_slices(s):
 
 @outer
 def begin_shared(s):
-    """Book everything that starts with the step at equal shares: hidden vectors, the first slices of every die, and what
-    the step before left of its copies.
+    """Book everything that starts with the step at equal shares: hidden vectors, the first slices of every die, and
+    what the step before left of its copies.
     """
     machine = s.machine
     count_unwritten(s)

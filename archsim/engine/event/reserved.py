@@ -77,11 +77,8 @@ from microarch.fabric.fabric import Fabric
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
 NOBODY = np.int64(-1)
-STAGES, BOOKED, CLAIMED = (
-    0,
-    1,
-    2,
-)  # stages created, stages in the calendar, bits of the claimed links (see StepState.link_bits)
+# stages created, stages in the calendar, bits of the claimed links (see StepState.link_bits)
+STAGES, BOOKED, CLAIMED = 0, 1, 2
 MOST_BITS = 63  # of links that a route's bits can tell
 STAGES_PER_CHAIN = 11  # the longest walk through the request table, spawned stages included
 STAGES_PER_MOVE = 4
@@ -127,9 +124,8 @@ class StepState(NamedTuple):
     memory: Memory
     tally: Tally
     pool: Pool
-    link_bits: (
-        np.ndarray
-    )  # int64[group]: the links of a route, one bit each; empty where there are more than MOST_BITS links
+    # int64[group]: the links of a route, one bit each; empty where there are more than MOST_BITS links
+    link_bits: np.ndarray
     tie_bits: int  # of stages that are compared where times are equal: 0 (ties: heapq) or -1 (ties: sequence)
 
 
@@ -533,10 +529,18 @@ def _start_all(s, begin_ns):
         s.work.local[die].next_chain = s.work.local[die].end_chain
 
 
+@inner
+def _ends_step(s, stage):
+    """Whether the step waits for the stage: not for copies under ``copy_writes: background``."""
+    row = s.pool.stages[stage]
+    is_copy = row.kind == COPY or (row.kind == DONE and s.pool.stages[row.parent].kind == COPY)
+    return not (is_copy and s.machine.copies_in_background)
+
+
 @kernel
 def run_step(s, begin_ns):
-    """Run one step from ``begin_ns``; returns when its last stage has ended, float64 ns: stores included, but for copies
-    under ``copy_writes: background``, whose time is left to the HBMs at the start of the next step.
+    """Run one step from ``begin_ns``; returns when its last stage has ended, float64 ns: stores included, but for
+    copies under ``copy_writes: background``, whose time is left to the HBMs at the start of the next step.
     """
     for i in range(len(s.pool.count)):
         s.pool.count[i] = 0
@@ -552,8 +556,7 @@ def run_step(s, begin_ns):
         booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.tie_bits)
         stage = booking[1]
         _process(s, stage)
-        row = s.pool.stages[stage]
-        if row.end > end and not (row.kind == COPY and s.machine.copies_in_background):
+        if s.pool.stages[stage].end > end and _ends_step(s, stage):
             end, last = s.pool.stages[stage].end, stage
     s.tally.events[0] += s.pool.count[STAGES]
     if s.machine.copies_in_background:

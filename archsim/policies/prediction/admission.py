@@ -1,16 +1,16 @@
 """Admission: which of the predicted experts are worth a copy.
 
 The paper's rule copies every predicted expert that a die runs and does not hold. Where room is finite, most copies are
-then evicted before they are read again. ``reread`` copies an expert only if the reads that it is expected to save, until
-it is evicted, are at least as many as the write.
+then evicted before they are read again. ``reread`` copies an expert only if the reads that it is expected to save,
+until it is evicted, are at least as many as the write.
 
 Expected reads follow from the past alone. ``ran[expert, die]`` counts the iterations in which a die ran an expert that
 it does not hold by placement (older ones weigh less, by a factor of e over HORIZON_STEPS). The rate of a pair is its
 share of iterations, drawn towards the expert's mean over dies by as much as chance explains of the differences between
 dies (empirical Bayes with a beta prior: Robbins 1956; Efron, Large-Scale Inference, 2010, chapter 1). A copy stays for
 ``residence`` iterations: the room over what is written in an iteration, at most HORIZON_STEPS. If it takes the place of
-other copies, the oldest ones under LRU, the reads that those would have saved are lost (as in TinyLFU: Einziger, Friedman
-and Manes, ACM Transactions on Storage 13, 2017).
+other copies, the oldest ones under LRU, the reads that those would have saved are lost (as in TinyLFU: Einziger,
+Friedman and Manes, ACM Transactions on Storage 13, 2017).
 """
 
 from __future__ import annotations
