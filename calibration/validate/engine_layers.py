@@ -39,6 +39,7 @@ COLUMNS = [
     "law_error", "error", "extrapolated", "within",
 ]  # fmt: skip
 ALIKE = {"name": "validation", "source": "validation of a calibration"}
+LIMIT_GROUPS = ("vllm",)  # route a token to some groups of experts only, where the model says so (docs/calibration.md)
 CELL = ["model", "dtype", "ep", "pairs", "active"]
 
 
@@ -90,7 +91,7 @@ def _loads(rows: pd.DataFrame, key: tuple[str, str, str, str]) -> pd.DataFrame:
     cells = rows[rows["library_version"] == version].groupby(point, as_index=False)["latency_us_median"].median()
     named = {"model": model, **{name: int(cells[name].iloc[0]) for name in SIZES}}
     ep, tokens = cells["ep"].to_numpy(float), cells["tokens_total"].to_numpy(float)
-    routing = candidates(model, BALANCED, kernel)[-1 if library == "vllm" and kernel != "triton" else 0]
+    routing = candidates(model, BALANCED, kernel)[-1 if library in LIMIT_GROUPS else 0]
     pairs, active = rank_loads(named, routing, None, ep, tokens)
     cells = cells.assign(pairs=pairs, active=active, model=model, dtype=dtype, library=library)
     return cells.rename(columns={"latency_us_median": "measured_us"}).drop(columns="tokens_total")
