@@ -33,6 +33,7 @@ from calibration.laws.rank_load import BALANCED, TILED, candidates, rank_loads
 from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.reading import Measurements
 
+FAR = 0.25
 FASTEST = "fastest"  # instead of a library
 COLUMNS = [
     "model", "dtype", "library", "ep", "experts_a_rank", "tokens_an_expert", "engine_us", "law_us", "measured_us",
@@ -119,6 +120,17 @@ def _cases(calibration, named, gpu, model, dtype, library, ep, rows) -> pd.DataF
         error=engine_us / measured_us - 1, extrapolated=times.extrapolated, within=within,
     )  # fmt: skip
     return frame[COLUMNS]
+
+
+def layer_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """(column names, rows of text): errors of the engine against measured layers, by library and dtype."""
+    names = ["library", "dtype", "cells", "mean %", "median %", "within 25 %", "in its residuals", "engine from law, mean %"]
+    rows = []
+    for (library, dtype), group in cases.groupby(["library", "dtype"], sort=True):
+        off, law = group["error"].abs(), group["law_error"].abs()
+        figures = (off.mean(), off.median(), (off <= FAR).mean(), group["within"].mean(), law.mean())
+        rows.append([library, dtype, str(len(group)), *(f"{100 * value:.1f}" for value in figures)])
+    return names, rows
 
 
 def _tokens(pairs: float, active: float, sizes: MoeSizes, ep: float) -> np.ndarray:
