@@ -1,4 +1,4 @@
-"""The experts of a die as one grouped kernel: the fitted laws of fused MoE layers for a rank's pairs and active experts.
+"""The experts of a die as one grouped kernel: fitted laws of fused MoE layers, for a rank's pairs and active experts.
 
 A die is a rank of an expert-parallel group that has ``experts / local`` of them. Its time is (``MoeLaw``; pairs of the
 rank, tokens of the group that would give every rank as many)
@@ -60,8 +60,8 @@ class GroupedTimes(NamedTuple):
 class GroupedLaw:
     """The law of dies with ``local`` experts each, of a model with these sizes.
 
-    ``tables``: the candidates, preferred first, in words ``named``; ``measured``: whether the model's shape was. ``launched``:
-    whether a kernel is launched as on the measured GPU. Raises LawMissing if the calibration has no table for the
+    ``tables``: the candidates, preferred first, in words ``named``; ``measured``: whether the model's shape was.
+    ``launched``: whether a kernel is launched as on the measured GPU. Raises LawMissing if the calibration has no table for the
     dtype, or no peak.
     """
 
@@ -78,7 +78,8 @@ class GroupedLaw:
         every = _of_dtype(calibration, dtype, library)
         self.tables = _nearest(every, sizes)
         self.measured = _shape(self.tables[0]) == (sizes.hidden, sizes.ffn)
-        self.named = ("" if self.measured else NEAREST) + ", ".join(f"{name_of_table(table)} {table.model}" for table in self.tables)
+        names = ", ".join(f"{name_of_table(table)} {table.model}" for table in self.tables)
+        self.named = names if self.measured else NEAREST + names
         scale = scale_to(calibration, self.tables[0], rates)
         self._laws = [_Die(table, sizes, local, scale, launched, self.measured) for table in self.tables]
         residuals = [_residual(table, self.tables) for table in self.tables]

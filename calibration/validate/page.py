@@ -253,7 +253,7 @@ def _layer_table(layers: pd.DataFrame) -> Table | None:
 def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if len(ranks):
-        found["layers"] = Table(*layer_table(ranks), 2)
+        found["layers"] = Table(*layer_table(ranks), 3)
     if len(experts):
         found["experts"] = Table(*engine_table(experts), 3)
     if len(copies):

@@ -15,7 +15,7 @@ from calibration.validate.choosing import choice_notes
 from calibration.validate.comm_errors import SetErrors, errors_with, transfer_errors
 from calibration.validate.engine_cases import engine_cases
 from calibration.validate.engine_copies import copy_cases
-from calibration.validate.engine_layers import layer_cases
+from calibration.validate.engine_layers import layer_cases, scaled_cases
 from calibration.validate.page import write_page
 
 FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"
@@ -86,5 +86,8 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
         engine_cases(calibration, name, measurements),
         copy_cases(calibration, measurements),
         choice_notes(calibration, measurements),
-        layer_cases(calibration, name, measurements),
+        pd.concat(
+            [layer_cases(calibration, name, measurements), scaled_cases(calibration, name, measurements)],
+            ignore_index=True,
+        ),
     )

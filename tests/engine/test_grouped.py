@@ -62,7 +62,8 @@ def law_of(system, model, tokens):
     compute = system.compute
     law = GroupedLaw(
         H100, MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k), model.experts / system.dies,
-        compute.dtype, Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s), compute.library, system.launch == "gpu",
+        compute.dtype, Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s), compute.library,
+        system.launch == "gpu",
     )  # fmt: skip
     tokens = np.asarray(tokens)
     return law.times(np.array([float(tokens.sum())]), np.array([float((tokens > 0).sum())]))
