@@ -39,9 +39,20 @@ def run(args: argparse.Namespace) -> int:
         missing = "no GEMM, fused MoE layer or transfer that the calibration has a table for"
         print(f"{args.measurements}: nothing to compare: {missing}")
     _print_summary(found)
+    _print_layers(found)
     _print_copies(found, args.calibration)
     print(f"report: {found.write(Path(args.out or f'reports/calibration-{found.calibration.gpu}'))}")
     return OK
+
+
+def _print_layers(found) -> None:
+    from calibration.validate.engine_layers import layer_table
+
+    if len(found.layers):
+        print("\none rank against fused layers, by the event engine under gemm: grouped:")
+        names, rows = layer_table(found.layers)
+        for row in [names, *rows]:
+            print("  ".join(cell.ljust(max(len(name), 13)) for cell, name in zip(row, names, strict=True)))
 
 
 def _print_copies(found, name: str) -> None:

@@ -37,8 +37,8 @@ class Outcome:
     die; ``decision``: time of decisions by state; ``heatmap_dropped``: token transitions that the heatmap dropped;
     ``decode_residual_ns``: how much less and more the GEMMs on the critical path of decode would take at the 5 % and
     95 % residuals of their calibration; ``gemm_extrapolated``: share of GEMM time at sizes outside it. None without
-    one. ``migrations``: what rebalancing moved. Times, counts and loads are those of the steps that count
-    (``workload.warmup_steps``); elsewhere ``step_ns`` and ``load`` are 0.
+    one. ``gemm_law``: the measured layers behind grouped kernels. ``migrations``: what rebalancing moved. Times, counts
+    and loads are those of the steps that count (``workload.warmup_steps``); elsewhere ``step_ns`` and ``load`` are 0.
     """
 
     machine: Machine
@@ -55,6 +55,7 @@ class Outcome:
     decode_residual_ns: tuple[float, float] | None
     gemm_extrapolated: float | None
     migrations: tuple[Migration, ...]
+    gemm_law: str = ""
 
 
 class Migration(NamedTuple):
@@ -289,6 +290,7 @@ class Replay:
             decode_residual_ns=(float(residual_ns[0]), float(residual_ns[1])) if gemm.calibrated_ns else None,
             gemm_extrapolated=gemm.extrapolated_ns / gemm.calibrated_ns if gemm.calibrated_ns else None,
             migrations=tuple(self._balancer.migrations),
+            gemm_law=gemm.law,
         )
 
     def trace_step(self, step: int, layer: int) -> dict[str, np.ndarray]:

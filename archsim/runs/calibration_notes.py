@@ -63,6 +63,8 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
             f"{len(outside)} of {len(calibrated)} runs use a GEMM calibration outside the measured sizes, for up "
             f"to {max(outside):.1%} of their GEMM time (column gemm_extrapolated)"
         )
+    for model, law in sorted({(row["model"], row["gemm_law"]) for row in calibrated if _not_measured(row)}):
+        notes.append(f"fused layers of {model} were not measured; its experts take the law of the {law}")
     linked = [row for row in rows if row.get("copies_extrapolated") is not None]
     beyond = sum(row["copies_extrapolated"] > 0 for row in linked)
     if beyond:
@@ -71,6 +73,12 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
             "not measured (column copies_extrapolated)"
         )
     return notes
+
+
+def _not_measured(row: Mapping[str, Any]) -> bool:
+    from calibration.laws.grouped import NEAREST
+
+    return str(row.get("gemm_law") or "").startswith(NEAREST)
 
 
 def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:

@@ -100,7 +100,8 @@ COLUMNS: tuple[Column, ...] = (
         )
     ),
     *(
-        Column(f"bound_{name}", REAL, "share", f"time on the critical path that {what} takes; empty for a run without time", bound(name), page=True, optional=True)
+        Column(f"bound_{name}", REAL, "share", f"time on the critical path that {what} takes; empty for a run without time", bound(name), page=True, optional=True,
+               since=3 if name == "launch" else 1)
         for name, what in (
             ("llc", "the LLC"), ("hbm", "HBM"), ("link", "links"), ("compute", "multiplying"), ("launch", "launching and filling kernels"),
             ("activations", "moving hidden vectors"), ("decision", "deciding"),
@@ -136,6 +137,8 @@ COLUMNS: tuple[Column, ...] = (
            "decode, low", True, True, 2, "decode_ns"),
     Column("decode_ns_high", REAL, "ns", "GEMMs at the 95 % residual of their calibration; empty without one", measure.decode_high_ns,
            "decode, high", True, True, 2, "decode_ns_low"),
+    Column("gemm_law", TEXT, "", "measured fused layers whose fitted laws time the experts; empty unless gemm is grouped",
+           lambda run: run.outcome.gemm_law or None, optional=True, since=3),
     Column("gemm_extrapolated", REAL, "share", "GEMM time at sizes that were not measured; empty without a calibration", measure.gemm_extrapolated,
            "GEMMs extrapolated", True, True, 2, "decode_ns_high"),
     Column("copies_extrapolated", REAL, "share", "slices of a size whose copies were not measured; empty where links are not calibrated",

@@ -1,4 +1,4 @@
-"""The experts of a die as one grouped kernel: the fitted laws of fused MoE layers for a rank's pairs and active experts.
+"""The experts of a die as one grouped kernel: fitted laws of fused MoE layers, for a rank's pairs and active experts.
 
 A die is a rank of an expert-parallel group that has ``experts / local`` of them. Its time is (``MoeLaw``; pairs of the
 rank, tokens of the group that would give every rank as many)
@@ -32,6 +32,7 @@ from calibration.laws.tables import CalibrationSpec, MoeTable, shape_of
 STAND_IN = {"fp16": "bf16", "bf16": "fp16"}  # as fast as each other
 # Experts after a dispatch kernel, without the permutation and the sum of a fused layer: used if named, or alone.
 PARTS_OF_LAYERS = ("sglang-deepep", *ONLY_BY_NAME)
+NEAREST = "nearest measured shape: "  # begins ``named`` for a model that was not measured
 OCTAVES_OF_EXPERTS = 0.25  # weight of the number of experts, against hidden and ffn, in the distance between shapes
 
 
@@ -59,8 +60,8 @@ class GroupedTimes(NamedTuple):
 class GroupedLaw:
     """The law of dies with ``local`` experts each, of a model with these sizes.
 
-    ``tables``: the candidates, preferred first, in words ``named``; ``measured``: whether the model's shape was. ``launched``:
-    whether a kernel is launched as on the measured GPU. Raises LawMissing if the calibration has no table for the
+    ``tables``: the candidates, preferred first, in words ``named``; ``measured``: whether the model's shape was.
+    ``launched``: whether a kernel is launched as on the measured GPU. Raises LawMissing if the calibration has no table for the
     dtype, or no peak.
     """
 
@@ -77,7 +78,8 @@ class GroupedLaw:
         every = _of_dtype(calibration, dtype, library)
         self.tables = _nearest(every, sizes)
         self.measured = _shape(self.tables[0]) == (sizes.hidden, sizes.ffn)
-        self.named = ", ".join(f"{name_of_table(table)} {table.model}" for table in self.tables)
+        names = ", ".join(f"{name_of_table(table)} {table.model}" for table in self.tables)
+        self.named = names if self.measured else NEAREST + names
         scale = scale_to(calibration, self.tables[0], rates)
         self._laws = [_Die(table, sizes, local, scale, launched, self.measured) for table in self.tables]
         residuals = [_residual(table, self.tables) for table in self.tables]
@@ -161,6 +163,8 @@ def _of_dtype(calibration: CalibrationSpec, dtype: str, library: str | None) -> 
     stands = STAND_IN.get(dtype)
     if stands and not any(table.dtype == dtype for table in there):
         dtype = stands
+    # A law that reads faster than the HBM was fitted to layers that did not read every active expert.
+    there = [table for table in there if table.law.bytes_per_s <= calibration.reference.hbm_bytes_per_s]
     found = matching(calibration.gpu, "fused MoE", there, {"dtype": dtype, "library": library})
     whole = [table for table in found if table.library not in PARTS_OF_LAYERS]
     if library is None and whole:

@@ -1,9 +1,9 @@
 """One rank of an expert-parallel group on the event engine, against measured fused MoE layers.
 
 A switch joins as many dies as the group has ranks, each with the peak and HBM of the GPU; the experts of the first die
-get the tokens of one rank, all weights are local, and nothing travels. Its time under ``gemm: grouped`` is compared with
-that of the library measured at these pairs and experts: by name, and with the fastest of all. ``scaled_from`` judges
-the calibration of another GPU, scaled to this one.
+get the tokens of one rank, all weights are local, and nothing travels. Its time under ``gemm: grouped`` is compared
+with that of the library measured at these pairs and experts: by name, and with the fastest of all. Layers of another
+GPU judge a calibration that is scaled to it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
 from archsim.engine.run_demand import RunDemand
 from archsim.specs.loading.calibrations import load_calibration
+from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -33,12 +34,15 @@ from calibration.laws.rank_load import BALANCED, TILED, candidates, rank_loads
 from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.reading import Measurements
 
+FAR = 0.25
 FASTEST = "fastest"  # instead of a library
 COLUMNS = [
-    "model", "dtype", "library", "ep", "experts_a_rank", "tokens_an_expert", "engine_us", "law_us", "measured_us",
+    "gpu", "model", "dtype", "library", "ep",
+    "experts_a_rank", "tokens_an_expert", "engine_us", "law_us", "measured_us",
     "law_error", "error", "extrapolated", "within",
 ]  # fmt: skip
 ALIKE = {"name": "validation", "source": "validation of a calibration"}
+LIMIT_GROUPS = ("vllm",)  # libraries that route a token to some groups of experts only, where the model says so
 CELL = ["model", "dtype", "ep", "pairs", "active"]
 
 
@@ -50,13 +54,26 @@ def layer_cases(
     ``named``: the calibration's name or path, as in a system; ``gpu``: whose measurements judge it, by default those of
     the calibration. ``within``: whether the measured time is within the result's own residuals.
     """
-    cells = measured_cells(measurements, gpu or calibration.gpu)
+    gpu = gpu or calibration.gpu
+    cells = measured_cells(measurements, gpu)
     found = [
         each
         for (model, dtype, library, ep), rows in cells.groupby(["model", "dtype", "library", "ep"], sort=True)
-        if (each := _cases(calibration, named, gpu or calibration.gpu, model, dtype, library, float(ep), rows)) is not None
+        if (each := _cases(calibration, named, gpu, model, dtype, library, float(ep), rows)) is not None
     ]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=COLUMNS)
+
+
+def scaled_cases(calibration: CalibrationSpec, named: str, measurements: Measurements) -> pd.DataFrame:
+    """As `layer_cases`, for the layers of other GPUs with a shipped calibration, whose rates the die has."""
+    others = [gpu for gpu in measurements.gpus() if gpu != calibration.gpu and gpu in calibrations_shipped()]
+    found = [layer_cases(calibration, named, measurements, gpu) for gpu in others]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=COLUMNS)
+
+
+def calibrations_shipped() -> set[str]:
+    """Names of the shipped calibrations."""
+    return {file.stem for file in (shipped_configs() / "calibrations").glob("*.yaml")}
 
 
 def measured_cells(measurements: Measurements, gpu: str) -> pd.DataFrame:
@@ -90,7 +107,7 @@ def _loads(rows: pd.DataFrame, key: tuple[str, str, str, str]) -> pd.DataFrame:
     cells = rows[rows["library_version"] == version].groupby(point, as_index=False)["latency_us_median"].median()
     named = {"model": model, **{name: int(cells[name].iloc[0]) for name in SIZES}}
     ep, tokens = cells["ep"].to_numpy(float), cells["tokens_total"].to_numpy(float)
-    routing = candidates(model, BALANCED, kernel)[-1 if library == "vllm" and kernel != "triton" else 0]
+    routing = candidates(model, BALANCED, kernel)[-1 if library in LIMIT_GROUPS else 0]
     pairs, active = rank_loads(named, routing, None, ep, tokens)
     cells = cells.assign(pairs=pairs, active=active, model=model, dtype=dtype, library=library)
     return cells.rename(columns={"latency_us_median": "measured_us"}).drop(columns="tokens_total")
@@ -100,6 +117,8 @@ def _cases(calibration, named, gpu, model, dtype, library, ep, rows) -> pd.DataF
     sizes = MoeSizes(*(int(rows[name].iloc[0]) for name in SIZES))
     chosen = None if library == FASTEST else library
     reference = (calibration if gpu == calibration.gpu else load_calibration(gpu)).reference
+    if dtype not in reference.peak_flop_per_s:
+        return None
     rates = Rates(reference.peak_flop_per_s[dtype], reference.hbm_bytes_per_s)
     try:
         law = GroupedLaw(calibration, sizes, sizes.experts / ep, dtype, rates, chosen)
@@ -107,17 +126,30 @@ def _cases(calibration, named, gpu, model, dtype, library, ep, rows) -> pd.DataF
         return None
     tokens = [_tokens(pairs, active, sizes, ep) for pairs, active in rows[["pairs", "active"]].to_numpy(float)]
     engine_us = rank_ns(named, sizes, int(ep), dtype, rates, chosen, np.array(tokens)) / NS_PER_US
-    pairs, active = (np.array([each.sum() for each in tokens], float), np.array([(each > 0).sum() for each in tokens], float))
+    pairs = np.array([each.sum() for each in tokens], float)
+    active = np.array([(each > 0).sum() for each in tokens], float)
     times = law.times(pairs, active)
     measured_us = rows["measured_us"].to_numpy(float)
     frame = pd.DataFrame({"engine_us": engine_us, "law_us": times.ns / NS_PER_US, "measured_us": measured_us})
     within = (measured_us >= engine_us * (1 - times.low)) & (measured_us <= engine_us * (1 + times.high))
     frame = frame.assign(
-        model=model, dtype=dtype, library=library, ep=int(ep), experts_a_rank=sizes.experts / ep,
+        gpu=gpu, model=model, dtype=dtype, library=library, ep=int(ep), experts_a_rank=sizes.experts / ep,
         tokens_an_expert=pairs / (sizes.experts / ep), law_error=engine_us / frame["law_us"] - 1,
         error=engine_us / measured_us - 1, extrapolated=times.extrapolated, within=within,
     )  # fmt: skip
     return frame[COLUMNS]
+
+
+def layer_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """(column names, rows of text): errors of the engine against measured layers, by library and dtype."""
+    names = ["GPU", "library", "dtype", "cells", "mean %", "median %", "within 25 %", "in its residuals"]
+    names += ["engine from law, mean %"]
+    rows = []
+    for (gpu, library, dtype), group in cases.groupby(["gpu", "library", "dtype"], sort=True):
+        off, law = group["error"].abs(), group["law_error"].abs()
+        figures = (off.mean(), off.median(), (off <= FAR).mean(), group["within"].mean(), law.mean())
+        rows.append([gpu, library, dtype, str(len(group)), *(f"{100 * value:.1f}" for value in figures)])
+    return names, rows
 
 
 def _tokens(pairs: float, active: float, sizes: MoeSizes, ep: float) -> np.ndarray:
@@ -147,7 +179,8 @@ def rank_ns(
         experts=sizes.experts, top_k=sizes.top_k,
     )  # fmt: skip
     assumptions = load_assumptions(
-        "physical", **{"gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded"} | changed
+        "physical",
+        **{"gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded"} | changed,
     )
     batch = int(tokens.max())
     scenario = Scenario(

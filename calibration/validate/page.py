@@ -29,6 +29,7 @@ from calibration.validate.choosing import GEMM, MOE
 from calibration.validate.comm_errors import SetErrors
 from calibration.validate.engine_cases import engine_table
 from calibration.validate.engine_copies import copies_table
+from calibration.validate.engine_layers import layer_table
 from calibration.validate.errors import FITTED, NEW, RANK_OUT, SHAPE_OUT, SWEEP_OUT, UNDER, expert_cases, summaries
 from calibration.validate.groups import AIM, AIM_OF, GROUP, layer_groups
 
@@ -67,6 +68,7 @@ def write_page(
     copies: pd.DataFrame,
     notes: list[str],
     folder: Path,
+    ranks: pd.DataFrame,
 ) -> Path:
     """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal
     inputs give equal bytes.
@@ -74,7 +76,8 @@ def write_page(
     ``cases.parquet``: every case. ``cases.csv``: cases with an error of 5 % or more, and all GEMMs of experts.
     ``summary.csv``, ``moe_groups.csv``, ``transfers.csv``: errors of groups. ``engine.csv``: ``through_engine``, from
     ``calibration.validate.engine_cases``; ``engine_copies.csv``: ``copies``, from
-    ``calibration.validate.engine_copies``. Tables without rows are not written. ``notes``: from
+    ``calibration.validate.engine_copies``; ``engine_layers.csv``: ``ranks``, from
+    ``calibration.validate.engine_layers``. Tables without rows are not written. ``notes``: from
     ``calibration.validate.choosing``.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,6 +91,7 @@ def write_page(
         "transfers.csv": _transfer_rows(transfers),
         "engine.csv": through_engine,
         "engine_copies.csv": copies,
+        "engine_layers.csv": ranks,
     }
     for name, table in tables.items():
         if len(table):
@@ -108,7 +112,7 @@ def write_page(
         "heats": list(_heats(cases)),
         "layers": _layer_table(layers),
         "scatters": _scatters(cases),
-        "engine": _engine(through_engine, copies),
+        "engine": _engine(through_engine, copies, ranks),
         "transfers": list(_transfers(transfers)),
         "wrong": list(_wrong(cases)),
         "all": _summary_table(by, BY) if len(by) else None,
@@ -246,8 +250,10 @@ def _layer_table(layers: pd.DataFrame) -> Table | None:
     return _summary_table(worst.assign(aim=worst["aim"].map(percent)), [*GROUP, "aim", "met"])
 
 
-def _engine(experts: pd.DataFrame, copies: pd.DataFrame) -> dict[str, Any]:
+def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    if len(ranks):
+        found["layers"] = Table(*layer_table(ranks), 3)
     if len(experts):
         found["experts"] = Table(*engine_table(experts), 3)
     if len(copies):

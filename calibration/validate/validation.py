@@ -15,6 +15,7 @@ from calibration.validate.choosing import choice_notes
 from calibration.validate.comm_errors import SetErrors, errors_with, transfer_errors
 from calibration.validate.engine_cases import engine_cases
 from calibration.validate.engine_copies import copy_cases
+from calibration.validate.engine_layers import layer_cases, scaled_cases
 from calibration.validate.page import write_page
 
 FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"
@@ -24,7 +25,7 @@ FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"
 class Validation:
     """cases: a row a judged GEMM or fused MoE layer; transfers: what was judged → errors by set of transfers.
 
-    through_engine, copies: a row a time that the event engine gives; notes: which table judged what, and why.
+    through_engine, copies, layers: a row a time that the event engine gives; notes: which table judged what, and why.
     """
 
     calibration: CalibrationSpec
@@ -33,6 +34,7 @@ class Validation:
     through_engine: pd.DataFrame
     copies: pd.DataFrame
     notes: list[str]
+    layers: pd.DataFrame
 
     def __repr__(self) -> str:
         transfers = sum(len(each) for each in self.transfers.values())
@@ -45,7 +47,14 @@ class Validation:
     def write(self, folder: Path) -> Path:
         """Write the page and its tables; the path of the page."""
         return write_page(
-            self.calibration, self.cases, self.transfers, self.through_engine, self.copies, self.notes, folder
+            self.calibration,
+            self.cases,
+            self.transfers,
+            self.through_engine,
+            self.copies,
+            self.notes,
+            folder,
+            self.layers,
         )
 
 
@@ -77,4 +86,8 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
         engine_cases(calibration, name, measurements),
         copy_cases(calibration, measurements),
         choice_notes(calibration, measurements),
+        pd.concat(
+            [layer_cases(calibration, name, measurements), scaled_cases(calibration, name, measurements)],
+            ignore_index=True,
+        ),
     )

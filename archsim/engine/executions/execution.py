@@ -51,10 +51,13 @@ class Order(NamedTuple):
 
 
 class GemmTime(NamedTuple):
-    """Total time of calibrated GEMMs, and of those at extrapolated sizes, ns."""
+    """Total time of calibrated GEMMs, and of those at extrapolated sizes, ns; ``law``: whose measured layers give the
+    times of grouped kernels, '' for others.
+    """
 
     calibrated_ns: float
     extrapolated_ns: float
+    law: str = ""
 
 
 class Execution(Protocol):

@@ -34,7 +34,8 @@ class WeightStreaming:
         return self.kernel.log(begin_ns)
 
     def gemm_time(self) -> GemmTime:
-        return GemmTime(self.builder.gemm.calibrated_ns, self.builder.gemm.extrapolated_ns)
+        gemm = self.builder.gemm
+        return GemmTime(gemm.calibrated_ns, gemm.extrapolated_ns, gemm.law)
 
 
 def build(setup: Setup) -> WeightStreaming:

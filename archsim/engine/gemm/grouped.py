@@ -106,7 +106,7 @@ class Grouped:
         return launch
 
     def _shares(self, times: GroupedTimes, launch_ns, lead_ns, of, by_tokens, by_entries) -> GemmTimes:
-        """Of the dies' ``times``, the part of every entry; ``by_tokens``, ``by_entries``: its shares, float64[entry]."""
+        """The part of every entry in the dies' ``times``; ``by_tokens``, ``by_entries``: its shares, float64[entry]."""
         rest_ns = times.ns - times.launch_ns
         kept = np.maximum(rest_ns - np.maximum(lead_ns - launch_ns, 0.0), 0.0) / rest_ns
         of_tokens, of_entries = (times.flop_ns + times.pair_ns)[of], (times.expert_ns + times.excess_ns)[of]
@@ -149,5 +149,5 @@ def _shared(system, model, machine: Machine) -> Calibrated:
 
 @lru_cache(maxsize=64)
 def _law(name: str | None, digest: str, rank: _Rank) -> GroupedLaw:
-    """The law, cached: interpolation between EP sizes takes tenths of a second. ``digest``: of the calibration's file."""
+    """The law, cached: interpolation between EP sizes takes a while. ``digest``: of the calibration's file."""
     return GroupedLaw(calibration_named(name), *rank)

@@ -1,4 +1,4 @@
-"""What every strategy of the assumption ``gemm`` gives: how long the entries of a step hold the arrays of their dies."""
+"""What every strategy of the assumption ``gemm`` gives: how long entries hold the arrays of their dies."""
 
 from __future__ import annotations
 

@@ -1,0 +1,173 @@
+"""``gemm: grouped``: on a die of its own the engines take the time of the fitted law, and say what it consists of."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.small_runs import scenario_of
+
+from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.engine import EventEngine
+from archsim.engine.gemm import gemm_model
+from archsim.engine.loop import Replay
+from archsim.engine.machine import build_machine
+from archsim.engine.run_demand import RunDemand
+from archsim.engine.state import LAUNCH
+from archsim.specs.assumptions import ASSUMPTIONS
+from archsim.specs.loading.calibrations import calibration_named
+from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.policies import PRESETS, PolicySpec
+from calibration.laws.expert_gemm import Rates
+from calibration.laws.grouped import GroupedLaw
+from calibration.laws.laws import Laws, MoeSizes
+from microarch.blocks.request import State
+
+H100 = calibration_named("h100")
+EP = PolicySpec(name="ep", **PRESETS["ep"])
+ALONE = {"gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded"}
+IN_ORDER = {"reads": "in_order"} if "reads" in ASSUMPTIONS else {}
+
+
+def one_die(peak=1979e12, hbm=3.35e12, launch="gpu", library=None, dtype="fp8_block", llc="44 MiB"):
+    """Its HBM reads as fast as the measured kernels; its LLC holds some slices."""
+    return SystemSpec.model_validate(
+        {
+            "name": "one", "source": "test", "mesh": {"x": 1, "y": 1}, 
+            "hbm": {"bandwidth": f"{hbm} B/s", "capacity": "90 TB", "efficiency": 0.95},
+            "d2d": {"bandwidth": "1 TB/s"}, "llc": {"capacity": llc}, "launch": launch,
+            "compute": {"peak": f"{peak} FLOP/s", "dtype": dtype, "calibration": "h100", "library": library},
+        }
+    )  # fmt: skip
+
+
+def experts_of(name, experts, **changes):
+    layers = {"layers": 4, "shared_experts": 0, "top_k": 1, "experts": experts}
+    return load_model(name).model_copy(update=layers | changes)
+
+
+def run(system, model, tokens, engine=EventEngine, **changes):
+    """One step with these tokens of every expert, int[expert]."""
+    tokens = np.asarray(tokens, np.int32).reshape(1, 1, -1)
+    demand = RunDemand(
+        tokens=tokens, first_seen=np.zeros(tokens.shape, np.int16), has_prefill=False,
+        layer_ids=np.array(model.moe_layer_ids[:1], np.int32), top_k=1, batch=int(tokens.max()), digest="",
+    )  # fmt: skip
+    assumptions = load_assumptions("physical", **ALONE | IN_ORDER | changes)
+    replay = Replay(engine(scenario_of(system, model, EP, assumptions), demand.layer_ids), demand)
+    return replay.run()
+
+
+def law_of(system, model, tokens):
+    compute = system.compute
+    law = GroupedLaw(
+        H100, MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k), model.experts / system.dies,
+        compute.dtype, Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s), compute.library,
+        system.launch == "gpu",
+    )  # fmt: skip
+    tokens = np.asarray(tokens)
+    return law.times(np.array([float(tokens.sum())]), np.array([float((tokens > 0).sum())]))
+
+
+CASES = {  # (model, tokens of every expert)
+    "128 small experts": ("qwen3-235b-a22b", [2] * 128),
+    "one expert with 1,024 tokens": ("qwen3-235b-a22b", [1024]),
+    "four experts of three slices": ("deepseek-v3", [16, 1, 0, 64]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
+@pytest.mark.parametrize("launch", ["gpu", "local_cp"])
+def test_alone_on_a_die_a_step_takes_the_time_of_the_law(case, engine, launch):
+    name, tokens = CASES[case]
+    if launch == "local_cp" and len(tokens) > 1 and not IN_ORDER:
+        pytest.skip("without a launch, slices that all arrive together hold up the first product")
+    system, model = one_die(launch=launch), experts_of(name, len(tokens))
+    times, outcome = law_of(system, model, tokens), run(system, model, tokens, engine)
+    assert outcome.decode_ns == pytest.approx(times.ns[0], rel=0.01)
+    assert outcome.tally.bound_ns.sum() == pytest.approx(outcome.decode_ns, rel=1e-9)
+    assert (outcome.tally.bound_ns >= -1e-6).all()
+    low, high = outcome.decode_residual_ns
+    assert low == pytest.approx(times.ns[0] * times.low[0], rel=0.02)
+    assert high == pytest.approx(times.ns[0] * times.high[0], rel=0.02)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_both_engines_agree_where_nothing_contends(case):
+    name, tokens = CASES[case]
+    system, model = one_die(), experts_of(name, len(tokens))
+    event, walked = (run(system, model, tokens, engine) for engine in (EventEngine, AnalyticalEngine))
+    assert walked.decode_ns == pytest.approx(event.decode_ns, rel=1e-3)
+    assert walked.tally.bound_ns[State.COMPUTE] == pytest.approx(event.tally.bound_ns[State.COMPUTE], rel=0.01)
+
+
+def test_only_multiplying_counts_as_compute():
+    system, model = one_die(), experts_of("qwen3-235b-a22b", 128)
+    few = run(system, model, [1] * 128)
+    flop_ns = 128 * 6 * model.hidden * model.expert_ffn / system.compute.peak_flop_per_s * 1e9
+    assert few.tally.bound_ns[State.COMPUTE] < 4 * flop_ns < 0.1 * few.decode_ns
+    assert few.tally.bound_ns[LAUNCH] > 15_000  # of a GPU's kernels
+    many = run(system, model, [4096] * 128)
+    assert many.tally.bound_ns[State.COMPUTE] > 0.4 * many.decode_ns
+
+
+def test_a_local_cp_saves_the_launch_of_a_gpu():
+    model, tokens = experts_of("qwen3-235b-a22b", 1), [1024]
+    gpu, local_cp = (run(one_die(launch=launch), model, tokens).decode_ns for launch in ("gpu", "local_cp"))
+    assert 10_000 < gpu - local_cp < 60_000
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    tokens=st.lists(st.integers(0, 300), min_size=2, max_size=40).filter(any),
+    peak=st.floats(1e14, 1e16), hbm=st.floats(5e11, 2e13), faster=st.floats(1.0, 8.0),
+    dtype=st.sampled_from(["bf16", "fp8", "fp8_block"]),
+)  # fmt: skip
+def test_a_faster_array_or_hbm_is_never_slower(tokens, peak, hbm, faster, dtype):
+    model = experts_of("qwen3-235b-a22b", len(tokens))
+    slow, more_peak, more_hbm = (
+        law_of(one_die(peak * by, hbm * of, dtype=dtype), model, tokens).ns[0]
+        for by, of in ((1, 1), (faster, 1), (1, faster))
+    )
+    assert more_peak <= slow * (1 + 1e-9) and more_hbm <= slow * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("faster", [{"peak": 4 * 1979e12}, {"hbm": 4 * 3.35e12}], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_a_faster_die_runs_a_step_no_slower(case, faster):
+    name, tokens = CASES[case]
+    model = experts_of(name, len(tokens))
+    assert run(one_die(**faster), model, tokens).decode_ns <= run(one_die(), model, tokens).decode_ns * 1.0001
+
+
+def test_launches_follow_the_tokens_and_shared_experts_stand_apart():
+    system, model = load_system("dojo"), load_model("deepseek-v3")
+    assumptions = load_assumptions("physical", gemm="grouped")
+    machine, _ = build_machine(scenario_of(system, model, EP, assumptions))
+    gemm = gemm_model(system, model, assumptions, machine)
+    routed, die = np.array([1, 1, 0]), np.array([3, 3, 3])
+    times = gemm.of(np.array([10, 20, 5]), routed, np.full(3, machine.slice_bytes), die)
+    assert np.flatnonzero(times.launch_ns).tolist() == [3]
+    assert times.launch_ns[3] == pytest.approx(3 / system.decision.fsm.clock_hz * 1e9)  # two sub-kernels and a start
+    assert (times.multiply_ns + times.bytes_ns <= times.compute_ns * (1 + 1e-9)).all()
+
+
+def test_a_model_that_was_not_measured_has_the_law_of_the_nearest_shape():
+    system, measured, other = one_die(), experts_of("qwen3-235b-a22b", 8), experts_of("olmoe-1b-7b", 64)
+    assert law_of(system, measured, [4] * 8).extrapolated.tolist() == [False]
+    found = law_of(system, other, [4] * 64)
+    assert found.extrapolated.tolist() == [True]
+    assert found.low[0] > law_of(system, measured, [4] * 8).low[0]
+    outcome = run(system, other, [4] * 64)
+    assert outcome.gemm_law.startswith("nearest measured shape: ") and outcome.gemm_extrapolated == pytest.approx(1.0)
+
+
+def test_a_rank_by_name_takes_the_time_of_its_library():
+    model = load_model("deepseek-v3")
+    sizes = MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
+    law = GroupedLaw(H100, sizes, 32, "fp8_block", None, "trtllm")
+    measured = Laws(H100).fused_moe(
+        256, ep=8, dtype="fp8_block", model="DeepSeek-V3", library="trtllm", pairs=256, active_experts=32
+    )
+    assert law.times(np.array([256.0]), np.array([32.0])).ns[0] == pytest.approx(float(measured.ns), rel=1e-6)
