@@ -22,8 +22,8 @@ ACT_WRITE    nothing more: the write was part of the move
 ============ ==========================================================================================================
 
 Flows of one line take part one after the other (``reads: in_order``, ``source: queued``). Times are counted from
-the start of the step; everything that starts or ends at one instant is recomputed once. Timers and flows themselves are in
-``archsim.engine.event.transfers``.
+the start of the step; everything that starts or ends at one instant is recomputed once. Timers and flows themselves
+are in ``archsim.engine.event.transfers``.
 """
 
 from __future__ import annotations
