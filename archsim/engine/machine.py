@@ -63,6 +63,7 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         slice_bytes=weights,
         first_bytes=min(weights, system.llc.segment_bytes) if segmented else weights,
         window=max(1, llc_geometry(scenario)[1]) if segmented else NO_WINDOW,
+        stream_bytes=_streaming(scenario)[0] if streams_in_order(assumptions) else 0,
         whole_ns=not shared,
     )
     return machine, fabric
@@ -79,7 +80,19 @@ def llc_geometry(scenario: Scenario) -> tuple[int, int]:
     spec, weights = scenario.system.llc, slice_bytes(scenario.system, scenario.model)
     if scenario.assumptions.llc == "slices":
         return llc.sliced_geometry(spec.capacity_bytes, weights, spec.ways)
+    if streams_in_order(scenario.assumptions):
+        return _streaming(scenario)[1]
     return llc.segmented_geometry(spec.capacity_bytes, weights, spec.segment_bytes)
+
+
+def streams_in_order(assumptions) -> bool:
+    """Whether slices take room in the LLC byte by byte while they are on their way (``reads: in_order``)."""
+    return assumptions.contention == "shared" and assumptions.reads == "in_order" and assumptions.llc == "segments"
+
+
+def _streaming(scenario: Scenario) -> tuple[int, tuple[int, int]]:
+    spec, weights = scenario.system.llc, slice_bytes(scenario.system, scenario.model)
+    return llc.streaming_geometry(spec.capacity_bytes, weights, spec.segment_bytes)
 
 
 def policy_costs(system, model) -> Costs:

@@ -102,7 +102,8 @@ class Machine(NamedTuple):
     llc_write_ns: float
     slice_bytes: int
     first_bytes: int  # compute may start once this much of a slice has arrived (llc: segments); else the whole slice
-    window: int  # slices in flight on a die
+    window: int  # slices in flight on a die, where ``stream_bytes`` is 0
+    stream_bytes: int  # room of a die for slices that are asked for and not yet multiplied; 0: ``window`` counts them
     whole_ns: bool  # transfers are rounded up to whole nanoseconds (published simulator)
 
     @property
@@ -144,6 +145,24 @@ class Tally(NamedTuple):
     bound_ns: np.ndarray  # float64[state] time on the critical path of steps, by activity
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
+
+
+@inner
+def room_for_slices(machine):
+    """Room of a die for slices that are asked for and not yet multiplied, in bytes, or in slices of ``window``."""
+    return float(machine.stream_bytes) if machine.stream_bytes > 0 else float(machine.window)
+
+
+@inner
+def room_to_ask(machine):
+    """Least room with which a die asks for its next slice: one segment, or a slice of ``window``."""
+    return float(machine.first_bytes) if machine.stream_bytes > 0 else 1.0
+
+
+@inner
+def room_of(machine, entry):
+    """Room that a slice takes from its request on until it is multiplied."""
+    return float(entry.read_bytes) if machine.stream_bytes > 0 else 1.0
 
 
 @inner
@@ -248,4 +267,7 @@ __all__ = [
     "move_of",
     "new_tally",
     "outer",
+    "room_for_slices",
+    "room_of",
+    "room_to_ask",
 ]

@@ -40,6 +40,12 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "round_robin": "At every link, input ports take turns, however many transfers wait behind each; within "
                 "a port, traffic leaves in the mix in which it arrived.",
             },
+            "reads": {
+                "in_order": "What a die reads from one HBM arrives slice by slice, in the order of its requests; the LLC gives "
+                "room segment by segment, half of it to slices on their way, half to slices that it keeps.",
+                "together": "All slices that a die has asked for arrive side by side, and share links and HBM like those of other "
+                "dies; the whole LLC is room for them, slice by slice, and for slices that it keeps.",
+            },
             "capacity": {
                 "finite": "Homes and copies must fit in 90 % of HBM. Homes are never evicted, copies by LRU; a model that does "
                 "not fit is refused.",
@@ -133,6 +139,7 @@ class AssumptionsSpec(Spec):
     execution: str = "weight_streaming"
     contention: str
     arbitration: str
+    reads: str
     capacity: str
     activations: str
     decision_cost: str

@@ -54,6 +54,16 @@ def segmented_geometry(capacity_bytes: int, slice_bytes: int, segment_bytes: int
     return 1, capacity_bytes // (lines * segment_bytes)
 
 
+def streaming_geometry(capacity_bytes: int, slice_bytes: int, segment_bytes: int) -> tuple[int, tuple[int, int]]:
+    """(stream_bytes, (sets, ways)) of a cache of segments, half of which is room for slices on their way, half keeps
+    whole slices.
+
+    ``stream_bytes``: at least one segment. No byte is in both halves, and neither shrinks as the capacity grows.
+    """
+    half = capacity_bytes // 2
+    return max(half, min(slice_bytes, segment_bytes)), segmented_geometry(half, slice_bytes, segment_bytes)
+
+
 def empty_tags(dies: int, sets: int, ways: int) -> np.ndarray:
     """``tags`` of an empty cache on every die."""
     return np.full((dies, sets, ways), EMPTY, dtype=np.int64)

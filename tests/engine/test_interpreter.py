@@ -127,7 +127,13 @@ class Both:
         if self.assumptions.contention == "reserved":
             return Reserved(self.machine, work, memory, self.assumptions.ties == "sequence")
         strategy = SharedInTurns if self.assumptions.arbitration == "round_robin" else Shared
-        return strategy(self.machine, work, memory, self.assumptions.source == "queued")
+        return strategy(
+            self.machine,
+            work,
+            memory,
+            self.assumptions.source == "queued",
+            self.assumptions.reads == "in_order",
+        )
 
     def compare(self, interpreter, work, memory, end, expected):
         reserved = self.assumptions.contention == "reserved"
@@ -204,9 +210,7 @@ def check_drained(kernel, work, reserved):
         assert pool.count[WAITING] == 0 and pool.count[FLOWS] == 0
         assert not kernel._net.resources["load"].any()
         assert (pool.dies["running"] == -1).all() and (pool.dies["first"] == -1).all()
-        assert (pool.dies["first_out"] == -1).all()
-        if kernel._queued:
-            assert not pool.dies["sending"].any()
+        assert not kernel._lines["busy"].any() and (kernel._lines["first"] == -1).all()
     local = work.local
     assert (local["next_chain"] == local["end_chain"]).all()
     assert not local["moves_left"].any() and not local["routed_left"].any() and (local["held"] == -1).all()
@@ -228,10 +232,14 @@ SETS = (
     {"source": "queued"},
     {"llc": "slices", "activations": "ignored"},
     {"arbitration": "round_robin"},
+    {"reads": "in_order"},
+    {"reads": "in_order", "source": "queued"},
 )
 POLICIES = {name: policy(name) for name in ("base", "ep", "allo", "pred", "allo+pred")}
 # copies and translations are evicted
 SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}
+# slices of 192 KiB stream through less than two of them
+SMALL_LLC = {"llc": {"capacity_bytes": 2**19, "segment_bytes": 2**16}}
 LIMITED = {"heatmap_update": "limited"}
 ROOFLINE = {"gemm": "roofline"}  # steps so short that a slow port does drop pairs
 # late bits, pairs are dropped
@@ -266,6 +274,8 @@ RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SET
         for changes, links in itertools.product(({}, {"contention": "reserved"}), (SWITCH, UNEQUAL))
     ),
     ("base", {"arbitration": "round_robin"}, SWITCH),
+    ("base", {"reads": "in_order"}, SMALL_LLC),
+    ("pred", {"reads": "in_order"}, SMALL_LLC),
 ]
 
 

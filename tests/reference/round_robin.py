@@ -152,8 +152,8 @@ class PortFair:
 class SharedInTurns(Shared):
     """``contention: shared``, ``arbitration: round_robin``."""
 
-    def __init__(self, machine, work, memory, queued, **tables):
-        super().__init__(machine, work, memory, queued, **tables)
+    def __init__(self, machine, work, memory, queued, in_order=False, **tables):
+        super().__init__(machine, work, memory, queued, in_order, **tables)
         before = {}
         for src in range(machine.dies):
             for dst in range(machine.dies):

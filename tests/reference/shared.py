@@ -31,17 +31,18 @@ class Flow:
 class Shared(Interpreter):
     """``contention: shared``, ``arbitration: fair``: transfers share links and HBM max–min."""
 
-    def __init__(self, machine, work, memory, queued, **tables):
+    def __init__(self, machine, work, memory, queued, in_order=False, **tables):
         super().__init__(machine, work, memory, **tables)
-        self.queued = queued  # source: queued
+        self.queued, self.in_order = queued, in_order  # source: queued, reads: in_order
         self.timers: list[tuple] = []
         self.timers_set = 0
         self.flows: list[Flow] = []
         self.changed: list[tuple] = []  # routes of the flows that have come or gone since rates were found
         self.queues = [[] for _ in range(machine.dies)]  # of compute arrays
         self.running = [None] * machine.dies
-        self.sending = [False] * machine.dies
-        self.outgoing = [[] for _ in range(machine.dies)]
+        self.lines: dict[tuple, list[Flow]] = {}  # flows that wait for each other, the first of them under way
+        self.room = [float(machine.stream_bytes or machine.window)] * machine.dies
+        self.taken: dict[int, float] = {}  # chain: room that it takes
         self.ends_from, self.computed = {}, set()  # chain: when its GEMM may end, as the whole slice is there
         self.compute_stage: dict[int, Stage] = {}
 
@@ -50,8 +51,7 @@ class Shared(Interpreter):
         for die in range(self.machine.dies):
             self.start_moves(DISPATCH, die, 0.0, None)
         for die in range(self.machine.dies):
-            for _ in range(min(self.machine.window, len(self.local[die].waiting))):
-                self.start_chain(die, 0.0, None)
+            self.start_chain(die, 0.0, None)
         now, flow_time = 0.0, inf
         while True:
             if self.changed:
@@ -90,10 +90,8 @@ class Shared(Interpreter):
         flow = self.flow_of(stage, now)
         if flow is None:
             self.at(now + self.latency(stage), stage, self.served)
-        elif state in (State.DATA, State.ACT_MOVE):
-            self.send(flow, now)
         else:
-            self.start_flow(flow, now)
+            self.send(flow, now)
 
     def flow_of(self, stage, now):
         """The bytes that a stage moves where they take part in sharing, else None."""
@@ -176,6 +174,34 @@ class Shared(Interpreter):
             chain = self.running[die] = self.queues[die].pop(0)
             self.compute_stage[chain].start = now
             self.at(now + self.entry(chain).compute_ns, self.compute_stage[chain], self.gemm_done)
+            self.watch_room(chain, now)
+
+    # room for slices that are asked for and not yet multiplied
+    def start_chain(self, die, now, parent):
+        """Ask for slices while there is room for them."""
+        while self.local[die].waiting and self.room[die] >= self.least_room():
+            chain = self.local[die].waiting[0]
+            self.taken[chain] = self.entry(chain).read_bytes if self.machine.stream_bytes else 1.0
+            self.room[die] -= self.taken[chain]
+            super().start_chain(die, now, parent)
+
+    def least_room(self):
+        return self.machine.first_bytes if self.machine.stream_bytes else 1.0
+
+    def watch_room(self, chain, now):
+        """The slice that is multiplied leaves room evenly; tell when there is enough for the next one."""
+        entry = self.entry(chain)
+        lacking = self.least_room() - self.room[entry.die]
+        if self.local[entry.die].waiting and lacking < self.taken[chain]:
+            after = entry.compute_ns * lacking / entry.read_bytes
+            self.at(now + after, self.compute_stage[chain], self.has_room)
+
+    def has_room(self, stage, now):
+        die = self.entry(stage.item).die
+        self.taken[stage.item] -= self.least_room() - self.room[die]
+        self.room[die] = self.least_room()
+        self.start_chain(die, now, stage)
+        self.watch_room(stage.item, now)
 
     def gemm_done(self, stage, now):
         self.computed.add(stage.item)
@@ -190,22 +216,34 @@ class Shared(Interpreter):
         stage.end = now
         self.answer(stage, Event.SERVED, now)
         self.running[die] = None
+        self.room[die] += self.taken[chain]
+        self.start_chain(die, now, stage)
         self.start_array(die, now)
         self.chain_done(chain, now, stage)
 
     # flows
     def send(self, flow, now):
-        """An outgoing flow starts at once, or behind the others of its die (``source: queued``)."""
-        die = self.source(flow)
-        if self.queued and self.sending[die]:
-            self.outgoing[die].append(flow)
+        """A flow starts at once, or behind the others of its line."""
+        line = self.line(flow)
+        if line is None:
+            self.start_flow(flow, now)
             return
-        self.sending[die] = True
-        self.start_flow(flow, now)
+        flows = self.lines.setdefault(line, [])
+        flows.append(flow)
+        if len(flows) == 1:
+            self.start_flow(flow, now)
 
-    def source(self, flow):
+    def line(self, flow):
+        """Name of the line in which a flow waits, None if it does not wait."""
         state, item = flow.stage.state, flow.stage.item
-        return {State.DATA: lambda: self.entry(item).home, State.ACT_MOVE: lambda: self.move(item).src}[state]()
+        if state in MOVE_STATES:
+            src, dst = self.move(item).src, self.move(item).dst
+        else:
+            entry = self.entry(item)
+            src, dst = entry.home if state == State.DATA else entry.die, entry.die
+        if self.queued and state in (State.DATA, State.ACT_MOVE):
+            return ("out", src)
+        return ("copies" if state == State.COPY else "reads", src, dst) if self.in_order else None
 
     def start_flow(self, flow, now):
         flow.start = now
@@ -225,13 +263,15 @@ class Shared(Interpreter):
                 self.at(told, flow.stage, self.served)
                 self.flows.remove(flow)
                 self.changed.append(flow.route)
-                if flow.stage.state in (State.DATA, State.ACT_MOVE):
-                    self.next_out(self.source(flow), now)
+                self.next_in_line(flow, now)
 
-    def next_out(self, die, now):
-        self.sending[die] = bool(self.outgoing[die])
-        if self.outgoing[die]:
-            self.start_flow(self.outgoing[die].pop(0), now)
+    def next_in_line(self, ended, now):
+        flows = self.lines.get(self.line(ended), [])
+        if flows:
+            flows.pop(0)
+        if flows:
+            flows[0].stage.start = now
+            self.start_flow(flows[0], now)
 
     def share(self, now):
         """Find rates anew; a flow whose rate has changed is counted anew."""

@@ -100,6 +100,7 @@ CASES = [
             {"llc": "slices"},
             {"activations": "ignored"},
             {"source": "queued"},
+            {"reads": "in_order"},
             {"arbitration": "round_robin"},
             {"contention": "reserved", "llc": "slices", "activations": "ignored"},
         ),

@@ -25,13 +25,14 @@ PHASES = 3  # rows of the loads, see archsim.engine.analytic.count
 class WalkKernel:
     """Runs steps by walking them."""
 
-    def __init__(self, machine: Machine, contention: str):
+    def __init__(self, machine: Machine, contention: str, reads: str):
         self._machine, self._contention = machine, contention
+        self._strategy = reads if contention == "shared" else contention
         self._loads = np.zeros((PHASES, machine.resources))
 
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Walk one step; returns its end in ns."""
-        walked = walk_step(self._machine, work, memory, self._contention)
+        walked = walk_step(self._machine, work, memory, self._strategy)
         count_step(self._machine, work, walked.fetches, tally, self._loads, self._contention == "reserved")
         self._explain(work, walked, tally)
         return begin_ns + walked.ns
@@ -72,4 +73,4 @@ class AnalyticalEngine(EventEngine):
         self.tally.resources["wait_ns"] = np.nan  # bookings do not show what waited
 
     def _build_kernel(self) -> WalkKernel:
-        return WalkKernel(self.machine, self.scenario.assumptions.contention)
+        return WalkKernel(self.machine, self.scenario.assumptions.contention, self.scenario.assumptions.reads)

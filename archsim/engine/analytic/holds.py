@@ -150,6 +150,7 @@ def _begin_slices(s, away):
                 s.flying[die, row.flying] = chain
                 _find(s, chain, row.flying * machine.llc_miss_ns)  # one look-up at a time
                 row.flying += 1
+                row.room -= 1.0
                 if _read(s, chain):
                     s.fetches[chain].tie = chain
                     waiting = calendar_push(s.calendar, waiting, chain, s.fetches)

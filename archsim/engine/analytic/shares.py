@@ -18,6 +18,7 @@ from archsim.engine.analytic.slices import (
     FROM_LLC,
     HBMS,
     arrive,
+    ask_first,
     ask_home,
     bytes_of,
     look_up,
@@ -35,7 +36,7 @@ def _book_one(s, resource, asked, n_bytes):
 
 
 @outer
-def _book(s, asked, src, dst, from_hbm, to_hbm, n_bytes):
+def book(s, asked, src, dst, from_hbm, to_hbm, n_bytes):
     """When bytes that may flow from ``asked`` on have passed the source's HBM, the route and the target's HBM."""
     machine, end, route = s.machine, asked, route_group(s.machine, src, dst)
     if from_hbm:
@@ -48,7 +49,7 @@ def _book(s, asked, src, dst, from_hbm, to_hbm, n_bytes):
 
 
 @outer
-def _find(s, chain, now):
+def find(s, chain, now):
     """Look a slice up; if it is not on this die, send a request to its home."""
     look_up(s, chain, now)
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
@@ -61,29 +62,40 @@ def _find(s, chain, now):
 
 
 @outer
-def _receive(s, chain, end):
-    """The slice's bytes have passed by ``end``; its first segment is ready once that share of them has passed."""
-    machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
-    latency, part = 0.0, 1.0
-    if fetch.way == FROM_HBM:
-        latency = machine.hbm_latency_ns
-    elif fetch.way >= FROM_HOME_LLC:
-        latency = machine.route_ns[entry.home, entry.die]
+def latency_of(s, chain):
+    """What is added once the slice's bytes have passed."""
+    machine, entry, way = s.machine, s.work.entries[chain // SLICES], s.fetches[chain].way
+    if way == FROM_HBM:
+        return machine.hbm_latency_ns
+    return machine.route_ns[entry.home, entry.die] if way >= FROM_HOME_LLC else 0.0
+
+
+@inner
+def first_part(s, chain):
+    """Share of the slice's bytes with which the array may start."""
+    machine = s.machine
     if machine.first_bytes < machine.slice_bytes:
-        part = min(1.0, machine.first_bytes / bytes_of(s, chain))
-    arrive(s, chain, fetch.time + (end - fetch.time) * part + latency, end + latency)
+        return min(1.0, machine.first_bytes / bytes_of(s, chain))
+    return 1.0
+
+
+@outer
+def receive(s, chain, start, end):
+    """The slice's bytes pass from ``start`` to ``end``; its first segment is ready once that share has passed."""
+    latency = latency_of(s, chain)
+    arrive(s, chain, start + (end - start) * first_part(s, chain) + latency, end + latency)
 
 
 @outer
 def fetch_shared(s, chain, now):
     """Look a slice up at ``now`` and book its transfer."""
-    _find(s, chain, now)
+    find(s, chain, now)
     entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
     end = fetch.time
     if fetch.way != FROM_LLC:
         src = entry.die if fetch.way == FROM_HBM else entry.home
-        end = _book(s, fetch.time, src, entry.die, fetch.way != FROM_HOME_LLC, False, bytes_of(s, chain))
-    _receive(s, chain, end)
+        end = book(s, fetch.time, src, entry.die, fetch.way != FROM_HOME_LLC, False, bytes_of(s, chain))
+    receive(s, chain, fetch.time, end)
 
 
 @inner
@@ -96,7 +108,7 @@ def stored_shared(s, chain):
     elif fetch.way == FROM_HOME_HBM:
         end = max(end, fetch.time + machine.slice_bytes / machine.hbm_bytes_per_ns + machine.llc_write_ns)
     if fetch.kept:
-        written = _book(s, fetch.last, entry.die, entry.die, True, False, machine.slice_bytes)
+        written = book(s, fetch.last, entry.die, entry.die, True, False, machine.slice_bytes)
         end = max(end, written + machine.hbm_latency_ns)
     return end
 
@@ -108,31 +120,34 @@ def combine_shared(s, die, now):
     for column in range(s.work.move_ptr[COMBINE, die], s.work.move_ptr[COMBINE, die + 1]):
         move = s.work.moves[COMBINE, column]
         stays = move.src == move.dst
-        passed = _book(s, now if stays else now + machine.hbm_latency_ns, move.src, move.dst, True, True, move.bytes)
+        passed = book(s, now if stays else now + machine.hbm_latency_ns, move.src, move.dst, True, True, move.bytes)
         latency = machine.hbm_latency_ns if stays else machine.route_ns[move.src, move.dst]
         end = max(end, passed + latency)
     return end
 
 
 @inner
-def _count_one(row, n_bytes, is_slice):
+def count_one(row, n_bytes, is_new, is_slice):
     if is_slice:
         row.weights += n_bytes
-        row.slices += 1.0
+        row.slices += is_new
     else:
         row.moves += n_bytes
+        row.bundles += 1.0
 
 
 @outer
-def _count(s, src, dst, from_hbm, is_slice, n_bytes):
-    """Count a transfer that starts with the step. Hidden vectors also pass the target's HBM."""
+def count(s, src, dst, from_hbm, is_new, is_slice, n_bytes):
+    """Count a transfer that starts with the step. Hidden vectors also pass the target's HBM. ``is_new``: whether a
+    slice competes with those counted before, and does not stand in line with one.
+    """
     machine, route = s.machine, route_group(s.machine, src, dst)
     if from_hbm:
-        _count_one(s.booked[HBMS * machine.dies + src], n_bytes, is_slice)
+        count_one(s.booked[HBMS * machine.dies + src], n_bytes, is_new, is_slice)
     for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        _count_one(s.booked[machine.group_resources[i]], n_bytes, is_slice)
+        count_one(s.booked[machine.group_resources[i]], n_bytes, is_new, is_slice)
     if not is_slice and dst != src:
-        _count_one(s.booked[HBMS * machine.dies + dst], n_bytes, is_slice)
+        count_one(s.booked[HBMS * machine.dies + dst], n_bytes, is_new, is_slice)
 
 
 @inner
@@ -157,18 +172,15 @@ def _passed(s, src, dst, from_hbm, is_slice, size):
 @outer
 def _begin_slices(s):
     """Look up the first slices of every die."""
-    machine, local = s.machine, s.work.local
-    for die in range(machine.dies):
-        for place in range(min(machine.window, local[die].end_chain - local[die].next_chain)):
-            chain = s.work.chains[local[die].next_chain + place]
-            s.flying[die, place] = chain
-            s.dies[die].flying += 1
-            _find(s, chain, 0.0)
+    for die in range(s.machine.dies):
+        chain = ask_first(s, die)
+        while chain >= 0:
+            find(s, chain, 0.0)
             way = s.fetches[chain].way
             if way != FROM_LLC:
                 src = die if way == FROM_HBM else s.work.entries[chain // SLICES].home
-                _count(s, src, die, way != FROM_HOME_LLC, True, float(bytes_of(s, chain)))
-        local[die].next_chain += s.dies[die].flying
+                count(s, src, die, way != FROM_HOME_LLC, True, True, float(bytes_of(s, chain)))
+            chain = ask_first(s, die)
 
 
 @outer
@@ -177,7 +189,7 @@ def begin_shared(s):
     machine = s.machine
     moves = s.work.moves[DISPATCH]
     for move in moves:
-        _count(s, move.src, move.dst, True, False, float(move.bytes))
+        count(s, move.src, move.dst, True, True, False, float(move.bytes))
     _begin_slices(s)
     for move in moves:
         ns = _passed(s, move.src, move.dst, True, False, float(move.bytes)) + machine.hbm_latency_ns
@@ -190,7 +202,14 @@ def begin_shared(s):
             if way != FROM_LLC:
                 src = die if way == FROM_HBM else s.work.entries[chain // SLICES].home
                 ns = _passed(s, src, die, way != FROM_HOME_LLC, True, float(bytes_of(s, chain)))
-            _receive(s, chain, s.fetches[chain].time + ns)
+            receive(s, chain, s.fetches[chain].time, s.fetches[chain].time + ns)
+    book_begun(s)
+
+
+@outer
+def book_begun(s):
+    """Every resource is booked until it has served all that starts with the step."""
+    machine = s.machine
     for resource in range(HBMS * machine.dies, len(s.booked)):
         row = s.booked[resource]
         if (

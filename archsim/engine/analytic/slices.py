@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.kernels import inner, outer
-from archsim.engine.state import SLICES, UNITS, Machine, Memory, Work
+from archsim.engine.state import SLICES, UNITS, Machine, Memory, Work, room_of, room_to_ask
 from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.request import Event
 from microarch.blocks.state_machine import codes
@@ -38,7 +38,16 @@ BOOKED = np.dtype(
         ("free", "f8"),  # end of the last booking on the resource
         ("moves", "f8"),  # bytes of hidden vectors that start with the step
         ("weights", "f8"),  # bytes of slices that start with the step
-        ("slices", "f8"),  # number of those slices
+        ("slices", "f8"),  # number of those slices, or (reads: in_order) of the lines that they stand in
+        ("bundles", "f8"),  # number of those hidden vectors' bundles
+    ],
+    align=True,
+)
+LINE = np.dtype(
+    [
+        ("moves", "f8"),  # bytes of hidden vectors that start with the step
+        ("asked", "f8"),  # bytes that start with the step, up to the slice asked for last
+        ("end", "f8"),  # when the last byte asked for has passed
     ],
     align=True,
 )
@@ -49,6 +58,8 @@ DIE = np.dtype(
         ("busy", "f8"),  # time it has computed
         ("held", "f8"),  # time it has waited for tokens while slices were ready
         ("done", "f8"),  # when it finishes the slice that it takes next
+        ("began", "f8"),  # when it begins to multiply it
+        ("room", "f8"),  # left for slices, see archsim.engine.state.room_for_slices
         ("taken", "i8"),  # that slice: its index among those in flight
         ("flying", "i8"),  # slices in flight
     ],
@@ -66,6 +77,7 @@ class Walk(NamedTuple):
     booked: np.ndarray  # BOOKED[resource]
     dies: np.ndarray  # DIE[die]
     flying: np.ndarray  # int64[die, most slices in flight]
+    lines: np.ndarray  # LINE[source, reader]
     calendar: np.ndarray  # int64[chain]: heap of slices by ``time``
 
 
@@ -132,6 +144,20 @@ def store(s, chain):
         fetch.kept = hbm.keep(s.memory.copies, entry.die, key, s.machine.slice_bytes)
 
 
+@inner
+def ask_first(s, die):
+    """The next slice that the die asks for as the step begins; -1 if there is no room, or none is left."""
+    row, local = s.dies[die], s.work.local[die]
+    if row.room < room_to_ask(s.machine) or local.next_chain >= local.end_chain:
+        return NOBODY
+    chain = s.work.chains[local.next_chain]
+    local.next_chain += 1
+    row.room -= room_of(s.machine, s.work.entries[chain // SLICES])
+    s.flying[die, row.flying] = chain
+    row.flying += 1
+    return chain
+
+
 @outer
 def take_next(s, die):
     """Which slice in flight the compute array takes next, when it will be done with it (infinity: none), and what it
@@ -149,4 +175,5 @@ def take_next(s, die):
         chain = s.flying[die, best]
         row.held += max(0.0, ready - max(row.array, ready_first))
         entry = s.work.entries[chain // SLICES]
-        row.done = max(max(row.array, ready) + entry.compute_ns, s.fetches[chain].last + entry.drain_ns)
+        row.began = max(row.array, ready)
+        row.done = max(row.began + entry.compute_ns, s.fetches[chain].last + entry.drain_ns)

@@ -13,9 +13,10 @@ import numpy as np
 
 from archsim.base.kernels import inner, kernel
 from archsim.engine.analytic.holds import begin_held, combine_held, fetch_held, stored_held
+from archsim.engine.analytic.lines import begin_in_order, fetch_in_order
 from archsim.engine.analytic.shares import begin_shared, combine_shared, fetch_shared, stored_shared
-from archsim.engine.analytic.slices import BOOKED, DIE, FETCHED, Walk, store, take_next
-from archsim.engine.state import SLICES, Machine, Memory, Work
+from archsim.engine.analytic.slices import BOOKED, DIE, FETCHED, LINE, Walk, store, take_next
+from archsim.engine.state import SLICES, Machine, Memory, Work, room_for_slices, room_of, room_to_ask
 
 
 @inner
@@ -28,9 +29,32 @@ def _first_done(s):
 
 
 @inner
+def _ask(s, die, entry, fetch):
+    """The slice of ``entry`` that has been multiplied has left room, evenly: ask for others, each as soon as there was
+    enough.
+    """
+    row, local, place = s.dies[die], s.work.local[die], s.dies[die].taken
+    freed, least = room_of(s.machine, entry), room_to_ask(s.machine)
+    while local.next_chain < local.end_chain and row.room + freed >= least:
+        following, lacking = s.work.chains[local.next_chain], least - row.room
+        local.next_chain += 1
+        row.room -= room_of(s.machine, s.work.entries[following // SLICES])
+        s.flying[die, place] = following
+        place = row.flying
+        row.flying += 1
+        fetch(s, following, row.began + entry.compute_ns * lacking / freed if lacking < freed else row.done)
+    row.room += freed
+    row.flying -= 1
+    if place == row.taken:  # none was asked for
+        s.flying[die, place] = s.flying[die, row.flying]
+
+
+@inner
 def _walk(s, begin, fetch, stored, combine):
     """Walk the step with these booking functions; returns when the last booking ends."""
     local, end = s.work.local, 0.0
+    for die in range(s.machine.dies):
+        s.dies[die].room = room_for_slices(s.machine)
     begin(s)
     for die in range(s.machine.dies):
         end = max(end, s.dies[die].tokens)
@@ -44,14 +68,7 @@ def _walk(s, begin, fetch, stored, combine):
         row.busy += entry.compute_ns
         store(s, chain)
         end = max(end, now, stored(s, chain))
-        if local[die].next_chain < local[die].end_chain:
-            following = s.work.chains[local[die].next_chain]
-            local[die].next_chain += 1
-            s.flying[die, row.taken] = following
-            fetch(s, following, now)
-        else:
-            row.flying -= 1
-            s.flying[die, row.taken] = s.flying[die, row.flying]
+        _ask(s, die, entry, fetch)
         if entry.routed:
             local[die].routed_left -= 1
             if local[die].routed_left == 0:
@@ -67,11 +84,16 @@ def _walk_shared(s):
 
 
 @kernel
+def _walk_in_order(s):
+    return _walk(s, begin_in_order, fetch_in_order, stored_shared, combine_shared)
+
+
+@kernel
 def _walk_held(s):
     return _walk(s, begin_held, fetch_held, stored_held, combine_held)
 
 
-WALKS = {"shared": _walk_shared, "reserved": _walk_held}
+WALKS = {"together": _walk_shared, "in_order": _walk_in_order, "reserved": _walk_held}
 
 
 class Walked(NamedTuple):
@@ -82,11 +104,16 @@ class Walked(NamedTuple):
     ns: float
 
 
-def walk_step(machine: Machine, work: Work, memory: Memory, contention: str) -> Walked:
-    """Walk a step; modifies ``work.local`` and ``memory``."""
+def walk_step(machine: Machine, work: Work, memory: Memory, strategy: str) -> Walked:
+    """Walk a step by a strategy of ``WALKS``; modifies ``work.local`` and ``memory``."""
     most = int((work.local["end_chain"] - work.local["next_chain"]).max(initial=0))
-    flying = np.zeros((machine.dies, max(1, min(most, machine.window))), np.int64)
+    if machine.stream_bytes:
+        room = 2 + machine.stream_bytes // int(work.entries["read_bytes"].min(initial=machine.slice_bytes))
+    else:
+        room = machine.window
+    flying = np.zeros((machine.dies, 1 + max(1, min(most, room))), np.int64)
     fetches, dies = np.zeros(len(work.chains), FETCHED), np.zeros(machine.dies, DIE)
     booked = np.zeros(machine.resources, BOOKED)
-    state = Walk(machine, work, memory, fetches, booked, dies, flying, np.zeros(len(work.chains), np.int64))
-    return Walked(fetches, dies, WALKS[contention](state))
+    lines = np.zeros((machine.dies, machine.dies), LINE)
+    state = Walk(machine, work, memory, fetches, booked, dies, flying, lines, np.zeros(len(work.chains), np.int64))
+    return Walked(fetches, dies, WALKS[strategy](state))

@@ -19,9 +19,9 @@ ACT_MOVE     one flow through both HBMs and all links of the route
 ACT_WRITE    nothing more: the write was part of the move
 ============ ==========================================================================================================
 
-``source: queued`` lets a die have one outgoing flow at a time. Times are counted from the start of the step;
-everything that starts or ends at one instant is recomputed once. Timers and flows themselves are in
-``archsim.engine.event.transfers``.
+Flows of one line take part one after the other (``reads: in_order``, ``source: queued``). Times are counted from
+the start of the step; everything that starts or ends at one instant is recomputed once. Timers and flows themselves
+are in ``archsim.engine.event.transfers``.
 """
 
 from __future__ import annotations
@@ -34,10 +34,15 @@ from archsim.base.kernels import inner, kernel, outer
 from archsim.engine.event.steplog import step_log
 from archsim.engine.event.transfers import (
     FLOWS,
+    HAS_ROOM,
     HAS_SEGMENT,
     IS_COMPUTED,
     IS_SERVED,
     NOBODY,
+    OWN_COPIES,
+    OWN_SLICES,
+    OWN_VECTORS,
+    PAIRS,
     STAGES,
     STAGES_PER_CHAIN,
     STAGES_PER_MOVE,
@@ -45,6 +50,8 @@ from archsim.engine.event.transfers import (
     Traffic,
     apply_rates,
     flow_network,
+    lines_of_groups,
+    new_lines,
     new_pool,
     next_flow_time,
     next_timer_time,
@@ -52,7 +59,6 @@ from archsim.engine.event.transfers import (
     reset,
     send,
     set_timer,
-    start_flow,
     take_timer,
     work_flows,
 )
@@ -76,6 +82,9 @@ from archsim.engine.state import (
     count_computed,
     hold,
     move_of,
+    room_for_slices,
+    room_of,
+    room_to_ask,
 )
 from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN
@@ -118,7 +127,7 @@ def _new_stage(pool, kind, item, parent, now):
     row = pool.stages[stage]
     row.kind, row.item, row.parent, row.cause, row.event = kind, item, parent, parent, SERVED
     row.time = row.bound_from = row.end = now
-    row.hbm_ns, row.source = 0.0, NOBODY
+    row.hbm_ns = 0.0
     return stage
 
 
@@ -155,16 +164,16 @@ def _begin_move(s, kind, item, parent, now):
         _count_hops(s.tally.hops, HIDDEN, distance, move.bytes)
         s.tally.moved_bytes[0] += move.bytes
         s.tally.dies[move.dst].activation_bytes += move.bytes
-        row.source = move.src
-        group = machine.dies + 2 * machine.dies * machine.dies + move.src * machine.dies + move.dst
+        group = (PAIRS + 2 * machine.dies + move.src) * machine.dies + move.dst
         _describe_flow(row, group, move.bytes, move.bytes, machine.route_ns[move.src, move.dst])
         send(s.traffic, stage, now)
         return
     s.tally.dies[move.src].activation_bytes += move.bytes
     if move.src == move.dst:
         row.event = HERE
-        _describe_flow(row, move.src, move.bytes, move.bytes, machine.hbm_latency_ns)
-        start_flow(s.traffic, stage, now)
+        group = OWN_VECTORS * machine.dies + move.src
+        _describe_flow(row, group, move.bytes, move.bytes, machine.hbm_latency_ns)
+        send(s.traffic, stage, now)
     else:
         set_timer(s.traffic.pool, stage, now + machine.hbm_latency_ns, IS_SERVED)
 
@@ -179,19 +188,20 @@ def _begin_slice(s, kind, item, parent, now):
         s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
         whole = machine.first_bytes == machine.slice_bytes
         first_bytes = entry.read_bytes if whole else min(machine.first_bytes, entry.read_bytes)
-        _describe_flow(row, entry.die, entry.read_bytes, first_bytes, machine.hbm_latency_ns)
-        start_flow(s.traffic, stage, now)
+        group = OWN_SLICES * machine.dies + entry.die
+        _describe_flow(row, group, entry.read_bytes, first_bytes, machine.hbm_latency_ns)
+        send(s.traffic, stage, now)
         return
     if kind == COPY:
-        _describe_flow(row, entry.die, machine.slice_bytes, machine.slice_bytes, machine.hbm_latency_ns)
-        start_flow(s.traffic, stage, now)
+        group = OWN_COPIES * machine.dies + entry.die
+        _describe_flow(row, group, machine.slice_bytes, machine.slice_bytes, machine.hbm_latency_ns)
+        send(s.traffic, stage, now)
         return
     if kind == DATA:
-        distance, pair = machine.hops[entry.home, entry.die], entry.home * machine.dies + entry.die
+        distance = machine.hops[entry.home, entry.die]
         _count_hops(s.tally.hops, DATA_MESSAGES, distance, machine.slice_bytes)
         from_llc = pool.stages[parent].kind == REMOTE_LLC
-        group = machine.dies + pair + (machine.dies * machine.dies if from_llc else 0)
-        row.source = entry.home
+        group = (PAIRS + (machine.dies if from_llc else 0) + entry.home) * machine.dies + entry.die
         _describe_flow(row, group, machine.slice_bytes, machine.first_bytes, machine.route_ns[entry.home, entry.die])
         send(s.traffic, stage, now)
         return
@@ -232,6 +242,17 @@ def _start_array(pool, entries, resources, die, now):
     row.time = row.bound_from = now
     array.latest = stage
     set_timer(pool, stage, now + entries[chain // SLICES].compute_ns, IS_COMPUTED)
+    _watch_room(pool, entries, array, stage, now)
+
+
+@inner
+def _watch_room(pool, entries, array, stage, now):
+    """Set a timer for when the slice that the array works on has left enough room for the next one. It leaves room
+    evenly until it is multiplied.
+    """
+    lacking, entry = array.ask_from - array.room, entries[array.running // SLICES]
+    if array.unasked > 0 and lacking < pool.chains[array.running].taken:
+        set_timer(pool, stage, now + entry.compute_ns * lacking / entry.read_bytes, HAS_ROOM)
 
 
 @outer
@@ -275,12 +296,29 @@ def _release_held(s, die, parent, now):
         chain = following
 
 
-@inner
-def _start_chain(s, die, parent, now):
-    local = s.work.local[die]
-    if local.next_chain < local.end_chain:
+@outer
+def _ask(s, die, parent, now):
+    """The Local CP asks for slices while there is room for them."""
+    local, row = s.work.local[die], s.traffic.pool.dies[die]
+    while row.unasked > 0 and row.room >= row.ask_from:
+        chain = s.work.chains[local.next_chain]
+        taken = room_of(s.machine, s.work.entries[chain // SLICES])
+        s.traffic.pool.chains[chain].taken = taken
         local.next_chain += 1
-        _begin_slice(s, LOOKUP, s.work.chains[local.next_chain - 1], parent, now)
+        row.unasked -= 1
+        row.room -= taken
+        _begin_slice(s, LOOKUP, chain, parent, now)
+
+
+@inner
+def _has_room(s, stage, now):
+    """The slice that the array works on has left enough room for the next one."""
+    pool, chain = s.traffic.pool, s.traffic.pool.stages[stage].item
+    array = pool.dies[s.work.entries[chain // SLICES].die]
+    pool.chains[chain].taken -= array.ask_from - array.room
+    array.room = array.ask_from
+    _ask(s, s.work.entries[chain // SLICES].die, stage, now)
+    _watch_room(pool, s.work.entries, array, stage, now)
 
 
 @outer
@@ -304,8 +342,9 @@ def _computed(s, stage, now):
     resources[entry.die].busy_ns += entry.compute_ns
     resources[entry.die].wait_ns += max(0.0, now - row.time - entry.compute_ns)
     pool.dies[entry.die].running = NOBODY
+    pool.dies[entry.die].room += pool.chains[row.item].taken
+    _ask(s, entry.die, stage, now)
     _start_array(pool, s.work.entries, resources, entry.die, now)
-    _start_chain(s, entry.die, stage, now)
     if entry.routed and count_computed(s.work, entry.die, now):
         _start_moves(s, COMBINE, entry.die, stage, now)
 
@@ -389,6 +428,8 @@ def _tell(s, timer, now):
         _served(s, row.stage, now)
     elif row.tells == HAS_SEGMENT:
         _operand_ready(s, s.traffic.pool.stages[row.stage].item, row.stage, now)
+    elif row.tells == HAS_ROOM:
+        _has_room(s, row.stage, now)
     else:
         item = s.traffic.pool.stages[row.stage].item
         chain = s.traffic.pool.chains[item]
@@ -405,9 +446,10 @@ def _start(s):
     for die in range(s.machine.dies):
         _start_moves(s, DISPATCH, die, NOBODY, 0.0)
     for die in range(s.machine.dies):
-        local = s.work.local[die]
-        for _ in range(min(s.machine.window, local.end_chain - local.next_chain)):
-            _start_chain(s, die, NOBODY, 0.0)
+        local, row = s.work.local[die], s.traffic.pool.dies[die]
+        row.room, row.ask_from = room_for_slices(s.machine), room_to_ask(s.machine)
+        row.unasked = local.end_chain - local.next_chain
+        _ask(s, die, NOBODY, 0.0)
 
 
 @outer
@@ -486,7 +528,8 @@ class SharedKernel:
 
     def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
-        self._queued = assumptions.source == "queued"
+        self._line_of = lines_of_groups(machine.dies, assumptions.reads, assumptions.source)
+        self._lines = new_lines(self._line_of)
         self._net = flow_network(machine, fabric)
         if assumptions.arbitration == "round_robin":
             self._run_step, self._ports = run_round_robin, build_ports(self._net, port_ranks(fabric))
@@ -503,7 +546,9 @@ class SharedKernel:
         ):
             self.pool = new_pool(self._machine, 2 * chains, 2 * moves)
         self._work = work
-        traffic = Traffic(self.pool, self._net, tally.resources, self._metered, self._machine.dies, self._queued)
+        traffic = Traffic(
+            self.pool, self._net, tally.resources, self._metered, self._lines, self._line_of, self._machine.dies
+        )
         return begin_ns + self._run_step(StepState(self._machine, work, memory, tally, traffic), self._ports)
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:

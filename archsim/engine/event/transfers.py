@@ -24,7 +24,8 @@ from microarch.fabric.fabric import Fabric
 
 NOBODY = np.int64(-1)
 STAGES, TIMERS, WAITING, FLOWS = np.arange(4)  # counters: rows used, timers created, timers waiting, flows under way
-IS_SERVED, HAS_SEGMENT, IS_COMPUTED = np.arange(3)  # events that a timer raises for its stage
+IS_SERVED, HAS_SEGMENT, IS_COMPUTED, HAS_ROOM = np.arange(4)  # events that a timer raises for its stage
+OWN_SLICES, OWN_COPIES, OWN_VECTORS, PAIRS = np.arange(4)  # groups of flows, see flow_network
 STAGES_PER_CHAIN, STAGES_PER_MOVE, TIMERS_PER_STAGE = 9, 4, 2
 # (port-fair rates settle to 1e-4) a resource with more than this share of its capacity left is not a bottleneck
 UNSATURATED = 1e-3
@@ -39,11 +40,10 @@ STAGE = np.dtype(
         ("first_bytes", "f8"),  # their arrival is an event of its own
         ("latency", "f8"),  # added at the flow's end
         ("group", "i8"),  # of flows, see flow_network
-        ("source", "i8"),  # die that an outgoing flow leaves, -1 for flows within a die
         ("item", "i8"),  # chain, or move for the ACT_ states
         ("parent", "i8"),  # stage that created it, -1 at the start of a step
         ("cause", "i8"),  # stage that it had to wait for
-        ("next_out", "i8"),  # next stage in the queue of its source (source: queued), -1 if none
+        ("next_in_line", "i8"),  # -1 if none
         ("kind", "i8"),  # microarch.blocks.request.State
         ("event", "i8"),  # microarch.blocks.request.Event that ends it; a look-up's is known at its start
     ]
@@ -70,6 +70,7 @@ CHAIN = np.dtype(
         ("next", "i8"),  # next in the array's queue
         ("ends_from", "f8"),  # earliest end of its GEMM once the whole slice is there
         ("last", "i8"),  # stage that completed the slice
+        ("taken", "f8"),  # room that it takes now
         ("arrived", "i8"),  # whether the whole slice is there
         ("computed", "i8"),  # whether its GEMM has run for its full duration
     ]
@@ -80,9 +81,16 @@ DIE = np.dtype(
         ("last", "i8"),
         ("running", "i8"),  # chain that it works on
         ("latest", "i8"),  # stage that it worked on last
-        ("sending", "i8"),  # whether an outgoing flow is under way
-        ("first_out", "i8"),  # stage whose flow leaves next (source: queued)
-        ("last_out", "i8"),
+        ("room", "f8"),  # left for slices, see archsim.engine.state.room_for_slices
+        ("ask_from", "f8"),  # room with which it asks for its next slice
+        ("unasked", "i8"),  # slices that it has not asked for
+    ]
+)
+LINE = np.dtype(
+    [
+        ("first", "i8"),  # stage whose flow starts next, -1 if none waits
+        ("last", "i8"),
+        ("busy", "i8"),  # whether a flow of the line is under way
     ]
 )
 
@@ -95,7 +103,7 @@ class Pool(NamedTuple):
     calendar: np.ndarray  # int64[timer]: heap of timers
     flows: np.ndarray  # FLOW[flow], the first count[FLOWS] are under way
     chains: np.ndarray  # CHAIN[chain]
-    dies: np.ndarray  # DIE[die]: queues for the compute array and for outgoing flows
+    dies: np.ndarray  # DIE[die]: queues for the compute array
     count: np.ndarray  # int64[4]
 
 
@@ -106,15 +114,17 @@ class Traffic(NamedTuple):
     net: FlowNetwork
     resources: np.ndarray  # Tally.resources
     metered: np.ndarray  # float64[network resource]: until when busy and waiting time are counted
+    lines: np.ndarray  # LINE[line]
+    line_of: np.ndarray  # int64[group]: the line in which its flows wait for each other; -1: they do not
     dies: int
-    queued: bool  # source: queued
 
 
 def flow_network(machine: Machine, fabric: Fabric) -> FlowNetwork:
     """The network of HBMs (first) and links with all groups of flows.
 
-    Groups: HBM of a die; then by pair (source · dies + target) slices from an HBM, slices from an LLC, hidden vectors
-    (from HBM to HBM).
+    Groups, from these numbers on: within a die, by die, ``OWN_SLICES``, ``OWN_COPIES`` and ``OWN_VECTORS`` (times
+    ``dies``); then, behind ``PAIRS`` · dies, by pair (source · dies + target), slices from an HBM, slices from an LLC,
+    hidden vectors (from HBM to HBM).
     """
     dies = fabric.dies
     src, dst = np.divmod(np.arange(dies * dies), dies)
@@ -124,11 +134,34 @@ def flow_network(machine: Machine, fabric: Fabric) -> FlowNetwork:
     behind = fabric.route_ptr[1:] + np.arange(1, dies * dies + 1)  # end of every route of from_hbm
     hidden = np.insert(from_hbm, behind[away], dst[away])
     length = np.diff(fabric.route_ptr)
-    lengths = np.concatenate([np.ones(dies, np.int64), length + 1, length, length + 1 + away])
+    lengths = np.concatenate([np.ones(PAIRS * dies, np.int64), length + 1, length, length + 1 + away])
     route_ptr = np.concatenate([[0], np.cumsum(lengths)])
-    routes = np.concatenate([np.arange(dies), from_hbm, from_llc, hidden])
+    routes = np.concatenate([np.tile(np.arange(dies), PAIRS), from_hbm, from_llc, hidden])
     capacity = np.concatenate([np.full(dies, machine.hbm_bytes_per_ns), machine.link_rates])
     return build_network(capacity, route_ptr, routes)
+
+
+def lines_of_groups(dies: int, reads: str, source: str) -> np.ndarray:
+    """int64[group]: the line in which the flows of a group wait for each other, -1 where they do not.
+
+    ``reads: in_order``: all that a die takes from one source is in one line, slices (from HBM or LLC) and hidden
+    vectors; the copies that it writes are in another. ``source: queued``: all that leaves a die is in one line.
+    """
+    own, pairs = np.arange(dies), np.arange(dies * dies)
+    within, away = np.full(PAIRS * dies, NOBODY), np.full(3 * len(pairs), NOBODY)
+    if reads == "in_order":
+        within = np.concatenate([own, dies + own, own])
+        away = np.tile(PAIRS * dies + pairs, 3)
+    if source == "queued":
+        away = np.tile(PAIRS * dies + pairs // dies, 3)
+    return np.concatenate([within, away])
+
+
+def new_lines(line_of: np.ndarray) -> np.ndarray:
+    """LINE[line], all empty."""
+    lines = np.zeros(max(0, int(line_of.max()) + 1), LINE)
+    lines["first"] = lines["last"] = NOBODY
+    return lines
 
 
 def port_ranks(fabric: Fabric) -> np.ndarray:
@@ -169,8 +202,7 @@ def reset(t, chains):
         t.pool.count[i] = 0
     for die in range(t.dies):
         row = t.pool.dies[die]
-        row.first = row.last = row.running = row.latest = row.first_out = row.last_out = NOBODY
-        row.sending = 0
+        row.first = row.last = row.running = row.latest = NOBODY
     for chain in range(chains):
         t.pool.chains[chain].arrived = t.pool.chains[chain].computed = 0
     for r in range(len(t.metered)):
@@ -219,59 +251,86 @@ def _meter(t, group, now, n_bytes):
         t.metered[r] = now
 
 
-@outer
-def start_flow(t, stage, now):
-    """Start the flow of a stage; the stage is served ``latency`` after its last byte."""
+@inner
+def _begin_bytes(t, flow, stage, now):
+    """The flow now moves the bytes of this stage, at the rate that it has."""
     row = t.pool.stages[stage]
-    flow = t.pool.flows[t.pool.count[FLOWS]]
-    t.pool.count[FLOWS] += 1
-    flow.start, flow.rate, flow.left, flow.since, flow.size = now, 0.0, row.bytes, 0.0, row.bytes
-    flow.goal, flow.takes, flow.stage, flow.group, flow.hbm_bound = (
-        row.bytes - row.first_bytes,
-        np.inf,
-        stage,
-        row.group,
-        0,
-    )
+    flow.start, flow.left, flow.since, flow.size = now, row.bytes, 0.0, row.bytes
+    flow.goal, flow.stage = row.bytes - row.first_bytes, stage
+    flow.takes = (flow.left - flow.goal) / flow.rate if flow.rate > 0.0 else np.inf
     _meter(t, row.group, now, np.int64(row.bytes))
-    enter(t.net, row.group)
+
+
+@outer
+def _start_flow(t, stage, now):
+    flow, group = t.pool.flows[t.pool.count[FLOWS]], t.pool.stages[stage].group
+    t.pool.count[FLOWS] += 1
+    flow.group, flow.rate, flow.hbm_bound = group, 0.0, 0
+    _begin_bytes(t, flow, stage, now)
+    enter(t.net, group)
 
 
 @outer
 def send(t, stage, now):
-    """Start an outgoing flow at once, or queue it behind the others of its die (``source: queued``)."""
-    source = t.pool.dies[t.pool.stages[stage].source]
-    if not t.queued or not source.sending:
-        source.sending = 1
-        start_flow(t, stage, now)
+    """Start the flow of a stage, or let it wait in its line; the stage is served ``latency`` after its last byte."""
+    line_of = t.line_of[t.pool.stages[stage].group]
+    if line_of < 0:
+        _start_flow(t, stage, now)
         return
-    t.pool.stages[stage].next_out = NOBODY
-    if source.first_out < 0:
-        source.first_out = stage
+    line = t.lines[line_of]
+    if not line.busy:
+        line.busy = 1
+        _start_flow(t, stage, now)
+        return
+    t.pool.stages[stage].next_in_line = NOBODY
+    if line.first < 0:
+        line.first = stage
     else:
-        t.pool.stages[source.last_out].next_out = stage
-    source.last_out = stage
+        t.pool.stages[line.last].next_in_line = stage
+    line.last = stage
+
+
+@inner
+def _next_in_line(t, group, before, now):
+    """Take the stage whose flow starts as that of stage ``before`` ends; -1 if none waits. Until now it has waited for
+    the first resource of its route.
+    """
+    if t.line_of[group] < 0:
+        return NOBODY
+    line = t.lines[t.line_of[group]]
+    stage = line.first
+    if stage < 0:
+        line.busy = 0
+        return NOBODY
+    row = t.pool.stages[stage]
+    line.first = row.next_in_line
+    first = t.net.positions[t.net.groups[row.group].first].resource
+    t.resources[_tally_row(t.dies, first)].wait_ns += now - row.time
+    row.time, row.bound_from, row.cause = now, now, before
+    return stage
 
 
 @inner
 def _end_flow(t, index, now):
-    """Remove a flow from the network; the last row takes its place. A flow that waited for it may start."""
+    """The flow ends. If the next one in its line takes the same way, it continues at its rate; else the flow leaves the
+    network, and the last row takes its place.
+    """
     flow = t.pool.flows[index]
-    row, group = t.pool.stages[flow.stage], flow.group
+    stage, group = flow.stage, flow.group
+    row = t.pool.stages[stage]
     if flow.hbm_bound:
         row.hbm_ns += now - (flow.start + flow.since)
-    set_timer(t.pool, flow.stage, flow.start + (flow.takes + row.latency), IS_SERVED)
+    set_timer(t.pool, stage, flow.start + (flow.takes + row.latency), IS_SERVED)
+    following = _next_in_line(t, group, stage, now)
+    if following >= 0 and t.pool.stages[following].group == group:
+        _begin_bytes(t, flow, following, now)
+        return
     _meter(t, group, now, np.int64(0))
     leave(t.net, group)
     t.pool.count[FLOWS] -= 1
     t.pool.flows[index] = t.pool.flows[t.pool.count[FLOWS]]
-    if t.queued and row.source >= 0:
-        source = t.pool.dies[row.source]
-        following = source.first_out
-        source.sending = following >= 0
-        if following >= 0:
-            source.first_out = t.pool.stages[following].next_out
-            start_flow(t, following, now)
+    if following >= 0:
+        _start_flow(t, following, now)
 
 
 @outer
