@@ -13,7 +13,6 @@ from archsim.engine.loop import Replay
 from archsim.engine.machine import build_machine
 from archsim.engine.run_demand import RunDemand
 from archsim.engine.state import LAUNCH
-from archsim.specs.assumptions import ASSUMPTIONS
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.machine.system import SystemSpec
@@ -25,8 +24,7 @@ from microarch.blocks.request import State
 
 H100 = calibration_named("h100")
 EP = PolicySpec(name="ep", **PRESETS["ep"])
-ALONE = {"gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded"}
-IN_ORDER = {"reads": "in_order"} if "reads" in ASSUMPTIONS else {}
+ALONE = {"gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded", "reads": "in_order"}
 
 
 def one_die(peak=1979e12, hbm=3.35e12, launch="gpu", library=None, dtype="fp8_block", llc="44 MiB"):
@@ -53,7 +51,7 @@ def run(system, model, tokens, engine=EventEngine, **changes):
         tokens=tokens, first_seen=np.zeros(tokens.shape, np.int16), has_prefill=False,
         layer_ids=np.array(model.moe_layer_ids[:1], np.int32), top_k=1, batch=int(tokens.max()), digest="",
     )  # fmt: skip
-    assumptions = load_assumptions("physical", **ALONE | IN_ORDER | changes)
+    assumptions = load_assumptions("physical", **ALONE | changes)
     replay = Replay(engine(scenario_of(system, model, EP, assumptions), demand.layer_ids), demand)
     return replay.run()
 
@@ -81,8 +79,6 @@ CASES = {  # (model, tokens of every expert)
 @pytest.mark.parametrize("launch", ["gpu", "local_cp"])
 def test_alone_on_a_die_a_step_takes_the_time_of_the_law(case, engine, launch):
     name, tokens = CASES[case]
-    if launch == "local_cp" and len(tokens) > 1 and not IN_ORDER:
-        pytest.skip("without a launch, slices that all arrive together hold up the first product")
     system, model = one_die(launch=launch), experts_of(name, len(tokens))
     times, outcome = law_of(system, model, tokens), run(system, model, tokens, engine)
     assert outcome.decode_ns == pytest.approx(times.ns[0], rel=0.01)
