@@ -14,8 +14,12 @@ import numpy as np
 
 from archsim.base.kernels import free
 from archsim.base.threads import LayerThreads
+from archsim.engine.executed_pairs import ExecutedPairs, dies_of_requests
 from archsim.policies.prediction.free_heatmap import FreeHeatmap
 from archsim.policies.prediction.heatmap import Predictor
+from archsim.policies.prediction.paths import PathForecast
+from archsim.policies.registry import build_policy
+from archsim.specs.policies import PATHS, PolicySpec
 from archsim.workload.demand import Demand, build_demand, stacked
 from archsim.workload.step_demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens, TokenSource
@@ -27,11 +31,20 @@ class RunDemand(Demand):
 
     origins: uint16 or int32[step, layer, die, expert], tokens by the die their request lives on
     (position·dies//batch); or None. predicted_rows: uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap`; or
-    None.
+    None. Where the policy's routing executes other pairs than the chosen ones, tokens, first_seen and origins are those
+    of executed pairs, see `ExecutedPairs`; else the next four are None. residents: int32[step, die] tokens that live on
+    a die, executed or not; rows: int64[step] all of them; lost_pairs: int64[step, layer] fewer pairs than chosen;
+    lost_mass: float64[step, layer] share of the gate mass that is not executed. expected: float32[step, layer, expert],
+    see `PathForecast`; or None.
     """
 
     origins: np.ndarray | None = None
     predicted_rows: np.ndarray | None = None
+    residents: np.ndarray | None = None
+    rows: np.ndarray | None = None
+    lost_pairs: np.ndarray | None = None
+    lost_mass: np.ndarray | None = None
+    expected: np.ndarray | None = None
 
     def __iter__(self) -> Iterator[tuple[int, StepDemand]]:
         for step, layer in np.argwhere(self.tokens.any(axis=2)).tolist():
@@ -45,7 +58,16 @@ class RunDemand(Demand):
             step, tokens, tokens if prefill else np.zeros_like(tokens), self.first_seen[step, layer], self.top_k,
             origins=None if self.origins is None else self.origins[step, layer],
             predicted=None if self.predicted_rows is None else Predicted(self.predicted_rows[step, layer]),
+            residents=None if self.residents is None else self.residents[step],
+            expected=None if self.expected is None else self.expected[step, layer],
         )
+
+    @property
+    def tokens_of_step(self) -> np.ndarray:
+        """Tokens of every step, int64[step], whether all their pairs are executed or not."""
+        if self.rows is not None:
+            return self.rows
+        return self.tokens[:, 0].sum(axis=1, dtype=np.int64) // self.top_k
 
 
 def build_run_demand(
@@ -56,19 +78,32 @@ def build_run_demand(
     *,
     origin_dies: int | None = None,
     predictor: Predictor | None = None,
+    shaped_by: PolicySpec | None = None,
     threads: int | None = None,
 ) -> RunDemand:
-    """The demand of a batch, see `build_demand`; with `origins` on ``dies`` dies and the rows of a predictor."""
-    origins = Origins(source, batch, origin_dies) if origin_dies else None
+    """The demand of a batch, see `build_demand`; with `origins` on ``dies`` dies, the rows of a predictor, and what the
+    routing and replication of the policy ``shaped_by`` make of it.
+    """
+    routing = build_policy(shaped_by).routing if shaped_by else None
+    executed = ExecutedPairs(source, batch, origin_dies or 1, routing) if routing else None
+    origins = Origins(source, batch, origin_dies) if origin_dies and not executed else None
     heatmap = FreeHeatmap(source, batch, predictor) if predictor else None
-    watchers = [watcher for watcher in (origins, heatmap) if watcher]
+    forecast = _forecast(source, shaped_by) if shaped_by else None
+    watchers = [watcher for watcher in (origins, heatmap, executed, forecast) if watcher]
     demand = build_demand(source, batch, decode_steps, seed, watchers=watchers, threads=threads)
     known = {field.name: getattr(demand, field.name) for field in fields(demand)}
+    if executed:
+        known |= executed.take(with_origins=bool(origin_dies))
     return RunDemand(
-        **known,
-        origins=origins.take_counts() if origins else None,
+        **{"origins": origins.take_counts() if origins else None} | known,
         predicted_rows=heatmap.take_rows() if heatmap else None,
+        expected=forecast.take_expected() if forecast else None,
     )
+
+
+def _forecast(source: TokenSource, policy: PolicySpec) -> PathForecast | None:
+    rule = policy.replication
+    return PathForecast(source, *(rule.params[name] for name in PATHS)) if rule.name == "lina" else None
 
 
 class Origins:
@@ -77,7 +112,7 @@ class Origins:
     """
 
     def __init__(self, source: TokenSource, batch: int, dies: int):
-        self._die = (np.arange(batch, dtype=np.int64) * dies // batch).astype(np.int32)
+        self._die = dies_of_requests(batch, dies)
         self._shape = len(source.layer_ids), dies, source.num_experts
         self._now = np.zeros(self._shape, np.int32)
         self._steps: list[np.ndarray] = []
