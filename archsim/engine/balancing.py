@@ -78,9 +78,7 @@ class Balancing:
         placement, self.pending = self.pending.placement, None
         return placement
 
-    def fetch(
-        self, rule: Replication, placement: Placement, layer: int, row: int, demand: StepDemand
-    ) -> Fetched:
+    def fetch(self, rule: Replication, placement: Placement, layer: int, row: int, demand: StepDemand) -> Fetched:
         """Replicas for a layer that is about to run, fetched while the step before ran."""
         holders = placement.holds[row]
         expected = np.zeros(len(holders), np.float32) if demand.expected is None else demand.expected

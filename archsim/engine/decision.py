@@ -16,7 +16,7 @@ from archsim.engine.state import Machine
 from archsim.policies.allocation.rules import Effort, Plan
 from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
-from microarch.blocks.global_cp import COUNT_BYTES, Counts, Reach, State
+from microarch.blocks.global_cp import Counts, Reach, State
 from microarch.fabric.fabric import Fabric
 
 REPEATS = 3  # of a policy function that is timed on this host

@@ -18,7 +18,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.kernels import kernel
 from archsim.engine.balancing import Balancing, Fetched
-from archsim.engine.decision import COUNT_BYTES, build_decision, global_die
+from archsim.engine.decision import build_decision, global_die
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
 from archsim.engine.executions.execution import Kernel, Order, Setup
@@ -33,6 +33,7 @@ from archsim.policies.prediction.heatmap import copy_bits
 from archsim.policies.registry import build_policy
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand
+from microarch.blocks.global_cp import COUNT_BYTES
 from microarch.blocks.hbm import evict_beyond_room
 from microarch.blocks.request import State as RequestState
 

@@ -1,4 +1,4 @@
-"""The demand that a policy's routing leaves: pairs of token and expert that are executed, and the gate mass that is lost."""
+"""The demand that a policy's routing leaves: pairs of token and expert that are executed, and the gate mass lost."""
 
 from __future__ import annotations
 

@@ -90,6 +90,8 @@ class WeightMover:
 
     def spare_bytes(self, step_ns: float, moved_bytes: np.ndarray) -> np.ndarray:
         """What a step of ``step_ns`` that moved ``moved_bytes`` leaves of every resource, float64[resource]."""
+        if step_ns <= 0:
+            return np.zeros(len(moved_bytes))
         return np.maximum(step_ns * self._rates - moved_bytes, 0.0)
 
 

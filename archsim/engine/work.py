@@ -66,7 +66,8 @@ class WorkBuilder:
         residents: np.ndarray | None = None,
     ) -> Work:
         """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
-        ``residents``: tokens that live on a die, int[die], if other than ``origins`` / ``top_k``; ``cp_en``: uint8[die, expert] or None.
+        ``residents``: tokens that live on a die, int[die], if other than ``origins`` / ``top_k``;
+        ``cp_en``: uint8[die, expert] or None.
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """

@@ -106,10 +106,13 @@ def own_routing(target: str, params: Mapping[str, Any]) -> Callable[[Pass], Exec
     def route(batch: Pass) -> Executed:
         given = _call(target, function, batch._replace(experts=batch.experts.copy()))
         if not isinstance(given, Executed):
-            raise ArchsimError(f"{target}: returns {type(given).__name__}; expected archsim.policies.routing.rules.Executed")
+            raise ArchsimError(
+                f"{target}: returns {type(given).__name__}; expected archsim.policies.routing.rules.Executed"
+            )
         experts, rows = np.asarray(given.experts), len(batch.experts)
         if experts.ndim != 2 or len(experts) != rows or not np.issubdtype(experts.dtype, np.integer):
-            raise ArchsimError(f"{target}: experts are {experts.dtype}{list(experts.shape)}; expected integers [{rows}, m]")
+            found = f"{experts.dtype}{list(experts.shape)}"
+            raise ArchsimError(f"{target}: experts are {found}; expected integers [{rows}, m]")
         if experts.size and not -1 <= experts.min() <= experts.max() < batch.num_experts:
             raise ArchsimError(
                 f"{target}: experts {experts.min()} to {experts.max()}; expected 0 to {batch.num_experts - 1}, or -1"
@@ -147,7 +150,8 @@ def own_sharing(target: str, params: Mapping[str, Any]) -> Callable[[np.ndarray,
         given = np.asarray(_call(target, function, tokens.copy(), load.copy()))
         expected = (len(tokens), len(tokens))
         if given.shape != expected or not np.issubdtype(given.dtype, np.integer):
-            raise ArchsimError(f"{target}: returns {given.dtype}{list(given.shape)}; expected integers {list(expected)}")
+            found = f"{given.dtype}{list(given.shape)}"
+            raise ArchsimError(f"{target}: returns {found}; expected integers {list(expected)}")
         if (given < 0).any() or (given.sum(axis=1) != tokens).any():
             raise ArchsimError(f"{target}: rows must add up to the tokens of each die")
         return given.astype(np.int64)

@@ -133,7 +133,8 @@ def _replication(rule) -> Replication | None:
         return None
     if rule.is_function:
         params = {name: value for name, value in rule.params.items() if name != "slots"}
-        return Replication(rule.params.get("slots", 1), own.own_replication(rule.name, params, rule.params.get("slots", 1)))
+        slots = rule.params.get("slots", 1)
+        return Replication(slots, own.own_replication(rule.name, params, slots))
     params = {name: value for name, value in rule.params.items() if name not in PATHS}
     return Replication(rule.params["slots"], partial(REPLICATIONS[rule.name], **params))
 

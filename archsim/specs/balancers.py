@@ -109,7 +109,7 @@ REPLICATION: Mapping[str, Rule] = {
         },
     ),
     "lina": Rule(
-        "every die fetches experts for the next layer, predicted from the path of tokens through the layers before (Lina)",
+        "every die fetches experts for the next layer, predicted from the paths of tokens so far (Lina)",
         {
             "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
             "path_length": Parameter(4, 1, 16, "layers of a path"),
@@ -130,7 +130,11 @@ PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         "EPLB: redundant slots, filled anew by recent loads; tokens divided evenly among replicas",
         {"placement": "redundant", "allocation": "even", "rebalancing": "eplb"},
     ),
-    ("lplb", "LPLB: redundant slots as they are; the best shares among replicas", {"placement": "redundant", "allocation": "lplb"}),
+    (
+        "lplb",
+        "LPLB: redundant slots as they are; the best shares among replicas",
+        {"placement": "redundant", "allocation": "lplb"},
+    ),
     (
         "eplb+lplb",
         "EPLB's replicas with LPLB's shares",
@@ -143,8 +147,16 @@ PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         {"placement": "redundant", "allocation": "even", "rebalancing": "eplb", "shared": "waterfill"},
     ),
     ("craft", "CRAFT: a few replicas, for the layers that gain most", {"allocation": "even", "rebalancing": "craft"}),
-    ("lina", "Lina: the next layer's popular experts replicated, predicted from paths", {"allocation": "even", "replication": "lina"}),
-    ("libra", "Libra: the next layer's experts replicated by look-ahead, remote tokens sharded", {"allocation": "libra", "replication": "libra"}),
+    (
+        "lina",
+        "Lina: the next layer's popular experts replicated, predicted from paths",
+        {"allocation": "even", "replication": "lina"},
+    ),
+    (
+        "libra",
+        "Libra: the next layer's experts replicated by look-ahead, remote tokens sharded",
+        {"allocation": "libra", "replication": "libra"},
+    ),
     ("harmoeny", "HarMoEny: overloaded dies pass tokens on, which fetch the expert", {"allocation": "harmoeny"}),
     ("capacity_drop", "capacity-aware: an expert drops tokens above its capacity", {"routing": "drop"}),
     ("capacity_reroute", "capacity-aware: tokens above an expert's capacity choose others", {"routing": "reroute"}),

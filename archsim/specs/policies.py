@@ -21,7 +21,6 @@ from archsim.specs.rules import Parameter, Rule
 from archsim.specs.text.fields import KeyProblem, Name, Spec
 from archsim.specs.text.quantities import describe
 
-
 _BLOCK = "tokens per block; experts with more are split, the remainder joins the last block"
 RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
     {
@@ -118,12 +117,12 @@ _PRESETS: MappingProxyType[str, tuple[str, MappingProxyType[str, str]]] = Mappin
     {
         name: (meaning, MappingProxyType(parts))
         for name, meaning, parts in (
-            ("base", "experts in order of appearance, without regard to where weights are", {"allocation": "first_seen"}),
+            ("base", "experts in order of appearance, wherever their weights are", {"allocation": "first_seen"}),
             ("ep", "expert parallelism: every expert on its home die", {}),
             ("allo", "the wafer's allocation, as published with code (ISCA 2026)", {"allocation": "isca26"}),
             ("allo-paper", "the wafer's allocation, as the paper's text has it", {"allocation": "paper"}),
             ("allo-lp", "allocation by linear programming", {"allocation": "lp"}),
-            ("pred", "base, with cached copies of predicted experts", {"allocation": "first_seen", "prediction": "heatmap"}),
+            ("pred", "base, with copies of predicted experts", {"allocation": "first_seen", "prediction": "heatmap"}),
             ("allo+pred", "the wafer's allocation and prediction", {"allocation": "isca26", "prediction": "heatmap"}),
             *balancers.PRESETS,
         )
@@ -164,8 +163,8 @@ class RuleSpec(Spec):
 
 
 class PolicySpec(Spec):
-    """A policy: where experts live, which die runs which of their tokens, which copies are made, when experts move, which
-    of the router's choices are executed, what is replicated for one layer, and where shared experts run.
+    """A policy: where experts live, which die runs which of their tokens, which copies are made, when experts move,
+    which of the router's choices are executed, what is replicated for one layer, and where shared experts run.
     """
 
     name: Name

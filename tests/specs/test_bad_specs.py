@@ -48,7 +48,10 @@ engine: event
 KNOWN_SYSTEMS = (
     "(known: dojo, dojo_enhanced, isca26_dojo, isca26_tsmc_sow, tsmc_sow; or the path of a YAML file, or a mapping)"
 )
-KNOWN_PRESETS = "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred; or a mapping)"
+KNOWN_PRESETS = (
+    "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, eplb+waterfill, "
+    "craft, lina, libra, harmoeny, capacity_drop, capacity_reroute, expert_drop, remap, dup; or a mapping)"
+)
 
 # (what is replaced in GOOD, by what, the message after "bad.yaml:")
 CHANGED = {
@@ -247,7 +250,7 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: allo, allocation: isca}]",
         "27: policies.0.allocation.name: unknown allocation 'isca'; did you mean 'isca26'? "
-        "(known: first_seen, home, isca26, paper, lp; or your own function as package.module:function)",
+        "(known: first_seen, home, isca26, paper, lp, even, nearest, static, lplb, libra, harmoeny; or your own function as package.module:function)",
     ),
     "both ways to say how many": (
         "[base, allo]",

@@ -27,8 +27,8 @@ def harmoeny(
     A destination never ends above that average, so the largest load never grows. It stops when the destination has no
     room for ``threshold`` tokens or fewer remain to be moved. ``rule``: what moves next. "released": the expert with
     most tokens on the GPU over all senders, as in the published code; "paper": the sender with most tokens there and
-    its largest expert (Algorithm 2). Ties to the lowest index. ``home[expert]``: GPUs on which experts start, by default
-    e // (experts / gpus). ValueError: a number of experts that is not a multiple of the GPUs, without ``home``.
+    its largest expert (Algorithm 2). Ties to the lowest index. ``home[expert]``: GPUs on which experts start, by
+    default e // (experts / gpus). ValueError: a number of experts that is not a multiple of the GPUs, without ``home``.
     """
     tokens = checked_tokens(tokens, ("source", "expert"))
     checked_count(gpus, "gpus")

@@ -29,7 +29,6 @@ import numpy as np
 from archsim.base.kernels import inner, kernel
 from archsim.specs.model import SLICES
 
-
 NO_ORIGINS = np.zeros((0, 0), np.int32)
 
 

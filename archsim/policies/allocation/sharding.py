@@ -1,4 +1,4 @@
-"""Allocations that move tokens from overloaded dies: Libra among holders, HarMoEny to any die, which fetches the expert."""
+"""Allocations that move tokens from overloaded dies: Libra to other holders, HarMoEny to any die, which fetches."""
 
 from __future__ import annotations
 

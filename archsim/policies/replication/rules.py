@@ -1,4 +1,4 @@
-"""Replication for the next layer: further holders of a layer's experts for one step, fetched while the step before runs.
+"""Replication for the next layer: further holders of a layer for one step, fetched while the step before runs.
 
 A rule is a function ``(layer: LayerView, **parameters) -> Replicas``; ``libra``, ``lina``, or a user's own
 ``package.module:function``, which returns bool[expert, die]. It sees predictions, not the demand of the layer: Lina's
@@ -24,7 +24,7 @@ COUNT_BYTES = 4  # of a predicted count in the statistics that dies add up
 class LayerView(NamedTuple):
     """What is known of a layer before it runs."""
 
-    origins: np.ndarray  # int32[die, expert] the tokens that it will get, for accuracy models alone; [0, 0] if not known
+    origins: np.ndarray  # int32[die, expert] tokens that it will get, for accuracy models alone; [0, 0]: not known
     expected: np.ndarray  # float32[expert] tokens that a predictor expects; all 0 if it expects nothing
     home: np.ndarray  # int32[expert]
     holders: np.ndarray  # bool[expert, die] by placement
@@ -67,7 +67,7 @@ def libra(
     rule: str = "literal",
     seed: int = 0,
 ) -> Replicas:
-    """Libra's Algorithm 1 on what the look-ahead predicts: ``slots`` experts a die, a share of them for its own tokens."""
+    """Libra's Algorithm 1 on what the look-ahead predicts: ``slots`` experts a die, some for its own tokens."""
     predicted = look_ahead(layer.origins, accuracy, np.random.default_rng([seed, layer.step, layer.layer]))
     holds = libra_plan(predicted, layer.home, slots, int(slots * local_share), rule).holds.T > 0
     dies, experts = predicted.shape

@@ -110,7 +110,8 @@ def _models() -> str:
 def _policies() -> str:
     presets = _table([("name", "meaning"), *PRESET_MEANINGS.items()])
     parts = _table([("name", "parts"), *((name, _parts(preset)) for name, preset in PRESETS.items())])
-    lines = [presets, "", parts, "", "Rules with their parameters and defaults; your own function is package.module:function."]
+    rules = "Rules with their parameters and defaults; your own function is package.module:function."
+    lines = [presets, "", parts, "", rules]
     for rule_type in RULE_TYPES:
         lines += ["", f"{rule_type}:"]
         for name, rule in RULES[rule_type].items():
