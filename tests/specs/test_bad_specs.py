@@ -48,10 +48,11 @@ engine: event
 KNOWN_SYSTEMS = (
     "(known: dojo, dojo_enhanced, isca26_dojo, isca26_tsmc_sow, tsmc_sow; or the path of a YAML file, or a mapping)"
 )
-KNOWN_PRESETS = (
+PRESET_NAMES = (
     "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, eplb+waterfill, "
-    "craft, lina, libra, harmoeny, capacity_drop, capacity_reroute, expert_drop, remap, dup; or a mapping)"
+    "craft, lina, libra, harmoeny, capacity_drop, capacity_reroute, expert_drop, remap, dup; "
 )
+KNOWN_PRESETS = f"{PRESET_NAMES}or a mapping)"
 
 # (what is replaced in GOOD, by what, the message after "bad.yaml:")
 CHANGED = {
@@ -261,7 +262,7 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: al}]",
         "27: policies.0.preset: unknown preset 'al'; did you mean 'allo'? "
-        "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred; or no preset)",
+        f"{PRESET_NAMES}or no preset)",
     ),
     "like an unknown system": (
         "- name: small\n",
@@ -328,7 +329,7 @@ CHANGED = {
         "field; "
         "missing: execution, arbitration, capacity, activations, decision_cost, heatmap_update, weights, llc, hops, "
         "source, gemm, "
-        "numbering, order, tables, prediction_rows, throughput, ties)",
+        "numbering, order, tables, prediction_rows, migration, throughput, ties)",
     ),
     "assumptions twice": (
         "assumptions: physical",
@@ -448,7 +449,7 @@ OVERRIDES = {
     ),
     "function in place of a policy": (
         "policies=[mymod:fn]",
-        "0: unknown policy 'mymod:fn' (known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred; "
+        f"0: unknown policy 'mymod:fn' {PRESET_NAMES}"
         "your own function is {name: mine, allocation: 'mymod:fn'})",
     ),
     "no such item": ("systems.1.mesh.x=2", "systems has no item 1; it has 1, numbered from 0"),
