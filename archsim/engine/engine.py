@@ -205,14 +205,15 @@ class EventEngine:
         )
         plan = self.decision.decide(self.policy.allocate, view)
         _check(plan, view)
-        return self._shared(plan, demand) if self._shares else plan
+        share = self.policy.share if self._shares else None
+        return plan if share is None else self._shared(plan, demand, share)
 
-    def _shared(self, plan: Plan, demand: StepDemand) -> Plan:
+    def _shared(self, plan: Plan, demand: StepDemand, share: Callable[..., np.ndarray]) -> Plan:
         """The plan, with where shared experts run. Charged the counts of all dies and an operation for every pair."""
         dies = self.machine.dies
         load = np.bincount(plan.die, plan.tokens, dies).astype(np.int64)
         effort = plan.effort._replace(global_demand=True).plus(dies * dies, COUNT_BYTES)
-        return plan._replace(shared=self.policy.share(demand.living, load), effort=effort)
+        return plan._replace(shared=share(demand.living, load), effort=effort)
 
     def _copy_bits(self, layer: int, plan: Plan, predicted) -> np.ndarray | None:
         """The cp_en bits of a step, uint8[die, expert]; None where nothing is predicted."""

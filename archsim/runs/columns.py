@@ -154,8 +154,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("prefetched_bytes", INTEGER, "bytes", "weights fetched as replicas for the next layer", measure.balancing("replicated_bytes"), since=3),
     Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for them and for the decision", measure.balancing("replication_exposed_ns"), since=3),
     Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and nobody executed", measure.pairs_lost, since=3),
-    Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are generated; empty where all are executed",
-           measure.gate_mass_lost, optional=True, since=3),
+    Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are generated",
+           measure.gate_mass_lost, since=3),
     Column("run", TEXT, "", "key of the run: names everything that it is made of", None),
     Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput are those of these, unscaled", lambda run: run.demand.layers, page=True, since=2),
 )  # fmt: skip

@@ -214,12 +214,12 @@ def pairs_lost(run: Finished) -> int:
     return 0 if run.demand.lost_pairs is None else run.demand.lost_pairs.sum()
 
 
-def gate_mass_lost(run: Finished) -> float | None:
+def gate_mass_lost(run: Finished) -> float:
     """Mean over steps and layers, prefill included."""
     if run.demand.lost_mass is None:
-        return None
+        return 0.0
     ran = run.demand.rows > 0
-    return run.demand.lost_mass[ran].mean() if ran.any() else None
+    return run.demand.lost_mass[ran].mean() if ran.any() else 0.0
 
 
 def bound(name: str) -> Callable[[Finished], float | None]:
