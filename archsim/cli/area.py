@@ -57,7 +57,7 @@ def _print_configured(
     decision = system.decision
     parts = decision_parts(decision, built, technology)
     clocks = f"{_ghz(built.clock_hz)} on the dies"
-    if decision.executor != "host":
+    if decision.executor in ("fsm", "firmware"):
         clocks += f", {_ghz(global_clock_hz(decision, built))} in the Global CP"
     out.print(
         _parts_table(

@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 
 from archsim.engine.state import Machine
-from archsim.policies.allocation.rules import Plan
+from archsim.policies.allocation.rules import Effort, Plan
 from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import Counts, Reach, State
@@ -69,6 +69,10 @@ class FreeDecision:
     def after_step(self, plan: Plan, rows: int, copies: int, before_ns: float, step_ns: float) -> float:
         """What the decision adds to the step, in ns."""
         self.totals.by_step.append(0.0)
+        return 0.0
+
+    def aside_ns(self, effort: Effort) -> float:
+        """Time of a decision that is taken beside the steps, from statistics of all dies."""
         return 0.0
 
     def lasts_ns(self, before_ns: float, step_ns: float) -> np.ndarray:
@@ -129,9 +133,12 @@ class ChargedDecision(FreeDecision):
             dies=self._dies, experts=self._experts, demand_received=effort.global_demand, table_entries=placed,
             sorted_experts=effort.sorted_experts, candidates=effort.candidates, blocks=effort.blocks,
             plan_entries=len(plan.expert), rows=rows, copies=copies, operations=effort.operations,
+            statistics_bytes=effort.statistics_bytes,
         )
 
     def _states_ns(self, counts: Counts) -> np.ndarray:
+        if self._spec.executor == "gpu":
+            return global_cp.gpu_ns(counts, self._spec.gpu, self._reach)
         messages = global_cp.message_ns(counts, self._reach)
         if self._spec.executor == "fsm":
             return messages + np.maximum(global_cp.fsm_ns(counts, self._spec.fsm), self._dram_ns(counts))
@@ -146,7 +153,7 @@ class ChargedDecision(FreeDecision):
         return global_cp.dram_ns(counts, *self._hbm)
 
     def before_step(self, plan, rows):
-        if not rows or self._spec.executor == "host":  # a host sends bits and plan together
+        if not rows or self._spec.executor in ("host", "gpu"):  # a host sends bits and plan together; a GPU has both
             return 0.0
         states_ns = self._states_ns(self._counts(plan, rows, 0))
         return max(
@@ -162,6 +169,9 @@ class ChargedDecision(FreeDecision):
         self.totals.exposed_ns += exposed_ns
         self.totals.by_step.append(float(exposed_ns.sum()))
         return self.totals.by_step[-1]
+
+    def aside_ns(self, effort):
+        return global_cp.aside_ns(effort.operations, effort.statistics_bytes, self._dies, self._spec, self._reach)
 
     def lasts_ns(self, before_ns, step_ns):
         lasts_ns = self._last_ns.copy()

@@ -17,6 +17,7 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.kernels import kernel
+from archsim.engine.balancing import Balancing, Fetched
 from archsim.engine.decision import DecisionTotals, build_decision, global_die
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
@@ -26,15 +27,17 @@ from archsim.engine.machine import build_machine, build_memory, policy_costs
 from archsim.engine.memory_refusal import refuse_misfit
 from archsim.engine.state import SLICES, new_tally
 from archsim.engine.transitions import NoLog, TransitionLog
-from archsim.policies.allocation.rules import Plan, StepView
+from archsim.engine.weight_moves import WeightMover
+from archsim.policies.allocation.rules import NO_EFFORT, NO_ORIGINS, Effort, Plan, StepView
 from archsim.policies.placement.placement import Placement
 from archsim.policies.prediction.admission import CopiesView
 from archsim.policies.prediction.heatmap import copy_bits
 from archsim.policies.registry import build_policy
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand
+from microarch.blocks.global_cp import COUNT_BYTES
 from microarch.blocks.hbm import count_anew, evict_beyond_room
-from microarch.blocks.request import State
+from microarch.blocks.request import State as RequestState
 
 KERNELS: Mapping[str, Callable[..., Kernel]] = MappingProxyType({"reserved": ReservedKernel, "shared": SharedKernel})
 
@@ -48,6 +51,8 @@ class StepTimes(NamedTuple):
     end_ns: float
     exposed_ns: float
     plan: Plan
+    holders: np.ndarray  # bool[expert, die]: by placement, and replicas of this step
+    slots: int  # of all dies in the layer, those of replicas included
 
     @property
     def step_ns(self) -> float:
@@ -74,7 +79,7 @@ class EventEngine:
         self.fit = refuse_misfit(scenario, self.placement)
         self.machine, self.fabric = build_machine(scenario)
         self.memory = build_memory(scenario, self.layers, self.fit)
-        self.tally = new_tally(self.machine, len(State))
+        self.tally = new_tally(self.machine, len(RequestState))
         self.decision = build_decision(scenario, self.machine, self.fabric)
         self.execution = build_execution(
             assumptions.execution,
@@ -88,7 +93,15 @@ class EventEngine:
                 self._build_kernel,
             ),
         )
-        self._costs = policy_costs(system, model)
+        self.costs = policy_costs(system, model)
+        self.balancing = Balancing(
+            assumptions.migration,
+            WeightMover(self.machine, self.fabric, self.tally),
+            self.fabric.hops,
+            self.expert_bytes,
+            self.decision.aside_ns,
+        )
+        self._shares = assumptions.weights == "all" and model.shared_experts > 0 and self.policy.share is not None
         self._ids = model.experts + model.shared_experts
         self._admission = self.policy.admission(self.layers, system.dies, self._ids)
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
@@ -113,35 +126,57 @@ class EventEngine:
 
         Raises ArchsimError if a user's policy returns a plan that does not fit the demand.
         """
-        plan = self.plan(layer, demand)
+        self.balancing.begin_step()
+        placement, row, waits_ns = self._holders(layer, demand)
+        plan = self.plan(layer, demand, placement, row)
         bits = self.decision.predict(self._copy_bits, layer, plan, demand.predicted)
         rows = (
             0 if bits is None else int(np.count_nonzero(plan.expert[1:] != plan.expert[:-1])) + 1
         )  # entries are in order of expert
         self._log.begin()
         ready_ns = self.decision.before_step(plan, rows)
-        order = Order(layer, int(self.rows[layer]), demand, plan, bits, ready_ns, self._log.notes, self.placement)
-        end_ns = self.execution.step(order, now_ns)
+        order = Order(layer, row, demand, plan, bits, ready_ns, self._log.notes, placement)
+        end_ns = self.execution.step(order, now_ns + waits_ns)
+        self.tally.bound_ns[RequestState.DATA] += waits_ns
         written, self._written_bytes = self._written_bytes, int(self.tally.dies["write_bytes"].sum())
         copies = (self._written_bytes - written) // self.machine.slice_bytes
         before_ns, took_ns = self._before_ns, end_ns - now_ns
         exposed_ns = self.decision.after_step(plan, rows, copies, before_ns, took_ns)
         self._log.add(demand.step, layer, self.decision, before_ns, took_ns)
         self._before_ns = took_ns
-        return StepTimes(now_ns, end_ns, exposed_ns, plan)
+        self.balancing.end_step(took_ns)
+        held, fetched = placement.holds[row], int(np.count_nonzero(placement.holds[row] & ~self._held(layer)))
+        slots = int(self.placement.layer_slots[self.rows[layer]].sum()) + fetched
+        return StepTimes(now_ns, end_ns, exposed_ns, plan, held, slots)
 
-    def migrate(self, placement: Placement, moves: np.ndarray, now_ns: float) -> float:
-        """Switch to another placement; returns when the ``moves`` (WEIGHT_MOVE[n]) are done, on the clock of
+    def migrate(self, placement: Placement, moves: np.ndarray, now_ns: float, effort: Effort = NO_EFFORT) -> float:
+        """Move to another placement, found with that effort; returns the time from which steps may run, on the clock of
         ``now_ns``.
 
-        Moves take no time yet. Raises CapacityError where the placement does not fit.
+        What the ``moves`` (WEIGHT_MOVE[n]) cost, and when the placement holds, is the assumption ``migration``
+        (``archsim.engine.weight_moves``). Raises CapacityError where the placement does not fit.
         """
+        refuse_misfit(self.scenario, placement)
+        waits_ns = self.balancing.migrate(placement, moves, effort)
+        self.tally.bound_ns[RequestState.DATA] += waits_ns
+        if self.balancing.pending is None:
+            self._switch(placement)
+        return now_ns + waits_ns
+
+    def settle(self) -> bool:
+        """An iteration is about to begin: switch to a placement whose weights have arrived. Whether none is on its
+        way.
+        """
+        if (placement := self.balancing.arrived()) is not None:
+            self._switch(placement)
+        return self.balancing.pending is None
+
+    def _switch(self, placement: Placement) -> None:
         self.fit = refuse_misfit(self.scenario, placement)
         self.placement = placement
         if self.scenario.assumptions.capacity == "finite":
             self.memory.copies.room["limit_bytes"] = self.fit.room_bytes
             evict_beyond_room(self.memory.copies, self.machine.slice_bytes)
-        return now_ns
 
     def count_anew(self) -> None:
         """Forget what was counted so far (tally, decisions, evictions, misses); caches and copies stay as they are."""
@@ -150,27 +185,48 @@ class EventEngine:
         count_anew(self.memory.copies)
         self.memory.atu.misses[:] = 0
         self.decision.totals = DecisionTotals()
+        self.balancing.count_anew()
         self._written_bytes = 0
 
-    def plan(self, layer: int, demand: StepDemand) -> Plan:
+    def _held(self, layer: int) -> np.ndarray:
+        """bool[expert, die] by placement."""
+        return self.placement.holds[self.rows[layer]]
+
+    def _holders(self, layer: int, demand: StepDemand) -> Fetched:
+        """The placement of a step, with the replicas that the policy has fetched for it."""
+        row = int(self.rows[layer])
+        if self.policy.replication is None:
+            return Fetched(self.placement, row, 0.0)
+        return self.balancing.fetch(self.policy.replication, self.placement, layer, row, demand)
+
+    def plan(self, layer: int, demand: StepDemand, placement: Placement, row: int) -> Plan:
         """The policy's plan of a step, checked if it is a user's own."""
-        begin, row = layer * self._ids, self.rows[layer]
+        begin = layer * self._ids
         view = StepView(
             tokens=demand.tokens,
             first_seen=demand.first_seen,
-            home=self.placement.home[row],
+            home=placement.home[row],
             copied_slices=self.memory.copies.slices[begin : begin + len(demand.tokens)],
             hops=self.fabric.hops,
-            costs=self._costs,
+            costs=self.costs,
             layer=layer,
             step=demand.step,
-            holders=self.placement.holds[row],
+            holders=placement.holds[row],
             pair_ns=self.machine.route_ns,
             pair_bytes_per_ns=self.machine.route_bytes_per_ns,
+            origins=NO_ORIGINS if demand.origins is None else np.ascontiguousarray(demand.origins, np.int32),
         )
         plan = self.decision.decide(self.policy.allocate, view)
         _check(plan, view)
-        return plan
+        share = self.policy.share if self._shares else None
+        return plan if share is None else self._shared(plan, demand, share)
+
+    def _shared(self, plan: Plan, demand: StepDemand, share: Callable[..., np.ndarray]) -> Plan:
+        """The plan, with where shared experts run. Charged the counts of all dies and an operation for every pair."""
+        dies = self.machine.dies
+        load = np.bincount(plan.die, plan.tokens, dies).astype(np.int64)
+        effort = plan.effort._replace(global_demand=True).plus(dies * dies, COUNT_BYTES)
+        return plan._replace(shared=share(demand.living, load), effort=effort)
 
     def _copy_bits(self, layer: int, plan: Plan, predicted) -> np.ndarray | None:
         """The cp_en bits of a step, uint8[die, expert]; None where nothing is predicted."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.engine.balancing import BalancingTotals
+from archsim.engine.ceilings import Ceilings, ceilings
 from archsim.engine.decision import DecisionTotals
 from archsim.engine.engine import EventEngine, StepTimes
 from archsim.engine.machine import NS_PER_S
@@ -23,7 +25,7 @@ from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import moves_between
 from archsim.policies.prediction.heatmap import Predictor
 from archsim.policies.prediction.ported_heatmap import PortedHeatmap, cycles_per_transition
-from archsim.policies.rebalancing.rules import History
+from archsim.policies.rebalancing.rules import History, Rebalanced
 from archsim.workload.step_demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
 from microarch.fabric.fabric import Fabric
@@ -39,6 +41,8 @@ class Outcome:
     95 % residuals of their calibration; ``gemm_extrapolated``: share of GEMM time at sizes outside it. None without
     one. ``gemm_law``: the measured layers behind grouped kernels. ``migrations``: what rebalancing moved. Times, counts
     and loads are those of the steps that count (``workload.warmup_steps``); elsewhere ``step_ns`` and ``load`` are 0.
+    ``balancing``: what moving weights between steps cost. ``ceilings``: float64[step, layer, 3], the fields of
+    `Ceilings` for every step; 0 where nothing ran.
     """
 
     machine: Machine
@@ -55,6 +59,8 @@ class Outcome:
     decode_residual_ns: tuple[float, float] | None
     gemm_extrapolated: float | None
     migrations: tuple[Migration, ...]
+    balancing: BalancingTotals
+    ceilings: np.ndarray
     gemm_law: str = ""
 
 
@@ -157,6 +163,7 @@ class Balancer:
     def __init__(self, engine: EventEngine):
         self._engine, self._rebalancing = engine, engine.policy.rebalancing
         self._steps: list[list[StepResult]] = []
+        self._since = 0  # iterations since the last call
         self.migrations: list[Migration] = []
 
     def add(self, result: StepResult) -> None:
@@ -164,18 +171,27 @@ class Balancer:
         if self._rebalancing is not None:
             if not self._steps or self._steps[-1][0].step != result.step:
                 self._steps.append([])
+                self._since += 1
+                if self._rebalancing.window_steps is not None:
+                    del self._steps[: -self._rebalancing.window_steps]
             self._steps[-1].append(result)
 
     def next_step(self, step: int, now_ns: float) -> float:
         """Iteration ``step`` is about to begin; returns the time from which it may."""
-        if self._rebalancing is None or len(self._steps) < self._rebalancing.every_steps:
+        if self._rebalancing is None:
             return now_ns
-        engine, old = self._engine, self._engine.placement
-        new = self._rebalancing.rule(self._history(), old)
+        engine, settled = self._engine, self._engine.settle()
+        if not settled or self._since < self._rebalancing.due(len(self.migrations)):
+            return now_ns
+        old, found = engine.placement, self._rebalancing.rule(self._history(), engine.placement)
+        new, effort = found if isinstance(found, Rebalanced) else Rebalanced(found)
+        new = replace(new, buffers=old.buffers)
         moves = moves_between(old, new, engine.expert_bytes, engine.fabric.hops)
-        self._steps.clear()
+        self._since = 0
+        if self._rebalancing.window_steps is None:
+            self._steps.clear()
         self.migrations.append(Migration(step, moves))
-        return engine.migrate(new, moves, now_ns)
+        return engine.migrate(new, moves, now_ns, effort)
 
     def _history(self) -> History:
         engine, steps = self._engine, len(self._steps)
@@ -185,6 +201,7 @@ class Balancer:
             np.zeros((*shape, engine.scenario.model.experts), np.int32),
             np.zeros((*shape, engine.machine.dies), np.int64),
             np.zeros(shape),
+            engine.costs,
         )
         for step, results in enumerate(self._steps):
             for result in results:
@@ -254,6 +271,7 @@ class Replay:
         engine, tally = self.engine, self.engine.tally
         took: list[tuple[int, int, float]] = []
         loads: list[np.ndarray] = []
+        least: list[Ceilings] = []
         end_ns = prefill_ns = exposed_ns = prefill_exposed_ns = 0.0
         prefill_residual_ns = np.zeros(2)
         for result in self.steps():
@@ -261,6 +279,7 @@ class Replay:
                 continue
             took.append((result.step, result.layer, result.times.step_ns))
             loads.append(load_of(result.times.plan, engine.machine.dies))
+            least.append(ceilings(result.demand.tokens, result.times.holders, result.times.slots))
             end_ns, exposed_ns = result.times.end_ns - self._begin_ns, exposed_ns + result.times.exposed_ns
             if result.demand.prefill_tokens.any():
                 prefill_ns, prefill_exposed_ns = end_ns, exposed_ns
@@ -272,8 +291,9 @@ class Replay:
             np.zeros((steps, engine.layers)),
             np.zeros((steps, engine.layers, engine.machine.dies), np.int64),
         )
-        for (step, layer, ns), tokens in zip(took, loads, strict=True):
-            step_ns[step, layer], load[step, layer] = ns, tokens
+        bounds = np.zeros((steps, engine.layers, len(Ceilings._fields)))
+        for (step, layer, ns), tokens, each in zip(took, loads, least, strict=True):
+            step_ns[step, layer], load[step, layer], bounds[step, layer] = ns, tokens, each
         gemm, residual_ns = engine.execution.gemm_time(), tally.residual_ns - prefill_residual_ns
         return Outcome(
             engine.machine,
@@ -290,6 +310,8 @@ class Replay:
             decode_residual_ns=(float(residual_ns[0]), float(residual_ns[1])) if gemm.calibrated_ns else None,
             gemm_extrapolated=gemm.extrapolated_ns / gemm.calibrated_ns if gemm.calibrated_ns else None,
             migrations=tuple(self._balancer.migrations),
+            balancing=engine.balancing.totals,
+            ceilings=bounds,
             gemm_law=gemm.law,
         )
 

@@ -14,8 +14,12 @@ import numpy as np
 
 from archsim.base.kernels import free
 from archsim.base.threads import LayerThreads
+from archsim.engine.executed_pairs import ExecutedPairs, dies_of_requests
 from archsim.policies.prediction.free_heatmap import FreeHeatmap
 from archsim.policies.prediction.heatmap import Predictor
+from archsim.policies.prediction.paths import PathForecast
+from archsim.policies.registry import build_policy
+from archsim.specs.policies import PATHS, PolicySpec
 from archsim.workload.demand import Demand, build_demand, stacked
 from archsim.workload.step_demand import Predicted, Routing, StepDemand
 from archsim.workload.trace import StepTokens, TokenSource
@@ -32,6 +36,12 @@ class RunDemand(Demand):
     (position·dies//batch); or None. predicted_rows: uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap`; or
     None. routed: int16[token, layer, k], the routing of single tokens, routed_die: int32[token], where each lives, and
     routed_from: int64[step + 1], where the tokens of each step begin; or None. See `Routed`.
+
+    Where the policy's routing executes other pairs than the chosen ones, tokens, first_seen and origins are those of
+    executed pairs, see `ExecutedPairs`; else the next four are None. residents: int32[step, die] tokens that live on
+    a die, executed or not; rows: int64[step] all of them; lost_pairs: int64[step, layer] fewer pairs than chosen;
+    lost_mass: float64[step, layer] share of the gate mass that is not executed. expected: float32[step, layer, expert],
+    see `PathForecast`; or None.
     """
 
     origins: np.ndarray | None = None
@@ -39,6 +49,11 @@ class RunDemand(Demand):
     routed: np.ndarray | None = None
     routed_die: np.ndarray | None = None
     routed_from: np.ndarray | None = None
+    residents: np.ndarray | None = None
+    rows: np.ndarray | None = None
+    lost_pairs: np.ndarray | None = None
+    lost_mass: np.ndarray | None = None
+    expected: np.ndarray | None = None
 
     def __iter__(self) -> Iterator[tuple[int, StepDemand]]:
         for step, layer in np.argwhere(self.tokens.any(axis=2)).tolist():
@@ -53,7 +68,16 @@ class RunDemand(Demand):
             origins=None if self.origins is None else self.origins[step, layer],
             predicted=None if self.predicted_rows is None else Predicted(self.predicted_rows[step, layer]),
             routing=self._routing(step, layer),
+            residents=None if self.residents is None else self.residents[step],
+            expected=None if self.expected is None else self.expected[step, layer],
         )
+
+    @property
+    def tokens_of_step(self) -> np.ndarray:
+        """Tokens of every step, int64[step], whether all their pairs are executed or not."""
+        if self.rows is not None:
+            return self.rows
+        return self.tokens[:, 0].sum(axis=1, dtype=np.int64) // self.top_k
 
     def _routing(self, step: int, layer: int) -> Routing | None:
         if self.routed is None or self.routed_die is None or self.routed_from is None:
@@ -73,28 +97,35 @@ def build_run_demand(
     origin_dies: int | None = None,
     predictor: Predictor | None = None,
     routing: bool = False,
+    shaped_by: PolicySpec | None = None,
     threads: int | None = None,
 ) -> RunDemand:
-    """The demand of a batch, see `build_demand`; with `origins` on ``origin_dies`` dies, the rows of a predictor, and
-    (``routing``, with origins) the routing of single tokens.
+    """The demand of a batch, see `build_demand`; with `origins` on ``origin_dies`` dies, the rows of a predictor,
+    (``routing``, with origins) the routing of single tokens, and what the routing and replication of the policy
+    ``shaped_by`` make of it. Where that executes other pairs than the chosen ones, no single routing is kept.
     """
-    routed = Routed(source, batch, origin_dies) if routing and origin_dies else None
-    origins = Origins(source, batch, origin_dies) if origin_dies else None
+    rule = build_policy(shaped_by).routing if shaped_by else None
+    executed = ExecutedPairs(source, batch, origin_dies or 1, rule) if rule else None
+    routed = Routed(source, batch, origin_dies) if routing and origin_dies and not executed else None
+    origins = Origins(source, batch, origin_dies) if origin_dies and not executed else None
     heatmap = FreeHeatmap(source, batch, predictor) if predictor else None
-    watchers = [watcher for watcher in (origins, heatmap, routed) if watcher]
+    forecast = _forecast(source, shaped_by) if shaped_by else None
+    watchers = [watcher for watcher in (origins, heatmap, routed, executed, forecast) if watcher]
     demand = build_demand(source, batch, decode_steps, seed, watchers=watchers, threads=threads)
     known = {field.name: getattr(demand, field.name) for field in fields(demand)}
+    if executed:
+        known |= executed.take(with_origins=bool(origin_dies))
     return RunDemand(
-        **known,
-        origins=origins.take_counts() if origins else None,
+        **{"origins": origins.take_counts() if origins else None} | known,
         predicted_rows=heatmap.take_rows() if heatmap else None,
+        expected=forecast.take_expected() if forecast else None,
         **(routed.take() if routed else {}),
     )
 
 
-def dies_of_requests(batch: int, dies: int) -> np.ndarray:
-    """The die on which each request lives, int32[request]: contiguous blocks of equal size."""
-    return (np.arange(batch, dtype=np.int64) * dies // batch).astype(np.int32)
+def _forecast(source: TokenSource, policy: PolicySpec) -> PathForecast | None:
+    rule = policy.replication
+    return PathForecast(source, *(rule.params[name] for name in PATHS)) if rule.name == "lina" else None
 
 
 class Origins:

@@ -67,14 +67,16 @@ class WorkBuilder:
         cp_en: np.ndarray | None,
         memory: Memory,
         routing: Routing | None = None,
+        residents: np.ndarray | None = None,
     ) -> Work:
         """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
-        ``cp_en``: uint8[die, expert] or None; ``routing``: of the same tokens, None if only counts are known.
+        ``cp_en``: uint8[die, expert] or None; ``routing``: of the same tokens, None if only counts are known;
+        ``residents``: tokens that live on a die, int[die], if other than ``origins`` / ``top_k``.
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
         routed = len(plan.expert)
-        shared_id, shared_die, shared_tokens = self._shared(origins, top_k)
+        shared_id, shared_die, shared_tokens = self._shared(plan, origins, top_k, residents)
         n, dies = routed + len(shared_id), self._machine.dies
         entries = np.zeros(n, ENTRY)
         given = entries[:routed]
@@ -132,11 +134,12 @@ class WorkBuilder:
         entries["multiply_ns"] = times.multiply_ns + (entries["compute_ns"] - compute_ns)  # and what is rounded up
         entries["bytes_ns"] = times.bytes_ns
 
-    def _shared(self, origins, top_k):
-        """Entries of the shared experts: on every die that has tokens, for the tokens that live there."""
+    def _shared(self, plan, origins, top_k, residents):
+        """Entries of the shared experts: on every die, for the tokens that live there, or that the plan sends there."""
         if not self._shared_experts:
             return NO_ENTRIES, NO_ENTRIES, NO_ENTRIES
-        here = origins.sum(axis=1, dtype=np.int64) // top_k
+        here = origins.sum(axis=1, dtype=np.int64) // top_k if residents is None else residents
+        here = here if plan.shared is None else plan.shared.sum(axis=0)
         dies = np.flatnonzero(here)
         ids = np.repeat(np.arange(self._experts, self._experts + self._shared_experts), len(dies))
         return ids, np.tile(dies, self._shared_experts), np.tile(here[dies], self._shared_experts)
@@ -146,6 +149,8 @@ class WorkBuilder:
         if not self._dispatched:
             return NO_MOVES
         sent = self._send(plan, origins, routing, self._sizes, self._fabric.hops)
+        if plan.shared is not None:  # once a token, however many shared experts there are
+            sent = sent + plan.shared
         moves = np.zeros((2, np.count_nonzero(sent)), MOVE)
         for row, vectors in ((DISPATCH, sent), (COMBINE, sent.T)):
             moves[row] = _bundles(vectors, self._vector_bytes[row])

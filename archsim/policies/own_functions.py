@@ -13,7 +13,9 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.policies.allocation.rules import Plan, StepView
 from archsim.policies.placement.placement import Placement
-from archsim.policies.rebalancing.rules import History
+from archsim.policies.rebalancing.rules import History, Rebalanced
+from archsim.policies.replication.rules import LayerView, Replicas
+from archsim.policies.routing.rules import Executed, Pass
 from archsim.specs.policies import import_function
 
 _COLUMNS = ("expert", "die", "tokens")
@@ -46,12 +48,15 @@ def own_placement(target: str, params: Mapping[str, Any]) -> Callable[[int, int,
     return place
 
 
-def own_rebalancing(target: str, params: Mapping[str, Any]) -> Callable[[History, Placement], Placement]:
+def own_rebalancing(target: str, params: Mapping[str, Any]) -> Callable[[History, Placement], Placement | Rebalanced]:
     """The rebalancing ``package.module:function``. Raises ValueError if it cannot be imported."""
     function = partial(import_function(target), **params)
 
-    def rebalance(history: History, placement: Placement) -> Placement:
+    def rebalance(history: History, placement: Placement) -> Placement | Rebalanced:
         given = _call(target, function, history, placement)
+        if isinstance(given, Rebalanced):
+            _checked_placement(target, given.placement, placement.holds.shape)
+            return given
         if not isinstance(given, Placement):
             raise ArchsimError(
                 f"{target}: returns {type(given).__name__}; expected archsim.policies.placement.placement.Placement"
@@ -92,6 +97,66 @@ def own_allocation(target: str, params: Mapping[str, Any]) -> Callable[[StepView
         return plan._replace(**{name: column.astype(np.int32) for name, column in columns.items()})
 
     return allocate
+
+
+def own_routing(target: str, params: Mapping[str, Any]) -> Callable[[Pass], Executed]:
+    """The routing ``package.module:function``; it returns an `Executed`. Raises ValueError if it cannot be imported."""
+    function = partial(import_function(target), **params)
+
+    def route(batch: Pass) -> Executed:
+        given = _call(target, function, batch._replace(experts=batch.experts.copy()))
+        if not isinstance(given, Executed):
+            raise ArchsimError(
+                f"{target}: returns {type(given).__name__}; expected archsim.policies.routing.rules.Executed"
+            )
+        experts, rows = np.asarray(given.experts), len(batch.experts)
+        if experts.ndim != 2 or len(experts) != rows or not np.issubdtype(experts.dtype, np.integer):
+            found = f"{experts.dtype}{list(experts.shape)}"
+            raise ArchsimError(f"{target}: experts are {found}; expected integers [{rows}, m]")
+        if experts.size and not -1 <= experts.min() <= experts.max() < batch.num_experts:
+            raise ArchsimError(
+                f"{target}: experts {experts.min()} to {experts.max()}; expected 0 to {batch.num_experts - 1}, or -1"
+            )
+        return given
+
+    return route
+
+
+def own_replication(target: str, params: Mapping[str, Any], slots: int) -> Callable[[LayerView], Replicas]:
+    """The replication ``package.module:function``; it returns bool[expert, die] or a `Replicas`. Raises ValueError if
+    it cannot be imported.
+    """
+    function = partial(import_function(target), **params)
+
+    def replicate(layer: LayerView) -> Replicas:
+        given = _call(target, function, layer._replace(holders=layer.holders.copy()))
+        given = given if isinstance(given, Replicas) else Replicas(np.asarray(given))
+        if given.holds.shape != layer.holders.shape or given.holds.dtype != np.bool_:
+            found = f"{given.holds.dtype}{list(given.holds.shape)}"
+            raise ArchsimError(f"{target}: returns {found}; expected bool{list(layer.holders.shape)}")
+        new = given.holds & ~layer.holders
+        if (most := int(new.sum(axis=0).max(initial=0))) > slots:
+            raise ArchsimError(f"{target}: replicates {most} experts on a die; it has {slots} slots")
+        return given._replace(holds=new)
+
+    return replicate
+
+
+def own_sharing(target: str, params: Mapping[str, Any]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """The rule of shared experts ``package.module:function``. Raises ValueError if it cannot be imported."""
+    function = partial(import_function(target), **params)
+
+    def share(tokens: np.ndarray, load: np.ndarray) -> np.ndarray:
+        given = np.asarray(_call(target, function, tokens.copy(), load.copy()))
+        expected = (len(tokens), len(tokens))
+        if given.shape != expected or not np.issubdtype(given.dtype, np.integer):
+            found = f"{given.dtype}{list(given.shape)}"
+            raise ArchsimError(f"{target}: returns {found}; expected integers {list(expected)}")
+        if (given < 0).any() or (given.sum(axis=1) != tokens).any():
+            raise ArchsimError(f"{target}: rows must add up to the tokens of each die")
+        return given.astype(np.int64)
+
+    return share
 
 
 def own_predictor(target: str, params: Mapping[str, Any]) -> Callable[..., None]:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from archsim.policies.allocation import linear_programme
+import numpy as np
+
+from archsim.policies import own_functions as own
+from archsim.policies.allocation import holders, linear_programme, sharding
 from archsim.policies.allocation import rules as allocation
 from archsim.policies.allocation.copy_aware import copy_aware
-from archsim.policies.own_functions import own_allocation, own_placement, own_predictor, own_rebalancing
 from archsim.policies.placement import rules as placement
 from archsim.policies.placement.placement import Placement
 from archsim.policies.prediction import heatmap as prediction
 from archsim.policies.prediction.admission import Admission, EveryPrediction, Reread
+from archsim.policies.rebalancing import published
 from archsim.policies.rebalancing.rules import Rebalancing
-from archsim.specs.policies import EVERY_STEPS
+from archsim.policies.replication import rules as replicating
+from archsim.policies.replication.rules import Replication
+from archsim.policies.routing import rules as routing
+from archsim.policies.routing.rules import Routing
+from archsim.policies.shared import rules as shared
+from archsim.specs.policies import EVERY_STEPS, PATHS
 
-PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced}
+PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced, "redundant": placement.redundant}
 ALLOCATIONS = {
     "first_seen": allocation.first_seen,
     "home": allocation.home,
@@ -25,7 +33,22 @@ ALLOCATIONS = {
     "paper": allocation.paper,
     "copy_aware": copy_aware,
     "lp": linear_programme.lp,
+    "even": holders.even,
+    "nearest": holders.nearest,
+    "static": holders.static,
+    "lplb": holders.lplb,
+    "libra": sharding.libra,
+    "harmoeny": sharding.harmoeny,
 }
+REBALANCINGS = {
+    "eplb": published.eplb,
+    "craft": published.craft,
+    "remap": published.remap,
+    "dup": published.dup,
+}
+ROUTINGS = {"drop": routing.drop, "reroute": routing.reroute, "expert_drop": routing.expert_drop}
+REPLICATIONS = {"libra": replicating.libra, "lina": replicating.lina}
+SHARED = {"waterfill": shared.waterfill}
 
 
 def _heatmap(top_fraction: float | None = None, top_n: int | None = None):
@@ -40,7 +63,8 @@ ADMISSIONS = {None: EveryPrediction, "reread": Reread}
 @dataclass(frozen=True)
 class Policy:
     """``place(layers, experts, dies)``, ``allocate(step)``, ``predictor(heat, changed, out)`` or None,
-    ``rebalancing`` or None; ``admission(layers, dies, ids)``, with the state of a run.
+    ``rebalancing``, ``routing``, ``replication`` and ``share(tokens, load)`` of shared experts, or None;
+    ``admission(layers, dies, ids)``, with the state of a run.
     """
 
     place: Callable[[int, int, int], Placement]
@@ -48,6 +72,9 @@ class Policy:
     predictor: Callable | None
     rebalancing: Rebalancing | None
     admission: Callable[[int, int, int], Admission]
+    routing: Routing | None
+    replication: Replication | None
+    share: Callable[[np.ndarray, np.ndarray], np.ndarray] | None
 
 
 def build_policy(spec) -> Policy:
@@ -55,12 +82,16 @@ def build_policy(spec) -> Policy:
 
     Raises ValueError if a user's function cannot be imported. A user's function that fails later raises ArchsimError.
     """
+    replication = _replication(spec.replication)
     return Policy(
-        place=_placement(spec.placement),
-        allocate=_function(spec.allocation, ALLOCATIONS, own_allocation),
+        place=_with_buffers(_placement(spec.placement), replication),
+        allocate=_function(spec.allocation, ALLOCATIONS, own.own_allocation),
         predictor=_predictor(spec.prediction),
         rebalancing=_rebalancing(spec.rebalancing),
         admission=ADMISSIONS[None if spec.prediction.is_function else spec.prediction.params.get(ADMISSION)],
+        routing=_routing(spec.routing),
+        replication=replication,
+        share=None if spec.shared.name == "local" else _function(spec.shared, SHARED, own.own_sharing),
     )
 
 
@@ -71,16 +102,49 @@ def place_experts(spec, model, dies: int) -> Placement:
 
 def _placement(rule):
     if rule.is_function:
-        return own_placement(rule.name, rule.params)
+        return own.own_placement(rule.name, rule.params)
     known = partial(PLACEMENTS[rule.name], **rule.params)
+    if rule.name == "redundant":
+        return lambda layers, experts, dies: known(experts, dies, layers)
     return lambda layers, experts, dies: Placement.of_homes(known(experts, dies), layers, dies)
 
 
+def _with_buffers(place, replication: Replication | None):
+    """Replicas for the layer that runs and for the next take turns in two sets of slots."""
+    if replication is None:
+        return place
+    return lambda *shape: replace(place(*shape), buffers=2 * replication.slots)
+
+
 def _rebalancing(rule) -> Rebalancing | None:
-    if not rule.is_function:
+    if rule.name == "none":
         return None
-    params = {name: value for name, value in rule.params.items() if name != EVERY_STEPS}
-    return Rebalancing(rule.params[EVERY_STEPS], own_rebalancing(rule.name, params))
+    every, first, window = (rule.params.get(key) for key in (EVERY_STEPS, "first_steps", "window_steps"))
+    if rule.is_function:
+        params = {name: value for name, value in rule.params.items() if name != EVERY_STEPS}
+        return Rebalancing(every, own.own_rebalancing(rule.name, params))
+    params = {name: value for name, value in rule.params.items() if not name.endswith("_steps")}
+    return Rebalancing(every, partial(REBALANCINGS[rule.name], **params), first, window)
+
+
+def _routing(rule) -> Routing | None:
+    if rule.name == "as_chosen":
+        return None
+    params = {name: value for name, value in rule.params.items() if name != "pass_tokens"}
+    pass_tokens = rule.params.get("pass_tokens", routing.PASS_TOKENS)
+    known = own.own_routing(rule.name, params) if rule.is_function else partial(ROUTINGS[rule.name], **params)
+    return Routing(pass_tokens, known)
+
+
+def _replication(rule) -> Replication | None:
+    if rule.name == "none":
+        return None
+    if rule.is_function:
+        params = {name: value for name, value in rule.params.items() if name != "slots"}
+        slots = rule.params.get("slots", 1)
+        return Replication(slots, own.own_replication(rule.name, params, slots))
+    params = {name: value for name, value in rule.params.items() if name not in PATHS}
+    return Replication(rule.params["slots"], partial(REPLICATIONS[rule.name], **params))
 
 
 def _function(rule, known, own):
@@ -89,5 +153,5 @@ def _function(rule, known, own):
 
 def _predictor(rule):
     if rule.is_function:
-        return own_predictor(rule.name, rule.params)
+        return own.own_predictor(rule.name, rule.params)
     return PREDICTIONS[rule.name](**{name: value for name, value in rule.params.items() if name != ADMISSION})

@@ -140,7 +140,7 @@ def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
         llc_bytes=2 * (row["local_hbm_read_bytes"] + row["remote_hbm_read_bytes"]),
         flop=row["flop"],
         decision_s=row["decision_ns"] / NS_PER_S,
-        tokens=row["expert_tokens"] / model.top_k / len(model.moe_layer_ids),
+        tokens=(row["expert_tokens"] + row.get("pairs_lost", 0)) / model.top_k / len(model.moe_layer_ids),
     )
 
 

@@ -16,10 +16,10 @@ import numpy as np
 if TYPE_CHECKING:
     from archsim.engine.loop import Outcome
     from archsim.engine.memory_fit import Fit
+    from archsim.engine.run_demand import RunDemand
     from archsim.runs.run import Run
     from archsim.specs.scenario import Scenario
     from archsim.workload import TokenSource
-    from archsim.workload.demand import Demand
 
 NS_PER_S = 1e9
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
@@ -44,7 +44,7 @@ class Finished:
     """
 
     run: Run
-    demand: Demand
+    demand: RunDemand
     source: TokenSource
     outcome: Outcome
 
@@ -128,7 +128,8 @@ class Finished:
             "decode_ns": outcome.decode_ns,
             "decision_ns": outcome.decision.states_ns.sum(),
         }
-        row = {name: plain(value) for name, value in {**read, **times}.items()} | self.work
+        lost = {"pairs_lost": pairs_lost(self)}
+        row = {name: plain(value) for name, value in {**read, **times, **lost}.items()} | self.work
         return economics(activity_of(self.run.model, row), build_costs(self.run.system))
 
 
@@ -156,7 +157,7 @@ def throughput(run: Finished) -> float | None:
     if run.run.assumptions.throughput == "nominal":
         tokens = run.run.batch * (len(run.decode) if run.run.workload.warmup_steps else run.demand.steps)
     else:
-        tokens = int(run.demand.tokens[run.decode, 0].sum(dtype=np.int64)) // run.demand.top_k
+        tokens = int(run.demand.tokens_of_step[run.decode].sum())
     return tokens / (run.outcome.decode_ns / NS_PER_S)
 
 
@@ -215,6 +216,37 @@ def load_max_over_mean(run: Finished) -> float | None:
     steps = load.reshape(-1, load.shape[-1])
     steps = steps[steps.any(axis=1)]
     return (steps.max(axis=1) / steps.mean(axis=1)).mean() if len(steps) else None
+
+
+def load_ceiling(name: str) -> Callable[[Finished], float | None]:
+    """Mean over steps of a ceiling (``archsim.engine.ceilings.Ceilings``) over the mean load of a die."""
+
+    def measured(run: Finished) -> float | None:
+        from archsim.engine.ceilings import Ceilings
+
+        steps = run.outcome.ceilings[run.decode].reshape(-1, len(Ceilings._fields))
+        steps = steps[steps[:, 0] > 0]
+        column = Ceilings._fields.index(name)
+        return (steps[:, column] / steps[:, 0]).mean() if len(steps) else None
+
+    return measured
+
+
+def balancing(field: str) -> Callable[[Finished], float]:
+    """A total of ``archsim.engine.balancing.BalancingTotals``."""
+    return lambda run: getattr(run.outcome.balancing, field)
+
+
+def pairs_lost(run: Finished) -> int:
+    return 0 if run.demand.lost_pairs is None else run.demand.lost_pairs.sum()
+
+
+def gate_mass_lost(run: Finished) -> float:
+    """Mean over steps and layers, prefill included."""
+    if run.demand.lost_mass is None:
+        return 0.0
+    ran = run.demand.rows > 0
+    return run.demand.lost_mass[ran].mean() if ran.any() else 0.0
 
 
 def bound(name: str) -> Callable[[Finished], float | None]:

@@ -20,6 +20,7 @@ from archsim.runs.run import (
     key_of,
     plain_text,
     prediction_text,
+    shaping_text,
     trace_label,
 )
 from archsim.specs.experiment import ExperimentSpec, layers_problem
@@ -79,11 +80,14 @@ class RunMaker:
 
     def _demand(self, point: Point, dies: int | None, predicting: Point | None) -> DemandSpec:
         policy = predicting and predicting.policy
+        shaping = point.policy if point.policy.shapes_demand else None
         single = point.assumptions.needs_routing
-        key = (*_traffic(point), dies, policy and self._prediction(policy), single)
+        key = (*_traffic(point), dies, policy and self._prediction(policy), single, shaping and shaping_text(shaping))
         if key not in self._demands:
             stored = self._routing_of(point)[1]
-            self._demands[key] = DemandSpec(point.model, point.workload, point.batch, dies, policy, stored, single)
+            self._demands[key] = DemandSpec(
+                point.model, point.workload, point.batch, dies, policy, stored, single, shaping
+            )
         return self._demands[key]
 
     def _prediction(self, policy: PolicySpec) -> str:
@@ -117,7 +121,8 @@ def _traffic(point: Point) -> tuple[int, int, int]:
 
 
 def _origin_dies(point: Point) -> int | None:
-    return point.system.dies if point.assumptions.needs_origins(point.model) else None
+    needed = point.policy.needs_origins or point.assumptions.needs_origins(point.model)
+    return point.system.dies if needed else None
 
 
 def _predicting(point: Point) -> Point | None:

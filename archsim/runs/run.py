@@ -37,7 +37,8 @@ class DemandSpec:
     origin_dies: number of dies that tokens live on, or None if no run needs it. predicting: a policy whose predictor
     marks the hot experts, or None. Runs may use a demand with more than they need. stored_trace: name of the trace's
     columns in the cache (``archsim.workload.store.column_cache``), '' where they are not there. routing: whether a run
-    counts single tokens.
+    counts single tokens. shaped_by: a policy whose routing or replication the demand depends on; only runs of equal
+    rules may use it.
     """
 
     model: ModelSpec
@@ -47,9 +48,10 @@ class DemandSpec:
     predicting: PolicySpec | None
     stored_trace: str = ""
     routing: bool = False
+    shaped_by: PolicySpec | None = None
 
     @cached_property
-    def key(self) -> tuple[str, str, int, int | None, str | None, bool]:
+    def key(self) -> tuple[str, str, int, int | None, str | None, bool, str | None]:
         """Equal for equal demands of one sweep."""
         plain = {**_plain(self.workload), "batch": None}
         del plain["warmup_steps"]  # they are part of the demand
@@ -57,7 +59,8 @@ class DemandSpec:
         plain = {key: value for key, value in plain.items() if key not in _OF_MEMORY}
         workload = json.dumps(plain, sort_keys=True)
         predicting = self.predicting and prediction_text(self.predicting)
-        return self.model.name, workload, self.batch, self.origin_dies, predicting, self.routing
+        shaping = self.shaped_by and shaping_text(self.shaped_by)
+        return self.model.name, workload, self.batch, self.origin_dies, predicting, self.routing, shaping
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,12 @@ def trace_label(workload: WorkloadSpec) -> str:
 def prediction_text(policy: PolicySpec) -> str:
     """Prediction rule of a policy, as text: equal for policies that may share a demand."""
     return json.dumps(_plain(policy)["prediction"], sort_keys=True)
+
+
+def shaping_text(policy: PolicySpec) -> str:
+    """The rules of a policy that shape a demand, as text."""
+    plain = _plain(policy)
+    return json.dumps([plain["routing"], plain["replication"]], sort_keys=True)
 
 
 def _plain(spec: Spec) -> dict:

@@ -60,8 +60,8 @@ class Simulator:
     def warm_up(self, run: Run) -> None:
         """Compile the run's kernels by running its first request for one decode step."""
         source, spec = self._source(run.demand), run.demand
-        dies, predictor = spec.origin_dies, _predictor(spec)
-        demand = build_run_demand(source, 1, 1, 0, origin_dies=dies, predictor=predictor, routing=spec.routing)
+        parts = {"origin_dies": spec.origin_dies, "predictor": _predictor(spec), "shaped_by": spec.shaped_by}
+        demand = build_run_demand(source, 1, 1, 0, routing=spec.routing, **parts)
         routing = source.steps(draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
         engine = ENGINES[run.engine](replace(run.scenario, batch=1), demand.layer_ids)
         Replay(engine, demand, routing).run()
@@ -85,13 +85,12 @@ class Simulator:
         source, workload = self._source(spec), spec.workload
 
         def build() -> RunDemand:
-            predictor, dies = _predictor(spec), spec.origin_dies
-            return build_run_demand(
-                source, spec.batch, workload.decode_steps, workload.seed,
-                origin_dies=dies, predictor=predictor, routing=spec.routing,
-            )
+            parts = {"origin_dies": spec.origin_dies, "predictor": _predictor(spec), "shaped_by": spec.shaped_by}
+            steps = workload.decode_steps
+            return build_run_demand(source, spec.batch, steps, workload.seed, routing=spec.routing, **parts)
 
-        if spec.predicting and spec.predicting.prediction.is_function:
+        own = [policy for policy in (spec.predicting, spec.shaped_by) if policy]
+        if any(policy.prediction.is_function or policy.routing.is_function for policy in own):
             return build()  # the cache cannot see changes in user code
         traffic = source.digest if isinstance(workload.trace, str) else f"{source.digest} {generated_digest(workload)}"
         return cached_demand(RunDemand, f"{traffic} {workload.decode_steps} {workload.seed} {spec.key}", build)

@@ -139,11 +139,11 @@ class SweepStore:
         references: dict[tuple, float | None] = {}
         for number in range(parts):
             references |= references_of(self._rows(number))
-        tables = (
-            Table(self.columns, tuple(with_speedups(row, references) for row in self._rows(number))) for number in range(parts)
-        )
+        done = ((with_speedups(row, references) for row in self._rows(number)) for number in range(parts))
+        tables = (Table(self.columns, tuple(rows)) for rows in done)
         write_parquet_stream(self.folder / PARQUET, self.columns, tables)
-        write_csv_stream(self.folder / CSV, self.columns, (with_speedups(row, references) for row in self._every(parts)))
+        rows = (with_speedups(row, references) for row in self._every(parts))
+        write_csv_stream(self.folder / CSV, self.columns, rows)
         write_csv_stream(self.folder / "timings.csv", TIMING_COLUMNS, self._every(parts))
         if self.details:
             for name, columns in (("dies", DIE_COLUMNS), ("links", LINK_COLUMNS)):
@@ -172,7 +172,8 @@ class SweepStore:
 
     def _row(self, point: Point, record: Record) -> dict[str, Any]:
         axes = {"point": point.index} | self._plan.cells(point) if self._plan.columns else {}
-        return axes | record["row"] | dict.fromkeys((f"speedup_vs_{policy}" for policy in REFERENCES)) | {"run": record["run"]}
+        later = dict.fromkeys(f"speedup_vs_{policy}" for policy in REFERENCES)
+        return axes | record["row"] | later | {"run": record["run"]}
 
     def _every(self, parts: int) -> Iterator[dict[str, Any]]:
         return (row for number in range(parts) for row in self._rows(number))

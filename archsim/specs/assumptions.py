@@ -143,6 +143,12 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "until_own_id": "Its list of experts ends at the one whose id equals the die's, if there is one (an error in the "
                 "published simulator).",
             },
+            "migration": {
+                "overlapped": "Weights that a balancer moves use what steps leave of links and HBM; a new placement holds once they have "
+                "arrived, and replicas for a layer are waited for where the step before did not leave enough.",
+                "blocking": "The next step waits until the weights that a balancer moves have arrived over the links and through HBM.",
+                "free": "Weights that a balancer moves take no time.",
+            },
             "throughput": {
                 "generated": "Tokens that the decode steps generate, divided by their time.",
                 "nominal": "Batch times iterations, including the prefill and requests that end early, divided by the time of the "
@@ -187,6 +193,7 @@ class AssumptionsSpec(Spec):
     tables: str
     copy_writes: str = "barrier"
     prediction_rows: str
+    migration: str
     throughput: str
     ties: str
 

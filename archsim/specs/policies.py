@@ -1,74 +1,25 @@
-"""Policies: placement × allocation × prediction × rebalancing, each a named rule with parameters.
+"""Policies: each part (placement, allocation, prediction, rebalancing, routing, replication, shared) a named rule with
+parameters.
 
 A rule is one of the names below, or a user's own function ``package.module:function``, which gets the parameters as
 given. :data:`PRESETS` names the five policies of the published simulator, allocation as the paper's text describes
-it, and a linear programme.
+it, a linear programme, and the published balancers of ``archsim.specs.balancers``.
 """
 
 import importlib
-import math
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base.nearest import did_you_mean
+from archsim.specs import balancers
+from archsim.specs.rules import Choice, Parameter, Rule
 from archsim.specs.text.fields import KeyProblem, Name, Spec
-from archsim.specs.text.quantities import FRACTION, describe, parse_quantity
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a rule: default (None: absent unless given), range and meaning."""
-
-    default: int | float | None
-    low: float
-    high: float
-    meaning: str
-    kind: type = int
-
-    def read(self, value: Any) -> int | float:
-        if self.kind is float and isinstance(value, str):
-            value = float(parse_quantity(value, FRACTION))
-        whole = "an integer" if self.kind is int else "a number"
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-            or self.kind(value) != value
-        ):
-            raise ValueError(f"expected {whole}, not {describe(value)}")
-        if not self.low <= value <= self.high:
-            raise ValueError(f"{value} is out of range; expected {self.low:g} to {self.high:g}")
-        return self.kind(value)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A parameter of a rule that is itself a named rule; absent unless given. ``values``: name → meaning."""
-
-    values: Mapping[str, str]
-    meaning: str
-    default: None = None
-
-    def read(self, value: Any) -> str:
-        if not isinstance(value, str) or value not in self.values:
-            unknown = f"unknown {value!r}{did_you_mean(value, self.values)}" if isinstance(value, str) else "not a name"
-            raise ValueError(f"{unknown} (known: {', '.join(self.values)})")
-        return value
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule shipped with archsim: its meaning and parameters."""
-
-    meaning: str
-    parameters: Mapping[str, Parameter | Choice] = field(default_factory=dict)
-
+from archsim.specs.text.quantities import describe
 
 _BLOCK = "tokens per block; experts with more are split, the remainder joins the last block"
 RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
@@ -77,6 +28,7 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
             {
                 "linear": Rule("⌊E/D⌋ experts per die in order of id, the rest one each; the same in every layer"),
                 "balanced": Rule("expert e on die ⌊e·D/E⌋: contiguous, and die counts differ by at most one"),
+                **balancers.PLACEMENT,
             }
         ),
         "allocation": MappingProxyType(
@@ -124,6 +76,7 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                     ),
                 ),
                 "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost"),
+                **balancers.ALLOCATION,
             }
         ),
         "prediction": MappingProxyType(
@@ -138,7 +91,8 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                             ),
                             "top_n": Parameter(None, 1, 32767, "number of experts per row of the heatmap"),
                             "admission": Choice(
-                                MappingProxyType({"reread": "expected to be read at least once for every write"}),
+                                None,
+                                ("reread",),
                                 "which predicted experts are copied; reread: those that save a read for their write "
                                 "before they are evicted; all, if not given",
                             ),
@@ -147,30 +101,55 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                 ),
             }
         ),
-        "rebalancing": MappingProxyType({"none": Rule("experts stay where the placement put them")}),
+        "rebalancing": MappingProxyType(
+            {"none": Rule("experts stay where the placement put them"), **balancers.REBALANCING}
+        ),
+        "routing": MappingProxyType(balancers.ROUTING),
+        "replication": MappingProxyType(balancers.REPLICATION),
+        "shared": MappingProxyType(balancers.SHARED),
     }
 )
 RULE_TYPES = tuple(RULES)
 EVERY_STEPS = (
     "every_steps"  # parameter of a user's own rebalancing that the loop consumes: iterations between two calls
 )
+PATHS = ("path_length", "sample_tokens")  # parameters of replication by paths that the demand consumes
+_USE_ORIGINS = ("nearest", "static", "libra", "harmoeny")  # allocations that ask where tokens live
 _EXCLUSIVE = ("top_fraction", "top_n")
 
-PRESETS: MappingProxyType[str, MappingProxyType[str, Any]] = MappingProxyType(
+NEUTRAL: MappingProxyType[str, str] = MappingProxyType(
     {
-        name: MappingProxyType(
-            {"placement": "linear", "allocation": allocation, "prediction": prediction, "rebalancing": "none"}
-        )
-        for name, allocation, prediction in (
-            ("base", "first_seen", "none"),
-            ("ep", "home", "none"),
-            ("allo", "isca26", "none"),
-            ("allo-paper", "paper", "none"),
-            ("allo-lp", "lp", "none"),
-            ("pred", "first_seen", "heatmap"),
-            ("allo+pred", "isca26", "heatmap"),
+        "placement": "linear",
+        "allocation": "home",
+        "prediction": "none",
+        "rebalancing": "none",
+        "routing": "as_chosen",
+        "replication": "none",
+        "shared": "local",
+    }
+)
+"""The rule of each part that a preset leaves out: expert parallelism."""
+
+_PRESETS: MappingProxyType[str, tuple[str, MappingProxyType[str, str]]] = MappingProxyType(
+    {
+        name: (meaning, MappingProxyType(parts))
+        for name, meaning, parts in (
+            ("base", "experts in order of appearance, wherever their weights are", {"allocation": "first_seen"}),
+            ("ep", "expert parallelism: every expert on its home die", {}),
+            ("allo", "the wafer's allocation, as published with code (ISCA 2026)", {"allocation": "isca26"}),
+            ("allo-paper", "the wafer's allocation, as the paper's text has it", {"allocation": "paper"}),
+            ("allo-lp", "allocation by linear programming", {"allocation": "lp"}),
+            ("pred", "base, with copies of predicted experts", {"allocation": "first_seen", "prediction": "heatmap"}),
+            ("allo+pred", "the wafer's allocation and prediction", {"allocation": "isca26", "prediction": "heatmap"}),
+            *balancers.PRESETS,
         )
     }
+)
+PRESETS: MappingProxyType[str, MappingProxyType[str, Any]] = MappingProxyType(
+    {name: MappingProxyType({**NEUTRAL, **parts}) for name, (_, parts) in _PRESETS.items()}
+)
+PRESET_MEANINGS: MappingProxyType[str, str] = MappingProxyType(
+    {name: meaning for name, (meaning, _) in _PRESETS.items()}
 )
 
 
@@ -201,8 +180,8 @@ class RuleSpec(Spec):
 
 
 class PolicySpec(Spec):
-    """A policy: where experts live, which die runs which of their tokens, which copies are made, and when experts
-    move.
+    """A policy: where experts live, which die runs which of their tokens, which copies are made, when experts move,
+    which of the router's choices are executed, what is replicated for one layer, and where shared experts run.
     """
 
     name: Name
@@ -210,6 +189,21 @@ class PolicySpec(Spec):
     allocation: RuleSpec
     prediction: RuleSpec = RuleSpec(name="none")
     rebalancing: RuleSpec = RuleSpec(name="none")
+    routing: RuleSpec = RuleSpec(name="as_chosen")
+    replication: RuleSpec = RuleSpec(name="none")
+    shared: RuleSpec = RuleSpec(name="local")
+
+    @property
+    def needs_origins(self) -> bool:
+        """Whether a rule asks where tokens live; a user's own does not have them unless an assumption does."""
+        return (
+            self.allocation.name in _USE_ORIGINS or self.replication.name == "libra" or self.shared.name != "local"
+        )
+
+    @property
+    def shapes_demand(self) -> bool:
+        """Whether the demand depends on the policy: pairs that are not executed, or loads predicted from paths."""
+        return self.routing.name != NEUTRAL["routing"] or self.replication.name == "lina"
 
     @field_validator(*RULE_TYPES)
     @classmethod

@@ -42,7 +42,9 @@ class StepDemand(NamedTuple):
     ``tokens`` are all of them, ``prefill_tokens`` those of prompts; the others are decoded. ``first_seen``: active
     experts in order of first appearance, padded with -1. ``origins``: the same tokens by the die on which they live;
     None if no assumption needs it. ``predicted``: None under a policy that predicts nothing. ``routing``: None if
-    only sums are known.
+    only sums are known. Where a policy does not execute every chosen pair, all of these count executed ones alone, and
+    ``residents`` are the tokens that live on each die, executed or not. ``expected``: tokens that a policy's predictor
+    expects.
     """
 
     step: int  # iteration
@@ -53,6 +55,15 @@ class StepDemand(NamedTuple):
     origins: np.ndarray | None = None  # uint16 or int32[die, expert]
     predicted: Predicted | None = None
     routing: Routing | None = None
+    residents: np.ndarray | None = None  # int64[die]; None: origins / top_k
+    expected: np.ndarray | None = None  # float32[expert]; None: nothing is predicted
+
+    @property
+    def living(self) -> np.ndarray:
+        """Tokens that live on each die, int64[die]; needs ``origins``."""
+        if self.residents is not None:
+            return self.residents.astype(np.int64)
+        return self.origins.sum(axis=1, dtype=np.int64) // self.top_k
 
     @property
     def decode_tokens(self) -> np.ndarray:

@@ -155,6 +155,7 @@ class Counts(NamedTuple):
     rows: int  # rows of the heatmap that were read; 0 without prediction
     copies: int  # reported by the dies
     operations: int = 0  # multiply-adds of a solver
+    statistics_bytes: int = 0  # counts of each die, beside its demand
 
 
 class Reach(NamedTuple):
@@ -172,7 +173,8 @@ def message_ns(counts: Counts, reach: Reach) -> np.ndarray:
     """float64[State]: time of messages over the fabric, the same for every executor."""
     ns = np.zeros(len(State))
     if counts.demand_received:
-        ns[State.RECEIVE] = _travel_ns(reach, counts.dies * counts.experts * COUNT_BYTES)
+        own = counts.experts * COUNT_BYTES + counts.statistics_bytes
+        ns[State.RECEIVE] = _travel_ns(reach, counts.dies * own)
     ns[State.DISPATCH] = _travel_ns(reach, counts.plan_entries * COMMAND_BYTES)
     ns[State.COLLECT] = _travel_ns(reach, (counts.dies + counts.copies) * COMMAND_BYTES)
     if counts.rows:
@@ -266,13 +268,60 @@ def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
     ns = np.zeros(len(State))
     if not counts.demand_received and not counts.rows:
         return ns
-    back = counts.dies * counts.experts * COUNT_BYTES + counts.copies * COMMAND_BYTES
+    back = counts.dies * (counts.experts * COUNT_BYTES + counts.statistics_bytes) + counts.copies * COMMAND_BYTES
     there = counts.plan_entries * COMMAND_BYTES + (counts.dies * counts.experts / 8 if counts.rows else 0)
     bytes_per_ns = host.pcie_bandwidth_bytes_per_s / NS_PER_S
     ns[State.RECEIVE] = host.sync_ns + host.pcie_latency_ns + back / bytes_per_ns
     ns[State.EVALUATE] = decided_ns
     ns[State.DISPATCH] = host.pcie_latency_ns + there / bytes_per_ns + host.launch_ns
     return ns
+
+
+def all_reduce_ns(n_bytes: float, dies: int, reach: Reach) -> float:
+    """Recursive doubling over log2 D rounds, in each of which a die sends all counts to a partner."""
+    rounds = ceil(log2(dies)) if dies > 1 else 0
+    return rounds * _travel_ns(reach, n_bytes)
+
+
+def gpu_ns(counts: Counts, gpu, reach: Reach) -> np.ndarray:
+    """float64[State]: an all-reduce of the counts and one kernel, the same on every GPU
+    (``archsim.specs.machine.decision.GpuSpec``). Nothing is sent back: each GPU knows the plan.
+
+    Its operations are comparisons that sort and rank, evaluations of blocks, and those of a solver. A policy that needs
+    no counts needs no kernel: the dispatch kernel looks up the home of an expert.
+    """
+    ns = np.zeros(len(State))
+    if not counts.demand_received and not counts.rows:
+        return ns
+    own = counts.experts * COUNT_BYTES + counts.statistics_bytes
+    ns[State.RECEIVE] = all_reduce_ns(own, counts.dies, reach) if counts.demand_received else 0.0
+    work = comparisons(counts.sorted_experts, "merge") + counts.candidates.sum() + counts.operations
+    work += (counts.blocks * counts.candidates).sum() + counts.rows * counts.experts
+    ns[State.EVALUATE] = gpu.launch_ns + work / gpu.operations_per_ns
+    return ns
+
+
+# An operation (a comparison or an addition on tables in cache) on a core of a server: about four instructions at
+# 3 to 4 GHz and an IPC of 1 to 1.3 on data-dependent branches. An estimate; no source was found.
+HOST_OPERATION_NS = 1.0
+
+
+def aside_ns(operations: int, statistics_bytes: int, dies: int, spec, reach: Reach) -> float:
+    """Time of a decision that is taken beside the steps, from ``statistics_bytes`` of counts of every die: collect
+    them, decide. ``spec``: `archsim.specs.machine.decision.DecisionSpec`.
+    """
+    if spec.executor == "gpu":
+        gpu = spec.gpu
+        return all_reduce_ns(statistics_bytes, dies, reach) + gpu.launch_ns + operations / gpu.operations_per_ns
+    if spec.executor == "host":
+        bytes_per_ns = spec.host.pcie_bandwidth_bytes_per_s / NS_PER_S
+        there = spec.host.sync_ns + spec.host.pcie_latency_ns + dies * statistics_bytes / bytes_per_ns
+        return there + operations * HOST_OPERATION_NS
+    collect_ns = _travel_ns(reach, dies * statistics_bytes)
+    if spec.executor == "fsm":
+        return collect_ns + operations / spec.fsm.lanes * (NS_PER_S / spec.fsm.clock_hz)
+    firmware = spec.firmware
+    return collect_ns + operations * firmware.per_operation * (NS_PER_S / (firmware.ipc * firmware.clock_hz))
 
 
 def exposed_ns(states_ns: np.ndarray, before_ns: float, step_ns: float) -> np.ndarray:

@@ -89,7 +89,8 @@ def times_of(system, model, tokens):
     assumptions = load_assumptions("physical")
     machine, _ = build_machine(scenario_of(system, model, EP, assumptions))
     read = np.full(len(tokens), machine.slice_bytes)
-    return gemm_model(system, model, assumptions, machine).of(tokens, np.ones(len(tokens), np.int64), read, np.zeros(len(tokens), np.int64))
+    ones = np.ones(len(tokens), np.int64)
+    return gemm_model(system, model, assumptions, machine).of(tokens, ones, read, np.zeros_like(ones))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))

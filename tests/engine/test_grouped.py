@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.small_runs import scenario_of
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
@@ -21,10 +20,13 @@ from calibration.laws.expert_gemm import Rates
 from calibration.laws.grouped import GroupedLaw
 from calibration.laws.laws import Laws, MoeSizes
 from microarch.blocks.request import State
+from tests.support.small_runs import scenario_of
 
 H100 = calibration_named("h100")
 EP = PolicySpec(name="ep", **PRESETS["ep"])
-ALONE = {"gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded", "reads": "in_order"}
+ALONE = {
+    "gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded", "reads": "in_order",
+}  # fmt: skip
 
 
 def one_die(peak=1979e12, hbm=3.35e12, launch="gpu", library=None, dtype="fp8_block", llc="44 MiB"):

@@ -35,7 +35,7 @@ def step_of(given):
         "pair_ns": mesh.hops.astype(float),
         "pair_bytes_per_ns": np.ones(mesh.hops.shape),
     }
-    return StepView(**{field: known[field] for field in StepView._fields})
+    return StepView(**{field: known[field] for field in StepView._fields if field in known})
 
 
 @vectors("wafer_alloc", "task_allocation")

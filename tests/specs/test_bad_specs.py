@@ -48,7 +48,11 @@ engine: event
 KNOWN_SYSTEMS = (
     "(known: dojo, dojo_enhanced, isca26_dojo, isca26_tsmc_sow, tsmc_sow; or the path of a YAML file, or a mapping)"
 )
-KNOWN_PRESETS = "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred; or a mapping)"
+PRESET_NAMES = (
+    "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, eplb+waterfill, "
+    "craft, lina, libra, harmoeny, capacity_drop, capacity_reroute, expert_drop, remap, dup; "
+)
+KNOWN_PRESETS = f"{PRESET_NAMES}or a mapping)"
 
 # (what is replaced in GOOD, by what, the message after "bad.yaml:")
 CHANGED = {
@@ -247,7 +251,8 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: allo, allocation: isca}]",
         "27: policies.0.allocation.name: unknown allocation 'isca'; did you mean 'isca26'? "
-        "(known: first_seen, home, isca26, paper, lp; or your own function as package.module:function)",
+        "(known: first_seen, home, isca26, paper, lp, even, nearest, static, lplb, libra, "
+        "harmoeny; or your own function as package.module:function)",
     ),
     "both ways to say how many": (
         "[base, allo]",
@@ -258,7 +263,7 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: al}]",
         "27: policies.0.preset: unknown preset 'al'; did you mean 'allo'? "
-        "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred; or no preset)",
+        f"{PRESET_NAMES}or no preset)",
     ),
     "like an unknown system": (
         "- name: small\n",
@@ -326,7 +331,7 @@ CHANGED = {
         "missing: execution, arbitration, capacity, activations, "
         "dispatch, combine, transfer_software, decision_cost, heatmap_update, weights, llc, hops, "
         "source, gemm, "
-        "numbering, order, tables, prediction_rows, throughput, ties)",
+        "numbering, order, tables, prediction_rows, migration, throughput, ties)",
     ),
     "assumptions twice": (
         "assumptions: physical",
@@ -446,7 +451,7 @@ OVERRIDES = {
     ),
     "function in place of a policy": (
         "policies=[mymod:fn]",
-        "0: unknown policy 'mymod:fn' (known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred; "
+        f"0: unknown policy 'mymod:fn' {PRESET_NAMES}"
         "your own function is {name: mine, allocation: 'mymod:fn'})",
     ),
     "no such item": ("systems.1.mesh.x=2", "systems has no item 1; it has 1, numbered from 0"),

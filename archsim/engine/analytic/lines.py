@@ -8,7 +8,16 @@ has passed after the sum of min(line, size) over all lines. Later, a slice flows
 from __future__ import annotations
 
 from archsim.base.kernels import inner, outer
-from archsim.engine.analytic.shares import book, book_begun, count, count_unwritten, find, first_part, latency_of, receive
+from archsim.engine.analytic.shares import (
+    book,
+    book_begun,
+    count,
+    count_unwritten,
+    find,
+    first_part,
+    latency_of,
+    receive,
+)
 from archsim.engine.analytic.slices import (
     FROM_HBM,
     FROM_HOME_LLC,

@@ -19,24 +19,28 @@ class Schedule(NamedTuple):
     moves: np.ndarray  # int64[move, 5] in order: source, expert, from, to, tokens
 
 
-def harmoeny(tokens: ArrayLike, gpus: int, threshold: int, rule: str = "released") -> Schedule:
+def harmoeny(
+    tokens: ArrayLike, gpus: int, threshold: int, rule: str = "released", home: ArrayLike | None = None
+) -> Schedule:
     """Balance ``tokens[source, expert]`` towards floor(total / gpus) by moves from the most to the least loaded GPU.
 
     A destination never ends above that average, so the largest load never grows. It stops when the destination has no
     room for ``threshold`` tokens or fewer remain to be moved. ``rule``: what moves next. "released": the expert with
     most tokens on the GPU over all senders, as in the published code; "paper": the sender with most tokens there and
-    its largest expert (Algorithm 2). Ties to the lowest index. ValueError: a number of experts that is not a multiple
-    of the GPUs.
+    its largest expert (Algorithm 2). Ties to the lowest index. ``home[expert]``: GPUs on which experts start, by
+    default e // (experts / gpus). ValueError: a number of experts that is not a multiple of the GPUs, without ``home``.
     """
     tokens = checked_tokens(tokens, ("source", "expert"))
     checked_count(gpus, "gpus")
     checked_count(threshold, "threshold", least=0)
     checked_name(rule, "rule", ("released", "paper"))
     sources, experts = tokens.shape
-    if experts % gpus:
+    if home is None and experts % gpus:
         raise ValueError(f"{experts} experts do not divide among {gpus} GPUs")
     on = np.zeros((gpus, sources, experts), np.int64)  # tokens of a sender for an expert, by the GPU that runs them
-    home = np.arange(experts) // max(1, experts // gpus)
+    home = np.arange(experts) // max(1, experts // gpus) if home is None else np.asarray(home)
+    if home.shape != (experts,) or (experts and not 0 <= home.min() <= home.max() < gpus):
+        raise ValueError(f"home has shape {home.shape}; expected a GPU 0..{gpus - 1} for each of {experts} experts")
     on[home, :, np.arange(experts)] = tokens.T
     load, moves = on.sum(axis=(1, 2)), []
     average = int(load.sum()) // gpus

@@ -15,6 +15,8 @@ name            rule
                 (Yu et al., arXiv 2510.05497 algorithm 1 as the paper states it)
 ``lp``          shares of experts that minimise the load of the fullest resource, by linear programming, rounded
                 (``archsim.policies.allocation.linear_programme``)
+others          tokens among the holders of an expert (``archsim.policies.allocation.holders``), and moves between dies
+                (``archsim.policies.allocation.sharding``)
 =============== ===========================================================================================
 """
 
@@ -26,6 +28,8 @@ import numpy as np
 
 from archsim.base.kernels import inner, kernel
 from archsim.specs.model import SLICES
+
+NO_ORIGINS = np.zeros((0, 0), np.int32)
 
 
 class Costs(NamedTuple):
@@ -54,6 +58,7 @@ class StepView(NamedTuple):
     holders: np.ndarray  # bool[expert, die]: dies that hold the expert by placement: home and replicas
     pair_ns: np.ndarray  # float64[die, die]: latency of the route from the first die to the second
     pair_bytes_per_ns: np.ndarray  # float64[die, die]: bandwidth of its narrowest link
+    origins: np.ndarray = NO_ORIGINS  # int32[die, expert] tokens by the die they live on; [0, 0] if not known
 
 
 class Effort(NamedTuple):
@@ -64,6 +69,13 @@ class Effort(NamedTuple):
     candidates: np.ndarray  # int64[active expert]: candidates ranked
     blocks: np.ndarray  # int64[active expert]: blocks assigned one by one
     operations: int = 0  # multiply-adds of a solver
+    statistics_bytes: int = 0  # counts of every die that the dies add up first, beside the demand of the step
+
+    def plus(self, operations: int, statistics_bytes: int = 0) -> Effort:
+        """The same, and more operations and statistics."""
+        return self._replace(
+            operations=self.operations + operations, statistics_bytes=self.statistics_bytes + statistics_bytes
+        )
 
 
 NO_EFFORT = Effort(False, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -76,6 +88,8 @@ class Plan(NamedTuple):
     die: np.ndarray  # int32[entry]
     tokens: np.ndarray  # int32[entry], > 0
     effort: Effort = NO_EFFORT
+    # int64[die, die] tokens that live on the first die and whose shared experts run on the second; None: at home
+    shared: np.ndarray | None = None
 
 
 def first_seen(step: StepView, offset: int = 7) -> Plan:

@@ -58,9 +58,7 @@ def waterfill(
     routed = visits.sum(axis=0)
     score = routed + (np.bincount(source, minlength=ranks) if load_score == "routed_plus_local" else 0)
     shared = int(routed.sum()) // max(1, ids.shape[1])
-    waterline = -(-int(score.sum() + shared) // ranks)
-    slack = np.maximum(waterline - score, 0)
-    weights = np.where(np.eye(ranks, dtype=bool), slack, slack * AWAY // AT_HOME)
+    waterline, slack, weights = shared_weights(score, shared)
     everywhere = candidates == "all" or (candidates == "sglang_dynamic" and score.max() <= waterline)
     open_to = np.ones_like(visits, bool) if everywhere else visits > 0
     open_to[np.arange(len(ids)), source] = True
@@ -70,6 +68,13 @@ def waterfill(
     destination[~visits.any(axis=1)] = -1
     starts = np.searchsorted(source, np.arange(1, ranks))
     return SharedPlan(routed, waterline, slack, weights, np.split(destination, starts))
+
+
+def shared_weights(score: np.ndarray, shared: int) -> tuple[int, np.ndarray, np.ndarray]:
+    """(waterline, slack int64[rank], weights int64[source, rank]) of ``shared`` slots on ranks of load ``score``."""
+    waterline = -(-int(score.sum() + shared) // len(score))
+    slack = np.maximum(waterline - score, 0)
+    return waterline, slack, np.where(np.eye(len(score), dtype=bool), slack, slack * AWAY // AT_HOME)
 
 
 def _stacked(topk_ids: Sequence[ArrayLike], ranks: int, experts: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,12 +19,16 @@ WEIGHT_MOVE = np.dtype([("layer", "i8"), ("expert", "i8"), ("src", "i8"), ("dst"
 @dataclass(frozen=True, eq=False)
 class Placement:
     """``home``: int32[layer, expert]; ``holds``: bool[layer, expert, die], True for the home and for every replica.
+    ``room``: int64[layer, die], slots that are allocated, even where they are empty or hold an expert twice; None: as
+    many as experts are held. ``buffers``: further slots of each die, for whichever layers need them.
 
     Raises ValueError for shapes that do not match, homes that are not dies, and homes that do not hold their expert.
     """
 
     home: np.ndarray
     holds: np.ndarray
+    room: np.ndarray | None = None
+    buffers: int = 0
 
     def __post_init__(self) -> None:
         if self.holds.ndim != 3 or self.home.shape != self.holds.shape[:2]:
@@ -48,14 +52,28 @@ class Placement:
         return cls(home, holds)
 
     @classmethod
-    def of_holders(cls, holders: Sequence[Sequence[Sequence[int]]], dies: int) -> Placement:
+    def of_holders(
+        cls, holders: Sequence[Sequence[Sequence[int]]], dies: int, room: np.ndarray | None = None
+    ) -> Placement:
         """``holders[layer][expert]``: the dies that hold it, the home first."""
         home = np.array([[dies_of[0] for dies_of in layer] for layer in holders], np.int32)
         holds = np.zeros((*home.shape, dies), np.bool_)
         for layer, experts in enumerate(holders):
             for expert, dies_of in enumerate(experts):
                 holds[layer, expert, list(dies_of)] = True
-        return cls(home, holds)
+        return cls(home, holds, room)
+
+    @classmethod
+    def of_holds(cls, holds: np.ndarray, home: np.ndarray, room: np.ndarray | None = None) -> Placement:
+        """Homes stay at ``home: int[layer, expert]`` where that die still holds the expert, else go to its lowest
+        holder.
+        """
+        stays = np.take_along_axis(holds, home[:, :, None].astype(np.int64), axis=2)[:, :, 0]
+        return cls(np.where(stays, home, holds.argmax(axis=2)).astype(np.int32), holds, room)
+
+    def of_layer(self, layer: int, more: np.ndarray) -> Placement:
+        """One layer alone, with ``more: bool[expert, die]`` holders."""
+        return Placement(self.home[layer : layer + 1], self.holds[layer : layer + 1] | more)
 
     @property
     def layers(self) -> int:
@@ -75,9 +93,15 @@ class Placement:
         return int(np.count_nonzero(self.holds)) > self.home.size
 
     @cached_property
+    def layer_slots(self) -> np.ndarray:
+        """Slots of each die in each layer, int64[layer, die]: those allocated, at least the experts that it holds."""
+        held = np.count_nonzero(self.holds, axis=1).astype(np.int64)
+        return held if self.room is None else np.maximum(held, self.room)
+
+    @cached_property
     def slots(self) -> np.ndarray:
-        """Experts that each die holds, replicas included, all layers together: int64[die]."""
-        return np.count_nonzero(self.holds, axis=(0, 1)).astype(np.int64)
+        """Slots of each die, replicas included, all layers together: int64[die]."""
+        return self.layer_slots.sum(axis=0) + self.buffers
 
     def bytes_per_die(self, expert_bytes: int) -> np.ndarray:
         """Weights that each die holds, int64[die], of experts of ``expert_bytes`` each."""

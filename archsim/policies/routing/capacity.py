@@ -79,6 +79,47 @@ def reroute(scores: ArrayLike, top_k: int, capacity: int, rounds: int) -> np.nda
     return kept
 
 
+def drop_pairs(experts: np.ndarray, rank_by: np.ndarray, capacity: int) -> np.ndarray:
+    """Of ``experts[token, k]``, all different in a row, the pairs that stay, bool[token, k]: each expert keeps the
+    ``capacity`` of least ``rank_by[token, k]``, ties to the lower token. `drop` for pairs instead of all scores.
+    """
+    return (_place_in_expert(experts, rank_by) < capacity).reshape(experts.shape)
+
+
+def reroute_pairs(candidates: np.ndarray, scores: np.ndarray, top_k: int, capacity: int, rounds: int) -> np.ndarray:
+    """`reroute` for the candidates of each token alone: bool[token, candidate], the pairs that are executed.
+
+    ``candidates[token, candidate]``: experts; ``scores``: theirs, falling; 0 for one that is not to be chosen.
+    """
+    alive = scores > 0
+    for _ in range(rounds):
+        chosen = alive & (np.cumsum(alive, axis=1) <= top_k)
+        token, at = np.nonzero(chosen)
+        expert, score = candidates[token, at].astype(np.int64), scores[token, at]
+        excess = np.bincount(expert) - capacity
+        order = np.lexsort((score, expert))
+        begin = np.searchsorted(expert[order], np.arange(len(excess)))
+        over = np.flatnonzero(excess > 0)
+        threshold = np.full(len(excess), -1.0)
+        threshold[over] = score[order][begin[over] + excess[over] - 1]
+        rejected = score <= threshold[expert]
+        alive[token[rejected], at[rejected]] = False
+        kept = np.zeros_like(chosen)
+        kept[token[~rejected], at[~rejected]] = True
+    return kept
+
+
+def _place_in_expert(experts: np.ndarray, rank_by: np.ndarray) -> np.ndarray:
+    """int64[pair] how many pairs of the same expert come before, by ``rank_by``, then by token."""
+    flat = experts.ravel()
+    order = np.lexsort((rank_by.ravel(), flat))
+    ordered = flat[order]
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(flat) else np.zeros(0, int)
+    place = np.empty(len(flat), np.int64)
+    place[order] = np.arange(len(flat)) - np.repeat(first, np.diff(np.append(first, len(flat))))
+    return place
+
+
 def drop_experts(load: ArrayLike, count: int) -> np.ndarray:
     """The ``count`` experts of least ``load[expert]``, as ascending int64 ids: they are not executed.
 

@@ -59,6 +59,8 @@ def words(decision: DecisionSpec) -> str:
         return f"state machine, {lanes} at {clock(decision.fsm.clock_hz)}"
     if decision.executor == "firmware":
         return f"firmware on {CORES[decision.firmware.core].name} at {clock(decision.firmware.clock_hz)}"
+    if decision.executor == "gpu":
+        return "a kernel on every GPU"
     taken = decision.host.time_ns
     return f"host, {'timed during the run' if taken is None else scaled(taken, TIME_UNITS)}"
 

@@ -1,6 +1,7 @@
 """Specs as plain text, for ``archsim list`` and ``archsim check``."""
 
 import textwrap
+from collections.abc import Mapping
 
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
@@ -10,7 +11,8 @@ from archsim.specs.loading.library import load_model, load_system
 from archsim.specs.machine.fabric import LinkSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PRESETS, RULE_TYPES, RULES, Choice, Parameter
+from archsim.specs.policies import NEUTRAL, PRESET_MEANINGS, PRESETS, RULE_TYPES, RULES
+from archsim.specs.rules import Choice, Parameter
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.specs.text.fields import Spec
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity
@@ -119,13 +121,10 @@ def _models() -> str:
 
 
 def _policies() -> str:
-    presets = _table(
-        [
-            ("name", *RULE_TYPES),
-            *((name, *(preset[rule_type] for rule_type in RULE_TYPES)) for name, preset in PRESETS.items()),
-        ]
-    )
-    lines = [presets, "", "Rules with their parameters and defaults; your own function is package.module:function."]
+    presets = _table([("name", "meaning"), *PRESET_MEANINGS.items()])
+    parts = _table([("name", "parts"), *((name, _parts(preset)) for name, preset in PRESETS.items())])
+    rules = "Rules with their parameters and defaults; your own function is package.module:function."
+    lines = [presets, "", parts, "", rules]
     for rule_type in RULE_TYPES:
         lines += ["", f"{rule_type}:"]
         for name, rule in RULES[rule_type].items():
@@ -134,7 +133,15 @@ def _policies() -> str:
     return "\n".join(lines)
 
 
+def _parts(preset: Mapping[str, str]) -> str:
+    """The rules of a preset: placement and allocation, and others where they do something."""
+    always = "placement", "allocation"
+    return ", ".join(f"{part} {rule}" for part, rule in preset.items() if part in always or rule != NEUTRAL[part])
+
+
 def _default(parameter: Parameter | Choice) -> str:
+    if isinstance(parameter, Choice) and parameter.default is not None:
+        return f"{parameter.default} ({' | '.join(parameter.names)}: {parameter.meaning})"
     return parameter.meaning if parameter.default is None else f"{parameter.default} ({parameter.meaning})"
 
 

@@ -1,7 +1,7 @@
-"""The executor of decisions and its speed: the Global CP's state machine, firmware on an embedded core, or a host CPU
-over PCIe.
+"""The executor of decisions and its speed: the Global CP's state machine, firmware on an embedded core, a host CPU over
+PCIe, or a kernel on every GPU.
 
-The decision itself (which die runs what, what is copied) is the same for all three; only its cost differs, and only
+The decision itself (which die runs what, what is copied) is the same for all of them; only its cost differs, and only
 under ``decision_cost: charged``. How each number enters the time of a decision: ``microarch.blocks.global_cp``.
 """
 
@@ -149,12 +149,23 @@ class HostSpec(Spec):
         return {"source": path.source + (f"; given: {', '.join(own)}" if own else "")} | rest | fitted
 
 
-class DecisionSpec(Spec):
-    """``decision: {executor: fsm | firmware | host, ...}`` of a system."""
+class GpuSpec(Spec):
+    """The same decision as a kernel on every GPU: counts are added up by an all-reduce, then all find the same plan."""
 
-    executor: Literal["fsm", "firmware", "host"] = "fsm"
+    # Kernel launch on a stream, back to back (te42kyfo/gpu-benches, H200: 2.46 us).
+    launch_ns: Latency = Field(2460.0, alias="launch")
+    # Operations of one thread block. LPLB states about 100 us for its solver within a node (deepseek-ai/LPLB, README);
+    # five interior-point steps over 64 replicated experts and 64 ranks are about 1.9e7 multiply-adds here.
+    operations_per_ns: number(1e-3, 1e6) = 190.0
+
+
+class DecisionSpec(Spec):
+    """``decision: {executor: fsm | firmware | host | gpu, ...}`` of a system."""
+
+    executor: Literal["fsm", "firmware", "host", "gpu"] = "fsm"
     fsm: FsmSpec = FsmSpec()
     firmware: FirmwareSpec = Field(default_factory=lambda: FirmwareSpec.model_validate({}))
     host: HostSpec = HostSpec()
+    gpu: GpuSpec = Field(default_factory=lambda: GpuSpec.model_validate({}))
     # Entries of the ATU of a die (paper, table II).
     atu_entries: count(1, 1_000_000) = 512

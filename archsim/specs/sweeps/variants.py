@@ -19,7 +19,7 @@ from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
 from archsim.specs.loading.calibration_paths import with_calibrations_found
 from archsim.specs.loading.references import folders_around, found_trace, resolve
-from archsim.specs.policies import RULE_TYPES, RULES
+from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES
 from archsim.specs.sweeps.axes import KINDS, Axis
 from archsim.specs.text.quantities import describe
 from archsim.specs.text.validation import validate
@@ -146,7 +146,7 @@ class Maker:
         """Whether a policy's rule has the parameter of a path; all other paths apply."""
         if self._kind != "policy" or len(path) != 2 or path[0] not in RULE_TYPES or path[1] == "name":
             return True
-        given = raw.get(path[0], "linear" if path[0] == "placement" else "none")
+        given = raw.get(path[0], NEUTRAL[path[0]])
         name = given.get("name") if isinstance(given, dict) else given
         rule = RULES[path[0]].get(name)
         return rule is None or path[1] in rule.parameters

@@ -1,0 +1,108 @@
+"""The demand that a policy's routing leaves: pairs of token and expert that are executed, and the gate mass lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from archsim.base.threads import LayerThreads
+from archsim.policies.routing.rules import Pass, Routing
+from archsim.workload.demand import stacked
+from archsim.workload.trace import StepTokens, TokenSource
+
+
+def dies_of_requests(batch: int, dies: int) -> np.ndarray:
+    """int32[request]: requests live on dies in contiguous blocks of equal size."""
+    return (np.arange(batch, dtype=np.int64) * dies // batch).astype(np.int32)
+
+
+class ExecutedPairs:
+    """Applies a routing to every forward pass of a batch; a `Watcher` of the demand.
+
+    An iteration is one pass, or as many of ``routing.pass_tokens`` tokens as it takes, in the order of tokens.
+    """
+
+    def __init__(self, source: TokenSource, batch: int, dies: int, routing: Routing):
+        self._layers, self._experts, self._dies = len(source.layer_ids), source.num_experts, dies
+        self._routing, self._die = routing, dies_of_requests(batch, dies)
+        self._waiting: list[StepTokens] = []
+        self._steps: dict[str, list[np.ndarray]] = {
+            name: [] for name in ("tokens", "first_seen", "origins", "residents", "rows", "lost_pairs", "mass", "lost")
+        }
+        self._begin()
+
+    def _begin(self) -> None:
+        layers, experts = self._layers, self._experts
+        self._now = {
+            "tokens": np.zeros((layers, experts), np.int32),
+            "first_seen": np.full((layers, experts), -1, np.int16),
+            "origins": np.zeros((layers, self._dies, experts), np.int32),
+            "residents": np.zeros(self._dies, np.int32),
+            "rows": np.zeros((), np.int64),
+            "lost_pairs": np.zeros(layers, np.int64),
+            "mass": np.zeros(layers),
+            "lost": np.zeros(layers),
+        }
+        self._passes = 0
+
+    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+        self._waiting.append(piece)
+        if sum(len(each.request) for each in self._waiting) >= self._routing.pass_tokens:
+            self._run_passes(piece.iteration, whole=True)
+
+    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
+        self._run_passes(iteration, whole=False)
+        for name, value in self._now.items():
+            self._steps[name].append(value)
+        self._begin()
+
+    def take(self, with_origins: bool) -> dict[str, Any]:
+        """Fields of the demand (`archsim.engine.run_demand.RunDemand`) of all steps so far."""
+        now = self._now
+        every = {name: stacked(values, now[name].shape, now[name].dtype.type) for name, values in self._steps.items()}
+        lost, mass = every.pop("lost"), every.pop("mass")
+        every["lost_mass"] = np.divide(lost, mass, out=np.zeros_like(lost), where=mass > 0)
+        if not with_origins:
+            every |= {"origins": None, "residents": None}
+        return every
+
+    def _run_passes(self, iteration: int, whole: bool) -> None:
+        """Run the passes that are complete, or (not ``whole``) all that wait."""
+        if not self._waiting:
+            return
+        request = np.concatenate([each.request for each in self._waiting])
+        experts = np.concatenate([each.experts for each in self._waiting])
+        size = self._routing.pass_tokens
+        end = len(request) // size * size if whole else len(request)
+        for start in range(0, end, size):
+            piece = slice(start, min(end, start + size))
+            self._run_pass(iteration, request[piece], experts[piece])
+        self._waiting = [StepTokens(iteration, request[end:], experts[end:])] if end < len(request) else []
+
+    def _run_pass(self, iteration: int, request: np.ndarray, experts: np.ndarray) -> None:
+        now, die = self._now, self._die[request].astype(np.int64)
+        now["residents"] += np.bincount(die, minlength=self._dies).astype(np.int32)
+        now["rows"] += len(request)
+        for layer in range(self._layers):
+            chosen = experts[:, layer]
+            done = self._routing.rule(Pass(chosen, self._experts, (iteration, self._passes, layer)))
+            token, at = np.nonzero(done.experts >= 0)
+            expert = done.experts[token, at].astype(np.int64)
+            pairs = np.bincount(die[token] * self._experts + expert, minlength=self._dies * self._experts)
+            now["origins"][layer] += pairs.reshape(self._dies, self._experts).astype(np.int32)
+            _append_new(now["first_seen"][layer], now["tokens"][layer], expert)
+            now["tokens"][layer] += np.bincount(expert, minlength=self._experts).astype(np.int32)
+            now["lost_pairs"][layer] += chosen.size - len(expert)
+            now["mass"][layer] += done.chosen_mass
+            now["lost"][layer] += done.chosen_mass - done.executed_mass
+        self._passes += 1
+
+
+def _append_new(first_seen: np.ndarray, tokens: np.ndarray, expert: np.ndarray) -> None:
+    """Append experts that have no tokens yet to ``first_seen: int16[expert]``, in order of appearance."""
+    found, where = np.unique(expert, return_index=True)
+    new = found[np.argsort(where, kind="stable")]
+    new = new[tokens[new] == 0]
+    begin = np.count_nonzero(tokens)
+    first_seen[begin : begin + len(new)] = new

@@ -1,0 +1,96 @@
+"""Routing: which of the router's choices are executed. ``as_chosen``: all of them.
+
+A rule is a function ``(batch: Pass, **parameters) -> Executed``, called for one layer and one forward pass. Recorded
+routing has ids in the order of rank and no scores, so scores are generated (`gate_scores`): the logarithms of two
+neighbouring ranks r and r + 1 differ by an exponential variable of mean 1/r, as those of the largest of many
+independent logits with an exponential tail do (Rényi 1953); all depends on the seed alone. Candidates beyond the
+chosen ones are drawn by the popularity of experts in the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.policies.routing.capacity import drop_experts, drop_pairs, expert_capacity, reroute_pairs
+
+PASS_TOKENS = 8192  # of a forward pass, for a user's own rule that does not say
+
+
+class Pass(NamedTuple):
+    """One layer of one forward pass."""
+
+    experts: np.ndarray  # int16[token, k] in rank order
+    num_experts: int
+    seed: tuple[int, ...]  # of draws: iteration, pass of it, layer
+
+
+class Executed(NamedTuple):
+    """``experts``: int16[token, m], -1 where nothing is executed. Gate mass: sums of scores over all tokens."""
+
+    experts: np.ndarray
+    chosen_mass: float
+    executed_mass: float
+
+
+class Routing(NamedTuple):
+    """A rule, and the most tokens of a forward pass."""
+
+    pass_tokens: int
+    rule: Callable[[Pass], Executed]
+
+
+def gate_scores(tokens: int, ranks: int, generator: np.random.Generator) -> np.ndarray:
+    """Scores of the first ``ranks`` experts of every token, float64[token, rank], falling, that sum to 1."""
+    gaps = generator.standard_exponential((tokens, ranks)) / np.arange(1, ranks + 1)
+    logits = np.cumsum(gaps[:, ::-1], axis=1)[:, ::-1]
+    scores = np.exp(logits - logits[:, :1])
+    return scores / scores.sum(axis=1, keepdims=True)
+
+
+def drop(batch: Pass, gamma: float = 1.5, keep: str = "score", seed: int = 0) -> Executed:
+    """Token Drop: every expert executes at most its capacity, the rest is dropped."""
+    generator = np.random.default_rng([seed, *batch.seed])
+    tokens, top_k = batch.experts.shape
+    scores = gate_scores(tokens, top_k, generator)
+    position = np.broadcast_to(np.arange(tokens)[:, None], scores.shape)
+    rank_by = {
+        "score": -scores,
+        "order": position,
+        "reverse_order": -position,
+        "random": generator.random(scores.shape),
+    }[keep]
+    kept = drop_pairs(batch.experts, rank_by, _capacity(batch, gamma))
+    return _executed(batch.experts, kept, scores, scores)
+
+
+def reroute(batch: Pass, gamma: float = 1.5, rounds: int = 2, seed: int = 0) -> Executed:
+    """Token Reroute: tokens that an expert above its capacity rejects choose again, among twice as many candidates."""
+    generator = np.random.default_rng([seed, *batch.seed])
+    tokens, top_k = batch.experts.shape
+    popularity = np.cumsum(np.bincount(batch.experts.ravel(), minlength=batch.num_experts) + 1.0)
+    drawn = np.searchsorted(popularity, generator.random((tokens, top_k)) * popularity[-1], side="right")
+    candidates = np.concatenate([batch.experts, drawn.astype(batch.experts.dtype)], axis=1)
+    scores = gate_scores(tokens, 2 * top_k, generator)
+    again = np.tril(candidates[:, :, None] == candidates[:, None, :], -1).any(axis=2)
+    kept = reroute_pairs(candidates, np.where(again, 0.0, scores), top_k, _capacity(batch, gamma), rounds)
+    return _executed(candidates, kept, scores, scores[:, :top_k])
+
+
+def expert_drop(batch: Pass, share: float = 0.1, seed: int = 0) -> Executed:
+    """Expert Drop: the least loaded share of the experts, rounded down, is not executed."""
+    scores = gate_scores(*batch.experts.shape, np.random.default_rng([seed, *batch.seed]))
+    load = np.bincount(batch.experts.ravel(), minlength=batch.num_experts)
+    dropped = drop_experts(load, int(round(share * batch.num_experts, 9)))
+    return _executed(batch.experts, ~np.isin(batch.experts, dropped), scores, scores)
+
+
+def _capacity(batch: Pass, gamma: float) -> int:
+    return expert_capacity(gamma, *batch.experts.shape, batch.num_experts)
+
+
+def _executed(experts: np.ndarray, kept: np.ndarray, scores: np.ndarray, chosen: np.ndarray) -> Executed:
+    none = experts.dtype.type(-1)
+    return Executed(np.where(kept, experts, none), float(chosen.sum()), float(scores[kept].sum()))

@@ -1,0 +1,243 @@
+"""Laws of every preset, on random demands and placements: what is conserved, and no load beats its ceilings."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.small_runs import policy, small_model, small_system, step_view
+
+from archsim import balancers
+from archsim.engine.ceilings import ceilings
+from archsim.engine.machine import policy_costs
+from archsim.policies.allocation.holders import even, lplb, nearest, static
+from archsim.policies.allocation.sharding import harmoeny, libra
+from archsim.policies.placement.placement import Placement, moves_between
+from archsim.policies.rebalancing.rules import History
+from archsim.policies.registry import build_policy
+from archsim.policies.replication.rules import LayerView, look_ahead
+from archsim.policies.routing.capacity import drop_pairs, reroute_pairs
+from archsim.policies.routing.rules import Pass
+from archsim.policies.shared.rules import waterfill
+from archsim.specs.policies import NEUTRAL, PRESETS
+from microarch.fabric.grid import build_mesh
+
+MESH = build_mesh(3, 2)
+DIES, EXPERTS, LAYERS = 6, 14, 3
+COSTS = policy_costs(small_system(), small_model())
+AMONG_HOLDERS = {"home", "even", "nearest", "static", "lplb", "libra"}
+seeds = st.integers(0, 10**6)
+every_preset = pytest.mark.parametrize("name", PRESETS)
+
+
+def random_holders(rng):
+    holds = rng.random((EXPERTS, DIES)) < rng.uniform(0, 0.6)
+    holds[np.arange(EXPERTS), rng.integers(DIES, size=EXPERTS)] = True
+    return Placement.of_holds(holds[None], holds.argmax(axis=1)[None])
+
+
+def random_view(rng, placement=None):
+    """A step of tokens that live on dies; popularity is skewed, and some experts have none."""
+    popularity = rng.dirichlet(np.full(EXPERTS, 0.4))
+    origins = rng.multinomial(rng.integers(0, 400, DIES), popularity).astype(np.int32)
+    tokens = origins.sum(axis=0, dtype=np.int32)
+    order = rng.permutation(np.flatnonzero(tokens)).astype(np.int16)
+    first_seen = np.concatenate([order, np.full(EXPERTS - len(order), -1, np.int16)])
+    copied = np.zeros((EXPERTS, DIES), np.int8)
+    placement = placement or random_holders(rng)
+    return step_view(tokens, first_seen, None, copied, MESH.hops, COSTS, placement)._replace(origins=origins)
+
+
+def loads(plan):
+    given = np.zeros((EXPERTS, DIES), np.int64)
+    np.add.at(given, (plan.expert, plan.die), plan.tokens)
+    return given
+
+
+@every_preset
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds)
+def test_every_pair_is_executed_once_and_no_load_beats_its_ceilings(name, seed):
+    rng = np.random.default_rng(seed)
+    built, view = build_policy(policy(name)), random_view(rng)
+    plan = built.allocate(view)
+    given = loads(plan)
+    assert (given.sum(axis=1) == view.tokens).all() and (plan.tokens > 0).all()
+    assert (np.diff(plan.expert) >= 0).all() and plan.expert.dtype == plan.die.dtype == plan.tokens.dtype == np.int32
+    least = ceilings(view.tokens, view.holders, int(view.holders.sum()))
+    most = given.sum(axis=0).max()
+    slack = 1e-9 * max(1.0, most)
+    assert least.perfect <= least.slots + slack and least.slots <= least.placement + slack
+    assert least.perfect <= most + slack
+    if PRESETS[name]["allocation"] in AMONG_HOLDERS:
+        assert not given[~view.holders].any()
+        assert least.placement <= most + slack
+
+
+@pytest.mark.parametrize("name", [name for name, parts in PRESETS.items() if parts["rebalancing"] != "none"])
+@settings(max_examples=10, deadline=None)
+@given(seed=seeds)
+def test_rebalancing_conserves_experts_slots_and_bytes(name, seed):
+    rng = np.random.default_rng(seed)
+    built = build_policy(policy(name))
+    placement = built.place(LAYERS, EXPERTS, DIES)
+    rows = np.sort(rng.choice(LAYERS, 2, replace=False))
+    tokens = rng.multinomial(500, rng.dirichlet(np.full(EXPERTS, 0.3)), (4, len(rows))).astype(np.int32)
+    history = History(rows, tokens, np.zeros((4, len(rows), DIES), np.int64), np.zeros((4, len(rows))), COSTS)
+    new, effort = built.rebalancing.rule(history, placement)
+    assert new.holds.any(axis=2).all()
+    others = np.setdiff1d(np.arange(LAYERS), rows)
+    assert (new.holds[others] == placement.holds[others]).all()
+    assert effort.operations > 0 and effort.statistics_bytes > 0
+    if PRESETS[name]["rebalancing"] == "eplb":
+        assert (new.layer_slots == placement.layer_slots).all()
+    if PRESETS[name]["rebalancing"] == "remap":
+        assert (new.holds.sum(axis=2) == 1).all()
+    if PRESETS[name]["rebalancing"] == "craft":
+        assert new.layer_slots.sum() <= LAYERS * EXPERTS + 8 * DIES
+    moves = moves_between(placement, new, 7, MESH.hops)
+    kept = np.count_nonzero(placement.holds & new.holds)
+    assert moves["bytes"].sum() == 7 * (np.count_nonzero(new.holds) - kept)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_eplb_places_as_the_public_function(seed):
+    rng = np.random.default_rng(seed)
+    built = build_policy(policy("eplb"))
+    placement = built.place(1, EXPERTS, DIES)
+    tokens = rng.multinomial(900, rng.dirichlet(np.full(EXPERTS, 0.5)), (2, 1)).astype(np.int32)
+    history = History(np.arange(1), tokens, np.zeros((2, 1, DIES), np.int64), np.zeros((2, 1)))
+    new = built.rebalancing.rule(history, placement).placement
+    slots = int(placement.layer_slots.sum())
+    known = balancers.eplb(tokens.sum(axis=0), slots, 1, 1, DIES).physical_to_logical[0]
+    holds = np.zeros((EXPERTS, DIES), bool)
+    holds[known, np.arange(slots) // (slots // DIES)] = True
+    assert slots % DIES == 0 and (new.holds[0] == holds).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_shares_among_holders(seed):
+    """LPLB is at its bound but for rounding; even splits differ by one token; no die passes by a nearer holder."""
+    rng = np.random.default_rng(seed)
+    view = random_view(rng)
+    bound = balancers.lplb(view.tokens, [np.flatnonzero(row).tolist() for row in view.holders], DIES).max_load
+    assert loads(lplb(view)).sum(axis=0).max() <= bound + EXPERTS
+    shared = loads(even(view))
+    assert all(np.ptp(shared[e][view.holders[e]]) <= 1 for e in range(EXPERTS))
+    own = np.where(view.holders, view.origins.T, 0)
+    for plan in (nearest(view), static(view)):
+        assert (loads(plan).sum(axis=1) == view.tokens).all() and (loads(plan) >= own).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_moves_of_libra_and_harmoeny_are_those_of_the_public_functions(seed):
+    rng = np.random.default_rng(seed)
+    view = random_view(rng, Placement.of_homes(np.arange(EXPERTS) % DIES, 1, DIES))
+    wanted = view.origins.astype(np.int64)
+    known = balancers.harmoeny(wanted, DIES, 20, home=view.home).load
+    assert (loads(harmoeny(view, threshold=20)).sum(axis=0) == known).all()
+    assert (loads(libra(view)).sum(axis=0) == np.bincount(view.home, view.tokens, DIES)).all()  # no other holder
+
+
+@pytest.mark.parametrize("name", [name for name, parts in PRESETS.items() if parts["replication"] != "none"])
+@settings(max_examples=10, deadline=None)
+@given(seed=seeds)
+def test_replicas_fit_their_slots(name, seed):
+    rng = np.random.default_rng(seed)
+    view, built = random_view(rng), build_policy(policy(name))
+    expected = rng.integers(0, 50, EXPERTS).astype(np.float32)
+    layer = LayerView(view.origins, expected, view.home, view.holders, 1, 2)
+    replicas = built.replication.rule(layer)
+    assert not (replicas.holds & view.holders).any()
+    assert replicas.holds.sum(axis=0).max() <= built.replication.slots
+    plain, with_room = (build_policy(policy("ep")), built)
+    more = with_room.place(LAYERS, EXPERTS, DIES).slots - plain.place(LAYERS, EXPERTS, DIES).slots
+    assert (more == 2 * built.replication.slots).all()
+
+
+@settings(max_examples=10, deadline=None)
+@given(seeds, st.sampled_from([0.0, 0.5, 1.0]))
+def test_a_look_ahead_is_as_accurate_as_it_says(seed, accuracy):
+    rng = np.random.default_rng(seed)
+    origins = rng.multinomial(4000, rng.dirichlet(np.ones(EXPERTS)), DIES)
+    predicted = look_ahead(origins, accuracy, np.random.default_rng(seed))
+    assert (predicted.sum(axis=1) == origins.sum(axis=1)).all()
+    if accuracy == 1.0:
+        assert (predicted == origins).all()
+
+
+def _pass(rng, tokens=60, top_k=3):
+    keys = rng.random((tokens, EXPERTS)) * rng.random(EXPERTS)
+    return Pass(np.argsort(-keys, axis=1)[:, :top_k].astype(np.int16), EXPERTS, (1, 0, 0))
+
+
+@pytest.mark.parametrize("name", [name for name, parts in PRESETS.items() if parts["routing"] != NEUTRAL["routing"]])
+@settings(max_examples=10, deadline=None)
+@given(seed=seeds)
+def test_routing_executes_each_pair_once_and_within_capacity(name, seed):
+    rng = np.random.default_rng(seed)
+    batch, rule = _pass(rng), build_policy(policy(name)).routing.rule
+    done = rule(batch)
+    executed = [row[row >= 0].tolist() for row in done.experts]
+    assert all(len(set(row)) == len(row) <= 3 for row in executed) and executed
+    assert 0 <= done.executed_mass <= done.chosen_mass * (1 + 1e-12)
+    load = np.bincount(done.experts[done.experts >= 0], minlength=EXPERTS)
+    if name.startswith("capacity"):
+        assert load.max() <= balancers.expert_capacity(1.5, 60, 3, EXPERTS)
+    else:
+        chosen = np.bincount(batch.experts.ravel(), minlength=EXPERTS)
+        assert (np.flatnonzero(load != chosen) == [e for e in balancers.drop_experts(chosen, 1) if chosen[e]]).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seeds)
+def test_pairs_are_dropped_and_rerouted_as_by_the_public_functions(seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.dirichlet(np.full(EXPERTS, 0.3), 40)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    top, capacity = order[:, :3], int(rng.integers(1, 12))
+    for keep, rank_by in (("score", -np.take_along_axis(scores, top, 1)), ("order", np.arange(40)[:, None] + 0 * top)):
+        kept = drop_pairs(top.astype(np.int16), rank_by, capacity)
+        dense = np.zeros(scores.shape, bool)
+        np.put_along_axis(dense, top, kept, axis=1)
+        assert (dense == balancers.drop(scores, 3, capacity, keep)).all()
+    kept = reroute_pairs(order, np.take_along_axis(scores, order, 1), 3, capacity, 3)
+    dense = np.zeros(scores.shape, bool)
+    np.put_along_axis(dense, order, kept, axis=1)
+    assert (dense == balancers.reroute(scores, 3, capacity, 3)).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seeds)
+def test_shared_experts_fill_up_to_the_waterline(seed):
+    rng = np.random.default_rng(seed)
+    tokens, load = rng.integers(0, 200, DIES), rng.integers(0, 900, DIES)
+    sent = waterfill(tokens, load)
+    assert (sent.sum(axis=1) == tokens).all() and (sent >= 0).all()
+    assert (sent[tokens < 64] == np.diag(tokens)[tokens < 64]).all()
+    waterline = -(-int(load.sum() + tokens.sum()) // DIES)
+    away = sent - np.diag(np.diag(sent))
+    assert not away[:, load >= waterline].any()
+
+
+def test_executed_pairs_add_up():
+    """Passes of any size see all tokens; what is lost and what is executed are what was chosen."""
+    from support.small_runs import BATCH, traffic
+
+    from archsim.engine.run_demand import build_run_demand
+
+    model = small_model()
+    plain = build_run_demand(traffic(model), BATCH, 2, 0, origin_dies=DIES)
+    spec = policy("capacity_drop", routing={"name": "drop", "params": {"pass_tokens": 500}})
+    shaped = build_run_demand(traffic(model), BATCH, 2, 0, origin_dies=DIES, shaped_by=spec)
+    assert (shaped.tokens.sum(axis=2) + shaped.lost_pairs == plain.tokens.sum(axis=2)).all()
+    assert (shaped.origins.sum(axis=2) == shaped.tokens).all() and shaped.lost_pairs.sum() > 0
+    assert (shaped.residents == plain.origins[:, 0].sum(axis=2) // model.top_k).all()
+    assert (shaped.tokens_of_step == plain.tokens_of_step).all()
+    assert (shaped.lost_mass >= 0).all() and shaped.lost_mass.max() < 1
+    everything = policy("capacity_drop", routing={"name": "drop", "params": {"gamma": 1e6}})
+    same = build_run_demand(traffic(model), BATCH, 2, 0, origin_dies=DIES, shaped_by=everything)
+    assert (same.tokens == plain.tokens).all() and (same.first_seen == plain.first_seen).all()
+    assert (same.origins == plain.origins).all() and not same.lost_mass.any()
