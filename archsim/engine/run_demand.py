@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -112,14 +113,17 @@ def build_run_demand(
     forecast = _forecast(source, shaped_by) if shaped_by else None
     watchers = [watcher for watcher in (origins, heatmap, routed, executed, forecast) if watcher]
     demand = build_demand(source, batch, decode_steps, seed, watchers=watchers, threads=threads)
-    known = {field.name: getattr(demand, field.name) for field in fields(demand)}
+    known: dict[str, Any] = {field.name: getattr(demand, field.name) for field in fields(demand)}
+    if origins:
+        known["origins"] = origins.take_counts()
     if executed:
         known |= executed.take(with_origins=bool(origin_dies))
+    if routed:
+        known |= routed.take()
     return RunDemand(
-        **{"origins": origins.take_counts() if origins else None} | known,
+        **known,
         predicted_rows=heatmap.take_rows() if heatmap else None,
         expected=forecast.take_expected() if forecast else None,
-        **(routed.take() if routed else {}),
     )
 
 
