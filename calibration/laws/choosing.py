@@ -15,6 +15,8 @@ Table = TypeVar("Table", bound=Fitted)
 # channel settings (docs/calibration.md), and wide-EP experts were timed without the parts of a layer other than its
 # products.
 ONLY_BY_NAME = ("nccl-xla", "trtllm-wideep")
+# Experts after a dispatch kernel, without the permutation and the sum of a fused layer: used if named, or alone.
+PARTS_OF_LAYERS = ("sglang-deepep", *ONLY_BY_NAME)
 
 
 class LawMissing(SpecError):

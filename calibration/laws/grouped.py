@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibration.laws.choosing import ONLY_BY_NAME, matching, newest
+from calibration.laws.choosing import PARTS_OF_LAYERS, matching, newest
 from calibration.laws.expert_gemm import Rates, Scale, scale_to
 from calibration.laws.fused_moe import SLICES, measured_corrections, named_of
 from calibration.laws.gemm import NS_PER_S, OPERAND_BYTES
@@ -30,8 +30,6 @@ from calibration.laws.rank_load import BALANCED, rank_loads, routing_of
 from calibration.laws.tables import CalibrationSpec, MoeTable, shape_of
 
 STAND_IN = {"fp16": "bf16", "bf16": "fp16"}  # as fast as each other
-# Experts after a dispatch kernel, without the permutation and the sum of a fused layer: used if named, or alone.
-PARTS_OF_LAYERS = ("sglang-deepep", *ONLY_BY_NAME)
 NEAREST = "nearest measured shape: "  # begins ``named`` for a model that was not measured
 OCTAVES_OF_EXPERTS = 0.25  # weight of the number of experts, against hidden and ffn, in the distance between shapes
 

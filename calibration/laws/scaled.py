@@ -1,7 +1,8 @@
 """Tables that a GPU takes from another one, scaled by nominal rates, for what was not measured on it.
 
-Rates of laws scale by the ratio of peaks (FLOP) and of HBM bandwidths (bytes), those of collectives within a node by
-that of NVLink; launches, latencies, corrections and links between nodes stay. docs/calibration.md has the errors, where
+Rates of laws scale by the ratio of peaks (FLOP) and of HBM bandwidths (bytes, and costs a token or pair), an expert's
+cost by the smaller one, collectives within a node by that of NVLink; launches, latencies (per k, too), corrections and
+links between nodes stay. docs/calibration.md has the errors, where
 both GPUs were measured. Every time of a scaled table counts as extrapolated.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
+from calibration.laws.choosing import PARTS_OF_LAYERS
 from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.tables import (
     AttentionTable,
@@ -17,6 +19,7 @@ from calibration.laws.tables import (
     Fitted,
     GemmLaw,
     GemmTable,
+    MoeLaw,
     MoeTable,
     Reference,
     TransferTable,
@@ -53,7 +56,13 @@ def _scaled(table: Fitted, calibration: CalibrationSpec, base: CalibrationSpec) 
     compute, memory = ratios
     rates = {"flop_per_s": table.law.flop_per_s * compute, "bytes_per_s": table.law.bytes_per_s * memory}
     if isinstance(table.law, GemmLaw):
-        rates |= {"ns_per_k": table.law.ns_per_k / memory, "ns_per_input": table.law.ns_per_input / memory}
+        rates |= {"ns_per_input": table.law.ns_per_input / memory}
+    if isinstance(table.law, MoeLaw):  # as calibration.laws.grouped scales them to a die
+        rates |= {
+            "ns_per_token": table.law.ns_per_token / memory,
+            "ns_per_pair": table.law.ns_per_pair / memory,
+            "ns_per_expert": table.law.ns_per_expert / min(ratios),
+        }
     return table.model_copy(update={"law": table.law.model_copy(update=rates)})
 
 
@@ -78,7 +87,9 @@ def _link_ratio(table: TransferTable, wanted: str, base: str) -> float:
 KEYS: MappingProxyType[str, Callable] = MappingProxyType(
     {
         "gemm": lambda table: (table.dtype, table.groups == 1),
-        "moe": lambda table: (table.model, table.dtype, table.distribution, table.eplb_slots),
+        "moe": lambda table: (
+            table.model, table.dtype, table.distribution, table.eplb_slots, table.library in PARTS_OF_LAYERS,
+        ),
         "attention": lambda table: (table.phase, table.kind, table.kv_dtype),
         "collectives": lambda table: (table.of.get("op"), table.of.get("num_gpus"), table.of.get("nodes")),
     }

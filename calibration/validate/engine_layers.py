@@ -25,10 +25,10 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.workload import WorkloadSpec
 from calibration.fit.gemm import NS_PER_US
 from calibration.fit.moe import with_defaults
-from calibration.laws.choosing import newest_first
+from calibration.laws.choosing import PARTS_OF_LAYERS, newest_first
 from calibration.laws.expert_gemm import Rates
 from calibration.laws.fused_moe import EPLB, SIZES
-from calibration.laws.grouped import PARTS_OF_LAYERS, GroupedLaw
+from calibration.laws.grouped import GroupedLaw
 from calibration.laws.laws import MoeSizes
 from calibration.laws.rank_load import BALANCED, TILED, candidates, rank_loads
 from calibration.laws.tables import CalibrationSpec
