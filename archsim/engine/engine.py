@@ -65,6 +65,8 @@ class EventEngine:
     between steps.
     """
 
+    analytical = False
+
     def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None, keep_transitions: bool = False):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         self.scenario = scenario
@@ -86,6 +88,7 @@ class EventEngine:
                 self.tally,
                 self.policy.predictor is not None,
                 self._build_kernel,
+                self.analytical,
             ),
         )
         self._costs = policy_costs(system, model)
