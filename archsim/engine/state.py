@@ -24,6 +24,7 @@ from microarch.blocks.local_cp import Event, State
 from microarch.blocks.state_machine import codes
 
 LAUNCH = np.int64(-1)  # row of ``Tally.bound_ns``: launch and fill of products, which is no state of a request
+PARTS = ("dispatch", "shared experts", "experts", "combine")  # phases of an expert-parallel layer
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
 REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # types of messages on the fabric
 DISPATCH, COMBINE = np.int64(0), np.int64(1)  # types of moves
@@ -160,6 +161,7 @@ class Tally(NamedTuple):
     llc_hits: np.ndarray  # int64[2] local, remote
     moved_bytes: np.ndarray  # int64[2] hidden vectors sent from die to die: dispatch, combine
     bound_ns: np.ndarray  # float64[state + 1] time on the critical path of steps, by activity; last, LAUNCH
+    part_ns: np.ndarray  # float64[PARTS]: of it, where an execution has these phases
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
 
@@ -262,6 +264,7 @@ def new_tally(machine: Machine, states: int) -> Tally:
         llc_hits=np.zeros(2, np.int64),
         moved_bytes=np.zeros(2, np.int64),
         bound_ns=np.zeros(states + 1),
+        part_ns=np.zeros(len(PARTS)),
         residual_ns=np.zeros(2),
         events=np.zeros(1, np.int64),
     )
@@ -283,6 +286,7 @@ __all__ = [
     "Memory",
     "NOTE",
     "NO_NOTES",
+    "PARTS",
     "REQUESTS",
     "SLICES",
     "Tally",

@@ -28,6 +28,8 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "weight_streaming": (
                     "A die fetches the weight slices of the experts that it runs, and computes as they arrive."
                 ),
+                "expert_parallel": "A die keeps its experts and runs them as one grouped kernel between a dispatch and a combine of "
+                "hidden vectors, which pass the ports of GPUs and nodes as measured kernels do; a barrier ends the layer.",
             },
             "contention": {
                 "shared": "Links are full duplex. Concurrent transfers share links and HBM, and rates are recomputed whenever a "
@@ -68,6 +70,14 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "kernels).",
                 "per_rank": "A hidden vector is sent once for every token and die that runs some of its experts, and partial "
                 "results are summed before they return (on a GPU: DeepEP's normal kernels).",
+                "all_to_all": "As per_token_expert, by NCCL's all-to-all (execution: expert_parallel).",
+                "all_gather": "Every die gets every token by an all-gather, and a reduce-scatter sums the results (tensor-parallel "
+                "attention; execution: expert_parallel).",
+            },
+            "overlap": {
+                "none": "Dispatch, shared experts, routed experts and combine follow each other (execution: expert_parallel).",
+                "shared_expert": "Shared experts run while hidden vectors are dispatched.",
+                "two_batch": "The tokens of a step are two halves; while one half computes, hidden vectors of the other move.",
             },
             "combine": {
                 "bf16": "Hidden vectors are dispatched in the dtype of the weights, FP8 with a scale for every 128 values; "
@@ -179,6 +189,7 @@ class AssumptionsSpec(Spec):
     memory: str
     activations: str
     dispatch: str
+    overlap: str = "none"
     combine: str
     transfer_software: str
     decision_cost: str
