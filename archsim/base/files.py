@@ -1,6 +1,8 @@
 """Files that are either complete or absent."""
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +10,18 @@ from pathlib import Path
 from archsim.base.errors import ArchsimError
 
 DRAFT_SUFFIX = ".draft"
+
+
+def regular(path: Path) -> Path:
+    """The path itself, of a file that can be read to its end. Raises OSError as opening it would, and for a device or
+    a pipe, whose reading may never end; ValueError for a path with a null character.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from archsim.base.errors import SpecError
+from archsim.base.files import regular
 
 LAYER = re.compile(r"(?:^|[./_])(?:layers?|blocks?|h)[./_](\d+)(?=[./_]|$)")
 MOST_SCALAR_BYTES = 64
@@ -50,7 +51,7 @@ class Graph:
 
     def __init__(self, path: Path):
         try:
-            model = onnx.load(path, load_external_data=False)
+            model = onnx.load(regular(path), load_external_data=False)
         except Exception as error:  # protobuf's own errors have no common base
             raise SpecError(f"{path}: not a readable ONNX model ({error})") from error
         if not model.graph.node:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +24,12 @@ def place(where: str, request: str | None = None, iteration: int | None = None, 
         if value is not None
     ]
     return f"{where}: {', '.join(parts)}" if parts else where
+
+
+def refuse_special(source: Path) -> None:
+    """Raise TraceError for a device or a pipe, whose reading may never end."""
+    if not (source.is_file() or source.is_dir()):
+        raise TraceError(f"{source}: neither a file nor a directory")
 
 
 def nearest(value: int, choices: Iterable[int]) -> int:

@@ -18,7 +18,7 @@ from archsim.workload import open_trace
 from archsim.workload.generated.fit import fit_trace, known_tasks, request_lengths, simulate
 from archsim.workload.generated.generative import GenerativeTraffic, collect
 from archsim.workload.generated.load_preset import write_load_preset
-from archsim.workload.generated.traffic_model import read_tables, save_model
+from archsim.workload.generated.traffic_model import save_model
 from archsim.workload.generated.traffic_presets import generated_traffic, load_traffic
 from archsim.workload.patterns import statistics
 
@@ -104,19 +104,14 @@ def test_a_model_survives_its_files(tmp_path, shared):
         assert kept.shape == array.shape and np.abs(kept - array).max() <= 0.01 * max(1, array.max())
 
 
-def test_damaged_files_are_named(tmp_path):
-    (tmp_path / "bad.npz").write_bytes(b"PK nonsense")
-    with pytest.raises(TraceError, match="bad.yaml: not a readable traffic model"):
-        head = {
-            "name": "x",
-            "source": "x",
-            "top_k": 1,
-            "groups": 1,
-            "top_groups": 1,
-            "tasks": ["a"],
-            "tables": "bad.npz",
-        }
-        read_tables(head, tmp_path / "bad.yaml")
+@pytest.mark.parametrize("content", [b"PK nonsense", b"PK\x03\x04 cut short"])
+def test_damaged_files_are_named(tmp_path, content):
+    (tmp_path / "bad.npz").write_bytes(content)
+    (tmp_path / "bad.yaml").write_text(
+        "name: x\nsource: x\ntop_k: 1\ngroups: 1\ntop_groups: 1\ntasks: [a]\ntables: bad.npz\n"
+    )
+    with pytest.raises(TraceError, match="bad.yaml:1: not a readable traffic model"):
+        load_traffic(str(tmp_path / "bad.yaml"), load_model("olmoe-1b-7b"))
 
 
 def means(trace):

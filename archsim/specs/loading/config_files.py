@@ -1,5 +1,6 @@
 """Where named systems, models and assumption sets are searched."""
 
+import os
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +36,7 @@ def named_files(kind: str, beside: Path | None = None) -> dict[str, Path]:
 def known_calibration(name: str | None) -> str | None:
     """Return a calibration's name or path unchanged. Raises ValueError if the name is unknown or the file is missing.
     """
-    if name is None or Path(name).is_file():
+    if name is None or os.path.isfile(name):  # unlike Path.is_file, false for names that are too long
         return name
     known = named_files("calibrations")
     if Path(name).suffix in (".yaml", ".yml"):

@@ -24,6 +24,7 @@ from archsim.specs.text.yaml import Place, Tree, read_yaml
 
 # The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
+_MOST_INTEGER = 10**99  # as in YAML
 Source = str | os.PathLike[str] | Mapping[str, Any]
 """The path of a YAML file, or a mapping with the keys that such a file has."""
 
@@ -90,7 +91,10 @@ def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperi
 def tree_of(source: Source) -> Tree:
     """A file, or a copy of a mapping, in which places read ``mapping: key.path``. Raises SpecError."""
     if isinstance(source, Mapping):
-        return Tree(_plain(source), {(): Place(label_of(source))})
+        try:
+            return Tree(_plain(source), {(): Place(label_of(source))})
+        except RecursionError:
+            raise SpecError("mapping: contains itself, or is nested too deeply") from None
     return read_yaml(os.fspath(source))
 
 
@@ -111,6 +115,8 @@ def _plain(value: Any) -> Any:
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
+    if isinstance(value, int) and not -_MOST_INTEGER < value < _MOST_INTEGER:
+        raise SpecError("mapping: an integer of over 99 digits; expected one that a spec has a use for")
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 

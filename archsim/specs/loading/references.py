@@ -140,6 +140,8 @@ class References:
             found = next((file for file in candidates if os.path.exists(file)), None)
             if found is None:
                 raise self._tree.error(keys, f"no such file: {name!r}")
+            if not found.is_file():
+                raise self._tree.error(keys, f"not a file: {name!r}")
             return found
         files = named_files(kind, self._folder)
         self._check_known(kind.removesuffix("s"), name, files, keys, "or the path of a YAML file, or a mapping")
@@ -200,7 +202,11 @@ class References:
     def find_trace(self) -> None:
         """Make the trace path relative to the current directory; search there, then around the experiment file."""
         path = self._tree.find(("workload", "trace"))
-        if not isinstance(path, str) or not path or os.path.exists(path):
+        if not isinstance(path, str) or not path:
+            return
+        if os.path.exists(path):
+            if not (os.path.isfile(path) or os.path.isdir(path)):
+                raise self._tree.error(("workload", "trace"), f"neither a file nor a directory: {path!r}")
             return
         around = folders_around(self._folder)
         for folder in around:

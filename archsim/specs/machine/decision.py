@@ -72,9 +72,8 @@ class FirmwareSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _core_defaults(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or given.get("core", "a76") not in CORES:
-            return given
-        return CORES[given.get("core", "a76")] | given
+        core = given.get("core", "a76") if isinstance(given, dict) else None
+        return CORES[core] | given if isinstance(core, str) and core in CORES else given
 
 
 # YAML key → attribute and dimension of the values that a calibration can give.

@@ -21,6 +21,8 @@ _SI = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _IEC = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
 _QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S.*)?", re.ASCII)
 
+_MOST_DIGITS = 300  # before or after the point: what floats have
+
 
 @dataclass(frozen=True)
 class Dimension:
@@ -74,7 +76,7 @@ def parse_quantity(text: str, dimension: Dimension) -> Decimal:
         raise ValueError(f"{text!r} is not a number with a unit; {expected}")
     number, unit = match[1], (match[2] or "")
     if unit in dimension.units:
-        return Decimal(number) * dimension.units[unit]
+        return _in_base_unit(text, number, dimension.units[unit])
     if not unit:
         raise ValueError(f"{text!r} has no unit; {expected}")
     other = _dimension_of_unit().get(unit)
@@ -82,6 +84,16 @@ def parse_quantity(text: str, dimension: Dimension) -> Decimal:
         raise ValueError(f"{text!r} is {other.article_name}; {expected}")
     hint = did_you_mean(unit, [name for name in dimension.units if name])
     raise ValueError(f"{text!r}: unknown unit {unit!r}; {expected}{hint}")
+
+
+def _in_base_unit(text: str, number: str, worth: Decimal) -> Decimal:
+    try:
+        value = Decimal(number) * worth
+    except ArithmeticError:
+        value = Decimal("inf")
+    if value and not abs(value.adjusted() if value.is_finite() else _MOST_DIGITS) < _MOST_DIGITS:
+        raise ValueError(f"{text!r} is out of range")
+    return value
 
 
 def format_quantity(value: float, dimension: Dimension) -> str:

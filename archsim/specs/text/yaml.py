@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from archsim.base.errors import SpecError
+from archsim.base.files import regular
 from archsim.base.nearest import nearest
 
 Key = str | int
@@ -106,7 +107,7 @@ def read_yaml(path: str | Path, label: str | None = None) -> Tree:
     """
     label = str(path) if label is None else label
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
+        text = regular(Path(path)).read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise SpecError(f"{label}: no such file{_file_meant(Path(path))}") from None
     except IsADirectoryError:

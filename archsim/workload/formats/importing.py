@@ -76,6 +76,7 @@ def import_sources(
     for source in sources:
         if not source.exists():
             raise TraceError(f"{source}: no such file or directory")
+        checks.refuse_special(source)
     formats = _formats(sources, reader)
     names = [
         each.model_name(source) if each else loads_name(source) for source, each in zip(sources, formats, strict=True)

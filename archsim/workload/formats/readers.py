@@ -37,6 +37,7 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
     location = Path(path)
     if not location.exists():
         raise TraceError(f"{location}: no such file or directory{_beside(location)}")
+    checks.refuse_special(location)
     if is_store(location):
         return open_stored(location, model, str(path))
     if (location / DRAFTS).is_dir():

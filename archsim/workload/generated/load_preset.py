@@ -8,6 +8,7 @@ import yaml
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload.generated.fit import fit_loads
+from archsim.workload.generated.traffic_heads import TrafficStatistics
 from archsim.workload.generated.traffic_presets import from_statistics, shape_of
 from archsim.workload.store.store import LOADS, is_store, open_store
 
@@ -63,7 +64,7 @@ def write_load_preset(source: Path, model: ModelSpec, out: Path) -> Path:
 
     out.parent.mkdir(parents=True, exist_ok=True)
     write(np.ones(mean.shape))
-    write(fit_loads(from_statistics(head, out, shape_of(model))).acceptance)
+    write(fit_loads(from_statistics(TrafficStatistics(**head), out, shape_of(model))).acceptance)
     out.write_text(yaml.safe_dump(head, sort_keys=False, width=120, allow_unicode=True), encoding="utf-8")
     return out
 

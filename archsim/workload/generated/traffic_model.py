@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from archsim.base.errors import TraceError
+from archsim.base.files import regular
+from archsim.workload.generated.traffic_heads import TrafficTables
 
 COMPONENTS = ("popularity", "task", "taste", "keep", "kind")
 """Ways in which an expert is chosen; also those in which the kind of a token is (there, the last is a transition)."""
@@ -99,18 +100,22 @@ def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
     path.write_text(yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
 
 
-def read_tables(head: dict, path: Path) -> TrafficModel:
-    """The model of a .yaml file (`head`, read from `path`) that names tables. Raises TraceError if they do not fit."""
-    try:
-        with np.load(path.parent / head["tables"], allow_pickle=False) as archive:
-            arrays = {name: _decoded(name, archive[name]) for name in archive.files}
-        head = {key: head[key] for key in ("name", "source", "top_k", "groups", "top_groups")} | {
-            "task_names": tuple(head["tasks"])
-        }
-        model = TrafficModel(**head, **arrays)
-        _check(model)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise TraceError(f"{path}: not a readable traffic model ({error})") from error
+def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
+    """The model of a .yaml file (`head`, read from `path`) that names tables. Raises what reading the tables raises,
+    and ValueError, KeyError, TypeError or IndexError if they do not fit.
+    """
+    with np.load(regular(path.parent / head.tables), allow_pickle=False) as archive:
+        arrays = {name: _decoded(name, archive[name]) for name in archive.files}
+    model = TrafficModel(
+        name=head.name,
+        source=head.source,
+        groups=head.groups,
+        top_groups=head.top_groups,
+        top_k=head.top_k,
+        task_names=head.tasks,
+        **arrays,
+    )
+    _check(model)
     return model
 
 

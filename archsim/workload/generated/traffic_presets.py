@@ -1,43 +1,26 @@
 """Models of generated routing by name: files in configs/traffic, fitted (with tables) or built from statistics.
 
-A file of statistics states what is known about a model without a trace; `STATISTICS` lists keys and meanings.
+A file of statistics states what is known about a model without a trace: `traffic_heads.TrafficStatistics`.
 """
 
 import hashlib
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
-import yaml
 
 from archsim.base.errors import TraceError
+from archsim.base.files import regular
 from archsim.base.nearest import did_you_mean
 from archsim.specs.loading.config_files import named_files
 from archsim.workload.generated.generative import GenerativeTraffic
 from archsim.workload.generated.synthetic import SyntheticTraffic, popularity
-from archsim.workload.generated.traffic_model import COMPONENTS, QUANTILES, TrafficModel, read_tables
+from archsim.workload.generated.traffic_heads import TrafficStatistics, TrafficTables, read_head, stated_model
+from archsim.workload.generated.traffic_model import QUANTILES, TrafficModel, read_tables
 from archsim.workload.layers import spread_layers
 from archsim.workload.trace import TokenSource
-
-STATISTICS = {
-    "name": "of the model",
-    "model": "name of the model; default: the model with the preset's name",
-    "source": "where each number comes from",
-    "groups": "number of equal groups of experts; 1: no groups",
-    "top_groups": "number of groups from which a token may use experts",
-    "loads": ".npz file with layer_ids, loads [2, layer, expert] (prefill, decode) and acceptance, the same shape",
-    "popularity_skew": "without loads: standard deviation of log popularity",
-    "phase_agreement": "without loads: correlation of log popularity in prefill and decode",
-    "kinds": "number of token kinds",
-    "kind_spread": "standard deviation of the log of a kind's share of an expert over the expert's popularity",
-    "weights": "of the components, the same for all layers",
-    "taste_size": "experts of a request's taste",
-    "kind_weights": "of the components by which kinds are drawn",
-    "kind_taste_size": "kinds of a request's taste",
-    "prompt_tokens": "shortest, median and longest prompt",
-    "decode_steps": "fewest, median and most decode steps",
-}
-_OPTIONAL = {"model", "loads", "popularity_skew", "phase_agreement"}
 
 
 @dataclass(frozen=True)
@@ -97,11 +80,16 @@ def shape_of(model) -> _Shape:
 
 
 def load_traffic(like: str, model) -> TrafficModel:
-    """The parameters of a preset for the layers of a ModelSpec. Raises TraceError if they are of another shape."""
+    """The parameters of a preset for the layers of a ModelSpec. Raises SpecError for a file with problems, TraceError
+    if its parameters cannot be read or are of another shape.
+    """
     file = traffic_file(like)
-    head = _head(file)
-    shape = shape_of(model)
-    found = read_tables(head, file) if "tables" in head else from_statistics(head, file, shape)
+    (head, tree), shape = read_head(file), shape_of(model)
+    try:
+        tables = isinstance(head, TrafficTables)
+        found = read_tables(head, file) if tables else from_statistics(head, file, shape)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, BadZipFile, zlib.error) as error:
+        raise TraceError(f"{tree.place(())}: not a readable traffic model ({error})") from error
     if (found.experts, found.top_k) != (model.experts, model.top_k):
         raise TraceError(
             f"{file}: traffic of {found.experts} experts, top-{found.top_k}; model {model.name} has {model.experts}, "
@@ -113,70 +101,55 @@ def load_traffic(like: str, model) -> TrafficModel:
 def model_of(like: str) -> str:
     """The name of a preset's model. Raises TraceError if the preset does not state it."""
     file = traffic_file(like)
-    head = _head(file)
-    name = head.get("model", head.get("name"))
-    if "model" not in head and name not in named_files("models"):
-        raise TraceError(f"{file}: does not name its model; give --model")
-    return str(name)
+    name = stated_model(file)
+    if not isinstance(name, str) or name not in named_files("models") and not name.endswith((".yaml", ".yml")):
+        raise TraceError(f"{file}:1: does not name its model; give --model")
+    return name
 
 
-def _head(file: Path) -> dict:
-    try:
-        head = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TraceError(f"{file}: not a readable traffic model ({error})") from error
-    if not isinstance(head, dict):
-        raise TraceError(f"{file}: not a traffic model; expected keys such as name, source")
-    return head
-
-
-def from_statistics(head: dict, file: Path, shape: _Shape) -> TrafficModel:
-    """A model of traffic from the numbers of a file; see `STATISTICS`. Raises TraceError."""
-    unknown, missing = set(head) - set(STATISTICS), set(STATISTICS) - _OPTIONAL - set(head)
-    if unknown or missing:
-        problem = f"unknown key {min(unknown)!r}" if unknown else f"key {min(missing)!r} is missing"
-        raise TraceError(f"{file}: {problem}; expected {', '.join(STATISTICS)}")
-    try:
-        shares, acceptance, layer_ids = _shares(head, file, shape)
-        weights = np.array([head["weights"][component] for component in COMPONENTS], float)
-        kind_weights = np.array([head["kind_weights"][component] for component in COMPONENTS], float)
-        mean, kinds = shares.mean(axis=0), int(head["kinds"])
-        layers = len(layer_ids)
-        return TrafficModel(
-            name=head["name"],
-            source=head["source"],
-            groups=head["groups"],
-            top_groups=head["top_groups"],
-            top_k=shape.top_k,
-            task_names=("any",),
-            layer_ids=layer_ids,
-            weights=np.tile(weights / weights.sum(), (layers, 1)),
-            taste_size=np.full(layers, float(head["taste_size"])),
-            phase_starts=np.arange(2),
-            popularity=shares,
-            acceptance=acceptance,
-            kind_experts=_kind_shares(mean, layer_ids, kinds, head["kind_spread"], head["groups"]),
-            kind_weights=kind_weights / kind_weights.sum(),
-            kind_taste_size=np.array([float(head["kind_taste_size"])]),
-            kind_popularity=np.full((2, kinds), 1 / kinds),
-            kind_following=np.roll(np.eye(kinds), 1, axis=1),
-            task_share=np.ones(1),
-            task_popularity=mean[None],
-            task_kinds=np.full((1, kinds), 1 / kinds),
-            prompt_tokens=_quantiles(head["prompt_tokens"]),
-            decode_steps=_quantiles(head["decode_steps"]),
+def from_statistics(head: TrafficStatistics, file: Path, shape: _Shape) -> TrafficModel:
+    """A model of traffic from the numbers in ``file``. Raises ValueError, or what reading its loads raises."""
+    if shape.experts % head.groups or head.top_groups * (shape.experts // head.groups) < shape.top_k:
+        raise ValueError(
+            f"{head.top_groups} of {head.groups} groups of {shape.experts} experts: expected equal groups, with at "
+            f"least {shape.top_k} experts (top_k) in those taken"
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TraceError(f"{file}: not a readable traffic model ({error})") from error
+    shares, acceptance, layer_ids = _shares(head, file, shape)
+    weights, kind_weights = np.array(head.weights.values), np.array(head.kind_weights.values)
+    mean, kinds, layers = shares.mean(axis=0), head.kinds, len(layer_ids)
+    return TrafficModel(
+        name=head.name,
+        source=head.source,
+        groups=head.groups,
+        top_groups=head.top_groups,
+        top_k=shape.top_k,
+        task_names=("any",),
+        layer_ids=layer_ids,
+        weights=np.tile(weights / weights.sum(), (layers, 1)),
+        taste_size=np.full(layers, head.taste_size),
+        phase_starts=np.arange(2),
+        popularity=shares,
+        acceptance=acceptance,
+        kind_experts=_kind_shares(mean, layer_ids, kinds, head.kind_spread, head.groups),
+        kind_weights=kind_weights / kind_weights.sum(),
+        kind_taste_size=np.array([head.kind_taste_size]),
+        kind_popularity=np.full((2, kinds), 1 / kinds),
+        kind_following=np.roll(np.eye(kinds), 1, axis=1),
+        task_share=np.ones(1),
+        task_popularity=mean[None],
+        task_kinds=np.full((1, kinds), 1 / kinds),
+        prompt_tokens=_quantiles(head.prompt_tokens),
+        decode_steps=_quantiles(head.decode_steps),
+    )
 
 
-def _shares(head: dict, file: Path, shape: _Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _shares(head: TrafficStatistics, file: Path, shape: _Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Popularity and acceptance float64[phase, layer, expert], and the layers they are of."""
-    if "loads" in head:
-        with np.load(file.parent / head["loads"], allow_pickle=False) as archive:
+    if head.loads is not None:
+        with np.load(regular(file.parent / head.loads), allow_pickle=False) as archive:
             loads = archive["loads"] / archive["loads"].sum(axis=2, keepdims=True, dtype=np.float64)
             return loads, archive["acceptance"] / 255, archive["layer_ids"].astype(np.int32)
-    skew, agreement = head["popularity_skew"], head["phase_agreement"]
+    skew, agreement = head.popularity_skew, head.phase_agreement
     logs = [np.log(popularity(seed, shape.layer_ids, shape.experts, skew)) for seed in (1, 2)]
     decode = np.exp(agreement * logs[0] + np.sqrt(1 - agreement**2) * logs[1])
     shares = np.stack([np.exp(logs[0]), decode])
@@ -203,7 +176,7 @@ def _kind_shares(mean: np.ndarray, layer_ids: np.ndarray, kinds: int, spread: fl
     return table
 
 
-def _quantiles(three: list[float]) -> np.ndarray:
+def _quantiles(three: tuple[int, ...]) -> np.ndarray:
     """Quantiles of lengths from the shortest, the median and the longest."""
     return np.interp(np.linspace(0, 1, QUANTILES), [0, 0.5, 1], np.array(three, float))
 

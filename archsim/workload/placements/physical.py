@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import PlacementError
+from archsim.base.files import regular
 
 MOST_BYTES = 256 << 20
 
@@ -79,7 +80,7 @@ def check_row(where: str, row: np.ndarray, experts: int) -> None:
 def read_text(path: Path) -> str:
     """Raises PlacementError."""
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if regular(path).stat().st_size > MOST_BYTES:
             raise PlacementError(f"{path}: {path.stat().st_size} bytes; expected at most {MOST_BYTES} for a placement")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,0 +1,142 @@
+"""Mutants of the shipped files: each loads, or is refused with file and line; none crashes, hangs or fills memory."""
+
+import copy
+import os
+import random
+import shutil
+
+import pytest
+
+import archsim as ar
+from archsim.base.errors import ArchsimError, SpecError
+from archsim.cli.main import main
+from archsim.specs.loading.config_files import shipped_configs
+from archsim.specs.text.yaml import dump_yaml, read_yaml
+from archsim.workload import open_trace
+
+ODD = (
+    None, True, -1, 0, 1, 3, 2**31, 2**63, 10**18, "9" * 5000, "1" + "0" * 90, 1e300, 1e-300, 1.5, ".nan", ".inf",
+    "1e400", "1e999999999", "1e-999999999 B", "1e99999999999999999999 ns", "1e9999999 TB/s", "9" * 5000 + " B", "0 B",
+    "-1 ns", "1 KB", "5x5", "99999x99999", "1e3x1e3", "", "x", "../x", ".", "/", "x:y", "os:getcwd", "x" * 5000,
+    "a\0b", "\udcff", "/dev/stdin", "/dev/zero", "/dev/stdin.yaml", "dojo", "physical", [], [[]], [-1], ["x"], {},
+    {"x": 1}, {"name": {}}, {"from": 1, "to": 2}, {"from": 1, "to": 10**12, "step": 1}, {"like": {}}, {"set": []},
+)  # fmt: skip
+"""What a value is replaced with. Text is written as it stands: YAML decides what it is."""
+MUTANTS = 300
+SEED = 21
+SMALL_BYTES = 20_000  # larger files are calibrations, whose tables are all alike
+
+
+def shipped():
+    """path below configs/ → its tree, of all files that one mutant may take"""
+    files = sorted(file for file in shipped_configs().rglob("*.yaml") if file.stat().st_size < SMALL_BYTES)
+    trees = {str(file.relative_to(shipped_configs())): read_yaml(file).data for file in files}
+    trees["design_space.yaml"]["sweep"]["sample"]["count"] = 20  # loads in a second otherwise
+    return trees
+
+
+def paths(tree, at=()):
+    """Key paths of all values of a tree."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in items:
+        yield (*at, key)
+        yield from paths(value, (*at, key))
+
+
+def mutated(tree, rng):
+    """A copy with one value replaced, left out, doubled or taken from elsewhere in the tree."""
+    tree = copy.deepcopy(tree)
+    places = list(paths(tree))
+    *above, last = rng.choice(places)
+    target = tree
+    for key in above:
+        target = target[key]
+    match rng.randrange(8):
+        case 0:
+            del target[last]
+        case 1 if isinstance(target, list):
+            target.append(copy.deepcopy(target[last]))
+        case 1:
+            target[rng.choice((f"{last}x", "name", "like", "x"))] = target.pop(last)
+        case 2:
+            other = tree
+            for key in rng.choice(places):
+                other = other[key]
+            target[last] = copy.deepcopy(other)
+        case _:
+            target[last] = rng.choice(ODD)
+    return tree
+
+
+@pytest.fixture
+def configs(tmp_path, monkeypatch):
+    """A copy of configs/ in the current directory."""
+    shutil.copytree(shipped_configs(), tmp_path / "configs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "configs"
+
+
+def accepted(file):
+    try:
+        ar.load(file)
+    except ArchsimError as error:
+        assert f"{file.name}:" in str(error)
+        assert any(line.partition(f"{file.name}:")[2][:1].isdigit() for line in str(error).splitlines()), str(error)
+        return False
+    return True
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_mutants_load_or_are_refused_with_a_place(configs):
+    rng, trees, found = random.Random(SEED), shipped(), []
+    for _ in range(MUTANTS):
+        name = rng.choice(list(trees))
+        file, good = configs / name, (configs / name).read_bytes()
+        file.write_text(dump_yaml(mutated(trees[name], rng)), encoding="utf-8", errors="surrogateescape")
+        found.append(accepted(file))
+        file.write_bytes(good)
+    assert len(found) == MUTANTS and MUTANTS / 20 < sum(found) < MUTANTS / 2
+
+
+@pytest.mark.parametrize("value", [10**5000, -(10**400), float("nan"), [[10**5000]]], ids=["5001 digits", "401", "nan", "listed"])
+@pytest.mark.parametrize("key", ["decode_steps", "batch", "trace", "layers"])
+def test_numbers_that_yaml_does_not_have_are_refused_in_mappings(value, key):
+    workload = {"trace": {"synthetic": {}}, "batch": [4]} | {key: value}
+    mapping = {"name": "x", "systems": ["dojo"], "models": ["mixtral-8x7b"], "workload": workload, "policies": ["ep"]}
+    with pytest.raises(SpecError, match="mapping: "):
+        ar.load(mapping)
+
+
+def test_a_mapping_that_contains_itself_is_refused():
+    mapping = {"name": "x"}
+    mapping["models"] = [mapping]
+    with pytest.raises(SpecError, match="contains itself"):
+        ar.load(mapping)
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """A pipe that nothing writes to: reading it never ends."""
+    os.mkfifo(tmp_path / "pipe.yaml")
+    return tmp_path / "pipe.yaml"
+
+
+SMALL = "name: x\nsystems: [{system}]\nmodels: [{model}]\nworkload: {{trace: {trace}, batch: 1}}\npolicies: [ep]\n"
+GOOD = {"system": "dojo", "model": "mixtral-8x7b", "trace": "{synthetic: {}}"}
+
+
+@pytest.mark.parametrize("key", GOOD)
+def test_pipes_and_devices_are_refused_where_they_are_named(key, pipe, tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text(SMALL.format(**GOOD | {key: str(pipe)}))
+    with pytest.raises(SpecError, match=r"x.yaml:\d: .*(not a file|neither a file nor a directory): "):
+        ar.load(file)
+
+
+def test_pipes_and_devices_are_refused_as_arguments(pipe, capsys):
+    model = ar.load(shipped_configs() / "models" / "mixtral-8x7b.yaml")
+    with pytest.raises(ArchsimError, match="neither a file nor a directory"):
+        open_trace(pipe, model)
+    for command in (["check", str(pipe)], ["run", str(pipe)], ["trace", "import", str(pipe), "--out", "x"]):
+        assert main(command) == 2
+        assert "not a regular file" in (said := capsys.readouterr().err) or "neither a file" in said
