@@ -33,6 +33,12 @@ SYSTEMS = {
     "isca26_dojo": (5, 5, 3.35e12, 1.741e12, 80 * 10**9, 1e15, "fp16"),
     "isca26_tsmc_sow": (3, 8, 3.35e12, 1.741e12, 80 * 10**9, 1e15, "fp16"),
 }
+# GPUs, bytes/s of the innermost links, HBM bytes/s, HBM bytes, FLOP/s
+CLUSTERS = {
+    "h100_node": (8, 450e9, 3.35e12, 80 * 10**9, 1.979e15),
+    "h200_node": (8, 450e9, 4.8e12, 141 * 10**9, 1.979e15),
+    "b200_node": (8, 900e9, 8e12, 180 * 10**9, 4.5e15),
+}
 # MoE layers (of), first MoE layer, hidden, expert FFN, experts, top-k, shared experts, shared FFN
 MODELS = {
     "deepseek-v3": (58, 61, 3, 7168, 2048, 256, 8, 1, 2048),
@@ -65,6 +71,14 @@ def test_shipped_system(name):
     assert system.dies == system.mesh.x * system.mesh.y
 
 
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_shipped_cluster(name):
+    system = load_system(name)
+    found = system.dies, system.d2d.bandwidth_bytes_per_s, system.hbm.bandwidth_bytes_per_s
+    assert (*found, system.hbm.capacity_bytes, system.compute.peak_flop_per_s) == CLUSTERS[name]
+    assert (system.name, system.launch) == (name, "gpu")
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_shipped_model(name):
     model = load_model(name)
@@ -83,7 +97,7 @@ def test_shipped_model(name):
 
 
 def test_no_shipped_file_is_left_out_of_the_tables():
-    assert set(named_files("systems")) == set(SYSTEMS)
+    assert set(named_files("systems")) == set(SYSTEMS) | set(CLUSTERS)
     assert set(named_files("models")) == set(MODELS)
 
 
@@ -456,7 +470,7 @@ def test_check_takes_every_kind(capsys, file, kind):
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("systems", SYSTEMS),
+        ("systems", [*SYSTEMS, *CLUSTERS]),
         ("models", MODELS),
         ("policies", PRESETS),
         ("assumptions", [f"{field}:" for field in ASSUMPTIONS]),
