@@ -13,7 +13,7 @@ from reference.round_robin import SharedInTurns
 from reference.shared import Shared
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
-from archsim.engine.event.reserved import BOOKED, CLAIMED, STAGES
+from archsim.engine.event.claims import BOOKED, CLAIMED, STAGES
 from archsim.engine.event.transfers import FLOWS, WAITING
 from archsim.engine.transitions import Block
 from archsim.specs.loading.library import load_assumptions
