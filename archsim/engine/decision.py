@@ -12,7 +12,8 @@ from statistics import median
 
 import numpy as np
 
-from archsim.engine.state import Machine
+from archsim.engine.pair_traffic import send_statistics
+from archsim.engine.state import STATISTICS, Machine, Tally
 from archsim.policies.allocation.rules import Effort, Plan
 from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
@@ -87,10 +88,11 @@ class FreeDecision:
 class ChargedDecision(FreeDecision):
     """``decision_cost: charged``, by the executor of the system's ``decision``."""
 
-    def __init__(self, spec, machine: Machine, fabric: Fabric, experts: int):
+    def __init__(self, spec, machine: Machine, fabric: Fabric, experts: int, tally: Tally):
         super().__init__()
         self._spec, self._experts, self._dies = spec, experts, machine.dies
-        self._reach = reach_of(machine, fabric)
+        self._reach, self._die = reach_of(machine, fabric), global_die(fabric)
+        self._sent = tally.pair_bytes[STATISTICS]
         self._hbm = machine.hbm_latency_ns, machine.hbm_bytes_per_ns
         self._decided_ns = 0.0
         self._last_ns = np.zeros(len(State))
@@ -162,7 +164,11 @@ class ChargedDecision(FreeDecision):
         )
 
     def after_step(self, plan, rows, copies, before_ns, step_ns):
-        states_ns = self._states_ns(self._counts(plan, rows, copies))
+        counts = self._counts(plan, rows, copies)
+        states_ns = self._states_ns(counts)
+        if counts.demand_received:
+            own = counts.experts * global_cp.COUNT_BYTES + counts.statistics_bytes
+            send_statistics(self._sent, own, self._die, self._spec.executor)
         exposed_ns = global_cp.exposed_ns(states_ns, before_ns, step_ns)
         self._last_ns = states_ns
         self.totals.states_ns += states_ns
@@ -171,6 +177,7 @@ class ChargedDecision(FreeDecision):
         return self.totals.by_step[-1]
 
     def aside_ns(self, effort):
+        send_statistics(self._sent, effort.statistics_bytes, self._die, self._spec.executor)
         return global_cp.aside_ns(effort.operations, effort.statistics_bytes, self._dies, self._spec, self._reach)
 
     def lasts_ns(self, before_ns, step_ns):
@@ -183,8 +190,8 @@ class ChargedDecision(FreeDecision):
         return lasts_ns
 
 
-def build_decision(scenario: Scenario, machine: Machine, fabric: Fabric) -> FreeDecision:
+def build_decision(scenario: Scenario, machine: Machine, fabric: Fabric, tally: Tally) -> FreeDecision:
     """The cost model that ``decision_cost`` names."""
     if scenario.assumptions.decision_cost == "free":
         return FreeDecision()
-    return ChargedDecision(scenario.system.decision, machine, fabric, scenario.model.experts)
+    return ChargedDecision(scenario.system.decision, machine, fabric, scenario.model.experts, tally)

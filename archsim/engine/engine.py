@@ -82,7 +82,7 @@ class EventEngine:
         self.machine, self.fabric = build_machine(scenario)
         self.memory = build_memory(scenario, self.layers, self.fit)
         self.tally = new_tally(self.machine, len(RequestState))
-        self.decision = build_decision(scenario, self.machine, self.fabric)
+        self.decision = build_decision(scenario, self.machine, self.fabric, self.tally)
         self.execution = build_execution(
             assumptions.execution,
             Setup(

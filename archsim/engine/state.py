@@ -28,6 +28,9 @@ PARTS = ("dispatch", "shared experts", "experts", "combine")  # phases of an exp
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
 REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # types of messages on the fabric
 DISPATCH, COMBINE = np.int64(0), np.int64(1)  # types of moves
+# Classes of ``Tally.pair_bytes``: REQUESTS, DATA_MESSAGES, HIDDEN + phase (dispatch, combine), then those that no
+# kernel moves: weights that rebalancing and replication move, and counts of loads.
+REPLICAS, STATISTICS, CLASSES = 4, 5, 6
 FETCH, EXECUTE, _ = codes(State)
 TOKENS, LAST_DONE = codes(Event)
 
@@ -160,6 +163,7 @@ class Tally(NamedTuple):
     resources: np.ndarray  # RESOURCE[resource]
     llc_hits: np.ndarray  # int64[2] local, remote
     moved_bytes: np.ndarray  # int64[2] hidden vectors sent from die to die: dispatch, combine
+    pair_bytes: np.ndarray  # int64[CLASSES, die, die] sent from the first die to the second
     bound_ns: np.ndarray  # float64[state + 1] time on the critical path of steps, by activity; last, LAUNCH
     part_ns: np.ndarray  # float64[PARTS]: of it, where an execution has these phases
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
@@ -263,6 +267,7 @@ def new_tally(machine: Machine, states: int) -> Tally:
         resources=np.zeros(machine.resources, RESOURCE),
         llc_hits=np.zeros(2, np.int64),
         moved_bytes=np.zeros(2, np.int64),
+        pair_bytes=np.zeros((CLASSES, machine.dies, machine.dies), np.int64),
         bound_ns=np.zeros(states + 1),
         part_ns=np.zeros(len(PARTS)),
         residual_ns=np.zeros(2),
@@ -271,6 +276,7 @@ def new_tally(machine: Machine, states: int) -> Tally:
 
 
 __all__ = [
+    "CLASSES",
     "COMBINE",
     "DATA_MESSAGES",
     "DISPATCH",
@@ -287,8 +293,10 @@ __all__ = [
     "NOTE",
     "NO_NOTES",
     "PARTS",
+    "REPLICAS",
     "REQUESTS",
     "SLICES",
+    "STATISTICS",
     "Tally",
     "UNITS",
     "Work",

@@ -17,8 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.engine.network.flows import simulate_flows
-from archsim.engine.state import DATA_MESSAGES, SLICES, UNITS, Machine, Tally
+from archsim.engine.state import DATA_MESSAGES, REPLICAS, SLICES, UNITS, Machine, Tally
 from microarch.fabric.fabric import NS_PER_S, Fabric
+
+
+NO_PAIRS = np.zeros(0, np.int64)
 
 
 class Transfer(NamedTuple):
@@ -29,6 +32,8 @@ class Transfer(NamedTuple):
     total_bytes: int
     hop_messages: int
     hop_bytes: int
+    pairs: np.ndarray  # int64[n]: first die · dies + second
+    pair_bytes: np.ndarray  # int64[n]
 
 
 class WeightMover:
@@ -52,7 +57,7 @@ class WeightMover:
         machine, dies = self._machine, self._machine.dies
         resource_bytes = np.zeros(machine.resources, np.int64)
         if not len(src):
-            return Transfer(0.0, resource_bytes, 0, 0, 0)
+            return Transfer(0.0, resource_bytes, 0, 0, 0, NO_PAIRS, NO_PAIRS)
         pairs, count = np.unique(np.asarray(src, np.int64) * dies + dst, return_counts=True)
         flows = []
         for pair, moves in zip(pairs.tolist(), count.tolist(), strict=True):
@@ -75,14 +80,17 @@ class WeightMover:
             int(count.sum()) * n_bytes,
             hops * SLICES,
             hops * n_bytes,
+            pairs,
+            count * n_bytes,
         )
 
     def book(self, transfer: Transfer) -> None:
-        """Count the moves: bytes and busy time of links and HBM, hops of data."""
+        """Count the moves: bytes and busy time of links and HBM, hops of data, bytes of pairs."""
         resources, hops = self._tally.resources, self._tally.hops
         resources["bytes"] += transfer.resource_bytes
         resources["busy_ns"] += transfer.resource_bytes / self._rates
         hops[DATA_MESSAGES] += transfer.hop_messages, transfer.hop_bytes
+        self._tally.pair_bytes[REPLICAS].reshape(-1)[transfer.pairs] += transfer.pair_bytes
 
     def counted_bytes(self) -> np.ndarray:
         """Bytes that resources have moved so far, int64[resource]."""

@@ -207,6 +207,14 @@ def _each(kind: str, unit: str, **meanings: str) -> tuple[Column, ...]:
     return tuple(Column(name, kind, unit, meaning, None) for name, meaning in meanings.items())
 
 
+_MOVED = {
+    "request": "requests for slices of weights",
+    "weight": "slices of weights that were streamed",
+    "dispatch": "hidden vectors on their way to experts",
+    "combine": "results of experts",
+    "replica": "weights of experts that rebalancing moved or replication fetched",
+    "statistics": "counts of loads for decisions (latency alone, not among the bytes of a link)",
+}  # class of archsim.engine.pair_traffic → meaning
 DIES: tuple[Column, ...] = (
     *_OF_RUN,
     *_each(INTEGER, "", die="number of the die", x="its column", y="its row"),
@@ -225,7 +233,16 @@ LINKS: tuple[Column, ...] = (
     *_each(INTEGER, "bytes", bytes="that crossed it"),
     *_each(REAL, "ns", busy_ns="it is held or transfers", wait_ns="transfers wait for it; empty for engines that do not measure it"),
     *_each(REAL, "share", utilisation="time that it is busy"),
+    *(column for name, meaning in _MOVED.items() for column in (
+        Column(f"{name}_bytes", INTEGER, "bytes", f"{meaning} that crossed it", None),
+        Column(f"{name}_ns", REAL, "ns", "time that they take at its full rate", None),
+    )),
 )  # fmt: skip
+PAIRS: tuple[Column, ...] = (
+    *_OF_RUN,
+    *_each(INTEGER, "", src="from die", dst="to die"),
+    *(Column(f"{name}_bytes", INTEGER, "bytes", meaning, None) for name, meaning in _MOVED.items()),
+)
 # Facts of the host, which differ from run to run.
 TIMINGS: tuple[Column, ...] = (
     Column("run", TEXT, "", "key of the run", None),
@@ -242,7 +259,9 @@ def kinds_of(columns: Iterable[Column]) -> Kinds:
 
 
 BY_NAME: Mapping[str, Column] = MappingProxyType({column.name: column for column in COLUMNS})
-RUN_COLUMNS, DIE_COLUMNS, LINK_COLUMNS, TIMING_COLUMNS = map(kinds_of, (COLUMNS, DIES, LINKS, TIMINGS))
+RUN_COLUMNS, DIE_COLUMNS, LINK_COLUMNS, PAIR_COLUMNS, TIMING_COLUMNS = map(
+    kinds_of, (COLUMNS, DIES, LINKS, PAIRS, TIMINGS)
+)
 
 
 @lru_cache(maxsize=64)
@@ -307,6 +326,7 @@ def documented() -> str:
         ("results.csv, results.parquet", COLUMNS),
         ("dies.csv", DIES),
         ("links.csv", LINKS),
+        ("pairs.csv", PAIRS),
         ("timings.csv", TIMINGS),
     ):
         rows = [
@@ -330,7 +350,7 @@ _DOCUMENT = """\
 | file | |
 |---|---|
 | `results.csv`, `results.parquet` | one row per run, in the order of the experiment; with a `sweep:` first `point` and a column for every axis |
-| `dies.csv`, `links.csv` | a row for every die and every link of every run; left out for more than 1,000 runs, and with `details: dropped` |
+| `dies.csv`, `links.csv`, `pairs.csv` | a row for every die, every link and every pair of dies (of at most 32) between which anything moved, of every run; left out for more than 1,000 runs, and with `details: dropped` |
 | `timings.csv` | how long each run took to simulate, where and when; the only file that differs from one machine to the next |
 | `manifest.yaml` | the full experiment: `archsim sweep manifest.yaml` reproduces the results |
 | `results.partial.csv` | while a sweep runs: rows of the finished runs, in order of completion, without speed-ups |

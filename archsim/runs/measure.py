@@ -101,6 +101,13 @@ class Finished:
         return measure_links(self.outcome)
 
     @cached_property
+    def pairs(self) -> dict[str, list]:
+        """Columns over pairs of dies, list[pair] each; see ``archsim.runs.columns.PAIRS``."""
+        from archsim.runs.measure_units import measure_pairs
+
+        return measure_pairs(self.outcome)
+
+    @cached_property
     def beside_experts(self) -> Fit:
         """What dies hold without routed experts."""
         from archsim.engine.memory_fit import fit_of_slots

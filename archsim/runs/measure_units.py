@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.engine.loop import Outcome
+from archsim.engine.pair_traffic import link_bytes, pair_bytes
 from archsim.engine.state import UNITS
 
 LLC_PORTS, HBM, ARRAYS = range(UNITS)
+MOST_DIES = 32  # of a machine whose pairs of dies are kept: 992 rows a run
 
 
 def measure_dies(outcome: Outcome) -> dict[str, list]:
@@ -59,8 +61,33 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
         "wait_ns": counted["wait_ns"],
         "utilisation": share_of_time(counted["busy_ns"], total_ns),
     }
+    rates = _rates_of_links(outcome, one_way)
+    for name, n_bytes in link_bytes(outcome.machine, outcome.tally).items():
+        columns |= {f"{name}_bytes": n_bytes, f"{name}_ns": n_bytes / rates}
     direction = ["one way" if one_way else "both ways"] * len(counted)
     return {name: _as_list(column) for name, column in columns.items()} | {"direction": direction}
+
+
+def measure_pairs(outcome: Outcome) -> dict[str, list]:
+    """Columns over the ordered pairs of dies between which anything moved, list[pair] each; none for more than
+    MOST_DIES.
+    """
+    moved = pair_bytes(outcome.tally)
+    if outcome.fabric.dies > MOST_DIES:
+        moved = {name: n_bytes[:0] for name, n_bytes in moved.items()}
+    src, dst = np.nonzero(sum(moved.values()))
+    columns = {"src": src, "dst": dst} | {f"{name}_bytes": n_bytes[src, dst] for name, n_bytes in moved.items()}
+    return {name: _as_list(column) for name, column in columns.items()}
+
+
+def _rates_of_links(outcome: Outcome, one_way: bool) -> np.ndarray:
+    """float64[link]: bytes per ns; of an edge that is held both ways, those of its narrower link."""
+    fabric = outcome.fabric
+    if one_way:
+        return fabric.link_bytes_per_ns
+    rates = np.full(fabric.edges, np.inf)
+    np.minimum.at(rates, fabric.link_edge, fabric.link_bytes_per_ns)
+    return rates
 
 
 def _as_list(column: np.ndarray) -> list:

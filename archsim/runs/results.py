@@ -11,25 +11,25 @@ from typing import Any
 
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import Table, parquet_columns, read_csv, read_parquet
-from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS, TIMING_COLUMNS, Kinds
+from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, PAIR_COLUMNS, RUN_COLUMNS, TIMING_COLUMNS, Kinds
 
 BASE_POLICY = "base"
 REFERENCES = ("ep", BASE_POLICY)  # speed-ups are over plain expert parallelism, and over the baseline of the paper
 CSV, PARQUET = "results.csv", "results.parquet"
-FILES = MappingProxyType({"dies": DIE_COLUMNS, "links": LINK_COLUMNS, "timings": TIMING_COLUMNS})
+FILES = MappingProxyType({"dies": DIE_COLUMNS, "links": LINK_COLUMNS, "pairs": PAIR_COLUMNS, "timings": TIMING_COLUMNS})
 TABLES = ("runs", *FILES)
 _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of each die and link
 
 Record = Mapping[str, Any]
-"""What is kept of a run: its key ``run``, ``row`` (columns that `archsim.runs.columns.measured` gives), ``dies`` and
-``links`` (name → list over dies, links; empty where they are not kept) and ``host`` (columns of TIMING_COLUMNS but
+"""What is kept of a run: its key ``run``, ``row`` (columns that `archsim.runs.columns.measured` gives), ``dies``,
+``links`` and ``pairs`` (name → list over dies, links, pairs of dies; empty where they are not kept) and ``host`` (columns of TIMING_COLUMNS but
 run).
 """
 Row = Mapping[str, Any]
 
 
 class Results:
-    """The tables of a sweep: ``runs``, ``dies``, ``links`` and ``timings``, each read on first use.
+    """The tables of a sweep: ``runs``, ``dies``, ``links``, ``pairs`` and ``timings``, each read on first use.
 
     ``results.runs.to_pandas()`` has one row per run (of a sweep with axes: ``point`` and the axes first);
     ``results.runs.rows`` the same as mappings. ``folder``: of the files, None where nothing was written. A table that
@@ -50,6 +50,10 @@ class Results:
     @cached_property
     def links(self) -> Table:
         return self._read("links")
+
+    @cached_property
+    def pairs(self) -> Table:
+        return self._read("pairs")
 
     @cached_property
     def timings(self) -> Table:
@@ -107,13 +111,14 @@ def collect(records: Sequence[Record], columns: Kinds = RUN_COLUMNS) -> Results:
         "runs": Table(columns, rows),
         "dies": Table(DIE_COLUMNS, tuple(each for record in records for each in spread(record, "dies"))),
         "links": Table(LINK_COLUMNS, tuple(each for record in records for each in spread(record, "links"))),
+        "pairs": Table(PAIR_COLUMNS, tuple(each for record in records for each in spread(record, "pairs"))),
         "timings": Table(TIMING_COLUMNS, tuple({"run": record["run"], **record["host"]} for record in records)),
     }
     return Results(tables.__getitem__)
 
 
 def spread(record: Record, of: str) -> Iterator[Row]:
-    """One row for every die or link (``of``: ``dies`` or ``links``) of a run."""
+    """One row for every die, link or pair of dies (``of``: ``dies``, ``links`` or ``pairs``) of a run."""
     of_run = {name: record["run"] if name == "run" else record["row"][name] for name in _OF_RUN}
     columns = record[of]
     for values in zip(*columns.values(), strict=True):

@@ -50,6 +50,7 @@ class Simulator:
             "row": measured(finished),
             "dies": finished.dies,
             "links": finished.links,
+            "pairs": finished.pairs,
             "host": {
                 "wall_s": round(wall_s, 6),
                 "host": platform.node(),

@@ -6,8 +6,8 @@
 ``parts/``              ``part-00000.parquet``, …: the rows of PART_RUNS consecutive runs each, written once and whole
 ``results.partial.csv`` rows of the finished runs that are in no chunk yet, as they finish; removed when the sweep ends
 ``results.csv``         all rows in the order of the experiment, with the speed-ups, which need all of them
-others                  ``results.parquet``, ``timings.csv``; ``dies.csv`` and ``links.csv`` where details are kept; all
-                        written last, as is ``results.csv``
+others                  ``results.parquet``, ``timings.csv``; ``dies.csv``, ``links.csv`` and ``pairs.csv`` where
+                        details are kept; all written last, as is ``results.csv``
 ======================= ================================================================================================
 
 With details (of dies and links), records stay in ``runs/`` for later sweeps, and chunks are removed. Without, chunks
@@ -34,7 +34,7 @@ from archsim.base.tables import (
     write_csv_stream,
     write_parquet_stream,
 )
-from archsim.runs.columns import DIE_COLUMNS, LAYOUT, LINK_COLUMNS, TIMING_COLUMNS, Kinds, columns_with, kinds_of
+from archsim.runs.columns import DIE_COLUMNS, LAYOUT, LINK_COLUMNS, PAIR_COLUMNS, TIMING_COLUMNS, Kinds, columns_with, kinds_of
 from archsim.runs.plan import Selection
 from archsim.runs.results import CSV, PARQUET, REFERENCES, Record, references_of, spread, with_speedups
 from archsim.runs.run import Run
@@ -47,7 +47,7 @@ FEW_RUNS = 1000  # most runs with details, unless the experiment says otherwise:
 PAGE = "index.html"
 PARTIAL = "results.partial.csv"
 # Written from all runs once the last has finished; removed when outdated.
-_MADE_LAST = (CSV, PARQUET, "dies.csv", "links.csv", "timings.csv", "comparison.json", PAGE)
+_MADE_LAST = (CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", "timings.csv", "comparison.json", PAGE)
 _HOLDS = "archsim.runs"
 
 
@@ -146,7 +146,7 @@ class SweepStore:
         write_csv_stream(self.folder / CSV, self.columns, rows)
         write_csv_stream(self.folder / "timings.csv", TIMING_COLUMNS, self._every(parts))
         if self.details:
-            for name, columns in (("dies", DIE_COLUMNS), ("links", LINK_COLUMNS)):
+            for name, columns in (("dies", DIE_COLUMNS), ("links", LINK_COLUMNS), ("pairs", PAIR_COLUMNS)):
                 write_csv_stream(self.folder / f"{name}.csv", columns, self._spread(name))
         for file in sorted(self._parts.glob("part-*.parquet"))[0 if self.details else parts :]:
             file.unlink()

@@ -195,7 +195,7 @@ def _found(run: Run, store: RecordStore, details: bool) -> Record | None:
 
 
 def _without_details(record: Record) -> Record:
-    return {**record, "dies": {}, "links": {}}  # many times the row
+    return {**record, "dies": {}, "links": {}, "pairs": {}}  # many times the row
 
 
 def _failures_told(failures: list[str], of: int, folder: Path) -> str:

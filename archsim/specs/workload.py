@@ -18,13 +18,13 @@ KV_BYTES = {"bf16": 2, "fp8": 1}  # of a value in the KV cache, without scales
 
 
 class SyntheticSpec(Spec):
-    """Generated routing, from a traffic preset (``like``) or from three numbers.
+    """Generated routing, from a traffic preset (``like``) or from a few numbers.
 
-    Presets: archsim.workload.generated.generative. The three numbers, and the recorded routing from which their
+    Presets: archsim.workload.generated.generative. The numbers, and the recorded routing from which their
     defaults were measured: archsim.workload.generated.synthetic.
     """
 
-    # A preset of configs/traffic, or the path of one (archsim trace fit); null: the three numbers below.
+    # A preset of configs/traffic, or the path of one (archsim trace fit); null: the numbers below.
     like: Annotated[str, Field(min_length=1)] | None = None
     # With like: tasks and their weights; null: those of the preset. An unknown task gets shares derived from its name.
     mix: dict[Annotated[str, Field(min_length=1)], number(0, 1e9)] | None = None
@@ -41,6 +41,11 @@ class SyntheticSpec(Spec):
     request_taste: number(0, 1) = 0.75
     # Probability that a token keeps an expert of the previous token.
     stickiness: number(0, 1) = 0.15
+    # By how much popularity drifts per decode step, in radians: its correlation with that of n steps before is
+    # cos(drift * n).
+    drift: number(0, 1) = 0
+    # The decode step with which every request changes its subject: other popular experts, other tastes; null: none.
+    switch_step: count(1, 32766, none=True) = None
 
     @field_validator("like")
     @classmethod
@@ -60,7 +65,7 @@ class SyntheticSpec(Spec):
             if self.mix is not None:
                 raise KeyProblem(("mix",), "needs the tasks of a preset; give `like`")
             return self
-        for key in ("popularity_skew", "request_taste", "stickiness"):
+        for key in ("popularity_skew", "request_taste", "stickiness", "drift", "switch_step"):
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise KeyProblem((key,), f"has no effect on traffic like {self.like!r}: the preset has its own")
         if self.mix is not None and not sum(self.mix.values()) > 0:

@@ -21,7 +21,7 @@ from support.small_runs import (
 from archsim.base.kernels import kernel
 from archsim.engine.decision import REPEATS, ChargedDecision
 from archsim.engine.machine import build_machine, policy_costs
-from archsim.engine.state import ENTRY
+from archsim.engine.state import ENTRY, new_tally
 from archsim.policies.allocation.rules import isca26, paper
 from archsim.policies.prediction.heatmap import TopPositive, copy_bits
 from archsim.policies.prediction.ported_heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
@@ -63,7 +63,8 @@ def test_every_executor_makes_the_same_plan_and_bits(seed, rule):
     heat = rng.integers(0, 4, (1, EXPERTS, EXPERTS)).astype(np.uint32)
     made = []
     for executor in EXECUTORS:
-        decision = ChargedDecision(DecisionSpec(executor=executor), machine, mesh, EXPERTS)
+        tally = new_tally(machine, 1)
+        decision = ChargedDecision(DecisionSpec(executor=executor), machine, mesh, EXPERTS, tally)
         plan = decision.decide(rule, view)
         hot = np.zeros((1, EXPERTS, EXPERTS // 8), np.uint8)
         TopPositive(3)(heat, np.ones((1, EXPERTS), np.bool_), hot)

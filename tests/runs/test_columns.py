@@ -14,6 +14,7 @@ from archsim.runs.columns import (
     DIES,
     LAYOUT,
     LINKS,
+    PAIRS,
     RUN_COLUMNS,
     columns_with,
     documented,
@@ -98,7 +99,7 @@ def test_shown_columns_stand_behind_what_they_belong_to():
 
 def test_dies_and_links_are_measured_as_declared(tmp_path):
     results = simulate(tiny(tmp_path))
-    for table, columns in ((results.dies, DIES), (results.links, LINKS)):
+    for table, columns in ((results.dies, DIES), (results.links, LINKS), (results.pairs, PAIRS)):
         assert set(table.rows[0]) == {column.name for column in columns}
 
 

@@ -6,7 +6,7 @@ import pytest
 import archsim.workload.trace as trace_module
 from archsim.specs.loading.library import load_model
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated.synthetic import SyntheticTraffic, alias_table, popularity
+from archsim.workload.generated.synthetic import SyntheticTraffic, alias_table, drifted, popularity
 
 MODELS = ("deepseek-v3", "kimi-k2", "llama-4-maverick", "mixtral-8x7b", "qwen1.5-moe-a2.7b")
 
@@ -156,3 +156,30 @@ def test_experts_stay(deepseek):
     assert (near - far) / (1 - far) == pytest.approx(0.15, abs=0.02)
     fixed = routing(traffic(stickiness=1), range(5), 4)
     assert (fixed == fixed[:, :1]).all()
+
+
+def decode_loads(source, step, layer=0):
+    """Tokens of every expert at a decode step."""
+    (piece,) = (each for each in source.steps(np.arange(source.requests), step) if each.iteration == step)
+    return np.bincount(piece.experts[:, layer].ravel(), minlength=source.num_experts)
+
+
+def test_popularity_drifts_and_keeps_its_spread():
+    shape = {"prompt_tokens": 0, "popularity_skew": 1.0, "request_taste": 0.0, "stickiness": 0.0}
+    still, moving = (traffic(largest_batch=3000, drift=drift, **shape) for drift in (0, 0.3))
+    begin = decode_loads(still, 1)
+    assert (decode_loads(moving, 1) != begin).any()
+    agreement = [np.corrcoef(begin, decode_loads(each, 5))[0, 1] for each in (still, moving)]
+    assert agreement[0] > 0.9 > 0.5 > agreement[1]  # cos(1.5) = 0.07
+    one, other = (np.random.default_rng(seed).dirichlet(np.ones(64), 3) for seed in (1, 2))
+    assert drifted(one, other, 0.0) == pytest.approx(one) and drifted(one, other, np.pi / 2) == pytest.approx(other)
+
+
+def test_a_switch_of_subject_changes_all_from_then_on_and_nothing_before():
+    shape = {"prompt_tokens": 0, "popularity_skew": 1.0, "stickiness": 0.0}
+    plain, switched = (traffic(largest_batch=2000, switch_step=step, **shape) for step in (None, 3))
+    every, other = (routing(each, range(50), 5) for each in (plain, switched))
+    assert (every[:, :2] == other[:, :2]).all() and shared_fraction(every[:, 2:], other[:, 2:]) < 0.4
+    before, after = decode_loads(switched, 2), decode_loads(switched, 3)
+    assert np.corrcoef(before, after)[0, 1] < 0.5 < 0.9 < np.corrcoef(after, decode_loads(switched, 5))[0, 1]
+    assert "switch=3" in switched.label and plain.digest != switched.digest

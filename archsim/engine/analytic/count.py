@@ -57,6 +57,8 @@ def _count_slices(machine, work, fetches, tally, load, held):
             tally.dies[entry.die].local_read_bytes += entry.read_bytes
             _pass_hbm(machine, tally, load, entry.die, entry.read_bytes, held)
         else:
+            tally.pair_bytes[REQUESTS, entry.die, entry.home] += machine.request_bytes
+            tally.pair_bytes[DATA_MESSAGES, entry.home, entry.die] += machine.slice_bytes
             _pass_route(machine, tally, load, REQUESTS, entry.die, entry.home, machine.request_bytes, held)
             _pass_route(machine, tally, load, DATA_MESSAGES, entry.home, entry.die, machine.slice_bytes, held)
             tally.llc_hits[1] += fetch.way == FROM_HOME_LLC
@@ -75,6 +77,7 @@ def _count_moves(machine, work, phase, tally, load, held):
         _pass_hbm(machine, tally, load, move.src, move.bytes, held)
         if move.dst != move.src:
             tally.moved_bytes[phase] += move.bytes
+            tally.pair_bytes[HIDDEN + phase, move.src, move.dst] += move.bytes
             tally.dies[move.dst].activation_bytes += move.bytes
             _pass_route(machine, tally, load, HIDDEN, move.src, move.dst, move.bytes, held)
             _pass_hbm(machine, tally, load, move.dst, move.bytes, held)

@@ -270,6 +270,7 @@ def _serve_slice(s, row):
         duration = _duration(s, machine.hbm_latency_ns, entry.read_bytes, machine.hbm_bytes_per_ns)
         return SERVED, duration, entry.read_bytes
     if kind == REQUEST:
+        s.tally.pair_bytes[REQUESTS, entry.die, entry.home] += machine.request_bytes
         duration = _cross(s, REQUESTS, entry.die, entry.home, machine.request_bytes, np.inf)
         return (HIT if s.pool.stages[row.parent].home_hit else MISS), duration, machine.request_bytes
     if kind == REMOTE_LLC:
@@ -286,6 +287,7 @@ def _serve_slice(s, row):
         llc.store(memory.llc_tags, row.group % machine.dies, entry.expert, key)
         return SERVED, machine.llc_write_ns, n_bytes
     if kind == DATA:
+        s.tally.pair_bytes[DATA_MESSAGES, entry.home, entry.die] += n_bytes
         duration = _cross(s, DATA_MESSAGES, entry.home, entry.die, n_bytes, np.inf)
         event = pdu.decide(s.work.cp_en, s.work.cp_ready_ns, memory.copies, entry, key, row.time + duration)
         return event, duration, n_bytes
@@ -303,6 +305,7 @@ def _serve_move(s, row):
     if row.kind == ACT_MOVE:
         phase = phase_of(s.work, row.item)
         s.tally.moved_bytes[phase] += move.bytes
+        s.tally.pair_bytes[HIDDEN + phase, move.src, move.dst] += move.bytes
         most = s.machine.transfer_bytes_per_ns[phase]
         return SERVED, _cross(s, HIDDEN, move.src, move.dst, move.bytes, most), move.bytes
     s.tally.dies[move.src if row.kind == ACT_READ else move.dst].activation_bytes += move.bytes

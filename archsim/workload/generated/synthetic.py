@@ -23,6 +23,11 @@ The defaults are measured on recorded routing (medians over layers; none of them
   (near − far)/(1 − far) is 0.12–0.18 on the same four traces. Generated: 0.14.
 * prompt_tokens = 16: archsim's choice, small because a prefill is one step whatever its length; the Llama-4 trace has
   2–59.
+
+Popularity may move while requests run. With `drift` its logarithm turns from one log-normal table towards another that
+is independent, by so many radians a decode step: its spread stays, and its correlation with that of n steps before is
+cos(drift · n). With `switch_step` every request takes up another subject at that decode step: popularity and tastes are
+those of another seed from then on.
 """
 
 import hashlib
@@ -44,6 +49,12 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _BITS_20 = np.uint64((1 << 20) - 1)
+_OTHER_SUBJECT = 0x5EED
+"""Added to the seed for popularity and tastes after `switch_step`."""
+
+_TURNED_TO = 0x7A11
+"""Added to the seed for the popularity towards which it drifts."""
+
 _PREFERRED_20 = np.uint64(round(PREFERRED * (1 << 20)))
 
 
@@ -62,7 +73,6 @@ class SyntheticTraffic:
         self.top_k = model.top_k
         self._spec = spec
         self._prompt_tokens = PROMPT_TOKENS if spec.prompt_tokens is None else spec.prompt_tokens
-        self._popularity = popularity(spec.seed, self.layer_ids, model.experts, spec.popularity_skew)
 
     @property
     def label(self) -> str:
@@ -70,6 +80,8 @@ class SyntheticTraffic:
         return (
             f"synthetic seed={spec.seed} prompt={self._prompt_tokens} skew={spec.popularity_skew:g} "
             f"taste={spec.request_taste:g} stickiness={spec.stickiness:g}"
+            f"{f' drift={spec.drift:g}' if spec.drift else ''}"
+            f"{f' switch={spec.switch_step}' if spec.switch_step else ''}"
         )
 
     @property
@@ -77,18 +89,32 @@ class SyntheticTraffic:
         shape = (self.layer_ids.tolist(), self.num_experts, self.top_k, self.requests, self._spec.decode_steps)
         return hashlib.sha256(f"{self.label} {shape}".encode()).hexdigest()
 
+    def _popularity(self, seed: int, iteration: int) -> np.ndarray:
+        """Shares of experts in an iteration, float64[layer, expert]."""
+        skew = self._spec.popularity_skew
+        now = popularity(seed, self.layer_ids, self.num_experts, skew)
+        if not self._spec.drift or not iteration:
+            return now
+        return drifted(
+            now, popularity(seed + _TURNED_TO, self.layer_ids, self.num_experts, skew), self._spec.drift * iteration
+        )
+
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
         """See `archsim.workload.trace.TokenSource.steps`. Holds only the last token of every request."""
         spec = self._spec
         last = np.zeros((len(requests), len(self.layer_ids), self.top_k), np.int16)
-        alias = alias_table(self._popularity)
+        alias = alias_table(self._popularity(spec.seed, 0))
         prompt = np.arange(self._prompt_tokens)
         for iteration in range(min(decode_steps, decode_steps if spec.decode_steps is None else spec.decode_steps) + 1):
             tokens = prompt if iteration == 0 else np.array([self._prompt_tokens + iteration - 1])
+            switched = spec.switch_step is not None and iteration >= spec.switch_step
+            seed = spec.seed + _OTHER_SUBJECT * switched
+            if spec.drift or (switched and iteration == spec.switch_step):
+                alias = alias_table(self._popularity(seed, iteration))
             for position, token in _rows(len(requests), tokens, rows_per_piece(len(self.layer_ids), self.top_k)):
                 experts = np.empty((len(position), len(self.layer_ids), self.top_k), np.int16)
                 _generate(
-                    np.uint64(spec.seed),
+                    np.uint64(seed),
                     requests[position],
                     token,
                     position,
@@ -100,6 +126,13 @@ class SyntheticTraffic:
                     experts,
                 )
                 yield StepTokens(iteration, position, experts)
+
+
+def drifted(one: np.ndarray, other: np.ndarray, angle: float) -> np.ndarray:
+    """Shares float64[layer, expert] whose logarithms are turned by ``angle`` from those of ``one`` to ``other``."""
+    logs = [np.log(each) - np.log(each).mean(axis=1, keepdims=True) for each in (one, other)]
+    weight = np.exp(np.cos(angle) * logs[0] + np.sin(angle) * logs[1])
+    return weight / weight.sum(axis=1, keepdims=True)
 
 
 def popularity(seed: int, layer_ids: np.ndarray, experts: int, skew: float) -> np.ndarray:

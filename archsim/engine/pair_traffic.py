@@ -1,0 +1,68 @@
+"""What moved between which dies and over which links, by class: weights, hidden vectors, replicas, statistics.
+
+The kernels count bytes by pair of dies (``Tally.pair_bytes``); those of a link follow from the routes, which are fixed.
+Counts of loads (statistics) pass the fabric as latency and take part in no sharing, as a decision's messages do: they
+are not among the bytes that links count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, log2
+
+import numpy as np
+
+from archsim.engine.state import (
+    COMBINE,
+    DATA_MESSAGES,
+    DISPATCH,
+    HIDDEN,
+    REPLICAS,
+    REQUESTS,
+    STATISTICS,
+    UNITS,
+    Machine,
+    Tally,
+)
+
+CLASSES: Mapping[str, int] = {
+    "request": int(REQUESTS),
+    "weight": int(DATA_MESSAGES),
+    "dispatch": int(HIDDEN + DISPATCH),
+    "combine": int(HIDDEN + COMBINE),
+    "replica": int(REPLICAS),
+    "statistics": int(STATISTICS),
+}
+"""Name of a class of messages → its row of ``Tally.pair_bytes``."""
+
+
+def pair_bytes(tally: Tally) -> dict[str, np.ndarray]:
+    """Class → bytes sent from the first die to the second, int64[die, die]."""
+    return {name: tally.pair_bytes[row] for name, row in CLASSES.items()}
+
+
+def link_bytes(machine: Machine, tally: Tally) -> dict[str, np.ndarray]:
+    """Class → bytes that crossed each link, int64[link]; under ``contention: reserved`` links are edges."""
+    dies, first = machine.dies, UNITS * machine.dies
+    begin = machine.group_ptr[first : first + dies * dies + 1]
+    links = machine.group_resources[begin[0] : begin[-1]] - first
+    passed = np.repeat(tally.pair_bytes.reshape(len(CLASSES), -1), np.diff(begin), axis=1)
+    crossed = np.zeros((len(CLASSES), machine.link_resources), np.int64)
+    for row in range(len(CLASSES)):
+        np.add.at(crossed[row], links, passed[row])
+    return {name: crossed[row] for name, row in CLASSES.items()}
+
+
+def send_statistics(sent: np.ndarray, n_bytes: int, global_die: int, executor: str) -> None:
+    """Add ``n_bytes`` of counts of every die to ``sent``, int64[die, die]: to the Global CP's die, or, where GPUs decide,
+    to a partner in each of log2 D rounds of an all-reduce (``microarch.blocks.global_cp.all_reduce_ns``).
+    """
+    dies = len(sent)
+    every = np.arange(dies)
+    if executor != "gpu":
+        sent[every != global_die, global_die] += n_bytes
+        return
+    for bit in range(ceil(log2(dies)) if dies > 1 else 0):
+        partner = every ^ (1 << bit)
+        there = partner < dies
+        sent[every[there], partner[there]] += n_bytes

@@ -1,0 +1,77 @@
+"""What moved between which dies and over which links, by class, is all that moved."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.small_runs import CASES, IDS, engine_of, policy, small_model, small_system
+from test_balancing import BALANCERS, SWITCH, WAFER, run_of
+
+from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.engine import EventEngine
+from archsim.engine.pair_traffic import CLASSES, link_bytes, pair_bytes, send_statistics
+from archsim.engine.state import UNITS
+from archsim.runs.measure_units import MOST_DIES, measure_links, measure_pairs
+from archsim.specs.loading.library import load_assumptions
+
+
+def check_conservation(outcome, dies):
+    """Sums of every class are the run's totals, and links carry what their routes' pairs send."""
+    tally, sent = outcome.tally, pair_bytes(outcome.tally)
+    total = {name: int(each.sum()) for name, each in sent.items()}
+    assert [total["dispatch"], total["combine"]] == tally.moved_bytes.tolist()
+    assert total["replica"] == outcome.balancing.migrated_bytes + outcome.balancing.replicated_bytes
+    slices = int(tally.llc_hits[1]) * outcome.machine.slice_bytes + int(tally.dies["remote_read_bytes"].sum())
+    assert total["weight"] == slices
+    assert total["request"] * outcome.machine.slice_bytes == total["weight"] * outcome.machine.request_bytes
+    assert all((np.diagonal(each) == 0).all() for each in sent.values())
+    crossed = link_bytes(outcome.machine, tally)
+    statistics = crossed.pop("statistics")
+    assert (sum(crossed.values()) == tally.resources[UNITS * dies :]["bytes"]).all()
+    assert statistics.sum() == (sent["statistics"] * route_lengths(outcome.machine)).sum()
+
+
+def route_lengths(machine):
+    first = UNITS * machine.dies
+    return np.diff(machine.group_ptr[first : first + machine.dies**2 + 1]).reshape(machine.dies, -1)
+
+
+@pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
+@pytest.mark.parametrize("system", [WAFER, SWITCH], ids=["mesh", "switch"])
+@pytest.mark.parametrize("name", ["ep", "eplb+waterfill", "craft", "libra", "lina", "harmoeny"])
+def test_every_byte_of_a_balancer_has_a_class_a_pair_and_a_route(name, system, engine):
+    assert name in BALANCERS
+    run = run_of(name, system, engine, migration="overlapped")
+    check_conservation(run.run(), run.engine.machine.dies)
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES[::7], ids=IDS[::7])
+def test_the_same_under_every_contention(name, changes):
+    run = engine_of(small_system(), small_model(), policy(name), load_assumptions("physical", **changes))
+    check_conservation(run.run(), run.engine.machine.dies)
+
+
+@given(dies=st.integers(1, 40), n_bytes=st.integers(0, 10**6), executor=st.sampled_from(["fsm", "gpu"]))
+@settings(deadline=None)
+def test_statistics_of_every_die_arrive(dies, n_bytes, executor):
+    sent = np.zeros((dies, dies), np.int64)
+    send_statistics(sent, n_bytes, dies // 2, executor)
+    assert np.trace(sent) == 0
+    if executor == "fsm":
+        assert sent.sum() == sent[:, dies // 2].sum() == (dies - 1) * n_bytes
+    else:  # partners exchange
+        assert (sent == sent.T).all() and ((sent > 0).any(axis=1) == (dies > 1 and n_bytes > 0)).all()
+
+
+def test_links_and_pairs_state_classes_with_their_time():
+    run = run_of("eplb", WAFER, AnalyticalEngine, migration="blocking")
+    outcome = run.run()
+    links, pairs = measure_links(outcome), measure_pairs(outcome)
+    assert sum(pairs["replica_bytes"]) == outcome.balancing.migrated_bytes > 0
+    assert set(zip(pairs["src"], pairs["dst"], strict=True)) <= {
+        (src, dst) for src in range(WAFER.dies) for dst in range(WAFER.dies)
+    }
+    rates = outcome.fabric.link_bytes_per_ns
+    for name in CLASSES:
+        assert links[f"{name}_ns"] == pytest.approx((np.array(links[f"{name}_bytes"]) / rates).tolist())
+    assert MOST_DIES >= 25
