@@ -18,6 +18,7 @@ FLOORS = [
     ("microarch",),
     ("archsim.engine",),
     ("archsim.runs",),
+    ("archsim.serving",),
     ("archsim.report",),
     ("calibration",),
     ("archsim.studies",),

@@ -30,7 +30,7 @@ INERT = (
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (
     "archsim/base/kernels.py", "archsim/specs/model.py", "archsim/workload", "archsim/policies", "archsim/engine",
-    "calibration/laws", "microarch/blocks", "microarch/fabric",
+    "archsim/serving", "calibration/laws", "microarch/blocks", "microarch/fabric",
 )  # fmt: skip
 _KEPT_S = 7 * 24 * 3600.0
 

@@ -1,0 +1,145 @@
+"""One engine of a deployment: the laws of its iterations, its KV blocks, and what these rest on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import CapacityError, SpecError
+from archsim.engine.iteration import IterationLaws, Precision, iteration_laws
+from archsim.engine.iteration_parts import ACTIVATION_BYTES, LOGIT_BYTES, Parallel, has_experts
+from archsim.serving.simulate import Pool, Scheduler
+from archsim.serving.stand_ins import WEIGHT_BYTES, with_stand_ins
+from archsim.serving.tables import Host, prepare
+from archsim.specs.model import ModelSpec
+from calibration.laws.choosing import LawMissing
+from calibration.laws.laws import Laws
+from calibration.laws.tables import CalibrationSpec
+
+KV_BYTES = {"bf16": 2, "fp8": 1}
+ACTIVATION_VECTORS = 8  # of the hidden size, of a token in flight: residual, norms, queries to values, FFN halves
+
+
+class Engine(NamedTuple):
+    """``library``: whose attention; None: any. ``utilisation``: share of HBM that weights, activations and KV may take.
+    """
+
+    model: ModelSpec
+    calibration: CalibrationSpec
+    hbm_bytes: float
+    parallel: Parallel = Parallel()
+    precision: Precision = Precision()
+    routing: str = "balanced"
+    library: str | None = None
+    utilisation: float = 0.9
+
+
+class Built(NamedTuple):
+    """A pool with the laws behind it. ``errors``: of interpolation, (median, largest) share; ``extrapolated``: share of
+    the time that laws give outside their measured sizes.
+    """
+
+    pool: Pool
+    laws: IterationLaws
+    errors: tuple[float, float]
+    extrapolated: float
+    notes: tuple[str, ...]
+
+
+def build(engine: Engine, scheduler: Scheduler, host: Host = Host(), instances: int = 1) -> Built:
+    """A pool of ``instances`` of an engine. Raises SpecError for sizes that do not divide, LawMissing for what was not
+    measured, CapacityError for weights that leave no room for KV.
+    """
+    laws, notes = laws_of(engine, scheduler)
+    return with_host(laws, notes, engine, scheduler, host, instances)
+
+
+def laws_of(engine: Engine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[str, ...]]:
+    """The laws of an engine's iterations, and what stands in for what was not measured, in words."""
+    precision = engine.precision
+    found = with_stand_ins(engine.calibration, engine.model, precision.products, precision.experts)
+    precision = precision._replace(products=found.products, experts=found.experts)
+    most = scheduler.max_num_batched_tokens + scheduler.max_num_seqs
+    laws = iteration_laws(
+        engine.model, found.calibration, engine.parallel, precision, routing=engine.routing, library=engine.library,
+        most_tokens=min(most, 32768),
+    )  # fmt: skip
+    return laws, found.notes
+
+
+def with_host(
+    laws: IterationLaws, notes: tuple[str, ...], engine: Engine, scheduler: Scheduler, host: Host, instances: int
+) -> Built:
+    """A pool from laws that are known."""
+    moved = moved_ns(engine, len(laws.by_tokens))
+    table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, moved)
+    pool = Pool(instances, engine.parallel.dp, kv_blocks(engine, scheduler), table)
+    return Built(pool, laws, errors, extrapolated, notes)
+
+
+def kv_token_bytes(engine: Engine) -> float:
+    """KV of a token on one rank; KV heads are not split further than one a rank."""
+    attention = engine.model.attention
+    if attention is None:
+        raise SpecError(f"{engine.model.name}: KV cache needs `attention:`")
+    whole = engine.model.kv_bytes_per_token(KV_BYTES[engine.precision.kv])
+    if attention.kv_lora_rank is not None:
+        return whole
+    return whole / min(engine.parallel.tp, attention.kv_heads or 1)
+
+
+def weight_bytes(engine: Engine) -> float:
+    """Weights on one rank."""
+    model, parallel = engine.model, engine.parallel
+    products, experts = WEIGHT_BYTES[engine.precision.products], WEIGHT_BYTES[engine.precision.experts]
+    if not has_experts(model):
+        rest = (model.all_weights - model.embedding_weights) * products
+        return (rest + model.embedding_weights * WEIGHT_BYTES["bf16"]) / parallel.tp
+    dense = (model.attention_weights + model.dense_weights + model.shared_weights) * products
+    embedding = model.embedding_weights * WEIGHT_BYTES["bf16"]
+    return (dense + embedding) / parallel.tp + model.routed_weights * experts / (parallel.ep * parallel.expert_tp)
+
+
+def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
+    """KV blocks of a rank: what HBM leaves after weights and activations. Raises CapacityError."""
+    model = engine.model
+    activations = scheduler.max_num_batched_tokens * ACTIVATION_VECTORS * model.hidden * ACTIVATION_BYTES
+    logits = scheduler.max_num_seqs * (model.vocabulary or 0) * LOGIT_BYTES / engine.parallel.tp
+    weights = weight_bytes(engine)
+    left = engine.hbm_bytes * engine.utilisation - weights - activations - logits
+    blocks = int(left // (kv_token_bytes(engine) * scheduler.block_tokens))
+    if blocks < 1:
+        raise CapacityError(
+            f"{model.name}: {weights / 1e9:.1f} GB of weights and {(activations + logits) / 1e9:.1f} GB of activations "
+            f"on a rank leave no room for KV in {engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB; use more "
+            "devices, or narrower weights"
+        )
+    return blocks
+
+
+def moved_ns(engine: Engine, sizes: int) -> np.ndarray | None:
+    """float64[tokens of a rank] ns of all MoE layers: hidden vectors gathered before the experts and scattered after
+    them, where ranks have requests of their own; None where all ranks have the same.
+
+    Collectives of all ranks of the EP group, as vLLM, SGLang and TensorRT-LLM do without DeepEP. Between nodes, the law
+    of the largest measured number of ranks.
+    """
+    parallel, model = engine.parallel, engine.model
+    if parallel.dp == 1 or not has_experts(model):
+        return None
+    laws, tokens = Laws(engine.calibration), np.arange(sizes)
+    size = np.maximum(tokens * parallel.dp * model.hidden * ACTIVATION_BYTES, 1)
+    found = np.zeros(sizes)
+    for op in ("all_gather", "reduce_scatter"):
+        found += _collective_ns(laws, op, size, parallel.tp * parallel.dp)
+    return np.where(tokens > 0, len(model.moe_layer_ids) * found, 0.0)
+
+
+def _collective_ns(laws: Laws, op: str, size: np.ndarray, ranks: int) -> np.ndarray:
+    for measured in (ranks, *(n for n in (64, 32, 16, 8, 4, 2) if n < ranks)):
+        try:
+            return laws.collective(op, size, ranks=measured).ns
+        except LawMissing:
+            continue
+    raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")

@@ -1,0 +1,252 @@
+"""The loop over arrivals, transfers and ends of iterations, in order of time; equal times in this order."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from archsim.base.kernels import inner, kernel, outer
+from archsim.serving.clock import StepTable, iteration_ns
+from archsim.serving.kv import insert, release
+from archsim.serving.records import (
+    BINS,
+    DECODE,
+    GAP_FIRST_NS,
+    GAP_STEP,
+    GAPS,
+    LEAST_LOADED,
+    PREFILL,
+    Limits,
+    State,
+    Transfer,
+)
+from archsim.serving.scheduling import enqueue, schedule
+
+ENDED, STUCK = 0, 1
+
+
+@kernel
+def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits, transfer: Transfer):
+    """Serve all requests. Returns ENDED; STUCK if requests wait but none can be scheduled."""
+    totals = state.totals[0]
+    n = state.requests.shape[0]
+    totals.issued = min(limits.concurrency, n) if limits.concurrency else n
+    while totals.finished < n:
+        now, what, which = _next(state, limits)
+        if what < 0:
+            return STUCK
+        _fill_series(state, now)
+        if what == 0:
+            _queue(state, limits)
+        elif what == 1:
+            _arrive(state, which)
+        else:
+            _end(state, which, now, limits, transfer)
+        if _more_at(state, now, limits):
+            continue
+        for i in range(state.instances.shape[0]):
+            if state.instances[i].busy == 0:
+                _begin(state, i, now, decode_table if state.instances[i].does == DECODE else table, limits)
+    return ENDED
+
+
+@outer
+def _next(state: State, limits: Limits):
+    """(time, 0 arrival | 1 transfer | 2 end of an iteration, instance) of the next event; what is -1 for none."""
+    totals = state.totals[0]
+    now, what, which = math.inf, -1, 0
+    if totals.queued < totals.issued:
+        now, what = state.requests[totals.queued].arrival_ns + limits.request_ns, 0
+    for i in range(state.instances.shape[0]):
+        instance = state.instances[i]
+        if instance.head >= 0 and state.requests[instance.head].ready_ns < now:
+            now, what, which = state.requests[instance.head].ready_ns, 1, i
+    for i in range(state.instances.shape[0]):
+        instance = state.instances[i]
+        if instance.busy and instance.end_ns < now:
+            now, what, which = instance.end_ns, 2, i
+    return now, what, which
+
+
+@inner
+def _more_at(state: State, now, limits: Limits):
+    """Whether another event has the same time: instances begin after all of them."""
+    later, what, _ = _next(state, limits)
+    return what >= 0 and later <= now
+
+
+@outer
+def _choose(state: State, does, limits: Limits):
+    """The rank of a request, of instances that do its work."""
+    totals, ranks = state.totals[0], state.ranks.shape[0]
+    turn = totals.decode_turn if does == DECODE else totals.turn
+    best, load = -1, 0
+    for step in range(ranks):
+        k = (turn + step) % ranks
+        if state.instances[state.ranks[k].instance].does != does:
+            continue
+        has = state.ranks[k].running + state.ranks[k].waiting if limits.choice == LEAST_LOADED else 0
+        if best < 0 or has < load:
+            best, load = k, has
+    if does == DECODE:
+        totals.decode_turn = best + 1
+    else:
+        totals.turn = best + 1
+    return best
+
+
+@outer
+def _queue(state: State, limits: Limits):
+    """The next request in order of arrival waits at a rank."""
+    r = state.totals[0].queued
+    state.totals[0].queued += 1
+    enqueue(state, _choose(state, state.instances[0].does, limits), r)
+
+
+@outer
+def _arrive(state: State, i):
+    """The KV of a request has reached its decode rank: it waits there, and its first token is out."""
+    instance = state.instances[i]
+    r = instance.head
+    request = state.requests[r]
+    instance.head = request.next
+    if instance.head < 0:
+        instance.tail = -1
+    request.first_ns = request.ready_ns
+    request.last_ns = request.ready_ns
+    enqueue(state, request.rank, r)
+
+
+@outer
+def _begin(state: State, i, now, table: StepTable, limits: Limits):
+    """Start an iteration if there is anything to compute."""
+    instance, totals = state.instances[i], state.totals[0]
+    tokens = 0
+    for k in range(instance.first, instance.last):
+        if state.ranks[k].running + state.ranks[k].waiting:
+            schedule(state, k, now, limits)
+        else:
+            _idle(state, k)
+        tokens += state.ranks[k].tokens
+        totals.prefill_tokens += state.ranks[k].chunk_tokens
+        totals.decode_tokens += state.ranks[k].decodes
+    if tokens == 0:
+        return
+    instance.busy = 1
+    ns = iteration_ns(state, table, i)
+    instance.end_ns = now + ns
+    totals.busy_ns += ns
+    state.entered[0] += tokens
+    totals.iterations += 1
+
+
+@inner
+def _idle(state: State, k):
+    rank = state.ranks[k]
+    rank.tokens, rank.decodes, rank.decode_context = 0, 0, 0
+    rank.chunks, rank.chunk_tokens, rank.pairs, rank.sampled = 0, 0, 0.0, 0
+
+
+@outer
+def _end(state: State, i, now, limits: Limits, transfer: Transfer):
+    """Tokens of an iteration are out; requests that have their last one leave."""
+    instance = state.instances[i]
+    instance.busy = 0
+    for k in range(instance.first, instance.last):
+        rank = state.ranks[k]
+        kept = 0
+        for at in range(rank.running):
+            r = state.slots[k, at]
+            state.requests[r].computed += state.new[k, at]
+            if limits.hash_blocks and state.new[k, at]:
+                insert(state, k, r, limits)
+            if _sampled(state, r, state.new[k, at], now) and _leaves(state, i, k, r, now, limits, transfer):
+                continue
+            state.slots[k, kept] = r
+            kept += 1
+        rank.running = kept
+
+
+@inner
+def _sampled(state: State, r, new, now):
+    """Count a token if the request got one."""
+    request = state.requests[r]
+    if new == 0 or request.computed < request.input + request.made:
+        return False
+    if request.made == 0:
+        request.first_ns = now
+    else:
+        gap = math.log(max((now - request.last_ns) / GAP_FIRST_NS, 1.0)) / GAP_STEP
+        state.gaps[min(int(gap), GAPS - 1)] += 1
+    request.last_ns = now
+    request.made += 1
+    return True
+
+
+@outer
+def _leaves(state: State, i, k, r, now, limits: Limits, transfer: Transfer):
+    """Whether the request leaves the instance after its token: it ends, or goes on to decode elsewhere."""
+    request, totals = state.requests[r], state.totals[0]
+    if request.made == request.output:
+        release(state, k, r)
+        totals.finished += 1
+        if limits.concurrency and totals.issued < state.requests.shape[0]:
+            state.requests[totals.issued].arrival_ns = now
+            totals.issued += 1
+        return True
+    if state.instances[i].does == PREFILL:
+        release(state, k, r)
+        _send(state, i, r, now, limits, transfer)
+        return True
+    return False
+
+
+@outer
+def _send(state: State, i, r, now, limits: Limits, transfer: Transfer):
+    """KV leaves an instance one request after the other."""
+    instance, request = state.instances[i], state.requests[r]
+    begin = max(now, instance.link_free_ns)
+    instance.link_free_ns = begin + request.input * transfer.ns_per_token
+    request.ready_ns = instance.link_free_ns + transfer.latency_ns
+    request.rank = _choose(state, DECODE, limits)
+    request.next = -1
+    if instance.tail >= 0:
+        state.requests[instance.tail].next = r
+    else:
+        instance.head = r
+    instance.tail = r
+
+
+@outer
+def _fill_series(state: State, now):
+    """Integrate KV use and numbers of requests up to now; bins double when time runs beyond the last."""
+    totals = state.totals[0]
+    capacity, used, running, waiting = 0, 0, 0, 0
+    for k in range(state.ranks.shape[0]):
+        rank = state.ranks[k]
+        capacity += rank.capacity
+        used += rank.capacity - rank.free
+        running += rank.running
+        waiting += rank.waiting
+    while now >= totals.bin_ns * BINS:
+        for at in range(BINS // 2):
+            for column in range(state.series.shape[1]):
+                state.series[at, column] = state.series[2 * at, column] + state.series[2 * at + 1, column]
+        for at in range(BINS // 2, BINS):
+            for column in range(state.series.shape[1]):
+                state.series[at, column] = 0.0
+        totals.bin_ns *= 2
+    state.series[int(now / totals.bin_ns), 3] += state.entered[0]
+    state.entered[0] = 0.0
+    while totals.seen_ns < now:
+        at = int(totals.seen_ns / totals.bin_ns)
+        until = min((at + 1) * totals.bin_ns, now)
+        if until <= totals.seen_ns:
+            at, until = at + 1, now
+        span = until - totals.seen_ns
+        state.series[at, 0] += span * used / capacity
+        state.series[at, 1] += span * running
+        state.series[at, 2] += span * waiting
+        totals.seen_ns = until
+    totals.now_ns = now

@@ -1,0 +1,146 @@
+"""State of a simulated deployment as arrays: requests, ranks, instances, the prefix cache, limits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+NONE = np.int64(-1)
+# Strategies of the scheduler (``archsim.serving.scheduling``) and of the choice of a rank, by number in compiled code.
+VLLM_V1, SGLANG, TRTLLM = np.int64(0), np.int64(1), np.int64(2)
+ROUND_ROBIN, LEAST_LOADED = np.int64(0), np.int64(1)
+BOTH, PREFILL, DECODE = np.int64(0), np.int64(1), np.int64(2)  # what an instance does
+
+REQUEST = np.dtype(
+    [
+        ("arrival_ns", "f8"),
+        ("input", "i8"),  # tokens of the prompt
+        ("output", "i8"),  # tokens to generate
+        ("hash_from", "i8"),  # its hash ids: of the array of all ids
+        ("hash_to", "i8"),
+        ("computed", "i8"),  # tokens with KV
+        ("made", "i8"),  # tokens generated
+        ("blocks", "i8"),  # KV blocks of its own
+        ("hashed", "i8"),  # hash blocks that were looked up or inserted
+        ("shared", "i8"),  # of those, blocks it holds in the prefix cache
+        ("next", "i8"),  # in the waiting queue or the line of transfers
+        ("rank", "i8"),
+        ("hit", "i8"),  # tokens found in the prefix cache at first admission
+        ("preempted", "i8"),  # times
+        ("scheduled_ns", "f8"),  # first admitted
+        ("first_ns", "f8"),
+        ("last_ns", "f8"),
+        ("ready_ns", "f8"),  # its KV has arrived at the decode instance
+    ]
+)
+RANK = np.dtype(
+    [
+        ("instance", "i8"),
+        ("head", "i8"),  # waiting queue
+        ("tail", "i8"),
+        ("waiting", "i8"),
+        ("running", "i8"),
+        ("capacity", "i8"),  # KV blocks
+        ("free", "i8"),
+        ("oldest", "i8"),  # prefix cache: blocks that no request holds, by last use
+        ("newest", "i8"),
+        ("unheld", "i8"),
+        ("reserved", "i8"),  # blocks promised to running requests (TRT-LLM, SGLang)
+        ("tokens", "i8"),  # of this iteration
+        ("decodes", "i8"),
+        ("decode_context", "i8"),  # sum
+        ("chunks", "i8"),
+        ("chunk_tokens", "i8"),
+        ("pairs", "f8"),  # of queries and keys of the chunks
+        ("sampled", "i8"),
+    ]
+)
+INSTANCE = np.dtype(
+    [
+        ("first", "i8"),  # its ranks: first to last - 1
+        ("last", "i8"),
+        ("does", "i8"),
+        ("busy", "i8"),
+        ("end_ns", "f8"),
+        ("head", "i8"),  # requests whose KV leaves this instance
+        ("tail", "i8"),
+        ("link_free_ns", "f8"),
+        ("table", "i8"),
+    ]
+)
+TOTALS = np.dtype(
+    [
+        ("finished", "i8"),
+        ("issued", "i8"),  # their arrival is known
+        ("queued", "i8"),
+        ("turn", "i8"),
+        ("decode_turn", "i8"),
+        ("iterations", "i8"),
+        ("preemptions", "i8"),
+        ("prefill_tokens", "i8"),  # computed, recomputation included
+        ("decode_tokens", "i8"),
+        ("busy_ns", "f8"),  # of all instances
+        ("now_ns", "f8"),
+        ("bin_ns", "f8"),
+        ("seen_ns", "f8"),  # up to here the series is filled
+    ]
+)
+SERIES = ("kv", "running", "waiting", "tokens")  # columns: shares of KV blocks, requests, tokens of the iterations
+BINS = 512
+# Gaps between tokens: bins of 0.5 % from 1 us on.
+GAPS, GAP_FIRST_NS, GAP_STEP = 4200, 1e3, 0.005
+
+
+class Limits(NamedTuple):
+    """Of a scheduler. ``hash_blocks``: KV blocks a hash block holds; 0: no prefix cache."""
+
+    strategy: np.int64
+    max_seqs: np.int64
+    budget: np.int64
+    block_tokens: np.int64
+    hash_tokens: np.int64
+    hash_blocks: np.int64
+    chunked: np.int64
+    choice: np.int64
+    concurrency: np.int64  # closed loop; 0: open
+    request_ns: np.float64  # host's time from arrival to the queue
+    kept_share: np.float64  # SGLang: share of the outstanding output that an admission keeps room for
+
+
+class Transfer(NamedTuple):
+    """KV from a prefill to a decode instance."""
+
+    latency_ns: np.float64
+    ns_per_token: np.float64
+
+
+class State(NamedTuple):
+    """``hash_ids``: int64[id]; ``entered``: float64[1] tokens since the series was filled; ``held``: uint8[id]; ``slots``, ``new``: int64[rank, slot] running requests and their
+    tokens in this iteration; ``references``, ``older``, ``younger``: int32[rank, hash], -1: not in the cache;
+    ``gaps``: int64[bin]; ``series``: float64[bin, column] integrals over time.
+    """
+
+    requests: np.ndarray
+    ranks: np.ndarray
+    instances: np.ndarray
+    totals: np.ndarray
+    hash_ids: np.ndarray
+    held: np.ndarray
+    slots: np.ndarray
+    new: np.ndarray
+    references: np.ndarray
+    older: np.ndarray
+    younger: np.ndarray
+    gaps: np.ndarray
+    series: np.ndarray
+    entered: np.ndarray
+
+
+def zeros(n: int, dtype: np.dtype) -> np.ndarray:
+    """Records of zeros, with links and ranks unset."""
+    found = np.zeros(n, dtype)
+    for name in ("head", "tail", "next", "oldest", "newest", "rank"):
+        if name in (dtype.names or ()):
+            found[name] = -1
+    return found

@@ -1,0 +1,99 @@
+"""Tables that stand in for what a calibration lacks: weights of 4 bits, and expert layers of other shapes.
+
+Every time of a stand-in counts as extrapolated. Weights of 4 bits take the tables of a dtype that computes alike, with
+the rates at which their bytes and products would pass. An expert layer takes the law of the nearest measured shape,
+with its own sizes, as dies do (``calibration.laws.grouped``).
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.specs.model import ModelSpec
+from calibration.laws.tables import CalibrationSpec, GemmLaw, MoeTable
+
+NVFP4_BYTES, MXFP4_BYTES = 0.5 + 1 / 16, 0.5 + 1 / 32  # a scale of 8 bits for 16 or 32 values
+# Bytes of a weight.
+WEIGHT_BYTES = MappingProxyType(
+    {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": NVFP4_BYTES, "mxfp4": MXFP4_BYTES, "int4": 0.5625}
+)
+
+
+class Narrow(NamedTuple):
+    """``like``: dtype of the tables; ``compute``: rate of products relative to theirs."""
+
+    like: str
+    compute: float
+
+
+# NVFP4 multiplies twice as fast as FP8 (NVIDIA, Blackwell architecture); MXFP4 on Hopper and INT4 are weights only, and
+# multiply in 16 bits.
+NARROW = MappingProxyType({"nvfp4": Narrow("fp8", 2.0), "mxfp4": Narrow("bf16", 1.0), "int4": Narrow("bf16", 1.0)})
+
+
+class StandIns(NamedTuple):
+    """``products``, ``experts``: dtypes whose tables of ``calibration`` are to be used; ``notes``: why, in words."""
+
+    calibration: CalibrationSpec
+    products: str
+    experts: str
+    notes: tuple[str, ...]
+
+
+def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str, experts: str) -> StandIns:
+    """The calibration with tables for these dtypes and the model's expert layers."""
+    notes = []
+    like_products, calibration = _narrowed(calibration, "gemm", products)
+    like_experts, calibration = _narrowed(calibration, "moe", experts)
+    for what, dtype, like in (("products", products, like_products), ("experts", experts, like_experts)):
+        if dtype != like:
+            notes.append(f"{what} in {dtype}: {like} tables of {calibration.gpu}, with fewer bytes of weights")
+    if model.experts > 1 and (like := _nearest(calibration, model, like_experts)):
+        shape = {"hidden": model.hidden, "ffn": model.expert_ffn, "experts": model.experts, "top_k": model.top_k}
+        copies = [
+            table.model_copy(update=shape | {"scaled_from": table.model})
+            for table in calibration.moe
+            if (table.model, table.dtype) == (like, like_experts) and not table.eplb_slots
+        ]
+        calibration = calibration.model_copy(update={"moe": (*calibration.moe, *copies)})
+        notes.append(f"experts of {model.name}: the law of {like}, with their own sizes")
+    return StandIns(calibration, like_products, like_experts, tuple(notes))
+
+
+def _narrowed(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str, CalibrationSpec]:
+    """(dtype of the tables to use, calibration with its tables of that dtype at the rates of narrower weights)."""
+    if dtype not in NARROW:
+        return dtype, calibration
+    like, compute = NARROW[dtype]
+    memory = WEIGHT_BYTES[like] / WEIGHT_BYTES[dtype]
+    tables = getattr(calibration, section)
+    found = [_faster(table, compute, memory) if table.dtype == like else table for table in tables]
+    return like, calibration.model_copy(update={section: tuple(found)})
+
+
+def _faster(table, compute: float, memory: float):
+    rates = {"flop_per_s": table.law.flop_per_s * compute, "bytes_per_s": table.law.bytes_per_s * memory}
+    if isinstance(table.law, GemmLaw):
+        rates |= {"ns_per_k": table.law.ns_per_k / memory}
+    return table.model_copy(update={"law": table.law.model_copy(update=rates), "scaled_from": table.dtype})
+
+
+def _nearest(calibration: CalibrationSpec, model: ModelSpec, dtype: str) -> str:
+    """The measured model nearest in shape, with most distributions of routing; '' if the shape itself was measured."""
+
+    def far(table: MoeTable) -> tuple[float, int]:
+        sizes = ((table.hidden, model.hidden), (table.ffn, model.expert_ffn), (table.experts, model.experts))
+        return sum(abs(float(np.log2(a / b))) for a, b in sizes), -len(table.ranks)
+
+    there = [
+        table
+        for table in calibration.moe
+        if table.dtype == dtype and not table.eplb_slots and table.distribution == "balanced"
+        and table.library not in ("trtllm-wideep", "sglang-deepep")
+    ]
+    if not there or min(far(table)[0] for table in there) == 0:
+        return ""
+    return min(there, key=far).model
