@@ -20,7 +20,6 @@ from archsim.engine.network.flows import simulate_flows
 from archsim.engine.state import DATA_MESSAGES, REPLICAS, SLICES, UNITS, Machine, Tally
 from microarch.fabric.fabric import NS_PER_S, Fabric
 
-
 NO_PAIRS = np.zeros(0, np.int64)
 
 

@@ -34,7 +34,16 @@ from archsim.base.tables import (
     write_csv_stream,
     write_parquet_stream,
 )
-from archsim.runs.columns import DIE_COLUMNS, LAYOUT, LINK_COLUMNS, PAIR_COLUMNS, TIMING_COLUMNS, Kinds, columns_with, kinds_of
+from archsim.runs.columns import (
+    DIE_COLUMNS,
+    LAYOUT,
+    LINK_COLUMNS,
+    PAIR_COLUMNS,
+    TIMING_COLUMNS,
+    Kinds,
+    columns_with,
+    kinds_of,
+)
 from archsim.runs.plan import Selection
 from archsim.runs.results import CSV, PARQUET, REFERENCES, Record, references_of, spread, with_speedups
 from archsim.runs.run import Run

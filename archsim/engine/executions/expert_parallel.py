@@ -22,6 +22,7 @@ from archsim.engine.executions.execution import GemmTime, Order, Setup
 from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, LAUNCH, SLICES, UNITS
 from microarch.blocks.request import State
 
+
 class Layer(NamedTuple):
     """Times of one layer. ``ns``: of all; ``parts``: float64[PARTS] on its critical path; ``last``: the rank that ends
     its kernel last.
