@@ -182,10 +182,9 @@ def _by_bytes(laws: Laws, op, shape, asked, vectors: float, named: str, carried:
     sizes = {"hidden": hidden, "top_k": top_k, "experts": experts}
     tokens = np.unique(np.rint(2.0 ** np.arange(0, log2(MOST_TOKENS) + 0.01, 0.25)))
     times = laws.dispatch_combine(op, tokens, **asked, **sizes)
-    kept = ~times.extrapolated if (~times.extrapolated).sum() > 1 else np.ones(len(tokens), bool)
     vector_bytes = hidden * BYTES_PER_VALUE[payload_of(times.table)]
-    total = np.maximum.accumulate(times.ns[kept])
-    at = np.concatenate([[0.0], tokens[kept] * vectors * vector_bytes])
+    total = np.maximum.accumulate(times.ns)
+    at = np.concatenate([[0.0], tokens * vectors * vector_bytes])
     busy = np.concatenate([[0.0], total - total[0]])
     return PortLaw(float(total[0]), at, busy, f"{laws.calibration.gpu} {named}", carried or bool(times.table.scaled_from))
 
