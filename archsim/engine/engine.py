@@ -89,6 +89,7 @@ class EventEngine:
                 self.policy.predictor is not None,
                 self._build_kernel,
                 self.analytical,
+                self.placement,
             ),
         )
         self._costs = policy_costs(system, model)

@@ -86,7 +86,8 @@ def test_skewed_traffic_is_never_faster(nodes, dispatch, away, engine):
 @pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
 def test_one_node_of_a_cluster_equals_the_node_alone(dispatch, engine):
     demand = demand_of(PLAIN, 8, 300, 0.8, seed=4)
-    alone, of_one = (step(engine_of(each, PLAIN, engine, dispatch=dispatch), demand) for each in (cluster(), cluster(1)))
+    systems = cluster(), cluster(1)
+    alone, of_one = (step(engine_of(each, PLAIN, engine, dispatch=dispatch), demand) for each in systems)
     assert alone[0] == of_one[0]
     assert alone[1].tolist() == of_one[1].tolist()
 
@@ -98,7 +99,8 @@ def test_traffic_within_one_node_of_many_leaves_the_nics_idle():
     origins = np.zeros_like(demand.origins)
     origins[:8, :8] = 128  # tokens of node 0 go to experts of node 0
     total = origins.sum(axis=0).astype(np.int32)
-    flows = run.execution._moves.sent(run.plan(0, demand._replace(origins=origins, tokens=total)), demand._replace(origins=origins)).flows
+    here = demand._replace(origins=origins, tokens=total)
+    flows = run.execution._moves.sent(run.plan(0, here), here).flows
     assert flows.outer.sum() == 0
     assert flows.inner[0].sum() > 0 == flows.inner[1].sum()
 
@@ -140,7 +142,7 @@ def test_bytes_that_leave_ports_enter_ports(dispatch, per):
 def test_both_engines_agree_on_random_clusters():
     rng, off = np.random.default_rng(3), []
     for seed in range(16):
-        nodes, per = int(rng.choice([1, 2, 3, 4, 8])), str(rng.choice(["gpu", "group"]))
+        nodes, per = int(rng.choice([1, 2, 4, 8])), str(rng.choice(["gpu", "group"]))
         dispatch, overlap = str(rng.choice(list(KERNELS))), str(rng.choice(["none", "shared_expert", "two_batch"]))
         model = load_model(str(rng.choice(["deepseek-v3", "qwen3-235b-a22b"])))
         demand = demand_of(model, 8 * nodes, int(2 ** rng.integers(2, 10)), float(rng.choice([0.2, 0.7, 1.2])), seed)
@@ -162,7 +164,10 @@ def test_overlap_hides_time():
 
 
 def test_nodes_between_measured_numbers_take_times_between():
-    took = [step(engine_of(cluster(n), PLAIN, dispatch="per_token_expert"), demand_of(PLAIN, 8 * n, 128))[1][0] for n in (2, 4, 8)]
+    took = []
+    for nodes in (2, 4, 8):
+        run = engine_of(cluster(nodes), PLAIN, dispatch="per_token_expert")
+        took.append(step(run, demand_of(PLAIN, 8 * nodes, 128))[1][0])
     assert took == sorted(took)
 
 
@@ -183,9 +188,10 @@ def test_a_wafer_runs_it_over_its_mesh():
 
 def test_measured_inside_an_nvl72():
     switch = {"switch": 72, "bandwidth": "900 GB/s", "hop_latency": "0.3 us", "law": "gb200/intra_node"}
-    run = engine_of(cluster(fabric={"levels": [switch]}), PLAIN)
+    model = PLAIN.model_copy(update={"experts": 288})
+    run = engine_of(cluster(fabric={"levels": [switch]}), model)
     assert "nvlink_two_sided on 64 ranks" in run.execution._moves.named
-    assert step(run, demand_of(PLAIN, 72, 128, 0.1, seed=1))[0] > 0
+    assert step(run, demand_of(model, 72, 128, 0.1, seed=1))[0] > 0
 
 
 def test_refusals_say_what_would_fit():
@@ -200,6 +206,7 @@ def test_refusals_say_what_would_fit():
         (node, {"activations": "ignored"}, SpecError, "needs activations: dispatched"),
         (node, {"execution": "weight_streaming", "dispatch": "all_gather"}, SpecError, "execution: expert_parallel"),
         (load_system("dojo").model_copy(update={"launch": "gpu"}), {}, SpecError, "switches with laws"),
+        (cluster(3), {}, SpecError, "256 experts do not divide over 24 GPUs; 16 or 32 GPUs.*8 redundant experts"),
         (node, {"capacity": "finite"}, CapacityError, "about 10 dies or more instead of 8"),
     )
     for system, changes, kind, told in cases:
