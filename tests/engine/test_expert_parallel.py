@@ -59,27 +59,19 @@ def test_all_gather_takes_the_measured_time_whatever_the_routing():
 
 
 @settings(max_examples=12, deadline=None)
-@given(
-    nodes=st.sampled_from([1, 2, 4]),
-    dispatch=st.sampled_from(sorted(KERNELS)),
-    away=st.integers(1, 15),
-    engine=st.sampled_from([EventEngine, AnalyticalEngine]),
-)
-def test_skewed_traffic_is_never_faster(nodes, dispatch, away, engine):
-    """Selections of one expert move to one of another rank, step by step, until a rank has twice its share."""
-    run, even = engine_of(cluster(nodes), PLAIN, engine, dispatch=dispatch), demand_of(PLAIN, 8 * nodes, 256)
-    origins = even.origins.copy()
-    half = origins[:, -8:] // 2
-    origins[:, -8:] -= half * away // 15
-    origins[:, :8] += half * away // 15
-    total = origins.sum(axis=0).astype(np.int32)
-    skewed = even._replace(origins=origins, tokens=total)
-    if dispatch == "per_token_expert":
-        assert step(run, skewed)[0] >= step(run, even)[0]
-    flows = [run.execution._moves.sent(run.plan(0, each), each).flows for each in (even, skewed)]
-    fullest = [max(flow.inner.sum(axis=axis).max() for axis in (1, 2)) for flow in flows]
-    assert step(run, skewed)[1][2] >= step(run, even)[1][2]
-    assert fullest[1] >= fullest[0] * (1 if dispatch == "per_token_expert" else 0.98)
+@given(nodes=st.sampled_from([1, 2, 4]), share=st.floats(0.05, 1), engine=st.sampled_from([EventEngine, AnalyticalEngine]))
+def test_skewed_traffic_is_never_faster(nodes, share, engine):
+    """Selections of the last rank's experts move to those of the first: every selection still crosses one port."""
+    run, even = engine_of(cluster(nodes), PLAIN, engine, dispatch="per_token_expert"), demand_of(PLAIN, 8 * nodes, 256)
+    local, origins = PLAIN.experts // (8 * nodes), even.origins.copy()
+    moved = (origins[:, -local:] * share).astype(np.int32)
+    origins[:, -local:] -= moved
+    origins[:, :local] += moved
+    skewed = even._replace(origins=origins, tokens=origins.sum(axis=0).astype(np.int32))
+    before, after = step(run, even)[1], step(run, skewed)[1]
+    assert (after[[0, 3]] >= before[[0, 3]] * (1 - 1e-9)).all()
+    # neighbouring sizes of measured kernels fall by up to 5 %
+    assert after[2] >= 0.95 * before[2]
 
 
 @pytest.mark.parametrize("dispatch", KERNELS)
@@ -205,7 +197,7 @@ def test_refusals_say_what_would_fit():
         (node, {"gemm": "roofline"}, SpecError, "needs gemm: grouped, not roofline"),
         (node, {"activations": "ignored"}, SpecError, "needs activations: dispatched"),
         (node, {"execution": "weight_streaming", "dispatch": "all_gather"}, SpecError, "execution: expert_parallel"),
-        (load_system("dojo").model_copy(update={"launch": "gpu"}), {}, SpecError, "switches with laws"),
+        (cluster(fabric={"levels": [{"ring": 8, "bandwidth": "450 GB/s"}]}), {}, SpecError, "switches with laws"),
         (cluster(3), {}, SpecError, "256 experts do not divide over 24 GPUs; 16 or 32 GPUs.*8 redundant experts"),
         (node, {"capacity": "finite"}, CapacityError, "about 10 dies or more instead of 8"),
     )
