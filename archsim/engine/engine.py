@@ -94,6 +94,7 @@ class EventEngine:
                 self.policy.predictor is not None,
                 self._build_kernel,
                 self.analytical,
+                self.placement,
             ),
         )
         self.costs = policy_costs(system, model)

@@ -9,13 +9,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.nearest import did_you_mean
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import Efficiency
 from archsim.specs.model import ModelSpec
-from archsim.specs.text.fields import Name, Spec, count
+from archsim.specs.text.fields import KeyProblem, Name, Spec, count
 from archsim.specs.text.quantities import describe
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import read_yaml
@@ -174,6 +174,7 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
 )
 
 
+ONLY_OF_GROUPS = ("all_to_all", "all_gather")  # ways to dispatch that only execution: expert_parallel has
 OPEN = ("execution",)  # may also name a user's own package.module:class
 
 
@@ -218,6 +219,16 @@ class AssumptionsSpec(Spec):
         if not isinstance(value, str):
             raise ValueError(f"expected one of its values, not {describe(value)}; {listed}")
         raise ValueError(f"unknown value {value!r}{did_you_mean(value, valid)} ({listed})")
+
+    @model_validator(mode="after")
+    def _moved_by_the_execution(self) -> "AssumptionsSpec":
+        if self.dispatch in ONLY_OF_GROUPS and self.execution == "weight_streaming":
+            raise KeyProblem(
+                ("dispatch",),
+                f"{self.dispatch} needs execution: expert_parallel; with weight_streaming take per_rank or "
+                "per_token_expert",
+            )
+        return self
 
     def needs_origins(self, model: ModelSpec) -> bool:
         """Whether a step needs the die on which each token lives: to send its hidden vector, or to run shared experts

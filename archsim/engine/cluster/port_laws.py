@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import log2
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,8 @@ from calibration.laws.laws import Laws
 # ConnectX-7, 400 Gb/s, one a GPU: the network of DeepEP's own table (deepseek-ai/DeepEP, docs/legacy.md), which the
 # inter-node measurements fit (their source does not describe it).
 NIC_BYTES_PER_S = 50e9
+# Links inside the measured nodes, one direction; PCIe 5.0 x16 (RTX PRO 6000 Blackwell Server Edition datasheet).
+MEASURED_BYTES_PER_S = MappingProxyType({**NVLINK_BYTES_PER_S, "rtx-pro-6000-server": 64e9})
 MOST_TOKENS = 1 << 15  # a rank
 GROUPS_TAKEN = 4  # DeepEP's benchmark routes to at most 4 of the nodes (tests/test_internode.py, num_topk_groups)
 NS_PER_S = 1e9
@@ -100,13 +103,14 @@ def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, siz
     name, _, kind = level.law.rpartition("/")
     if kind != (INTRA, INTER)[number]:
         raise SpecError(
-            f"fabric.levels.{number}.law: {level.law!r} is no law of this level; expected {name}/{(INTRA, INTER)[number]}"
+            f"fabric.levels.{number}.law: {level.law!r} is no law of this level; expected "
+            f"{name}/{(INTRA, INTER)[number]}"
         )
     shape = model.hidden, model.top_k, model.experts
     digest = calibration_digest(name)
     if number == 0:
         law = _of_node(name, digest, op, dispatch, shape, size)
-        return law.scaled(bandwidth / NVLINK_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
+        return law.scaled(bandwidth / MEASURED_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
     return _between(name, digest, op, dispatch, shape, nodes).scaled(bandwidth / NIC_BYTES_PER_S)
 
 
@@ -147,7 +151,8 @@ def _between(name: str, digest: str, op: str, dispatch: str, shape: tuple[int, i
     first = _of_nodes(laws, op, dispatch, variant, shape, below, nodes)
     if below == above:
         return first
-    return _middle(first, _of_nodes(laws, op, dispatch, variant, shape, above, nodes), log2(nodes / below) / log2(above / below))
+    other = _of_nodes(laws, op, dispatch, variant, shape, above, nodes)
+    return _middle(first, other, log2(nodes / below) / log2(above / below))
 
 
 def _of_nodes(laws: Laws, op: str, dispatch: str, variant: str, shape, measured: int, nodes: int) -> PortLaw:
@@ -182,12 +187,12 @@ def _by_bytes(laws: Laws, op, shape, asked, vectors: float, named: str, carried:
     sizes = {"hidden": hidden, "top_k": top_k, "experts": experts}
     tokens = np.unique(np.rint(2.0 ** np.arange(0, log2(MOST_TOKENS) + 0.01, 0.25)))
     times = laws.dispatch_combine(op, tokens, **asked, **sizes)
-    kept = ~times.extrapolated if (~times.extrapolated).sum() > 1 else np.ones(len(tokens), bool)
     vector_bytes = hidden * BYTES_PER_VALUE[payload_of(times.table)]
-    total = np.maximum.accumulate(times.ns[kept])
-    at = np.concatenate([[0.0], tokens[kept] * vectors * vector_bytes])
+    total = np.maximum.accumulate(times.ns)
+    at = np.concatenate([[0.0], tokens * vectors * vector_bytes])
     busy = np.concatenate([[0.0], total - total[0]])
-    return PortLaw(float(total[0]), at, busy, f"{laws.calibration.gpu} {named}", carried or bool(times.table.scaled_from))
+    carried = carried or bool(times.table.scaled_from)
+    return PortLaw(float(total[0]), at, busy, f"{laws.calibration.gpu} {named}", carried)
 
 
 def _nccl(laws: Laws, size: int) -> PortLaw:
@@ -201,7 +206,8 @@ def _nccl(laws: Laws, size: int) -> PortLaw:
     total = np.maximum.accumulate(times.ns)
     at = np.concatenate([[0.0], n_bytes * (ranks - 1) / ranks])
     busy = np.concatenate([[0.0], total - total[0]])
-    return PortLaw(float(total[0]), at, busy, f"{laws.calibration.gpu} NCCL all-to-all on {ranks} ranks", ranks != size)
+    named = f"{laws.calibration.gpu} NCCL all-to-all on {ranks} ranks"
+    return PortLaw(float(total[0]), at, busy, named, ranks != size)
 
 
 def _variant(laws: Laws, dispatch: str) -> str:

@@ -109,15 +109,19 @@ def port_bytes(flows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return flows.sum(axis=2), flows.sum(axis=1)
 
 
-def refuse_unequal(experts: int, dies: int) -> None:
-    """Raise SpecError where neither experts divide by ranks nor ranks by experts."""
-    if experts % dies and dies % experts:
-        near = [each for each in range(1, experts + 1) if experts % each == 0]
-        below, above = (max([each for each in near if each < dies], default=1), min(e for e in [*near, 10**9] if e > dies))
-        raise SpecError(
-            f"{experts} experts do not divide over {dies} GPUs; {below} or {above} GPUs would do, or "
-            f"{-(-experts // dies) * dies} slots with {-experts % dies} redundant experts"
-        )
+def refuse_unequal(slots: np.ndarray, experts: int) -> None:
+    """Raise SpecError where GPUs hold different numbers of experts, as no measured kernel does. ``slots``: int64[layer,
+    die]. GPUs may outnumber experts.
+    """
+    dies = slots.shape[1]
+    if (slots.max(axis=1) == slots.min(axis=1)).all() or slots.max() == 1:
+        return
+    near = [each for each in range(1, experts + 1) if experts % each == 0]
+    below, above = max(each for each in near if each < dies), min(each for each in near if each > dies)
+    raise SpecError(
+        f"{experts} experts do not divide over {dies} GPUs; {below} or {above} GPUs would do, or "
+        f"a placement with {-experts % dies} redundant experts ({-(-experts // dies)} a GPU); or transfer_software: free"
+    )
 
 
 def _off_diagonal(flows: np.ndarray) -> np.ndarray:

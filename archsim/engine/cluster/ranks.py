@@ -62,7 +62,8 @@ class Ranks:
         if len(used):
             at = self._law.times(np.maximum(pairs[used], 1.0), np.maximum(active[used], 1.0))
             ns = at.ns if self._gpu else at.ns + launch_ns(active[used], self._clock_hz)
-            found = ns, at.multiply_ns, np.minimum(at.excess_ns, at.ns - at.multiply_ns), at.ns * at.low, at.ns * at.high
+            waits_ns = np.minimum(at.excess_ns, at.ns - at.multiply_ns)
+            found = ns, at.multiply_ns, waits_ns, at.ns * at.low, at.ns * at.high
             for column, values in zip(columns, found, strict=True):
                 column[used] = values
             extrapolated_ns = float(at.ns[at.extrapolated].sum())

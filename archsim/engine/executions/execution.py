@@ -36,6 +36,7 @@ class Setup(NamedTuple):
     copies: bool  # whether dies keep cached copies, and so search for them
     build_kernel: Callable[[], Kernel]  # the engine's, for executions whose work is chains and moves
     analytical: bool = False  # whether the engine is; for executions that simulate by themselves
+    placement: Placement | None = None  # at the start
 
 
 class Order(NamedTuple):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.cluster.ranks import Ranks, RankTimes
 from archsim.engine.cluster.transfers import Moves, Sent, build_moves
 from archsim.engine.executions.execution import GemmTime, Order, Setup
@@ -39,6 +40,8 @@ class ExpertParallel:
     def __init__(self, setup: Setup):
         scenario = setup.scenario
         _refuse(scenario.assumptions)
+        if scenario.system.launch == "gpu" and scenario.assumptions.transfer_software == "charged":
+            refuse_unequal(np.count_nonzero(setup.placement.holds, axis=1), scenario.model.experts)
         self._machine, self._fabric, self._tally = setup.machine, setup.fabric, setup.tally
         self._ranks = Ranks(scenario)
         self._moves: Moves = build_moves(scenario, setup.machine, setup.fabric, setup.analytical)
@@ -94,7 +97,8 @@ class ExpertParallel:
         for phase in (DISPATCH, COMBINE):
             n_bytes = self._moves.vector_bytes[phase]
             tally.moved_bytes[phase] += int(away.sum() * n_bytes)
-            tally.hops[HIDDEN] += (np.array([(away > 0), away * n_bytes]) * fabric.hops).sum(axis=(1, 2)).astype(np.int64)
+            hops = np.array([(away > 0), away * n_bytes]) * fabric.hops
+            tally.hops[HIDDEN] += hops.sum(axis=(1, 2)).astype(np.int64)
             activation_bytes += (sent.vectors.sum(axis=1) + sent.vectors.sum(axis=0)) * n_bytes
         weights = times.active * (SLICES * machine.slice_bytes)
         tally.dies["local_read_bytes"] += weights.astype(np.int64)
