@@ -30,13 +30,10 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
     """Caveats of these rows of results, on stderr. systems: their specs."""
-    from archsim.runs.calibration_notes import calibration_notes, die_of
-    from archsim.runs.drawn_notes import drawn_notes
-    from archsim.runs.memory_notes import memory_notes
+    from archsim.runs.calibration_notes import die_of
+    from archsim.runs.result_notes import result_notes
 
-    print_notes(calibration_notes(rows, [(system.name, die_of(system)) for system in systems]))
-    print_notes(drawn_notes(rows))
-    print_notes(memory_notes(rows))
+    print_notes(result_notes(rows, [(system.name, die_of(system)) for system in systems]))
 
 
 def print_engine_errors(compared) -> None:

@@ -14,24 +14,27 @@ import numpy as np
 
 from archsim.engine.pair_traffic import send_statistics
 from archsim.engine.state import STATISTICS, Machine, Tally
-from archsim.policies.allocation.rules import Effort, Plan
+from archsim.policies.allocation.rules import NO_EFFORT, Effort, Plan
 from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import Counts, Reach, State
 from microarch.fabric.fabric import Fabric
 
+ALLOCATION, ASIDE = "allocation", "aside"  # in DecisionTotals.uncounted
 REPEATS = 3  # of a policy function that is timed on this host
 
 
 @dataclass
 class DecisionTotals:
     """Totals of a run. ``states_ns``, ``exposed_ns``: float64[State]; ``by_step``: exposed ns of every step, in order;
-    ``called_ns``: every timed call of a policy function on this machine, REPEATS per step."""
+    ``called_ns``: every timed call of a policy function on this machine, REPEATS per step; ``uncounted``: decisions
+    that were charged by their work and stated none: of an ``allocation``, or ``aside``, beside the steps."""
 
     states_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
     exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
     by_step: list[float] = field(default_factory=list)
     called_ns: list[int] = field(default_factory=list)
+    uncounted: set[str] = field(default_factory=set)
 
 
 def global_die(fabric: Fabric) -> int:
@@ -104,6 +107,8 @@ class ChargedDecision(FreeDecision):
         """
         if self._spec.executor != "host" or self._spec.host.time_ns is not None:
             plan = allocate(view)
+            if plan.effort is NO_EFFORT:
+                self.totals.uncounted.add(ALLOCATION)
             allocates = plan.effort.sorted_experts or len(plan.effort.candidates)
             self._decided_ns = (self._spec.host.time_ns or 0.0) if allocates else 0.0
             return plan
@@ -178,6 +183,8 @@ class ChargedDecision(FreeDecision):
 
     def aside_ns(self, effort):
         send_statistics(self._sent, effort.statistics_bytes, self._die, self._spec.executor)
+        if effort is NO_EFFORT:
+            self.totals.uncounted.add(ASIDE)
         return global_cp.aside_ns(effort.operations, effort.statistics_bytes, self._dies, self._spec, self._reach)
 
     def lasts_ns(self, before_ns, step_ns):

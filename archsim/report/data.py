@@ -57,6 +57,7 @@ class RunRow:
     trace: str
     engine: str
     numbers: Mapping[str, float] = field(hash=False)
+    uncharged: str = ""
 
     def __getitem__(self, column: str) -> float:
         return self.numbers[column]
@@ -275,7 +276,8 @@ def _run(where: str, row: dict[str, str]) -> RunRow:
     }
     numbers |= {column: _number(where, column, row[column]) for column in LATER if row.get(column)}
     place = Place(row["assumptions"], row["system"], row["model"])
-    return RunRow(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers)
+    uncharged = row.get("uncharged") or ""
+    return RunRow(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers, uncharged)
 
 
 def _number(where: str, column: str, cell: str) -> float:

@@ -14,9 +14,8 @@ from archsim.report.fabrics import shape_of
 from archsim.report.published import TOLERANCE, compare
 from archsim.report.rendering import rendered
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, scaled
-from archsim.runs.calibration_notes import EXTRAPOLATED, calibration_notes, written_die
-from archsim.runs.drawn_notes import drawn_notes
-from archsim.runs.memory_notes import memory_notes
+from archsim.runs.calibration_notes import written_die
+from archsim.runs.result_notes import COLUMNS, result_notes
 
 
 def write_report(folder: Path) -> Path:
@@ -59,9 +58,7 @@ def _context(report: Report) -> dict[str, Any]:
         "parts": layers.partial(report.layers()),
         "planned": _planned(report),
         "overview": tables.overview(report),
-        "calibration_notes": calibration_notes(_rows(report), dies)
-        + drawn_notes(_rows(report))
-        + memory_notes(_rows(report)),
+        "notes": result_notes(_rows(report), dies),
         "assumptions": tables.assumptions(report),
         "origins": tables.origins(report),
         "comparisons": list(comparisons.items()),
@@ -105,10 +102,10 @@ def _time(value: float) -> str:
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:
-    names = (*EXTRAPOLATED, "drawn_from", "context_tokens", "context_from", "transfer_law", "hbm_all_counted")
     return [
-        {"system": run.place.system, "model": run.place.model, "batch": run.batch}
-        | {name: run.get(name) for name in names}
+        {name: run.get(name) for name in COLUMNS}
+        | {"system": run.place.system, "model": run.place.model, "batch": run.batch, "policy": run.policy}
+        | {"assumptions": run.place.assumptions, "uncharged": run.uncharged}
         for run in report.runs
     ]
 

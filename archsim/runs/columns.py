@@ -211,6 +211,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and nobody executed", measure.pairs_lost, since=3),
     Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are generated",
            measure.gate_mass_lost, since=3),
+    Column("uncharged", TEXT, "", "own functions of the policy that return no Effort, so that their decisions take no time; empty: none", measure.uncharged, optional=True, since=3),
     Column("run", TEXT, "", "key of the run: names everything that it is made of", None),
     Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput are those of these, unscaled", lambda run: run.demand.layers, page=True, since=2),
 )  # fmt: skip

@@ -347,6 +347,17 @@ def drawn_from(run: Finished) -> float | None:
     return float(run.source.requests) if run.run.batch > run.source.requests else None
 
 
+def uncharged(run: Finished) -> str | None:
+    """Own functions of the policy that decided without an Effort, by name; None where none did."""
+    from archsim.engine.decision import ALLOCATION, ASIDE
+
+    uncounted, policy = run.outcome.decision.uncounted, run.run.policy
+    rules = ([policy.allocation] if ALLOCATION in uncounted else []) + (
+        [policy.rebalancing, policy.replication] if ASIDE in uncounted else []
+    )
+    return ", ".join(rule.name for rule in rules if rule.is_function) or None
+
+
 def beside_experts(kind: str) -> Callable[[Finished], int | None]:
     """Bytes of a kind of ``archsim.engine.memory_fit`` on the die with most of it."""
     return lambda run: run.beside_experts.of(kind)

@@ -7,9 +7,10 @@ it, a linear programme, and the published balancers of ``archsim.specs.balancers
 """
 
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MappingProxyType
 from typing import Any
 
@@ -113,6 +114,13 @@ RULE_TYPES = tuple(RULES)
 EVERY_STEPS = (
     "every_steps"  # parameter of a user's own rebalancing that the loop consumes: iterations between two calls
 )
+# How many arguments a user's own function of each kind gets by position; parameters that the loop takes before it.
+_ARGUMENTS = MappingProxyType(
+    {"placement": 2, "allocation": 1, "prediction": 3, "rebalancing": 2, "routing": 1, "replication": 1, "shared": 2}
+)
+_CONSUMED = MappingProxyType(
+    {"rebalancing": (EVERY_STEPS,), "routing": ("pass_tokens",), "replication": ("slots",)}
+)
 PATHS = ("path_length", "sample_tokens")  # parameters of replication by paths that the demand consumes
 _USE_ORIGINS = ("nearest", "static", "libra", "harmoeny")  # allocations that ask where tokens live
 _EXCLUSIVE = ("top_fraction", "top_n")
@@ -211,10 +219,7 @@ class PolicySpec(Spec):
         rule_type = str(info.field_name)
         if rule.is_function:
             if info.context:
-                try:
-                    import_function(rule.name)
-                except ValueError as error:
-                    raise KeyProblem(("name",), str(error)) from None
+                _check_function(rule_type, rule)
             if rule_type == "rebalancing":
                 _check_every_steps(rule.params.get(EVERY_STEPS))
             return rule
@@ -226,6 +231,15 @@ class PolicySpec(Spec):
                 f"(known: {', '.join(rules)}; or your own function as package.module:function)",
             )
         return rule.model_copy(update={"params": _complete(rules[rule.name], rule.params)})
+
+
+def _check_function(rule_type: str, rule: RuleSpec) -> None:
+    try:
+        function = import_function(rule.name)
+    except ValueError as error:
+        raise KeyProblem(("name",), str(error)) from None
+    consumed = _CONSUMED.get(rule_type, ())
+    check_parameters(rule.name, function, _ARGUMENTS[rule_type], {key for key in rule.params if key not in consumed})
 
 
 def _check_every_steps(value: Any) -> None:
@@ -252,6 +266,29 @@ def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float | str]
         elif parameter.default is not None and not (key in _EXCLUSIVE and any(other in given for other in _EXCLUSIVE)):
             complete[key] = parameter.default
     return complete
+
+
+def check_parameters(target: str, function: Callable[..., Any], arguments: int, given: Iterable[str]) -> None:
+    """Raise KeyProblem for a parameter that a user's function does not have, or needs and does not get.
+
+    arguments: how many it gets by position.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # of a function without Python code
+        return
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return
+    by_name = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    by_position = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    known = [each.name for each in by_name if each not in by_position[:arguments]]
+    for key in given:
+        if key not in known:
+            listed = f"; it has {', '.join(known)}" if known else "; it has none"
+            raise KeyProblem((key,), f"unknown parameter of {target}{did_you_mean(key, known) or listed}")
+    for each in by_name:
+        if each.name in known and each.default is each.empty and each.name not in given:
+            raise KeyProblem(("name",), f"{target} needs a parameter {each.name!r}")
 
 
 def import_function(target: str) -> Callable[..., Any]:

@@ -9,11 +9,10 @@ from typing import Any
 
 from archsim.base.tables import read_parquet
 from archsim.report.page import write_report
-from archsim.runs.calibration_notes import calibration_notes, die_of
+from archsim.runs.calibration_notes import die_of
 from archsim.runs.columns import RUN_COLUMNS
-from archsim.runs.drawn_notes import drawn_notes
-from archsim.runs.memory_notes import memory_notes
 from archsim.runs.plan import Selection
+from archsim.runs.result_notes import result_notes
 from archsim.runs.results import PARQUET
 from archsim.runs.store import keeps_details
 from archsim.specs.machine.system import SystemSpec
@@ -55,6 +54,4 @@ def write_sweep_page(selection: Selection, folder: Path) -> tuple[Path, tuple[st
 
 def notes_of(rows: Iterable[Row], systems: Iterable[SystemSpec]) -> tuple[str, ...]:
     """Caveats of the calibrations and batches behind rows of results."""
-    rows = list(rows)
-    dies = [(system.name, die_of(system)) for system in systems]
-    return (*calibration_notes(rows, dies), *drawn_notes(rows), *memory_notes(rows))
+    return tuple(result_notes(rows, [(system.name, die_of(system)) for system in systems]))

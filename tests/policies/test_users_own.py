@@ -1,13 +1,17 @@
 """A user's own functions: what they get is theirs, what they return is checked, and messages name them."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.small_runs import engine_of, policy, small_model, small_system
+from support.tiny import TINY
 
 from archsim.base.errors import ArchsimError
-from archsim.policies.allocation.rules import Plan, home
+from archsim.cli.main import main
+from archsim.policies.allocation.rules import NO_EFFORT, Effort, Plan, home
+from archsim.runs.policy_notes import policy_notes
 from archsim.specs.loading.library import load_assumptions
 
 DIES = 6
@@ -50,6 +54,18 @@ def uneven(step):
 def unknown_expert(step):
     plan = home(step)
     return Plan(plan.expert + 100, plan.die, plan.tokens)
+
+
+def limited(step, limit=3):
+    return home(step)
+
+
+def states_no_effort(step, limit):
+    return limited(step, limit)._replace(effort=NO_EFFORT)
+
+
+def states_its_effort(step):
+    return home(step)._replace(effort=Effort(True, 3, np.ones(3, np.int64), np.ones(3, np.int64)))
 
 
 def halves(step):
@@ -119,3 +135,50 @@ def test_a_predictor_cannot_change_the_heatmap():
         simulate(prediction=f"test_users_own:{name}")[0].predicted_rows for name in ("sums", "sums_and_empties")
     )
     assert one[-1].any() and (one == other).all()
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("{name: 'test_users_own:limited', limt: 3}", "allocation.limt: unknown parameter of test_users_own:limited; "
+         "did you mean 'limit'?"),
+        ("{name: 'test_users_own:limited', x: 3}", "unknown parameter of test_users_own:limited; it has limit"),
+        ("{name: 'test_users_own:limited', step: 3}", "allocation.step: unknown parameter"),
+        ("'test_users_own:states_no_effort'", "test_users_own:states_no_effort needs a parameter 'limit'"),
+        ("{name: 'test_users_own:fails', x: 3}", None),
+        ("{name: 'test_users_own:limited', limit: 4}", None),
+    ],
+)  # fmt: skip
+def test_check_compares_parameters_with_the_function(tmp_path, monkeypatch, capsys, rule, message):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    file = tmp_path / "tiny.yaml"
+    file.write_text(re.sub("policies: .*", f"policies: [{{name: mine, allocation: {rule}}}]", TINY))
+    assert main(["check", str(file)]) == (2 if message else 0)
+    assert (message or "") in capsys.readouterr().err
+
+
+def test_own_functions_without_effort_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.chdir(tmp_path)
+    mine = "[ep, {name: silent, allocation: {name: 'test_users_own:states_no_effort', limit: 1}}, "
+    mine += "{name: told, allocation: 'test_users_own:states_its_effort'}]"
+    text = re.sub("policies: .*", f"policies: {mine}", TINY).replace("assumptions: published", "assumptions: physical")
+    (tmp_path / "tiny.yaml").write_text(text.replace("[12, 40]", "12"))
+    assert main(["sweep", "tiny.yaml", "--jobs", "1"]) == 0
+    note = "policy silent decides in no time: test_users_own:states_no_effort returns no Effort"
+    said, page = capsys.readouterr().err, (tmp_path / "reports/tiny/index.html").read_text()
+    assert note in said and note in page and "policy told decides" not in said + page
+
+
+def test_policies_that_are_slower_than_ep_are_told():
+    def row(policy, batch, gain, **more):
+        return {"policy": policy, "batch": batch, "speedup_vs_ep": gain, "system": "s", "model": "m",
+                "assumptions": "physical"} | more  # fmt: skip
+
+    rows = [row("ep", 1, 1.0), row("allo", 1, 1.2), row("allo", 2, 0.7), row("allo", 4, 0.9), row("pred", 1, 0.995)]
+    (note,) = policy_notes(rows)
+    assert note.startswith("policy allo is slower than ep in 2 of 3 runs, at worst 0.70×")
+    assert "(s, m, batch 2, physical)" in note
+    many = [row(name, 1, 0.5) for name in "abcdef"]
+    assert policy_notes(many)[-1] == "so are, in some runs, e, f (column speedup_vs_ep)"
+    assert policy_notes([row("allo", 1, None), row("allo", 1, 1.0)]) == []

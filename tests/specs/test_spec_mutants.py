@@ -98,7 +98,10 @@ def test_mutants_load_or_are_refused_with_a_place(configs):
     assert len(found) == MUTANTS and MUTANTS / 20 < sum(found) < MUTANTS / 2
 
 
-@pytest.mark.parametrize("value", [10**5000, -(10**400), float("nan"), [[10**5000]]], ids=["5001 digits", "401", "nan", "listed"])
+ODD_NUMBERS = {"5001 digits": 10**5000, "401 digits": -(10**400), "nan": float("nan"), "listed": [[10**5000]]}
+
+
+@pytest.mark.parametrize("value", ODD_NUMBERS.values(), ids=ODD_NUMBERS)
 @pytest.mark.parametrize("key", ["decode_steps", "batch", "trace", "layers"])
 def test_numbers_that_yaml_does_not_have_are_refused_in_mappings(value, key):
     workload = {"trace": {"synthetic": {}}, "batch": [4]} | {key: value}

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.specs.machine.fabric import Bandwidth
-from archsim.specs.policies import import_function
+from archsim.specs.policies import check_parameters, import_function
 from archsim.specs.text.fields import Spec
 
 _KEYS = ("name", "bandwidth")
@@ -40,6 +40,12 @@ class BlockSpec(Spec):
         if info.context:  # loaded from a file; when it is loaded again later, the module may be missing
             import_function(name)
         return name
+
+    @model_validator(mode="after")
+    def _has_these_parameters(self, info: ValidationInfo) -> "BlockSpec":
+        if info.context:
+            check_parameters(self.name, import_function(self.name), 1, self.params)
+        return self
 
     def __hash__(self) -> int:
         return hash((self.name, self.bandwidth_bytes_per_s, json.dumps(self.params, sort_keys=True, default=str)))

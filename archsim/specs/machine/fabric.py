@@ -29,7 +29,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_serializer, m
 
 from archsim.base.nearest import did_you_mean
 from archsim.specs.loading.config_files import known_calibration
-from archsim.specs.policies import import_function
+from archsim.specs.policies import check_parameters, import_function
 from archsim.specs.text.fields import KeyProblem, Spec, count
 from archsim.specs.text.quantities import BANDWIDTH, TIME, format_quantity, quantity
 
@@ -250,6 +250,16 @@ class TopologySpec(Spec):
                 "or your own function as package.module:function)"
             )
         return name
+
+    @model_validator(mode="after")
+    def _has_these_parameters(self, info: ValidationInfo) -> TopologySpec:
+        if info.context and ":" in self.name:
+            try:
+                check_parameters(self.name, import_function(self.name), 1, self.params)
+            except KeyProblem as problem:
+                keys = problem.keys if problem.keys == ("name",) else ("params", *problem.keys)
+                raise KeyProblem(keys, str(problem)) from None
+        return self
 
     @model_validator(mode="after")
     def _keys_belong(self) -> TopologySpec:

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from archsim.runs.calibration_notes import calibration_notes, die_of
-from archsim.runs.drawn_notes import drawn_notes
-from archsim.runs.memory_notes import memory_notes
+from archsim.runs.calibration_notes import die_of
+from archsim.runs.result_notes import result_notes
 from archsim.runs.results import layers_that_ran
 from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.specs.sweeps.plan import Point, SweepPlan
@@ -57,9 +56,7 @@ def view_of(
 
 def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """Caveats of the calibrations and batches behind some points; ``rows``: their results."""
-    rows = list(rows)
-    dies = [(point.system.name, die_of(point.system)) for point in points]
-    return (*calibration_notes(rows, dies), *drawn_notes(rows), *memory_notes(rows))
+    return tuple(result_notes(rows, [(point.system.name, die_of(point.system)) for point in points]))
 
 
 def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[tuple[int, ...], int]]:

@@ -4,6 +4,7 @@ A file of statistics states what is known about a model without a trace: `traffi
 """
 
 import hashlib
+import os
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,8 +93,8 @@ def load_traffic(like: str, model) -> TrafficModel:
         raise TraceError(f"{tree.place(())}: not a readable traffic model ({error})") from error
     if (found.experts, found.top_k) != (model.experts, model.top_k):
         raise TraceError(
-            f"{file}: traffic of {found.experts} experts, top-{found.top_k}; model {model.name} has {model.experts}, "
-            f"top-{model.top_k}"
+            f"{tree.place(())}: traffic of {found.experts} experts, top-{found.top_k}; model {model.name} has "
+            f"{model.experts}, top-{model.top_k}"
         )
     return _of_layers(found, shape.layer_ids, file)
 
@@ -102,7 +103,8 @@ def model_of(like: str) -> str:
     """The name of a preset's model. Raises TraceError if the preset does not state it."""
     file = traffic_file(like)
     name = stated_model(file)
-    if not isinstance(name, str) or name not in named_files("models") and not name.endswith((".yaml", ".yml")):
+    known = isinstance(name, str) and (name in named_files("models") or os.path.isfile(name))
+    if not known:
         raise TraceError(f"{file}:1: does not name its model; give --model")
     return name
 

@@ -1,0 +1,43 @@
+"""Notes on policies: own functions whose decisions cost nothing, and plans that are worse than ``ep``'s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MOST_NAMED = 4  # policies
+SLOWER = 0.99  # of the throughput of ep; above it, a policy is as fast
+
+
+def policy_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for every set of own functions that is not charged, and for every policy that is slower than ``ep``.
+    rows: of results.
+    """
+    rows = list(rows)
+    uncharged = dict.fromkeys((str(row["policy"]), str(row["uncharged"])) for row in rows if row.get("uncharged"))
+    notes = [
+        f"policy {policy} decides in no time: {functions} returns no Effort, so that nothing is charged for it"
+        for policy, functions in uncharged
+    ]
+    return notes + _slower(rows)
+
+
+def _slower(rows: list[Mapping[str, Any]]) -> list[str]:
+    compared: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row.get("speedup_vs_ep") is not None and row["policy"] != "ep":
+            compared.setdefault(str(row["policy"]), []).append(row)
+    worse = {name: [row for row in those if row["speedup_vs_ep"] < SLOWER] for name, those in compared.items()}
+    slower = sorted((name for name in worse if worse[name]), key=lambda name: -len(worse[name]) / len(compared[name]))
+    notes = []
+    for name in slower[:MOST_NAMED]:
+        least = min(worse[name], key=lambda row: row["speedup_vs_ep"])
+        notes.append(
+            f"policy {name} is slower than ep in {len(worse[name])} of {len(compared[name])} runs, at worst "
+            f"{least['speedup_vs_ep']:.2f}× of its throughput ({least['system']}, {least['model']}, batch "
+            f"{int(least['batch'])}, {least['assumptions']}): there its plan costs more than it gains"
+        )
+    if len(slower) > MOST_NAMED:
+        others = ", ".join(slower[MOST_NAMED:])
+        notes.append(f"so are, in some runs, {others} (column speedup_vs_ep)")
+    return notes

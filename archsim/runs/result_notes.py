@@ -1,0 +1,21 @@
+"""All caveats of results: one list for pages and terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from archsim.runs import calibration_notes, policy_notes
+from archsim.runs.calibration_notes import Die
+from archsim.runs.drawn_notes import drawn_notes
+from archsim.runs.memory_notes import memory_notes
+
+COLUMNS = (*calibration_notes.EXTRAPOLATED, "drawn_from", "context_tokens", "hbm_all_counted", "speedup_vs_ep")
+"""Columns of numbers that the notes use."""
+
+
+def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Die]]) -> list[str]:
+    """A sentence each. rows: of results; dies: (system, its die), a system once or more (points of a sweep)."""
+    rows = list(rows)
+    calibrations = calibration_notes.calibration_notes(rows, dies)
+    return [*calibrations, *drawn_notes(rows), *memory_notes(rows), *policy_notes.policy_notes(rows)]
