@@ -65,6 +65,23 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
             said = " to ".join(value(name, end) for end in ends) if ends else "its range: archsim cost"
             table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimated; {said}")
     console().print(table)
+    if row.get("iteration_ns"):
+        console().print(_iteration(row))
+
+
+def _iteration(row: Mapping[str, Any]):
+    """Where the time of a decode iteration goes, attention and head included."""
+    from archsim.cli.printing import grid
+    from archsim.report.units import percent
+    from archsim.runs.columns import BY_NAME
+
+    table = grid("a decode iteration", "", "of it", title=None)
+    total = row["iteration_ns"]
+    for name in ("iteration_ns", *(each for each in row if each.startswith("iteration_") and each != "iteration_ns")):
+        if row[name]:
+            said = "in all" if name == "iteration_ns" else BY_NAME[name].meaning.removeprefix("of it: ")
+            table.add_row(said, f"{row[name] / 1e6:.2f} ms", percent(row[name] / total))
+    return table
 
 
 def _choices(experiment) -> dict[str, list[str]]:

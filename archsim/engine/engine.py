@@ -70,6 +70,8 @@ class EventEngine:
     between steps.
     """
 
+    analytical = False
+
     def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None, keep_transitions: bool = False):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         self.scenario = scenario
@@ -91,6 +93,8 @@ class EventEngine:
                 self.tally,
                 self.policy.predictor is not None,
                 self._build_kernel,
+                self.analytical,
+                self.placement,
             ),
         )
         self.costs = policy_costs(system, model)

@@ -16,7 +16,7 @@ limited to some groups of experts (DeepSeek-V3: 4 of 8) applies this within a gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -75,17 +75,45 @@ def send_once(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: S
     Among the dies that share an expert's tokens of one home, tokens are given out in their order, to the first entry
     of the plan that has not all of its own.
     """
+    return send_once_to([np.arange(len(hops))], plan, origins, routing, sizes, hops)[0]
+
+
+def send_once_to(
+    groups: Sequence[np.ndarray], plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops
+) -> list[np.ndarray]:
+    """As ``send_once``, one vector per token and *group* of dies: [home, group] for each of ``groups: int64[die]``,
+    the group of every die.
+    """
     dies = len(hops)
     taken = _tokens_taken(plan.expert, plan.die, plan.tokens, origins, hops)
     if routing is not None:
-        sent, last = np.zeros((dies, dies), np.int64), np.full(dies, -1, np.int64)
         first = np.searchsorted(plan.expert, np.arange(sizes.experts + 1))
-        _count_once(routing.experts, routing.die, first, plan.die, taken, last, sent)
-        return sent
+        found = []
+        for group in groups:
+            count = int(group.max()) + 1
+            sent, last = np.zeros((dies, count), np.int64), np.full(count, -1, np.int64)
+            _count_once(routing.experts, routing.die, first, group[plan.die], taken.copy(), last, sent)
+            found.append(sent)
+        return found
     tokens = origins.sum(axis=1, dtype=np.int64) / sizes.top_k
-    none = np.ones((dies, dies))
-    _expect_none(plan.expert, plan.die, taken, tokens, sizes, np.ones((dies, dies)), np.zeros((dies, dies)), none)
-    return tokens[:, None] * (1.0 - none)
+    found = []
+    for group in groups:
+        shape = dies, int(group.max()) + 1
+        expert, target, of_group = _merged(plan.expert, group[plan.die], taken, shape[1])
+        none = np.ones(shape)
+        _expect_none(expert, target, of_group, tokens, sizes, np.ones(shape), np.zeros(shape), none)
+        found.append(tokens[:, None] * (1.0 - none))
+    return found
+
+
+def _merged(expert, group, taken, groups) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(expert, group, taken) with one row for every expert and group, in order of expert."""
+    rows, at = np.unique(expert.astype(np.int64) * groups + group, return_inverse=True)
+    if len(rows) == len(expert):
+        return expert.astype(np.int64), group.astype(np.int64), taken
+    total = np.zeros((len(rows), taken.shape[1]), taken.dtype)
+    np.add.at(total, at, taken)
+    return rows // groups, rows % groups, total
 
 
 SENDS: Mapping[str, Send] = MappingProxyType({"per_token_expert": send_selections, "per_rank": send_once})
@@ -173,7 +201,8 @@ def _count_once(experts, die, first, plan_die, taken, last, sent):
 
 @kernel
 def _expect_none(plan_expert, plan_die, taken, tokens, sizes, absent, before, none):
-    """Fill ``none: float64[home, die]`` (ones), the probability that a token of a home has no expert on a die.
+    """Fill ``none: float64[home, die]`` (ones), the probability that a token of a home has no expert on a die (or a
+    group of dies).
 
     ``tokens``: float64[home]; ``absent`` (ones), ``before`` (zeros): float64[home, die], the same probability, and the
     sum of p, within the group of experts at hand.
@@ -185,7 +214,7 @@ def _expect_none(plan_expert, plan_die, taken, tokens, sizes, absent, before, no
         following = group if end else plan_expert[entry] * sizes.groups // sizes.experts
         if end or following != group:
             for home in range(len(none)):
-                for die in range(len(none)):
+                for die in range(none.shape[1]):
                     none[home, die] *= 1.0 - taking + taking * absent[home, die]
                     absent[home, die], before[home, die] = 1.0, 0.0
             group = following

@@ -24,6 +24,7 @@ from microarch.blocks.local_cp import Event, State
 from microarch.blocks.state_machine import codes
 
 LAUNCH = np.int64(-1)  # row of ``Tally.bound_ns``: launch and fill of products, which is no state of a request
+PARTS = ("dispatch", "shared experts", "experts", "combine")  # phases of an expert-parallel layer
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
 REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # types of messages on the fabric
 DISPATCH, COMBINE = np.int64(0), np.int64(1)  # types of moves
@@ -164,6 +165,7 @@ class Tally(NamedTuple):
     moved_bytes: np.ndarray  # int64[2] hidden vectors sent from die to die: dispatch, combine
     pair_bytes: np.ndarray  # int64[CLASSES, die, die] sent from the first die to the second
     bound_ns: np.ndarray  # float64[state + 1] time on the critical path of steps, by activity; last, LAUNCH
+    part_ns: np.ndarray  # float64[PARTS]: of it, where an execution has these phases
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
 
@@ -267,6 +269,7 @@ def new_tally(machine: Machine, states: int) -> Tally:
         moved_bytes=np.zeros(2, np.int64),
         pair_bytes=np.zeros((CLASSES, machine.dies, machine.dies), np.int64),
         bound_ns=np.zeros(states + 1),
+        part_ns=np.zeros(len(PARTS)),
         residual_ns=np.zeros(2),
         events=np.zeros(1, np.int64),
     )
@@ -289,6 +292,7 @@ __all__ = [
     "Memory",
     "NOTE",
     "NO_NOTES",
+    "PARTS",
     "REPLICAS",
     "REQUESTS",
     "SLICES",

@@ -49,6 +49,8 @@ def software(scenario, hidden_latency_ns: float) -> Software:
         return Software(np.zeros(2), no_cap)
     if system.launch == "local_cp":
         return Software(np.full(2, system.dies * NS_PER_S / system.decision.fsm.clock_hz), no_cap)
+    if assumptions.execution == "expert_parallel":
+        return Software(np.zeros(2), no_cap)  # it takes the time of whole kernels: archsim.engine.cluster.port_laws
     name = system.transfer_calibration
     shape = model.hidden, model.top_k, model.experts
     fitted = [

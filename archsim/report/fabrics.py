@@ -34,3 +34,11 @@ def map_width(system: Mapping[str, Any]) -> int:
     """Dies per row in a map without coordinates: the innermost group of several, else as many as there are rows."""
     levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
     return levels[0].size if len(levels) > 1 else ceil(sqrt(dies_of(system)))
+
+
+def nodes_of(system: Mapping[str, Any]) -> int | None:
+    """Nodes of GPUs behind switches, in one or two levels; None: another fabric."""
+    levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
+    if not 1 <= len(levels) <= 2 or any(level.kind != "switch" for level in levels):
+        return None
+    return levels[1].size if len(levels) > 1 else 1

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from archsim.report.data import Place, Report, RunRow
 from archsim.report.draw.charts import Bar, Group, Segment, bar_panel
+from archsim.report.draw.cluster_map import cluster_map
 from archsim.report.draw.fabric_map import fabric_map
 from archsim.report.draw.matrix import traffic_matrix
 from archsim.report.draw.svg import Axis, linear_axis, log_axis
-from archsim.report.fabrics import map_width
+from archsim.report.fabrics import map_width, nodes_of
 from archsim.report.published import Claim, marks, ratio
 from archsim.report.units import BYTE_UNITS, factor, percent, plain, plain_factor, scaled, unit_of
 
@@ -181,20 +182,15 @@ def replica_panels(report: Report) -> list[Panel]:
 def map_panels(report: Report, place: Place) -> list[tuple[RunRow, str]]:
     """A map of every policy at the largest simulated batch."""
     runs = report.at(place)
-    largest, width = max(run.batch for run in runs), map_width(report.systems[place.system])
-    return [
-        (
-            run,
-            fabric_map(
-                report.dies[run.key],
-                report.links.get(run.key, ()),
-                f"Utilisation of dies and links: {run.label}",
-                width,
-            ),
-        )
-        for run in runs
-        if run.batch == largest
-    ]
+    largest, system = max(run.batch for run in runs), report.systems[place.system]
+    nodes, width = nodes_of(system), map_width(system)
+
+    def drawn(run: RunRow) -> str:
+        dies, links = report.dies[run.key], report.links.get(run.key, ())
+        spoken = f"Utilisation of dies and links: {run.label}"
+        return cluster_map(dies, links, nodes, spoken) if nodes else fabric_map(dies, links, spoken, width)
+
+    return [(run, drawn(run)) for run in runs if run.batch == largest]
 
 
 def matrix_panels(report: Report, place: Place) -> list[tuple[RunRow, list[tuple[str, str]]]]:

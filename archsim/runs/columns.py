@@ -24,6 +24,7 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.runs import measure
 from archsim.runs.measure import Finished, bound, exposed, hop_messages, host_percentile, over_dies, overhead_percentile
+from archsim.runs.measure_iteration import of_iteration, whole_iteration
 from archsim.specs.policies import import_function
 from archsim.specs.sweeps.explore import OBJECTIVES
 
@@ -157,6 +158,21 @@ COLUMNS: tuple[Column, ...] = (
             ("die_mm2", "mm²", "estimated area of one die"),
             ("silicon_mm2", "mm²", "of all dies, without HBM"),
             ("cost_usd", "USD", "estimated price of making one machine"),
+        )
+    ),
+    Column("iteration_ns", REAL, "ns", "a whole decode iteration under execution: expert_parallel, attention and head included; else empty",
+           whole_iteration, optional=True, since=3),
+    *(
+        Column(f"iteration_{cause}_ns", REAL, "ns", f"of it: {what}", of_iteration(cause), optional=True, since=3)
+        for cause, what in (
+            ("attention", "attention"),
+            ("projections", "projections of attention"),
+            ("dense", "dense layers, shared experts, router, norms"),
+            ("experts", "routed experts"),
+            ("transfers", "dispatch and combine that nothing hides"),
+            ("all_reduce", "all-reduces of tensor parallelism"),
+            ("head", "LM head and sampling"),
+            ("host", "the host; 0 where nothing says"),
         )
     ),
     *(

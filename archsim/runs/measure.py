@@ -124,6 +124,13 @@ class Finished:
         return work_of(self.run.model, self.run.assumptions, self.dies, self.links)
 
     @cached_property
+    def iteration(self) -> dict[str, float]:
+        """See ``archsim.runs.measure_iteration.iteration_of``."""
+        from archsim.runs.measure_iteration import iteration_of
+
+        return iteration_of(self)
+
+    @cached_property
     def economics(self) -> dict[str, float | None]:
         """See ``archsim.runs.economics.economics``."""
         from archsim.runs.economics import activity_of, build_costs, economics

@@ -9,13 +9,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.nearest import did_you_mean
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import Efficiency
 from archsim.specs.model import ModelSpec
-from archsim.specs.text.fields import Name, Spec, count
+from archsim.specs.text.fields import KeyProblem, Name, Spec, count
 from archsim.specs.text.quantities import describe
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import read_yaml
@@ -28,6 +28,8 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "weight_streaming": (
                     "A die fetches the weight slices of the experts that it runs, and computes as they arrive."
                 ),
+                "expert_parallel": "A die keeps its experts and runs them as one grouped kernel between a dispatch and a combine of "
+                "hidden vectors, which pass the ports of GPUs and nodes as measured kernels do; a barrier ends the layer.",
             },
             "contention": {
                 "shared": "Links are full duplex. Concurrent transfers share links and HBM, and rates are recomputed whenever a "
@@ -68,6 +70,14 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "kernels).",
                 "per_rank": "A hidden vector is sent once for every token and die that runs some of its experts, and partial "
                 "results are summed before they return (on a GPU: DeepEP's normal kernels).",
+                "all_to_all": "As per_token_expert, by NCCL's all-to-all (execution: expert_parallel).",
+                "all_gather": "Every die gets every token by an all-gather, and a reduce-scatter sums the results (tensor-parallel "
+                "attention; execution: expert_parallel).",
+            },
+            "overlap": {
+                "none": "Dispatch, shared experts, routed experts and combine follow each other (execution: expert_parallel).",
+                "shared_expert": "Shared experts run while hidden vectors are dispatched.",
+                "two_batch": "The tokens of a step are two halves; while one half computes, hidden vectors of the other move.",
             },
             "combine": {
                 "bf16": "Hidden vectors are dispatched in the dtype of the weights, FP8 with a scale for every 128 values; "
@@ -164,6 +174,7 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
 )
 
 
+ONLY_OF_GROUPS = ("all_to_all", "all_gather")  # ways to dispatch that only execution: expert_parallel has
 OPEN = ("execution",)  # may also name a user's own package.module:class
 
 
@@ -179,6 +190,7 @@ class AssumptionsSpec(Spec):
     memory: str
     activations: str
     dispatch: str
+    overlap: str = "none"
     combine: str
     transfer_software: str
     decision_cost: str
@@ -207,6 +219,16 @@ class AssumptionsSpec(Spec):
         if not isinstance(value, str):
             raise ValueError(f"expected one of its values, not {describe(value)}; {listed}")
         raise ValueError(f"unknown value {value!r}{did_you_mean(value, valid)} ({listed})")
+
+    @model_validator(mode="after")
+    def _moved_by_the_execution(self) -> "AssumptionsSpec":
+        if self.dispatch in ONLY_OF_GROUPS and self.execution == "weight_streaming":
+            raise KeyProblem(
+                ("dispatch",),
+                f"{self.dispatch} needs execution: expert_parallel; with weight_streaming take per_rank or "
+                "per_token_expert",
+            )
+        return self
 
     def needs_origins(self, model: ModelSpec) -> bool:
         """Whether a step needs the die on which each token lives: to send its hidden vector, or to run shared experts

@@ -38,6 +38,16 @@ CLUSTERS = {
     "h100_node": (8, 450e9, 3.35e12, 80 * 10**9, 1.979e15),
     "h200_node": (8, 450e9, 4.8e12, 141 * 10**9, 1.979e15),
     "b200_node": (8, 900e9, 8e12, 180 * 10**9, 4.5e15),
+    "h100_cluster": (32, 450e9, 3.35e12, 80 * 10**9, 1.979e15),
+    "h200_cluster": (32, 450e9, 4.8e12, 141 * 10**9, 1.979e15),
+    "h800_cluster": (32, 200e9, 3.35e12, 80 * 10**9, 1.979e15),
+    "h20_cluster": (16, 450e9, 4e12, 96 * 10**9, 0.296e15),
+    "a100_cluster": (64, 300e9, 2.039e12, 80 * 10**9, 0.312e15),
+    "a30_node": (8, 32e9, 0.933e12, 24 * 10**9, 0.165e15),
+    "v100_node": (8, 150e9, 0.9e12, 32 * 10**9, 0.125e15),
+    "gb200_nvl72": (72, 900e9, 8e12, 186 * 10**9, 5e15),
+    "dojo_x4": (100, 1.5e12, 2e12, 80 * 10**9, 1e15),
+    "sow_x": (16, 2e12, 10e12, 180 * 10**9, 4.5e15),
 }
 # MoE layers (of), first MoE layer, hidden, expert FFN, experts, top-k, shared experts, shared FFN
 MODELS = {
@@ -76,7 +86,7 @@ def test_shipped_cluster(name):
     system = load_system(name)
     found = system.dies, system.d2d.bandwidth_bytes_per_s, system.hbm.bandwidth_bytes_per_s
     assert (*found, system.hbm.capacity_bytes, system.compute.peak_flop_per_s) == CLUSTERS[name]
-    assert (system.name, system.launch) == (name, "gpu")
+    assert (system.name, system.launch) == (name, "local_cp" if name in ("dojo_x4", "sow_x") else "gpu")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -360,7 +370,7 @@ def test_own_function_from_the_current_directory(tmp_path, monkeypatch):
 def test_shipped_sets_differ_where_the_machine_description_says():
     physical, published = load_assumptions("physical"), load_assumptions("published")
     same = {field for field in ASSUMPTIONS if getattr(physical, field) == getattr(published, field)}
-    assert same == {"execution", "arbitration", "source"}
+    assert same == {"execution", "arbitration", "reads", "source"}
     assert (published.contention, published.numbering, published.ties) == ("reserved", "column_major", "heapq")
     assert (physical.contention, physical.capacity, physical.gemm) == ("shared", "finite", "calibrated")
 

@@ -72,6 +72,8 @@ class WalkKernel:
 class AnalyticalEngine(EventEngine):
     """Runs steps of a scenario by walking them; see ``EventEngine``."""
 
+    analytical = True
+
     def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None):
         super().__init__(scenario, layer_ids)
         self.tally.resources["wait_ns"] = np.nan  # bookings do not show what waited

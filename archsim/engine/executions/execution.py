@@ -35,6 +35,8 @@ class Setup(NamedTuple):
     tally: Tally
     copies: bool  # whether dies keep cached copies, and so search for them
     build_kernel: Callable[[], Kernel]  # the engine's, for executions whose work is chains and moves
+    analytical: bool = False  # whether the engine is; for executions that simulate by themselves
+    placement: Placement | None = None  # at the start
 
 
 class Order(NamedTuple):

@@ -57,15 +57,7 @@ class Grouped:
         self.calibrated_ns = self.extrapolated_ns = 0.0
         compute = system.compute
         self._machine, self._gpu, self._clock_hz = machine, system.launch == "gpu", system.decision.fsm.clock_hz
-        rank = _Rank(
-            MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
-            model.experts / machine.dies,
-            compute.dtype,
-            Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s),
-            compute.library,
-            self._gpu,
-        )
-        self._law = _law(compute.calibration, calibration_digest(compute.calibration), rank)
+        self._law = law_of_ranks(system, model, machine.dies)
         self.law = self._law.named
         self.least_ns_per_token = 2.0 * model.hidden * model.expert_ffn / compute.peak_flop_per_s * NS_PER_S
         self._shared = _shared(system, model, machine) if model.shared_experts else None
@@ -137,6 +129,20 @@ class _Rows:
     def put(self, rows: np.ndarray, times: GemmTimes) -> None:
         for column, values in zip(self.columns, times, strict=False):
             column[rows] = values
+
+
+def law_of_ranks(system, model, dies: int) -> GroupedLaw:
+    """The law of a die that has its part of a model's experts. Raises LawMissing (a SpecError)."""
+    compute = system.compute
+    rank = _Rank(
+        MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
+        model.experts / dies,
+        compute.dtype,
+        Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s),
+        compute.library,
+        system.launch == "gpu",
+    )
+    return _law(compute.calibration, calibration_digest(compute.calibration), rank)
 
 
 def _shared(system, model, machine: Machine) -> Calibrated:

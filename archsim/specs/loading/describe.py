@@ -29,7 +29,8 @@ def listing(what: str) -> str:
 def summary(spec: Spec) -> str:
     """The content of a valid file in one line; for a system, also its links, and what a model's memory holds."""
     if isinstance(spec, SystemSpec):
-        return "\n".join([f"ok, a valid system: {_counted(spec.dies, 'die')}, {spec.shape}", *_links(spec)])
+        nodes = [f"  {_nodes(spec)}"] if _nodes(spec) else []
+        return "\n".join([f"ok, a valid system: {_counted(spec.dies, 'die')}, {spec.shape}", *nodes, *_links(spec)])
     if isinstance(spec, ModelSpec):
         return f"ok, a valid model\n  {_memory(spec)}"
     if not isinstance(spec, ExperimentSpec):
@@ -55,6 +56,16 @@ def _memory(model: ModelSpec) -> str:
         return f"without {', '.join(model.missing_geometry)}: of its memory, experts alone are counted"
     kilobytes = model.kv_bytes_per_token() / 1e3
     return f"{model.all_weights / 1e9:,.1f} billion parameters, KV cache of {kilobytes:,.1f} kB a token in BF16"
+
+
+def _nodes(system: SystemSpec) -> str:
+    """Nodes of a cluster and its ports between them; '' for other systems."""
+    levels = () if system.fabric is None else system.fabric.levels
+    if len(levels) != 2 or levels[1].kind != "switch" or levels[0].kind != "switch":
+        return ""
+    nodes, size = levels[1].size, levels[0].size
+    nics = f"{nodes * size} NICs, one a GPU" if levels[1].per == "gpu" else f"{nodes} shared NICs, one a node"
+    return f"{_counted(nodes, 'node')} of {size} GPUs; {nodes * size} ports inside nodes, {nics}"
 
 
 def _links(system: SystemSpec) -> list[str]:
@@ -92,7 +103,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _systems() -> str:
-    rows = [("name", "dies", "HBM", "capacity", "D2D", "compute", "dtype", "file")]
+    rows = [("name", "dies", "HBM", "capacity", "D2D", "NIC", "compute", "dtype", "file")]
     for name, file in named_files("systems").items():
         system = load_system(name)
         rows.append(
@@ -102,12 +113,22 @@ def _systems() -> str:
                 format_quantity(system.hbm.bandwidth_bytes_per_s, BANDWIDTH),
                 format_quantity(system.hbm.capacity_bytes, SIZE),
                 format_quantity(system.d2d.bandwidth_bytes_per_s, BANDWIDTH),
+                _nic(system),
                 format_quantity(system.compute.peak_flop_per_s, COMPUTE),
                 system.compute.dtype,
                 display(file),
             )
         )
     return _table(rows)
+
+
+def _nic(system: SystemSpec) -> str:
+    """Bandwidth between nodes, a GPU or a node; '' for other systems."""
+    if not _nodes(system):
+        return ""
+    outer = system.fabric.levels[1]
+    bandwidth = system.d2d.bandwidth_bytes_per_s if outer.bandwidth_bytes_per_s is None else outer.bandwidth_bytes_per_s
+    return f"{format_quantity(bandwidth, BANDWIDTH)} a {'GPU' if outer.per == 'gpu' else 'node'}"
 
 
 def _models() -> str:

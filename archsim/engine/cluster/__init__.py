@@ -1,0 +1,1 @@
+"""Expert-parallel groups of GPUs: bytes through their ports, and how long measured kernels take to move them."""

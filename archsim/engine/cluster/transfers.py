@@ -1,0 +1,257 @@
+"""Dispatch and combine of an expert-parallel step: the flows of a plan, and when every GPU has what it awaits.
+
+=============  =======================================================================================================
+`PortMoves`    switches of GPUs: flows through the ports of each level (``ports``), timed by measured kernels
+               (``port_laws``) or by bandwidths (``transfer_software: free``)
+`GatherMoves`  ``dispatch: all_gather``: every GPU of a node gets every token, and a reduce-scatter returns the results
+`RouteMoves`   any other fabric (a wafer): bytes of every link along its routes, at its bandwidth
+=============  =======================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from archsim.base.errors import SpecError
+from archsim.engine.cluster.finish import arrivals, bounds
+from archsim.engine.cluster.port_laws import KERNELS, PortLaw, level_law, plain_law
+from archsim.engine.cluster.ports import (
+    Flows,
+    Grid,
+    flows_direct,
+    flows_forwarded,
+    grid_of,
+    outer_ports,
+)
+from archsim.engine.cluster.routes import link_bytes, slowest_link
+from archsim.engine.hidden import Sizes, send_once_to, send_selections, vector_bytes
+from archsim.engine.state import COMBINE, DISPATCH, Machine
+from archsim.policies.allocation.rules import Plan
+from archsim.specs.scenario import Scenario
+from archsim.workload.step_demand import StepDemand
+from calibration.laws import collective
+from microarch.fabric.fabric import NS_PER_S, Fabric
+
+
+class Sent(NamedTuple):
+    """What a dispatch sends. ``vectors``: [home, die], as they count for HBM and energy; ``flows``: of GPUs behind
+    switches, else None.
+    """
+
+    vectors: np.ndarray
+    flows: Flows | None = None
+
+    def part(self, share: float) -> Sent:
+        """A share of it."""
+        flows = self.flows and Flows(self.flows.inner * share, self.flows.outer * share)
+        return Sent(self.vectors * share, flows)
+
+
+class Moves(Protocol):
+    """How hidden vectors move. ``vector_bytes``: of a vector in DISPATCH and COMBINE."""
+
+    vector_bytes: Sequence[int]
+    named: str
+
+    def sent(self, plan: Plan, demand: StepDemand) -> Sent:
+        """What a plan sends."""
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        """When every die has its tokens, float64[die] ns; all send from 0 on."""
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        """When every die has its results, float64[die] ns; ``begin_ns``: float64[die], when each may return them."""
+
+    def on_links(self, sent: Sent) -> tuple[np.ndarray, np.ndarray]:
+        """(bytes, ns) of the links in both phases together, float64[link]."""
+
+
+def build_moves(scenario: Scenario, machine: Machine, fabric: Fabric, analytical: bool) -> Moves:
+    """The moves of a scenario. Raises SpecError where levels have no law, or kernels were not measured."""
+    grid = grid_of(scenario.system)
+    if scenario.assumptions.dispatch == "all_gather":
+        return GatherMoves(scenario, fabric, grid)
+    if grid is None:
+        return RouteMoves(scenario, machine, fabric)
+    return PortMoves(scenario, fabric, grid, analytical)
+
+
+class PortMoves:
+    """Through ports; see the module."""
+
+    def __init__(self, scenario: Scenario, fabric: Fabric, grid: Grid, analytical: bool):
+        model, assumptions = scenario.model, scenario.assumptions
+        self._grid, self._fabric = grid, fabric
+        self._arrive = bounds if analytical else arrivals
+        self._kernel = KERNELS[assumptions.dispatch]
+        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+        self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, assumptions.combine)
+        self._laws = {
+            phase: [_law(scenario, number, op) for number in range(2 if grid.nodes > 1 else 1)]
+            for phase, op in ((DISPATCH, collective.DISPATCH), (COMBINE, collective.COMBINE))
+        }
+        self.named = "; ".join(law.named for law in self._laws[DISPATCH] if law.named)
+        self._links = _links_of_ports(fabric, grid)
+
+    def sent(self, plan: Plan, demand: StepDemand) -> Sent:
+        grid, hops = self._grid, self._fabric.hops
+        if not self._kernel.once:
+            vectors = send_selections(plan, demand.origins, demand.routing, self._sizes, hops)
+            return Sent(vectors, flows_direct(vectors, grid, self.vector_bytes[DISPATCH]))
+        groups = [np.arange(grid.dies), grid.node_of] if grid.nodes > 1 else [np.arange(grid.dies)]
+        found = send_once_to(groups, plan, demand.origins, demand.routing, self._sizes, hops)
+        return Sent(found[0], flows_forwarded(found[0], found[-1], grid, self.vector_bytes[DISPATCH]))
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        return self._done(sent.flows, DISPATCH, np.zeros(self._grid.dies))
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
+        back = sent.part(ratio).flows.reversed()
+        return self._done(back, COMBINE, begin_ns)
+
+    def _done(self, flows: Flows, phase: int, begin_ns: np.ndarray) -> np.ndarray:
+        grid, laws = self._grid, self._laws[phase]
+        of_nodes = begin_ns.reshape(grid.nodes, grid.size)
+        found = np.maximum(self._arrive(flows.inner, of_nodes, laws[0]).ravel(), begin_ns + laws[0].fixed_ns)
+        if grid.nodes == 1:
+            return found
+        ports = outer_ports(grid, len(flows.outer))
+        # what a node sends is summed in it, or has been there, when its last GPU is ready
+        ready = of_nodes.max(axis=1) if self._kernel.forwarded or grid.shared else begin_ns
+        source = ready[ports // grid.size] if self._kernel.forwarded and not grid.shared else ready[ports]
+        arrived = self._arrive(flows.outer, source, laws[1])
+        by_port = np.zeros(ports.max() + 1)
+        by_port[ports] = arrived
+        if grid.shared:
+            by_port = np.repeat(by_port, grid.size)
+        elif self._kernel.forwarded and phase == DISPATCH:
+            by_port = np.repeat(by_port.reshape(grid.nodes, grid.size).max(axis=1), grid.size)
+        return np.maximum(np.maximum(found, by_port), begin_ns + laws[1].fixed_ns)
+
+    def on_links(self, sent: Sent) -> tuple[np.ndarray, np.ndarray]:
+        n_bytes, ns = np.zeros(self._fabric.links), np.zeros(self._fabric.links)
+        ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
+        for phase, flows in ((DISPATCH, sent.flows), (COMBINE, sent.part(ratio).flows.reversed())):
+            levels = [(flows.inner, np.arange(self._grid.dies).reshape(self._grid.nodes, -1))]
+            if self._grid.nodes > 1:
+                levels.append((flows.outer, outer_ports(self._grid, len(flows.outer))))
+            for (of_level, ports), law, links in zip(levels, self._laws[phase], self._links, strict=True):
+                for axis, link in ((2, links[0]), (1, links[1])):
+                    passed = of_level.sum(axis=axis)
+                    n_bytes[link[ports]] += passed
+                    ns[link[ports]] += law.busy(passed)
+        return n_bytes, ns
+
+
+class GatherMoves:
+    """All tokens to all GPUs of a node; see the module. Vectors and flows do not depend on the routing."""
+
+    def __init__(self, scenario: Scenario, fabric: Fabric, grid: Grid | None):
+        from archsim.specs.loading.calibrations import calibration_named
+        from calibration.laws.laws import Laws
+
+        if grid is None or grid.nodes > 1:
+            raise SpecError(
+                "dispatch: all_gather: all-gather and reduce-scatter were measured inside a node alone; take a system "
+                "of one level of switches, or dispatch: per_rank"
+            )
+        model = scenario.model
+        self._ranks, self._top_k, self._fabric = grid.dies, model.top_k, fabric
+        self._laws = Laws(calibration_named(scenario.system.transfer_calibration))
+        self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
+        self.named = f"{self._laws.calibration.gpu} all-gather and reduce-scatter on {self._ranks} ranks"
+        self._laws.collective("all_gather", 1.0, ranks=self._ranks)  # refused here, where it was not measured
+
+    def sent(self, plan: Plan, demand: StepDemand) -> Sent:
+        tokens = demand.origins.sum(axis=1, dtype=np.int64) / self._top_k
+        return Sent(np.repeat(tokens[:, None], self._ranks, axis=1))
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        return self._all("all_gather", sent, self.vector_bytes[DISPATCH])
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        return begin_ns.max() + self._all("reduce_scatter", sent, self.vector_bytes[COMBINE])
+
+    def _all(self, op: str, sent: Sent, n_bytes: float) -> np.ndarray:
+        # the fullest part decides: libraries pad ranks to equal sizes
+        gathered = self._ranks * sent.vectors.max() * n_bytes
+        return np.full(self._ranks, float(self._laws.collective(op, max(gathered, 1.0), ranks=self._ranks).ns))
+
+    def on_links(self, sent: Sent) -> tuple[np.ndarray, np.ndarray]:
+        links = _links_of_ports(self._fabric, Grid(1, self._ranks))[0]
+        moved = float(sent.vectors[:, 0].sum()) * (self._ranks - 1) / self._ranks * sum(self.vector_bytes)
+        n_bytes = np.zeros(self._fabric.links)
+        n_bytes[np.concatenate(links)] = moved
+        return n_bytes, n_bytes / self._fabric.link_bytes_per_ns
+
+
+class RouteMoves:
+    """Over the links of routes; see the module."""
+
+    def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric):
+        model, assumptions = scenario.model, scenario.assumptions
+        if scenario.system.launch == "gpu" and assumptions.transfer_software == "charged":
+            raise SpecError(
+                f"no kernels were measured on {scenario.system.shape}: execution: expert_parallel with launch: gpu "
+                "needs one or two levels of switches with laws; take transfer_software: free, or launch: local_cp"
+            )
+        self._fabric, self._fixed_ns = fabric, machine.transfer_ns
+        self._once = KERNELS[assumptions.dispatch].once
+        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+        self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, assumptions.combine)
+        self.named = ""
+
+    def sent(self, plan: Plan, demand: StepDemand) -> Sent:
+        every, hops = [np.arange(self._fabric.dies)], self._fabric.hops
+        if self._once:
+            return Sent(send_once_to(every, plan, demand.origins, demand.routing, self._sizes, hops)[0])
+        return Sent(send_selections(plan, demand.origins, demand.routing, self._sizes, hops))
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        return self._done(sent.vectors * float(self.vector_bytes[DISPATCH]), DISPATCH)
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        return begin_ns.max() + self._done(sent.vectors.T * float(self.vector_bytes[COMBINE]), COMBINE)
+
+    def _done(self, n_bytes: np.ndarray, phase: int) -> np.ndarray:
+        away = np.where(n_bytes > 0, n_bytes, 0.0)
+        np.fill_diagonal(away, 0.0)
+        busy_ns = link_bytes(self._fabric, away) / self._fabric.link_bytes_per_ns
+        return self._fixed_ns[phase] + slowest_link(self._fabric, away, busy_ns)
+
+    def on_links(self, sent: Sent) -> tuple[np.ndarray, np.ndarray]:
+        away = sent.vectors * 1.0
+        np.fill_diagonal(away, 0.0)
+        both = (away, DISPATCH), (away.T, COMBINE)
+        n_bytes = sum(link_bytes(self._fabric, moved * self.vector_bytes[phase]) for moved, phase in both)
+        return n_bytes, n_bytes / self._fabric.link_bytes_per_ns
+
+
+def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
+    """The law of a level: of measured kernels, or of its bandwidth."""
+    system, assumptions = scenario.system, scenario.assumptions
+    levels = system.fabric.levels
+    level, bandwidth = levels[number], levels[number].bandwidth_bytes_per_s or system.d2d.bandwidth_bytes_per_s
+    if assumptions.transfer_software == "free":
+        hop_ns = system.d2d.hop_latency_ns if level.hop_latency_ns is None else level.hop_latency_ns
+        return plain_law(2 * hop_ns, bandwidth * system.d2d.efficiency / NS_PER_S)
+    nodes = levels[1].size if len(levels) > 1 else 1
+    return level_law(level, number, op, assumptions.dispatch, scenario.model, nodes, levels[0].size, bandwidth)
+
+
+def _links_of_ports(fabric: Fabric, grid: Grid) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of each level, the link out of and into every port, int64[port] each."""
+    found = []
+    for level, ports in ((0, grid.dies), (1, grid.nodes if grid.shared else grid.dies))[: 2 if grid.nodes > 1 else 1]:
+        own = np.flatnonzero(fabric.link_class == level)
+        src, dst = fabric.link_src[own], fabric.link_dst[own]
+        first = 0 if ports == grid.dies else fabric.dies + grid.nodes  # shared ports follow dies and their switches
+        out, into = np.zeros(ports, np.int64), np.zeros(ports, np.int64)
+        leaves, enters = (src >= first) & (src < first + ports), (dst >= first) & (dst < first + ports)
+        out[src[leaves] - first], into[dst[enters] - first] = own[leaves], own[enters]
+        found.append((out, into))
+    return found

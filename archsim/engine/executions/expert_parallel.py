@@ -1,0 +1,155 @@
+"""Expert parallelism, as on nodes of GPUs: dispatch, a grouped kernel a rank, combine, a barrier of all ranks.
+
+Experts stay in the HBM of their GPUs. Hidden vectors move as ``archsim.engine.cluster.transfers`` says; a rank starts
+its kernel when it has its tokens, and returns results when it has run all of them. Both engines share the flows and
+the laws; they differ in how begins at different times meet at a port (``archsim.engine.cluster.finish``).
+
+``overlap``: ``none``: dispatch, shared experts, kernel, combine; ``shared_expert``: shared experts beside the
+dispatch; ``two_batch``: the second half of the tokens is dispatched while the first computes, and the first
+half combined while the second computes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError, SpecError
+from archsim.engine.cluster.ports import refuse_unequal
+from archsim.engine.cluster.ranks import Ranks, RankTimes
+from archsim.engine.cluster.transfers import Moves, Sent, build_moves
+from archsim.engine.executions.execution import GemmTime, Order, Setup
+from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, LAUNCH, SLICES, UNITS
+from microarch.blocks.request import State
+
+
+class Layer(NamedTuple):
+    """Times of one layer. ``ns``: of all; ``parts``: float64[PARTS] on its critical path; ``last``: the rank that ends
+    its kernel last.
+    """
+
+    ns: float
+    parts: np.ndarray
+    last: int
+
+
+class ExpertParallel:
+    """``execution: expert_parallel``."""
+
+    def __init__(self, setup: Setup):
+        scenario = setup.scenario
+        _refuse(scenario.assumptions)
+        if scenario.system.launch == "gpu" and scenario.assumptions.transfer_software == "charged":
+            refuse_unequal(np.count_nonzero(setup.placement.holds, axis=1), scenario.model.experts)
+        self._machine, self._fabric, self._tally = setup.machine, setup.fabric, setup.tally
+        self._ranks = Ranks(scenario)
+        self._moves: Moves = build_moves(scenario, setup.machine, setup.fabric, setup.analytical)
+        self._layer = OVERLAPS[scenario.assumptions.overlap]
+        self._calibrated_ns = self._extrapolated_ns = 0.0
+
+    def step(self, order: Order, now_ns: float) -> float:
+        demand = order.demand
+        tokens = demand.origins.sum(axis=1, dtype=np.int64) / demand.top_k
+        sent = self._moves.sent(order.plan, demand)
+        times = self._ranks.times(order.plan, tokens)
+        layer = self._layer(self, order.plan, tokens, sent, times)
+        self._tally.part_ns[:] += layer.parts
+        self._calibrated_ns += float(times.kernel_ns.sum())
+        self._extrapolated_ns += times.extrapolated_ns
+        self._count(sent, times, layer)
+        return now_ns + layer.ns
+
+    def in_turn(self, plan, tokens, sent: Sent, times: RankTimes) -> Layer:
+        """``overlap: none``."""
+        arrived = self._moves.dispatched(sent)
+        return self._after(sent, times, arrived, arrived + times.shared_ns)
+
+    def beside_shared(self, plan, tokens, sent: Sent, times: RankTimes) -> Layer:
+        """``overlap: shared_expert``."""
+        arrived = self._moves.dispatched(sent)
+        return self._after(sent, times, arrived, np.maximum(arrived, times.shared_ns))
+
+    def by_halves(self, plan, tokens, sent: Sent, times: RankTimes) -> Layer:
+        """``overlap: two_batch``."""
+        half, half_times = sent.part(0.5), self._ranks.times(plan, tokens, 0.5)
+        one = self.in_turn(plan, tokens, half, half_times)
+        dispatch, shared, kernel, combine = one.parts
+        computed = shared + kernel
+        ns = dispatch + max(computed, dispatch) + max(computed, combine) + combine
+        return Layer(ns, one.parts * (ns / one.parts.sum() if one.parts.any() else 0.0), one.last)
+
+    def _after(self, sent: Sent, times: RankTimes, arrived, begin) -> Layer:
+        """The layer from the kernels on."""
+        end = begin + times.kernel_ns
+        done = self._moves.combined(sent, end)
+        last, ns = int(end.argmax()), float(max(done.max(), end.max()))
+        parts = [arrived[last], begin[last] - arrived[last], times.kernel_ns[last], ns - end[last]]
+        return Layer(ns, np.array(parts), last)
+
+    def _count(self, sent: Sent, times: RankTimes, layer: Layer) -> None:
+        """Add the step to the tally: what each die, port and link did, and what the layer waited for."""
+        machine, tally, fabric = self._machine, self._tally, self._fabric
+        dies = machine.dies
+        away = np.array(sent.vectors, float)
+        np.fill_diagonal(away, 0.0)
+        activation_bytes = np.zeros(dies)
+        for phase in (DISPATCH, COMBINE):
+            n_bytes = self._moves.vector_bytes[phase]
+            tally.moved_bytes[phase] += int(away.sum() * n_bytes)
+            moved = np.rint(away * n_bytes).astype(np.int64)
+            tally.pair_bytes[HIDDEN + phase] += moved if phase == DISPATCH else moved.T
+            hops = np.array([(away > 0), away * n_bytes]) * fabric.hops
+            tally.hops[HIDDEN] += hops.sum(axis=(1, 2)).astype(np.int64)
+            activation_bytes += (sent.vectors.sum(axis=1) + sent.vectors.sum(axis=0)) * n_bytes
+        weights = times.active * (SLICES * machine.slice_bytes)
+        tally.dies["local_read_bytes"] += weights.astype(np.int64)
+        tally.dies["activation_bytes"] += activation_bytes.astype(np.int64)
+        hbm, arrays = tally.resources[dies : 2 * dies], tally.resources[2 * dies : UNITS * dies]
+        hbm["bytes"] += (weights + activation_bytes).astype(np.int64)
+        hbm["busy_ns"] += (weights + activation_bytes) / machine.hbm_bytes_per_ns
+        arrays["busy_ns"] += times.kernel_ns + times.shared_ns
+        links = tally.resources[UNITS * dies :]
+        n_bytes, ns = self._moves.on_links(sent)
+        links["bytes"] += np.rint(n_bytes).astype(np.int64)
+        links["busy_ns"] += ns
+        self._explain(times, layer)
+
+    def _explain(self, times: RankTimes, layer: Layer) -> None:
+        tally, last = self._tally, layer.last
+        dispatch, shared, kernel, combine = layer.parts
+        share = kernel / times.kernel_ns[last] if times.kernel_ns[last] else 0.0
+        multiply, waited = share * times.multiply_ns[last], share * times.bytes_ns[last]
+        tally.bound_ns[State.COMPUTE] += multiply + shared
+        tally.bound_ns[State.LOCAL_HBM] += waited
+        tally.bound_ns[LAUNCH] += kernel - multiply - waited
+        tally.bound_ns[State.ACT_MOVE] += dispatch + combine
+        tally.residual_ns[:] += np.array([times.low_ns[last], times.high_ns[last]]) * share
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        raise ArchsimError("execution: expert_parallel keeps no log of a step; a timeline needs weight_streaming")
+
+    def gemm_time(self) -> GemmTime:
+        return GemmTime(self._calibrated_ns, self._extrapolated_ns, self._ranks.named)
+
+
+OVERLAPS = {
+    "none": ExpertParallel.in_turn,
+    "shared_expert": ExpertParallel.beside_shared,
+    "two_batch": ExpertParallel.by_halves,
+}
+
+
+def _refuse(assumptions) -> None:
+    """Raise SpecError for assumptions that the execution cannot follow."""
+    for field, wanted in (("gemm", "grouped"), ("activations", "dispatched"), ("contention", "shared")):
+        if getattr(assumptions, field) != wanted:
+            raise SpecError(
+                f"execution: expert_parallel needs {field}: {wanted}, not {getattr(assumptions, field)}: experts of a "
+                "rank are one grouped kernel between a dispatch and a combine"
+            )
+
+
+def build(setup: Setup) -> ExpertParallel:
+    """The execution of a run."""
+    return ExpertParallel(setup)

@@ -1,0 +1,213 @@
+"""Expert parallelism on clusters: measured transfers, skew, nodes, NICs, bytes through ports, two engines, refusals."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.clusters import KERNELS, cluster, demand_of, engine_of, step
+
+from archsim.base.errors import ArchsimError, CapacityError, SpecError
+from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.engine import EventEngine
+from archsim.engine.executions.expert_parallel import ExpertParallel
+from archsim.engine.state import UNITS
+from archsim.specs.loading.calibrations import calibration_named
+from archsim.specs.loading.library import load_model, load_system
+from calibration.laws.choosing import LawMissing
+from calibration.laws.laws import Laws
+
+PLAIN = load_model("deepseek-v3").model_copy(update={"expert_groups": 1, "top_groups": 1})
+SHAPE = {"hidden": 7168, "top_k": 8, "experts": 256}
+LAWS = Laws(calibration_named("h100"))
+
+
+def limited(nodes):
+    """DeepSeek-V3 with its experts in as many groups as there are nodes, as DeepEP's benchmark routes."""
+    return PLAIN.model_copy(update={"expert_groups": nodes, "top_groups": min(nodes, 4)})
+
+
+@pytest.mark.parametrize("dispatch", KERNELS)
+@pytest.mark.parametrize("nodes", [1, 2, 8])
+def test_uniform_traffic_takes_the_measured_time(dispatch, nodes):
+    model = limited(nodes) if dispatch == "per_rank" else PLAIN
+    run = engine_of(cluster(nodes), model, dispatch=dispatch)
+    for tokens in (128, 1024):
+        _, parts = step(run, demand_of(model, 8 * nodes, tokens))
+        asked = {"kernel": KERNELS[dispatch], "ranks": 8 * nodes, "nodes": nodes}
+        measured = [float(LAWS.dispatch_combine(op, tokens, **asked, **SHAPE).ns) for op in ("dispatch", "combine")]
+        assert parts[[0, 3]] == pytest.approx(measured, rel=0.01)
+
+
+def test_nccl_all_to_all_takes_the_measured_time():
+    run = engine_of(cluster(), PLAIN, dispatch="all_to_all")
+    _, parts = step(run, demand_of(PLAIN, 8, 512))
+    n_bytes = 512 * 8 * np.array([7168 + 4 * 56, 2 * 7168])
+    measured = [float(LAWS.collective("all_to_all", each, ranks=8).ns) for each in n_bytes]
+    assert parts[[0, 3]] == pytest.approx(measured, rel=0.03)
+
+
+def test_all_gather_takes_the_measured_time_whatever_the_routing():
+    run = engine_of(cluster(), PLAIN, dispatch="all_gather")
+    n_bytes = 8 * 512 * np.array([7168 + 4 * 56, 2 * 7168])
+    measured = [
+        float(LAWS.collective(op, each, ranks=8).ns)
+        for op, each in zip(("all_gather", "reduce_scatter"), n_bytes, strict=True)
+    ]
+    for skew in (0.0, 1.0):
+        _, parts = step(run, demand_of(PLAIN, 8, 512, skew, seed=2))
+        assert parts[[0, 3]] == pytest.approx(measured)
+
+
+@settings(max_examples=12, deadline=None)
+@given(nodes=st.sampled_from([1, 2, 4]), share=st.floats(0.05, 1), engine=st.sampled_from([EventEngine, AnalyticalEngine]))
+def test_skewed_traffic_is_never_faster(nodes, share, engine):
+    """Selections of the last rank's experts move to those of the first: every selection still crosses one port."""
+    run, even = engine_of(cluster(nodes), PLAIN, engine, dispatch="per_token_expert"), demand_of(PLAIN, 8 * nodes, 256)
+    local, origins = PLAIN.experts // (8 * nodes), even.origins.copy()
+    moved = (origins[:, -local:] * share).astype(np.int32)
+    origins[:, -local:] -= moved
+    origins[:, :local] += moved
+    skewed = even._replace(origins=origins, tokens=origins.sum(axis=0).astype(np.int32))
+    before, after = step(run, even)[1], step(run, skewed)[1]
+    assert (after[[0, 3]] >= before[[0, 3]] * (1 - 1e-9)).all()
+    # neighbouring sizes of measured kernels fall by up to 5 %
+    assert after[2] >= 0.95 * before[2]
+
+
+@pytest.mark.parametrize("dispatch", KERNELS)
+@pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
+def test_one_node_of_a_cluster_equals_the_node_alone(dispatch, engine):
+    demand = demand_of(PLAIN, 8, 300, 0.8, seed=4)
+    systems = cluster(), cluster(1)
+    alone, of_one = (step(engine_of(each, PLAIN, engine, dispatch=dispatch), demand) for each in systems)
+    assert alone[0] == of_one[0]
+    assert alone[1].tolist() == of_one[1].tolist()
+
+
+def test_traffic_within_one_node_of_many_leaves_the_nics_idle():
+    model = PLAIN.model_copy(update={"experts": 16, "top_k": 2})
+    run = engine_of(cluster(2), model)
+    demand = demand_of(model, 16, 512)
+    origins = np.zeros_like(demand.origins)
+    origins[:8, :8] = 128  # tokens of node 0 go to experts of node 0
+    total = origins.sum(axis=0).astype(np.int32)
+    here = demand._replace(origins=origins, tokens=total)
+    flows = run.execution._moves.sent(run.plan(0, here), here).flows
+    assert flows.outer.sum() == 0
+    assert flows.inner[0].sum() > 0 == flows.inner[1].sum()
+
+
+@pytest.mark.parametrize("dispatch", KERNELS)
+@pytest.mark.parametrize("per", ["gpu", "group"])
+def test_faster_nics_are_never_slower(dispatch, per):
+    demand = demand_of(PLAIN, 32, 512, 0.7, seed=5)
+    took = [
+        step(engine_of(cluster(4, per, nic), PLAIN, dispatch=dispatch), demand)[0]
+        for nic in ("12.5 GB/s", "25 GB/s", "50 GB/s", "100 GB/s")
+    ]
+    assert took == sorted(took, reverse=True)
+    assert took[0] > took[-1]
+
+
+@pytest.mark.parametrize("dispatch", KERNELS)
+@pytest.mark.parametrize("per", ["gpu", "group"])
+def test_bytes_that_leave_ports_enter_ports(dispatch, per):
+    run = engine_of(cluster(4, per), PLAIN, dispatch=dispatch)
+    demand = demand_of(PLAIN, 32, 100, 0.7, seed=6)
+    step(run, demand)
+    n_bytes, fabric = run.tally.resources["bytes"][UNITS * 32 :], run.fabric
+    for level in (0, 1):
+        of_level = fabric.link_class == level
+        first = 0 if level == 0 or per == "gpu" else 36  # shared ports follow 32 dies and 4 switches
+        ports = of_level & (fabric.link_src >= first) & (fabric.link_src < first + 32) & (fabric.link_src < 40)
+        leaves, enters = n_bytes[ports & (fabric.link_src < fabric.link_dst)].sum(), n_bytes[of_level].sum()
+        assert leaves > 0
+        assert 2 * leaves == pytest.approx(enters, abs=64)
+    if dispatch == "per_token_expert":
+        sent = run.execution._moves.sent(run.plan(0, demand), demand)
+        away = sent.vectors.astype(float)
+        np.fill_diagonal(away, 0.0)
+        if per == "gpu":
+            assert sent.flows.inner.sum() + sent.flows.outer.sum() == pytest.approx(away.sum() * (7168 + 4 * 56))
+
+
+def test_both_engines_agree_on_random_clusters():
+    rng, off = np.random.default_rng(3), []
+    for seed in range(16):
+        nodes, per = int(rng.choice([1, 2, 4, 8])), str(rng.choice(["gpu", "group"]))
+        dispatch, overlap = str(rng.choice(list(KERNELS))), str(rng.choice(["none", "shared_expert", "two_batch"]))
+        model = load_model(str(rng.choice(["deepseek-v3", "qwen3-235b-a22b"])))
+        demand = demand_of(model, 8 * nodes, int(2 ** rng.integers(2, 10)), float(rng.choice([0.2, 0.7, 1.2])), seed)
+        event, analytical = (
+            step(engine_of(cluster(nodes, per), model, engine, dispatch=dispatch, overlap=overlap), demand)[0]
+            for engine in (EventEngine, AnalyticalEngine)
+        )
+        off.append(abs(analytical / event - 1))
+    assert np.median(off) <= 0.05
+    assert np.quantile(off, 0.95) <= 0.15
+
+
+def test_overlap_hides_time():
+    took = {}
+    for overlap in ("none", "shared_expert", "two_batch"):
+        took[overlap] = step(engine_of(cluster(8), overlap=overlap), demand_of(PLAIN, 64, 1024))[0]
+    assert took["shared_expert"] < took["none"]
+    assert took["two_batch"] < took["none"]
+
+
+def test_nodes_between_measured_numbers_take_times_between():
+    took = []
+    for nodes in (2, 4, 8):
+        run = engine_of(cluster(nodes), PLAIN, dispatch="per_token_expert")
+        took.append(step(run, demand_of(PLAIN, 8 * nodes, 128))[1][0])
+    assert took == sorted(took)
+
+
+def test_bandwidths_alone_where_software_is_free():
+    run = engine_of(cluster(2), PLAIN, dispatch="per_token_expert", transfer_software="free")
+    _, parts = step(run, demand_of(PLAIN, 16, 512))
+    bytes_between = 512 * 8 / 2 * (7168 + 4 * 56)
+    assert parts[0] == pytest.approx(2 * 2000 + bytes_between / (50 * 0.9))
+
+
+def test_a_wafer_runs_it_over_its_mesh():
+    run = engine_of(load_system("dojo"), PLAIN)
+    ns, parts = step(run, demand_of(PLAIN, 25, 128, 0.5, seed=1))
+    assert ns == pytest.approx(parts.sum())
+    assert (parts > 0).all()
+    assert isinstance(run.execution, ExpertParallel)
+
+
+def test_measured_inside_an_nvl72():
+    switch = {"switch": 72, "bandwidth": "900 GB/s", "hop_latency": "0.3 us", "law": "gb200/intra_node"}
+    model = PLAIN.model_copy(update={"experts": 288})
+    run = engine_of(cluster(fabric={"levels": [switch]}), model)
+    assert "nvlink_two_sided on 64 ranks" in run.execution._moves.named
+    assert step(run, demand_of(model, 72, 128, 0.1, seed=1))[0] > 0
+
+
+def test_refusals_say_what_would_fit():
+    node = load_system("h100_node")
+    cases = (
+        (cluster(2, law=None), {}, SpecError, "fabric.levels.1.*give law: h100/inter_node"),
+        (cluster(2, law="h100/intra_node"), {}, SpecError, "no law of this level; expected h100/inter_node"),
+        (cluster(2, law="a100/inter_node"), {}, LawMissing, "has no kernel normal.*such as h100/intra_node"),
+        (cluster(2), {"dispatch": "all_to_all"}, LawMissing, "not measured between nodes.*dispatch: per_rank"),
+        (cluster(2), {"dispatch": "all_gather"}, SpecError, "inside a node alone.*dispatch: per_rank"),
+        (node, {"gemm": "roofline"}, SpecError, "needs gemm: grouped, not roofline"),
+        (node, {"activations": "ignored"}, SpecError, "needs activations: dispatched"),
+        (node, {"execution": "weight_streaming", "dispatch": "all_gather"}, SpecError, "execution: expert_parallel"),
+        (cluster(fabric={"levels": [{"ring": 8, "bandwidth": "450 GB/s"}]}), {}, SpecError, "switches with laws"),
+        (cluster(3), {}, SpecError, "256 experts do not divide over 24 GPUs; 16 or 32 GPUs.*8 redundant experts"),
+        (node, {"capacity": "finite"}, CapacityError, "about 10 dies or more instead of 8"),
+    )
+    for system, changes, kind, told in cases:
+        with pytest.raises(kind, match=told):
+            engine_of(system, **changes)
+
+
+def test_no_log_of_a_step():
+    run = engine_of(cluster())
+    step(run, demand_of(PLAIN, 8, 128))
+    with pytest.raises(ArchsimError, match="a timeline needs weight_streaming"):
+        run.log(0.0)
