@@ -33,6 +33,9 @@ PLACES = ("x", "y", "src_x", "src_y", "dst_x", "dst_y")  # empty in a fabric wit
 LINK_COLUMNS = ("run", "src", "dst", "src_x", "src_y", "dst_x", "dst_y", "direction", "utilisation")
 
 
+PAIR_COLUMNS = ("run", "src", "dst")
+
+
 class ReportError(ArchsimError):
     """A report folder is incomplete or its files are inconsistent."""
 
@@ -110,6 +113,8 @@ class Report:
     runs: tuple[RunRow, ...]
     dies: Mapping[str, tuple[Die, ...]]  # by RunRow.key
     links: Mapping[str, tuple[Link, ...]]  # by RunRow.key; empty for a mesh of one die
+    # by RunRow.key; class of archsim.engine.pair_traffic → (from die, to die) → bytes; empty for many dies
+    pairs: Mapping[str, Mapping[str, Mapping[tuple[int, int], float]]]
 
     @property
     def name(self) -> str:
@@ -234,6 +239,7 @@ def read_report(folder: Path) -> Report:
         runs=runs,
         dies=_by_run(folder / "dies.csv", DIE_COLUMNS, _die),
         links=_by_run(folder / "links.csv", LINK_COLUMNS, _link),
+        pairs=_pairs(folder / "pairs.csv"),
     )
     _check_complete(report)
     return report
@@ -292,6 +298,18 @@ def _by_run(path: Path, needed: tuple[str, ...], read) -> dict[str, tuple]:
     for where, row in _rows(path, needed):
         found.setdefault(row["run"], []).append(read(where, row))
     return {run: tuple(each) for run, each in found.items()}
+
+
+def _pairs(path: Path) -> dict[str, dict[str, dict[tuple[int, int], float]]]:
+    """Empty for folders of older versions, which have no such file."""
+    found: dict[str, dict[str, dict[tuple[int, int], float]]] = {}
+    for where, row in _rows(path, PAIR_COLUMNS) if path.is_file() else ():
+        pair = int(row["src"]), int(row["dst"])
+        for column, cell in row.items():
+            if column.endswith("_bytes") and cell != "0":
+                sent = found.setdefault(row["run"], {}).setdefault(column.removesuffix("_bytes"), {})
+                sent[pair] = _number(where, column, cell)
+    return found
 
 
 def _die(where: str, row: dict[str, str]) -> Die:

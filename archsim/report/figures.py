@@ -7,6 +7,7 @@ from archsim.report.data import Place, Report, RunRow
 from archsim.report.draw.charts import Bar, Group, Segment, bar_panel
 from archsim.report.draw.cluster_map import cluster_map
 from archsim.report.draw.fabric_map import fabric_map
+from archsim.report.draw.matrix import traffic_matrix
 from archsim.report.draw.svg import Axis, linear_axis, log_axis
 from archsim.report.fabrics import map_width, nodes_of
 from archsim.report.published import Claim, marks, ratio
@@ -20,6 +21,13 @@ TRAFFIC = {
     "local_hbm_write_bytes": ("k-copy", "writes of cached copies"),
     "hidden": ("k-act", "activations"),
 }
+MOVED = {
+    "weight": "streamed weights",
+    "dispatch": "dispatch",
+    "combine": "combine",
+    "replica": "moved and fetched replicas",
+    "statistics": "statistics",
+}  # classes of pairs.csv that matrices show; requests are as streamed weights, and small
 BOUND_NAMES = {
     "bound_compute": ("k-compute", "compute"),
     "bound_launch": ("k-launch", "launch and fill"),
@@ -183,6 +191,30 @@ def map_panels(report: Report, place: Place) -> list[tuple[RunRow, str]]:
         return cluster_map(dies, links, nodes, spoken) if nodes else fabric_map(dies, links, spoken, width)
 
     return [(run, drawn(run)) for run in runs if run.batch == largest]
+
+
+def matrix_panels(report: Report, place: Place) -> list[tuple[RunRow, list[tuple[str, str]]]]:
+    """Of every policy at the largest batch that moved anything: (class and its bytes, matrix of pairs of dies), with
+    one scale for the place.
+    """
+    largest = max(run.batch for run in report.at(place))
+    runs = [run for run in report.at(place) if run.batch == largest and run.key in report.pairs]
+    most = max((max(sent.values()) for run in runs for sent in report.pairs[run.key].values()), default=0.0)
+    dies = report.dies_of(runs[0]) if runs else 0
+    return [
+        (
+            run,
+            [
+                (
+                    f"{MOVED[name]}, {scaled(sum(sent.values()), BYTE_UNITS)}",
+                    traffic_matrix(sent, dies, most, f"{MOVED[name]} between dies: {run.label}"),
+                )
+                for name, sent in report.pairs[run.key].items()
+                if name in MOVED
+            ],
+        )
+        for run in runs
+    ]
 
 
 def busiest(report: Report, run: RunRow) -> str:

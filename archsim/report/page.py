@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.files import write_text
-from archsim.report import engines, figures, layers, tables
+from archsim.report import balancers, engines, figures, layers, tables
 from archsim.report.copies import beyond_memory, copied
 from archsim.report.data import Report, read_report
 from archsim.report.decision_cost import decisions
@@ -86,6 +86,9 @@ def _context(report: Report) -> dict[str, Any]:
             for place in places
         ],
         "colour_bar": colour_bar(),
+        "matrices": [(place, drawn) for place in places if (drawn := figures.matrix_panels(report, place))],
+        "balancers": balancers.section(_plain(report)),
+        "has_pairs": bool(report.pairs),
         "light": scale_css(dark=False),
         "dark": scale_css(dark=True),
         "headers": headers,
@@ -99,6 +102,16 @@ def _bytes(value: float) -> str:
 
 def _time(value: float) -> str:
     return scaled(value, TIME_UNITS)
+
+
+def _plain(report: Report) -> list[dict[str, Any]]:
+    """Runs as rows of results."""
+    return [
+        {**run.numbers, "system": run.place.system, "model": run.place.model, "assumptions": run.place.assumptions}
+        | {"batch": run.batch, "policy": run.policy, "trace": run.trace}
+        for run in report.runs
+        if run.place in report.places()
+    ]
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:

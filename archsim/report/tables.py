@@ -123,11 +123,20 @@ def overview(report: Report) -> list[dict[str, Any]]:
                 "policies": ", ".join(run.policy for run in fastest),
                 "throughput": scaled(best["throughput_tokens_per_s"], RATE_UNITS),
                 "gain": _over("ep", best),
+                "distance": _distance(best),
                 "speedup": _over("base", best),
                 "bound": _bound(best),
             }
         )
     return rows
+
+
+def _distance(run: RunRow) -> str:
+    """Load of the busiest die over its two bounds."""
+    load, bounds = run.get("load_max_over_mean"), [run.get(f"load_ceiling_{name}") for name in ("placement", "slots")]
+    if not load or not all(bounds):
+        return "not recorded"
+    return " / ".join(factor(load / bound) for bound in bounds if bound)
 
 
 def _over(policy: str, run: RunRow) -> str:

@@ -198,20 +198,22 @@ COLUMNS: tuple[Column, ...] = (
     Column("copy_room_bytes", INTEGER, "bytes", "left for cached copies on the die with least; empty where capacity is unbounded", measure.copy_room, optional=True, since=3),
     *(
         Column(f"load_ceiling_{name}", REAL, "×", f"least load of the busiest die over the mean, {meaning}; mean over steps, empty without decode",
-               measure.load_ceiling(name), optional=True, since=3)
+               measure.load_ceiling(name), page=True, optional=True, since=3)
         for name, meaning in (
             ("slots", "with any placement of as many slots: a lower bound"),
             ("placement", "with tokens divided at best among holders"),
         )
     ),
-    Column("migrated_bytes", INTEGER, "bytes", "weights that rebalancing moved", measure.balancing("migrated_bytes"), since=3),
-    Column("migration_exposed_ns", REAL, "ns", "time that steps waited for them and for the decision", measure.balancing("migration_exposed_ns"), since=3),
-    Column("prefetched_bytes", INTEGER, "bytes", "weights fetched as replicas for the next layer", measure.balancing("replicated_bytes"), since=3),
-    Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for them and for the decision", measure.balancing("replication_exposed_ns"), since=3),
-    Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and nobody executed", measure.pairs_lost, since=3),
+    Column("migrated_bytes", INTEGER, "bytes", "weights that rebalancing moved", measure.balancing("migrated_bytes"), page=True, since=3),
+    Column("migration_exposed_ns", REAL, "ns", "time that steps waited for them and for the decision", measure.balancing("migration_exposed_ns"), page=True, since=3),
+    Column("prefetched_bytes", INTEGER, "bytes", "weights fetched as replicas for the next layer", measure.balancing("replicated_bytes"), page=True, since=3),
+    Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for them and for the decision", measure.balancing("replication_exposed_ns"), page=True, since=3),
+    Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and nobody executed", measure.pairs_lost, page=True, since=3),
     Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are generated",
-           measure.gate_mass_lost, since=3),
+           measure.gate_mass_lost, page=True, since=3),
     Column("uncharged", TEXT, "", "own functions of the policy that return no Effort, so that their decisions take no time; empty: none", measure.uncharged, optional=True, since=3),
+    Column("replica_hbm_bytes", INTEGER, "bytes", "HBM of all dies for slots beyond one for each expert, of all MoE layers of the model, at the end", measure.replica_hbm,
+           page=True, since=3),
     Column("run", TEXT, "", "key of the run: names everything that it is made of", None),
     Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput are those of these, unscaled", lambda run: run.demand.layers, page=True, since=2),
 )  # fmt: skip

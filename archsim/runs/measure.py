@@ -263,6 +263,17 @@ def gate_mass_lost(run: Finished) -> float:
     return run.demand.lost_mass[ran].mean() if ran.any() else 0.0
 
 
+def replica_hbm(run: Finished) -> int:
+    """Slots of the last placement beyond one for each expert: replicas, slots left empty, and those for fetched ones."""
+    from archsim.engine.machine import slice_bytes
+    from archsim.engine.memory_fit import EXPERTS
+    from archsim.engine.state import SLICES
+
+    model = run.run.model
+    once = len(model.moe_layer_ids) * model.experts * SLICES * slice_bytes(run.run.system, model)
+    return run.outcome.fit.parts[EXPERTS].sum() - once
+
+
 def bound(name: str) -> Callable[[Finished], float | None]:
     """The share of one of BOUNDS."""
     return lambda run: run.bound_shares.get(name)

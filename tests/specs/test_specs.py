@@ -370,7 +370,7 @@ def test_own_function_from_the_current_directory(tmp_path, monkeypatch):
 def test_shipped_sets_differ_where_the_machine_description_says():
     physical, published = load_assumptions("physical"), load_assumptions("published")
     same = {field for field in ASSUMPTIONS if getattr(physical, field) == getattr(published, field)}
-    assert same == {"execution", "arbitration", "source"}
+    assert same == {"execution", "arbitration", "reads", "source"}
     assert (published.contention, published.numbering, published.ties) == ("reserved", "column_major", "heapq")
     assert (physical.contention, physical.capacity, physical.gemm) == ("shared", "finite", "calibrated")
 

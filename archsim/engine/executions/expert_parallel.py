@@ -97,6 +97,8 @@ class ExpertParallel:
         for phase in (DISPATCH, COMBINE):
             n_bytes = self._moves.vector_bytes[phase]
             tally.moved_bytes[phase] += int(away.sum() * n_bytes)
+            moved = np.rint(away * n_bytes).astype(np.int64)
+            tally.pair_bytes[HIDDEN + phase] += moved if phase == DISPATCH else moved.T
             hops = np.array([(away > 0), away * n_bytes]) * fabric.hops
             tally.hops[HIDDEN] += hops.sum(axis=(1, 2)).astype(np.int64)
             activation_bytes += (sent.vectors.sum(axis=1) + sent.vectors.sum(axis=0)) * n_bytes

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.files import write_text
-from archsim.report import engines
+from archsim.report import balancers, engines
 from archsim.report.rendering import rendered
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.studies.exploration.figures import value
@@ -25,18 +25,20 @@ def write_points_page(
 
     rows: rows of the results, with ``point``.
     """
+    rows = list(rows)
     found = view_of(plan, rows, dropped)
-    write_text(folder / "index.html", render(found, folder))
+    write_text(folder / "index.html", render(found, rows, folder))
     return folder / "index.html", found.notes
 
 
-def render(found: Exploration, folder: Path) -> str:
-    """The page as text. ``folder``: may contain a comparison of both engines."""
+def render(found: Exploration, rows: list[Mapping[str, Any]], folder: Path) -> str:
+    """The page as text. ``rows``: of the results. ``folder``: may contain a comparison of both engines."""
     first = found.spec.objectives[0]
     others = sorted((point for point in found.points if not point.front), key=lambda point: -point.values[first])
     context = figures_of(found) | {
         "engine_names": sorted({point.engine for point in found.points}),
         "engines": engines.section(folder),
+        "balancers": balancers.section(rows),
         "rows": [*found.front, *others][:MOST_ROWS],
     }
     return rendered("points.html.j2", context, {"shown": value})

@@ -1,0 +1,197 @@
+"""The page section on balancers: which wins where, by how much of what is possible, what each costs, and when it does
+not pay.
+
+It works on rows of results (name of a column → value), so that pages of runs and of points share it. A balancer is
+compared with plain expert parallelism (``ep``) at the same *place*: system, model, routing, batch and assumptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import exp, log
+from typing import Any
+
+from archsim.report.units import BYTE_UNITS, factor, percent, scaled
+from archsim.specs import balancers
+
+Row = Mapping[str, Any]
+PLACE = ("system", "model", "trace", "batch", "assumptions")
+PAYS = 0.01  # a change of throughput that counts
+REFERENCE = "ep"
+_NAMES = frozenset(name for name, _, _ in balancers.PRESETS)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One balancer at one place. ``step``: −4 … 4 of a colour scale; ``told``: the tooltip."""
+
+    text: str
+    step: int
+    told: str
+
+
+@dataclass(frozen=True)
+class Win:
+    """One place: the fastest policy that executes every pair, and every policy's gain over ``ep``."""
+
+    place: tuple[str, ...]
+    winner: str
+    gain: str
+    load_before: str
+    load: str
+    bound: str
+    reached: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One policy over all places: geometric mean gain, where it pays, distance to the bound, and what it costs."""
+
+    policy: str
+    gain: str
+    pays: str
+    distance: str
+    memory: str
+    moved: str
+    moves: str
+    decisions: str
+    lost: str
+    why: str
+
+
+def section(rows: Iterable[Row]) -> dict[str, Any] | None:
+    """What the section shows; None without ``ep`` or without a balancer beside it."""
+    places: dict[tuple, dict[str, Row]] = {}
+    for row in rows:
+        if row.get("throughput_tokens_per_s"):
+            places.setdefault(tuple(row[name] for name in PLACE), {})[row["policy"]] = row
+    places = {place: runs for place, runs in places.items() if REFERENCE in runs}
+    policies = list(dict.fromkeys(name for runs in places.values() for name in runs if name != REFERENCE))
+    if not any(_is_balancer(name, runs.get(name)) for runs in places.values() for name in policies):
+        return None
+    varies = [i for i in range(len(PLACE)) if len({place[i] for place in places}) > 1]
+    return {
+        "heads": [PLACE[i] for i in varies],
+        "policies": policies,
+        "wins": [_win([_shown(place[i]) for i in varies], runs, policies) for place, runs in places.items()],
+        "costs": [_cost(name, [runs for runs in places.values() if name in runs]) for name in policies],
+        "places": len(places),
+    }
+
+
+def gain(row: Row, ep: Row) -> float:
+    """Decode throughput over that of ``ep``."""
+    return row["throughput_tokens_per_s"] / ep["throughput_tokens_per_s"]
+
+
+def distance(row: Row) -> float | None:
+    """Load of the busiest die over the least that any placement of as many slots allows."""
+    load, bound = row.get("load_max_over_mean"), row.get("load_ceiling_slots")
+    return load / bound if load and bound else None
+
+
+def reached(row: Row, ep: Row) -> float | None:
+    """Share of the imbalance of ``ep`` that is gone, of what any placement of as many slots could remove."""
+    before, now, bound = ep.get("load_max_over_mean"), row.get("load_max_over_mean"), row.get("load_ceiling_slots")
+    if not before or not now or not bound or before - bound < 1e-6:
+        return None
+    return (before - now) / (before - bound)
+
+
+def reason(row: Row, ep: Row) -> str:
+    """Why a balancer is no faster than ``ep``: the first of moves, decisions and load that explains it."""
+    moves, decisions = _moves_share(row), _share(row, "decision_exposed_ns") - _share(ep, "decision_exposed_ns")
+    lost = 1 - gain(row, ep)
+    if max(moves, decisions) > max(PAYS / 2, lost / 3):
+        return "waits for moves" if moves > decisions else "waits for decisions"
+    before, now = ep.get("load_max_over_mean"), row.get("load_max_over_mean")
+    if before and now and now > before * (1 - PAYS):
+        return "does not balance"
+    return "load does not bound the step"
+
+
+def _is_balancer(name: str, row: Row | None) -> bool:
+    moved = row is not None and any(row.get(column) for column in ("migrated_bytes", "prefetched_bytes", "pairs_lost"))
+    return name in _NAMES or moved
+
+
+def _win(place: list[str], runs: Mapping[str, Row], policies: list[str]) -> Win:
+    ep = runs[REFERENCE]
+    exact = [name for name, row in runs.items() if not row.get("pairs_lost")]
+    winner = max(exact, key=lambda name: runs[name]["throughput_tokens_per_s"])
+    best = runs[winner]
+    share = reached(best, ep)
+    return Win(
+        tuple(place),
+        winner,
+        factor(gain(best, ep)),
+        *(_load(value) for value in (
+            ep.get("load_max_over_mean"), best.get("load_max_over_mean"), best.get("load_ceiling_slots")
+        )),
+        "–" if share is None or winner == REFERENCE else percent(share),
+        tuple(_cell(name, runs.get(name), ep, name == winner) for name in policies),
+    )  # fmt: skip
+
+
+def _cell(name: str, row: Row | None, ep: Row, wins: bool) -> Cell:
+    if row is None:
+        return Cell("–", 0, "not run")
+    value = gain(row, ep)
+    step = max(-4, min(4, round(log(value) / 0.08)))
+    told = f"{name}: {factor(value)} of ep"
+    if row.get("pairs_lost"):
+        told += f", loses {percent(row.get('gate_mass_lost') or 0.0, 1)} of the gate mass"
+    elif value < 1 + PAYS:
+        told += f": {reason(row, ep)}"
+    return Cell(f"{value:.2f}{'*' if wins else ''}", step, told)
+
+
+def _cost(name: str, places: list[Mapping[str, Row]]) -> Cost:
+    rows, eps = [runs[name] for runs in places], [runs[REFERENCE] for runs in places]
+    gains = [gain(row, ep) for row, ep in zip(rows, eps, strict=True)]
+    distances = [each for each in map(distance, rows) if each is not None]
+    moved = [_moved(row) / max(row.get("decode_steps") or 1, 1) for row in rows]
+    reasons: dict[str, int] = {}
+    for row, ep, value in zip(rows, eps, gains, strict=True):
+        if value < 1 + PAYS:
+            reasons[reason(row, ep)] = reasons.get(reason(row, ep), 0) + 1
+    return Cost(
+        name,
+        factor(exp(_mean([log(value) for value in gains]))),
+        f"{sum(value >= 1 + PAYS for value in gains)} of {len(gains)}",
+        factor(_mean(distances)) if distances else "–",
+        scaled(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
+        scaled(_mean(moved), BYTE_UNITS),
+        percent(_mean([_moves_share(row) for row in rows]), 1),
+        percent(_mean([_share(row, "decision_exposed_ns") for row in rows]), 1),
+        percent(_mean([row.get("gate_mass_lost") or 0.0 for row in rows]), 1),
+        "; ".join(f"{why}: {count}" for why, count in sorted(reasons.items(), key=lambda each: -each[1])) or "–",
+    )
+
+
+def _moved(row: Row) -> float:
+    return (row.get("migrated_bytes") or 0.0) + (row.get("prefetched_bytes") or 0.0)
+
+
+def _share(row: Row, column: str) -> float:
+    """Of the time of a run."""
+    total_ns = (row.get("prefill_ns") or 0.0) + (row.get("decode_ns") or 0.0)
+    return (row.get(column) or 0.0) / total_ns if total_ns else 0.0
+
+
+def _moves_share(row: Row) -> float:
+    return _share(row, "migration_exposed_ns") + _share(row, "prefetch_exposed_ns")
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _load(value: float | None) -> str:
+    return "–" if value is None else factor(value)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,59 @@
+"""The section on balancers: winners, distance to the bound, and reasons why one does not pay."""
+
+import pytest
+
+from archsim.report.balancers import distance, reached, reason, section
+from archsim.report.draw.matrix import LEVELS, shade, traffic_matrix
+
+
+def row(policy, throughput, load, **more):
+    of_run = {"system": "dojo", "model": "toy", "trace": "made up", "batch": 64, "assumptions": "physical"}
+    found = {"policy": policy, "throughput_tokens_per_s": throughput, "load_max_over_mean": load}
+    return of_run | found | {"load_ceiling_slots": 1.2, "decode_ns": 1000.0, "prefill_ns": 0.0, "decode_steps": 4} | more
+
+
+EP = row("ep", 100.0, 2.0)
+
+
+def test_the_winner_executes_every_pair_and_its_share_of_the_ceiling_is_told():
+    rows = [EP, row("eplb", 150.0, 1.4), row("capacity_drop", 200.0, 1.3, pairs_lost=7, gate_mass_lost=0.02)]
+    found = section(rows)
+    (win,) = found["wins"]
+    assert (win.winner, win.gain, win.reached) == ("eplb", "1.50×", "75\u00a0%")
+    assert [cell.text for cell in win.cells] == ["1.50*", "2.00"] and all(cell.step == 4 for cell in win.cells)
+    assert found["policies"] == ["eplb", "capacity_drop"] and found["places"] == 1
+    assert found["costs"][0].pays == "1 of 1" and found["costs"][1].lost == "2.0\u00a0%"
+
+
+def test_there_is_no_section_without_ep_or_without_a_balancer():
+    assert section([row("eplb", 150.0, 1.4)]) is None
+    assert section([EP, row("base", 50.0, 1.1)]) is None
+    assert section([EP, row("my-own", 50.0, 1.1, migrated_bytes=8)]) is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"migration_exposed_ns": 100.0}, "waits for moves"),
+        ({"decision_exposed_ns": 100.0, "prefetch_exposed_ns": 50.0}, "waits for decisions"),
+        ({"load_max_over_mean": 2.1}, "does not balance"),
+        ({}, "load does not bound the step"),
+    ],
+)
+def test_a_balancer_that_does_not_pay_has_a_reason(changes, why):
+    slow = row("eplb", 90.0, 1.5) | changes
+    assert reason(slow, EP) == why
+    assert section([EP, slow])["costs"][0].why == f"{why}: 1"
+
+
+def test_distance_and_share_of_the_ceiling():
+    assert distance(row("eplb", 1.0, 1.8)) == pytest.approx(1.5)
+    assert distance(row("eplb", 1.0, None)) is None
+    assert reached(row("eplb", 1.0, 1.2), EP) == pytest.approx(1.0) and reached(EP, EP) == 0.0
+    assert reached(EP, row("ep", 1.0, 1.2)) is None  # nothing to remove
+
+
+def test_a_matrix_shows_every_pair_on_a_logarithmic_scale():
+    drawn = traffic_matrix({(0, 1): 1e6, (1, 0): 1e3, (1, 2): 1.0}, 3, 1e6, "bytes")
+    assert drawn.count("<path") == 2 and drawn.count("M") == 3 and 'aria-label="bytes"' in drawn
+    assert [shade(value, 1e6) for value in (0, 1, 1e6)] == [0, 1, LEVELS]
