@@ -31,6 +31,14 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 _SHARED_IN_EVERY_LAYER = ("llama4", "llama4_text")  # one shared expert of the routed experts' width, without a key
 
 
+# Keys that this module computes with.
+_WHOLE = (
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim", "first_k_dense_replace",
+    "decoder_sparse_step", "interleave_moe_layer_step", "num_key_value_heads", "sliding_window", "attention_chunk_size",
+)  # fmt: skip
+_LISTS = ("mlp_only_layers", "layer_types", "no_rope_layers", "moe_layers")
+
+
 def import_config(path: Path, name: str | None = None, given: Mapping[str, Any] | None = None) -> ModelSpec:
     """The model of a ``config.json``. given: fields of the ModelSpec that replace those of the file.
 
@@ -43,7 +51,7 @@ def import_config(path: Path, name: str | None = None, given: Mapping[str, Any] 
             f"model has none"
         )
     fields = _fields(config) | {key: value for key, value in (given or {}).items() if value is not None}
-    needed = ("layers", "hidden", "expert_ffn", "experts", "top_k")
+    needed = ("layers", "moe_layers", "hidden", "expert_ffn", "experts", "top_k")
     if missing := [field for field in needed if fields.get(field) is None]:
         lines = (f"{path}: does not say {field}; give {FLAGS[field]}" for field in missing)
         raise SpecError("\n".join(lines))
@@ -65,7 +73,13 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(config, dict):
         raise SpecError(f"{path}: expected an object with keys such as num_hidden_layers")
     inner = config.get("text_config")
-    return {"_name_or_path": config.get("_name_or_path")} | inner if isinstance(inner, dict) else config
+    config = {"_name_or_path": config.get("_name_or_path")} | inner if isinstance(inner, dict) else config
+    for key, value in config.items():
+        if key in _WHOLE and value is not None and (type(value) is not int or value < 0):
+            raise SpecError(f"{path}: {key} is {value!r}; expected a whole number")
+        if key in _LISTS and value is not None and not isinstance(value, list):
+            raise SpecError(f"{path}: {key} is {value!r}; expected a list")
+    return config
 
 
 def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -98,7 +112,7 @@ def _moe_layers(config: Mapping[str, Any]) -> dict[str, int] | None:
     first, every = config.get("first_k_dense_replace") or 0, config.get("moe_layer_freq") or 1
     numbers = [layer for layer in range(layers) if layer >= first and _is_moe(config, layer, every)]
     if isinstance(listed, list) and listed:
-        numbers = sorted(listed)
+        numbers = sorted(layer for layer in listed if type(layer) is int)
     spacing = numbers[1] - numbers[0] if len(numbers) > 1 else 1
     even = numbers and numbers == list(range(numbers[0], numbers[-1] + 1, spacing))
     return {"first": numbers[0], "last": numbers[-1], "every": spacing} if even else None
@@ -108,6 +122,8 @@ def _is_moe(config: Mapping[str, Any], layer: int, every: Any) -> bool:
     """Whether a layer has experts, by the rule of its model type."""
     if isinstance(every, list):  # one flag a layer
         return layer < len(every) and bool(every[layer])
+    if type(every) is not int or every < 1:
+        return False
     if layer in (config.get("mlp_only_layers") or ()):
         return False
     step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step")
@@ -125,7 +141,7 @@ def _shared(config: Mapping[str, Any], expert_ffn: Any) -> dict[str, Any]:
 def _attention(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """The keys of ``attention:``; None if the file does not state its heads."""
     heads = config.get("num_attention_heads")
-    if heads is None:
+    if not heads:
         return None
     if config.get("kv_lora_rank"):
         latent = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")

@@ -77,7 +77,7 @@ def _context(report: Report) -> dict[str, Any]:
         "hidden_percent": decisions.HIDDEN_PERCENT,
         "deciders": deciders(report),
         "policies": [
-            (name, figures.policy_class(name, report.policies), PRESET_MEANINGS.get(name, "the experiment's own policy"))
+            (name, figures.policy_class(name, report.policies), PRESET_MEANINGS.get(name, "a policy of the experiment"))
             for name in report.policies
         ],
         "gains": figures.gain_panels(report),

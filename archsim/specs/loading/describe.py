@@ -50,7 +50,7 @@ def summary(spec: Spec) -> str:
     whole = any(each.memory == "all" for each in spec.assumptions)
     traffic = spec.workload.trace
     if not isinstance(traffic, str) and traffic.synthetic.like is not None and traffic.synthetic.prompt_tokens is None:
-        counted += "\n  traffic: every request begins with a prefill of its preset's length; `prompt_tokens: 0` omits it"
+        counted += "\n  traffic: requests begin with a prefill of the preset's length; `prompt_tokens: 0` omits it"
     lacking = [model for model in spec.models if whole and model.missing_geometry]
     return "\n".join([counted, *(f"  {model.name}: {_memory(model)}" for model in lacking)])
 
