@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from archsim.base.errors import ArchsimError
 
 # Engines, tables and pages are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
+    from archsim.runs.plan import Selection
     from archsim.runs.results import Results
     from archsim.runs.sweep import Watcher
 
@@ -57,7 +59,8 @@ def run(
     (only,), simulator = selection.runs(), Simulator(selection.maker.traces)
     if timeline is not None and step is not None and layer is not None:
         write_step_timeline(simulator.replay(only), step, layer, Path(timeline), only.name)
-    return collect([simulator.record(only)], kinds_of(columns_with(one.columns)))
+    results = collect([simulator.record(only)], kinds_of(columns_with(one.columns)))
+    return results.with_page(partial(_report, selection, 1))
 
 
 def simulate(experiment: Experiment, **chosen: Any) -> Results:
@@ -93,7 +96,17 @@ def sweep(
     selection = select(planned_of(experiment), watcher.phase)
     if out is None:
         with TemporaryDirectory(prefix="archsim-") as folder:
-            return sweep_selected(selection, Path(folder), jobs, watcher, scheduler).in_memory()
-    results = sweep_selected(selection, Path(out), jobs, watcher, scheduler)
-    write_sweep_report(selection, Path(out))
-    return results
+            results = sweep_selected(selection, Path(folder), jobs, watcher, scheduler).in_memory()
+    else:
+        results = sweep_selected(selection, Path(out), jobs, watcher, scheduler)
+        write_sweep_report(selection, Path(out))
+    return results.with_page(partial(_report, selection, jobs))
+
+
+def _report(selection: Selection, jobs: int | None, folder: Path) -> Path:
+    """Write the report of runs that the cache has, or that are simulated again."""
+    from archsim.runs.sweep import Unwatched, sweep_selected
+    from archsim.studies.sweep_page import write_sweep_report
+
+    sweep_selected(selection, folder, jobs, Unwatched())
+    return write_sweep_report(selection, folder).page

@@ -41,8 +41,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_experiment(parser: argparse.ArgumentParser, meaning: str = "experiment") -> None:
-    """``FILE`` and ``--set``."""
-    parser.add_argument("file", metavar="FILE", help=meaning)
+    """``FILE`` (or the name of a shipped experiment) and ``--set``."""
+    parser.add_argument("file", metavar="FILE", help=f"{meaning}; a path, or a name of `archsim list experiments`")
     parser.add_argument(
         "--set",
         dest="overrides",

@@ -10,7 +10,7 @@ from archsim.cli.exit_codes import OK
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "what", choices=("systems", "models", "policies", "assumptions", "calibrations", "traffic")
+        "what", choices=("experiments", "systems", "models", "policies", "assumptions", "calibrations", "traffic")
     )
 
 

@@ -53,10 +53,11 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("area", "area", "area and power of the decision hardware (tables and cores), beside the published"),
     Command("cost", "cost", "die area, machine price and energy coefficients, with ranges"),
     Command("check", "check", "check an experiment, system, model, assumption set, calibration or traffic file"),
+    Command("new", "new", "write a commented system, model or experiment to start from"),
     Command("list", "list", "list the names that an experiment may use"),
     Command("blocks", "blocks", "hardware blocks as state machines: tables, parameters, diagrams"),
-    Group("model", "make models from exported graphs", (
-        Command("import", "model_import", "make a model file from an ONNX graph; weights are not read"),
+    Group("model", "make models from exported graphs and from config.json", (
+        Command("import", "model_import", "make a model file from an ONNX graph or config.json; weights are not read"),
     )),
     Group("trace", "recorded routing: import it into a store, inspect it, select from it", _TRACE),
     Command("calibrate", "calibrate", "fit a calibration to measurements of a GPU"),

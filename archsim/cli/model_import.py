@@ -1,4 +1,4 @@
-"""``archsim model import``: a model file from an ONNX graph."""
+"""``archsim model import``: a model file from an ONNX graph, or from Hugging Face's ``config.json``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import argparse
 import sys
 from pathlib import Path
 
+from archsim.base.errors import SpecError
 from archsim.cli.arguments import natural
 from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("graph", metavar="MODEL.onnx")
+    parser.add_argument("graph", metavar="MODEL.onnx|config.json", help="ONNX graph, or config.json of Hugging Face")
     parser.add_argument("--out", required=True, metavar="FILE", help="model file to write (YAML)")
-    parser.add_argument("--name", help="name of the model (default: the graph's file name)")
+    parser.add_argument("--name", help="name of the model (default: that in config.json, or the graph's file name)")
     parser.add_argument(
         "--operators", metavar="FILE", help="write a CSV table of matrix products and attention operators"
     )
@@ -27,16 +28,31 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Import and write. Raises ArchsimError for a graph that is not recognised."""
-    from archsim.models.files import write_model, write_operators
+    from archsim.models.files import write_operators
     from archsim.models.onnx_import import FLAGS, import_model
 
-    imported = import_model(Path(args.graph), args.name, {field: getattr(args, field) for field in FLAGS})
+    given = {field: getattr(args, field) for field in FLAGS}
+    if args.graph.endswith(".json"):
+        from archsim.models.config_import import import_config
+
+        if args.operators:
+            raise SpecError("--operators: needs an ONNX graph; config.json has no operators")
+        return _written(import_config(Path(args.graph), args.name, given), args.out)
+    imported = import_model(Path(args.graph), args.name, given)
     print("\n".join(imported.found), file=sys.stderr)
-    write_model(imported.spec, Path(args.out))
-    print(f"model: {args.out}")
+    _written(imported.spec, args.out)
     if args.operators:
         write_operators(imported.operators, Path(args.operators))
         print(f"operators: {args.operators}")
+    return OK
+
+
+def _written(model, out: str) -> int:
+    from archsim.models.files import write_model
+    from archsim.specs.loading.describe import summary
+
+    write_model(model, Path(out))
+    print(f"model: {out}: {summary(model)}")
     return OK
 
 

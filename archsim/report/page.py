@@ -11,11 +11,13 @@ from archsim.report.decision_cost import decisions
 from archsim.report.decision_cost.deciders import deciders
 from archsim.report.draw.fabric_map import colour_bar, scale_css
 from archsim.report.fabrics import shape_of
-from archsim.report.published import TOLERANCE, compare
+from archsim.report.published import TOLERANCE, compare, is_the_claim
 from archsim.report.rendering import rendered
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, scaled
 from archsim.runs.calibration_notes import written_die
 from archsim.runs.result_notes import COLUMNS, result_notes
+from archsim.runs.traffic_notes import traffic_notes
+from archsim.specs.policies import PRESET_MEANINGS
 
 
 def write_report(folder: Path) -> Path:
@@ -58,10 +60,11 @@ def _context(report: Report) -> dict[str, Any]:
         "parts": layers.partial(report.layers()),
         "planned": _planned(report),
         "overview": tables.overview(report),
-        "notes": result_notes(_rows(report), dies),
+        "notes": result_notes(_rows(report), dies) + traffic_notes(report.experiment["workload"]["trace"]),
         "assumptions": tables.assumptions(report),
         "origins": tables.origins(report),
         "comparisons": list(comparisons.items()),
+        "is_the_claim": is_the_claim(each for found in comparisons.values() for each in found),
         "tolerance": TOLERANCE,
         "close": tables.CLOSE,
         "ties": tables.ties(report),
@@ -69,7 +72,10 @@ def _context(report: Report) -> dict[str, Any]:
         "engines": engines.section(report.folder),
         "hidden_percent": decisions.HIDDEN_PERCENT,
         "deciders": deciders(report),
-        "policies": [(name, figures.policy_class(name, report.policies)) for name in report.policies],
+        "policies": [
+            (name, figures.policy_class(name, report.policies), PRESET_MEANINGS.get(name, "a policy of the experiment"))
+            for name in report.policies
+        ],
         "gains": figures.gain_panels(report),
         "speedups": figures.speedup_panels(report, claims),
         "hops": figures.hop_panels(report, claims),

@@ -106,7 +106,9 @@ class RunMaker:
             if (problem := layers_problem(point.model, workload)) is not None:
                 raise ArchsimError(f"point {point.index}: workload.layers: {problem}")
             self._routing[key] = (
-                self._opened(point) if isinstance(workload.trace, str) else (generated_digest(workload), "")
+                self._opened(point)
+                if isinstance(workload.trace, str)
+                else (generated_digest(workload, point.model), "")
             )
         return self._routing[key]
 

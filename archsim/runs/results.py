@@ -36,8 +36,28 @@ class Results:
     was not kept raises ArchsimError.
     """
 
-    def __init__(self, read: Callable[[str], Table], folder: Path | None = None) -> None:
-        self._read, self.folder = read, folder
+    def __init__(
+        self,
+        read: Callable[[str], Table],
+        folder: Path | None = None,
+        write_page: Callable[[Path], Path] | None = None,
+    ) -> None:
+        self._read, self.folder, self._write_page = read, folder, write_page
+
+    def page(self, folder: str | Path) -> Path:
+        """Write the report to ``folder``: tables, manifest and page; returns the path of its ``index.html``.
+
+        Runs come from the cache; one that it no longer has is simulated again. Raises ArchsimError for results that
+        were read from a folder: they have their page there.
+        """
+        if self._write_page is None:
+            where = f": {self.folder / 'index.html'}" if self.folder else ""
+            raise ArchsimError(f"these results were read, not simulated; their page is beside them{where}")
+        return self._write_page(Path(folder))
+
+    def with_page(self, write_page: Callable[[Path], Path]) -> Results:
+        """The same tables; ``write_page``: writes their report to a folder, and returns the path of the page."""
+        return Results(self._read, self.folder, write_page)
 
     @cached_property
     def runs(self) -> Table:

@@ -157,10 +157,10 @@ def plain_text(part: Spec) -> str:
     return json.dumps(_plain(part), sort_keys=True)
 
 
-def generated_digest(workload: WorkloadSpec) -> str:
-    """Names generated routing: the generator with all its parameters, those of a preset by content."""
+def generated_digest(workload: WorkloadSpec, model: ModelSpec) -> str:
+    """Names a model's generated routing: the generator with all its parameters, those of a preset by content."""
     parameters = json.dumps(_plain(workload.trace), sort_keys=True)
-    like = workload.trace.synthetic.like
+    like = workload.trace.synthetic.preset_of(model.name)
     return f"synthetic {hashlib.sha256(f'{parameters} {like and preset_digest(like)}'.encode()).hexdigest()}"
 
 

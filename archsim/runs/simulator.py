@@ -93,7 +93,9 @@ class Simulator:
         own = [policy for policy in (spec.predicting, spec.shaped_by) if policy]
         if any(policy.prediction.is_function or policy.routing.is_function for policy in own):
             return build()  # the cache cannot see changes in user code
-        traffic = source.digest if isinstance(workload.trace, str) else f"{source.digest} {generated_digest(workload)}"
+        traffic = source.digest
+        if not isinstance(workload.trace, str):
+            traffic += f" {generated_digest(workload, spec.model)}"
         return cached_demand(RunDemand, f"{traffic} {workload.decode_steps} {workload.seed} {spec.key}", build)
 
     def _source(self, spec: DemandSpec) -> TokenSource:

@@ -5,12 +5,14 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from archsim.base.nearest import did_you_mean
 from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.loading.config_files import named_files
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec, import_function
 from archsim.specs.text.fields import KeyProblem, Name, Spec, refuse_duplicates
-from archsim.specs.workload import WorkloadSpec
+from archsim.specs.workload import OF_MODEL, WorkloadSpec
 
 
 class ExperimentSpec(Spec):
@@ -57,6 +59,19 @@ class ExperimentSpec(Spec):
         for model in self.models:
             if (problem := layers_problem(model, self.workload)) is not None:
                 raise KeyProblem(("workload", "layers"), problem)
+        return self
+
+    @model_validator(mode="after")
+    def _traffic_of_every_model(self) -> "ExperimentSpec":
+        trace = self.workload.trace
+        if not isinstance(trace, str) and trace.synthetic.like == OF_MODEL:
+            known = named_files("traffic")
+            for model in self.models:
+                if model.name not in known:
+                    problem = f"no traffic preset has the name of model {model.name!r}{did_you_mean(model.name, known)}"
+                    raise KeyProblem(
+                        ("workload", "trace", "synthetic", "like"), f"{problem} (known: {', '.join(known)}); name one"
+                    )
         return self
 
     @property

@@ -142,13 +142,25 @@ _PRESETS: MappingProxyType[str, tuple[str, MappingProxyType[str, str]]] = Mappin
     {
         name: (meaning, MappingProxyType(parts))
         for name, meaning, parts in (
-            ("base", "experts in order of appearance, wherever their weights are", {"allocation": "first_seen"}),
-            ("ep", "expert parallelism: every expert on its home die", {}),
-            ("allo", "the wafer's allocation, as published with code (ISCA 2026)", {"allocation": "isca26"}),
-            ("allo-paper", "the wafer's allocation, as the paper's text has it", {"allocation": "paper"}),
+            (
+                "base",
+                "baseline of the paper: dies take experts in order of appearance, wherever their weights are",
+                {"allocation": "first_seen"},
+            ),
+            ("ep", "expert parallelism: every expert runs on its home die", {}),
+            (
+                "allo",
+                "allocation of the paper: blocks of tokens go to holders or neighbours that finish earliest (its code)",
+                {"allocation": "isca26"},
+            ),
+            ("allo-paper", "allocation as the paper's text has it", {"allocation": "paper"}),
             ("allo-lp", "allocation by linear programming", {"allocation": "lp"}),
-            ("pred", "base, with copies of predicted experts", {"allocation": "first_seen", "prediction": "heatmap"}),
-            ("allo+pred", "the wafer's allocation and prediction", {"allocation": "isca26", "prediction": "heatmap"}),
+            (
+                "pred",
+                "base, and dies keep copies of experts that a heatmap predicts to follow",
+                {"allocation": "first_seen", "prediction": "heatmap"},
+            ),
+            ("allo+pred", "allo, with the copies of pred", {"allocation": "isca26", "prediction": "heatmap"}),
             *balancers.PRESETS,
         )
     }

@@ -14,6 +14,7 @@ BatchSize = count(1, 10_000_000)
 Seed = count(0, 2**63 - 1)
 # Of a generated request that does not say; small because a prefill is one step whatever its length.
 PROMPT_TOKENS = 16
+OF_MODEL = "model"  # `like: model`: the preset with the name of each model
 KV_BYTES = {"bf16": 2, "fp8": 1}  # of a value in the KV cache, without scales
 
 
@@ -24,13 +25,15 @@ class SyntheticSpec(Spec):
     defaults were measured: archsim.workload.generated.synthetic.
     """
 
-    # A preset of configs/traffic, or the path of one (archsim trace fit); null: the numbers below.
+    # A preset of configs/traffic, the path of one (archsim trace fit), or `model`: for each model the preset of its own
+    # name. Null: the numbers below.
     like: Annotated[str, Field(min_length=1)] | None = None
     # With like: tasks and their weights; null: those of the preset. An unknown task gets shares derived from its name.
     mix: dict[Annotated[str, Field(min_length=1)], number(0, 1e9)] | None = None
     # Number of requests; null: as many as the largest batch needs.
     requests: count(1, 10_000_000, none=True) = None
-    # Prompt tokens of every request; null: 16, or with like the preset's lengths.
+    # Prompt tokens of every request: the prefill, iteration 0. 0: no prefill. Null: 16, or with like the lengths of the
+    # preset, so that every request begins with a prefill.
     prompt_tokens: count(0, 1_000_000, none=True) = None
     # Decode steps of every request; null: as many as the workload requests, or with like the preset's.
     decode_steps: count(1, 32766, none=True) = None
@@ -51,13 +54,16 @@ class SyntheticSpec(Spec):
     @classmethod
     def _known_preset(cls, like: str | None) -> str | None:
         known = named_files("traffic")
-        if like is not None and not like.endswith((".yaml", ".yml")) and like not in known:
+        if like not in (None, OF_MODEL) and not like.endswith((".yaml", ".yml")) and like not in known:
             raise ValueError(
-                f"unknown traffic preset {like!r}{did_you_mean(like, known)} (known: {', '.join(known)}; or the path "
-                f"of "
-                "a YAML file)"
+                f"unknown traffic preset {like!r}{did_you_mean(like, known)} (known: {', '.join(known)}; "
+                f"{OF_MODEL}, for the preset of each model's name; or the path of a YAML file)"
             )
         return like
+
+    def preset_of(self, model: str) -> str | None:
+        """The preset for a model of this name: a name or path; None: the three numbers."""
+        return model if self.like == OF_MODEL else self.like
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> "SyntheticSpec":

@@ -15,6 +15,7 @@ from archsim.runs.plan import Selection
 from archsim.runs.result_notes import result_notes
 from archsim.runs.results import PARQUET
 from archsim.runs.store import keeps_details
+from archsim.runs.traffic_notes import traffic_notes
 from archsim.specs.machine.system import SystemSpec
 from archsim.studies.comparison.comparison import Comparison, write_sample
 from archsim.studies.exploration.points_page import write_points_page
@@ -47,7 +48,8 @@ def write_sweep_page(selection: Selection, folder: Path) -> tuple[Path, tuple[st
     """Write ``index.html`` beside the results in ``folder``; returns its path and the caveats of the results."""
     rows = read_parquet(folder / PARQUET, RUN_COLUMNS).rows
     if shows_runs(selection):
-        return write_report(folder), notes_of(rows, selection.plan.experiment.systems)
+        traffic = traffic_notes(selection.plan.experiment.workload.model_dump(mode="json")["trace"])
+        return write_report(folder), (*notes_of(rows, selection.plan.experiment.systems), *traffic)
     numbered = [{"point": number, **row} for number, row in zip(selection.kept, rows, strict=True)]
     return write_points_page(selection.plan, numbered, selection.dropped.by_constraint, folder)
 

@@ -2,6 +2,8 @@
 
 import textwrap
 from collections.abc import Mapping
+from itertools import takewhile
+from pathlib import Path
 
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
@@ -47,6 +49,9 @@ def summary(spec: Spec) -> str:
         runs *= each
     counted = f"ok, {' × '.join(_counted(number, noun) for noun, number in counts.items())} = {_counted(runs, 'run')}"
     whole = any(each.memory == "all" for each in spec.assumptions)
+    traffic = spec.workload.trace
+    if not isinstance(traffic, str) and traffic.synthetic.like is not None and traffic.synthetic.prompt_tokens is None:
+        counted += "\n  traffic: requests begin with a prefill of the preset's length; `prompt_tokens: 0` omits it"
     lacking = [model for model in spec.models if whole and model.missing_geometry]
     return "\n".join([counted, *(f"  {model.name}: {_memory(model)}" for model in lacking)])
 
@@ -188,6 +193,20 @@ def _calibrations() -> str:
     return _table(rows)
 
 
+def _experiments() -> str:
+    rows = [("name", "what it asks", "file")]
+    for name, file in named_files("").items():
+        rows.append((name, _opening(file), display(file)))
+    return _table(rows)
+
+
+def _opening(file: Path) -> str:
+    """The first sentence of the comment that a file begins with, on one line."""
+    lines = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+    sentence = " ".join(line.lstrip("# ") for line in lines).split(". ")[0].rstrip(".")
+    return textwrap.shorten(sentence, _WIDTH, placeholder=" …")
+
+
 def _traffic() -> str:
     rows = [("name", "made of", "file")]
     for name, file in named_files("traffic").items():
@@ -205,6 +224,7 @@ def _table(rows: list[tuple[str, ...]]) -> str:
 
 
 LISTINGS = {
+    "experiments": _experiments,
     "systems": _systems,
     "models": _models,
     "policies": _policies,

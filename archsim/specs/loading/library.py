@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
+from archsim.base.nearest import did_you_mean
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.calibration_paths import find_calibrations
+from archsim.specs.loading.config_files import display, named_files
 from archsim.specs.loading.file_kinds import EXPERIMENT_KEYS, SPECS, kind_of, refuse_other_kinds
 from archsim.specs.loading.overrides import apply_overrides
-from archsim.specs.loading.references import DEFAULT_ASSUMPTIONS, References, folders_around
+from archsim.specs.loading.references import DEFAULT_ASSUMPTIONS, References, folders_around, is_path
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.sweeps.axes import SWEEP_KEY, Axis, canonical, read_sweep
@@ -26,7 +28,7 @@ from archsim.specs.text.yaml import Place, Tree, read_yaml
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
 _MOST_INTEGER = 10**99  # as in YAML
 Source = str | os.PathLike[str] | Mapping[str, Any]
-"""The path of a YAML file, or a mapping with the keys that such a file has."""
+"""The path of a YAML file, the name of an experiment in configs, or a mapping with the keys that such a file has."""
 
 
 def load_experiment(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec:
@@ -89,13 +91,30 @@ def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperi
 
 
 def tree_of(source: Source) -> Tree:
-    """A file, or a copy of a mapping, in which places read ``mapping: key.path``. Raises SpecError."""
+    """A file or named experiment, or a copy of a mapping, in which places read ``mapping: key.path``. Raises SpecError.
+    """
     if isinstance(source, Mapping):
         try:
             return Tree(_plain(source), {(): Place(label_of(source))})
         except RecursionError:
             raise SpecError("mapping: contains itself, or is nested too deeply") from None
-    return read_yaml(os.fspath(source))
+    file, given = file_of(source), os.fspath(source)
+    return read_yaml(file, given if given == str(file) or is_path(given) else display(file))
+
+
+def file_of(source: str | os.PathLike[str]) -> Path:
+    """The file at a path, or of an experiment's name: in ``./configs``, then in the shipped configs.
+
+    Raises SpecError for a name that is neither.
+    """
+    text = os.fspath(source)
+    if is_path(text) or os.path.exists(text):
+        return Path(text)
+    known = named_files("")
+    if text not in known:
+        hint = f"{did_you_mean(text, known)} (`archsim list experiments` names those that ship)"
+        raise SpecError(f"{text}: no such file, nor an experiment of this name{hint}")
+    return known[text]
 
 
 def label_of(source: Source) -> str:
@@ -104,7 +123,7 @@ def label_of(source: Source) -> str:
 
 
 def _folder_of(source: Source) -> Path | None:
-    return None if isinstance(source, Mapping) else Path(source).parent
+    return None if isinstance(source, Mapping) else file_of(source).parent
 
 
 def _plain(value: Any) -> Any:

@@ -135,7 +135,7 @@ class References:
         self._tree.underlay(keys, base)
 
     def _file(self, kind: str, name: str, keys: Keys) -> Path:
-        if _is_path(name):
+        if is_path(name):
             candidates = [Path(name)] + ([self._folder / name] if self._folder else [])
             found = next((file for file in candidates if os.path.exists(file)), None)
             if found is None:
@@ -156,7 +156,7 @@ class References:
             )
 
     def _expand_assumptions(self, keys: Keys, value: str) -> None:
-        if _is_path(value):
+        if is_path(value):
             self._graft_file(keys, self._file("assumptions", value, keys))
             given = self._tree.get(keys)
             given.setdefault("set", given.pop("name"))
@@ -218,7 +218,7 @@ class References:
         raise self._tree.error(("workload", "trace"), f"no such file or directory: {path!r} (searched {places}){hint}")
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
     return "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
 
 

@@ -4,7 +4,7 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 from archsim.specs.text.quantities import describe
 
@@ -42,7 +42,8 @@ def count(low: int, high: int, *, none: bool = False) -> Any:
             raise ValueError(f"{value} is out of range; expected {low} to {high}")
         return int(value)
 
-    return Annotated[int | None if none else int, BeforeValidator(read)]
+    schema = {"type": ["integer", "null"] if none else "integer", "minimum": low, "maximum": high}
+    return Annotated[int | None if none else int, BeforeValidator(read), WithJsonSchema(schema)]
 
 
 def number(low: float, high: float) -> Any:
@@ -55,7 +56,9 @@ def number(low: float, high: float) -> Any:
             raise ValueError(f"{value} is out of range; expected {low:g} to {high:g}")
         return float(value)
 
-    return Annotated[float, BeforeValidator(read)]
+    return Annotated[
+        float, BeforeValidator(read), WithJsonSchema({"type": "number", "minimum": low, "maximum": high})
+    ]
 
 
 def _check_name(name: str) -> str:

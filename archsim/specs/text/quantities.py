@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, ValidationInfo
+from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 
 from archsim.base.nearest import did_you_mean
 
@@ -130,7 +130,9 @@ def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, z
             raise ValueError(f"{value!r} is not a whole number of bytes")
         return kind(number)
 
-    return Annotated[kind, BeforeValidator(read), PlainSerializer(lambda value: format_quantity(value, dimension))]
+    text = PlainSerializer(lambda value: format_quantity(value, dimension))
+    schema = {"type": "string", "format": dimension.name, "examples": [dimension.example], "title": f"{low} to {high}"}
+    return Annotated[kind, BeforeValidator(read), text, WithJsonSchema(schema)]
 
 
 def fraction(*, zero: bool) -> Any:
@@ -142,7 +144,9 @@ def fraction(*, zero: bool) -> Any:
             raise ValueError(f"{value!r} is not {'at least 0 and below 1' if zero else 'above 0 and at most 1'}")
         return float(number)
 
-    return Annotated[float, BeforeValidator(read)]
+    ends = "0 to below 1" if zero else "above 0 to 1"
+    schema = {"type": ["number", "string"], "format": "fraction", "examples": ["10 %"], "title": ends}
+    return Annotated[float, BeforeValidator(read), WithJsonSchema(schema)]
 
 
 def _number(value: Any, dimension: Dimension, *, from_yaml: bool) -> Decimal:

@@ -45,11 +45,12 @@ def generated_traffic(model, spec, largest_batch: int, layers: int | None = None
     shape = shape_of(model)
     if layers is not None:
         shape = replace(shape, layer_ids=shape.layer_ids[spread_layers(len(shape.layer_ids), layers)])
-    if spec.like is None:
+    like = spec.preset_of(model.name)
+    if like is None:
         return SyntheticTraffic(shape, spec, largest_batch)
-    parameters = load_traffic(spec.like, model)
+    parameters = load_traffic(like, model)
     if layers is not None:
-        parameters = _of_layers(parameters, shape.layer_ids, traffic_file(spec.like))
+        parameters = _of_layers(parameters, shape.layer_ids, traffic_file(like))
     if spec.prompt_tokens is not None:
         parameters = parameters.changed(prompt_tokens=np.full(QUANTILES, float(spec.prompt_tokens)))
     if spec.decode_steps is not None:

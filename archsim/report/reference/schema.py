@@ -1,0 +1,157 @@
+"""JSON Schemas of the files, for editors: keys with meanings, types, ranges and defaults.
+
+They accept what archsim accepts as far as a schema can say it; rules between keys are left to ``archsim check``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from archsim.report.reference.comments import meanings
+from archsim.specs.assumptions import ASSUMPTIONS, OPEN, AssumptionsSpec, NamedSet
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.policies import PRESETS, RULE_TYPES, RULES
+from archsim.specs.sweeps.explore import ExploreSpec
+from archsim.specs.text.fields import Spec
+from archsim.workload.generated.traffic_presets import STATISTICS
+
+Schema = dict[str, Any]
+FILES: Mapping[str, type[Spec]] = {
+    "system": SystemSpec,
+    "model": ModelSpec,
+    "experiment": ExperimentSpec,
+    "assumptions": NamedSet,
+}
+# Written as text or a list as well: a name, `5x8`, `[0, 1]`.
+_SHORT = {"MeshSpec": "string", "SidesSpec": "array", "TopologySpec": "string", "RuleSpec": "string",
+          "BlockSpec": "string", "EdgeSpec": "array"}  # fmt: skip
+_SOURCE = (
+    "Where the numbers come from: a datasheet, a paper, a configuration file, a measurement, or `assumed`. Pages "
+    "print it; it is required, so that no number stands without an origin."
+)
+_NAME = "Letters, digits and . _ + -; result tables and file names use it."
+_LIKE = "The name or path of another system: keys that are missing here are its."
+_SWEEP = {
+    "grid": "Axes, each with its values or a range; every combination is a point.",
+    "zip": "Axes whose first values go together, then the second, and so on; several groups are a list.",
+    "sample": "`{method, count, seed, over}`: points drawn from ranges.",
+    "where": "Constraints such as `dies <= 64` or `hbm_capacity fits`; other points are dropped.",
+}
+
+
+def schema_of(kind: type[Spec], title: str) -> Schema:
+    """The schema of a file. Keys of a mapping have their meaning as ``description``."""
+    made = kind.model_json_schema(by_alias=True, mode="validation")
+    classes = dict(_classes(kind))
+    parts = {kind.__name__: made, **made.get("$defs", {})}
+    for name, part in parts.items():
+        _describe(part, classes[name])
+    for name, shape in _SHORT.items():
+        if name in parts:
+            _refer(made, name, shape)
+    if "FirmwareSpec" in parts:
+        parts["FirmwareSpec"].pop("required", None)  # `core` gives the clock
+    if kind is SystemSpec:
+        made["required"].remove("d2d")  # the innermost level may give it
+    if kind is ExperimentSpec:
+        _as_an_experiment(made)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": title}
+
+
+def traffic_schema() -> Schema:
+    """The schema of a file of statistics in ``configs/traffic``; those with ``tables`` are written by a fit."""
+    keys = {key: {"description": f"{meaning[0].upper()}{meaning[1:]}."} for key, meaning in STATISTICS.items()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "traffic preset",
+        "description": "Generated routing from statistics or loads of a model; `archsim trace fit` writes others.",
+        "type": "object",
+        "properties": keys,
+    }
+
+
+def _classes(kind: type[Spec]) -> Iterator[tuple[str, type[Spec]]]:
+    """Every spec, by name: a definition of a schema has the name of its class."""
+    waiting = [Spec]
+    while waiting:
+        each = waiting.pop()
+        waiting += each.__subclasses__()
+        yield each.__name__, each
+
+
+def _describe(part: Schema, kind: type[Spec]) -> None:
+    found = meanings(kind)
+    by_key = {field.alias or name: found.get(name, "") for name, field in kind.model_fields.items()}
+    if kind in (SystemSpec, ModelSpec):
+        by_key |= {"name": _NAME, "source": _SOURCE}
+    part["description"] = " ".join((kind.__doc__ or "").replace("``", "`").split())
+    for key, entry in part["properties"].items():
+        text = by_key.get(key, "")
+        if issubclass(kind, AssumptionsSpec) and key in ASSUMPTIONS:
+            text = "; ".join(f"{value}: {meaning}" for value, meaning in ASSUMPTIONS[key].items())
+            if key not in OPEN:
+                entry["enum"] = list(ASSUMPTIONS[key])
+        if text:
+            entry["description"] = text.replace("``", "`")
+        if entry.get("title", "").replace(" ", "").lower() == key.replace("_", ""):
+            del entry["title"]  # pydantic's, which only repeats the key
+
+
+def _refer(node: Any, name: str, shape: str) -> None:
+    """Let every reference to a definition accept its short form, too."""
+    if isinstance(node, list):
+        for each in node:
+            _refer(each, name, shape)
+    if not isinstance(node, dict):
+        return
+    for each in list(node.values()):
+        _refer(each, name, shape)
+    if node.get("$ref") == f"#/$defs/{name}":
+        del node["$ref"]
+        node["anyOf"] = [{"type": shape}, {"$ref": f"#/$defs/{name}"}]
+
+
+def _as_an_experiment(made: Schema) -> None:
+    """References by name or path, systems like others, single values for lists, ``sweep`` and ``explore``."""
+    defs, keys = made["$defs"], made["properties"]
+    defs["SystemSpec"]["properties"]["like"] = {"type": "string", "description": _LIKE}
+    defs["SystemSpec"]["required"] = ["name"]  # with like, a system has the other's keys
+    for part in ("MeshSpec", "HbmSpec", "D2DSpec", "ComputeSpec"):
+        defs[part].pop("required", None)
+    defs["AssumptionsSpec"].pop("required", None)
+    defs["PolicySpec"]["required"] = ["name"]
+    defs["RuleSpec"]["additionalProperties"] = True  # its parameters
+    del defs["RuleSpec"]["properties"]["params"]
+    for rule in RULE_TYPES:
+        text = f"A rule ({', '.join(RULES[rule])}) or your own `package.module:function`."
+        defs["PolicySpec"]["properties"][rule]["description"] = text
+    words = {
+        "systems": "Names (`archsim list systems`), paths, mappings, or `{like: dojo, name: mine, ...}`.",
+        "models": "Names (`archsim list models`), paths, or mappings.",
+        "policies": f"Presets ({', '.join(PRESETS)}), or mappings of rules.",
+        "assumptions": "Sets (physical, published), paths, or `{set: physical, FIELD: VALUE}`. Default: physical.",
+    }
+    for key, text in words.items():
+        one = {"anyOf": [{"type": "string"}, keys[key]["items"]]}
+        keys[key] = {"description": text, "type": "array", "minItems": 1, "items": one}
+    keys["assumptions"] = {"anyOf": [keys["assumptions"]["items"], keys["assumptions"]]} | {
+        "description": words["assumptions"]
+    }
+    batch = defs["WorkloadSpec"]["properties"]["batch"]
+    defs["WorkloadSpec"]["properties"]["batch"] = {
+        "description": batch.get("description", ""), "anyOf": [batch["items"], {**batch}]
+    }  # fmt: skip
+    keys["sweep"] = {
+        "description": "Keys that vary (docs/sweeps.md).",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {key: {"description": text} for key, text in _SWEEP.items()},
+    }
+    explore = schema_of(ExploreSpec, "explore")
+    explore["properties"]["event_runs"]["anyOf"].append({"type": "string"})  # a share, such as 15 %
+    keys["explore"] = {key: value for key, value in explore.items() if key not in ("$schema", "title", "$defs")}
+    made["required"] = [key for key in made["required"] if key in ("name", "workload")]
+    defs["WorkloadSpec"]["required"] = ["trace"]

@@ -1,0 +1,59 @@
+"""The reference and the JSON Schemas are those that the specs give, and accept every file that ships."""
+
+from pathlib import Path
+
+import pytest
+
+from archsim.cli.main import main
+from archsim.report.reference.files import generated
+from archsim.report.reference.schema import FILES, schema_of, traffic_schema
+from archsim.specs.text.yaml import read_yaml
+
+jsonschema = pytest.importorskip("jsonschema", reason="comes with nbformat: pip install -e '.[test]'")
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = [
+    *((kind, file) for kind in ("system", "model") for file in sorted((ROOT / "configs" / f"{kind}s").glob("*.yaml"))),
+    *(("assumptions", file) for file in sorted((ROOT / "configs" / "assumptions").glob("*.yaml"))),
+    *(("experiment", file) for file in sorted((ROOT / "configs").glob("*.yaml"))),
+    ("experiment", ROOT / "examples" / "mine.yaml"),
+]
+
+
+def problems(kind: str, data: object) -> list[str]:
+    return [error.message for error in jsonschema.Draft202012Validator(schema_of(FILES[kind], kind)).iter_errors(data)]
+
+
+@pytest.mark.parametrize("name", generated())
+def test_a_generated_file_is_up_to_date(name):
+    written = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert written == generated()[name], "run: python -m archsim.report.reference"
+
+
+@pytest.mark.parametrize(("kind", "file"), SHIPPED, ids=lambda part: getattr(part, "stem", part))
+def test_a_shipped_file_fits_its_schema(kind, file):
+    assert problems(kind, read_yaml(file).data) == []
+
+
+@pytest.mark.parametrize("kind", ["system", "model", "experiment"])
+def test_a_new_file_checks_and_fits_its_schema(kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", kind, "mine"]) == 0
+    assert main(["check", "mine.yaml"]) == 0
+    assert "mine.yaml: ok" in capsys.readouterr().out
+    text = Path("mine.yaml").read_text(encoding="utf-8")
+    assert "#" in text and problems(kind, read_yaml("mine.yaml").data) == []
+    assert main(["new", kind, "mine"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert Path("mine.yaml").read_text(encoding="utf-8") == text
+
+
+def test_schemas_refuse_what_is_unknown_or_out_of_range():
+    model = read_yaml(ROOT / "configs" / "models" / "olmoe-1b-7b.yaml").data
+    assert any("exprts" in each for each in problems("model", model | {"exprts": 3}))
+    assert problems("model", model | {"experts": 0}) == ["0 is less than the minimum of 1"]
+    assert set(traffic_schema()["properties"]) >= {"source", "kinds", "prompt_tokens"}
+
+
+def test_every_assumption_is_in_the_reference_with_its_values():
+    text = generated()["reference.md"]
+    assert "| `contention` | `" in text and "`like`" in text and "`prompt_tokens`" in text
