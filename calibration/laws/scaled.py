@@ -78,7 +78,10 @@ def _link_ratio(table: TransferTable, wanted: str, base: str) -> float:
 KEYS: MappingProxyType[str, Callable] = MappingProxyType(
     {
         "gemm": lambda table: (table.dtype, table.groups == 1),
-        "moe": lambda table: (table.model, table.dtype, table.distribution, table.eplb_slots),
+        # Products of experts after DeepEP are no fused layer.
+        "moe": lambda table: (
+            table.model, table.dtype, table.distribution, table.eplb_slots, table.library == "sglang-deepep",
+        ),
         "attention": lambda table: (table.phase, table.kind, table.kv_dtype),
         "collectives": lambda table: (table.of.get("op"), table.of.get("num_gpus"), table.of.get("nodes")),
     }
