@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from archsim.api.running import run as run
     from archsim.api.running import simulate as simulate
     from archsim.api.running import sweep as sweep
+    from archsim.api.serving import calibrate_serving as calibrate_serving
+    from archsim.api.serving import compare_serving as compare_serving
+    from archsim.api.serving import search_serving as search_serving
+    from archsim.api.serving import serve as serve
     from archsim.api.studying import ablate as ablate
     from archsim.api.studying import compare as compare
     from archsim.api.studying import explore as explore
@@ -48,7 +52,9 @@ _PUBLIC = {
     "Results": "archsim.runs.results",
     "ablate": "archsim.api.studying",
     "calibrate": "archsim.api.calibrating",
+    "calibrate_serving": "archsim.api.serving",
     "compare": "archsim.api.studying",
+    "compare_serving": "archsim.api.serving",
     "explore": "archsim.api.studying",
     "load": "archsim.api.loading",
     "load_assumptions": "archsim.specs.loading.library",
@@ -58,6 +64,8 @@ _PUBLIC = {
     "optimum": "archsim.api.studying",
     "place": "archsim.api.placing",
     "run": "archsim.api.running",
+    "search_serving": "archsim.api.serving",
+    "serve": "archsim.api.serving",
     "simulate": "archsim.api.running",
     "simulate_flows": "archsim.engine.network.flows",
     "sweep": "archsim.api.running",
@@ -65,9 +73,9 @@ _PUBLIC = {
 }
 
 __all__ = [  # noqa: F822 (defined by __getattr__)
-    "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "calibrate", "compare",
-    "explore", "load", "load_assumptions", "load_experiment", "load_model", "load_system", "optimum", "place",
-    "run", "simulate", "simulate_flows", "sweep", "validate",
+    "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "calibrate",
+    "calibrate_serving", "compare", "compare_serving", "explore", "load", "load_assumptions", "load_experiment",
+    "load_model", "load_system", "optimum", "place", "run", "search_serving", "serve", "simulate", "simulate_flows", "sweep", "validate",
 ]  # fmt: skip
 
 

@@ -50,6 +50,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("engines", "compare", "alias of compare"),
     Command("optimum", "optimum", "how far every policy's steps are from a lower bound over all allocations"),
     Command("place", "place", "choose a placement from recorded loads and write it for SGLang, vLLM and TensorRT-LLM"),
+    Command("serve", "serve", "requests over time: TTFT, TPOT, goodput; compare, calibrate, search"),
     Command("area", "area", "area and power of the decision hardware (tables and cores), beside the published"),
     Command("cost", "cost", "die area, machine price and energy coefficients, with ranges"),
     Command("check", "check", "check an experiment, system, model, assumption set, calibration or traffic file"),

@@ -301,7 +301,9 @@ def _all_reduce_ns(laws: Laws, model: ModelSpec, parallel: Parallel, tokens: np.
 
 
 def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
-    """Engines choose among NCCL and one-shot kernels by size: the least of those that cover it, float64[size]."""
+    """Engines choose among NCCL and one-shot kernels by size: the least of those that cover it, float64[size], for
+    sizes in order. A message never takes longer than a larger one, so sizes below the measured ones take their time.
+    """
     found = laws.collective("all_reduce", size_bytes, ranks=ranks).ns
     for library, variant in (("trtllm", None), ("vllm", "vllm_graph"), ("sglang", "sglang_graph")):
         try:
@@ -309,7 +311,7 @@ def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.
         except LawMissing:
             continue
         found = np.where(times.extrapolated, found, np.minimum(found, times.ns))
-    return np.maximum.accumulate(found)
+    return np.minimum.accumulate(found[::-1])[::-1]
 
 
 def _moe_ns(

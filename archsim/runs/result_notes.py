@@ -10,8 +10,11 @@ from archsim.runs.calibration_notes import Die
 from archsim.runs.drawn_notes import drawn_notes
 from archsim.runs.memory_notes import memory_notes
 
-COLUMNS = (*calibration_notes.EXTRAPOLATED, "drawn_from", "context_tokens", "hbm_all_counted", "speedup_vs_ep")
-"""Columns of numbers that the notes use."""
+COLUMNS = (
+    *calibration_notes.EXTRAPOLATED, "drawn_from", "context_tokens", "context_from", "transfer_law", "hbm_all_counted",
+    "speedup_vs_ep",
+)  # fmt: skip
+"""Columns that the notes use."""
 
 
 def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Die]]) -> list[str]:

@@ -11,7 +11,7 @@ from archsim.base.kernels import inner, kernel, outer
 from archsim.serving.records import State
 
 OCTAVE = 4  # points of the attention tables
-HOST_ITERATION, HOST_REQUEST = 0, 1
+HOST_ITERATION, HOST_REQUEST, HOST_PROMPT = 0, 1, 2
 
 
 class StepTable(NamedTuple):
@@ -19,7 +19,8 @@ class StepTable(NamedTuple):
     ``head``: float64[sampled]; ``decode_up``, ``prefill_up``: float64[tokens].
 
     ``decode``: ln ns float64[requests, context]; ``prefill``: ln ns float64[chunks, tokens, context / tokens]; axes have
-    ``OCTAVE`` points an octave from 1 on. ``host``: float64[2] an iteration, and a request in it.
+    ``OCTAVE`` points an octave from 1 on. ``host``: float64[3] an iteration, a request in it, and one with
+    a prompt.
     """
 
     local: np.ndarray
@@ -95,15 +96,23 @@ def rank_ns(state: State, table: StepTable, k):
 @outer
 def iteration_ns(state: State, table: StepTable, i):
     """Ranks wait for each other; experts run on all of them."""
-    instance = state.instances[i]
-    slowest, tokens, requests = 0.0, 0, 0
+    instance, totals = state.instances[i], state.totals[0]
+    slowest, tokens, requests, chunks = 0.0, 0, 0, 0
     for k in range(instance.first, instance.last):
+        rank = state.ranks[k]
         slowest = max(slowest, rank_ns(state, table, k))
-        tokens += state.ranks[k].tokens
-        requests = max(requests, state.ranks[k].decodes + state.ranks[k].chunks)
+        tokens += rank.tokens
+        requests = max(requests, rank.decodes + rank.chunks)
+        chunks += rank.chunks
     ranks = instance.last - instance.first
     shared = looked_up(table.shared, (tokens + ranks - 1) // ranks)
-    return slowest + shared + table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
+    host = table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
+    if chunks:
+        host += table.host[HOST_PROMPT]
+        totals.prompts += 1
+    totals.sequences += requests
+    totals.shared_ns += shared
+    return slowest + shared + host
 
 
 @kernel

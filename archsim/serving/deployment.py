@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +15,10 @@ from archsim.serving.stand_ins import WEIGHT_BYTES, with_stand_ins
 from archsim.serving.tables import Host, prepare
 from archsim.specs.model import ModelSpec
 from calibration.laws.choosing import LawMissing
-from calibration.laws.laws import Laws
+from calibration.laws.laws import Laws, MoeSizes
 from calibration.laws.tables import CalibrationSpec
 
+UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
 KV_BYTES = {"bf16": 2, "fp8": 1}
 ACTIVATION_VECTORS = 8  # of the hidden size, of a token in flight: residual, norms, queries to values, FFN halves
 
@@ -30,7 +32,7 @@ class Engine(NamedTuple):
     hbm_bytes: float
     parallel: Parallel = Parallel()
     precision: Precision = Precision()
-    routing: str = "balanced"
+    routing: str = UNIFORM
     library: str | None = None
     utilisation: float = 0.9
 
@@ -56,16 +58,40 @@ def build(engine: Engine, scheduler: Scheduler, host: Host = Host(), instances: 
 
 
 def laws_of(engine: Engine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[str, ...]]:
-    """The laws of an engine's iterations, and what stands in for what was not measured, in words."""
+    """The laws of an engine's iterations, with experts, and what stands in for what was not measured, in words."""
     precision = engine.precision
     found = with_stand_ins(engine.calibration, engine.model, precision.products, precision.experts)
     precision = precision._replace(products=found.products, experts=found.experts)
     most = scheduler.max_num_batched_tokens + scheduler.max_num_seqs
     laws = iteration_laws(
-        engine.model, found.calibration, engine.parallel, precision, routing=engine.routing, library=engine.library,
+        engine.model, found.calibration, engine.parallel, precision,
+        routing=None if engine.routing == UNIFORM else engine.routing, library=engine.library,
         most_tokens=min(most, 32768),
     )  # fmt: skip
+    if engine.routing == UNIFORM and has_experts(engine.model):
+        moe = _by_chance(engine._replace(calibration=found.calibration, precision=precision), len(laws.by_tokens))
+        by_tokens = laws.by_tokens.copy()
+        by_tokens[:, -2] = moe
+        laws = replace(laws, by_tokens=by_tokens)
     return laws, found.notes
+
+
+def _by_chance(engine: Engine, sizes: int) -> np.ndarray:
+    """float64[tokens of a rank] ns of all MoE layers if every token draws its experts by chance: of the E / ep experts
+    of a rank, (1 - top_k / E)^tokens stay idle.
+    """
+    model, parallel = engine.model, engine.parallel
+    tokens = np.unique(np.rint(np.geomspace(1, sizes - 1, 80)))
+    whole = tokens * parallel.dp
+    pairs = whole * model.top_k / parallel.ep
+    active = model.experts / parallel.ep * (1 - (1 - model.top_k / model.experts) ** whole)
+    times = Laws(engine.calibration).fused_moe(
+        whole, parallel.ep, parallel.expert_tp, dtype=engine.precision.experts, pairs=pairs, active_experts=active,
+        sizes=MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
+    )  # fmt: skip
+    at = np.arange(sizes)
+    ns = np.exp(np.interp(np.log(np.maximum(at, 1)), np.log(tokens), np.log(times.ns)))
+    return np.where(at > 0, len(model.moe_layer_ids) * ns, 0.0)
 
 
 def with_host(

@@ -77,6 +77,9 @@ TOTALS = np.dtype(
         ("turn", "i8"),
         ("decode_turn", "i8"),
         ("iterations", "i8"),
+        ("prompts", "i8"),  # iterations with a prompt
+        ("sequences", "i8"),  # requests of the fullest rank, over iterations
+        ("shared_ns", "f8"),  # of experts
         ("preemptions", "i8"),
         ("prefill_tokens", "i8"),  # computed, recomputation included
         ("decode_tokens", "i8"),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.model import ModelSpec
 from calibration.laws.tables import CalibrationSpec, GemmLaw, MoeTable
 
@@ -31,7 +32,9 @@ class Narrow(NamedTuple):
 
 # NVFP4 multiplies twice as fast as FP8 (NVIDIA, Blackwell architecture); MXFP4 on Hopper and INT4 are weights only, and
 # multiply in 16 bits.
-NARROW = MappingProxyType({"nvfp4": Narrow("fp8", 2.0), "mxfp4": Narrow("bf16", 1.0), "int4": Narrow("bf16", 1.0)})
+# FP8 with a scale a tensor takes the tables of FP8 in blocks: those of the former were timed with a separate kernel of
+# 8 us that quantises, which engines fuse into the norm before.
+NARROW = MappingProxyType({"fp8": Narrow("fp8_block", 1.0), "nvfp4": Narrow("fp8_block", 2.0), "mxfp4": Narrow("bf16", 1.0), "int4": Narrow("bf16", 1.0)})
 
 
 class StandIns(NamedTuple):
@@ -42,10 +45,18 @@ class StandIns(NamedTuple):
     experts: str
     notes: tuple[str, ...]
 
+# Products of experts apart from the rest of their layer; kernels that engines all-reduce small messages with.
+NOT_FUSED, ONE_SHOT = ("sglang-deepep", "trtllm-wideep"), ("trtllm", "vllm", "sglang")
+
 
 def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str, experts: str) -> StandIns:
     """The calibration with tables for these dtypes and the model's expert layers."""
     notes = []
+    fused = tuple(table for table in calibration.moe if table.library not in NOT_FUSED)
+    calibration = calibration.model_copy(update={"moe": fused})
+    if not any(table.library in ONE_SHOT for table in calibration.collectives):
+        calibration = _with_one_shot(calibration)
+        notes.append(f"all-reduce of {calibration.gpu}: one-shot kernels of {DEFAULT_CALIBRATION}")
     like_products, calibration = _narrowed(calibration, "gemm", products)
     like_experts, calibration = _narrowed(calibration, "moe", experts)
     for what, dtype, like in (("products", products, like_products), ("experts", experts, like_experts)):
@@ -74,6 +85,17 @@ def _narrowed(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[s
     return like, calibration.model_copy(update={section: tuple(found)})
 
 
+def _with_one_shot(calibration: CalibrationSpec) -> CalibrationSpec:
+    """With all-reduce kernels of engines from another GPU; they are bound by latency."""
+    others = calibration_named(DEFAULT_CALIBRATION).collectives
+    added = [table.model_copy(update={"scaled_from": DEFAULT_CALIBRATION}) for table in others if _one_shot(table)]
+    return calibration.model_copy(update={"collectives": (*calibration.collectives, *added)})
+
+
+def _one_shot(table) -> bool:
+    return table.library in ONE_SHOT and table.of.get("op") == "all_reduce"
+
+
 def _faster(table, compute: float, memory: float):
     rates = {"flop_per_s": table.law.flop_per_s * compute, "bytes_per_s": table.law.bytes_per_s * memory}
     if isinstance(table.law, GemmLaw):
@@ -92,7 +114,6 @@ def _nearest(calibration: CalibrationSpec, model: ModelSpec, dtype: str) -> str:
         table
         for table in calibration.moe
         if table.dtype == dtype and not table.eplb_slots and table.distribution == "balanced"
-        and table.library not in ("trtllm-wideep", "sglang-deepep")
     ]
     if not there or min(far(table)[0] for table in there) == 0:
         return ""

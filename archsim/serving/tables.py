@@ -15,11 +15,15 @@ _SEEN = 400  # batches on which interpolation is judged
 
 
 class Host(NamedTuple):
-    """Time of the host: an iteration, for each request in it, and once a request before it is queued."""
+    """Time of the host: an iteration, each request in it, an iteration with a prompt (which no graph covers), and once
+    a request before it is queued. ``experts``: time of expert layers relative to their law, for laws that are scaled.
+    """
 
     iteration_ns: float = 0.0
     sequence_ns: float = 0.0
+    prompt_ns: float = 0.0
     request_ns: float = 0.0
+    experts: float = 1.0
 
 
 class Prepared(NamedTuple):
@@ -38,7 +42,7 @@ def prepare(laws: IterationLaws, host: Host, most_requests: int, moved_ns: np.nd
     """
     tokens = len(laws.by_tokens)
     by_cause = laws.by_tokens[:, :-1]
-    shared = by_cause[:, -1] + (0.0 if moved_ns is None else moved_ns)
+    shared = by_cause[:, -1] * host.experts + (0.0 if moved_ns is None else moved_ns)
     none = np.zeros(tokens)
     table = StepTable(
         by_cause[:, :-1].sum(axis=1),
@@ -47,9 +51,9 @@ def prepare(laws: IterationLaws, host: Host, most_requests: int, moved_ns: np.nd
         none if laws.decode_up is None else laws.decode_up,
         none if laws.prefill_up is None else laws.prefill_up,
         *_attention(laws, most_requests),
-        np.array([host.iteration_ns, host.sequence_ns]),
+        np.array([host.iteration_ns, host.sequence_ns, host.prompt_ns]),
     )
-    return Prepared(table, *_judged(laws, table, most_requests))
+    return Prepared(table, *_judged(laws, table._replace(shared=by_cause[:, -1]), most_requests))
 
 
 def axis(most: float) -> np.ndarray:

@@ -74,7 +74,7 @@ def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperi
 
     What an axis gives as a whole (systems, models, policies, batches), the experiment need not: it has the first value.
     """
-    tree, folder = tree_of(source), _folder_of(source)
+    tree, folder = tree_of(source), folder_of(source)
     refuse_other_kinds(label_of(source), tree.data)
     _refuse_short_paths(overrides)
     tree.data.pop(MANIFEST_KEY, None)
@@ -122,7 +122,7 @@ def label_of(source: Source) -> str:
     return "mapping" if isinstance(source, Mapping) else str(source)
 
 
-def _folder_of(source: Source) -> Path | None:
+def folder_of(source: Source) -> Path | None:
     return None if isinstance(source, Mapping) else file_of(source).parent
 
 
@@ -194,7 +194,7 @@ def check_file(source: Source, overrides: Sequence[str] = ()) -> Spec:
         return load_experiment(source, overrides)
     apply_overrides(tree, overrides, lambda keys: None)
     if kind is SystemSpec:
-        find_calibrations(tree, (), folders_around(_folder_of(source)))
+        find_calibrations(tree, (), folders_around(folder_of(source)))
     return validate(kind, tree)
 
 

@@ -1,0 +1,75 @@
+"""``ar.serve``: requests over time on a deployment; a search of configurations; a measurement beside the simulation."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+# numpy and numba are imported where they are used, so that importing this module is fast.
+if TYPE_CHECKING:
+    from archsim.serving.serving import Outcome
+    from archsim.serving.tables import Host
+    from archsim.specs.loading.library import Source
+    from archsim.studies.serving.comparison import Comparison
+    from archsim.studies.serving.search import Found
+
+
+def serve(
+    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True
+) -> Outcome:
+    """Serve the requests of a file (or mapping) on its deployment.
+
+    Returns an `Outcome`: ``.measures`` (TTFT, TPOT, ITL, E2E in ms; requests, goodput and tokens a second; KV use),
+    ``.served`` (times of every request), ``.notes``. out: folder of ``index.html``, ``bench.json`` (keys of ``vllm
+    bench serve``) and ``requests.csv``. around: for the page, also serve at shares of the traffic.
+
+    Raises SpecError, TraceError, CapacityError; LawMissing for what no calibration has.
+    """
+    from archsim.serving.serving import serve as served
+    from archsim.specs.loading.serving import load_serving
+
+    outcome = served(load_serving(source, overrides))
+    return outcome if out is None else _written(outcome, Path(out), around)
+
+
+def search_serving(source: Source, overrides: Sequence[str] = ()) -> list[Found]:
+    """Parallel sizes and batch limits of a file's ``search:``, most goodput first. Raises as ``serve``."""
+    from archsim.specs.loading.serving import load_serving
+    from archsim.studies.serving.search import search
+
+    return search(load_serving(source, overrides))
+
+
+def compare_serving(source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Comparison:
+    """A JSON of ``vllm bench serve`` beside the simulation of a file. Raises as ``serve``."""
+    from archsim.specs.loading.serving import load_serving
+    from archsim.studies.serving.comparison import compare_bench
+
+    return compare_bench(load_serving(source, overrides), Path(measured))
+
+
+def calibrate_serving(
+    source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> tuple[Host, Comparison]:
+    """The host's time an iteration and a request that a JSON of ``vllm bench serve`` implies. Raises as ``serve``."""
+    from archsim.specs.loading.serving import load_serving
+    from archsim.studies.serving.comparison import calibrate_host
+
+    return calibrate_host(load_serving(source, overrides), Path(measured))
+
+
+def _written(outcome: Outcome, folder: Path, around: bool) -> Outcome:
+    from archsim.base.files import write_text
+    from archsim.base.tables import Table
+    from archsim.studies.serving.bench_json import REQUEST_COLUMNS, bench, request_rows
+    from archsim.studies.serving.loads import loads
+    from archsim.studies.serving.page import write_page
+
+    folder.mkdir(parents=True, exist_ok=True)
+    Table(REQUEST_COLUMNS, tuple(request_rows(outcome))).write_csv(folder / "requests.csv")
+    write_text(folder / "bench.json", json.dumps(bench(outcome)) + "\n")
+    write_page(outcome, loads(outcome) if around else [], folder)
+    return outcome

@@ -1,0 +1,94 @@
+"""``archsim serve``: requests over time on a deployment."""
+
+from __future__ import annotations
+
+import argparse
+
+from archsim.cli.arguments import add_experiment, add_report
+from archsim.cli.exit_codes import OK
+
+SHOWN = 10  # configurations of a search
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_experiment(parser, "deployment and requests")
+    add_report(parser, "nothing is written")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--compare", metavar="BENCH.json", help="set a result of `vllm bench serve` beside the simulation")
+    how.add_argument("--calibrate", metavar="BENCH.json", help="fit the host's time to a result of `vllm bench serve`")
+    how.add_argument("--search", action="store_true", help="find parallel sizes and batch limits with most goodput")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve, and print the measures. Raises ArchsimError for what does not fit or can never be served."""
+    import archsim as ar
+    from archsim.cli.printing import print_compiling, print_notes
+
+    print_compiling()
+    if args.search:
+        _print_search(ar.search_serving(args.file, args.overrides))
+    elif args.compare:
+        _print_comparison(ar.compare_serving(args.file, args.compare, args.overrides))
+    elif args.calibrate:
+        host, compared = ar.calibrate_serving(args.file, args.calibrate, args.overrides)
+        _print_comparison(compared)
+        print(f"host: {{iteration: {host.iteration_ns / 1e6:.3f} ms, request: {host.request_ns / 1e6:.3f} ms}}")
+    else:
+        outcome = ar.serve(args.file, args.overrides, out=args.out)
+        _print_measures(outcome)
+        print_notes(outcome.notes)
+        if args.out:
+            print(f"report: {args.out}/index.html")
+    return OK
+
+
+def _print_measures(outcome) -> None:
+    from archsim.cli.printing import console, grid
+    from archsim.serving.measures import PERCENTILES
+
+    measures = outcome.measures
+    title = f"{outcome.serving.model.name}, {outcome.deployment.devices} devices of {outcome.serving.system.name}"
+    numbers = ("mean", *(f"p{each}" for each in PERCENTILES))
+    table = grid("ms", title=title, numbers=numbers)
+    each = (("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e))
+    for name, spread in each:
+        table.add_row(name, *(f"{value:,.2f}" for value in (spread.mean, *spread.percentiles)))
+    console().print(table)
+    print(
+        f"{measures.requests:,} requests in {measures.duration_s:,.1f} s: {measures.requests_per_s:.3f} requests/s, "
+        f"goodput {measures.goodput_per_s:.3f} ({measures.within_slo:.1%} within the limits)\n"
+        f"{measures.output_tokens_per_s:,.0f} output tokens/s, {measures.output_tokens_per_s_device:,.0f} a device, "
+        f"{measures.tokens_per_s_user:.1f} a user\n"
+        f"KV {measures.kv_mean:.1%} in use, {measures.kv_peak:.1%} at most; {measures.prefix_hits:.1%} of prompt tokens "
+        f"cached; {measures.preemptions} preemptions"
+    )
+
+
+def _print_comparison(compared) -> None:
+    from archsim.cli.printing import console, grid, print_notes
+
+    table = grid("vllm bench serve", title="measured and simulated", numbers=("measured", "simulated", "error"))
+    for row in compared.rows:
+        measured = "–" if row.measured is None else f"{row.measured:,.2f}"
+        table.add_row(row.key, measured, f"{row.simulated:,.2f}", "–" if row.error is None else f"{row.error:+.1%}")
+    console().print(table)
+    print_notes((*compared.advice, *compared.outcome.notes))
+
+
+def _print_search(found) -> None:
+    from archsim.cli.printing import console, grid
+
+    numbers = ("goodput /s", "requests /s", "tokens/s a device", "TTFT p50 ms", "TPOT p50 ms", "KV")
+    table = grid("configuration", title=f"{len(found)} configurations, most goodput first", numbers=numbers)
+    for each in found[:SHOWN]:
+        if each.measures is None:
+            table.add_row(each.choice.name, "refused", *("–",) * 5)
+            continue
+        m = each.measures
+        values = (m.goodput_per_s, m.requests_per_s, m.output_tokens_per_s_device, m.ttft.percentiles[0], m.tpot.percentiles[0])
+        table.add_row(each.choice.name, *(f"{value:,.2f}" for value in values), f"{m.kv_peak:.0%}")
+    console().print(table)
+    refused = [each for each in found if each.measures is None]
+    if refused:
+        print(f"{len(refused)} configurations refused; the first: {refused[0].choice.name}: {refused[0].refused}")

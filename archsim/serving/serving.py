@@ -1,0 +1,169 @@
+"""A file of ``archsim serve`` as a deployment and requests, and what comes of serving them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.base.errors import SpecError
+from archsim.engine.iteration import Precision
+from archsim.engine.iteration_parts import Parallel, has_experts
+from archsim.serving import requests as drawn
+from archsim.serving.deployment import Built, Engine, build, kv_token_bytes
+from archsim.serving.hosts import NONE, host_of
+from archsim.serving.measures import Measures, Slo, measure
+from archsim.serving.records import Transfer
+from archsim.serving.requests import NS_PER_S, Requests
+from archsim.serving.simulate import Scheduler, Served, simulate
+from archsim.serving.tables import Host
+from archsim.serving.traces import read_requests
+from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
+from archsim.specs.loading.serving import Serving
+from archsim.specs.serving import DisaggregatedSpec, ParallelSpec
+
+OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
+INPUT_STREAM, OUTPUT_STREAM = 1, 2  # of random numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """``prefill`` serves everything unless there is ``decode``; ``devices`` of all instances."""
+
+    scheduler: Scheduler
+    host: Host
+    prefill: Built
+    decode: Built | None
+    transfer: Transfer | None
+    devices: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A deployment, its requests, and what happened."""
+
+    serving: Serving
+    deployment: Deployment
+    requests: Requests
+    served: Served
+    measures: Measures
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know before the numbers."""
+        said = (self.measures.saturated,) if self.measures.saturated else ()
+        return (*said, *self.deployment.notes)
+
+
+def serve(serving: Serving) -> Outcome:
+    """Simulate. Raises ArchsimError for what does not fit, was not measured, or can never be served."""
+    return serve_requests(serving, deploy(serving), requests_of(serving))
+
+
+def serve_requests(serving: Serving, deployment: Deployment, requests: Requests) -> Outcome:
+    """As ``serve``, for requests and a deployment that are known."""
+    decode = deployment.decode.pool if deployment.decode else None
+    served = simulate(
+        requests, deployment.scheduler, deployment.prefill.pool, decode=decode, transfer=deployment.transfer,
+        request_ns=deployment.host.request_ns, whose=str(serving.trace or "requests"),
+    )  # fmt: skip
+    return Outcome(serving, deployment, requests, served, measure(served, deployment.devices, slo_of(serving)))
+
+
+def slo_of(serving: Serving) -> Slo:
+    """The limits; infinite where none is given."""
+    given = serving.spec.slo
+    return Slo(*(np.inf if ns is None else ns for ns in (given.ttft_ns, given.tpot_ns, given.e2e_ns)))
+
+
+def requests_of(serving: Serving) -> Requests:
+    """The requests of a file. Raises TraceError."""
+    given = serving.spec.requests
+    if serving.trace is not None:
+        found = drawn.scaled(read_requests(serving.trace, given.format), given.speed)
+        found = found._replace(concurrency=given.concurrency or 0)
+        return drawn.first(found, given.total) if given.total else found
+    assert given.input is not None and given.output is not None
+    count = given.total or (REQUESTS_A_CLIENT * given.concurrency if given.concurrency else OPEN_REQUESTS)
+    sizes = (
+        drawn.lengths(count, *each.drawn, given.seed, stream)
+        for each, stream in ((given.input, INPUT_STREAM), (given.output, OUTPUT_STREAM))
+    )
+    if given.arrivals is None:
+        return drawn.without_hashes(np.zeros(count), *sizes, given.concurrency or 0)
+    arrivals = drawn.gamma_arrivals(count, given.arrivals.rate, given.arrivals.burstiness, given.seed)
+    return drawn.without_hashes(arrivals, *sizes)
+
+
+def deploy(serving: Serving) -> Deployment:
+    """The engines of a file. Raises SpecError, LawMissing, CapacityError."""
+    spec, system = serving.spec, serving.system
+    scheduler = Scheduler(**spec.scheduler.model_dump())
+    host = host_for(serving)
+    sides = spec.disaggregated
+    if isinstance(sides, DisaggregatedSpec):
+        prefill_engine = engine_of(serving, sides.prefill.parallel)
+        prefill = build(prefill_engine, scheduler, host, sides.prefill.instances)
+        decode = build(engine_of(serving, sides.decode.parallel), scheduler, host, sides.decode.instances)
+        devices = sum(side.instances * side.parallel.ranks for side in (sides.prefill, sides.decode))
+        transfer = _transfer(serving, prefill_engine, sides)
+    else:
+        prefill, decode, transfer = build(engine_of(serving, spec.parallel), scheduler, host, spec.instances), None, None
+        devices = spec.instances * spec.parallel.ranks
+    if devices > system.dies:
+        raise SpecError(f"{system.name} has {system.dies} devices, but {devices} are asked for; use fewer ranks")
+    return Deployment(scheduler, host, prefill, decode, transfer, devices, _notes(serving, prefill, decode))
+
+
+def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
+    """One engine of a deployment."""
+    spec, system = serving.spec, serving.system
+    dtype = "bf16" if system.compute.dtype == "fp16" else system.compute.dtype
+    precision = Precision(
+        spec.precision.products or dtype, "bf16", spec.precision.kv, spec.precision.experts or spec.precision.products or dtype
+    )
+    utilisation = spec.utilisation if spec.utilisation is not None else 1 - system.hbm.reserved_fraction
+    return Engine(
+        serving.model, calibration_named(system.compute.calibration), system.hbm.capacity_bytes,
+        ranks_of(parallel, has_experts(serving.model)), precision, spec.routing,
+        None if spec.engine == NONE else spec.engine, utilisation,
+    )  # fmt: skip
+
+
+def ranks_of(parallel: ParallelSpec, experts: bool) -> Parallel:
+    """Sizes as the engine counts them; without ``experts`` given, every rank has its share of whole experts."""
+    tp, dp = parallel.attention.tp, parallel.attention.dp
+    if not experts:
+        return Parallel(tp, dp)
+    given = parallel.experts
+    return Parallel(tp, dp, *((given.ep, given.tp) if given else (tp * dp, 1)))
+
+
+def host_for(serving: Serving) -> Host:
+    """The host constants of a file: those of its engine, where it gives none."""
+    spec = serving.spec
+    gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
+    dtype = spec.precision.experts or spec.precision.products or serving.system.compute.dtype
+    found = host_of(spec.engine, serving.model, gpu, dtype)
+    return found if spec.host is None else found._replace(**spec.host.model_dump())
+
+
+def _transfer(serving: Serving, engine: Engine, sides: DisaggregatedSpec) -> Transfer:
+    """Every rank of a prefill engine sends its part of a request's KV at once."""
+    rate = sides.transfer.bandwidth_bytes_per_s or serving.system.d2d.bandwidth_bytes_per_s * serving.system.d2d.efficiency
+    ns = kv_token_bytes(engine) / rate * NS_PER_S
+    return Transfer(np.float64(sides.transfer.latency_ns), np.float64(ns))
+
+
+def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str, ...]:
+    built = (prefill, decode) if decode else (prefill,)
+    found = [note for each in built for note in each.notes]
+    worst = max(each.errors[1] for each in built)
+    found.append(f"step times: interpolated from laws, {prefill.errors[0]:.2%} off (median), {worst:.2%} at most")
+    beyond = max(each.extrapolated for each in built)
+    if beyond > 0.01:
+        found.append(f"{beyond:.0%} of the time of typical iterations is from laws outside their measured sizes")
+    if serving.spec.engine == NONE and serving.spec.host is None:
+        found.append("the host takes no time (engine: none)")
+    return tuple(dict.fromkeys(found))

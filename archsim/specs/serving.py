@@ -1,0 +1,218 @@
+"""What ``archsim serve`` reads: machine, model, parallel sizes, requests, scheduler, limits."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from archsim.specs.text.fields import KeyProblem, Spec, count, number
+from archsim.specs.text.quantities import BANDWIDTH, TIME, describe, fraction, quantity
+
+Time = quantity(TIME, "1 ns", "1000 s", zero=True)
+_RATE = re.compile(r"(\d+\.?\d*(?:[eE][-+]?\d+)?)\s*/\s*(s|min|h)")
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def _rate(value: Any) -> float:
+    found = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"expected a rate such as '4/s' or '30/min', not {describe(value)}")
+    per_s = float(found[1]) / _SECONDS[found[2]]
+    if per_s <= 0:
+        raise ValueError(f"{value!r}: no request ever comes; expected a rate above 0")
+    return per_s
+
+
+Rate = Annotated[float, BeforeValidator(_rate)]
+
+
+class AttentionRanks(Spec):
+    """``tp``: ranks that share the heads of a request; ``dp``: groups of them with requests of their own."""
+
+    tp: count(1, 4096) = 1
+    dp: count(1, 4096) = 1
+
+
+class ExpertRanks(Spec):
+    """``ep``: ranks that share experts; ``tp``: ranks that share each expert. Their product is that of attention."""
+
+    ep: count(1, 4096) = 1
+    tp: count(1, 4096) = 1
+
+
+class ParallelSpec(Spec):
+    """Ranks of one engine."""
+
+    attention: AttentionRanks = AttentionRanks()
+    # Null: every rank holds its share of the experts (ep = tp x dp of attention).
+    experts: ExpertRanks | None = None
+
+    @model_validator(mode="after")
+    def _same_ranks(self) -> "ParallelSpec":
+        given = self.experts
+        if given is not None and given.ep * given.tp != self.ranks:
+            raise KeyProblem(
+                ("experts",),
+                f"ep {given.ep} x tp {given.tp} is not the {self.ranks} ranks of attention (tp {self.attention.tp} x "
+                f"dp {self.attention.dp})",
+            )
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """Devices of an engine."""
+        return self.attention.tp * self.attention.dp
+
+
+class PrecisionSpec(Spec):
+    """dtypes of weights and of the KV cache; null: that of the system's compute array, and BF16 for KV."""
+
+    products: Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"] | None = None
+    experts: Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4"] | None = None
+    kv: Literal["bf16", "fp8"] = "bf16"
+
+
+class LengthSpec(Spec):
+    """Tokens of prompts or outputs: one of ``fixed``, ``uniform`` (low and high, both included) and ``mean`` with the
+    coefficient of variation ``cv`` of a log-normal distribution.
+    """
+
+    fixed: count(1, 10_000_000, none=True) = None
+    uniform: tuple[count(1, 10_000_000), count(1, 10_000_000)] | None = None
+    mean: number(1, 1e7) | None = None
+    cv: number(0, 100) = 0.0
+
+    @model_validator(mode="after")
+    def _one(self) -> "LengthSpec":
+        given = [key for key in ("fixed", "uniform", "mean") if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected one of fixed, uniform and mean, not {' and '.join(given) or 'none'}")
+        if self.uniform is not None and self.uniform[0] > self.uniform[1]:
+            raise KeyProblem(("uniform",), f"low {self.uniform[0]} is above high {self.uniform[1]}")
+        return self
+
+    @property
+    def drawn(self) -> tuple[str, tuple[float, ...]]:
+        """As ``archsim.serving.requests.lengths`` takes it."""
+        if self.fixed is not None:
+            return "fixed", (self.fixed,)
+        if self.uniform is not None:
+            return "uniform", self.uniform
+        return "lognormal", (self.mean or 1.0, self.cv)
+
+
+class ArrivalSpec(Spec):
+    """``burstiness``: shape of the gamma distribution of gaps; 1: Poisson, less: bursts."""
+
+    rate: Rate
+    burstiness: number(1e-3, 1e3) = 1.0
+
+
+class RequestSpec(Spec):
+    """A trace, an open loop (``arrivals``) or a closed loop (``concurrency``)."""
+
+    trace: str | None = None
+    # Of the trace; null: told by its columns.
+    format: str | None = None
+    # Of the trace: times its rate.
+    speed: number(1e-6, 1e6) = 1.0
+    arrivals: ArrivalSpec | None = None
+    concurrency: count(1, 1_000_000, none=True) = None
+    input: LengthSpec | None = None
+    output: LengthSpec | None = None
+    seed: count(0, 2**31) = 0
+    # Requests; null: all of a trace, 1000 of an open loop, 10 a client of a closed one.
+    total: count(1, 100_000_000, none=True) = Field(None, alias="count")
+
+    @model_validator(mode="after")
+    def _one(self) -> "RequestSpec":
+        given = [key for key in ("trace", "arrivals", "concurrency") if getattr(self, key) is not None]
+        if len(given) != 1 and given != ["trace", "concurrency"]:
+            raise ValueError(f"expected one of trace, arrivals and concurrency, not {' and '.join(given) or 'none'}")
+        for key in ("input", "output"):
+            if (getattr(self, key) is None) != (self.trace is not None):
+                what = "a trace has its lengths" if self.trace is not None else "required key is missing"
+                raise KeyProblem((key,), what)
+        return self
+
+
+class SchedulerSpec(Spec):
+    """How an engine fills its iterations (docs/serving.md)."""
+
+    name: Literal["vllm_v1", "sglang", "trtllm"] = "vllm_v1"
+    max_num_seqs: count(1, 65536) = 256
+    max_num_batched_tokens: count(1, 10_000_000) = 8192
+    chunked_prefill: bool = True
+    prefix_caching: bool = True
+    block_tokens: count(1, 4096) = 16
+    # Which rank of which engine a request goes to.
+    balance: Literal["round_robin", "least_loaded"] = "least_loaded"
+
+
+class HostSpec(Spec):
+    """Time of the host in place of an engine's fitted constants."""
+
+    iteration_ns: Time = Field(0.0, alias="iteration")
+    sequence_ns: Time = Field(0.0, alias="sequence")
+    prompt_ns: Time = Field(0.0, alias="prompt")
+    request_ns: Time = Field(0.0, alias="request")
+
+
+class SideSpec(Spec):
+    """Engines that prefill, or decode."""
+
+    parallel: ParallelSpec = ParallelSpec()
+    instances: count(1, 10_000) = 1
+
+
+class TransferSpec(Spec):
+    """How KV moves; null: the links of the system."""
+
+    bandwidth_bytes_per_s: quantity(BANDWIDTH, "1 MB/s", "100 TB/s") | None = Field(None, alias="bandwidth")
+    latency_ns: Time = Field(10_000.0, alias="latency")
+
+
+class DisaggregatedSpec(Spec):
+    """Prefill and decode on engines of their own."""
+
+    prefill: SideSpec
+    decode: SideSpec
+    transfer: TransferSpec = TransferSpec()
+
+
+class SloSpec(Spec):
+    """Limits; a request counts for goodput within all of them."""
+
+    ttft_ns: quantity(TIME, "1 us", "10000 s") | None = Field(None, alias="ttft")
+    tpot_ns: quantity(TIME, "1 us", "1000 s") | None = Field(None, alias="tpot")
+    e2e_ns: quantity(TIME, "1 us", "100000 s") | None = Field(None, alias="e2e")
+
+
+class SearchSpec(Spec):
+    """What ``archsim serve --search`` varies; null: the divisors of the devices, and these limits of a batch."""
+
+    devices: count(1, 4096, none=True) = None
+    max_num_seqs: tuple[count(1, 65536), ...] = (32, 64, 128, 256, 512)
+    max_num_batched_tokens: tuple[count(1, 10_000_000), ...] = (2048, 4096, 8192, 16384)
+
+
+class ServeSpec(Spec):
+    """A deployment and its traffic. ``system`` and ``model``: as in experiments, by name, file or mapping."""
+
+    system: Any
+    model: Any
+    parallel: ParallelSpec = ParallelSpec()
+    # Engines alike.
+    instances: count(1, 10_000) = 1
+    precision: PrecisionSpec = PrecisionSpec()
+    # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time.
+    engine: Literal["vllm", "sglang", "trtllm", "none"] = "vllm"
+    host: HostSpec | None = None
+    # uniform: by chance; else a distribution of the fused MoE laws of the calibration, such as power_law_1.2.
+    routing: str = "uniform"
+    utilisation: fraction(zero=False) | None = None
+    requests: RequestSpec
+    scheduler: SchedulerSpec = SchedulerSpec()
+    disaggregated: DisaggregatedSpec | Literal["none"] = "none"
+    slo: SloSpec = SloSpec()
+    search: SearchSpec = SearchSpec()

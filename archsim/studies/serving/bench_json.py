@@ -1,0 +1,93 @@
+"""The JSON of ``vllm bench serve``: written for a simulated run, read from a measured one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim.base.errors import TraceError
+from archsim.serving.measures import PERCENTILES, Spread, times_ns
+from archsim.serving.requests import NS_PER_S
+from archsim.serving.serving import Outcome
+
+METRICS = ("ttft", "tpot", "itl", "e2el")
+
+
+def bench(outcome: Outcome) -> dict[str, Any]:
+    """The keys of ``vllm bench serve`` (v0.11, vllm/benchmarks/serve.py), times in ms. ``itls`` and the texts of single
+    requests are not kept.
+    """
+    measures, spec = outcome.measures, outcome.serving.spec
+    given = spec.requests
+    found: dict[str, Any] = {
+        "backend": f"archsim-{spec.engine}",
+        "model_id": outcome.serving.model.name,
+        "num_prompts": measures.requests,
+        "request_rate": given.arrivals.rate if given.arrivals else outcome.requests.offered_per_s or "inf",
+        "burstiness": given.arrivals.burstiness if given.arrivals else 1.0,
+        "max_concurrency": given.concurrency,
+        "duration": measures.duration_s,
+        "completed": measures.requests,
+        "total_input_tokens": measures.input_tokens,
+        "total_output_tokens": measures.output_tokens,
+        "request_throughput": measures.requests_per_s,
+        "request_goodput": measures.goodput_per_s,
+        "output_throughput": measures.output_tokens_per_s,
+        "total_token_throughput": measures.total_tokens_per_s,
+    }
+    for name, each in zip(METRICS, (measures.ttft, measures.tpot, measures.itl, measures.e2e), strict=True):
+        found |= _metric(name, each)
+    served = outcome.served.requests
+    found["input_lens"] = served["input"].tolist()
+    found["output_lens"] = served["output"].tolist()
+    found["ttfts"] = (times_ns(outcome.served)["ttft"] / NS_PER_S).tolist()
+    return found
+
+
+def _metric(name: str, spread: Spread) -> dict[str, float]:
+    found = {f"mean_{name}_ms": spread.mean, f"median_{name}_ms": spread.percentiles[0], f"std_{name}_ms": spread.std}
+    return found | {f"p{p}_{name}_ms": value for p, value in zip(PERCENTILES, spread.percentiles, strict=True)}
+
+
+def read_bench(path: Path) -> dict[str, Any]:
+    """A measured run. Raises TraceError for a file that is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read as the JSON of `vllm bench serve`: {error}") from None
+    needed = ("completed", "mean_ttft_ms", "mean_tpot_ms")
+    lacking = [key for key in needed if not isinstance(found, dict) or not isinstance(found.get(key), int | float)]
+    if lacking:
+        raise TraceError(f"{path}: not of `vllm bench serve`: it lacks {', '.join(lacking)}")
+    return found
+
+
+def request_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """A row a request; times in ns."""
+    served, times = outcome.served.requests, times_ns(outcome.served)
+    return [
+        {
+            "request": at,
+            "arrival_ns": float(row["arrival_ns"]),
+            "input_tokens": int(row["input"]),
+            "output_tokens": int(row["output"]),
+            "cached_tokens": int(row["hit"]),
+            "preemptions": int(row["preempted"]),
+            "scheduled_ns": float(row["scheduled_ns"]),
+            "first_token_ns": float(row["first_ns"]),
+            "last_token_ns": float(row["last_ns"]),
+            "ttft_ns": float(times["ttft"][at]),
+            "tpot_ns": float(times["tpot"][at]),
+        }
+        for at, row in enumerate(np.asarray(served))
+    ]
+
+
+REQUEST_COLUMNS = {
+    "request": "integer", "arrival_ns": "real", "input_tokens": "integer", "output_tokens": "integer",
+    "cached_tokens": "integer", "preemptions": "integer", "scheduled_ns": "real", "first_token_ns": "real",
+    "last_token_ns": "real", "ttft_ns": "real", "tpot_ns": "real",
+}  # fmt: skip

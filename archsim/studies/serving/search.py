@@ -1,0 +1,106 @@
+"""Parallel sizes and batch limits that give most goodput within limits on a given number of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from archsim.base.errors import ArchsimError, SpecError
+from archsim.engine.iteration_parts import has_experts
+from archsim.serving.deployment import Built, Engine, kv_blocks, laws_of, with_host
+from archsim.serving.measures import Measures
+from archsim.serving.serving import Deployment, engine_of, host_for, requests_of, serve_requests
+from archsim.serving.simulate import Scheduler
+from archsim.serving.tables import Host
+from archsim.specs.loading.serving import Serving
+from archsim.specs.serving import AttentionRanks, ExpertRanks, ParallelSpec
+
+
+class Choice(NamedTuple):
+    """One configuration. ``instances`` engines of ``parallel`` each."""
+
+    parallel: ParallelSpec
+    instances: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    @property
+    def name(self) -> str:
+        """``2 x tp 4 dp 1, ep 4, 256 seqs, 8192 tokens``."""
+        attention, experts = self.parallel.attention, self.parallel.experts
+        ranks = f"{self.instances} x tp {attention.tp} dp {attention.dp}"
+        spread = f", ep {experts.ep} tp {experts.tp}" if experts else ""
+        return f"{ranks}{spread}, {self.max_num_seqs} seqs, {self.max_num_batched_tokens} tokens"
+
+
+class Found(NamedTuple):
+    """``refused``: why a configuration cannot run; ''."""
+
+    choice: Choice
+    measures: Measures | None
+    refused: str
+
+
+def search(serving: Serving) -> list[Found]:
+    """Every configuration, most goodput first, then most throughput; refused ones last. Raises SpecError for none."""
+    requests, host, found = requests_of(serving), host_for(serving), []
+    given = serving.spec.search
+    for parallel, instances in _sizes(serving):
+        known: tuple[Engine, Built] | None = None
+        for tokens in given.max_num_batched_tokens:
+            for seqs in given.max_num_seqs:
+                choice = Choice(parallel, instances, seqs, tokens)
+                scheduler = _scheduler(serving, seqs, tokens)
+                try:
+                    known = known or _largest(serving, parallel, host)
+                    pool = _deployed(*known, choice, scheduler, host)
+                    measures = serve_requests(serving, pool, requests).measures
+                    found.append(Found(choice, measures, ""))
+                except ArchsimError as error:
+                    found.append(Found(choice, None, str(error)))
+    if not found:
+        raise SpecError("search: no sizes divide the devices, heads and experts")
+    return sorted(found, key=_order)
+
+
+def _order(found: Found) -> tuple:
+    if found.measures is None:
+        return (1, 0.0, 0.0, found.choice.name)
+    return (0, -found.measures.goodput_per_s, -found.measures.output_tokens_per_s, found.choice.name)
+
+
+def _sizes(serving: Serving) -> Iterator[tuple[ParallelSpec, int]]:
+    devices = serving.spec.search.devices or serving.system.dies
+    moe = has_experts(serving.model)
+    for ranks in _divisors(devices):
+        for tp in _divisors(ranks):
+            attention = AttentionRanks(tp=tp, dp=ranks // tp)
+            if not moe:
+                if attention.dp == 1:
+                    yield ParallelSpec(attention=attention), devices // ranks
+                continue
+            for ep in dict.fromkeys((ranks, 1)):
+                yield ParallelSpec(attention=attention, experts=ExpertRanks(ep=ep, tp=ranks // ep)), devices // ranks
+
+
+def _divisors(number: int) -> Sequence[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def _scheduler(serving: Serving, seqs: int, tokens: int) -> Scheduler:
+    given = serving.spec.scheduler.model_dump() | {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+    return Scheduler(**given)
+
+
+def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engine, Built]:
+    """An engine with the laws of the largest batch of the search; smaller ones read the same tables."""
+    given, engine = serving.spec.search, engine_of(serving, parallel)
+    scheduler = _scheduler(serving, max(given.max_num_seqs), max(given.max_num_batched_tokens))
+    laws, notes = laws_of(engine, scheduler)
+    return engine, with_host(laws, notes, engine, scheduler, host, 1)
+
+
+def _deployed(engine: Engine, largest: Built, choice: Choice, scheduler: Scheduler, host: Host) -> Deployment:
+    pool = largest.pool._replace(instances=choice.instances, kv_blocks=kv_blocks(engine, scheduler))
+    devices = choice.instances * choice.parallel.ranks
+    return Deployment(scheduler, host, largest._replace(pool=pool), None, None, devices, largest.notes)
