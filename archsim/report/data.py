@@ -27,6 +27,7 @@ RESULT_COLUMNS = (*("run", *KEYS, "trace", "engine"), *(column.name for column i
 OPTIONAL = tuple(column.name for column in _PAGE if column.optional)
 # Missing in folders of older versions.
 LATER = tuple(column.name for column in _PAGE if column.since > 1)
+WORDS = ("uncharged", "context_from", "transfer_law")  # texts that notes tell
 NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
 DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
 PLACES = ("x", "y", "src_x", "src_y", "dst_x", "dst_y")  # empty in a fabric without coordinates
@@ -60,7 +61,7 @@ class RunRow:
     trace: str
     engine: str
     numbers: Mapping[str, float] = field(hash=False)
-    uncharged: str = ""
+    words: Mapping[str, str] = field(default_factory=dict, hash=False)  # of the columns WORDS, not empty
 
     def __getitem__(self, column: str) -> float:
         return self.numbers[column]
@@ -282,8 +283,8 @@ def _run(where: str, row: dict[str, str]) -> RunRow:
     }
     numbers |= {column: _number(where, column, row[column]) for column in LATER if row.get(column)}
     place = Place(row["assumptions"], row["system"], row["model"])
-    uncharged = row.get("uncharged") or ""
-    return RunRow(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers, uncharged)
+    words = {column: row[column] for column in WORDS if row.get(column)}
+    return RunRow(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers, words)
 
 
 def _number(where: str, column: str, cell: str) -> float:

@@ -123,8 +123,9 @@ def _plain(report: Report) -> list[dict[str, Any]]:
 def _rows(report: Report) -> list[dict[str, Any]]:
     return [
         {name: run.get(name) for name in COLUMNS}
+        | run.words
         | {"system": run.place.system, "model": run.place.model, "batch": run.batch, "policy": run.policy}
-        | {"assumptions": run.place.assumptions, "uncharged": run.uncharged}
+        | {"assumptions": run.place.assumptions}
         for run in report.runs
     ]
 
