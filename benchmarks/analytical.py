@@ -26,8 +26,8 @@ from support.small_runs import replay
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.run_demand import build_run_demand
-from archsim.runs.engine_comparison import Compared
 from archsim.engine.state import LAUNCH
+from archsim.runs.engine_comparison import Compared
 from archsim.runs.measure import BOUND_BY
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec

@@ -141,8 +141,8 @@ def _context(workload: WorkloadSpec, assumptions: AssumptionsSpec) -> int:
     context = workload.context_tokens
     if context is None and assumptions.capacity == "finite":
         raise SpecError(
-            "workload.context: how many tokens of KV cache a request holds is not known, as its trace is recorded or "
-            "its requests have no prompts; give it (context: 4096), give 0 to leave the KV cache out, or set the "
+            "workload.context: how many tokens of KV cache a request holds is not known, as its "
+            "requests have no prompts; give it (context: 4096), give 0 to leave the KV cache out, or set the "
             "assumption memory: experts"
         )
     return context or 0

@@ -20,15 +20,18 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.engine.hidden import Sizes, expected_ranks
-from archsim.specs.loading.calibrations import calibration_digest, calibration_named
+from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_digest, calibration_named
 from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import BYTES_PER_VALUE, COMBINE, DISPATCH, dispatches, payload_of
+from calibration.laws.collective import BYTES_PER_VALUE, COMBINE, DISPATCH, dispatches, payload_of, sent_bytes
 from calibration.laws.laws import Laws
+from calibration.laws.piecewise import law_of
+from calibration.laws.tables import CalibrationSpec
 from microarch.fabric.fabric import NS_PER_S
 
 KERNELS = {"per_rank": "normal", "per_token_expert": "low_latency"}
 RANKS = 8  # of the node in which the kernels were measured
 MOST_TOKENS = 4096  # a rank
+INSTEAD = " instead of "  # in words, before the calibration that lacks the kernels
 
 
 class Software(NamedTuple):
@@ -41,7 +44,8 @@ class Software(NamedTuple):
 def software(scenario, hidden_latency_ns: float) -> Software:
     """The software of a scenario's transfers. ``hidden_latency_ns``: latency of HBM and of the shortest route.
 
-    Raises LawMissing (a SpecError) under ``launch: gpu`` where the calibration has no table of the kernel.
+    Raises LawMissing (a SpecError) under ``launch: gpu`` where a fabric's law names a calibration that has no table of
+    the kernel.
     """
     system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
     no_cap = np.full(2, np.inf)
@@ -49,14 +53,51 @@ def software(scenario, hidden_latency_ns: float) -> Software:
         return Software(np.zeros(2), no_cap)
     if system.launch == "local_cp":
         return Software(np.full(2, system.dies * NS_PER_S / system.decision.fsm.clock_hz), no_cap)
-    name = system.transfer_calibration
-    shape = model.hidden, model.top_k, model.experts
+    kernel, shape = KERNELS[assumptions.dispatch], (model.hidden, model.top_k, model.experts)
+    name = kernels_from(system, kernel)
     fitted = [
-        fixed_and_rate(name, calibration_digest(name), op, KERNELS[assumptions.dispatch], *shape)
+        fixed_and_rate(name, calibration_digest(name), op, kernel, *shape)
         for op in (DISPATCH, COMBINE)
     ]
     fixed_ns, rates = np.array(fitted).T
     return Software(np.maximum(fixed_ns - hidden_latency_ns, 0.0), rates)
+
+
+def charges_kernels(scenario) -> bool:
+    """Whether hidden vectors wait for kernels of a GPU."""
+    assumptions = scenario.assumptions
+    charged = assumptions.transfer_software == "charged" and assumptions.activations == "dispatched"
+    return charged and scenario.system.launch == "gpu"
+
+
+def kernels_from(system, kernel: str) -> str | None:
+    """The calibration with the kernel's times, None for the default: what the law of the innermost fabric level names;
+    else that of the compute array or, where that has none, the one that it is scaled from, or the default.
+    """
+    if system.transfer_law is not None:
+        return system.transfer_law
+    name = system.compute.calibration
+    return _nearest_with(name, calibration_digest(name), kernel)
+
+
+def told_kernels(scenario) -> str | None:
+    """The kernels that a scenario is charged for, in words; None where it is not."""
+    if not charges_kernels(scenario):
+        return None
+    system, kernel = scenario.system, KERNELS[scenario.assumptions.dispatch]
+    own = system.transfer_law or system.compute.calibration or DEFAULT_CALIBRATION
+    name = kernels_from(system, kernel) or DEFAULT_CALIBRATION
+    return f"DeepEP {kernel} of {name}" + (f"{INSTEAD}{own}" if name != own else "")
+
+
+@lru_cache(maxsize=64)
+def _nearest_with(name: str | None, digest: str, kernel: str) -> str | None:
+    """``digest``: of the calibration's file."""
+    calibration = calibration_named(name)
+    if _shapes(calibration, kernel):
+        return name
+    base = calibration.scaled and calibration.scaled.gpu
+    return base if base and _shapes(calibration_named(base), kernel) else None
 
 
 @lru_cache(maxsize=64)
@@ -73,7 +114,10 @@ def fixed_and_rate(name: str | None, digest: str, op: str, kernel: str, hidden: 
     token_bytes = vector_bytes * vectors * (RANKS - 1) / RANKS
     tokens = 2.0 ** np.arange(int(log2(MOST_TOKENS)) + 1)
     times = laws.dispatch_combine(op, tokens, kernel=kernel, ranks=RANKS, nodes=1, **asked)
-    tokens, ns = tokens[~times.extrapolated], times.ns[~times.extrapolated]
+    # Of a table scaled from another GPU's, every time counts as extrapolated; its sizes are those measured there.
+    sizes = sent_bytes(payload_of(table), tokens, near[1], near[0])
+    measured = ~law_of(table).extrapolates(sizes)
+    tokens, ns = tokens[measured], times.ns[measured]
     terms = np.stack([1.0 / ns, tokens * token_bytes / ns], axis=1)
     fixed_ns, ns_per_byte = np.linalg.lstsq(terms, np.ones(len(ns)), rcond=None)[0]
     return float(fixed_ns), float(1.0 / ns_per_byte)
@@ -83,16 +127,21 @@ def _nearest_shape(laws: Laws, kernel: str, wanted: tuple[int, int, int]) -> tup
     """(hidden, top_k, experts) of the measured layer whose sizes differ least from those wanted, by the sum of their
     ratios' logarithms.
     """
-    there = {
-        (int(table.of["hidden"]), int(table.of["top_k"]), int(table.of["experts"]))
-        for table in dispatches(laws.calibration)
-        if (table.of.get("variant"), table.of.get("num_gpus"), table.of.get("nodes")) == (kernel, str(RANKS), "1")
-    }
+    there = _shapes(laws.calibration, kernel)
     if not there:
         raise LawMissing(
             f"calibration {laws.calibration.gpu} has no dispatch and combine of kernel {kernel!r} on {RANKS} ranks of "
             f"a node, which transfer_software: charged needs on a system of launch: gpu; name another GPU in the law "
-            f"of its innermost fabric level (law: h100/intra_node) or in compute.calibration, or take "
-            f"transfer_software: free or launch: local_cp"
+            f"of its innermost fabric level (law: h100/intra_node) or none, or take transfer_software: free or "
+            f"launch: local_cp"
         )
     return min(there, key=lambda shape: (sum(abs(log2(a / b)) for a, b in zip(shape, wanted, strict=True)), shape))
+
+
+def _shapes(calibration: CalibrationSpec, kernel: str) -> set[tuple[int, int, int]]:
+    """(hidden, top_k, experts) with which the kernel was measured."""
+    return {
+        (int(table.of["hidden"]), int(table.of["top_k"]), int(table.of["experts"]))
+        for table in dispatches(calibration)
+        if (table.of.get("variant"), table.of.get("num_gpus"), table.of.get("nodes")) == (kernel, str(RANKS), "1")
+    }

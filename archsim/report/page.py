@@ -105,7 +105,7 @@ def _time(value: float) -> str:
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:
-    names = (*EXTRAPOLATED, "drawn_from", "context_tokens", "hbm_all_counted")
+    names = (*EXTRAPOLATED, "drawn_from", "context_tokens", "context_from", "transfer_law", "hbm_all_counted")
     return [
         {"system": run.place.system, "model": run.place.model, "batch": run.batch}
         | {name: run.get(name) for name in names}

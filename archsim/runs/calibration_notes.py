@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
+from archsim.engine.transfer import INSTEAD
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
@@ -65,6 +66,11 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
         )
     for model, law in sorted({(row["model"], row["gemm_law"]) for row in calibrated if _not_measured(row)}):
         notes.append(f"fused layers of {model} were not measured; its experts take the law of the {law}")
+    notes += [
+        f"dispatch and combine take the times of {law}, whose calibration has none"
+        for law in sorted({str(row.get("transfer_law") or "") for row in rows})
+        if INSTEAD in law
+    ]
     linked = [row for row in rows if row.get("copies_extrapolated") is not None]
     beyond = sum(row["copies_extrapolated"] > 0 for row in linked)
     if beyond:

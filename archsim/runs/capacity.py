@@ -11,7 +11,7 @@ from archsim.engine.fabric import build_fabric
 from archsim.engine.memory_fit import ACTIVATIONS, ATTENTION, EXPERTS, KV, SHARED, Fit, fit_of
 from archsim.engine.memory_refusal import refuse_misfit
 from archsim.policies.registry import place_experts
-from archsim.runs.run import Run
+from archsim.runs.run import LONGEST, Run
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ def uncounted(rooms: Iterable[Room]) -> list[str]:
             notes[f"{run.model.name}: experts alone are counted, as the model lacks {missing}"] = None
         elif fit.context == 0:
             notes["workload.context is 0: HBM holds no KV cache"] = None
+        elif fit.context is not None and run.context_from == LONGEST:
+            notes["workload.context is not given: requests hold as much KV cache as the longest of their batch"] = None
     return list(notes)
 
 

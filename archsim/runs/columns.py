@@ -139,6 +139,8 @@ COLUMNS: tuple[Column, ...] = (
            "decode, high", True, True, 2, "decode_ns_low"),
     Column("gemm_law", TEXT, "", "measured fused layers whose fitted laws time the experts; empty unless gemm is grouped",
            lambda run: run.outcome.gemm_law or None, optional=True, since=3),
+    Column("transfer_law", TEXT, "", "measured kernels that hidden vectors wait for; empty unless a GPU's transfer software is charged",
+           measure.transfer_law, optional=True, since=3),
     Column("gemm_extrapolated", REAL, "share", "GEMM time at sizes that were not measured; empty without a calibration", measure.gemm_extrapolated,
            "GEMMs extrapolated", True, True, 2, "decode_ns_high"),
     Column("copies_extrapolated", REAL, "share", "slices of a size whose copies were not measured; empty where links are not calibrated",
@@ -167,6 +169,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts",
            measure.hbm_all_counted, page=True, optional=True, since=3),
     Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", lambda run: run.beside_experts.context, page=True, optional=True, since=3),
+    Column("context_from", TEXT, "", "what says it: the workload, or the longest request of the batch; empty where experts alone are counted",
+           measure.context_from, optional=True, since=3),
     *(
         Column(name, INTEGER, "bytes", f"{what} on the die with most of it; empty where experts alone are counted", measure.beside_experts(kind), optional=True, since=3)
         for name, kind, what in (

@@ -7,6 +7,7 @@ from typing import Any
 
 from archsim.engine.memory_fit import counts_all, memory_fit
 from archsim.policies.registry import place_experts
+from archsim.runs.contexts import Contexts
 from archsim.runs.economics import Machine, build_costs
 from archsim.specs.sweeps.plan import Point
 
@@ -16,7 +17,8 @@ class Measures:
     computed once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, contexts: Contexts | None = None) -> None:
+        self._contexts = contexts or Contexts()
         self._known: dict[tuple, Any] = {}
 
     def functions(self) -> Mapping[str, Callable[[Point], Any]]:
@@ -33,7 +35,8 @@ class Measures:
     def fits(self, point: Point) -> bool:
         """Whether all that the assumption ``memory`` counts leaves no die over its HBM; ``capacity`` is ignored."""
         if counts_all(point.model, point.assumptions):
-            return self._fits(point.system, point.model, point.policy, point.assumptions, point.workload, point.batch)
+            workload = self._contexts.workload(point)
+            return self._fits(point.system, point.model, point.policy, point.assumptions, workload, point.batch)
         return self._once("fit", self._fits, point.system, point.model, point.policy, point.assumptions)
 
     def _once(self, what: str, compute: Callable[..., Any], *parts: Any) -> Any:

@@ -343,6 +343,18 @@ def hbm_all_counted(run: Finished) -> int | None:
     return int(not run.run.model.missing_geometry) if run.run.assumptions.memory == "all" else None
 
 
+def context_from(run: Finished) -> str | None:
+    """What says how many tokens of KV cache a request holds; None where experts alone are counted."""
+    return None if run.beside_experts.context is None else run.run.context_from
+
+
+def transfer_law(run: Finished) -> str | None:
+    """The kernels that hidden vectors wait for; None where no GPU's are charged."""
+    from archsim.engine.transfer import told_kernels
+
+    return told_kernels(run.run.scenario)
+
+
 def copy_room(run: Finished) -> int | None:
     bounded = run.run.assumptions.capacity == "finite"
     return run.outcome.memory.copies.room["limit_bytes"].min() if bounded else None

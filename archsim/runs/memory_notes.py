@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from archsim.runs.run import LONGEST
+
 
 def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence where the KV cache was left out, and for every model that does not say what else it keeps. rows: of
@@ -14,6 +16,13 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     notes = []
     if any(row.get("context_tokens") == 0 for row in rows):
         notes.append("HBM holds no KV cache: workload.context is 0; real requests leave less room for copies")
+    derived = [row for row in rows if row.get("context_from") == LONGEST]
+    if derived:
+        most = max(int(row["context_tokens"]) for row in derived)
+        notes.append(
+            f"workload.context is not given: every request is taken to hold as much KV cache as the longest of its "
+            f"batch has tokens in the trace or preset, prompt and decode steps (up to {most:,})"
+        )
     lacking = dict.fromkeys(str(row.get("model")) for row in rows if row.get("hbm_all_counted") == 0)
     notes += [
         f"HBM of {model} holds experts alone: without attention, vocabulary and dense_ffn, its KV cache and attention "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.base.nearest import did_you_mean
 from archsim.runs.capacity import refuse_misroutes, rooms
+from archsim.runs.contexts import Contexts, Traces
 from archsim.runs.machine_measures import Measures
 from archsim.runs.run import (
     DemandSpec,
@@ -28,11 +29,8 @@ from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
 from archsim.specs.sweeps.plan import Dropped, Point, SweepPlan, plan_without_axes
 from archsim.specs.text.fields import Spec
-from archsim.workload import Trace, open_trace
 from archsim.workload.layers import some_layers
 
-Traces = dict[tuple[str, str], Trace]
-"""(path, model name) → trace that is open."""
 Tell = Callable[[str], None]
 """Receives progress texts, such as ``opening trace …``."""
 
@@ -41,12 +39,17 @@ class RunMaker:
     """Makes the runs of a plan's points; opens each trace once."""
 
     def __init__(self, tell: Tell = lambda text: None, columns: tuple[str, ...] = ()) -> None:
-        self.traces: Traces = {}
+        self.contexts = Contexts()
         self._tell, self._columns = tell, columns
         self._routing: dict[tuple[int, int], tuple[str, str]] = {}
         self._texts: dict[int, str] = {}
         self._predictions: dict[int, str] = {}
         self._demands: dict[tuple, DemandSpec] = {}
+
+    @property
+    def traces(self) -> Traces:
+        """Those that are open."""
+        return self.contexts.traces
 
     def runs(self, points: Iterable[Point]) -> list[Run]:
         """The runs of points, in order; runs without special needs share a demand built for others.
@@ -65,7 +68,8 @@ class RunMaker:
         return self._routing_of(point)[0]
 
     def _run(self, point: Point, shared_dies: int | None, shared_predicting: Point | None) -> Run:
-        scenario = Scenario(point.system, point.model, point.assumptions, point.policy, point.workload, point.batch)
+        workload = self.contexts.workload(point)
+        scenario = Scenario(point.system, point.model, point.assumptions, point.policy, workload, point.batch)
         dies, predicting = _origin_dies(point), _predicting(point) or shared_predicting
         demand = self._demand(point, shared_dies if dies is None else dies, predicting)
         run = Run(scenario, point.engine, demand, self.routing(point), self._columns)
@@ -110,8 +114,7 @@ class RunMaker:
         workload, at = point.workload, (point.workload.trace, point.model.name)
         if at not in self.traces:
             self._tell(f"opening trace {workload.trace}")
-            self.traces[at] = open_trace(workload.trace, point.model, workload.reader)
-        trace = self.traces[at]
+        trace = self.contexts.opened(point)
         some_layers(trace, workload.layers)  # refuses more than there are
         return f"{trace_label(workload)} {trace.digest}", trace.stored_as
 
@@ -172,7 +175,8 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
     could not run.
     """
     plan = plan_of(planned)
-    measures, dropped, maker = Measures(), Dropped(), RunMaker(tell, plan.experiment.columns)
+    dropped, maker = Dropped(), RunMaker(tell, plan.experiment.columns)
+    measures = Measures(maker.contexts)
     kept, misfits = [], []
     functions: dict[tuple[int, int, int], tuple[str, ...]] = {}
     routing: dict[str, dict[str, None]] = {}

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from archsim.base.code_digest import numbers_digest
+from archsim.engine.transfer import KERNELS, charges_kernels, kernels_from
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import shipped_configs
@@ -26,6 +27,7 @@ from archsim.specs.workload import WorkloadSpec
 from archsim.workload.generated.traffic_presets import preset_digest
 
 KEY_DIGITS = 12
+LONGEST = "longest request"  # what a context was taken from, where the workload does not say it
 _LEFT_OUT_IF_NULL = ("layers", "reader")
 _OF_MEMORY = ("context", "kv_dtype", "attention_weights")  # keys of a workload that do not touch its demand
 
@@ -89,6 +91,11 @@ class Run:
         return self.scenario.workload
 
     @property
+    def context_from(self) -> str:
+        """What says how many tokens of KV cache a request holds: ``workload``, or the longest request."""
+        return "workload" if self.workload.context == self.demand.workload.context else LONGEST
+
+    @property
     def batch(self) -> int:
         return self.scenario.batch
 
@@ -137,8 +144,9 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         others.append(calibration_digest(run.system.compute.calibration))
     if run.assumptions.memory == "all":
         others += [getattr(run.workload, key) for key in _OF_MEMORY]
-    if run.assumptions.transfer_software == "charged":
-        others.append(f"transfers {calibration_digest(run.system.transfer_calibration)}")
+    if charges_kernels(run.scenario):
+        kernels = kernels_from(run.system, KERNELS[run.assumptions.dispatch])
+        others.append(f"transfers {calibration_digest(kernels)}")
     if run.columns:
         others.append(f"columns {' '.join(run.columns)}")
     return hashlib.sha256(json.dumps([*parts, *others]).encode()).hexdigest()[:KEY_DIGITS]

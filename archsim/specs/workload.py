@@ -104,7 +104,8 @@ class WorkloadSpec(Spec):
     layers: count(1, 10_000, none=True) = None
     # Seed of the draw with replacement.
     seed: Seed = 0
-    # Tokens of KV cache that a request holds, under ``memory: all``; 0 leaves the cache out. Null: `context_tokens`.
+    # Tokens of KV cache that a request holds, under ``memory: all``; 0 leaves the cache out. Null: `context_tokens`,
+    # else of the longest request of the batch, recorded or of a preset (archsim/runs/contexts.py).
     context: count(0, 100_000_000, none=True) = None
     # Values of the KV cache; serving engines keep BF16 unless told otherwise.
     kv_dtype: Literal["bf16", "fp8"] = "bf16"

@@ -96,6 +96,11 @@ class Trace:
         before = np.concatenate([[0], np.cumsum(self.iteration == 0)])
         return np.diff(before[self.request_offsets])
 
+    def longest(self, requests: np.ndarray, decode_steps: int) -> int:
+        """Most rows that one of `requests: int64[n]` has until its decode step `decode_steps`, its prompt included."""
+        before = np.concatenate([[0], np.cumsum(self.iteration <= decode_steps)])
+        return int(np.diff(before[self.request_offsets])[requests].max(initial=0))
+
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
         """See `TokenSource.steps`. A request that has ended stops contributing."""
         cursor = self.request_offsets[requests]

@@ -61,8 +61,8 @@ class GroupedLaw:
     """The law of dies with ``local`` experts each, of a model with these sizes.
 
     ``tables``: the candidates, preferred first, in words ``named``; ``measured``: whether the shape was.
-    ``launched``: whether a kernel is launched as on the measured GPU. Raises LawMissing if the calibration has no table for the
-    dtype, or no peak.
+    ``launched``: whether a kernel is launched as on the measured GPU. Raises LawMissing if the calibration has no table
+    for the dtype, or no peak.
     """
 
     def __init__(

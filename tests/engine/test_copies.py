@@ -9,7 +9,7 @@ from support.small_runs import BATCH, demand_of, policy, scenario_of, small_mode
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
-from archsim.engine.machine import memory_fit
+from archsim.engine.memory_fit import memory_fit
 from archsim.engine.state import DATA_MESSAGES
 from archsim.policies.registry import place_experts
 from archsim.specs.loading.library import load_assumptions

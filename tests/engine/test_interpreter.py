@@ -233,17 +233,19 @@ SETS = (
     {"source": "queued"},
     {"llc": "slices", "activations": "ignored"},
     {"arbitration": "round_robin"},
-    {"reads": "in_order"},
-    {"reads": "in_order", "source": "queued"},
+    {"reads": "together"},
+    {"reads": "together", "source": "queued"},
 )
-SOFTWARE = {"transfer_software": "charged", "dispatch": "per_rank", "combine": "bf16"}
+FREE_VECTORS = {"transfer_software": "free", "dispatch": "per_token_expert", "combine": "weights_dtype"}
+# a kernel for every expert, and steps that end when their copies are written
+ONE_BY_ONE = {"gemm": "calibrated", "copy_writes": "barrier", "reads": "together"}
 POLICIES = {name: policy(name) for name in ("base", "ep", "allo", "pred", "allo+pred")}
 # copies and translations are evicted
 SMALL_TABLES = {"hbm": {"capacity_bytes": 4_400_000}, "decision": {"atu_entries": 2}}
 # slices of 192 KiB stream through less than two of them
 SMALL_LLC = {"llc": {"capacity_bytes": 2**19, "segment_bytes": 2**16}}
 # steps end before their copies are written
-BACKGROUND = {"copy_writes": "background", "gemm": "roofline", "activations": "ignored"}
+BACKGROUND = {"gemm": "roofline", "activations": "ignored"}
 SLOW_HBM = {"hbm": {"bandwidth_bytes_per_s": 0.3e12}}
 LIMITED = {"heatmap_update": "limited"}
 ROOFLINE = {"gemm": "roofline"}  # steps so short that a slow port does drop pairs
@@ -281,11 +283,15 @@ RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SET
         for changes, links in itertools.product(({}, {"contention": "reserved"}), (SWITCH, UNEQUAL))
     ),
     ("base", {"arbitration": "round_robin"}, SWITCH),
-    ("base", {"reads": "in_order"}, SMALL_LLC),
-    ("pred", {"reads": "in_order"}, SMALL_LLC),
+    ("base", {}, SMALL_LLC),
+    ("pred", {}, SMALL_LLC),
     *(
-        ("allo+pred", SOFTWARE | changes, {"launch": launch})
-        for changes, launch in (({}, "gpu"), ({"source": "queued"}, "gpu"), ({"contention": "reserved"}, "local_cp"))
+        ("allo+pred", changes, {"launch": "gpu"})
+        for changes in ({}, {"source": "queued"}, {"contention": "reserved"}, {"arbitration": "round_robin"})
+    ),
+    *(
+        ("allo+pred", older | changes, {})
+        for older, changes in itertools.product((FREE_VECTORS, ONE_BY_ONE), ({}, {"contention": "reserved"}))
     ),
 ]
 

@@ -160,7 +160,7 @@ def test_prompts_need_room_for_a_chunk():
 
 
 def test_copies_get_what_is_left():
-    model = small_model()
+    model = small_model(attention=load_model("deepseek-v3").attention, layers=61)
     of = scenario(system=small_system(), model=model, batch=60, context=50)
     engine = EventEngine(of)
     room = engine.memory.copies.room["limit_bytes"]

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.small_runs import CASES, IDS, STRATEGIES, demand_of, engine_of, policy, replay, small_model, small_system
 
+from archsim.engine.hidden import vector_bytes
 from archsim.engine.memory_fit import memory_fit
 from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
 from archsim.policies.placement.rules import linear
@@ -65,7 +66,8 @@ def test_what_is_dispatched_comes_back(name, changes):
 
     watch_work(run.engine, count)
     tally = run.run().tally
-    assert sent[DISPATCH] == sent[COMBINE]
+    there, back = vector_bytes(1024, "fp8", changes.get("combine", "bf16"))
+    assert sent[DISPATCH] * back == sent[COMBINE] * there
     assert (sent[DISPATCH] > 0) == (changes.get("activations") != "ignored")
     assert tally.moved_bytes.tolist() == sent.tolist()
 
@@ -222,7 +224,8 @@ def test_one_expert_on_one_die_takes_what_the_formula_says(tokens, window):
     slice_bytes = model.hidden * model.expert_ffn
     system = small_system(1, 1, llc={"capacity_bytes": window * slice_bytes, "segment_bytes": slice_bytes})
     demand = demand_of(model, system, policy("ep"), batch=tokens, decode_steps=1)
-    assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", gemm="roofline")
+    older = {"activations": "ignored", "decision_cost": "free", "gemm": "roofline", "reads": "together"}
+    assumptions = load_assumptions("physical", **older)
     run = replay(system, model, policy("ep"), assumptions, demand)
     outcome = run.run()
     n = int(demand.tokens[1, 0, 0])

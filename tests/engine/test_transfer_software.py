@@ -11,7 +11,8 @@ from archsim.base.errors import SpecError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.hidden import vector_bytes
-from archsim.engine.transfer import KERNELS
+from archsim.engine.transfer import KERNELS, told_kernels
+from archsim.runs.calibration_notes import calibration_notes
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -111,9 +112,29 @@ def test_a_local_cp_starts_a_bundle_a_cycle_and_limits_no_rate():
     assert times[0] - times[1] == pytest.approx(run.machine.transfer_ns.sum())
 
 
-def test_a_calibration_without_the_kernels_is_refused():
+def test_a_law_without_the_kernels_is_refused():
     with pytest.raises(SpecError, match="has no dispatch and combine of kernel 'normal'.*transfer_software: free"):
-        engine_of(SHAPES[0], "per_rank", system=system_of(level=NVLINK | {"law": "h800/intra_node"}))
+        engine_of(SHAPES[0], "per_rank", system=system_of(level=NVLINK | {"law": "a100/intra_node"}))
+
+
+@pytest.mark.parametrize(
+    ("calibration", "taken"),
+    [("a100", "h100"), ("h200", "h100"), ("gb200", "h100"), ("h800", "h800"), ("b200", "b200"), (None, "h100")],
+)
+def test_a_calibration_without_the_kernels_takes_those_of_the_nearest_and_says_so(calibration, taken):
+    system = system_of(level={key: value for key, value in NVLINK.items() if key != "law"})
+    system = system.model_copy(
+        update={"compute": system.compute.model_copy(update={"calibration": calibration, "dtype": "bf16"})}
+    )
+    run = engine_of(SHAPES[0], "per_rank", system=system)
+    named = engine_of(SHAPES[0], "per_rank", system=system_of(level=NVLINK | {"law": f"{taken}/intra_node"}))
+    assert run.machine.transfer_ns.tolist() == named.machine.transfer_ns.tolist()
+    assert (run.machine.transfer_ns > 10_000).all() and np.isfinite(run.machine.transfer_bytes_per_ns).all()
+    told, own = told_kernels(run.scenario), calibration or "h100"
+    assert told == f"DeepEP normal of {taken}" + (f" instead of {own}" if own != taken else "")
+    notes = calibration_notes([{"system": "x", "transfer_law": told}], [])
+    assert [note for note in notes if told in note] == (notes if own != taken else [])
+    assert told_kernels(engine_of(SHAPES[0], "per_rank", transfer_software="free").scenario) is None
 
 
 def test_vectors_travel_with_scales_and_results_in_bf16():

@@ -23,7 +23,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.generated.synthetic import SyntheticTraffic
-from support.small_runs import replay
+from support.small_runs import replay, workload_of
 
 HELD_OUT = 100_000
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
@@ -75,7 +75,7 @@ def random_point(number: int, contention: str) -> Point:
     assumptions = load_assumptions(named, **variants[rng.integers(len(variants))])
     name = POLICIES[rng.integers(len(POLICIES))]
     policy = PolicySpec(name=name, **PRESETS[name])
-    system = _system(rng, model, assumptions, policy)
+    system = _system(rng, model, assumptions, policy, batch)
     # Drawn separately, so that points are otherwise as before topologies were added.
     topology = TOPOLOGIES[np.random.default_rng([number, len(contention), 1]).integers(len(TOPOLOGIES))]
     system = system.model_copy(update={"topology": TopologySpec(name=topology)})
@@ -87,7 +87,9 @@ def random_point(number: int, contention: str) -> Point:
     )
     traffic = SyntheticTraffic(model, spec, batch)
     predictor = build_policy(policy).predictor
-    demand = build_run_demand(traffic, batch, STEPS, 0, origin_dies=system.dies, predictor=predictor, threads=1)
+    demand = build_run_demand(
+        traffic, batch, STEPS, 0, origin_dies=system.dies, predictor=predictor, routing=True, threads=1
+    )
     return Point(number, system, model, policy, assumptions, demand, traffic)
 
 
@@ -111,7 +113,7 @@ def _model(rng) -> ModelSpec:
     return deepseek.model_copy(update=shape)
 
 
-def _system(rng, model, assumptions, policy) -> SystemSpec:
+def _system(rng, model, assumptions, policy, batch) -> SystemSpec:
     """A system that fits the model, with room for some cached copies."""
     system = load_system("dojo")
     x, y = MESHES[rng.integers(len(MESHES))]
@@ -123,7 +125,8 @@ def _system(rng, model, assumptions, policy) -> SystemSpec:
         "compute": {"peak_flop_per_s": _log_uniform(rng, 1e14, 5e15), "dtype": str(rng.choice(["fp8", "fp16"]))},
     }
     system = _changed(system, changes)
-    needed = int(memory_fit(system, model, assumptions, place_experts(policy, model, system.dies)).demand_bytes.max())
+    placement = place_experts(policy, model, system.dies)
+    needed = int(memory_fit(system, model, assumptions, placement, workload_of(batch), batch).demand_bytes.max())
     capacity = int(max(needed, 10**6) / (1 - system.hbm.reserved_fraction) * rng.uniform(1.01, 3))
     return _changed(system, {"hbm": {"capacity_bytes": capacity}})
 

@@ -23,7 +23,9 @@ BATCH = 600
 
 
 def small_model(**changes):
+    """Without attention, so that its experts alone take HBM."""
     shape = {"experts": 20, "top_k": 4, "hidden": 1024, "expert_ffn": 512, "shared_ffn": 512, "layers": 5}
+    shape["attention"] = None
     return load_model("deepseek-v3").model_copy(update=shape | changes)
 
 
@@ -46,7 +48,9 @@ def traffic(model, seed=1, decode_steps=3, batch=BATCH):
 def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH):
     source = traffic(model, seed, decode_steps, batch)
     predictor = build_policy(policy_spec).predictor
-    return build_run_demand(source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor)
+    return build_run_demand(
+        source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor, routing=True
+    )
 
 
 def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=None):
@@ -72,8 +76,11 @@ def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=No
 
 def scenario_of(system, model, spec, assumptions, batch=BATCH):
     """The scenario of generated traffic; tests build their own demand."""
-    workload = WorkloadSpec(trace={"synthetic": {}}, batch=batch)
-    return Scenario(system, model, assumptions, spec, workload, batch)
+    return Scenario(system, model, assumptions, spec, workload_of(batch), batch)
+
+
+def workload_of(batch):
+    return WorkloadSpec(trace={"synthetic": {}}, batch=batch)
 
 
 def replay(system, model, spec, assumptions, demand, routing=None, engine=EventEngine, **options):
@@ -100,7 +107,8 @@ CASES = [
             {"llc": "slices"},
             {"activations": "ignored"},
             {"source": "queued"},
-            {"reads": "in_order"},
+            {"reads": "together", "gemm": "calibrated", "copy_writes": "barrier"},
+            {"dispatch": "per_token_expert", "combine": "weights_dtype", "transfer_software": "free"},
             {"arbitration": "round_robin"},
             {"contention": "reserved", "llc": "slices", "activations": "ignored"},
         ),

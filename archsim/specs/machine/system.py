@@ -200,12 +200,12 @@ class SystemSpec(Spec):
         return self.mesh.x * self.mesh.y if self.mesh is not None else self.topology.dies
 
     @property
-    def transfer_calibration(self) -> str | None:
-        """The calibration whose kernels move hidden vectors: that of the innermost level's ``law``, else that of the
-        compute array; None: the default.
+    def transfer_law(self) -> str | None:
+        """The calibration that the innermost fabric level's ``law`` names, whose kernels move hidden vectors; or
+        None.
         """
         law = self.fabric.levels[0].law if self.fabric is not None else None
-        return law.rpartition("/")[0] if law else self.compute.calibration
+        return law.rpartition("/")[0] if law else None
 
     @property
     def kind_of_fabric(self) -> str:

@@ -84,6 +84,11 @@ class GenerativeTraffic:
             digest.update(array.tobytes())
         return digest.hexdigest()
 
+    def longest(self, requests: np.ndarray, decode_steps: int) -> int:
+        """See `archsim.workload.trace.Trace.longest`."""
+        prompt, decode = self.lengths[requests].T
+        return int((prompt + np.minimum(decode, decode_steps)).max(initial=0))
+
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
         """See `archsim.workload.trace.TokenSource.steps`. Holds only the last token of every request."""
         layers = len(self.layer_ids)
