@@ -22,8 +22,9 @@ import numpy as np
 from archsim.engine.hidden import Sizes, expected_ranks
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_digest, calibration_named
 from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import BYTES_PER_VALUE, COMBINE, DISPATCH, dispatches, payload_of
+from calibration.laws.collective import BYTES_PER_VALUE, COMBINE, DISPATCH, dispatches, payload_of, sent_bytes
 from calibration.laws.laws import Laws
+from calibration.laws.piecewise import law_of
 from calibration.laws.tables import CalibrationSpec
 from microarch.fabric.fabric import NS_PER_S
 
@@ -115,7 +116,10 @@ def fixed_and_rate(name: str | None, digest: str, op: str, kernel: str, hidden: 
     token_bytes = vector_bytes * vectors * (RANKS - 1) / RANKS
     tokens = 2.0 ** np.arange(int(log2(MOST_TOKENS)) + 1)
     times = laws.dispatch_combine(op, tokens, kernel=kernel, ranks=RANKS, nodes=1, **asked)
-    tokens, ns = tokens[~times.extrapolated], times.ns[~times.extrapolated]
+    # Of a table scaled from another GPU's, every time counts as extrapolated; its sizes are those measured there.
+    sizes = sent_bytes(payload_of(table), tokens, near[1], near[0])
+    measured = ~law_of(table).extrapolates(sizes)
+    tokens, ns = tokens[measured], times.ns[measured]
     terms = np.stack([1.0 / ns, tokens * token_bytes / ns], axis=1)
     fixed_ns, ns_per_byte = np.linalg.lstsq(terms, np.ones(len(ns)), rcond=None)[0]
     return float(fixed_ns), float(1.0 / ns_per_byte)

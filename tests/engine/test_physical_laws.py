@@ -208,7 +208,8 @@ def test_a_mirrored_placement_gives_mirrored_loads_and_the_same_time():
     plain, mirrored = policy("ep"), policy("ep", placement="test_physical_laws:placed_mirrored")
     demand = demand_of(model, system, plain)
     flipped = [mirrored_x(die, system) for die in range(system.dies)]
-    turned = type(demand)(**(vars(demand) | {"origins": demand.origins[:, :, flipped, :]}))
+    mirrored_demand = {"origins": demand.origins[:, :, flipped, :], "routed_die": np.int32(flipped)[demand.routed_die]}
+    turned = type(demand)(**(vars(demand) | mirrored_demand))
     assumptions = load_assumptions("physical")
     one = replay(system, model, plain, assumptions, demand).run()
     other = replay(system, model, mirrored, assumptions, turned).run()
@@ -250,6 +251,6 @@ def test_shared_experts_smaller_than_a_segment_run_and_hold_nobody_up(changes):
 
 def test_critical_path_of_a_compute_bound_run_is_compute():
     slow = small_system(compute={"peak_flop_per_s": 1e12})
-    _, outcome = simulate("ep", system=slow)
+    _, outcome = simulate("ep", system=slow, gemm="roofline")
     bound = outcome.tally.bound_ns / outcome.tally.bound_ns.sum()
     assert bound[State.COMPUTE] > 0.95

@@ -129,6 +129,7 @@ def test_a_calibration_without_the_kernels_takes_those_of_the_nearest_and_says_s
     run = engine_of(SHAPES[0], "per_rank", system=system)
     named = engine_of(SHAPES[0], "per_rank", system=system_of(level=NVLINK | {"law": f"{taken}/intra_node"}))
     assert run.machine.transfer_ns.tolist() == named.machine.transfer_ns.tolist()
+    assert (run.machine.transfer_ns > 10_000).all() and np.isfinite(run.machine.transfer_bytes_per_ns).all()
     told, own = told_kernels(run.scenario), calibration or "h100"
     assert told == f"DeepEP normal of {taken}" + (f" instead of {own}" if own != taken else "")
     notes = calibration_notes([{"system": "x", "transfer_law": told}], [])

@@ -102,6 +102,8 @@ class Interpreter:
                 moves_left=int(row["moves_left"]),
                 routed_left=int(row["routed_left"]),
                 held=[],
+                launch_ns=float(row["launch_ns"]),
+                launched=float(row["launch_ns"]),  # from the step's start, unless tokens are dispatched to the die
             )
             for row in work.local
         ]
@@ -194,6 +196,11 @@ class Interpreter:
     def must_hold(self, chain):
         return self.entry(chain).routed and self.local[self.entry(chain).die].state == local_cp.State.FETCH
 
+    def launching(self, chain, now):
+        """How long the product waits for the launch of its die's kernel."""
+        entry = self.entry(chain)
+        return max(0.0, self.local[entry.die].launched - now) if entry.routed else 0.0
+
     def start_chain(self, die, now, parent):
         if self.local[die].waiting:
             self.begin(State.LOOKUP, self.local[die].waiting.pop(0), now, parent)
@@ -223,6 +230,7 @@ class Interpreter:
         local.moves_left -= 1
         if local.moves_left == 0:
             self.tell_local(die, local_cp.Event.TOKENS, now)
+            local.launched = now + local.launch_ns
             held, local.held = local.held, []
             for chain, floor in held:
                 self.compute(chain, now, floor, parent)

@@ -45,6 +45,8 @@ class Reserved(Interpreter):
     def run(self, now: float) -> float:
         """Run the step from ``now``; returns when its last stage has ended."""
         self.bits_ready += now
+        for local in self.local:
+            local.launched += now
         for die, left in enumerate(self.unwritten):
             self.pool[("hbm", die)] = Resource(free_at=now + left / self.machine.hbm_bytes_per_ns)
         for die in range(self.machine.dies):
@@ -190,10 +192,14 @@ class Reserved(Interpreter):
             State.REMOTE_LLC: lambda: m.llc_hit_ns,
             State.REMOTE_HBM: lambda: self.transfer(m.hbm_latency_ns, m.slice_bytes, m.hbm_bytes_per_ns),
             State.DATA: lambda: self.transfer(m.route_ns[back], m.slice_bytes, m.route_bytes_per_ns[back]),
-            State.COMPUTE: lambda: max(entry.compute_ns, stage.floor - stage.start),
+            State.COMPUTE: lambda: self.multiplying_ns(stage),
             State.LLC_FILL: lambda: m.llc_write_ns,
             State.COPY: lambda: self.transfer(m.hbm_latency_ns, m.slice_bytes, m.hbm_bytes_per_ns),
         }[state]()
+
+    def multiplying_ns(self, stage):
+        begun = stage.start + self.launching(stage.item, stage.start)
+        return max(begun - stage.start + self.entry(stage.item).compute_ns, stage.floor - stage.start)
 
     def transfer(self, fixed_ns, n_bytes, bytes_per_ns):
         ns = n_bytes / bytes_per_ns

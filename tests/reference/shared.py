@@ -52,7 +52,7 @@ class Shared(Interpreter):
         for die, left in enumerate(self.unwritten):
             if left:
                 stage = self.new_stage(State.COPY, -1 - die, None, 0.0)
-                self.start_flow(Flow(stage, (("hbm", die),), left, 0.0, self.machine.hbm_latency_ns, 0.0, left), 0.0)
+                self.send(Flow(stage, (("hbm", die),), left, 0.0, self.machine.hbm_latency_ns, 0.0, left), 0.0)
         for die in range(self.machine.dies):
             self.start_moves(DISPATCH, die, 0.0, None)
         for die in range(self.machine.dies):
@@ -189,8 +189,9 @@ class Shared(Interpreter):
         if self.running[die] is None and self.queues[die]:
             chain = self.running[die] = self.queues[die].pop(0)
             self.compute_stage[chain].start = now
-            self.at(now + self.entry(chain).compute_ns, self.compute_stage[chain], self.gemm_done)
-            self.watch_room(chain, now)
+            launching = self.launching(chain, now)
+            self.at(now + (launching + self.entry(chain).compute_ns), self.compute_stage[chain], self.gemm_done)
+            self.watch_room(chain, now + launching)
 
     # room for slices that are asked for and not yet multiplied
     def start_chain(self, die, now, parent):
@@ -254,6 +255,8 @@ class Shared(Interpreter):
         state, item = flow.stage.state, flow.stage.item
         if state in MOVE_STATES:
             src, dst = self.move(item).src, self.move(item).dst
+        elif item < 0:  # copies of the step before
+            src = dst = -1 - item
         else:
             entry = self.entry(item)
             src, dst = entry.home if state == State.DATA else entry.die, entry.die

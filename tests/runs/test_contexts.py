@@ -61,11 +61,11 @@ def test_what_is_written_counts(recorded):
 
 def test_of_a_preset_it_is_that_of_the_longest_request_drawn():
     few, many = (
-        run_of({"synthetic": {"like": "gpt-oss-20b"}}, batch, "gpt-oss-20b", decode_steps=9) for batch in (1, 50)
+        run_of({"synthetic": {"like": "mixtral-8x7b"}}, batch, "mixtral-8x7b", decode_steps=9) for batch in (1, 50)
     )
     assert 9 < few.workload.context <= many.workload.context
-    asked = {"synthetic": {"like": "gpt-oss-20b", "prompt_tokens": 30, "decode_steps": 5}}
-    assert run_of(asked, 3, "gpt-oss-20b").workload.context == 35
+    asked = {"synthetic": {"like": "mixtral-8x7b", "prompt_tokens": 30, "decode_steps": 5}}
+    assert run_of(asked, 3, "mixtral-8x7b").workload.context == 35
 
 
 @pytest.mark.parametrize("like", [{}, {"like": "gpt-oss-20b"}])
