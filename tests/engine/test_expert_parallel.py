@@ -6,11 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.clusters import KERNELS, cluster, demand_of, engine_of, step
 
+from archsim.balancers import eplb
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.executions.expert_parallel import ExpertParallel
 from archsim.engine.state import UNITS
+from archsim.policies.placement.placement import Placement
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model, load_system
 from calibration.laws.choosing import LawMissing
@@ -211,3 +213,26 @@ def test_no_log_of_a_step():
     step(run, demand_of(PLAIN, 8, 128))
     with pytest.raises(ArchsimError, match="a timeline needs weight_streaming"):
         run.log(0.0)
+
+
+def test_a_placement_that_keeps_groups_in_nodes_sends_less_between_nodes():
+    """EPLB's hierarchical placement, as ``archsim.balancers`` has it, against the same without nodes."""
+    model, rng = load_model("deepseek-v3"), np.random.default_rng(1)
+    load = np.exp(rng.standard_normal((1, model.experts)))
+    demand = demand_of(model, 32, 256, 0.5, seed=7)
+    between, inside = [], []
+    for hierarchical in (True, False):
+        slots = eplb(load, 288, model.expert_groups, 4, 32, hierarchical=hierarchical).physical_to_logical[0]
+        holders = [[(np.flatnonzero(slots == expert) // 9).tolist() for expert in range(model.experts)]]
+        placement = Placement.of_holders(holders, 32)
+        run = engine_of(cluster(4), model)
+        run.placement = Placement(
+            np.repeat(placement.home, run.layers, axis=0), np.repeat(placement.holds, run.layers, axis=0)
+        )
+        flows = run.execution._moves.sent(run.plan(0, demand), demand).flows
+        between.append(flows.outer.sum())
+        node = np.array([[die // 8 for die in dies] for dies in (each[:1] for each in holders[0])])[:, 0]
+        inside.append([len(set(node[group])) for group in np.arange(model.experts).reshape(8, -1)])
+    assert inside[0] == [1] * 8
+    assert max(inside[1]) > 1
+    assert between[0] < between[1]

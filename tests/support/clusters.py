@@ -44,12 +44,14 @@ def engine_of(system, model="deepseek-v3", engine=EventEngine, policy="ep", **ch
 
 
 def demand_of(model, dies, tokens, skew=0.0, seed=None):
-    """``tokens`` of every GPU. Without a seed all experts are equally popular; ``skew``: standard deviation of the
+    """``tokens`` of every GPU. Without a seed all experts are equally popular, what is left over in turn; ``skew``: standard deviation of the
     logarithm of an expert's popularity.
     """
     if seed is None:
-        origins = np.full((dies, model.experts), tokens * model.top_k / model.experts)
-        assert (origins == origins.astype(int)).all(), "tokens that give every expert as many"
+        each, over = divmod(tokens * model.top_k, model.experts)
+        origins = np.full((dies, model.experts), each)
+        turn = 101 * (np.arange(dies)[:, None] * over + np.arange(over)) % model.experts  # spread over ranks
+        np.put_along_axis(origins, turn, each + 1, axis=1)
     else:
         rng = np.random.default_rng(seed)
         popularity = np.exp(skew * rng.standard_normal(model.experts))

@@ -82,7 +82,11 @@ def iteration_ns(
     """Cause of ITERATION → ns of one iteration with its critical path; ``batch``: of one rank (or tensor-parallel
     group), one iteration. Transfers are what is not hidden.
     """
-    found = {cause: float(ns[0]) for cause, ns in iteration_times(laws, batch, moe_ns=0.0, host_ns=host_ns).ns.items()}
+    halves = 2 if overlap == TWO_BATCH else 1
+    of_layers = _of_one(laws, batch if halves == 1 else half_of(batch), host_ns)
+    found = {cause: halves * ns for cause, ns in of_layers.items()} | {
+        cause: ns for cause, ns in _of_one(laws, batch, host_ns).items() if cause in ("lm_head", "sampling", "host")
+    }
     dense = sum(found[cause] for cause in ("dense_ffn", "router", "elementwise"))
     transfers = moe.transfers
     if overlap == "shared_expert":
@@ -100,6 +104,15 @@ def iteration_ns(
         "head": found["lm_head"] + found["sampling"],
         "host": found["host"],
     }
+
+
+def half_of(batch: Batches) -> Batches:
+    """Half of the requests of an iteration."""
+    return batch._replace(decodes=batch.decodes / 2, chunks=batch.chunks / 2, sampled=batch.sampled / 2)
+
+
+def _of_one(laws: IterationLaws, batch: Batches, host_ns: float) -> dict[str, float]:
+    return {cause: float(ns[0]) for cause, ns in iteration_times(laws, batch, moe_ns=0.0, host_ns=host_ns).ns.items()}
 
 
 def shared_ns(laws: IterationLaws, batch: Batches) -> float:
