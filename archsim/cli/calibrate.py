@@ -56,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
         return INTERRUPTED
     if not written:
         print(f"{args.measurements}: no usable measurements", file=sys.stderr)
-    return OK if written else USER_ERROR
+    refused = [problem.file for problem in measurements.problems if problem.kind == "refused"]
+    if refused:
+        print(f"not complete: {', '.join(dict.fromkeys(refused))} refused", file=sys.stderr)
+    return OK if written and not refused else USER_ERROR
 
 
 def _print_fitted(fitted) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from archsim.base.errors import SpecError
+from archsim.specs.text.validation import validate
+from archsim.specs.text.yaml import read_yaml
 from calibration.fit import fit
 from calibration.fit.parameters import is_calibration_file, write_calibration
 from calibration.laws.tables import CalibrationSpec
@@ -43,7 +46,8 @@ def calibrate_gpus(
     out: YAML file, or folder for one file a GPU; None: nothing is written. A calibration without tables is not written.
     named: nominal rates of an own GPU. told: called for every GPU, once its file is whole.
 
-    Raises CalibrationError where there is nothing to fit, or one GPU must be chosen.
+    Raises CalibrationError where there is nothing to fit, where one GPU must be chosen, and instead of replacing a
+    file by one with fewer tables.
     """
     is_file = out is not None and is_calibration_file(out)
     if is_file or gpu:
@@ -65,6 +69,23 @@ def _fit_one(measurements: Measurements, gpu: str, named: Nominal, path: Path | 
     calibration = fit.fit_measurements(measurements, gpu, named)
     if not any(getattr(calibration, kind) for kind in SECTIONS):
         return Fitted(gpu, calibration, None, "")
+    if path is not None:
+        _refuse_less(calibration, path)
     written = None if path is None else write_calibration(calibration, path)
     fits_rates = calibration.gemm or calibration.hbm
     return Fitted(gpu, calibration, written, fitted_note(gpu, calibration.reference) if fits_rates else "")
+
+
+def _refuse_less(calibration: CalibrationSpec, path: Path) -> None:
+    """Raise CalibrationError if ``path`` has more tables of a section; a file that is no calibration is replaced."""
+    try:
+        before = validate(CalibrationSpec, read_yaml(path))
+    except SpecError:
+        return
+    counts = {kind: (len(getattr(before, kind)), len(getattr(calibration, kind))) for kind in SECTIONS}
+    lost = ", ".join(f"{kind} {now} instead of {had}" for kind, (had, now) in counts.items() if now < had)
+    if lost:
+        raise CalibrationError(
+            f"{path}: is kept, as these measurements give fewer tables ({lost}): add what is missing, or choose "
+            "another file with --out"
+        )

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from calibration.measurements.plausible import odd_units
+from calibration.measurements.plausible import odd_sizes, odd_units
+from calibration.measurements.runs import runs_in_another_unit, throttled_runs
 from calibration.measurements.schema import Table, gpu_key
 
 SIZES = {
@@ -78,6 +79,10 @@ def checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem
     if own:
         _refuse_second_gpu(rows, label, problems)
     if len(rows):
+        quarantine(runs_in_another_unit(table.kind, rows, table.value), lambda row: _other_run(table, row))
+        rows, bad = rows[~bad], bad[~bad]
+        quarantine(odd_sizes(table.kind, rows, table.value), _odd_size)
+        rows, bad = rows[~bad], bad[~bad]
         quarantine(odd_units(table.kind, rows, table.value), lambda row: _odd(table, row))
         rows, bad = rows[~bad], bad[~bad]
     size = SIZES.get(table.kind)
@@ -111,10 +116,24 @@ def _odd(table: Table, row: pd.Series) -> str:
     )
 
 
+def _odd_size(row: pd.Series) -> str:
+    return f"bytes: {row['bytes']:g} and others: time rises with size as on no link of a node: another unit?"
+
+
+def _other_run(table: Table, row: pd.Series) -> str:
+    return (
+        f"{table.value}: {row[table.value]:g}: run {row['run_id']!r} is far from the other runs of its kind: another "
+        f"unit?"
+    )
+
+
 def without_contradictions(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
-    """(rows of several files, each point once, without points on which files disagree; those points)"""
+    """(rows of several files, each point once, without points on which files disagree and without runs in another unit
+    or throttled; those points and runs)
+    """
+    rows, problems = _without_odd_runs(rows, table)
     bad = _disagreeing(rows, table)
-    problems = [
+    problems += [
         Problem(
             row["file"], int(row["line"]), f"a row of another file for the same point disagrees: {row[table.value]:g}"
         )
@@ -122,6 +141,19 @@ def without_contradictions(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFra
     ]
     rows, warnings = _each_point_once(rows[~bad], table)
     return rows, [*problems, *warnings]
+
+
+def _without_odd_runs(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
+    problems: list[Problem] = []
+    odd = runs_in_another_unit(table.kind, rows, table.value).copy()
+    found = [(odd & (rows["run_id"] == run).to_numpy(), None) for run in rows["run_id"][odd].unique()]
+    for there, said in [*found, *throttled_runs(rows[~odd].reset_index(drop=True), table)]:
+        at = np.flatnonzero(~odd)[there] if said else np.flatnonzero(there)
+        first = rows.iloc[at[0]]
+        reason = f"{said or _other_run(table, first)} ({len(at)} rows)"
+        problems.append(Problem(first["file"], int(first["line"]), reason))
+        odd[at] = True
+    return rows[~odd].reset_index(drop=True), problems
 
 
 def _each_point_once(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:

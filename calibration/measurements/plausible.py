@@ -1,8 +1,9 @@
 """Times in the wrong unit: rows, series and whole tables that are far from any plausible time.
 
-A rough time of each point (a launch, and work at rates of 200 TFLOP/s, 1 TB/s of memory and 100 GB/s between GPUs;
-figures of datasheets of 2020 to 2025 are within a factor of 10 or 20) accounts for sizes; the ratio measured / rough
-varies little among points measured in the same way, whatever the unit. A factor of 1000 stands out.
+A rough time of each point (a launch, and work at the peaks of the GPU's datasheet; of a GPU without one at 200 TFLOP/s
+and 1 TB/s of memory, from which figures of datasheets of 2020 to 2025 are within a factor of 10 or 20; 100 GB/s between
+GPUs) accounts for sizes; the ratio measured / rough varies little among points measured in the same way, whatever the
+unit. A factor of 1000 stands out. A size in KiB does not: it shows in the rate at which time rises with size.
 """
 
 from __future__ import annotations
@@ -10,12 +11,21 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.rank_load import BALANCED
+from calibration.measurements.datasheets import DATASHEETS, SAME_PEAK
+from calibration.measurements.schema import gpu_key
 
 LAUNCH_US = 3.0
 FLOP_PER_US, BYTES_PER_US, LINK_BYTES_PER_US = 200e6, 1e6, 1e5
 APART = 150.0  # factor from the median of rows measured in the same way; a wrong unit is off by 1000
 FAR = 300.0  # factor for all rows measured in one way; some are slow, such as links of 1 GB/s
+FAR_OF_PEAKS = 30.0  # the same where the rough time is that of a datasheet; measured medians are 0.5 to 5 times it
+COMPUTED = ("gemm", "moe", "attention")  # kinds whose rough time is that of a datasheet
+LEAST_BYTES_PER_S = 0.5e9  # at which the time of copies rises with size; PCIe 1.0 with four lanes has 1e9
+LEAST_SHARE_OF_LINK = 0.01  # the same, of a known link
+RISE = 1.5  # of the time over the largest sizes, before it shows a rate
+LARGEST = 8.0  # sizes from this part of the largest on
 HEAD_US = 0.005  # of a request and head of attention, whose rows fill only a part of a tile
 # Columns that identify a way of measuring.
 WAYS = {
@@ -35,9 +45,35 @@ def odd_units(kind: str, rows: pd.DataFrame, value: str) -> np.ndarray:
     """bool[row]: the value must be in another unit. ``rows``: rows of a schema table, within the ranges of its
     columns.
     """
-    off = pd.Series(np.log(rows[value].to_numpy(float) / _rough(kind, rows)), index=rows.index)
+    off = off_rough(kind, rows, value)
     usual = off.groupby([rows[name] for name in WAYS[kind]], dropna=False).transform("median")
-    return (((off - usual).abs() > np.log(APART)) | (usual.abs() > np.log(FAR))).to_numpy()
+    known = rows["gpu_name"].map({name: gpu_key(name) in DATASHEETS for name in rows["gpu_name"].unique()})
+    far = np.where(known.to_numpy(bool) & (kind in COMPUTED), FAR_OF_PEAKS, FAR)
+    return (((off - usual).abs() > np.log(APART)) | (usual.abs() > np.log(far))).to_numpy()
+
+
+def off_rough(kind: str, rows: pd.DataFrame, value: str) -> pd.Series:
+    """ln(measured / rough) of every row."""
+    return pd.Series(np.log(rows[value].to_numpy(float) / _rough(kind, rows)), index=rows.index)
+
+
+def odd_sizes(kind: str, rows: pd.DataFrame, value: str) -> np.ndarray:
+    """bool[row]: the sizes of its copies must be in another unit, as their time rises too fast with them."""
+    odd = np.zeros(len(rows), bool)
+    if kind not in ("p2p", "hostpath"):
+        return odd
+    groups = rows.groupby([rows["gpu_name"], rows["run_id"], *(rows[name] for name in WAYS[kind])], dropna=False)
+    for (gpu, *_), at in groups.indices.items():
+        mine = rows.iloc[at]
+        times = mine[value].astype(float).groupby(mine["bytes"].astype(float)).median()
+        large = times[times.index >= times.index[-1] / LARGEST]
+        if large.iloc[-1] < RISE * large.iloc[0]:
+            continue
+        rate = (large.index[-1] - large.index[0]) / (large.iloc[-1] - large.iloc[0]) * 1e6
+        of_node = kind == "p2p" and (mine["placement"] == "intra_node").all()
+        link = NVLINK_BYTES_PER_S.get(gpu_key(gpu), 0.0) if of_node else 0.0
+        odd[at] = rate < max(LEAST_BYTES_PER_S, LEAST_SHARE_OF_LINK * link) and (of_node or kind == "hostpath")
+    return odd
 
 
 def _rough(kind: str, rows: pd.DataFrame) -> np.ndarray:
@@ -47,9 +83,24 @@ def _rough(kind: str, rows: pd.DataFrame) -> np.ndarray:
     return LAUNCH_US + _WORK_US[kind](rows.astype(dict.fromkeys(_FIGURES[kind], float)))
 
 
+def _rates(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """(FLOP, bytes) per us of each row: of the GPU's datasheet, else of no GPU in particular."""
+    found = {}
+    for name, dtype in rows[["gpu_name", "dtype"]].drop_duplicates().itertuples(index=False):
+        sheet = DATASHEETS.get(gpu_key(name))
+        peaks = sheet.peak_flop_per_s if sheet else {}
+        peak = peaks.get(dtype) or peaks.get(SAME_PEAK.get(dtype, "")) or peaks.get("bf16")
+        memory = sheet.hbm_bytes_per_s / 1e6 if sheet else BYTES_PER_US
+        found[name, dtype] = peak / 1e6 if peak else FLOP_PER_US, memory
+    of_row = [found[key] for key in zip(rows["gpu_name"], rows["dtype"], strict=True)]
+    flop, memory = np.array(of_row).reshape(-1, 2).T
+    return flop, memory
+
+
 def _gemm_us(rows) -> np.ndarray:
     m, n, k = (rows[name].to_numpy() for name in "mnk")
-    return rows["groups"].to_numpy() * (2 * m * n * k / FLOP_PER_US + 2 * (n * k + m * k + m * n) / BYTES_PER_US)
+    flop, memory = _rates(rows)
+    return rows["groups"].to_numpy() * (2 * m * n * k / flop + 2 * (n * k + m * k + m * n) / memory)
 
 
 def _moe_us(rows) -> np.ndarray:
@@ -63,7 +114,8 @@ def _moe_us(rows) -> np.ndarray:
 
     expert = 3 * rows["hidden"] * rows["ffn"] / rows["tp"]
     active = np.minimum(local, pairs)
-    return (2 * pairs * expert / FLOP_PER_US + 2 * active * expert / BYTES_PER_US).to_numpy()
+    flop, memory = _rates(rows)
+    return (2 * pairs * expert / flop + 2 * active * expert / memory).to_numpy()
 
 
 def _attention_us(rows) -> np.ndarray:
@@ -71,7 +123,8 @@ def _attention_us(rows) -> np.ndarray:
     queries = np.where(rows["phase"] == "prefill", rows["tokens"] / 2, 1.0)
     seen = np.minimum(rows["tokens"], rows["window"].where(rows["window"] > 0, np.inf))
     read = 2 * rows["batch"] * seen * rows["head_dim"]
-    work_us = 2 * read * rows["heads"] * queries / FLOP_PER_US + 2 * read * rows["kv_heads"] / BYTES_PER_US
+    flop, memory = _rates(rows)
+    work_us = 2 * read * rows["heads"] * queries / flop + 2 * read * rows["kv_heads"] / memory
     return (work_us + HEAD_US * rows["batch"] * rows["heads"]).to_numpy()
 
 

@@ -86,6 +86,8 @@ def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, p
         rows = checked(_rows_of(raw, layout, label, problems), TABLES[layout.kind], label, problems, own=layout.of_user)
         if len(rows):
             read.append((layout.kind, rows))
+        elif layout.of_user and len(raw):
+            problems.append(Problem(label, 1, "no row of this file can be used", "refused"))
     found.problems += sorted(set(problems), key=lambda problem: (problem.line, problem.reason))
     return [] if any(problem.kind == "refused" for problem in problems) else read
 

@@ -189,7 +189,8 @@ def test_a_correct_row_among_those_in_another_unit_stays(tmp_path):
 def test_a_file_in_another_unit_is_quarantined(tmp_path, factor):
     rows = [f"{row.rpartition(',')[0]},{float(row.rpartition(',')[2]) * factor:.6f}" for row in ROWS]
     found = read_measurements(written(tmp_path, HEAD, *rows))
-    assert len(found.problems) == len(ROWS) and not found.tables
+    assert len(found.problems) == len(ROWS) + 1 and not found.tables
+    assert "no row of this file can be used" in str(found.problems[0])
 
 
 def test_files_that_disagree_on_a_point_lose_it_and_one_point_in_two_counts_once(tmp_path):

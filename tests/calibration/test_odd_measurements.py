@@ -1,0 +1,111 @@
+"""Measurements that pass every check of a row and are wrong as a whole: units, throttled runs, and what is lost."""
+
+import pytest
+from support.made_up_measurements import gemm, written
+
+from archsim.cli.main import main
+from calibration.measurements.datasheets import DATASHEETS
+from calibration.measurements.reading import CalibrationError, read_measurements
+
+SHAPES = [(n, k) for n in (2048, 4096, 8192) for k in (2048, 7168)]
+SIZES = (1, 16, 64, 256, 1024, 4096)
+
+
+def on(gpu, factor=1.0, run="1", efficiency=0.7):
+    """Rows of GEMMs near the roofline of a GPU's datasheet."""
+    sheet = DATASHEETS[gpu]
+    peak, memory = sheet.peak_flop_per_s["bf16"] / 1e6, sheet.hbm_bytes_per_s / 1e6
+
+    def us(m, n, k):
+        return 4 + max(2 * m * n * k / peak, 2 * (n * k + m * k + m * n) / memory) / efficiency
+
+    return [
+        f"{run},NVIDIA {gpu.upper()},torch,2.8,bf16,0,1,{m},{n},{k},{factor * us(m, n, k):.9f}"
+        for n, k in SHAPES
+        for m in SIZES
+    ]
+
+
+def of_runs(factors):
+    return [row for run, factor in factors.items() for row in on("h100", factor, run)]
+
+
+def copies(sizes, factor=1.0, gpu="NVIDIA H100", bytes_per_us=2e5):
+    return [
+        f"1,{gpu},nccl,2.25,intra_node,0,1,nccl,uni,1,{int(size * factor)},{10 + size / bytes_per_us:.4f}"
+        for size in sizes
+    ]
+
+
+POWERS = [2**power for power in range(10, 28)]
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100", "h200", "b200", "h20", "mi300x"])
+def test_a_whole_file_in_another_unit_is_refused(tmp_path, gpu):
+    assert read_measurements(written(tmp_path / "good", gemm=on(gpu))).problems == []
+    for name, factor in {"ns": 1e3, "ms": 1e-3}.items():
+        found = read_measurements(written(tmp_path / name, gemm=on(gpu, factor)))
+        assert not found.tables and found.problems[0].kind == "refused"
+        assert "another unit" in found.problems[1].reason
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e-3], ids=["ns", "ms"])
+@pytest.mark.parametrize("runs", [2, 3])
+def test_a_run_in_another_unit_leaves_the_others(tmp_path, factor, runs):
+    odd = {str(run): factor if run == 1 else 1.0 for run in range(runs)}
+    found = read_measurements(written(tmp_path / "one", gemm=of_runs(odd)))
+    assert set(found.table("gemm")["run_id"]) == set(odd) - {"1"}
+    assert len(found.problems) == len(on("h100")) and "run '1' is far from the other runs" in found.problems[0].reason
+
+
+def test_a_run_in_another_unit_is_found_among_files_and_on_gpus_without_datasheet(tmp_path):
+    good, odd = (
+        [row.replace("H100", "X900") for row in on("h100", factor, run)] for factor, run in ((1, "1"), (200, "2"))
+    )
+    found = read_measurements(written(tmp_path, gemm_1=good, gemm_2=odd))
+    assert set(found.table("gemm")["run_id"]) == {"1"}
+    assert [(each.file, each.line) for each in found.problems] == [("gemm_2.csv", 2)]
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H100", "NVIDIA B200", "X900"])
+def test_copies_in_kib_are_refused(tmp_path, gpu):
+    fast = 8e5 if "B200" in gpu else 2e5
+    assert read_measurements(written(tmp_path / "good", p2p=copies(POWERS, 1, gpu, fast))).problems == []
+    found = read_measurements(written(tmp_path / "kib", p2p=copies(POWERS, 1 / 1024, gpu, fast)))
+    assert not found.tables and "time rises with size as on no link of a node" in found.problems[1].reason
+
+
+def test_copies_of_small_sizes_and_slow_links_stay(tmp_path):
+    for name, rows in {"small": copies(POWERS[:6]), "slow": copies(POWERS, 1, "X900", 1e3)}.items():
+        assert read_measurements(written(tmp_path / name, p2p=rows)).problems == []
+
+
+def test_one_throttled_run_of_five_is_not_used(tmp_path):
+    runs = {str(run): 1.4 if run == 0 else 1 + run / 200 for run in range(5)}
+    found = read_measurements(written(tmp_path, gemm=of_runs(runs)))
+    assert set(found.table("gemm")["run_id"]) == {"1", "2", "3", "4"}
+    (problem,) = found.problems
+    assert "run '0' takes 1.37 times as long as the 4 others of its kind, which agree" in problem.reason
+
+
+def test_two_runs_that_differ_are_both_kept_and_so_are_runs_that_all_differ(tmp_path):
+    assert len(read_measurements(written(tmp_path / "2", gemm=of_runs({"0": 1, "1": 1.4}))).table("gemm")) == 72
+    found = read_measurements(written(tmp_path / "3", gemm=of_runs({"0": 1, "1": 1.4, "2": 2})))
+    assert len(found.table("gemm")) == 108 and found.problems == []
+
+
+def test_a_refused_file_fails_and_never_takes_a_table_away(tmp_path, capsys):
+    out, folder = tmp_path / "h100.yaml", tmp_path / "measured"
+    written(folder, gemm=gemm(), p2p=copies(POWERS))
+    assert main(["calibrate", str(folder), "--out", str(out)]) == 0
+    before = out.read_bytes()
+    written(folder, gemm=[row.replace(",torch,", ",torch,", 1).rpartition(",")[0] + ",5 us" for row in gemm()])
+    assert main(["calibrate", str(folder), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert "h100.yaml: is kept, as these measurements give fewer tables (gemm 0 instead of 1)" in said
+    assert out.read_bytes() == before
+    assert main(["calibrate", str(folder), "--out", str(tmp_path / "other.yaml"), "--gpu", "h100"]) == 2
+    said = capsys.readouterr().err
+    assert "not complete: gemm.csv refused" in said and (tmp_path / "other.yaml").is_file()
+    with pytest.raises(CalibrationError, match="no such file"):
+        read_measurements(tmp_path / "nothing")
