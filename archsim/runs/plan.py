@@ -35,6 +35,7 @@ Traces = dict[tuple[str, str], Trace]
 """(path, model name) → trace that is open."""
 Tell = Callable[[str], None]
 """Receives progress texts, such as ``opening trace …``."""
+_MANY = 1000  # points whose checking takes long enough to be told
 
 
 class RunMaker:
@@ -176,6 +177,8 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
     plan = plan_of(planned)
     measures, dropped, maker = Measures(), Dropped(), RunMaker(tell, plan.experiment.columns)
     kept, misfits = [], []
+    if plan.combinations >= _MANY:
+        tell(f"checking {plan.combinations:,} points")
     functions: dict[tuple[int, int, int], tuple[str, ...]] = {}
     routing: dict[str, dict[str, None]] = {}
     routes: dict[tuple, Point] = {}
