@@ -107,15 +107,19 @@ def optimum(
     return found
 
 
-def compare(experiment: Experiment, sample: int = 40, steps: int = 3) -> Comparison:
+def compare(
+    experiment: Experiment, sample: int = 40, steps: int = 3, watcher: Watcher | None = None
+) -> Comparison:
     """Run a sample of an experiment's runs, or of a sweep's points, on both engines.
 
     Returns a `Comparison`: ``.errors`` by assumption set; ``.to_pandas()`` has one row per run, decode times in ns, the
     error as a signed share of the event engine's time.
 
-    sample: runs drawn at random, always the same ones; steps: decode steps per run, at most. Raises as `run`.
+    sample: runs drawn at random, always the same ones; steps: decode steps per run, at most. watcher: receives
+    progress. Raises as `run`.
     """
     from archsim.runs.plan import select
     from archsim.studies.comparison import comparison
 
-    return comparison.compare(select(planned_of(experiment)), sample, steps)
+    selection = select(planned_of(experiment), watcher.phase if watcher else lambda text: None)
+    return comparison.compare(selection, sample, steps, watcher)

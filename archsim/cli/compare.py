@@ -21,12 +21,14 @@ def run(args: argparse.Namespace) -> int:
     """Print the errors by assumption set, then every run outside the limit with the reason."""
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_engine_errors
+    from archsim.cli.progress import watcher
     from archsim.specs.loading.library import load_planned
     from archsim.specs.sweeps.plan import SweepPlan
 
     planned = load_planned(args.file, args.overrides)
     print_compiling()
-    found = ar.compare(planned, args.sample, args.steps)
+    with watcher() as watching:
+        found = ar.compare(planned, args.sample, args.steps, watching)
     kind = "points" if isinstance(planned, SweepPlan) else "runs"
     steps = f"at most {found.decode_steps} decode {'step' if found.decode_steps == 1 else 'steps'}"
     print(f"{found.name}: {len(found.runs)} of {found.drawn_from:,} {kind} on both engines, {steps}")

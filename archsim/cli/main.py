@@ -56,6 +56,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("check", "check", "check an experiment, system, model, assumption set, calibration or traffic file"),
     Command("new", "new", "write a commented system, model or experiment to start from"),
     Command("list", "list", "list the names that an experiment may use"),
+    Command("completion", "completion", "print a script that completes commands and names in bash, zsh or fish"),
     Command("blocks", "blocks", "hardware blocks as state machines: tables, parameters, diagrams"),
     Group("model", "make models from exported graphs and from config.json", (
         Command("import", "model_import", "make a model file from an ONNX graph or config.json; weights are not read"),
@@ -86,10 +87,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(words: list[str]) -> argparse.Namespace:
     """The arguments, with the function that runs the command as ``run``."""
+    return parser_of(words).parse_args(words)
+
+
+def parser_of(words: list[str]) -> Parser:
+    """The parser, with the arguments of the one command that ``words`` invoke."""
     parser = Parser(prog="archsim", description="Simulates MoE serving on chiplet, wafer-scale and multi-GPU machines.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     _fill(parser, "COMMAND", COMMANDS, words)
-    return parser.parse_args(words)
+    return parser
 
 
 def _fill(parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Command | Group], words: list[str]) -> None:

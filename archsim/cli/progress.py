@@ -1,8 +1,10 @@
-"""Progress of a sweep, on stderr: a bar with an estimate in a terminal, one line per finished run elsewhere."""
+"""Progress of a sweep, on stderr: a bar with an estimate in a terminal; lines elsewhere, few even for many runs."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
@@ -15,12 +17,20 @@ if TYPE_CHECKING:
     from archsim.runs.run import Run
 
 
-class Lines(AbstractContextManager):
-    """One plain line per run."""
+FEW = 200  # runs that get a line each
+FIRST_S, INTERVAL_S = 5.0, 15.0  # of lines on the state
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._runs = self._done = 0
+
+class Lines(AbstractContextManager):
+    """One plain line per run; of more than ``FEW`` runs, a line on the state at intervals, the first an estimate.
+
+    clock: seconds since any moment.
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._runs = self._done = self._kept = 0
+        self._began_s = self._said_s = clock()
 
     def __exit__(self, *error) -> None:
         pass
@@ -29,27 +39,49 @@ class Lines(AbstractContextManager):
         self._print(f"{text} ...")
 
     def begin(self, runs: int) -> None:
-        self._runs, self._done = runs, 0
+        self._runs, self._done, self._kept = runs, 0, 0
+        self._began_s = self._clock()
+        self._said_s = self._began_s + FIRST_S - INTERVAL_S
 
     def kept(self, runs: int) -> None:
         self._done += runs
+        self._kept += runs
         if runs:
             self._print(f"{runs} of {self._runs} runs kept from before")
 
     def finished(self, run: Run, record: Record) -> None:
         self._done += 1
-        milliseconds, wall_s = record["row"]["decode_ns"] / 1e6, record["host"]["wall_s"]
-        self._print(
-            f"[{self._done}/{self._runs}] {run.name}: decode {milliseconds:.3f} ms, simulated in {wall_s:.1f} s"
-        )
+        if self._runs <= FEW:
+            milliseconds, wall_s = record["row"]["decode_ns"] / 1e6, record["host"]["wall_s"]
+            self._print(
+                f"[{self._done}/{self._runs}] {run.name}: decode {milliseconds:.3f} ms, simulated in {wall_s:.1f} s"
+            )
+        elif self._clock() - self._said_s >= INTERVAL_S or self._done == self._runs:
+            self._said_s = self._clock()
+            self._print(self._state())
 
     def failed(self, run: Run, failure: Failure) -> None:
         self._print(f"{run.name}: failed: {failure.message}")
         if failure.details:
             self._print(failure.details)
 
+    def _state(self) -> str:
+        """``[1,200/10,188] 12 %, 40 s so far, about 5 min left``."""
+        so_far_s, new = self._clock() - self._began_s, self._done - self._kept
+        left_s = so_far_s / new * (self._runs - self._done)
+        share = f"{self._done / self._runs:.0%}".replace("%", " %")
+        left = f", about {spoken(left_s)} left" if self._done < self._runs else ""
+        return f"[{self._done:,}/{self._runs:,}] {share}, {spoken(so_far_s)} so far{left}"
+
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+
+def spoken(seconds: float) -> str:
+    """``40 s``, ``5 min``, ``1.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
 class Bar(AbstractContextManager):
@@ -65,7 +97,7 @@ class Bar(AbstractContextManager):
             TextColumn("{task.description}", markup=False),
             console=console,
         )
-        self._task = self._progress.add_task("", total=None)
+        self._task, self._phase = self._progress.add_task("", total=None), ""
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -75,10 +107,11 @@ class Bar(AbstractContextManager):
         self._progress.stop()
 
     def phase(self, text: str) -> None:
+        self._phase = text
         self._progress.update(self._task, description=text)
 
     def begin(self, runs: int) -> None:
-        self._progress.update(self._task, total=runs, completed=0, description="compiling and running")
+        self._progress.update(self._task, total=runs, completed=0, description=self._phase or "compiling and running")
 
     def kept(self, runs: int) -> None:
         self._progress.update(self._task, advance=runs)

@@ -68,12 +68,15 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
             selection = select(plan, watching.phase)
             results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
+            from archsim.studies.sweep_page import write_sweep_report
+
+            if plan.sweep.axes:
+                watching.phase("running a sample on both engines, writing the page")
+            report = write_sweep_report(selection, folder)
     except KeyboardInterrupt:
         return print_kept(folder)
     _print_results(selection, results, folder)
-    from archsim.studies.sweep_page import write_sweep_report
-
-    _print_report(write_sweep_report(selection, folder), folder if plan.sweep.axes else None)
+    _print_report(report, folder if plan.sweep.axes else None)
     return OK
 
 

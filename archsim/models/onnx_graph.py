@@ -20,6 +20,7 @@ LAYER = re.compile(r"(?:^|[./_])(?:layers?|blocks?|h)[./_](\d+)(?=[./_]|$)")
 MOST_SCALAR_BYTES = 64
 _PRODUCTS = {"MatMul", "Gemm", "MatMulInteger", "MatMulNBits", "QLinearMatMul", "FusedMatMul", "Einsum"}
 _ATTENTION = {"Attention", "GroupQueryAttention", "MultiHeadAttention", "PagedAttention"}
+_INNER_OUTER = (True, False), (False, True)  # whether a letter is of the rows, and of the result
 _KEEP_SHAPE = {"Cast", "Identity", "DequantizeLinear", "QuantizeLinear"}
 
 
@@ -92,7 +93,7 @@ class Graph:
             order = attribute(node, "perm", tuple(reversed(range(len(shape)))))
             return (name, tuple(shape[axis] for axis in order), bits) if len(order) == len(shape) else None
         if node.op_type == "Gather" and attribute(node, "axis", 0) == 0 and len(shape) == 3:
-            return name, shape[1:], bits
+            return behind  # of one expert in a loop, or of those that tokens chose: the stack
         return None
 
     def scalar(self, tensor: str) -> int | None:
@@ -177,9 +178,16 @@ def bits_of(data_type: int) -> int:
 
 
 def _einsum_shape(equation: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The weights' (experts, k, n) or (k, n) in an equation such as 'bth,ehf->btef'; () for more complex equations."""
+    """The weights' (experts, k, n) or (k, n) in an equation such as 'bth,ehf->btef'; () for more complex equations.
+
+    Of weights that were gathered, such as [token, chosen, k, n] in 'td,tcdf->tcf', the last two letters are k and n.
+    """
     operands, _, result = equation.replace(" ", "").partition("->")
     rows, _, weights = operands.partition(",")
+    if len(shape) == 3 and len(weights) > 3 and result:
+        size = dict(zip(weights[-2:], shape[-2:], strict=True))
+        inner, outer = ([x for x in weights[-2:] if (x in rows, x in result) == way] for way in _INNER_OUTER)
+        return (shape[0], size[inner[0]], size[outer[0]]) if len(inner) == len(outer) == 1 else ()
     if len(weights) != len(shape) or not result:
         return ()
     size = dict(zip(weights, shape, strict=True))

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from archsim.base.errors import SpecError
 from archsim.models.onnx_graph import Graph, attribute
-from archsim.models.onnx_moe import MoeLayer, moe_layers
+from archsim.models.onnx_moe import MoeLayer, moe_layers, not_routers
 from archsim.specs.model import ModelSpec
 
 FLAGS = {
@@ -40,6 +40,9 @@ OPERATOR_COLUMNS = (
     "kv_heads",
     "head_size",
 )
+
+
+_MOST_NAMED = 5  # candidates for a router
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,12 @@ def _no_moe(graph: Graph) -> str:
         if graph.functions
         else ""
     )
+    seen = "".join(f"\n{graph.path}: {each}" for each in not_routers(graph)[:_MOST_NAMED])
     return (
         f"{graph.path}: no MoE layer was recognised among {len(graph.nodes)} nodes ({len(graph.products)} products "
         f"with "
         f"weights, {routers} TopK, no MoE or QMoE operator){hint}; archsim models MoE layers only, and a dense model "
-        f"has none"
+        f"has none{seen}"
     )
 
 

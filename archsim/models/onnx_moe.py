@@ -1,8 +1,9 @@
 """Recognises MoE layers in an exported graph: fused operators, and routers with their experts.
 
-Fused: ``MoE`` and ``QMoE`` of com.microsoft (ONNX Runtime, ContribOperators.md). Decomposed: a TopK whose values come
-from the product with a router's weights [hidden, experts]; experts numbered by name, equal in shape, or stacked in
-weights with three axes.
+Fused: ``MoE`` and ``QMoE`` of com.microsoft (ONNX Runtime, ContribOperators.md). Decomposed: a TopK (or, of top-1 models
+such as Switch, an ArgMax) whose values come from the product with a router's weights [hidden, experts]; experts numbered
+by name, equal in shape, or stacked in weights with three axes, whole or gathered: by a loop, or by the tokens' choices.
+Products whose names have no layer belong to the router before them.
 """
 
 import re
@@ -14,6 +15,7 @@ from archsim.models.onnx_graph import Graph, Product, attribute
 EXPERT = re.compile(r"(?<!shared_)experts?[./_](\d+)(?=[./_ ]|$)")
 SHARED = re.compile(r"shared_?(experts?|mlp|ffn)")
 NOT_FOUND = None
+_CHOICES = ("TopK", "ArgMax")
 
 
 @dataclass
@@ -89,13 +91,13 @@ def _routers(graph: Graph):
     """(router, its last TopK) of every router with separate experts. An earlier TopK may select groups."""
     chosen: dict[str, list] = {}
     for node in graph.nodes:
-        if node.op_type == "TopK" and (router := _router_of(graph, node.input[0])):
+        if node.op_type in _CHOICES and (router := _router_of(graph, node.input[0])):
             chosen.setdefault(router.node, []).append((router, node))
     for candidates in chosen.values():
         earlier = set()
         for _, node in candidates:
             for before in graph.upstream(node.input[0], lambda each: _is_product(each)):
-                if before.op_type == "TopK":
+                if before.op_type in _CHOICES:
                     earlier.add(before.output[0])
         last = [(router, node) for router, node in candidates if node.output[0] not in earlier]
         if _has_experts(graph, last[0][0]):
@@ -118,17 +120,39 @@ def _router_of(graph: Graph, tensor: str) -> Product | None:
 def _has_experts(graph: Graph, router: Product) -> bool:
     """Whether something downstream looks like as many experts as the router has outputs; a vocabulary head has none."""
     return (
-        any(
-            product.layer == router.layer and product.node != router.node and product.experts == router.n
-            for product in graph.products
-        )
+        any(product.experts == router.n > 1 for product in _of_layer(graph, router))
         or any(_expert_number(product) is not None for product in _of_layer(graph, router))
         or bool(_by_shape(graph, router))
     )
 
 
 def _of_layer(graph: Graph, router: Product) -> list[Product]:
-    return [product for product in graph.products if product.layer == router.layer and product.node != router.node]
+    same = [product for product in graph.products if product.layer == router.layer and product.node != router.node]
+    if router.layer is not None:
+        return same
+    order = {product.node: place for place, product in enumerate(graph.products)}
+    others = [order[each.node] for each in candidates(graph) if each.layer is None]
+    begin = order[router.node]
+    end = min((place for place in others if place > begin), default=len(order))
+    return [product for product in same if begin < order[product.node] < end]
+
+
+def candidates(graph: Graph) -> list[Product]:
+    """The products that may be routers: with plain weights, upstream of a choice; each once, in graph order."""
+    found: dict[str, Product] = {}
+    for node in graph.nodes:
+        if node.op_type in _CHOICES and (router := _router_of(graph, node.input[0])):
+            found[router.node] = router
+    return list(found.values())
+
+
+def not_routers(graph: Graph) -> list[str]:
+    """For every candidate, what it lacks to be the router of an MoE layer."""
+    return [
+        f"{each.node} ({each.k} → {each.n}, before a choice of the best): no {each.n} experts after it, that is, no "
+        f"weights [{each.n}, …, …], no names experts.0 to experts.{each.n - 1}, no {each.n} equal groups of products"
+        for each in candidates(graph)
+    ]
 
 
 def _expert_number(product: Product) -> int | None:
@@ -142,7 +166,8 @@ def _decomposed(graph: Graph, router: Product, top) -> MoeLayer:
     if found.top_k is None:
         found.notes.append(f"the graph computes the K of {graph.named(top)}")
     others = [product for product in _of_layer(graph, router) if not SHARED.search(product.label)]
-    batched = [product for product in others if product.experts == router.n > 1]
+    stacked = {product.weight: product for product in others if product.experts == router.n > 1}  # once, if gathered
+    batched = list(stacked.values())
     numbered = [product for product in others if _expert_number(product) is not None]
     if batched:
         found.how = "decomposed, experts stacked in three axes"
@@ -169,6 +194,8 @@ def _decomposed(graph: Graph, router: Product, top) -> MoeLayer:
 
 
 def _top_k(graph: Graph, top) -> int | None:
+    if top.op_type == "ArgMax":
+        return 1
     if len(top.input) > 1:
         return graph.scalar(top.input[1])
     return attribute(top, "k", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base.files import write_text
+from archsim.runs.results import Record
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 
@@ -18,6 +19,7 @@ FILE = "comparison.json"
 # an error above it is listed with its reason: the bar for the 95th percentile under ``contention: shared``
 OUTSIDE = 0.15
 SEED = 0  # of the sample
+ENGINES = ("event", "analytical")
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,12 @@ def shortened(run: Run, decode_steps: int) -> Run:
     )
 
 
-def compare_engines(runs: Iterable[Run], simulator: Simulator) -> Iterable[Compared]:
-    """Each run on both engines, as they finish; runs without decode are left out."""
+def compare_engines(
+    runs: Iterable[Run], simulator: Simulator, told: Callable[[Run, Record], None] = lambda run, record: None
+) -> Iterable[Compared]:
+    """Each run on both engines, as they finish; runs without decode are left out. told: called after each of both."""
     for run in runs:
-        event, analytical = (simulator.record(replace(run, engine=engine))["row"] for engine in ("event", "analytical"))
+        event, analytical = (_told_row(replace(run, engine=engine), simulator, told) for engine in ENGINES)
         if event["decode_ns"]:
             yield Compared(
                 run.name,
@@ -96,6 +100,12 @@ def compare_engines(runs: Iterable[Run], simulator: Simulator) -> Iterable[Compa
                 _bounds(event),
                 _bounds(analytical),
             )
+
+
+def _told_row(run: Run, simulator: Simulator, told: Callable[[Run, Record], None]) -> Mapping[str, Any]:
+    record = simulator.record(run)
+    told(run, record)
+    return record["row"]
 
 
 def errors(compared: Sequence[Compared]) -> list[Errors]:

@@ -33,6 +33,7 @@ from archsim.workload.layers import some_layers
 
 Tell = Callable[[str], None]
 """Receives progress texts, such as ``opening trace …``."""
+_MANY = 1000  # points whose checking takes long enough to be told
 
 
 class RunMaker:
@@ -180,6 +181,8 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
     dropped, maker = Dropped(), RunMaker(tell, plan.experiment.columns)
     measures = Measures(maker.contexts)
     kept, misfits = [], []
+    if plan.combinations >= _MANY:
+        tell(f"checking {plan.combinations:,} points")
     functions: dict[tuple[int, int, int], tuple[str, ...]] = {}
     routing: dict[str, dict[str, None]] = {}
     routes: dict[tuple, Point] = {}

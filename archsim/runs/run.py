@@ -8,7 +8,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -111,6 +111,13 @@ class Run:
     def key(self) -> str:
         """12 hex digits: a digest of all inputs of the run, names included."""
         return key_of(self, plain_text)
+
+    @cached_property
+    def simulation(self) -> str:
+        """Equal for runs that differ only in how results are counted: one simulation serves them all."""
+        set_ = self.assumptions.simulated(self.policy.prediction.name != "none")
+        alike = replace(self, scenario=replace(self.scenario, assumptions=set_))
+        return f"{key_of(alike, plain_text)} {self.demand.key}"
 
     @property
     def code(self) -> str:

@@ -104,6 +104,8 @@ def sweep_selected(
         cache.remove_oldest()
         if failures:
             raise ArchsimError(_failures_told(failures, len(selection), folder))
+        if parts > 1:
+            watcher.phase("writing the tables")
         kept.finish(parts)
     return Results.load(folder)
 

@@ -236,6 +236,17 @@ class AssumptionsSpec(Spec):
         """
         return self.activations == "dispatched" or (self.weights == "all" and model.shared_experts > 0)
 
+    def simulated(self, predicts: bool) -> "AssumptionsSpec":
+        """The set without what one simulation serves alike: fields that only count its results, and those that do
+        nothing under the others. predicts: whether the policy has a predictor.
+        """
+        inert = {"set": "any", "hops": "all", "throughput": "generated"}
+        if self.contention != "reserved":
+            inert["ties"] = "sequence"  # heaps are of the reserved links alone
+        if not predicts:
+            inert |= {"heatmap_update": "free", "prediction_rows": "all"}
+        return self.model_copy(update=inert)
+
     @property
     def needs_routing(self) -> bool:
         """Whether a step counts the dies that single tokens are sent to."""

@@ -12,6 +12,7 @@ import pytest
 from support.tiny import archsim, start, tiny_file
 
 from archsim.report.units import RATE_UNITS, TIME_UNITS, scaled
+from archsim.runs.traffic_notes import THREE_NUMBERS
 
 FINITE = ["--set", "assumptions={set: published, capacity: finite}"]
 
@@ -31,7 +32,7 @@ def test_sweep_prints_lines_a_table_and_where_the_page_is(swept):
     assert lines[0] == "tiny: 20 runs, 2 jobs → reports/tiny"
     assert lines[-1] == "report: reports/tiny/index.html"
     assert (folder / "reports" / "tiny" / "index.html").stat().st_size > 1000
-    phases = ("reading ", "compiling, once: ", "loading the simulator")
+    phases = ("reading ", "compiling, once: ", "loading the simulator", "note: the routing is generated from three")
     progress = [line for line in ended.stderr.splitlines() if not line.startswith(phases)]
     assert len(progress) == 20 and progress[0].startswith("[1/20] ") and progress[-1].startswith("[20/20] ")
     assert all(" decode " in line and " ms, simulated in " in line for line in progress)
@@ -56,6 +57,7 @@ def test_second_sweep_says_that_all_runs_are_kept(swept):
         "reading tiny.yaml ...",
         "loading the simulator ...",
         "20 of 20 runs kept from before",
+        f"note: {THREE_NUMBERS}",
     ]
 
 

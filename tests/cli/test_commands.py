@@ -16,7 +16,7 @@ FOLDER = Path(archsim.cli.__file__).parent
 EVERY = [each for entry in COMMANDS for each in (entry.commands if isinstance(entry, Group) else (entry,))]
 MODULES = sorted({f"archsim.cli.{command.module}" for command in EVERY})
 SHARED = {f"archsim.cli.{name}" for name in ("arguments", "exit_codes", "printing", "progress", "report_folder")}
-OF_ONE_COMMAND = {"archsim.cli.trace.import_progress", "archsim.cli.sweep_tables"}
+OF_ONE_COMMAND = {"archsim.cli.trace.import_progress", "archsim.cli.sweep_tables", "archsim.cli.main"}  # completion
 
 
 def imported_by(module):

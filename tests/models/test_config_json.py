@@ -65,7 +65,7 @@ def test_the_command_writes_a_model_that_checks(tmp_path, capsys):
     ("config", "said"),
     [
         ({"model_type": "llama", "hidden_size": 4096}, "no experts"),
-        ({key: value for key, value in QWEN_3.items() if key != "num_experts_per_tok"}, "does not say top_k; give --top"),
+        (QWEN_3 | {"num_experts_per_tok": None}, "does not say top_k; give --top-k"),
         (QWEN_3 | {"num_experts_per_tok": 200}, "top_k: Value error, 200 experts per token exceed"),
         (QWEN_3 | {"num_attention_heads": "many"}, "num_attention_heads is 'many'; expected a whole"),
         ([1], "expected an object"),

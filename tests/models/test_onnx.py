@@ -3,7 +3,20 @@
 import csv
 
 import pytest
-from support.onnx_graphs import Builder, attention, batched, fused, mlp, per_expert, quantised, whole_model
+from support.onnx_graphs import (
+    Builder,
+    attention,
+    batched,
+    fused,
+    gathered,
+    looped,
+    mlp,
+    per_expert,
+    quantised,
+    switch,
+    whole_model,
+    without_names,
+)
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
@@ -42,6 +55,9 @@ FORMS = {
         "llama-4-maverick",
         with_shared(lambda *a: batched(*a, joined=True), 8192),
     ),
+    "OLMoE, a loop over experts": ("olmoe-1b-7b", looped),
+    "OLMoE, chosen experts gathered, Einsum": ("olmoe-1b-7b", gathered),
+    "Llama-4, ArgMax as in Switch, shared": ("llama-4-maverick", with_shared(switch, 8192)),
     "Qwen1.5, wide shared expert": ("qwen1.5-moe-a2.7b", with_shared(batched, 5632)),
 }
 
@@ -69,6 +85,27 @@ def test_a_shared_expert_without_a_telling_name_is_one_that_gets_what_the_router
 
     spec = import_model(whole_model(tmp_path / "m.onnx", small, layer_of)).spec
     assert (spec.shared_experts, spec.shared_ffn, spec.expert_ffn) == (1, 512, 1024)
+
+
+@pytest.mark.parametrize("layer_of", [batched, looped, gathered, fused, lambda *a: per_expert(*a, named=False)])
+def test_layers_without_names_are_told_apart_by_their_routers(layer_of, small, tmp_path, monkeypatch):
+    save = Builder.save
+    monkeypatch.setattr(Builder, "save", lambda g, path: without_names(g) or save(g, path))
+    path = whole_model(tmp_path / "m.onnx", small, lambda g, x, layer: layer_of(g, x, layer, small))
+    with pytest.raises(SpecError, match="no layer numbers"):
+        import_model(path)
+    found = import_model(path, given={"layers": 2, "moe_layers": {"first": 0, "last": 1, "every": 1}})
+    assert sizes(found.spec) == sizes(small)
+
+
+def test_what_might_be_a_router_is_named_with_what_it_lacks(small, tmp_path):
+    def layer_of(g, x, layer):
+        g.node("TopK", g.linear(x, f"model.layers.{layer}.mlp.gate", small.hidden, 64), g.number(8), outputs=2)
+        return x
+
+    said = r"/model/layers/1/mlp/gate/MatMul \(2048 → 64, before a choice of the best\): no 64 experts after it"
+    with pytest.raises(SpecError, match=said):
+        import_model(whole_model(tmp_path / "m.onnx", small, layer_of))
 
 
 def transposed(g, tensor, name, k, n):

@@ -130,3 +130,49 @@ def whole_model(path, model, layer_of, dense_ffn=4096):
     logits = g.linear(x, "lm_head", model.hidden, 32000)
     g.node("TopK", logits, g.number(50), outputs=2)
     return g.save(path)
+
+
+def looped(g, x, layer, model):
+    """Every expert in turn: its matrices are gathered from the stacks, as the body of a loop does."""
+    name, e, h, f = f"model.layers.{layer}.mlp.experts", model.experts, model.hidden, model.expert_ffn
+    scores = router(g, x, layer, model)
+    g.node("TopK", scores, g.number(model.top_k), outputs=2)
+    inner = x
+    for part, dims in (("gate", (h, f)), ("up", (h, f)), ("down", (f, h))):
+        one = g.node("Gather", g.weight(f"{name}.{part}", e, *dims), "expert", axis=0)
+        inner = g.node("MatMul", inner if part == "down" else x, one, name=f"/{name}/{part}")
+    return inner
+
+
+def gathered(g, x, layer, model):
+    """The matrices of the experts that each token chose, gathered for it, and Einsum."""
+    name, e, h, f = f"model.layers.{layer}.mlp.experts", model.experts, model.hidden, model.expert_ffn
+    scores = router(g, x, layer, model)
+    _, chosen = g.node("TopK", scores, g.number(model.top_k), outputs=2)
+
+    def product(rows, part, equation, *dims):
+        own = g.node("Gather", g.weight(f"{name}.{part}", e, *dims), chosen, axis=0)
+        return g.node("Einsum", rows, own, equation=equation, name=f"/{name}/{part}")
+
+    up, gate = (product(x, part, "th,tkhf->tkf", h, f) for part in ("up", "gate"))
+    return product(g.node("Mul", up, gate), "down", "tkf,tkfh->tkh", f, h)
+
+
+def switch(g, x, layer, model):
+    """Top-1 by ArgMax, as Switch Transformers have it, over experts stacked in three axes."""
+    name, e, h, f = f"model.layers.{layer}.mlp.experts", model.experts, model.hidden, model.expert_ffn
+    g.node("ArgMax", router(g, x, layer, model), axis=-1)
+    for part in ("gate_proj", "up_proj"):
+        inner = g.node("MatMul", x, g.weight(f"{name}.{part}", e, h, f), name=f"/{name}/{part}")
+    return g.node("MatMul", inner, g.weight(f"{name}.down_proj", e, f, h), name=f"/{name}/down_proj")
+
+
+def without_names(builder):
+    """The same graph with weights called w0, w1, … and nodes without names."""
+    new = {tensor.name: f"w{place}" for place, tensor in enumerate(builder.weights)}
+    for tensor in builder.weights:
+        tensor.name = new[tensor.name]
+    for node in builder.nodes:
+        node.name = ""
+        for place, name in enumerate(node.input):
+            node.input[place] = new.get(name, name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.runs.engine_comparison import (
+    ENGINES,
     OUTSIDE,
     Compared,
     Errors,
@@ -19,6 +20,7 @@ from archsim.runs.engine_comparison import (
 )
 from archsim.runs.plan import Selection
 from archsim.runs.simulator import Simulator
+from archsim.runs.sweep import Unwatched, Watcher
 
 if TYPE_CHECKING:
     import pandas
@@ -57,9 +59,9 @@ class Comparison:
         return pandas.DataFrame([{name: getattr(each, name) for name in names} for each in self.runs], columns=names)
 
 
-def compare(selection: Selection, size: int, decode_steps: int) -> Comparison:
+def compare(selection: Selection, size: int, decode_steps: int, watcher: Watcher | None = None) -> Comparison:
     """At most ``size`` runs drawn at random (always the same ones), at most ``decode_steps`` decode steps of each."""
-    return _compare(selection, selection.kept, size, decode_steps)
+    return _compare(selection, selection.kept, size, decode_steps, watcher or Unwatched())
 
 
 def write_sample(selection: Selection, folder: Path) -> Comparison | None:
@@ -71,15 +73,19 @@ def write_sample(selection: Selection, folder: Path) -> Comparison | None:
     analytical = [number for number in selection.kept if plan.point(number).engine == "analytical"]
     if not analytical:
         return None
-    found = _compare(selection, analytical, SAMPLE_OF_REPORT, STEPS_OF_REPORT)
+    found = _compare(selection, analytical, SAMPLE_OF_REPORT, STEPS_OF_REPORT, Unwatched())
     write_comparison(folder, found.runs, STEPS_OF_REPORT, found.drawn_from)
     return found
 
 
-def _compare(selection: Selection, numbers: Sequence[int], size: int, decode_steps: int) -> Comparison:
+def _compare(
+    selection: Selection, numbers: Sequence[int], size: int, decode_steps: int, watcher: Watcher
+) -> Comparison:
     """numbers: of the points to draw the sample from."""
     plan, maker = selection.plan, selection.maker
     drawn = [shortened(run, decode_steps) for run in maker.runs(map(plan.point, sample(numbers, size)))]
-    compared = tuple(compare_engines(drawn, Simulator(maker.traces)))
+    watcher.phase(f"{len(drawn)} runs on both engines")
+    watcher.begin(len(ENGINES) * len(drawn))
+    compared = tuple(compare_engines(drawn, Simulator(maker.traces), watcher.finished))
     fewest = min(decode_steps, plan.experiment.workload.decode_steps)
     return Comparison(plan.experiment.name, compared, len(numbers), fewest)

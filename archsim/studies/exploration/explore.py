@@ -37,11 +37,14 @@ def explore(
     judge = Judge(spec, Coefficients().changed(spec.coefficients))
     jobs = jobs or available_cores()
     with watching() as watcher:
+        watcher.phase(f"1 of 2: {_told(plan, spec)} on the analytical engine")
         stage = _all_points if plan.combinations <= spec.analytical_runs else _some_points
         points, cheap, dropped = stage(plan, judge, folder / ANALYTICAL, jobs, watcher)
     cheap_values = [judge.values(point, cheap[point.index]) for point in points]
     budget = min(len(points), spec.most_runs(len(points)))
     with watching() as watcher:
+        most = f"at most {budget:,}; it ends when no other point can be on the front"
+        watcher.phase(f"2 of 2: points on and near the front on the event engine, {most}")
         watcher.begin(budget)
         events = EngineRuns(EVENT, folder / EVENT, jobs, watcher)
 
@@ -51,6 +54,8 @@ def explore(
 
         costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
         found = search(costs, _families(points), run, budget, spec.seed)
+        ended = "no other point can be on the front" if found.stable else "as many as `event_runs` allows"
+        watcher.phase(f"the search ended after {len(events.known):,} of at most {budget:,} event runs: {ended}")
     rows = [events.known.get(point.index, cheap[point.index]) for point in points]
     candidates = _candidates(plan, judge, points, cheap, cheap_values, events.known, found.front)
     return Exploration(
@@ -66,6 +71,13 @@ def explore(
         notes=notes_of(points, rows),
         layers=layers_of(points, rows),
     )
+
+
+def _told(plan: SweepPlan, spec: ExploreSpec) -> str:
+    """Which points the first phase runs."""
+    if plan.combinations <= spec.analytical_runs:
+        return f"all {plan.combinations:,} points that the constraints keep"
+    return f"{spec.analytical_runs:,} of {plan.combinations:,} points, chosen by optuna,"
 
 
 @dataclass(frozen=True)

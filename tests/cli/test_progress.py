@@ -1,0 +1,45 @@
+"""What a long command says where there is no terminal: few lines, the first with an estimate."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+
+from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Lines, spoken
+
+RUN = SimpleNamespace(name="one")
+RECORD = {"row": {"decode_ns": 1e6}, "host": {"wall_s": 0.5}}
+
+
+def said(runs, seconds_a_run, kept=0):
+    """The lines on so many runs, which take equally long."""
+    stream, now = io.StringIO(), [0.0]
+    lines = Lines(stream, lambda: now[0])
+    lines.begin(runs)
+    lines.kept(kept)
+    for _ in range(runs - kept):
+        now[0] += seconds_a_run
+        lines.finished(RUN, RECORD)
+    return stream.getvalue().splitlines()
+
+
+def test_few_runs_get_a_line_each():
+    lines = said(FEW, 1.0)
+    assert len(lines) == FEW and lines[0] == f"[1/{FEW}] one: decode 1.000 ms, simulated in 0.5 s"
+
+
+def test_many_runs_get_a_line_at_intervals_and_the_first_is_an_estimate():
+    lines = said(10_000, 0.125)
+    assert len(lines) == pytest.approx(1250 / INTERVAL_S, abs=2)
+    assert lines[0] == f"[40/10,000] 0 %, {FIRST_S:.0f} s so far, about 21 min left"
+    assert lines[-1] == "[10,000/10,000] 100 %, 21 min so far"
+
+
+def test_runs_kept_from_before_do_not_make_the_estimate_short():
+    lines = said(1000, 10.0, kept=900)
+    assert lines[0] == "900 of 1000 runs kept from before"
+    assert lines[1] == "[901/1,000] 90 %, 10 s so far, about 16 min left"
+
+
+def test_times_are_spoken_in_their_unit():
+    assert [spoken(seconds) for seconds in (3, 99, 300, 5400, 36000)] == ["3 s", "99 s", "5 min", "90 min", "10.0 h"]

@@ -1,0 +1,71 @@
+"""Runs that differ only in how results are counted share a simulation, and have the results of their own."""
+
+import pytest
+from support.tiny import tiny
+
+from archsim.engine.loop import Replay
+from archsim.runs.plan import prepare
+from archsim.runs.simulator import Simulator
+from archsim.specs.assumptions import ASSUMPTIONS
+from archsim.specs.loading.library import load_assumptions
+
+POLICIES = "policies=[ep, allo, allo+pred]"
+SHARED = {"published": {"hops", "throughput"}, "physical": {"hops", "throughput", "ties"}}
+OF_PREDICTORS = {"heatmap_update", "prediction_rows"}
+
+
+def changed(name):
+    """The set, and every set in which one field has another of its values that any system can run."""
+    base = load_assumptions(name)
+    skipped = {"execution", "gemm", "memory", "arbitration", "reads", "transfer_software", "dispatch", "combine"}
+    others = [
+        base.model_copy(update={"set": f"{field}-{value}", field: value})
+        for field, values in ASSUMPTIONS.items()
+        for value in values
+        if field not in skipped and value != getattr(base, field)
+    ]
+    return base, others
+
+
+@pytest.fixture(scope="module", params=sorted(SHARED))
+def made(request, tmp_path_factory):
+    """The name of a set, and its runs with those of all changed sets."""
+    base, others = changed(request.param)
+    experiment = tiny(tmp_path_factory.mktemp("shared"), POLICIES).model_copy(update={"assumptions": (base, *others)})
+    return request.param, prepare(experiment)
+
+
+def test_only_fields_that_count_are_shared(made):
+    name, prepared = made
+    own = {(run.policy.name, run.batch, run.system.name): run for run in prepared.runs if run.assumptions.set == name}
+    alike: dict[str, set[str]] = {}
+    for run in prepared.runs:
+        if run.simulation == own[run.policy.name, run.batch, run.system.name].simulation:
+            alike.setdefault(run.policy.name, set()).add(run.assumptions.set.partition("-")[0])
+    expected = SHARED[name] | {name}
+    assert alike == {"ep": expected | OF_PREDICTORS, "allo": expected | OF_PREDICTORS, "allo+pred": expected}
+
+
+def test_results_are_those_of_simulations_of_their_own(made, monkeypatch):
+    _, prepared = made
+    groups: dict[str, list] = {}
+    for run in prepared.runs:
+        groups.setdefault(run.simulation, []).append(run)
+    twins = [runs for runs in groups.values() if len(runs) > 1 and runs[0].batch == prepared.runs[0].batch]
+    assert len(twins) >= 3
+    own = [[Simulator(prepared.traces).record(run) for run in runs] for runs in twins]
+    ran = []
+    run_once = Replay.run
+    monkeypatch.setattr(Replay, "run", lambda replay: ran.append(1) or run_once(replay))
+    simulator = Simulator(prepared.traces)
+    shared = [[simulator.record(run) for run in runs] for runs in twins]
+    assert [without_host(runs) for runs in shared] == [without_host(runs) for runs in own]
+    assert len(ran) == len(twins)
+
+
+def without_host(records):
+    """Records without times of the machine that simulates."""
+    return [
+        {**each, "host": None, "row": {name: value for name, value in each["row"].items() if name[:5] != "host_"}}
+        for each in records
+    ]
