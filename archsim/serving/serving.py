@@ -146,7 +146,10 @@ def host_for(serving: Serving) -> Host:
     gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
     dtype = spec.precision.experts or spec.precision.products or serving.system.compute.dtype
     found = host_of(spec.engine, serving.model, gpu, dtype)
-    return found if spec.host is None else found._replace(**spec.host.model_dump())
+    given = spec.host
+    if given is None:
+        return found
+    return Host(given.iteration_ns, given.sequence_ns, given.prompt_ns, given.request_ns, found.experts)
 
 
 def _transfer(serving: Serving, engine: Engine, sides: DisaggregatedSpec) -> Transfer:
