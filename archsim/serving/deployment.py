@@ -78,20 +78,40 @@ def laws_of(engine: Engine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[
 
 def _by_chance(engine: Engine, sizes: int) -> np.ndarray:
     """float64[tokens of a rank] ns of all MoE layers if every token draws its experts by chance: of the E / ep experts
-    of a rank, (1 - top_k / E)^tokens stay idle.
+    of a rank, (1 - top_k / E)^tokens stay idle. Engines tune: the fastest measured kernel at each size.
     """
     model, parallel = engine.model, engine.parallel
     tokens = np.unique(np.rint(np.geomspace(1, sizes - 1, 80)))
     whole = tokens * parallel.dp
     pairs = whole * model.top_k / parallel.ep
     active = model.experts / parallel.ep * (1 - (1 - model.top_k / model.experts) ** whole)
-    times = Laws(engine.calibration).fused_moe(
-        whole, parallel.ep, parallel.expert_tp, dtype=engine.precision.experts, pairs=pairs, active_experts=active,
-        sizes=MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
-    )  # fmt: skip
+    shape = MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
+    fastest = np.min([
+        Laws(engine.calibration).fused_moe(
+            whole, parallel.ep, parallel.expert_tp, dtype=engine.precision.experts, sizes=shape, pairs=pairs,
+            active_experts=active, library=library, kernel=kernel,
+        ).ns
+        for library, kernel in _kernels(engine, shape)
+    ], axis=0)  # fmt: skip
     at = np.arange(sizes)
-    ns = np.exp(np.interp(np.log(np.maximum(at, 1)), np.log(tokens), np.log(times.ns)))
+    ns = np.exp(np.interp(np.log(np.maximum(at, 1)), np.log(tokens), np.log(fastest)))
     return np.where(at > 0, len(model.moe_layer_ids) * ns, 0.0)
+
+
+def _kernels(engine: Engine, shape: MoeSizes) -> list[tuple[str, str]]:
+    """(library, kernel) of all measured ones of these sizes and dtype. Raises LawMissing for none."""
+    asked = (*shape, engine.precision.experts, "balanced")
+    there = [
+        (table.library, table.kernel)
+        for table in engine.calibration.moe
+        if (table.hidden, table.ffn, table.experts, table.top_k, table.dtype, table.distribution) == asked
+    ]
+    if not there:
+        raise LawMissing(
+            f"calibration {engine.calibration.gpu} has no fused MoE table of {engine.precision.experts} for the experts "
+            f"of {engine.model.name}"
+        )
+    return sorted(set(there))
 
 
 def with_host(

@@ -9,7 +9,7 @@ from archsim.engine.iteration_parts import has_experts
 from archsim.serving.tables import Host
 from archsim.specs.loading.config_files import search_folders
 from archsim.specs.model import ModelSpec
-from archsim.specs.text.fields import Spec
+from archsim.specs.text.fields import Spec, count
 from archsim.specs.text.quantities import TIME, quantity
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import read_yaml
@@ -27,6 +27,7 @@ class HostRow(Spec):
     sequence: Time
     prompt_layer: Time
     request: Time
+    first_after: count(1, 1000) = 1
 
 
 class ExpertRow(Spec):
@@ -63,5 +64,6 @@ def host_of(engine: str, model: ModelSpec, gpu: str, dtype: str) -> Host:
     row = next(each for each in host_file().hosts if (each.engine, each.experts) == (engine, moe))
     factors = [each.factor for each in host_file().experts if (each.gpu, each.dtype) == (gpu, dtype)]
     return Host(
-        row.iteration, row.sequence, row.prompt_layer * model.layers, row.request, factors[0] if moe and factors else 1.0
+        row.iteration, row.sequence, row.prompt_layer * model.layers, row.request, row.first_after,
+        factors[0] if moe and factors else 1.0
     )

@@ -159,7 +159,7 @@ def _end(state: State, i, now, limits: Limits, transfer: Transfer):
             state.requests[r].computed += state.new[k, at]
             if limits.hash_blocks and state.new[k, at]:
                 insert(state, k, r, limits)
-            if _sampled(state, r, state.new[k, at], now) and _leaves(state, i, k, r, now, limits, transfer):
+            if _sampled(state, r, state.new[k, at], now, limits) and _leaves(state, i, k, r, now, limits, transfer):
                 continue
             state.slots[k, kept] = r
             kept += 1
@@ -167,14 +167,14 @@ def _end(state: State, i, now, limits: Limits, transfer: Transfer):
 
 
 @inner
-def _sampled(state: State, r, new, now):
+def _sampled(state: State, r, new, now, limits: Limits):
     """Count a token if the request got one."""
     request = state.requests[r]
     if new == 0 or request.computed < request.input + request.made:
         return False
-    if request.made == 0:
+    if request.made < min(limits.first_after, request.output):
         request.first_ns = now
-    else:
+    if request.made:
         gap = math.log(max((now - request.last_ns) / GAP_FIRST_NS, 1.0)) / GAP_STEP
         state.gaps[min(int(gap), GAPS - 1)] += 1
     request.last_ns = now

@@ -108,6 +108,7 @@ class Limits(NamedTuple):
     choice: np.int64
     concurrency: np.int64  # closed loop; 0: open
     request_ns: np.float64  # host's time from arrival to the queue
+    first_after: np.int64  # tokens that are out when a client sees the first
     kept_share: np.float64  # SGLang: share of the outstanding output that an admission keeps room for
 
 

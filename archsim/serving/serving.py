@@ -66,7 +66,8 @@ def serve_requests(serving: Serving, deployment: Deployment, requests: Requests)
     decode = deployment.decode.pool if deployment.decode else None
     served = simulate(
         requests, deployment.scheduler, deployment.prefill.pool, decode=decode, transfer=deployment.transfer,
-        request_ns=deployment.host.request_ns, whose=str(serving.trace or "requests"),
+        request_ns=deployment.host.request_ns, first_after=deployment.host.first_after,
+        whose=str(serving.trace or "requests"),
     )  # fmt: skip
     return Outcome(serving, deployment, requests, served, measure(served, deployment.devices, slo_of(serving)))
 
@@ -146,7 +147,10 @@ def host_for(serving: Serving) -> Host:
     gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
     dtype = spec.precision.experts or spec.precision.products or serving.system.compute.dtype
     found = host_of(spec.engine, serving.model, gpu, dtype)
-    return found if spec.host is None else found._replace(**spec.host.model_dump())
+    given = spec.host
+    if given is None:
+        return found
+    return Host(given.iteration_ns, given.sequence_ns, given.prompt_ns, given.request_ns, given.first_after, found.experts)
 
 
 def _transfer(serving: Serving, engine: Engine, sides: DisaggregatedSpec) -> Transfer:

@@ -79,17 +79,19 @@ def simulate(
     decode: Pool | None = None,
     transfer: Transfer | None = None,
     request_ns: float = 0.0,
+    first_after: int = 1,
     whose: str = "requests",
 ) -> Served:
     """Serve all requests on a pool; with ``decode``, the pool only prefills and KV moves by ``transfer``.
 
-    ``request_ns``: host's time from arrival to the queue. Raises TraceError for requests that can never be served.
+    ``request_ns``: host's time from arrival to the queue; ``first_after``: tokens that are out when a client sees the
+    first. Raises TraceError for requests that can never be served.
     """
     chunked = scheduler.chunked_prefill
     for each in (pool, decode) if decode else (pool,):
         kv_tokens = each.kv_blocks * scheduler.block_tokens
         refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose)
-    limits = _limits(requests, scheduler, request_ns)
+    limits = _limits(requests, scheduler, request_ns, first_after)
     state = _state(requests, scheduler, pool, decode, limits)
     moved = transfer or Transfer(np.float64(0), np.float64(0))
     ended = loop.run(state, pool.table, (decode or pool).table, limits, moved)
@@ -99,7 +101,7 @@ def simulate(
     return _served(state, totals, requests.concurrency)
 
 
-def _limits(requests: Requests, scheduler: Scheduler, request_ns: float) -> Limits:
+def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_after: int = 1) -> Limits:
     caching = scheduler.prefix_caching and requests.hash_tokens > 0
     return Limits(
         STRATEGIES[scheduler.name],
@@ -112,6 +114,7 @@ def _limits(requests: Requests, scheduler: Scheduler, request_ns: float) -> Limi
         CHOICES[scheduler.balance],
         np.int64(requests.concurrency),
         np.float64(request_ns),
+        np.int64(first_after),
         np.float64(scheduler.kept_share),
     )
 

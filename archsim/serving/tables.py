@@ -16,13 +16,15 @@ _SEEN = 400  # batches on which interpolation is judged
 
 class Host(NamedTuple):
     """Time of the host: an iteration, each request in it, an iteration with a prompt (which no graph covers), and once
-    a request before it is queued. ``experts``: time of expert layers relative to their law, for laws that are scaled.
+    a request before it is queued. ``first_after``: tokens that are out when a client sees the first (streaming in
+    groups, polling for requests). ``experts``: time of expert layers relative to their law, for laws that are scaled.
     """
 
     iteration_ns: float = 0.0
     sequence_ns: float = 0.0
     prompt_ns: float = 0.0
     request_ns: float = 0.0
+    first_after: int = 1
     experts: float = 1.0
 
 

@@ -87,7 +87,7 @@ def _checked(path: Path, rows: Iterable[Row], hash_tokens: int) -> Iterator[Row]
                 f"{before / NS_PER_S:g} s; sort the trace by arrival"
             )
         needed = -(-row.input // hash_tokens) if hash_tokens else 0
-        if row.hash_ids and len(row.hash_ids) not in (needed, row.input // hash_tokens):
+        if row.hash_ids and len(row.hash_ids) != needed:
             raise TraceError(
                 f"{where}: {len(row.hash_ids)} hash ids, but a prompt of {row.input} tokens has {needed} blocks of "
                 f"{hash_tokens}"

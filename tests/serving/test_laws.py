@@ -1,0 +1,189 @@
+"""Laws of serving: tokens and KV blocks are conserved, time runs forward, requests come in order, nothing is random."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archsim.base.errors import TraceError
+from archsim.serving import loop, simulate as simulation
+from archsim.serving.measures import measure, times_ns
+from archsim.serving.records import Transfer
+from archsim.serving.requests import Requests, gamma_arrivals, lengths, without_hashes
+from archsim.serving.simulate import STRATEGIES, Scheduler, simulate
+from support.serving import MS, closed, opened, pool
+
+SCHEDULERS = st.sampled_from(sorted(STRATEGIES))
+ROWS = st.lists(st.tuples(st.floats(0, 500), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=40)
+SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "block_tokens": 16}
+
+
+def served(rows, name="vllm_v1", blocks=60, ranks=1, instances=1, **more):
+    return simulate(opened(rows), Scheduler(name, **SMALL), pool(blocks, instances, ranks), **more)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, SCHEDULERS, st.integers(24, 200), st.integers(1, 3), st.integers(1, 2))
+def test_tokens_are_conserved_and_time_runs_forward(rows, name, blocks, ranks, instances):
+    found = served(rows, name, blocks, ranks, instances)
+    requests, totals = found.requests, found.totals
+    assert np.array_equal(requests["made"], requests["output"])
+    assert np.all(requests["computed"] == requests["input"] + requests["output"] - 1)
+    assert np.all(requests["scheduled_ns"] >= requests["arrival_ns"])
+    assert np.all(requests["first_ns"] > requests["scheduled_ns"])
+    assert np.all(requests["last_ns"] >= requests["first_ns"])
+    least = requests["input"].sum() + (requests["output"] - 1).sum()
+    computed = totals["prefill_tokens"] + totals["decode_tokens"]
+    assert computed == least if requests["preempted"].sum() == 0 else computed > least
+    assert found.gaps.sum() == (requests["output"] - 1).sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, SCHEDULERS, st.integers(24, 80), st.booleans())
+def test_all_kv_blocks_come_back(rows, name, blocks, shared):
+    asked = opened(rows)
+    if shared:
+        counts = -(-asked.input // 32)
+        ids = np.concatenate([np.arange(count) for count in counts])
+        asked = asked._replace(hash_ids=ids, hash_from=np.r_[0, np.cumsum(counts)], hash_tokens=32)
+    scheduler = Scheduler(name, **SMALL)
+    machine = pool(blocks)
+    limits = simulation._limits(asked, scheduler, 0.0)
+    state = simulation._state(asked, scheduler, machine, None, limits)
+    assert loop.run(state, machine.table, machine.table, limits, Transfer(np.float64(0), np.float64(0))) == loop.ENDED
+    rank = state.ranks[0]
+    cached = int((state.references[0] == 0).sum())
+    assert np.all(state.references <= 0) and rank["unheld"] == cached
+    assert rank["free"] + cached * limits.hash_blocks == rank["capacity"] == blocks
+    assert state.requests["blocks"].sum() == 0 and state.held.sum() == 0
+
+
+def test_one_request_takes_its_iterations():
+    found = served([(3.0, 100, 5)])
+    request = found.requests[0]
+    prefill, decode = 2 * MS + 100 * 1e4 + 1e3, 2 * MS + 1e4 + 1e3
+    assert request["first_ns"] - request["arrival_ns"] == pytest.approx(prefill)
+    assert request["last_ns"] - request["first_ns"] == pytest.approx(4 * decode)
+
+
+def test_a_long_prompt_takes_chunks():
+    found = served([(0.0, 300, 1)])
+    assert found.totals["iterations"] == 3 and found.totals["prefill_tokens"] == 300
+
+
+@settings(max_examples=40, deadline=None)
+@given(ROWS)
+def test_first_come_first_served(rows):
+    """Without preemption, requests are admitted in order of arrival."""
+    found = served(rows, blocks=2000)
+    assert np.all(np.diff(found.requests["scheduled_ns"]) >= 0)
+    assert found.totals["preemptions"] == 0
+
+
+def test_too_little_kv_preempts_and_still_ends():
+    found = served([(0.0, 100, 60)] * 6, blocks=24)
+    assert found.totals["preemptions"] > 0
+    assert served([(0.0, 100, 60)] * 6, "trtllm", blocks=24).totals["preemptions"] == 0
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_equal_runs_give_equal_bytes(name):
+    rows = [(float(at % 7), 50 + 13 * at % 200, 1 + at % 31) for at in range(60)]
+    first, second = (served(rows, name, 40, 2, 2) for _ in range(2))
+    assert first.requests.tobytes() == second.requests.tobytes()
+    assert first.series.tobytes() == second.series.tobytes()
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@pytest.mark.parametrize("more", [{"instances": 2}, {"blocks": 400}, {"token_ns": 5e3}])
+def test_more_machine_serves_more(name, more):
+    sizes = [(40 + 37 * at % 250, 5 + 11 * at % 50) for at in range(200)]
+    rows = [(at * 4.0, *size) for at, size in enumerate(sizes)]
+    scheduler = Scheduler(name, **SMALL)
+    here, there = (
+        measure(simulate(opened(rows), scheduler, pool(**each)), 1).goodput_per_s
+        for each in ({"blocks": 100}, {"blocks": 100} | more)
+    )
+    assert there >= 0.98 * here
+
+
+def test_sglang_does_not_mix_prompts_and_decodes():
+    rows = [(float(at), 100, 20) for at in range(12)]
+    mixed, apart = (served(rows, name, blocks=400) for name in ("vllm_v1", "sglang"))
+    assert apart.totals["iterations"] > mixed.totals["iterations"]
+
+
+def test_ranks_wait_for_each_other():
+    rows = [(0.0, 100, 20), (0.0, 10, 20)]
+    alone, together = served(rows, ranks=1, instances=2), served(rows, ranks=2)
+    assert together.requests["first_ns"][1] == pytest.approx(together.requests["first_ns"][0])
+    assert alone.requests["first_ns"][1] < together.requests["first_ns"][1]
+
+
+def test_clients_send_the_next_request_when_the_last_ends():
+    found = simulate(closed([(50, 10)] * 9, 3), Scheduler(**SMALL), pool(400))
+    requests = found.requests
+    assert np.all(requests["arrival_ns"][:3] == 0)
+    ends = np.sort(requests["last_ns"])
+    assert np.array_equal(requests["arrival_ns"][3:], ends[:6])
+
+
+def test_the_host_takes_its_time_before_the_queue():
+    rows = [(0.0, 100, 5)]
+    here, later = served(rows), served(rows, request_ns=7 * MS)
+    assert times_ns(later)["ttft"] == pytest.approx(times_ns(here)["ttft"] + 7 * MS)
+
+
+def test_kv_moves_to_the_instances_that_decode():
+    rows = [(at * 5.0, 100, 10) for at in range(8)]
+    transfer = Transfer(np.float64(1 * MS), np.float64(1e4))
+    found = served(rows, decode=pool(60), transfer=transfer)
+    requests = found.requests
+    assert np.all(requests["made"] == 10)
+    prefill = 2 * MS + 100 * 1e4 + 1e3
+    assert requests["first_ns"][0] - requests["arrival_ns"][0] == pytest.approx(prefill + 1 * MS + 100 * 1e4)
+
+
+def test_a_prefix_is_computed_once():
+    ids = np.tile(np.arange(6), 5)
+    asked = Requests(
+        np.arange(5) * 100 * MS, np.full(5, 192), np.full(5, 4), ids, np.arange(6) * 6, hash_tokens=32
+    )
+    found = simulate(asked, Scheduler(**SMALL), pool(60))
+    assert found.requests["hit"].tolist() == [0, 160, 160, 160, 160]  # the last block is computed for its token
+    off = simulate(asked, Scheduler(**SMALL, prefix_caching=False), pool(60))
+    assert off.requests["hit"].sum() == 0 and off.totals["prefill_tokens"] == 5 * 192
+
+
+def test_what_can_never_be_served_is_refused():
+    with pytest.raises(TraceError, match=r"request 1: 2000 prompt and 10 output tokens, but KV cache holds 960"):
+        served([(0.0, 10, 10), (1.0, 2000, 10)])
+    whole = Scheduler(**SMALL, chunked_prefill=False)
+    with pytest.raises(TraceError, match="iterations take 128"):
+        simulate(opened([(0.0, 200, 2)]), whole, pool())
+
+
+def test_saturation_is_said():
+    fast = served([(at * 0.5, 100, 20) for at in range(200)])
+    slow = served([(at * 100.0, 100, 20) for at in range(50)])
+    assert "saturated" in measure(fast, 1).saturated and measure(slow, 1).saturated == ""
+
+
+def test_gaps_are_gamma_and_lengths_as_asked():
+    gaps = np.diff(gamma_arrivals(20_000, 4.0, 0.25, 1)) / 1e9
+    assert gaps.mean() == pytest.approx(0.25, rel=0.05) and gaps.std() / gaps.mean() == pytest.approx(2.0, rel=0.05)
+    even = lengths(20_000, "uniform", (80, 100), 1, 1)
+    assert (even.min(), even.max()) == (80, 100) and even.mean() == pytest.approx(90, rel=0.01)
+    spread = lengths(20_000, "lognormal", (1000, 0.5), 1, 2)
+    assert spread.mean() == pytest.approx(1000, rel=0.03) and spread.std() / spread.mean() == pytest.approx(0.5, rel=0.05)
+
+
+def test_time_series_hold_what_happened():
+    found = served([(at * 20.0, 100, 20) for at in range(400)])
+    assert found.series[:, 3].sum() * found.bin_ns / 1e9 == pytest.approx(400 * 119, rel=0.02)
+    assert 0 < found.series[:, 0].max() <= 1 and found.bin_ns > 1e7
+
+
+def test_requests_without_hashes_share_nothing():
+    found = without_hashes(np.zeros(3), np.array([1, 2, 3]), np.array([1, 1, 1]))
+    assert found.hash_tokens == 0 and found.hash_from.tolist() == [0, 0, 0, 0]

@@ -1,0 +1,132 @@
+"""``archsim serve`` end to end: files, the engine's times, disaggregation, comparison, search."""
+
+import json
+
+import numpy as np
+import pytest
+
+import archsim as ar
+from archsim.base.errors import ArchsimError
+from archsim.engine.iteration import batches_of, iteration_times
+from archsim.specs.loading.serving import load_serving
+
+FILE = {
+    "system": "h200_node",
+    "model": "qwen3-235b-a22b",
+    "parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}},
+    "precision": {"products": "fp8_block", "experts": "fp8_block"},
+    "engine": "none",
+    "requests": {"concurrency": 4, "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 12},
+    "scheduler": {"max_num_seqs": 64},
+    "slo": {"ttft": "2 s", "tpot": "50 ms"},
+}
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serve")
+    return ar.serve(FILE, out=folder), folder
+
+
+def test_one_request_takes_what_the_engine_says():
+    alone = ar.serve(FILE | {"requests": {"concurrency": 1, "input": {"fixed": 700}, "output": {"fixed": 3}, "count": 1}})
+    laws, request = alone.deployment.prefill.laws, alone.served.requests[0]
+    moe = alone.deployment.prefill.laws.by_tokens[:, -2]
+    steps = [(700, 700), (1, 701), (1, 702)]
+    ns = [float(iteration_times(laws, batches_of(*step), moe_ns=moe[step[0]]).total_ns[0]) for step in steps]
+    off = alone.deployment.prefill.errors[1]
+    assert request["first_ns"] - request["arrival_ns"] == pytest.approx(ns[0], rel=max(off, 1e-4))
+    assert request["last_ns"] - request["first_ns"] == pytest.approx(sum(ns[1:]), rel=max(off, 1e-4))
+    assert off < 0.01
+
+
+def test_files_hold_the_run(outcome):
+    found, folder = outcome
+    bench = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
+    assert bench["completed"] == 12 and bench["total_output_tokens"] == 240
+    assert bench["mean_ttft_ms"] == pytest.approx(1e3 * np.mean(bench["ttfts"]))
+    assert bench["max_concurrency"] == 4 and bench["p99_e2el_ms"] >= bench["median_e2el_ms"]
+    assert len((folder / "requests.csv").read_text(encoding="utf-8").splitlines()) == 13
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    assert "qwen3-235b-a22b" in page and page.count("<svg") >= 6
+    assert found.measures.goodput_per_s == found.measures.requests_per_s
+
+
+def test_goodput_counts_requests_within_all_limits(outcome):
+    tight = ar.serve(FILE | {"slo": {"ttft": "1 us"}})
+    assert tight.measures.goodput_per_s == 0 < tight.measures.requests_per_s
+    assert tight.measures.requests_per_s == outcome[0].measures.requests_per_s
+
+
+def test_kv_is_what_weights_leave():
+    narrow, wide = (
+        ar.serve(FILE | {"precision": {"products": dtype, "experts": dtype}}).deployment.prefill.pool.kv_blocks
+        for dtype in ("fp8_block", "bf16")
+    )
+    assert narrow > wide > 1000
+
+
+def test_a_decode_pool_waits_for_its_kv():
+    side = {"parallel": {"attention": {"tp": 4}, "experts": {"ep": 4}}}
+    given = {"prefill": side, "decode": side, "transfer": {"bandwidth": "1 GB/s", "latency": "0 ns"}}
+    slow = ar.serve(FILE | {"disaggregated": given})
+    given = given | {"transfer": {"bandwidth": "400 GB/s", "latency": "0 ns"}}
+    fast = ar.serve(FILE | {"disaggregated": given})
+    assert slow.deployment.devices == 8
+    assert slow.measures.ttft.mean > fast.measures.ttft.mean + 10
+
+
+def test_data_parallel_attention_gathers_hidden_vectors():
+    ranks = {"attention": {"tp": 1, "dp": 8}, "experts": {"ep": 8}}
+    found = ar.serve(FILE | {"parallel": ranks})
+    assert found.deployment.prefill.pool.ranks == 8 and found.measures.requests == 12
+
+
+def test_a_run_agrees_with_itself(outcome):
+    compared = ar.compare_serving(FILE, outcome[1] / "bench.json")
+    assert {row.error for row in compared.rows} == {0.0} and compared.advice == ()
+
+
+def test_the_host_of_a_measurement_is_found(tmp_path):
+    measured = ar.serve(FILE | {"host": {"iteration": "3 ms", "request": "20 ms"}}, out=tmp_path, around=False)
+    host, compared = ar.calibrate_serving(FILE, tmp_path / "bench.json")
+    assert host.iteration_ns == pytest.approx(3e6, rel=0.02) and host.request_ns == pytest.approx(20e6, rel=0.05)
+    assert compared.outcome.measures.tpot.mean == pytest.approx(measured.measures.tpot.mean, rel=0.01)
+    bad = ar.compare_serving(FILE, tmp_path / "bench.json")
+    assert any("host.iteration" in each for each in bad.advice)
+
+
+def test_a_search_puts_most_goodput_first():
+    found = ar.search_serving(
+        FILE | {"search": {"devices": 4, "max_num_seqs": [2, 64], "max_num_batched_tokens": [2048]}}
+    )
+    served = [each.measures.goodput_per_s for each in found if each.measures]
+    assert served == sorted(served, reverse=True) and len(served) >= 4
+    assert all(each.refused for each in found if not each.measures)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"slo": {"ttft": 2}}, "slo.ttft: 2 has no unit"),
+        ({"requests": {"arrivals": {"rate": "0/s"}, "input": {"fixed": 1}, "output": {"fixed": 1}}}, "no request ever comes"),
+        ({"requests": {"arrivals": {"rate": 4}, "input": {"fixed": 1}, "output": {"fixed": 1}}}, "expected a rate such as"),
+        ({"requests": {"concurrency": 4, "output": {"fixed": 1}}}, "requests.input: required key is missing"),
+        ({"requests": {"input": {"fixed": 1}, "output": {"fixed": 1}}}, "one of trace, arrivals and concurrency"),
+        ({"requests": {"trace": "nowhere.jsonl"}}, "no such file: 'nowhere.jsonl'"),
+        ({"schedular": {}}, "unknown key; did you mean 'scheduler'"),
+        ({"scheduler": {"name": "vllm"}}, "unknown value 'vllm'"),
+        ({"parallel": {"attention": {"tp": 8}, "experts": {"ep": 4}}}, "is not the 8 ranks"),
+        ({"parallel": {"attention": {"tp": 4}}, "instances": 3}, "has 8 devices, but 12 are asked for"),
+        ({"parallel": {"attention": {"tp": 1}}}, "leave no room for KV"),
+        ({"model": "qwen3-235b"}, "unknown model 'qwen3-235b'"),
+    ],
+)
+def test_bad_files_are_refused(change, told):
+    with pytest.raises(ArchsimError, match=told):
+        ar.serve(FILE | change)
+
+
+def test_the_shipped_example_is_read():
+    found = load_serving("configs/serve_h200.yaml")
+    assert found.system.dies == 8 and found.spec.requests.arrivals.rate == 4.0
