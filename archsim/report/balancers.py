@@ -72,6 +72,9 @@ def section(rows: Iterable[Row]) -> dict[str, Any] | None:
     if not any(_is_balancer(name, runs.get(name)) for runs in places.values() for name in policies):
         return None
     varies = [i for i in range(len(PLACE)) if len({place[i] for place in places}) > 1]
+    systems = {place[0] for place in places}
+    if len({(place[0], place[-1]) for place in places}) == len(systems) > 1:
+        varies = [i for i in varies if PLACE[i] != "assumptions"]  # the system says them
     return {
         "heads": [PLACE[i] for i in varies],
         "policies": policies,
@@ -93,11 +96,13 @@ def distance(row: Row) -> float | None:
 
 
 def reached(row: Row, ep: Row) -> float | None:
-    """Share of the imbalance of ``ep`` that is gone, of what any placement of as many slots could remove."""
+    """Share of the imbalance of ``ep`` that is gone, of what any placement of as many slots could remove; 1 for rules
+    that run experts where they are not placed and so beat this bound.
+    """
     before, now, bound = ep.get("load_max_over_mean"), row.get("load_max_over_mean"), row.get("load_ceiling_slots")
     if not before or not now or not bound or before - bound < 1e-6:
         return None
-    return (before - now) / (before - bound)
+    return min(1.0, (before - now) / (before - bound))
 
 
 def reason(row: Row, ep: Row) -> str:

@@ -130,7 +130,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("heatmap_dropped", INTEGER, "transitions", "token transitions that the heatmap dropped", lambda run: run.outcome.heatmap_dropped, page=True),
     Column("atu_misses", INTEGER, "misses", "of the address translation units", lambda run: run.outcome.memory.atu.misses.sum(), page=True),
-    Column("expert_tokens", INTEGER, "tokens", "pairs of token and routed expert that ran, over all layers, prefill included", lambda run: run.work["expert_tokens"], since=2),
+    Column("expert_tokens", INTEGER, "tokens", "pairs of token and routed expert that ran, over all layers, prefill included", lambda run: run.work["expert_tokens"], page=True, since=2),
     Column("hbm_bytes", INTEGER, "bytes", "read and written, hidden vectors included", lambda run: run.work["hbm_bytes"], since=2),
     Column("link_bytes", INTEGER, "bytes", "bytes times the links that they crossed", lambda run: run.work["link_bytes"], since=2),
     Column("flop", REAL, "flop", "of expert GEMMs", lambda run: run.work["flop"], since=2),

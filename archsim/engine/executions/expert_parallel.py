@@ -51,6 +51,8 @@ class ExpertParallel:
     def step(self, order: Order, now_ns: float) -> float:
         demand = order.demand
         tokens = demand.origins.sum(axis=1, dtype=np.int64) / demand.top_k
+        if order.plan.shared is not None:  # moved to ranks that the tokens visit anyway: no further vectors
+            tokens = order.plan.shared.sum(axis=0).astype(float)
         sent = self._moves.sent(order.plan, demand)
         times = self._ranks.times(order.plan, tokens)
         layer = self._layer(self, order.plan, tokens, sent, times)

@@ -1,0 +1,53 @@
+"""Every experiment on a paper runs, small, and shows what the paper states."""
+
+from pathlib import Path
+
+import pytest
+
+from archsim.report.claims import BALANCERS, Claim
+from archsim.report.data import read_report
+from archsim.report.published import CLAIMS, Comparison, compare
+from archsim.runs.sweep import sweep
+from archsim.specs.loading.library import load_experiment, load_model, load_system
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = sorted((ROOT / "configs" / "papers").glob("*.yaml"))
+SMALL = ("workload.layers=1", "workload.decode_steps=2", "workload.warmup_steps=1", "workload.batch=256")
+
+
+@pytest.mark.parametrize("file", PAPERS, ids=lambda file: file.stem)
+def test_a_paper_has_an_experiment_that_covers_its_claims(file):
+    experiment = load_experiment(file)
+    systems, models = ({each.name for each in part} for part in (experiment.systems, experiment.models))
+    policies = {each.name for each in experiment.policies}
+    covered = [
+        claim
+        for claim in CLAIMS
+        if set(claim.systems) <= systems and set(claim.models) & models and {claim.policy, claim.against} <= policies
+    ]
+    assert covered
+
+
+@pytest.mark.parametrize("name", ["capacity", "libra", "remap_dup"])
+def test_a_small_run_of_a_paper_has_a_claims_table(name, tmp_path):
+    experiment = load_experiment(ROOT / "configs" / "papers" / f"{name}.yaml", SMALL)
+    sweep(experiment, tmp_path, jobs=1)
+    found = compare(read_report(tmp_path))
+    assert {claim.edition for claim in found} <= {claim.edition for claim in BALANCERS} and found
+    for claim, (comparison,) in found.items():
+        assert comparison.simulated > 0 and any("MoE layers" in each for each in comparison.conditions)
+        assert not claim.lacks or claim.lacks in comparison.conditions
+
+
+def test_claims_name_what_is_shipped():
+    assert len(BALANCERS) >= 14
+    for claim in BALANCERS:
+        assert [load_system(name).name for name in claim.systems] == list(claim.systems)
+        assert [load_model(name).name for name in claim.models] == list(claim.models)
+
+
+def test_a_range_is_met_inside_alone():
+    claim = Claim("made up", "a range", "throughput", "eplb", 1.01, ("m",), ("s",), "ep", most=1.05)
+    verdicts = [Comparison(claim, "physical", value, 1, ()).kind for value in (1.0, 1.01, 1.03, 1.05, 1.1)]
+    assert verdicts == ["below", "met", "met", "met", "above"]
+    assert "5" in Comparison(claim, "physical", 1.1, 1, ()).verdict  # above its upper end
