@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.serving import MS, closed, opened, pool
 
 from archsim.base.errors import TraceError
-from archsim.serving import loop, simulate as simulation
+from archsim.serving import loop
+from archsim.serving import simulate as simulation
 from archsim.serving.measures import measure, times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.requests import Requests, gamma_arrivals, lengths, without_hashes
 from archsim.serving.simulate import STRATEGIES, Scheduler, simulate
-from support.serving import MS, closed, opened, pool
 
 SCHEDULERS = st.sampled_from(sorted(STRATEGIES))
 ROWS = st.lists(st.tuples(st.floats(0, 500), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=40)
