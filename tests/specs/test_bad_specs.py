@@ -46,7 +46,9 @@ engine: event
 """
 
 KNOWN_SYSTEMS = (
-    "(known: dojo, dojo_enhanced, isca26_dojo, isca26_tsmc_sow, tsmc_sow; or the path of a YAML file, or a mapping)"
+    "(known: a100_cluster, a30_node, b200_node, dojo, dojo_enhanced, dojo_x4, gb200_nvl72, h100_cluster, h100_node, "
+    "h200_cluster, h200_node, h20_cluster, h800_cluster, isca26_dojo, isca26_tsmc_sow, rtx_pro_6000_pair, sow_x, "
+    "tsmc_sow, v100_node; or the path of a YAML file, or a mapping)"
 )
 PRESET_NAMES = (
     "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, eplb+waterfill, "
@@ -251,7 +253,7 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: allo, allocation: isca}]",
         "27: policies.0.allocation.name: unknown allocation 'isca'; did you mean 'isca26'? "
-        "(known: first_seen, home, isca26, paper, lp, even, nearest, static, lplb, libra, "
+        "(known: first_seen, home, isca26, paper, copy_aware, lp, even, nearest, static, lplb, libra, "
         "harmoeny; or your own function as package.module:function)",
     ),
     "both ways to say how many": (
@@ -328,10 +330,9 @@ CHANGED = {
         "assumptions: {set: mine, contention: shared}",
         "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; your own set must give every "
         "field; "
-        "missing: execution, arbitration, capacity, activations, "
-        "dispatch, combine, transfer_software, decision_cost, heatmap_update, weights, llc, hops, "
-        "source, gemm, "
-        "numbering, order, tables, prediction_rows, migration, throughput, ties)",
+        "missing: execution, arbitration, reads, capacity, memory, activations, dispatch, overlap, combine, "
+        "transfer_software, decision_cost, heatmap_update, weights, llc, hops, source, gemm, numbering, order, tables, "
+        "copy_writes, prediction_rows, migration, throughput, ties)",
     ),
     "assumptions twice": (
         "assumptions: physical",

@@ -48,6 +48,7 @@ CLUSTERS = {
     "gb200_nvl72": (72, 900e9, 8e12, 186 * 10**9, 5e15),
     "dojo_x4": (100, 1.5e12, 2e12, 80 * 10**9, 1e15),
     "sow_x": (16, 2e12, 10e12, 180 * 10**9, 4.5e15),
+    "rtx_pro_6000_pair": (2, 64e9, 1.597e12, 96 * 10**9, 0.5038e15),
 }
 # MoE layers (of), first MoE layer, hidden, expert FFN, experts, top-k, shared experts, shared FFN
 MODELS = {
@@ -60,6 +61,12 @@ MODELS = {
     "olmoe-1b-7b": (16, 16, 0, 2048, 1024, 64, 8, 0, 1024),
     "gpt-oss-20b": (24, 24, 0, 2880, 2880, 32, 4, 0, 2880),
     "deepseek-v2-lite": (26, 27, 1, 2048, 1408, 64, 6, 2, 1408),
+    "gpt-oss-120b": (36, 36, 0, 2880, 2880, 128, 4, 0, 2880),
+    "llama-3.1-70b": (80, 80, 0, 8192, 28672, 1, 1, 0, 28672),
+    "llama-3.1-8b": (32, 32, 0, 4096, 14336, 1, 1, 0, 14336),
+    "minimax-m2.5": (62, 62, 0, 3072, 1536, 256, 8, 0, 1536),
+    "qwen3-30b-a3b": (48, 48, 0, 2048, 768, 128, 8, 0, 768),
+    "qwen3-32b": (64, 64, 0, 5120, 25600, 1, 1, 0, 25600),
     "qwen1.5-moe-a2.7b": (24, 24, 0, 2048, 1408, 60, 4, 1, 4 * 1408),
 }
 
@@ -375,7 +382,7 @@ def test_own_function_from_the_current_directory(tmp_path, monkeypatch):
 def test_shipped_sets_differ_where_the_machine_description_says():
     physical, published = load_assumptions("physical"), load_assumptions("published")
     same = {field for field in ASSUMPTIONS if getattr(physical, field) == getattr(published, field)}
-    assert same == {"execution", "arbitration", "reads", "source"}
+    assert same == {"execution", "arbitration", "source", "overlap"}
     assert (published.contention, published.numbering, published.ties) == ("reserved", "column_major", "heapq")
     assert (physical.contention, physical.capacity, physical.gemm) == ("shared", "finite", "calibrated")
 
