@@ -2,8 +2,8 @@
 
     python benchmarks/cluster.py
 
-Prints a line per size, and the growth of the time from 8 to 512 ranks against that of ranks x experts. Bars: 512 GPUs in
-1 s (event), 20 ms (analytical), 2 GB.
+Prints a line per size, and the growth of the time from 8 to 512 ranks against that of ranks x experts. Bars: 512 GPUs
+in 1 s (event), 20 ms (analytical), 2 GB.
 """
 
 import resource

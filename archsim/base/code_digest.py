@@ -19,7 +19,8 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 DECIDING = (
     "archsim/base/kernels.py", "archsim/base/threads.py", "archsim/specs", "archsim/workload", "archsim/policies",
     "archsim/engine", "archsim/runs/run.py", "archsim/runs/simulator.py", "archsim/runs/columns.py",
-    "archsim/runs/measure.py", "archsim/runs/measure_units.py", "archsim/runs/economics.py", "calibration/laws",
+    "archsim/runs/measure.py", "archsim/runs/measure_units.py", "archsim/runs/measure_iteration.py",
+    "archsim/runs/economics.py", "calibration/laws",
     "microarch/blocks", "microarch/fabric", "microarch/silicon",
 )  # fmt: skip
 # Also imported by a run, but unable to change a number: messages, files, this module, the number of threads.

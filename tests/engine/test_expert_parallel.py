@@ -61,7 +61,9 @@ def test_all_gather_takes_the_measured_time_whatever_the_routing():
 
 
 @settings(max_examples=12, deadline=None)
-@given(nodes=st.sampled_from([1, 2, 4]), share=st.floats(0.05, 1), engine=st.sampled_from([EventEngine, AnalyticalEngine]))
+@given(
+    nodes=st.sampled_from([1, 2, 4]), share=st.floats(0.05, 1), engine=st.sampled_from([EventEngine, AnalyticalEngine])
+)
 def test_skewed_traffic_is_never_faster(nodes, share, engine):
     """Selections of the last rank's experts move to those of the first: every selection still crosses one port."""
     run, even = engine_of(cluster(nodes), PLAIN, engine, dispatch="per_token_expert"), demand_of(PLAIN, 8 * nodes, 256)

@@ -19,7 +19,9 @@ def drawn(nodes, per="gpu"):
     return fabric, dies, links
 
 
-@pytest.mark.parametrize(("nodes", "per", "nics", "shared"), [(2, "gpu", 16, 0), (64, "gpu", 512, 0), (8, "group", 0, 8)])
+@pytest.mark.parametrize(
+    ("nodes", "per", "nics", "shared"), [(2, "gpu", 16, 0), (64, "gpu", 512, 0), (8, "group", 0, 8)]
+)
 def test_every_port_is_there_once(nodes, per, nics, shared):
     _, dies, links = drawn(nodes, per)
     found = port_utilisation(links, len(dies), nodes)

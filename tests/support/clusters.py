@@ -44,8 +44,8 @@ def engine_of(system, model="deepseek-v3", engine=EventEngine, policy="ep", **ch
 
 
 def demand_of(model, dies, tokens, skew=0.0, seed=None):
-    """``tokens`` of every GPU. Without a seed all experts are equally popular, what is left over in turn; ``skew``: standard deviation of the
-    logarithm of an expert's popularity.
+    """``tokens`` of every GPU. Without a seed all experts are equally popular, what is left over in turn; ``skew``:
+    standard deviation of the logarithm of an expert's popularity.
     """
     if seed is None:
         each, over = divmod(tokens * model.top_k, model.experts)
