@@ -33,7 +33,7 @@ class Demand:
     tokens: int32[step, layer, expert], token–expert selections.
     first_seen: int16[step, layer, expert], active experts in order of first appearance (requests in batch order,
       tokens in order, ranks in order), padded with -1.
-    has_prefill: step 0 is the prefill: the last request that has routing at iteration 0 has more than one row there.
+    has_prefill: step 0 is the prefill: a request has more than one row there (prompts of one token are like a decode).
       Otherwise step 0 is a decode step like the others (without tokens, if the trace starts at iteration 1).
     layer_ids: int32[layer], the model's number of every layer. batch: requests. digest: names the source and the batch.
     """
@@ -93,11 +93,10 @@ def build_demand(
         every_order.append(order)
         for watcher in watchers:
             watcher.end(iteration, layer_threads)
-    routed = np.flatnonzero(prefill_rows)
     return Demand(
         tokens=stacked(every_tokens, (layers, experts), np.int32),
         first_seen=stacked(every_order, (layers, experts), np.int16),
-        has_prefill=bool(len(routed) and prefill_rows[routed[-1]] > 1),
+        has_prefill=bool(prefill_rows.max(initial=0) > 1),
         layer_ids=source.layer_ids,
         top_k=source.top_k,
         batch=batch,

@@ -10,6 +10,7 @@ from calibration.fit.gemm import fit_gemm
 from calibration.fit.launch import fit_launch
 from calibration.fit.memory import fit_memory, hbm_read_bytes_per_s
 from calibration.fit.moe import fit_moe
+from calibration.fit.parameters import rounded
 from calibration.fit.quantisation import without_quantisation
 from calibration.laws.gemm import choose_table
 from calibration.laws.tables import CalibrationSpec, GemmLaw, GemmTable
@@ -40,18 +41,20 @@ def fit_measurements(measurements: Measurements, gpu: str, named: Nominal | None
         (law.bytes_per_s for law in laws.values()), default=UNKNOWN_BANDWIDTH
     )
     reference = reference_of(gpu, rates, bandwidth, named)
-    return CalibrationSpec(
-        gpu=gpu,
-        reference=reference,
-        scaled=SCALED.get(gpu),
-        gemm=gemm,
-        moe=fit_moe(measurements.table("moe", gpu)),
-        attention=fit_attention(measurements.table("attention", gpu)),
-        p2p=fit_transfers(measurements.table("p2p", gpu), "p2p"),
-        collectives=fit_transfers(measurements.table("collective", gpu), "collective"),
-        pcie=fit_transfers(measurements.table("hostpath", gpu), "hostpath"),
-        hbm=fit_memory(memory, reference.hbm_bytes_per_s),
-        launch=fit_launch(measurements, gpu),
+    return rounded(
+        CalibrationSpec(
+            gpu=gpu,
+            reference=reference,
+            scaled=SCALED.get(gpu),
+            gemm=gemm,
+            moe=fit_moe(measurements.table("moe", gpu)),
+            attention=fit_attention(measurements.table("attention", gpu)),
+            p2p=fit_transfers(measurements.table("p2p", gpu), "p2p"),
+            collectives=fit_transfers(measurements.table("collective", gpu), "collective"),
+            pcie=fit_transfers(measurements.table("hostpath", gpu), "hostpath"),
+            hbm=fit_memory(memory, reference.hbm_bytes_per_s),
+            launch=fit_launch(measurements, gpu),
+        )
     )
 
 

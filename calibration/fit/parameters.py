@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from archsim.base.files import write_text
 from archsim.specs.text.yaml import dump_yaml
-from calibration.laws.tables import CalibrationSpec
+from calibration.laws.tables import DIGITS, CalibrationSpec
 from calibration.measurements.reading import CalibrationError
 
 YAML = (".yaml", ".yml")
+EXACT = ("first_bytes", "last_bytes")  # sizes; those in rows of numbers are kept as whole numbers
 HEAD = "# Fitted by `archsim calibrate`; see calibration/laws/tables.py for what the keys mean.\n"
+
+
+def rounded(calibration: CalibrationSpec) -> CalibrationSpec:
+    """The same with six significant digits: those after them differ between CPUs, as their numeric libraries add up in
+    different orders. Measured sizes stay exact.
+    """
+    return CalibrationSpec.model_validate(_rounded(calibration.model_dump(mode="json")))
+
+
+def _rounded(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each, name) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each, key) for each in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and key not in EXACT else value
 
 
 def text_of(calibration: CalibrationSpec) -> str:

@@ -1,12 +1,13 @@
 """Fits ``calibration.laws.piecewise``: the pieces of the size axis and the line of each, from measured points.
 
-There are two ways to cut; errors on sizes left out of the fit decide which is used, and the number of pieces:
+There are three ways to cut; errors on sizes left out of the fit decide which is used, and the number of pieces:
 
 - pieces that minimise the sum of squared relative errors, found exactly by dynamic programming over the sizes (Bellman,
   1961). Every half octave of sizes has equal weight, however many points it has; outliers lose weight by iterating with
   Cauchy weights on the residuals. The fewest pieces that predict about as well as the best number are used;
 - for sweeps with few sizes, a piece from each size to the next (lines between medians, after a median of three
-  neighbours, which removes lone outliers and keeps rising or falling runs).
+  neighbours, which removes lone outliers and keeps rising or falling runs);
+- for sweeps with many sizes whose times have more steps than pieces, ``calibration.fit.segment_steps``.
 
 The fit is deterministic: the same points give the same law.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calibration.fit.segment_search import best_pieces
+from calibration.fit.segment_steps import stepped_lines
 from calibration.laws.piecewise import PiecewiseLaw
 
 MOST_PIECES = 8
@@ -27,6 +29,9 @@ SPARSE_SIZES_PER_OCTAVE = 4.0  # up to this density a law may have a piece for e
 # Fewer pieces must be better by this factor: leaving out some of few sizes makes gaps that favour them
 SPARSE_FAVOUR = 0.75
 LEAST_SIZES_TO_CHOOSE = 8
+JOINED, STEPPED = 0, -1  # in place of a number of pieces: lines from size to size, lines between steps
+LEAST_SIZES_OF_STEPS = 64
+STEPS_DISFAVOUR = 1.25  # by which lines between steps, of which there are many more, must be better
 FOLDS = 5  # every fifth size is left out at a time
 GOOD_ENOUGH = 1.03  # fewer pieces are preferred up to this multiple of the smallest held-out error
 ROUNDS = 4  # of reweighting
@@ -115,28 +120,47 @@ def _evening_weights(size: np.ndarray) -> np.ndarray:
 def _choose(size: np.ndarray, time: np.ndarray) -> tuple[int, float]:
     """(number of pieces, mean error on left-out sizes): the smallest number that is about as good as the best.
 
-    0 stands for a piece between every two sizes.
+    JOINED stands for a piece between every two sizes, STEPPED for lines between steps.
     """
     sizes = len(np.unique(size))
     if sizes < LEAST_SIZES_TO_CHOOSE:
         return 0, 0.0
     sparse = sizes <= SPARSE_SIZES_PER_OCTAVE * (np.log2(size[-1] / size[0]) + 1)
-    numbers = [*range(1, min(MOST_PIECES_OF_SPARSE, sizes // 3) + 1), 0] if sparse else [*range(1, MOST_PIECES + 1)]
-    fold_of, errors = _folds(size, FOLDS), []
-    for number in numbers:
-        ratio = np.full(len(size), np.nan)
-        for fold in range(FOLDS):
-            out = fold_of == fold
-            ratio[out] = _fit(size[~out], time[~out], number).time_ns(size[out]) / time[out]
-        errors.append(binned_errors(size, ratio).mean())
-    if sparse:
-        errors[-1] *= SPARSE_FAVOUR
-    best = next(i for i, error in enumerate(errors) if error <= GOOD_ENOUGH * min(errors) + 1e-4)
-    return numbers[best], float(errors[best] / (SPARSE_FAVOUR if numbers[best] == 0 else 1))
+    few = [*range(1, min(MOST_PIECES_OF_SPARSE, sizes // 3) + 1), JOINED]
+    numbers = few if sparse else [*range(1, MOST_PIECES + 1)]
+    ratios = [_left_out(size, time, number) for number in numbers]
+    errors = [float(binned_errors(size, ratio).mean()) for ratio in ratios]
+    favours = [SPARSE_FAVOUR if number == JOINED else 1.0 for number in numbers]
+    judged = [error * favour for error, favour in zip(errors, favours, strict=True)]
+    best = next(i for i, error in enumerate(judged) if error <= GOOD_ENOUGH * min(judged) + 1e-4)
+    if sizes >= LEAST_SIZES_OF_STEPS:
+        stepped = _left_out(size, time, STEPPED)
+        if STEPS_DISFAVOUR * _mean_error(size, stepped) < _mean_error(size, ratios[best]):
+            return STEPPED, float(binned_errors(size, stepped).mean())
+    return numbers[best], errors[best]
+
+
+def _left_out(size: np.ndarray, time: np.ndarray, number: int) -> np.ndarray:
+    """float64[point]: law / measured of every FOLDS-th size, from fits without it; nan at both ends."""
+    fold_of, ratio = _folds(size, FOLDS), np.full(len(size), np.nan)
+    for fold in range(FOLDS):
+        out = fold_of == fold
+        ratio[out] = _fit(size[~out], time[~out], number).time_ns(size[out]) / time[out]
+    return ratio
+
+
+def _mean_error(size: np.ndarray, ratio: np.ndarray) -> float:
+    """Mean error of points, half octaves weighing alike: medians of half octaves would hide steps within them."""
+    weights = np.where(np.isnan(ratio), 0.0, _evening_weights(size))
+    return float(np.sum(weights * np.abs(np.nan_to_num(ratio, nan=1.0) - 1)) / weights.sum())
 
 
 def _fit(size: np.ndarray, time: np.ndarray, pieces: int) -> FittedPieces:
-    return _law(size, *(_robust_pieces(size, time, pieces) if pieces else _joined_pieces(size, time)))
+    if pieces == JOINED:
+        return _law(size, *_joined_pieces(size, time))
+    if pieces == STEPPED:
+        return _law(size, *stepped_lines(size, time))
+    return _law(size, *_robust_pieces(size, time, pieces))
 
 
 def _robust_pieces(size: np.ndarray, time: np.ndarray, pieces: int):

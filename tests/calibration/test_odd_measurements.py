@@ -4,6 +4,7 @@ import pytest
 from support.made_up_measurements import gemm, written
 
 from archsim.cli.main import main
+from archsim.specs.text.yaml import read_yaml
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import CalibrationError, read_measurements
 
@@ -85,7 +86,7 @@ def test_one_throttled_run_of_five_is_not_used(tmp_path):
     found = read_measurements(written(tmp_path, gemm=of_runs(runs)))
     assert set(found.table("gemm")["run_id"]) == {"1", "2", "3", "4"}
     (problem,) = found.problems
-    assert "run '0' takes 1.37 times as long as the 4 others of its kind, which agree" in problem.reason
+    assert "run '0' takes 1.38 times as long as the 4 others of its kind, which agree" in problem.reason
 
 
 def test_two_runs_that_differ_are_both_kept_and_so_are_runs_that_all_differ(tmp_path):
@@ -109,3 +110,13 @@ def test_a_refused_file_fails_and_never_takes_a_table_away(tmp_path, capsys):
     assert "not complete: gemm.csv refused" in said and (tmp_path / "other.yaml").is_file()
     with pytest.raises(CalibrationError, match="no such file"):
         read_measurements(tmp_path / "nothing")
+
+
+def test_fits_are_written_with_six_digits_and_exact_sizes(tmp_path):
+    folder, out = written(tmp_path / "measured", gemm=gemm(), p2p=copies(POWERS)), tmp_path / "h100.yaml"
+    assert main(["calibrate", str(folder), "--out", str(out)]) == 0
+    data = read_yaml(out).data
+    laws = [value for table in data["gemm"] for value in table["law"].values()]
+    slopes = [float(word) for table in data["p2p"] for word in table["ns_per_byte"].split()]
+    assert laws and slopes and all(float(f"{value:.6g}") == value for value in laws + slopes)
+    assert data["p2p"][0]["last_bytes"] == POWERS[-1]

@@ -30,7 +30,7 @@ def oracle_demand(trace, requests, decode_steps, dies):
                             heat[layer, i, j] += 1
         steps.append({**step, "heat": dict(heat)})
     prefills = [len(iterations[0]) for iterations in batch if iterations.get(0)]
-    return steps, bool(prefills) and prefills[-1] > 1
+    return steps, max(prefills, default=0) > 1
 
 
 def oracle_top_fraction(counts, fraction):
