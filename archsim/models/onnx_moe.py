@@ -1,9 +1,9 @@
 """Recognises MoE layers in an exported graph: fused operators, and routers with their experts.
 
-Fused: ``MoE`` and ``QMoE`` of com.microsoft (ONNX Runtime, ContribOperators.md). Decomposed: a TopK (or, of top-1 models
-such as Switch, an ArgMax) whose values come from the product with a router's weights [hidden, experts]; experts numbered
-by name, equal in shape, or stacked in weights with three axes, whole or gathered: by a loop, or by the tokens' choices.
-Products whose names have no layer belong to the router before them.
+Fused: ``MoE`` and ``QMoE`` of com.microsoft (ONNX Runtime, ContribOperators.md). Decomposed: a TopK (or, of top-1
+models such as Switch, an ArgMax) whose values come from the product with a router's weights [hidden, experts]; experts
+numbered by name, equal in shape, or stacked in weights with three axes, whole or gathered: by a loop, or by the tokens'
+choices. Products whose names have no layer belong to the router before them.
 """
 
 import re
