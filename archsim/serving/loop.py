@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from archsim.base.kernels import inner, kernel, outer
 from archsim.serving.clock import StepTable, iteration_ns
 from archsim.serving.kv import insert, release
