@@ -75,7 +75,8 @@ _PUBLIC = {
 __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "calibrate",
     "calibrate_serving", "compare", "compare_serving", "explore", "load", "load_assumptions", "load_experiment",
-    "load_model", "load_system", "optimum", "place", "run", "search_serving", "serve", "simulate", "simulate_flows", "sweep", "validate",
+    "load_model", "load_system", "optimum", "place", "run", "search_serving", "serve", "simulate",
+    "simulate_flows", "sweep", "validate",
 ]  # fmt: skip
 
 

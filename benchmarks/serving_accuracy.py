@@ -1,6 +1,6 @@
 """Median errors of simulated TPOT and TTFT against measured serving, by engine and system.
 
-    .venv/bin/python benchmarks/serving_accuracy.py ../shared/data/serving/silicon_agg.csv
+.venv/bin/python benchmarks/serving_accuracy.py ../shared/data/serving/silicon_agg.csv
 """
 
 import sys

@@ -60,8 +60,8 @@ def _print_measures(outcome) -> None:
         f"goodput {measures.goodput_per_s:.3f} ({measures.within_slo:.1%} within the limits)\n"
         f"{measures.output_tokens_per_s:,.0f} output tokens/s, {measures.output_tokens_per_s_device:,.0f} a device, "
         f"{measures.tokens_per_s_user:.1f} a user\n"
-        f"KV {measures.kv_mean:.1%} in use, {measures.kv_peak:.1%} at most; {measures.prefix_hits:.1%} of prompt tokens "
-        f"cached; {measures.preemptions} preemptions"
+        f"KV {measures.kv_mean:.1%} in use, {measures.kv_peak:.1%} at most; {measures.prefix_hits:.1%} of prompt "
+        f"tokens cached; {measures.preemptions} preemptions"
     )
 
 
@@ -86,7 +86,13 @@ def _print_search(found) -> None:
             table.add_row(each.choice.name, "refused", *("–",) * 5)
             continue
         m = each.measures
-        values = (m.goodput_per_s, m.requests_per_s, m.output_tokens_per_s_device, m.ttft.percentiles[0], m.tpot.percentiles[0])
+        values = (
+            m.goodput_per_s,
+            m.requests_per_s,
+            m.output_tokens_per_s_device,
+            m.ttft.percentiles[0],
+            m.tpot.percentiles[0],
+        )
         table.add_row(each.choice.name, *(f"{value:,.2f}" for value in values), f"{m.kv_peak:.0%}")
     console().print(table)
     refused = [each for each in found if each.measures is None]

@@ -18,8 +18,8 @@ class StepTable(NamedTuple):
     """ns by size. ``local``, ``shared``: float64[tokens] of a rank, and of the experts of all ranks by their mean;
     ``head``: float64[sampled]; ``decode_up``, ``prefill_up``: float64[tokens].
 
-    ``decode``: ln ns float64[requests, context]; ``prefill``: ln ns float64[chunks, tokens, context / tokens]; axes have
-    ``OCTAVE`` points an octave from 1 on. ``host``: float64[3] an iteration, a request in it, and one with
+    ``decode``: ln ns float64[requests, context]; ``prefill``: ln ns float64[chunks, tokens, context / tokens]; axes
+    have ``OCTAVE`` points an octave from 1 on. ``host``: float64[3] an iteration, a request in it, and one with
     a prompt.
     """
 

@@ -20,12 +20,12 @@ from calibration.laws.tables import CalibrationSpec
 
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
 KV_BYTES = {"bf16": 2, "fp8": 1}
+NO_HOST = Host()
 ACTIVATION_VECTORS = 8  # of the hidden size, of a token in flight: residual, norms, queries to values, FFN halves
 
 
 class Engine(NamedTuple):
-    """``library``: whose attention; None: any. ``utilisation``: share of HBM that weights, activations and KV may take.
-    """
+    """``library``: whose attention; None: any. ``utilisation``: share of HBM for weights, activations and KV."""
 
     model: ModelSpec
     calibration: CalibrationSpec
@@ -49,7 +49,7 @@ class Built(NamedTuple):
     notes: tuple[str, ...]
 
 
-def build(engine: Engine, scheduler: Scheduler, host: Host = Host(), instances: int = 1) -> Built:
+def build(engine: Engine, scheduler: Scheduler, host: Host = NO_HOST, instances: int = 1) -> Built:
     """A pool of ``instances`` of an engine. Raises SpecError for sizes that do not divide, LawMissing for what was not
     measured, CapacityError for weights that leave no room for KV.
     """
@@ -108,8 +108,8 @@ def _kernels(engine: Engine, shape: MoeSizes) -> list[tuple[str, str]]:
     ]
     if not there:
         raise LawMissing(
-            f"calibration {engine.calibration.gpu} has no fused MoE table of {engine.precision.experts} for the experts "
-            f"of {engine.model.name}"
+            f"calibration {engine.calibration.gpu} has no fused MoE table of {engine.precision.experts} for the "
+            f"experts of {engine.model.name}"
         )
     return sorted(set(there))
 

@@ -64,6 +64,10 @@ def host_of(engine: str, model: ModelSpec, gpu: str, dtype: str) -> Host:
     row = next(each for each in host_file().hosts if (each.engine, each.experts) == (engine, moe))
     factors = [each.factor for each in host_file().experts if (each.gpu, each.dtype) == (gpu, dtype)]
     return Host(
-        row.iteration, row.sequence, row.prompt_layer * model.layers, row.request, row.first_after,
-        factors[0] if moe and factors else 1.0
+        row.iteration,
+        row.sequence,
+        row.prompt_layer * model.layers,
+        row.request,
+        row.first_after,
+        factors[0] if moe and factors else 1.0,
     )

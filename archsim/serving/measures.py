@@ -28,6 +28,9 @@ class Slo(NamedTuple):
     e2e_ns: float = np.inf
 
 
+NO_LIMITS = Slo()
+
+
 class Spread(NamedTuple):
     """ms. ``percentiles``: of PERCENTILES."""
 
@@ -73,7 +76,7 @@ def times_ns(served: Served) -> dict[str, np.ndarray]:
     }
 
 
-def measure(served: Served, devices: int, slo: Slo = Slo()) -> Measures:
+def measure(served: Served, devices: int, slo: Slo = NO_LIMITS) -> Measures:
     """All measures of a run on ``devices`` devices."""
     requests, times = served.requests, times_ns(served)
     several = requests["output"] > 1

@@ -120,9 +120,10 @@ class Transfer(NamedTuple):
 
 
 class State(NamedTuple):
-    """``hash_ids``: int64[id]; ``entered``: float64[1] tokens since the series was filled; ``held``: uint8[id]; ``slots``, ``new``: int64[rank, slot] running requests and their
+    """``hash_ids``: int64[id]; ``held``: uint8[id]; ``slots``, ``new``: int64[rank, slot] running requests and their
     tokens in this iteration; ``references``, ``older``, ``younger``: int32[rank, hash], -1: not in the cache;
-    ``gaps``: int64[bin]; ``series``: float64[bin, column] integrals over time.
+    ``gaps``: int64[bin]; ``series``: float64[bin, column] integrals over time; ``entered``: float64[1] tokens since the
+    series was filled.
     """
 
     requests: np.ndarray

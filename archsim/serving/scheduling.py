@@ -3,8 +3,9 @@
 ``vllm_v1``: running requests first, each with all tokens that it lacks, then waiting ones in order of arrival, within
 one budget of tokens; a request that finds no block preempts the last one, which computes everything anew
 (vllm/v1/core/sched/scheduler.py). ``sglang``: prompts go before decodes and are not mixed with them; an admission keeps
-room for a share of the output still to come (managers/schedule_policy.py, PrefillAdder). ``trtllm``: decodes and prompts
-together, and an admission reserves the blocks of the whole output, so that nothing is preempted (GUARANTEED_NO_EVICT).
+room for a share of the output still to come (managers/schedule_policy.py, PrefillAdder). ``trtllm``: decodes and
+prompts together, and an admission reserves the blocks of the whole output, so that nothing is preempted
+(GUARANTEED_NO_EVICT).
 """
 
 from __future__ import annotations

@@ -110,7 +110,11 @@ def deploy(serving: Serving) -> Deployment:
         devices = sum(side.instances * side.parallel.ranks for side in (sides.prefill, sides.decode))
         transfer = _transfer(serving, prefill_engine, sides)
     else:
-        prefill, decode, transfer = build(engine_of(serving, spec.parallel), scheduler, host, spec.instances), None, None
+        prefill, decode, transfer = (
+            build(engine_of(serving, spec.parallel), scheduler, host, spec.instances),
+            None,
+            None,
+        )
         devices = spec.instances * spec.parallel.ranks
     if devices > system.dies:
         raise SpecError(f"{system.name} has {system.dies} devices, but {devices} are asked for; use fewer ranks")
@@ -122,7 +126,10 @@ def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
     spec, system = serving.spec, serving.system
     dtype = "bf16" if system.compute.dtype == "fp16" else system.compute.dtype
     precision = Precision(
-        spec.precision.products or dtype, "bf16", spec.precision.kv, spec.precision.experts or spec.precision.products or dtype
+        spec.precision.products or dtype,
+        "bf16",
+        spec.precision.kv,
+        spec.precision.experts or spec.precision.products or dtype,
     )
     utilisation = spec.utilisation if spec.utilisation is not None else 1 - system.hbm.reserved_fraction
     return Engine(
@@ -150,12 +157,16 @@ def host_for(serving: Serving) -> Host:
     given = spec.host
     if given is None:
         return found
-    return Host(given.iteration_ns, given.sequence_ns, given.prompt_ns, given.request_ns, given.first_after, found.experts)
+    return Host(
+        given.iteration_ns, given.sequence_ns, given.prompt_ns, given.request_ns, given.first_after, found.experts
+    )
 
 
 def _transfer(serving: Serving, engine: Engine, sides: DisaggregatedSpec) -> Transfer:
     """Every rank of a prefill engine sends its part of a request's KV at once."""
-    rate = sides.transfer.bandwidth_bytes_per_s or serving.system.d2d.bandwidth_bytes_per_s * serving.system.d2d.efficiency
+    rate = (
+        sides.transfer.bandwidth_bytes_per_s or serving.system.d2d.bandwidth_bytes_per_s * serving.system.d2d.efficiency
+    )
     ns = kv_token_bytes(engine) / rate * NS_PER_S
     return Transfer(np.float64(sides.transfer.latency_ns), np.float64(ns))
 

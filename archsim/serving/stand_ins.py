@@ -34,7 +34,14 @@ class Narrow(NamedTuple):
 # multiply in 16 bits.
 # FP8 with a scale a tensor takes the tables of FP8 in blocks: those of the former were timed with a separate kernel of
 # 8 us that quantises, which engines fuse into the norm before.
-NARROW = MappingProxyType({"fp8": Narrow("fp8_block", 1.0), "nvfp4": Narrow("fp8_block", 2.0), "mxfp4": Narrow("bf16", 1.0), "int4": Narrow("bf16", 1.0)})
+NARROW = MappingProxyType(
+    {
+        "fp8": Narrow("fp8_block", 1.0),
+        "nvfp4": Narrow("fp8_block", 2.0),
+        "mxfp4": Narrow("bf16", 1.0),
+        "int4": Narrow("bf16", 1.0),
+    }
+)
 
 
 class StandIns(NamedTuple):
@@ -44,6 +51,7 @@ class StandIns(NamedTuple):
     products: str
     experts: str
     notes: tuple[str, ...]
+
 
 # Products of experts apart from the rest of their layer; kernels that engines all-reduce small messages with.
 NOT_FUSED, ONE_SHOT = ("sglang-deepep", "trtllm-wideep"), ("trtllm", "vllm", "sglang")

@@ -171,7 +171,11 @@ def _azure(path: Path) -> Iterator[Row]:
         text = (row.get("TIMESTAMP") or "").strip()
         whole, _, digits = text.partition(".")
         try:
-            at = datetime.fromisoformat(whole).timestamp() if "+" in whole else datetime.fromisoformat(f"{whole}+00:00").timestamp()
+            at = (
+                datetime.fromisoformat(whole).timestamp()
+                if "+" in whole
+                else datetime.fromisoformat(f"{whole}+00:00").timestamp()
+            )
             digits = digits.partition("+")[0]
             fraction = float(f"0.{digits}") if digits else 0.0
         except ValueError:

@@ -147,9 +147,7 @@ def test_kv_moves_to_the_instances_that_decode():
 
 def test_a_prefix_is_computed_once():
     ids = np.tile(np.arange(6), 5)
-    asked = Requests(
-        np.arange(5) * 100 * MS, np.full(5, 192), np.full(5, 4), ids, np.arange(6) * 6, hash_tokens=32
-    )
+    asked = Requests(np.arange(5) * 100 * MS, np.full(5, 192), np.full(5, 4), ids, np.arange(6) * 6, hash_tokens=32)
     found = simulate(asked, Scheduler(**SMALL), pool(60))
     assert found.requests["hit"].tolist() == [0, 160, 160, 160, 160]  # the last block is computed for its token
     off = simulate(asked, Scheduler(**SMALL, prefix_caching=False), pool(60))
@@ -176,7 +174,9 @@ def test_gaps_are_gamma_and_lengths_as_asked():
     even = lengths(20_000, "uniform", (80, 100), 1, 1)
     assert (even.min(), even.max()) == (80, 100) and even.mean() == pytest.approx(90, rel=0.01)
     spread = lengths(20_000, "lognormal", (1000, 0.5), 1, 2)
-    assert spread.mean() == pytest.approx(1000, rel=0.03) and spread.std() / spread.mean() == pytest.approx(0.5, rel=0.05)
+    assert spread.mean() == pytest.approx(1000, rel=0.03) and spread.std() / spread.mean() == pytest.approx(
+        0.5, rel=0.05
+    )
 
 
 def test_time_series_hold_what_happened():

@@ -56,8 +56,11 @@ def test_held_out_points_are_met(shared, model, most_tpot):
     chosen = [
         row
         for row in judged_rows(path)
-        if row["model"] == model and row["system"].startswith("H200") and row["group"] not in fitted
-        and row["concurrency"] <= 16 and row["backend"] == "vllm"
+        if row["model"] == model
+        and row["system"].startswith("H200")
+        and row["group"] not in fitted
+        and row["concurrency"] <= 16
+        and row["backend"] == "vllm"
     ]
     tpot, _, _, points = median_errors(simulated(chosen))
     assert points >= 5 and tpot < most_tpot

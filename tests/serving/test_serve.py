@@ -29,7 +29,9 @@ def outcome(tmp_path_factory):
 
 
 def test_one_request_takes_what_the_engine_says():
-    alone = ar.serve(FILE | {"requests": {"concurrency": 1, "input": {"fixed": 700}, "output": {"fixed": 3}, "count": 1}})
+    alone = ar.serve(
+        FILE | {"requests": {"concurrency": 1, "input": {"fixed": 700}, "output": {"fixed": 3}, "count": 1}}
+    )
     laws, request = alone.deployment.prefill.laws, alone.served.requests[0]
     moe = alone.deployment.prefill.laws.by_tokens[:, -2]
     steps = [(700, 700), (1, 701), (1, 702)]
@@ -109,8 +111,14 @@ def test_a_search_puts_most_goodput_first():
     ("change", "told"),
     [
         ({"slo": {"ttft": 2}}, "slo.ttft: 2 has no unit"),
-        ({"requests": {"arrivals": {"rate": "0/s"}, "input": {"fixed": 1}, "output": {"fixed": 1}}}, "no request ever comes"),
-        ({"requests": {"arrivals": {"rate": 4}, "input": {"fixed": 1}, "output": {"fixed": 1}}}, "expected a rate such as"),
+        (
+            {"requests": {"arrivals": {"rate": "0/s"}, "input": {"fixed": 1}, "output": {"fixed": 1}}},
+            "no request ever comes",
+        ),
+        (
+            {"requests": {"arrivals": {"rate": 4}, "input": {"fixed": 1}, "output": {"fixed": 1}}},
+            "expected a rate such as",
+        ),
         ({"requests": {"concurrency": 4, "output": {"fixed": 1}}}, "requests.input: required key is missing"),
         ({"requests": {"input": {"fixed": 1}, "output": {"fixed": 1}}}, "one of trace, arrivals and concurrency"),
         ({"requests": {"trace": "nowhere.jsonl"}}, "no such file: 'nowhere.jsonl'"),

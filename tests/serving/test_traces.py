@@ -17,7 +17,8 @@ SAMPLES = {
     ),
     "azure": (
         "a.csv",
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,600,3\n2023-11-16 18:17:05.9799600,1024,5",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,600,3\n"
+        "2023-11-16 18:17:05.9799600,1024,5",
     ),
     "burstgpt": (
         "b.csv",
@@ -66,7 +67,10 @@ def test_sharegpt_gives_lengths(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [7]}', ":1: 1 hash ids, but .* 2 blocks"),
+        (
+            '{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [7]}',
+            ":1: 1 hash ids, but .* 2 blocks",
+        ),
         ('{"timestamp": 0, "input_length": 0, "output_length": 3}', ":1: a prompt of 0 tokens"),
         ('{"timestamp": 0, "input_length": 4, "output_length": 0}', ":1: an output of 0 tokens"),
         ('{"timestamp": 0, "input_length": "x", "output_length": 3}', ":1: input_length is 'x'; expected a number"),

@@ -83,7 +83,9 @@ def _advice(errors: dict[str, float | None], measured: dict, outcome: Outcome) -
     found = []
     tpot, ttft = errors.get("mean_tpot_ms"), errors.get("mean_ttft_ms")
     if measured["completed"] != outcome.measures.requests:
-        found.append(f"{measured['completed']} requests were measured, {outcome.measures.requests} simulated: set count")
+        found.append(
+            f"{measured['completed']} requests were measured, {outcome.measures.requests} simulated: set count"
+        )
     prompts = measured.get("total_input_tokens")
     if prompts and abs(outcome.measures.input_tokens / prompts - 1) > 0.02:
         found.append(f"{prompts:,} prompt tokens were measured, {outcome.measures.input_tokens:,} simulated: set input")

@@ -68,7 +68,9 @@ def _distributions(outcome: Outcome) -> list[tuple[str, str]]:
     for name, title in (("ttft", "TTFT, ms"), ("tpot", "TPOT, ms")):
         values = np.percentile(times[name] / NS_PER_MS, share)
         line = Line(title, tuple(zip(values, share, strict=True)))
-        found.append((f"Share of requests below, % ({title})", line_panel([line], title, f"share of requests by {title}")))
+        found.append(
+            (f"Share of requests below, % ({title})", line_panel([line], title, f"share of requests by {title}"))
+        )
     return found
 
 
