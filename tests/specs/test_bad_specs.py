@@ -251,7 +251,7 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: allo, allocation: isca}]",
         "27: policies.0.allocation.name: unknown allocation 'isca'; did you mean 'isca26'? "
-        "(known: first_seen, home, isca26, paper, lp, even, nearest, static, lplb, libra, "
+        "(known: first_seen, home, isca26, paper, copy_aware, lp, even, nearest, static, lplb, libra, "
         "harmoeny; or your own function as package.module:function)",
     ),
     "both ways to say how many": (
@@ -328,10 +328,10 @@ CHANGED = {
         "assumptions: {set: mine, contention: shared}",
         "28: assumptions.set: unknown assumption set 'mine' (known: physical, published; your own set must give every "
         "field; "
-        "missing: execution, arbitration, capacity, activations, "
+        "missing: execution, arbitration, reads, capacity, memory, activations, "
         "dispatch, combine, transfer_software, decision_cost, heatmap_update, weights, llc, hops, "
         "source, gemm, "
-        "numbering, order, tables, prediction_rows, migration, throughput, ties)",
+        "numbering, order, tables, copy_writes, prediction_rows, migration, throughput, ties)",
     ),
     "assumptions twice": (
         "assumptions: physical",
