@@ -10,10 +10,11 @@ from support.tiny import tiny
 import archsim
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
-from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
+from archsim.runs.columns import COLUMNS, DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
 from archsim.runs.results import REFERENCES, Results
 
 CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_extrapolated")
+OPTIONAL = {column.name for column in COLUMNS if column.optional}
 HOST_TIMES = tuple(name for name in RUN_COLUMNS if name.startswith("host_p"))
 SETS = [
     "published",
@@ -23,7 +24,7 @@ SETS = [
 ]
 ISSUE_COLUMNS = (
     "system, mesh_x, mesh_y, model, trace, batch, policy, engine, assumptions, decode_steps, prefill_ns, decode_ns, "
-    "throughput_tokens_per_s, speedup_vs_base, hop_messages, hop_bytes, local_hbm_read_bytes, remote_hbm_read_bytes, "
+    "throughput_tokens_per_s, speedup_vs_base, speedup_vs_ep, hop_messages, hop_bytes, local_hbm_read_bytes, remote_hbm_read_bytes, "
     "local_hbm_write_bytes, activation_bytes, die_utilisation, load_max_over_mean, replicas_max_bytes_per_die, events"
 ).split(", ")
 
@@ -59,7 +60,8 @@ def test_files_hold_what_the_tables_do(swept):
     loaded = Results.load(folder)
     assert loaded == results
     parquet = pandas.read_parquet(folder / "results.parquet")
-    pandas.testing.assert_frame_equal(parquet, results.runs.to_pandas(), check_dtype=False)
+    frames = [frame.astype(object).where(frame.notna(), None) for frame in (parquet, results.runs.to_pandas())]
+    pandas.testing.assert_frame_equal(*frames)
     assert list(parquet.columns) == list(RUN_COLUMNS)
 
 
@@ -122,7 +124,7 @@ def test_links_lie_between_neighbours(swept):
 def test_shares_are_shares(swept):
     results = swept[1]
     bounds = results.runs.to_pandas().filter(like="bound_")
-    assert bounds.shape[1] == 6 and (bounds >= 0).all().all()
+    assert bounds.shape[1] == 7 and (bounds >= 0).all().all()
     assert bounds.sum(axis=1).to_numpy() == pytest.approx(1)
     for frame, names in ((results.dies, ["compute_utilisation", "hbm_utilisation"]), (results.links, ["utilisation"])):
         shares = frame.to_pandas()[names].to_numpy()
@@ -181,9 +183,9 @@ def test_every_column_has_one_kind(swept):
     kinds = {TEXT: str, INTEGER: int, REAL: float}
     for table, columns in ((results.runs, RUN_COLUMNS), (results.dies, DIE_COLUMNS), (results.links, LINK_COLUMNS)):
         for row in table.rows:
-            given = {
-                name: kind for name, kind in columns.items() if name not in (*HOST_TIMES, *CALIBRATION, "drawn_from")
-            }
+            left_out = {*HOST_TIMES, *CALIBRATION, "drawn_from"}
+            left_out |= {name for name in columns if name in OPTIONAL and row[name] is None}
+            given = {name: kind for name, kind in columns.items() if name not in left_out}
             assert all(type(row[name]) is kinds[kind] for name, kind in given.items())
     assert all(row[name] is None for row in results.runs.rows for name in HOST_TIMES)  # no host decided
     kind = float if "physical" in results.runs.rows[0]["assumptions"] else type(None)  # published needs no calibration

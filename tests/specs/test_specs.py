@@ -384,7 +384,7 @@ def test_shipped_sets_differ_where_the_machine_description_says():
     same = {field for field in ASSUMPTIONS if getattr(physical, field) == getattr(published, field)}
     assert same == {"execution", "arbitration", "source", "overlap"}
     assert (published.contention, published.numbering, published.ties) == ("reserved", "column_major", "heapq")
-    assert (physical.contention, physical.capacity, physical.gemm) == ("shared", "finite", "calibrated")
+    assert (physical.contention, physical.capacity, physical.gemm) == ("shared", "finite", "grouped")
 
 
 def test_labels():
