@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from archsim.base.code_digest import numbers_digest
+from archsim.policies.placement.from_file import file_of
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import shipped_configs
@@ -139,9 +140,16 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         others += [getattr(run.workload, key) for key in _OF_MEMORY]
     if run.assumptions.transfer_software == "charged":
         others.append(f"transfers {calibration_digest(run.system.transfer_calibration)}")
+    if run.policy.placement.name == "from_file":
+        others.append(f"placement {_digest_of(file_of(run.policy.placement.params.get('file', '')))}")
     if run.columns:
         others.append(f"columns {' '.join(run.columns)}")
     return hashlib.sha256(json.dumps([*parts, *others]).encode()).hexdigest()[:KEY_DIGITS]
+
+
+def _digest_of(file: Path) -> str:
+    """Of a file's content; empty where there is none, which the run refuses."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def plain_text(part: Spec) -> str:
