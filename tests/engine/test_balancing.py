@@ -2,39 +2,20 @@
 
 import numpy as np
 import pytest
-from support.small_runs import policy, replay, scenario_of, small_model, small_system, traffic
+from support.balancer_runs import BALANCERS, BATCH, MODEL, SWITCH, WAFER, run_of
+from support.small_runs import policy, scenario_of, small_system
 
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.balancing import Balancing
 from archsim.engine.engine import EventEngine
 from archsim.engine.network.flows import simulate_flows
-from archsim.engine.run_demand import build_run_demand
 from archsim.engine.state import UNITS, new_tally
 from archsim.engine.weight_moves import WeightMover, advance
 from archsim.policies.placement.placement import moves_between
 from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.fabric import TopologySpec
 from archsim.specs.policies import PRESETS
 from microarch.fabric.fabric import NS_PER_S
-
-BATCH, STEPS = 48, 2
-MODEL = small_model(layers=5, experts=16)
-MODEL = MODEL.model_copy(update={"moe_layers": MODEL.moe_layers.model_copy(update={"last": 4})})  # two of them
-WAFER = small_system(hbm={"capacity_bytes": 10**12})
-SWITCH = WAFER.model_copy(update={"topology": TopologySpec(name="switch")})
-BALANCERS = [name for name in PRESETS if name not in ("base", "allo", "allo-paper", "allo-lp", "pred", "allo+pred")]
-
-
-def run_of(name, system=WAFER, engine=EventEngine, parts=None, **assumptions):
-    spec = policy(name, **(parts or {}))
-    source = traffic(MODEL, decode_steps=STEPS, batch=BATCH)
-    shaped_by = spec if spec.shapes_demand else None
-    demand = build_run_demand(source, BATCH, STEPS, 0, origin_dies=system.dies, shaped_by=shaped_by)
-    chosen = load_assumptions("physical", **assumptions)
-    routing = source.steps(np.arange(BATCH), STEPS)
-    return replay(system, MODEL, spec, chosen, demand, routing, engine)
-
 
 @pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
 @pytest.mark.parametrize("system", [WAFER, SWITCH], ids=["mesh", "switch"])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.balancer_runs import BALANCERS, SWITCH, WAFER, run_of
 from support.small_runs import CASES, IDS, engine_of, policy, small_model, small_system
-from test_balancing import BALANCERS, SWITCH, WAFER, run_of
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
