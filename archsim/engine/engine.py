@@ -76,7 +76,7 @@ class EventEngine:
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         self.scenario = scenario
         self.rows = _rows_of(layer_ids, model)
-        self.policy = build_policy(scenario.policy)
+        self.policy = build_policy(scenario.policy, model)
         self.placement = self.policy.place(len(model.moe_layer_ids), model.experts, system.dies)
         self.fit = refuse_misfit(scenario, self.placement)
         self.machine, self.fabric = build_machine(scenario)

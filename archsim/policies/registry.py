@@ -13,6 +13,7 @@ from archsim.policies.allocation import holders, linear_programme, sharding
 from archsim.policies.allocation import rules as allocation
 from archsim.policies.allocation.copy_aware import copy_aware
 from archsim.policies.placement import rules as placement
+from archsim.policies.placement.from_file import from_file
 from archsim.policies.placement.placement import Placement
 from archsim.policies.prediction import heatmap as prediction
 from archsim.policies.prediction.admission import Admission, EveryPrediction, Reread
@@ -77,14 +78,14 @@ class Policy:
     share: Callable[[np.ndarray, np.ndarray], np.ndarray] | None
 
 
-def build_policy(spec) -> Policy:
-    """The functions of a ``PolicySpec``.
+def build_policy(spec, model=None) -> Policy:
+    """The functions of a ``PolicySpec``. ``model``: whose experts are placed; only a placement from a file needs it.
 
     Raises ValueError if a user's function cannot be imported. A user's function that fails later raises ArchsimError.
     """
     replication = _replication(spec.replication)
     return Policy(
-        place=_with_buffers(_placement(spec.placement), replication),
+        place=_with_buffers(_placement(spec.placement, model), replication),
         allocate=_function(spec.allocation, ALLOCATIONS, own.own_allocation),
         predictor=_predictor(spec.prediction),
         rebalancing=_rebalancing(spec.rebalancing),
@@ -97,12 +98,14 @@ def build_policy(spec) -> Policy:
 
 def place_experts(spec, model, dies: int) -> Placement:
     """The placement of a ``PolicySpec`` for the experts of a model's MoE layers on ``dies`` dies."""
-    return build_policy(spec).place(len(model.moe_layer_ids), model.experts, dies)
+    return build_policy(spec, model).place(len(model.moe_layer_ids), model.experts, dies)
 
 
-def _placement(rule):
+def _placement(rule, model):
     if rule.is_function:
         return own.own_placement(rule.name, rule.params)
+    if rule.name == "from_file":
+        return lambda layers, experts, dies: from_file(model, dies, rule.params.get("file", ""))
     known = partial(PLACEMENTS[rule.name], **rule.params)
     if rule.name == "redundant":
         return lambda layers, experts, dies: known(experts, dies, layers)

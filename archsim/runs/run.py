@@ -15,6 +15,7 @@ from pathlib import Path
 
 from archsim.base.code_digest import numbers_digest
 from archsim.engine.transfer import KERNELS, charges_kernels, kernels_from
+from archsim.policies.placement.from_file import file_of
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import shipped_configs
@@ -154,9 +155,16 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     if charges_kernels(run.scenario):
         kernels = kernels_from(run.system, KERNELS[run.assumptions.dispatch])
         others.append(f"transfers {calibration_digest(kernels)}")
+    if run.policy.placement.name == "from_file":
+        others.append(f"placement {_digest_of(file_of(run.policy.placement.params.get('file', '')))}")
     if run.columns:
         others.append(f"columns {' '.join(run.columns)}")
     return hashlib.sha256(json.dumps([*parts, *others]).encode()).hexdigest()[:KEY_DIGITS]
+
+
+def _digest_of(file: Path) -> str:
+    """Of a file's content; empty where there is none, which the run refuses."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def plain_text(part: Spec) -> str:

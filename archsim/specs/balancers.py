@@ -6,7 +6,7 @@ A row here and a function in ``archsim.policies`` is all that a balancer needs (
 
 from collections.abc import Mapping
 
-from archsim.specs.rules import Choice, Parameter, Rule
+from archsim.specs.rules import Choice, Parameter, Rule, Text
 
 _SEED = Parameter(0, 0, 2**31 - 1, "seed of its draws")
 _SLOTS = "slots of a die beyond its share of the experts"
@@ -25,6 +25,10 @@ PLACEMENT: Mapping[str, Rule] = {
     "redundant": Rule(
         "slot i holds expert i mod E, what engines start from: `slots` replicas a die in every layer",
         {"slots": Parameter(1, 0, 1024, _SLOTS)},
+    ),
+    "from_file": Rule(
+        "as a file says: of `archsim place`, or SGLang's, vLLM's or TensorRT-LLM's, with a rank for every die",
+        {"file": Text(None, "a folder or placement.json of `archsim place`, or an engine's file")},
     ),
 }
 ALLOCATION: Mapping[str, Rule] = {

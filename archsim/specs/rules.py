@@ -51,8 +51,21 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Text:
+    """A parameter that is text, such as the path of a file."""
+
+    default: str | None
+    meaning: str
+
+    def read(self, value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"expected text, not {describe(value)}")
+        return value
+
+
+@dataclass(frozen=True)
 class Rule:
     """A rule shipped with archsim: its meaning and parameters."""
 
     meaning: str
-    parameters: Mapping[str, Parameter | Choice] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter | Choice | Text] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, RULE_TYPES, RULES
 from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.specs.text.fields import Spec
-from archsim.workload.generated.traffic_presets import STATISTICS
+from archsim.workload.generated.traffic_heads import TrafficStatistics
 
 Schema = dict[str, Any]
 FILES: Mapping[str, type[Spec]] = {
@@ -63,14 +63,8 @@ def schema_of(kind: type[Spec], title: str) -> Schema:
 
 def traffic_schema() -> Schema:
     """The schema of a file of statistics in ``configs/traffic``; those with ``tables`` are written by a fit."""
-    keys = {key: {"description": f"{meaning[0].upper()}{meaning[1:]}."} for key, meaning in STATISTICS.items()}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "traffic preset",
-        "description": "Generated routing from statistics or loads of a model; `archsim trace fit` writes others.",
-        "type": "object",
-        "properties": keys,
-    }
+    about = "Generated routing from statistics or loads of a model; `archsim trace fit` writes others."
+    return {**schema_of(TrafficStatistics, "traffic preset"), "description": about}
 
 
 def _classes(kind: type[Spec]) -> Iterator[tuple[str, type[Spec]]]:

@@ -14,7 +14,7 @@ from archsim.specs.machine.fabric import LinkSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import NEUTRAL, PRESET_MEANINGS, PRESETS, RULE_TYPES, RULES
-from archsim.specs.rules import Choice, Parameter
+from archsim.specs.rules import Choice, Parameter, Text
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.specs.text.fields import Spec
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity
@@ -165,7 +165,7 @@ def _parts(preset: Mapping[str, str]) -> str:
     return ", ".join(f"{part} {rule}" for part, rule in preset.items() if part in always or rule != NEUTRAL[part])
 
 
-def _default(parameter: Parameter | Choice) -> str:
+def _default(parameter: Parameter | Choice | Text) -> str:
     if isinstance(parameter, Choice) and parameter.default is not None:
         return f"{parameter.default} ({' | '.join(parameter.names)}: {parameter.meaning})"
     return parameter.meaning if parameter.default is None else f"{parameter.default} ({parameter.meaning})"
