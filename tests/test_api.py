@@ -101,7 +101,7 @@ def test_run_is_a_row_of_the_sweep():
 def test_results_and_tables_have_a_short_repr():
     results = ar.run(SMALL)
     links = len(results.links)
-    assert repr(results) == f"Results(runs: 1 rows, dies: 6 rows, links: {links} rows, timings: 1 rows)"
+    assert repr(results) == f"Results(runs: 1 rows, dies: 6 rows, links: {links} rows, pairs: 30 rows, timings: 1 rows)"
     assert repr(results.runs) == f"Table(1 rows × {len(results.runs.columns)} columns)"
 
 

@@ -69,7 +69,7 @@ def charges_kernels(scenario) -> bool:
     """Whether hidden vectors wait for kernels of a GPU."""
     assumptions = scenario.assumptions
     charged = assumptions.transfer_software == "charged" and assumptions.activations == "dispatched"
-    return charged and scenario.system.launch == "gpu"
+    return charged and scenario.system.launch == "gpu" and assumptions.dispatch in KERNELS
 
 
 def kernels_from(system, kernel: str) -> str | None:
@@ -82,12 +82,17 @@ def kernels_from(system, kernel: str) -> str | None:
     return _nearest_with(name, calibration_digest(name), kernel)
 
 
+def own_calibration(system) -> str:
+    """The calibration of the system's transfers: of the law that its innermost level names, else of its dies."""
+    return system.transfer_law or system.compute.calibration or DEFAULT_CALIBRATION
+
+
 def told_kernels(scenario) -> str | None:
     """The kernels that a scenario is charged for, in words; None where it is not."""
     if not charges_kernels(scenario):
         return None
     system, kernel = scenario.system, KERNELS[scenario.assumptions.dispatch]
-    own = system.transfer_law or system.compute.calibration or DEFAULT_CALIBRATION
+    own = own_calibration(system)
     name = kernels_from(system, kernel) or DEFAULT_CALIBRATION
     return f"DeepEP {kernel} of {name}" + (f"{INSTEAD}{own}" if name != own else "")
 

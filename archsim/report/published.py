@@ -144,7 +144,8 @@ def report_covers(report: Report) -> Callable[[Claim], bool]:
     """Whether a claim is one that the runs of a report can show."""
 
     def covers(claim: Claim) -> bool:
-        runs = [run for run in report.runs if run.place.system in claim.systems and run.batch in claim.batches]
+        runs = [run for run in report.runs if run.place.system in claim.systems]
+        runs = [run for run in runs if not claim.batches or run.batch in claim.batches]
         return set(claim.models) <= {run.place.model for run in runs}
 
     return covers

@@ -23,6 +23,7 @@ from calibration.laws.expert_gemm import ExpertGemm, Rates
 from calibration.laws.gemm import gemm_times
 
 EP = PolicySpec(name="ep", **PRESETS["ep"])
+APART = {"gemm": "calibrated", "reads": "together", "memory": "experts"}  # every slice is a GEMM of its own
 TOKENS = (1, 5, 48, 129, 512, 3000)
 CASES = [
     ("h100", "bf16", None, 989e12, "deepseek-v3"),
@@ -67,7 +68,7 @@ def fitted_ns(system, model, tokens):
 def run_one(system, model, tokens, **changes):
     source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=1, decode_steps=1), tokens)
     demand = build_run_demand(source, tokens, 1, 0, origin_dies=1, predictor=None)
-    assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", **changes)
+    assumptions = load_assumptions("physical", **APART, activations="ignored", decision_cost="free", **changes)
     return replay(system, model, EP, assumptions, demand).run()
 
 
@@ -86,7 +87,7 @@ def test_one_expert_on_one_die_takes_what_the_law_says(case, changes):
 
 
 def times_of(system, model, tokens):
-    assumptions = load_assumptions("physical")
+    assumptions = load_assumptions("physical", **APART)
     machine, _ = build_machine(scenario_of(system, model, EP, assumptions))
     read = np.full(len(tokens), machine.slice_bytes)
     ones = np.ones(len(tokens), np.int64)
@@ -117,7 +118,7 @@ def test_a_dtype_that_was_not_measured_is_refused_by_name():
 
 
 def test_sizes_outside_the_measured_ones_are_counted():
-    model, assumptions = one_expert("deepseek-v3"), load_assumptions("physical")
+    model, assumptions = one_expert("deepseek-v3"), load_assumptions("physical", **APART)
     for tokens, hidden, share in ((64, 7168, 0.0), (40_000, 7168, 1.0), (64, 64, 1.0)):
         shape = model.model_copy(update={"hidden": hidden})
         machine, _ = build_machine(scenario_of(one_die(), shape, EP, assumptions))
@@ -135,7 +136,7 @@ def small_runs(scale=None):
     system = system.model_copy(update={"mesh": system.mesh.model_copy(update={"x": 2, "y": 2})})
     source = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=2, decode_steps=3), 200)
     demand = build_run_demand(source, 200, 3, 0, origin_dies=4, predictor=None)
-    engine = replay(system, model, EP, load_assumptions("physical"), demand)
+    engine = replay(system, model, EP, load_assumptions("physical", **APART), demand)
     if scale:
         gemm = engine.engine.execution.builder.gemm
         scaled, times = copy(gemm._experts[0]), gemm._experts[0].times

@@ -96,7 +96,7 @@ def test_traffic_within_one_node_of_many_leaves_the_nics_idle():
     origins[:8, :8] = 128  # tokens of node 0 go to experts of node 0
     total = origins.sum(axis=0).astype(np.int32)
     here = demand._replace(origins=origins, tokens=total)
-    flows = run.execution._moves.sent(run.plan(0, here), here).flows
+    flows = run.execution._moves.sent(run.plan(0, here, run.placement, int(run.rows[0])), here).flows
     assert flows.outer.sum() == 0
     assert flows.inner[0].sum() > 0 == flows.inner[1].sum()
 
@@ -128,7 +128,7 @@ def test_bytes_that_leave_ports_enter_ports(dispatch, per):
         assert leaves > 0
         assert 2 * leaves == pytest.approx(enters, abs=64)
     if dispatch == "per_token_expert":
-        sent = run.execution._moves.sent(run.plan(0, demand), demand)
+        sent = run.execution._moves.sent(run.plan(0, demand, run.placement, int(run.rows[0])), demand)
         away = sent.vectors.astype(float)
         np.fill_diagonal(away, 0.0)
         if per == "gpu":
@@ -231,7 +231,7 @@ def test_a_placement_that_keeps_groups_in_nodes_sends_less_between_nodes():
         run.placement = Placement(
             np.repeat(placement.home, run.layers, axis=0), np.repeat(placement.holds, run.layers, axis=0)
         )
-        flows = run.execution._moves.sent(run.plan(0, demand), demand).flows
+        flows = run.execution._moves.sent(run.plan(0, demand, run.placement, int(run.rows[0])), demand).flows
         between.append(flows.outer.sum())
         node = np.array([[die // 8 for die in dies] for dies in (each[:1] for each in holders[0])])[:, 0]
         inside.append([len(set(node[group])) for group in np.arange(model.experts).reshape(8, -1)])

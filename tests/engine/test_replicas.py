@@ -132,7 +132,7 @@ def test_copies_leave_where_new_homes_need_the_room():
     every_layer = 3 * model.hidden * model.expert_ffn * len(model.moe_layer_ids)  # of one expert
     system = small_system(hbm={"capacity_bytes": 20 * every_layer + 3 * 2**20, "reserved_fraction": 0.0})
     spec = policy("pred", rebalancing={"name": "test_replicas:far_corner", "params": {"every_steps": 3, "log": False}})
-    run = engine_of(system, model, spec, load_assumptions("physical"))
+    run = engine_of(system, model, spec, load_assumptions("physical", memory="experts", migration="free"))
     room = run.run().memory.copies.room
     assert run.engine.fit.room_bytes[-1] == room["limit_bytes"][-1] == 3 * 2**20 < room["peak_bytes"][-1]
     assert room["evictions"][-1] > 0 and (room["used_bytes"] <= room["limit_bytes"]).all()

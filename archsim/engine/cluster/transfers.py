@@ -28,6 +28,7 @@ from archsim.engine.cluster.ports import (
 )
 from archsim.engine.cluster.routes import link_bytes, slowest_link
 from archsim.engine.hidden import Sizes, send_once_to, send_selections, vector_bytes
+from archsim.engine.transfer import own_calibration
 from archsim.engine.state import COMBINE, DISPATCH, Machine
 from archsim.policies.allocation.rules import Plan
 from archsim.specs.scenario import Scenario
@@ -161,7 +162,7 @@ class GatherMoves:
             )
         model = scenario.model
         self._ranks, self._top_k, self._fabric = grid.dies, model.top_k, fabric
-        self._laws = Laws(calibration_named(scenario.system.transfer_calibration))
+        self._laws = Laws(calibration_named(own_calibration(scenario.system)))
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
         self.named = f"{self._laws.calibration.gpu} all-gather and reduce-scatter on {self._ranks} ranks"
         self._laws.collective("all_gather", 1.0, ranks=self._ranks)  # refused here, where it was not measured

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.kernels import inner, kernel, outer
-from archsim.engine.event.explained import explain_product
+from archsim.engine.event.explained import trace_back
 from archsim.engine.event.steplog import step_log
 from archsim.engine.event.transfers import (
     FLOWS,
@@ -498,28 +498,6 @@ def _start(s):
         _ask(s, die, NOBODY, 0.0)
 
 
-@outer
-def _trace_back(stages, work, tally, stage):
-    """Add the critical path that ends with ``stage`` to ``bound_ns``, by activity, and its residuals.
-
-    The part of a transfer in which an HBM was its bottleneck counts as a read.
-    """
-    until = stages[stage].end
-    while stage >= 0 and until > 0.0:
-        row = stages[stage]
-        since = max(min(row.bound_from, until), 0.0)
-        length = until - since
-        reading = min(length, row.hbm_ns) if row.kind == DATA or row.kind == ACT_MOVE else 0.0
-        if row.kind == COMPUTE:
-            explain_product(tally, work, work.entries[row.item // SLICES], since, until)
-        else:
-            tally.bound_ns[row.kind] += length - reading
-        if reading > 0.0:
-            tally.bound_ns[REMOTE_HBM if row.kind == DATA else ACT_READ] += reading
-        until = since
-        stage = row.cause
-
-
 @inner
 def _last_to_end(stages, count, copies_too):
     """The stage that ends the step."""
@@ -556,7 +534,7 @@ def _run(s, ports, solve):
     last = _last_to_end(pool.stages, pool.count[STAGES], not s.machine.copies_in_background)
     if s.machine.copies_in_background:
         _leave_copies(s, pool.stages[last].end)
-    _trace_back(pool.stages, s.work, s.tally, last)
+    trace_back(pool.stages, s.work, s.tally, last)
     return pool.stages[last].end
 
 
