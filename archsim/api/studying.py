@@ -107,9 +107,7 @@ def optimum(
     return found
 
 
-def compare(
-    experiment: Experiment, sample: int = 40, steps: int = 3, watcher: Watcher | None = None
-) -> Comparison:
+def compare(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: Watcher | None = None) -> Comparison:
     """Run a sample of an experiment's runs, or of a sweep's points, on both engines.
 
     Returns a `Comparison`: ``.errors`` by assumption set; ``.to_pandas()`` has one row per run, decode times in ns, the

@@ -98,4 +98,3 @@ def named_numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
             expected = "a number" if equals else "KEY=VALUE, such as hbm_pj_per_bit=5"
             raise SpecError(f"{option} {text}: expected {expected}") from None
     return numbers
-

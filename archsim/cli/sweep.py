@@ -23,9 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "experiment, or manifest.yaml of a report")
     add_report(parser, "reports/NAME")
     add_jobs(parser)
-    parser.add_argument(
-        "--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786"
-    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786")
     parser.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
     parser.add_argument(
         "--point", type=natural, metavar="N", help="print point N of a `sweep:` as a separate experiment"

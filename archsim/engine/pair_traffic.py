@@ -54,7 +54,7 @@ def link_bytes(machine: Machine, tally: Tally) -> dict[str, np.ndarray]:
 
 
 def send_statistics(sent: np.ndarray, n_bytes: int, global_die: int, executor: str) -> None:
-    """Add ``n_bytes`` of counts of every die to ``sent``, int64[die, die]: to the Global CP's die, or, where GPUs decide,
+    """Add ``n_bytes`` of counts of every die to ``sent``, int64[die, die]: to the Global CP's die, or, if GPUs decide,
     to a partner in each of log2 D rounds of an all-reduce (``microarch.blocks.global_cp.all_reduce_ns``).
     """
     dies = len(sent)

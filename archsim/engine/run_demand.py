@@ -65,7 +65,11 @@ class RunDemand(Demand):
         tokens = self.tokens[step, layer]
         prefill = step == 0 and self.has_prefill
         return StepDemand(
-            step, tokens, tokens if prefill else np.zeros_like(tokens), self.first_seen[step, layer], self.top_k,
+            step,
+            tokens,
+            tokens if prefill else np.zeros_like(tokens),
+            self.first_seen[step, layer],
+            self.top_k,
             origins=None if self.origins is None else self.origins[step, layer],
             predicted=None if self.predicted_rows is None else Predicted(self.predicted_rows[step, layer]),
             routing=self._routing(step, layer),

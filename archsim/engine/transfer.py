@@ -57,10 +57,7 @@ def software(scenario, hidden_latency_ns: float) -> Software:
         return Software(np.zeros(2), no_cap)  # it takes the time of whole kernels: archsim.engine.cluster.port_laws
     kernel, shape = KERNELS[assumptions.dispatch], (model.hidden, model.top_k, model.experts)
     name = kernels_from(system, kernel)
-    fitted = [
-        fixed_and_rate(name, calibration_digest(name), op, kernel, *shape)
-        for op in (DISPATCH, COMBINE)
-    ]
+    fitted = [fixed_and_rate(name, calibration_digest(name), op, kernel, *shape) for op in (DISPATCH, COMBINE)]
     fixed_ns, rates = np.array(fitted).T
     return Software(np.maximum(fixed_ns - hidden_latency_ns, 0.0), rates)
 

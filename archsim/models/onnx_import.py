@@ -80,9 +80,7 @@ def import_model(path: Path, name: str | None = None, given: dict | None = None)
 def _no_moe(graph: Graph) -> str:
     routers = sum(node.op_type == "TopK" for node in graph.nodes)
     hint = (
-        f"; it calls local functions ({', '.join(graph.functions[:3])}): inline them first"
-        if graph.functions
-        else ""
+        f"; it calls local functions ({', '.join(graph.functions[:3])}): inline them first" if graph.functions else ""
     )
     seen = "".join(f"\n{graph.path}: {each}" for each in not_routers(graph)[:_MOST_NAMED])
     return (

@@ -3,7 +3,7 @@
 =========================== ==========================================================================================
 metric                      a run's value
 =========================== ==========================================================================================
-``throughput``              decode throughput over that of ``against``: the time of ``against``'s MoE layers over its own
+``throughput``              decode throughput over that of ``against``: time of ``against``'s MoE layers over its own
 ``hops``                    hops of ``against`` over its own
 ``replicas``                HBM for replicas of ``against`` over its own
 ``imbalance``               load of the busiest die over the mean, mean over steps
@@ -72,7 +72,7 @@ BALANCERS: tuple[Claim, ...] = (
     _fill("throughput of lplb without redundant experts over ep", "throughput", "lplb-0", 0.9839, most=0.9905,
           lacks=_SERVED),
     _capacity("speed-up of a MoE layer at γ = 1.5", "throughput", "capacity_drop", 1.94,
-              lacks="Megatron-LM's dispatch, padded to the fullest expert, is slower on PCIe than an all-to-all of what is sent"),
+              lacks="Megatron-LM's dispatch, padded to the fullest expert, is slower on PCIe than an all-to-all"),
     _capacity("share of pairs that are dropped at γ = 1.5", "dropped", "capacity_drop", 0.12,
               lacks="the skew of the generated routing is chosen so that about as many are dropped"),
     _remap("compute of MoE layers, default ÷ remap", "throughput", "remap", 1.155,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from archsim.base.errors import SpecError
-from archsim.report.claims import BALANCERS, BATCHES, Claim
+from archsim.report.claims import BALANCERS, Claim
 from archsim.report.data import Report, RunRow
 from archsim.report.layers import partial, told
 from archsim.report.units import factor, percent

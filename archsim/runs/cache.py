@@ -1,8 +1,9 @@
 """A cache of run records shared by all sweeps, keyed by a digest of all inputs.
 
 An entry is one run's key and the code that it is a result of; it is never stale and may be deleted at any time. Dies,
-links and pairs are in a separate file if the sweep kept details. Runs shorter than `WORTH_S` are not kept, nor those with
-users' functions, because the cache cannot see changes in user code. The least recently used ones are removed when all
+links and pairs are in a separate file if the sweep kept details. Runs shorter than `WORTH_S` are not kept, nor those
+with users' functions,
+because the cache cannot see changes in user code. The least recently used ones are removed when all
 exceed `MOST_BYTES`.
 """
 

@@ -264,7 +264,8 @@ def gate_mass_lost(run: Finished) -> float:
 
 
 def replica_hbm(run: Finished) -> int:
-    """Slots of the last placement beyond one for each expert: replicas, slots left empty, and those for fetched ones."""
+    """Slots of the last placement beyond one for each expert: replicas, slots left empty, and those for fetched ones.
+    """
     from archsim.engine.machine import slice_bytes
     from archsim.engine.memory_fit import EXPERTS
     from archsim.engine.state import SLICES

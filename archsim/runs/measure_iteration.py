@@ -46,4 +46,3 @@ def iteration_of(run: Finished) -> dict[str, float]:
     moe = MoeTimes(*(moe_ns * shares).tolist())
     batch = decode_batch(run.scenario, run.run.workload.context_tokens or 1)
     return iteration_ns(laws, batch, moe, overlap)
-

@@ -22,8 +22,8 @@ _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of eac
 
 Record = Mapping[str, Any]
 """What is kept of a run: its key ``run``, ``row`` (columns that `archsim.runs.columns.measured` gives), ``dies``,
-``links`` and ``pairs`` (name → list over dies, links, pairs of dies; empty where they are not kept) and ``host`` (columns of TIMING_COLUMNS but
-run).
+``links`` and ``pairs`` (name → list over dies, links, pairs of dies; empty where they are not kept)
+and ``host`` (columns of TIMING_COLUMNS but run).
 """
 Row = Mapping[str, Any]
 

@@ -87,9 +87,7 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                     "experts that most often followed those that a die runs now; give top_fraction or top_n",
                     MappingProxyType(
                         {
-                            "top_fraction": Parameter(
-                                0.2, 1e-6, 1, "share of experts per row of the heatmap", float
-                            ),
+                            "top_fraction": Parameter(0.2, 1e-6, 1, "share of experts per row of the heatmap", float),
                             "top_n": Parameter(None, 1, 32767, "number of experts per row of the heatmap"),
                             "admission": Choice(
                                 None,
@@ -118,9 +116,7 @@ EVERY_STEPS = (
 _ARGUMENTS = MappingProxyType(
     {"placement": 2, "allocation": 1, "prediction": 3, "rebalancing": 2, "routing": 1, "replication": 1, "shared": 2}
 )
-_CONSUMED = MappingProxyType(
-    {"rebalancing": (EVERY_STEPS,), "routing": ("pass_tokens",), "replication": ("slots",)}
-)
+_CONSUMED = MappingProxyType({"rebalancing": (EVERY_STEPS,), "routing": ("pass_tokens",), "replication": ("slots",)})
 PATHS = ("path_length", "sample_tokens")  # parameters of replication by paths that the demand consumes
 _USE_ORIGINS = ("nearest", "static", "libra", "harmoeny")  # allocations that ask where tokens live
 _EXCLUSIVE = ("top_fraction", "top_n")
@@ -216,9 +212,7 @@ class PolicySpec(Spec):
     @property
     def needs_origins(self) -> bool:
         """Whether a rule asks where tokens live; a user's own does not have them unless an assumption does."""
-        return (
-            self.allocation.name in _USE_ORIGINS or self.replication.name == "libra" or self.shared.name != "local"
-        )
+        return self.allocation.name in _USE_ORIGINS or self.replication.name == "libra" or self.shared.name != "local"
 
     @property
     def shapes_demand(self) -> bool:

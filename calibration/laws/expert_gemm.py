@@ -28,7 +28,7 @@ class Scale(NamedTuple):
 def scale_to(calibration: CalibrationSpec, table: GemmTable | MoeTable, rates: Rates | None) -> Scale:
     """The scale of a die; None: the measured GPU.
 
-        Raises LawMissing if the calibration has no peak for the dtype.
+    Raises LawMissing if the calibration has no peak for the dtype.
     """
     reference = calibration.reference
     if table.dtype not in reference.peak_flop_per_s:

@@ -94,12 +94,7 @@ def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 
     m, n, k = (np.asarray(size, float) for size in (m, n, k))
     flop_ns = groups * 2 * m * n * k / (law.flop_per_s * compute) * NS_PER_S
     bytes_ns = groups * (operand * (n * k + m * k) + OUTPUT_BYTES * m * n) / (law.bytes_per_s * memory) * NS_PER_S
-    return (
-        law.launch_ns
-        + law.ns_per_k * k
-        + law.ns_per_input * m * k / memory
-        + overlapped_ns(law, flop_ns, bytes_ns)
-    )
+    return law.launch_ns + law.ns_per_k * k + law.ns_per_input * m * k / memory + overlapped_ns(law, flop_ns, bytes_ns)
 
 
 def overlapped_ns(law: GemmLaw | MoeLaw | AttentionLaw, flop_ns: np.ndarray, bytes_ns: np.ndarray) -> np.ndarray:

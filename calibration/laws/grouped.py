@@ -104,9 +104,7 @@ class GroupedLaw:
 class _Die:
     """The law of one table on one kind of die."""
 
-    def __init__(
-        self, table: MoeTable, sizes: MoeSizes, local: float, scale: Scale, launched: bool, measured: bool
-    ):
+    def __init__(self, table: MoeTable, sizes: MoeSizes, local: float, scale: Scale, launched: bool, measured: bool):
         law, weights = table.law, sizes.hidden * sizes.ffn
         wider = sizes.hidden / table.hidden
         slower = min(scale)

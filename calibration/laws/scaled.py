@@ -88,7 +88,11 @@ KEYS: MappingProxyType[str, Callable] = MappingProxyType(
     {
         "gemm": lambda table: (table.dtype, table.groups == 1),
         "moe": lambda table: (
-            table.model, table.dtype, table.distribution, table.eplb_slots, table.library in PARTS_OF_LAYERS,
+            table.model,
+            table.dtype,
+            table.distribution,
+            table.eplb_slots,
+            table.library in PARTS_OF_LAYERS,
         ),
         "attention": lambda table: (table.phase, table.kind, table.kv_dtype),
         "collectives": lambda table: (table.of.get("op"), table.of.get("num_gpus"), table.of.get("nodes")),

@@ -104,8 +104,7 @@ def _rows_of(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Probl
         nameless = rows.index[rows["library_version"] == UNKNOWN_VERSION]
         if len(nameless):
             reason = (
-                f"no version of the library: recorded as {UNKNOWN_VERSION!r}, so different versions are fitted "
-                f"together"
+                f"no version of the library: recorded as {UNKNOWN_VERSION!r}, so different versions are fitted together"
             )
             problems.append(Problem(label, int(nameless[0]), reason, "warning"))
     return rows

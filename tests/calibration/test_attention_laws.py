@@ -24,9 +24,7 @@ from calibration.laws.tables import AttentionLaw
 from calibration.measurements.reading import read_measurements
 
 QWEN = {"heads": 16, "kv_heads": 1, "head_dim": 128, "dtype": "bf16"}
-LAW = AttentionLaw(
-    launch_ns=5000, ns_per_request=20, ns_per_head=2, flop_per_s=5e14, bytes_per_s=3e12, order=2
-)
+LAW = AttentionLaw(launch_ns=5000, ns_per_request=20, ns_per_head=2, flop_per_s=5e14, bytes_per_s=3e12, order=2)
 
 
 @pytest.fixture(scope="module")

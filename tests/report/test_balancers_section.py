@@ -9,7 +9,9 @@ from archsim.report.draw.matrix import LEVELS, shade, traffic_matrix
 def row(policy, throughput, load, **more):
     of_run = {"system": "dojo", "model": "toy", "trace": "made up", "batch": 64, "assumptions": "physical"}
     found = {"policy": policy, "throughput_tokens_per_s": throughput, "load_max_over_mean": load}
-    return of_run | found | {"load_ceiling_slots": 1.2, "decode_ns": 1000.0, "prefill_ns": 0.0, "decode_steps": 4} | more
+    return (
+        of_run | found | {"load_ceiling_slots": 1.2, "decode_ns": 1000.0, "prefill_ns": 0.0, "decode_steps": 4} | more
+    )
 
 
 EP = row("ep", 100.0, 2.0)

@@ -24,7 +24,8 @@ SETS = [
 ]
 ISSUE_COLUMNS = (
     "system, mesh_x, mesh_y, model, trace, batch, policy, engine, assumptions, decode_steps, prefill_ns, decode_ns, "
-    "throughput_tokens_per_s, speedup_vs_base, speedup_vs_ep, hop_messages, hop_bytes, local_hbm_read_bytes, remote_hbm_read_bytes, "
+    "throughput_tokens_per_s, speedup_vs_base, speedup_vs_ep, hop_messages, hop_bytes, "
+    "local_hbm_read_bytes, remote_hbm_read_bytes, "
     "local_hbm_write_bytes, activation_bytes, die_utilisation, load_max_over_mean, replicas_max_bytes_per_die, events"
 ).split(", ")
 

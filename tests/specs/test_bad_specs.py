@@ -264,8 +264,7 @@ CHANGED = {
     "unknown preset": (
         "[base, allo]",
         "[{name: mine, preset: al}]",
-        "27: policies.0.preset: unknown preset 'al'; did you mean 'allo'? "
-        f"{PRESET_NAMES}or no preset)",
+        f"27: policies.0.preset: unknown preset 'al'; did you mean 'allo'? {PRESET_NAMES}or no preset)",
     ),
     "like an unknown system": (
         "- name: small\n",
@@ -452,8 +451,7 @@ OVERRIDES = {
     ),
     "function in place of a policy": (
         "policies=[mymod:fn]",
-        f"0: unknown policy 'mymod:fn' {PRESET_NAMES}"
-        "your own function is {name: mine, allocation: 'mymod:fn'})",
+        f"0: unknown policy 'mymod:fn' {PRESET_NAMES}your own function is {{name: mine, allocation: 'mymod:fn'}})",
     ),
     "no such item": ("systems.1.mesh.x=2", "systems has no item 1; it has 1, numbered from 0"),
     "negative item": ("systems.-1.mesh.x=2", "systems is a list; say which item: systems.0.-1"),

@@ -1,13 +1,13 @@
 """Small runs of every balancer, on a mesh and on a switch."""
 
 import numpy as np
-from support.small_runs import policy, replay, small_model, small_system, traffic
 
 from archsim.engine.engine import EventEngine
 from archsim.engine.run_demand import build_run_demand
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.fabric import TopologySpec
 from archsim.specs.policies import PRESETS
+from support.small_runs import policy, replay, small_model, small_system, traffic
 
 BATCH, STEPS = 48, 2
 MODEL = small_model(layers=5, experts=16)

@@ -48,9 +48,7 @@ def traffic(model, seed=1, decode_steps=3, batch=BATCH):
 def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH):
     source = traffic(model, seed, decode_steps, batch)
     predictor = build_policy(policy_spec).predictor
-    return build_run_demand(
-        source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor, routing=True
-    )
+    return build_run_demand(source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor, routing=True)
 
 
 def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=None):

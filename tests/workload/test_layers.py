@@ -62,7 +62,11 @@ def test_some_layers_are_those_of_a_model_that_has_no_others(tmp_path, engine, p
     some = record(one_run(tmp_path, *free, "workload.layers=3", policy=policy))
     by_hand = record(one_run(tmp_path, *free, "models.0.moe_layers={first: 1, last: 7, every: 3}", policy=policy))
     whole = record(one_run(tmp_path, *free, policy=policy))
-    energy = ("energy_per_token_j", "energy_per_token_j_low", "energy_per_token_j_high")  # of a token that passes all layers of its model
+    energy = (
+        "energy_per_token_j",
+        "energy_per_token_j_low",
+        "energy_per_token_j_high",
+    )  # of a token that passes all layers of its model
     assert {name: value for name, value in some["row"].items() if name not in energy} == {
         name: value for name, value in by_hand["row"].items() if name not in energy
     }

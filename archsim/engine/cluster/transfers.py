@@ -28,8 +28,8 @@ from archsim.engine.cluster.ports import (
 )
 from archsim.engine.cluster.routes import link_bytes, slowest_link
 from archsim.engine.hidden import Sizes, send_once_to, send_selections, vector_bytes
-from archsim.engine.transfer import own_calibration
 from archsim.engine.state import COMBINE, DISPATCH, Machine
+from archsim.engine.transfer import own_calibration
 from archsim.policies.allocation.rules import Plan
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand

@@ -24,8 +24,16 @@ class WeightStreaming:
         demand = order.demand
         origins = demand.origins if self.builder.needs_origins else None
         work = self.builder.build(
-            order.layer, order.row, order.plan, order.placement, origins, demand.top_k, order.cp_en, self._memory,
-            demand.routing, demand.residents,
+            order.layer,
+            order.row,
+            order.plan,
+            order.placement,
+            origins,
+            demand.top_k,
+            order.cp_en,
+            self._memory,
+            demand.routing,
+            demand.residents,
         )
         work = work._replace(cp_ready_ns=order.cp_ready_ns, notes=order.notes)
         return self.kernel.step(work, self._memory, self._tally, now_ns)

@@ -24,7 +24,7 @@ def file_of(name: str) -> Path:
 
 
 def from_file(model, dies: int, file: str) -> Placement:
-    """``file``: a folder or ``placement.json`` of ``archsim place``, or an engine's file, for as many ranks as there are
+    """``file``: a folder or ``placement.json`` of ``archsim place``, or an engine's file, for as many ranks as
     dies. Raises PlacementError for a file that the engine would refuse.
     """
     if not file:

@@ -17,7 +17,9 @@ def traffic_matrix(sent: Mapping[tuple[int, int], float], dies: int, largest: fl
     """An SVG. ``sent``: (from, to) → bytes; colours are logarithmic over DECADES below ``largest``."""
     shapes: dict[int, list[str]] = {}
     for (src, dst), n_bytes in sorted(sent.items()):
-        shape = f"M{number(EDGE + dst * SIDE)} {number(EDGE + src * SIDE)}h{number(SIDE)}v{number(SIDE)}h{number(-SIDE)}z"
+        shape = (
+            f"M{number(EDGE + dst * SIDE)} {number(EDGE + src * SIDE)}h{number(SIDE)}v{number(SIDE)}h{number(-SIDE)}z"
+        )
         shapes.setdefault(shade(n_bytes, largest), []).append(shape)
     size = EDGE + dies * SIDE
     parts = [element("rect", class_="u0", x=EDGE, y=EDGE, width=dies * SIDE, height=dies * SIDE)]

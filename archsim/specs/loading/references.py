@@ -175,9 +175,7 @@ class References:
         self._check_known("preset", preset, PRESETS, (*keys, "preset"), "or no preset")
         changed = [rule_type for rule_type in RULE_TYPES if rule_type in given]
         if "name" not in given and changed:
-            raise self._tree.error(
-                keys, f"needs its own name, as it changes {', '.join(changed)} of preset {preset!r}"
-            )
+            raise self._tree.error(keys, f"needs its own name, as it changes {', '.join(changed)} of preset {preset!r}")
         given.setdefault("name", preset)
         for rule_type in RULE_TYPES:
             if isinstance(given.setdefault(rule_type, {}), dict):

@@ -56,9 +56,7 @@ def number(low: float, high: float) -> Any:
             raise ValueError(f"{value} is out of range; expected {low:g} to {high:g}")
         return float(value)
 
-    return Annotated[
-        float, BeforeValidator(read), WithJsonSchema({"type": "number", "minimum": low, "maximum": high})
-    ]
+    return Annotated[float, BeforeValidator(read), WithJsonSchema({"type": "number", "minimum": low, "maximum": high})]
 
 
 def _check_name(name: str) -> str:

@@ -106,8 +106,7 @@ def place_experts(
 
 
 def write_placed(placed: Placed, folder: Path) -> Placed:
-    """Write the engines' files and, when all are complete, ``placement.json``, which names them with their digests.
-    """
+    """Write the engines' files and, when all are complete, ``placement.json``, which names them with their digests."""
     with sole_writer(folder):
         (folder / MANIFEST).unlink(missing_ok=True)
         files = write_placement(placed.map, placed.model, folder)

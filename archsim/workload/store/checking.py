@@ -139,9 +139,7 @@ def check_rows(where: str, experts: np.ndarray, iteration: np.ndarray | None, sh
     if experts.dtype != np.int16 or experts.shape != shape:
         raise TraceError(f"{where}: experts are {experts.dtype}{list(experts.shape)}; expected {list(shape)}")
     if experts.size and experts.view(np.uint16).max() >= num_experts:  # negative ids are the largest: one pass
-        raise TraceError(
-            f"{where}: expert ids {experts.min()} to {experts.max()}; expected 0 to {num_experts - 1}"
-        )
+        raise TraceError(f"{where}: expert ids {experts.min()} to {experts.max()}; expected 0 to {num_experts - 1}")
     if iteration is not None:
         check_steps(where, iteration, shape[0])
 
@@ -170,5 +168,3 @@ def check_loads(where: str, columns: dict[str, np.ndarray], facts: dict, shape: 
         given = facts.get(name)
         if type(given) is not list or len(given) != shape[0] or not all(type(each) is str for each in given):
             raise TraceError(f"{where}: {name}: expected {shape[0]} names")
-
-

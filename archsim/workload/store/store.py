@@ -182,9 +182,7 @@ def open_store(path: str | Path) -> Store:
     """Open a store: read its manifest and check that its files exist. Raises TraceError."""
     folder = Path(path)
     if not is_store(folder):
-        raise TraceError(
-            f"{folder}: not a trace store (it has no {MANIFEST}; an interrupted import leaves none)"
-        )
+        raise TraceError(f"{folder}: not a trace store (it has no {MANIFEST}; an interrupted import leaves none)")
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT or manifest["version"] != VERSION:

@@ -33,6 +33,7 @@ from archsim.workload.store.store import (
 FILE_TOKENS = 8192
 """A file of rows ends with the request that brings it to this many tokens: 1–4 MB of the larger models."""
 
+
 @contextmanager
 def writing(out: Path, replace: bool) -> Iterator[None]:
     """Lock a folder that is, or will become, a store. Raises TraceError if a store exists, unless it may be replaced.
