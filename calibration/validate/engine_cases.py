@@ -72,7 +72,8 @@ def expert_ns(
         **ALIKE, layers=1, moe_layers={"first": 0, "last": 0}, hidden=hidden, expert_ffn=ffn, experts=1, top_k=1
     )
     policy = PolicySpec(name="ep", **PRESETS["ep"])
-    assumptions = load_assumptions("physical", activations="ignored", decision_cost="free")
+    as_measured = {"activations": "ignored", "decision_cost": "free", "gemm": "calibrated", "reads": "together"}
+    assumptions = load_assumptions("physical", **as_measured, memory="experts")
     workload = WorkloadSpec(trace={"synthetic": {}}, batch=int(tokens.max()))
     scenario = Scenario(system, model, assumptions, policy, workload, int(tokens.max()))
     demand = RunDemand(
@@ -110,10 +111,13 @@ def _cases(calibration, named, table, model, hidden, ffn, measured) -> pd.DataFr
     tokens = measured.index.to_numpy(np.int64)
     engine_us = expert_ns(calibration, named, table.dtype, hidden, ffn, tokens) / NS_PER_US
     products = [(ffn, hidden), (ffn, hidden), (hidden, ffn)]
-    law_us = sum(
-        table_times(table, np.full_like(tokens, n), np.full_like(tokens, k), tokens, calibration.reference.sms)
-        for n, k in products
-    ) / NS_PER_US
+    law_us = (
+        sum(
+            table_times(table, np.full_like(tokens, n), np.full_like(tokens, k), tokens, calibration.reference.sms)
+            for n, k in products
+        )
+        / NS_PER_US
+    )
     frame = pd.DataFrame(
         {"m": tokens, "engine_us": engine_us, "law_us": law_us, "measured_us": measured.to_numpy(float)}
     )

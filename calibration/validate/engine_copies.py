@@ -61,12 +61,20 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
     engine_us = np.array([copy_ns(calibration, int(size)) for size in sizes]) / NS_PER_US
     law_us = law_of(law).time_ns(sizes) / NS_PER_US
     measured_us = measured.reindex(sizes).to_numpy(float)
-    return pd.DataFrame({
-        "library": law.library, "version": law.version, "method": law.of.get("method", ""), "bytes": sizes,
-        "engine_us": engine_us, "law_us": law_us, "measured_us": measured_us,
-        "law_error": engine_us / law_us - 1, "error": engine_us / measured_us - 1,
-        "extrapolated": law_of(law).extrapolates(sizes),
-    })[COLUMNS]
+    return pd.DataFrame(
+        {
+            "library": law.library,
+            "version": law.version,
+            "method": law.of.get("method", ""),
+            "bytes": sizes,
+            "engine_us": engine_us,
+            "law_us": law_us,
+            "measured_us": measured_us,
+            "law_error": engine_us / law_us - 1,
+            "error": engine_us / measured_us - 1,
+            "extrapolated": law_of(law).extrapolates(sizes),
+        }
+    )[COLUMNS]
 
 
 def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
@@ -101,12 +109,19 @@ def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
         top_k=1,
     )
     policy = PolicySpec(name="base", **PRESETS["base"])
-    assumptions = load_assumptions("physical", activations="ignored", decision_cost="free", gemm="roofline")
+    assumptions = load_assumptions(
+        "physical", activations="ignored", decision_cost="free", gemm="roofline", reads="together", memory="experts"
+    )
     workload = WorkloadSpec(trace={"synthetic": {}}, batch=1)
     scenario = Scenario(system, model, assumptions, policy, workload, 1)
     demand = RunDemand(
-        tokens=np.ones((1, 1, 1), np.int32), first_seen=np.zeros((1, 1, 1), np.int16), has_prefill=False, 
-        layer_ids=np.zeros(1, np.int32), top_k=1, batch=1, digest="",
+        tokens=np.ones((1, 1, 1), np.int32),
+        first_seen=np.zeros((1, 1, 1), np.int16),
+        has_prefill=False,
+        layer_ids=np.zeros(1, np.int32),
+        top_k=1,
+        batch=1,
+        digest="",
     )
     return float(Replay(EventEngine(scenario), demand).run().step_ns[0, 0]) / SLICES
 

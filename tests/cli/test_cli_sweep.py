@@ -120,7 +120,7 @@ def test_dry_run_shows_every_run_and_writes_nothing(tmp_path):
     assert len(rows) == 20 and {row[-1] for row in rows} == {"yes"}
     # 16 experts of 3 slices of 512 × 256 fp16 in 2 layers: 3 experts on die 0; 4 GB less 10 %.
     small = next(row for row in rows if row[0] == "small")
-    assert small[5:9] == ["0", "0.0", "3.6", "3.6"]
+    assert small[5:] == ["0", "0.0", "–", "–", "3.6", "3.6", "yes"]
     assert [file.name for file in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
