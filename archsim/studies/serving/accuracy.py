@@ -37,7 +37,7 @@ SCHEDULERS = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": 
 UNFIT = ("host_bound_suspect", "nonmonotone")  # notes of points that nothing should be judged on
 LOW_SHARE = 0.8  # InferenceX draws lengths from this share of the nominal on
 STREAMED = 10  # tokens at once from TensorRT-LLM in InferenceX's MoE runs (README, section 4)
-FEWEST = 400  # requests of a point, where it had more
+FEWEST = 300  # requests of a point, where it had more
 
 
 class Point(NamedTuple):
