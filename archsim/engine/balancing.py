@@ -13,8 +13,6 @@ from archsim.policies.placement.placement import Placement, nearest_holders
 from archsim.policies.replication.rules import LayerView, Replication
 from archsim.workload.step_demand import StepDemand
 
-NONE_EXPECTED = np.zeros(0, np.float32)
-
 
 @dataclass
 class BalancingTotals:

@@ -47,10 +47,6 @@ class AttentionSpec(Spec):
         return self
 
     @property
-    def is_latent(self) -> bool:
-        return self.kv_lora_rank is not None
-
-    @property
     def kv_width(self) -> int:
         """Values that the cache keeps of a token in one layer: a key and a value per KV head; of MLA, the latent
         vector and the rotated key, which all heads share.

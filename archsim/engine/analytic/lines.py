@@ -17,25 +17,19 @@ from archsim.engine.analytic.shares import (
     first_part,
     latency_of,
     receive,
+    slowest,
+    tokens_arrive,
 )
 from archsim.engine.analytic.slices import (
-    FROM_HBM,
     FROM_HOME_LLC,
     FROM_LLC,
-    HBMS,
     arrive,
     ask_first,
     bytes_of,
     rate,
-    route_group,
+    source_of,
 )
 from archsim.engine.state import DISPATCH, SLICES
-
-
-@inner
-def _source(s, chain):
-    entry = s.work.entries[chain // SLICES]
-    return entry.die if s.fetches[chain].way == FROM_HBM else entry.home
 
 
 @outer
@@ -46,7 +40,7 @@ def fetch_in_order(s, chain, now):
     if fetch.way == FROM_LLC:
         receive(s, chain, fetch.time, fetch.time)
         return
-    src = _source(s, chain)
+    src = source_of(s, chain)
     line = s.lines[src, die]
     end = book(s, fetch.time, src, die, fetch.way != FROM_HOME_LLC, False, bytes_of(s, chain))
     receive(s, chain, min(max(fetch.time, line.end), end), end)
@@ -63,14 +57,7 @@ def _passed_one(s, resource, moves, slices):
 @outer
 def _passed(s, src, dst, from_hbm, to_hbm, moves, slices):
     """How long it takes until these bytes of a line have passed, hidden vectors first."""
-    machine, ns, route = s.machine, 0.0, route_group(s.machine, src, dst)
-    if from_hbm:
-        ns = max(ns, _passed_one(s, HBMS * machine.dies + src, moves, slices))
-    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        ns = max(ns, _passed_one(s, machine.group_resources[i], moves, slices))
-    if to_hbm and dst != src:
-        ns = max(ns, _passed_one(s, HBMS * machine.dies + dst, moves, slices))
-    return ns
+    return slowest(s, src, dst, from_hbm, to_hbm, _passed_one, moves, slices)
 
 
 @outer
@@ -82,7 +69,7 @@ def _count_slices(s):
             find(s, chain, 0.0)
             way = s.fetches[chain].way
             if way != FROM_LLC:
-                src, n_bytes = _source(s, chain), float(bytes_of(s, chain))
+                src, n_bytes = source_of(s, chain), float(bytes_of(s, chain))
                 count(s, src, die, way != FROM_HOME_LLC, s.lines[src, die].asked == 0.0, True, n_bytes)
                 s.lines[src, die].asked += n_bytes
             chain = ask_first(s, die)
@@ -95,7 +82,7 @@ def _pass_slice(s, chain, die):
     if fetch.way == FROM_LLC:
         arrive(s, chain, fetch.time, fetch.time)
         return
-    src, size = _source(s, chain), float(bytes_of(s, chain))
+    src, size = source_of(s, chain), float(bytes_of(s, chain))
     line, from_hbm = s.lines[src, die], fetch.way != FROM_HOME_LLC
     first = line.asked + size * first_part(s, chain)
     line.asked += size
@@ -115,13 +102,10 @@ def begin_in_order(s):
         s.lines[move.src, move.dst].moves += move.bytes
     _count_slices(s)
     for move in moves:
-        ns = _passed(s, move.src, move.dst, True, True, float(move.bytes), 0.0)
-        ns = max(ns, move.port_bytes / machine.transfer_bytes_per_ns[DISPATCH]) + machine.hbm_latency_ns
-        row = s.dies[move.dst]
-        row.tokens = max(row.tokens, machine.transfer_ns[DISPATCH] + ns + machine.route_ns[move.src, move.dst])
+        tokens_arrive(s, move, _passed(s, move.src, move.dst, True, True, float(move.bytes), 0.0))
     for die in range(machine.dies):
         for place in range(s.dies[die].flying):
-            src = _source(s, s.flying[die, place])
+            src = source_of(s, s.flying[die, place])
             s.lines[src, die].asked = 0.0
         for place in range(s.dies[die].flying):
             _pass_slice(s, s.flying[die, place], die)

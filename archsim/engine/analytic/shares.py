@@ -24,6 +24,7 @@ from archsim.engine.analytic.slices import (
     look_up,
     rate,
     route_group,
+    source_of,
 )
 from archsim.engine.state import COMBINE, DISPATCH, SLICES
 
@@ -93,8 +94,7 @@ def fetch_shared(s, chain, now):
     entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
     end = fetch.time
     if fetch.way != FROM_LLC:
-        src = entry.die if fetch.way == FROM_HBM else entry.home
-        end = book(s, fetch.time, src, entry.die, fetch.way != FROM_HOME_LLC, False, bytes_of(s, chain))
+        end = book(s, fetch.time, source_of(s, chain), entry.die, fetch.way != FROM_HOME_LLC, False, bytes_of(s, chain))
     receive(s, chain, fetch.time, end)
 
 
@@ -163,22 +163,30 @@ def count_unwritten(s):
 
 
 @inner
-def _passed_one(s, resource, size):
+def slowest(s, src, dst, from_hbm, to_hbm, passed_one, moves, slices):
+    """When the last resource from source to target has passed these bytes: ``passed_one(s, resource, moves, slices)``
+    says when one has.
+    """
+    machine, ns, route = s.machine, 0.0, route_group(s.machine, src, dst)
+    if from_hbm:
+        ns = max(ns, passed_one(s, HBMS * machine.dies + src, moves, slices))
+    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
+        ns = max(ns, passed_one(s, machine.group_resources[i], moves, slices))
+    if to_hbm and dst != src:
+        ns = max(ns, passed_one(s, HBMS * machine.dies + dst, moves, slices))
+    return ns
+
+
+@inner
+def _passed_one(s, resource, moves, slices):
     row = s.booked[resource]
-    return (row.moves + min(row.slices * size, row.weights)) / rate(s.machine, resource)
+    return (row.moves + min(row.slices * (moves + slices), row.weights)) / rate(s.machine, resource)
 
 
 @outer
-def _passed(s, src, dst, from_hbm, is_slice, size):
+def _passed(s, src, dst, from_hbm, to_hbm, moves, slices):
     """How long a transfer that starts with the step takes in competition with all others that do."""
-    machine, ns, route = s.machine, 0.0, route_group(s.machine, src, dst)
-    if from_hbm:
-        ns = max(ns, _passed_one(s, HBMS * machine.dies + src, size))
-    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        ns = max(ns, _passed_one(s, machine.group_resources[i], size))
-    if not is_slice and dst != src:
-        ns = max(ns, _passed_one(s, HBMS * machine.dies + dst, size))
-    return ns
+    return slowest(s, src, dst, from_hbm, to_hbm, _passed_one, moves, slices)
 
 
 @outer
@@ -190,9 +198,16 @@ def _begin_slices(s):
             find(s, chain, 0.0)
             way = s.fetches[chain].way
             if way != FROM_LLC:
-                src = die if way == FROM_HBM else s.work.entries[chain // SLICES].home
-                count(s, src, die, way != FROM_HOME_LLC, True, True, float(bytes_of(s, chain)))
+                count(s, source_of(s, chain), die, way != FROM_HOME_LLC, True, True, float(bytes_of(s, chain)))
             chain = ask_first(s, die)
+
+
+@inner
+def tokens_arrive(s, move, ns):
+    """A dispatched bundle arrives, whose bytes have passed after ``ns``, but no sooner than software lets a port."""
+    machine, row = s.machine, s.dies[move.dst]
+    ns = max(ns, move.port_bytes / machine.transfer_bytes_per_ns[DISPATCH]) + machine.hbm_latency_ns
+    row.tokens = max(row.tokens, machine.transfer_ns[DISPATCH] + ns + machine.route_ns[move.src, move.dst])
 
 
 @outer
@@ -207,17 +222,14 @@ def begin_shared(s):
         count(s, move.src, move.dst, True, True, False, float(move.bytes))
     _begin_slices(s)
     for move in moves:
-        ns = _passed(s, move.src, move.dst, True, False, float(move.bytes))
-        ns = max(ns, move.port_bytes / machine.transfer_bytes_per_ns[DISPATCH]) + machine.hbm_latency_ns
-        row = s.dies[move.dst]
-        row.tokens = max(row.tokens, machine.transfer_ns[DISPATCH] + ns + machine.route_ns[move.src, move.dst])
+        tokens_arrive(s, move, _passed(s, move.src, move.dst, True, True, float(move.bytes), 0.0))
     for die in range(machine.dies):
         for place in range(s.dies[die].flying):
             chain = s.flying[die, place]
             way, ns = s.fetches[chain].way, 0.0
             if way != FROM_LLC:
-                src = die if way == FROM_HBM else s.work.entries[chain // SLICES].home
-                ns = _passed(s, src, die, way != FROM_HOME_LLC, True, float(bytes_of(s, chain)))
+                n_bytes = float(bytes_of(s, chain))
+                ns = _passed(s, source_of(s, chain), die, way != FROM_HOME_LLC, False, 0.0, n_bytes)
             receive(s, chain, s.fetches[chain].time, s.fetches[chain].time + ns)
     book_begun(s)
 

@@ -97,6 +97,13 @@ def route_group(machine, src, dst):
 
 
 @inner
+def source_of(s, chain):
+    """The die whose HBM or LLC a fetch reads."""
+    entry = s.work.entries[chain // SLICES]
+    return entry.die if s.fetches[chain].way == FROM_HBM else entry.home
+
+
+@inner
 def bytes_of(s, chain):
     """Bytes that a fetch moves: those of the slice, or of a local read with what it carries along."""
     return s.work.entries[chain // SLICES].read_bytes if s.fetches[chain].way == FROM_HBM else s.machine.slice_bytes
