@@ -78,35 +78,14 @@ def test_sweep_and_import_read_it(tmp_path, source):
     (tmp_path / "own.yaml").write_text(text)
     swept = archsim(tmp_path, "sweep", "own.yaml", "--jobs", "1")
     assert swept.returncode == 0, swept.stderr
-    imported = archsim(
-        tmp_path,
-        "trace",
-        "import",
-        "routing.txt",
-        "--model",
-        "toy.yaml",
-        "--reader",
-        "my_format:read",
-        "--out",
-        "store",
-    )
+    own = ("trace", "import", "routing.txt", "--model", "toy.yaml", "--reader", "my_format:read", "--out", "store")
+    imported = archsim(tmp_path, *own)
     assert imported.returncode == 2 and "toy.yaml" in imported.stderr  # there is no such model file yet
     (tmp_path / "toy.yaml").write_text(
         "{name: toy, source: made up, layers: 5, moe_layers: {first: 1, last: 4}, hidden: 8, expert_ffn: 8, experts: "
         "6, top_k: 2}"
     )
-    imported = archsim(
-        tmp_path,
-        "trace",
-        "import",
-        "routing.txt",
-        "--model",
-        "toy.yaml",
-        "--reader",
-        "my_format:read",
-        "--out",
-        "store",
-    )
+    imported = archsim(tmp_path, *own)
     assert imported.returncode == 0, imported.stderr
     assert np.array_equal(
         open_trace(tmp_path / "store", TOY).experts, open_trace(source, TOY, "my_format:read").experts
