@@ -7,11 +7,12 @@ from typing import Any
 
 from archsim.base.files import write_text
 from archsim.specs.text.yaml import dump_yaml
-from calibration.laws.tables import DIGITS, CalibrationSpec
+from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.reading import CalibrationError
 
 YAML = (".yaml", ".yml")
 EXACT = ("first_bytes", "last_bytes")  # sizes; those in rows of numbers are kept as whole numbers
+DIGITS = 6  # significant, of fitted numbers
 HEAD = "# Fitted by `archsim calibrate`; see calibration/laws/tables.py for what the keys mean.\n"
 
 
@@ -19,14 +20,14 @@ def rounded(calibration: CalibrationSpec) -> CalibrationSpec:
     """The same with six significant digits: those after them differ between CPUs, as their numeric libraries add up in
     different orders. Measured sizes stay exact.
     """
-    return CalibrationSpec.model_validate(_rounded(calibration.model_dump(mode="json")))
+    return CalibrationSpec.model_validate(_rounded(calibration.model_dump()))
 
 
 def _rounded(value: Any, key: str = "") -> Any:
     if isinstance(value, dict):
         return {name: _rounded(each, name) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each, key) for each in value]
+        return [each if isinstance(each, float) and each.is_integer() else _rounded(each, key) for each in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and key not in EXACT else value
 
 

@@ -15,7 +15,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from archsim.specs.text.fields import Name, Spec
 
-DIGITS = 6  # significant, of fitted numbers
 HBM = "hbm"  # in ``fitted`` of a reference
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -31,11 +30,10 @@ def _numbers(value: Any) -> Any:
 
 
 def _written(values: tuple[float, ...]) -> str:
-    """Whole numbers, as sizes are, exactly; others with the digits on which all CPUs agree."""
-    return " ".join(f"{value:.12g}" if value == int(value) else f"{value:.{DIGITS}g}" for value in values)
+    return " ".join(f"{value:.12g}" for value in values)
 
 
-Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers), PlainSerializer(_written)]
+Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers), PlainSerializer(_written, when_used="json")]
 
 
 def _increasing(values: tuple[float, ...]) -> tuple[float, ...]:
