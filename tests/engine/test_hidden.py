@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.small_runs import demand_of, engine_of, policy, small_model, small_system, traffic
+from support.small_runs import engine_of, policy, small_model, small_system, traffic
 
 from archsim.engine import run_demand
 from archsim.engine.hidden import Sizes, expected_ranks, send_once, send_selections, send_tokens, vector_bytes
@@ -108,8 +108,9 @@ def test_bytes_are_those_of_the_vectors(contention):
 
 
 def test_single_tokens_are_kept_where_they_are_asked_for(monkeypatch):
-    model, system, spec = small_model(), small_system(), policy("ep")
-    assert all(step.routing is None for _, step in demand_of(model, system, spec))
+    model, system = small_model(), small_system()
+    unasked = build_run_demand(traffic(model), 600, 3, 0, origin_dies=system.dies)
+    assert all(step.routing is None for _, step in unasked)
     demand = build_run_demand(traffic(model), 600, 3, 0, origin_dies=system.dies, routing=True)
     for _, step in demand:
         counted = np.zeros_like(step.origins)
