@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.measurements}: nothing to compare: {missing}")
     _print_summary(found)
     _print_layers(found)
+    _print_power(found)
     _print_copies(found, args.calibration)
     print(f"report: {found.write(Path(args.out or f'reports/calibration-{found.calibration.gpu}'))}")
     return OK
@@ -50,9 +51,20 @@ def _print_layers(found) -> None:
 
     if len(found.layers):
         print("\none rank against fused layers, by the event engine under gemm: grouped:")
-        names, rows = layer_table(found.layers)
-        for row in [names, *rows]:
-            print("  ".join(cell.ljust(max(len(name), 13)) for cell, name in zip(row, names, strict=True)))
+        _print_columns(*layer_table(found.layers))
+
+
+def _print_power(found) -> None:
+    from calibration.validate.power import power_table
+
+    if len(found.power):
+        print("\npower of the whole GPU at steady work, measured and computed from what it does:")
+        _print_columns(*power_table(found.power))
+
+
+def _print_columns(names: list[str], rows: list[list[str]]) -> None:
+    for row in [names, *rows]:
+        print("  ".join(cell.ljust(max(len(name), 13)) for cell, name in zip(row, names, strict=True)).rstrip())
 
 
 def _print_copies(found, name: str) -> None:

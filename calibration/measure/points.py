@@ -18,6 +18,9 @@ MOE_TOKENS = tuple(2**i for i in range(15))
 ALL_PAIRS_BYTES = (4 * KIB, MIB, 256 * MIB)
 THOROUGH_PAIRS = ((0, 1), (0, 4), (0, 7))
 KERNEL_BYTES = (8, 64 * KIB, MIB, 16 * MIB)
+POWER_M = (1, 32, 128, 512, 8192)  # from decode, bound by HBM, to prefill
+POWER_SIDE, POWER_READ_BYTES = 8192, GIB  # of square weights, and read in one go: past the L2
+BYTES_OF = {"bf16": 2, "fp8": 1}
 
 
 def _sizes(first: int, last: int) -> tuple[int, ...]:
@@ -116,6 +119,17 @@ def _memory(op: str, size: int, quantity: str) -> Point:
     return {"level": "any", "op": op, "working_set_bytes": size, "quantity": quantity}
 
 
+def power_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
+    """Idle, reading, reading half of the time, and products with square weights from one row to prefill."""
+    for work, read_bytes in (("idle", 0), ("read", POWER_READ_BYTES), ("read_and_wait", POWER_READ_BYTES)):
+        yield {"work": work, "dtype": "bf16", "m": 1, "flop": 0, "hbm_bytes": read_bytes}
+    for dtype in DTYPES:
+        for m in POWER_M:
+            flop, operands = 2 * m * POWER_SIDE**2, (POWER_SIDE + m) * POWER_SIDE * BYTES_OF[dtype]
+            result = m * POWER_SIDE * BYTES_OF["bf16"]
+            yield {"work": "product", "dtype": dtype, "m": m, "flop": flop, "hbm_bytes": operands + result}
+
+
 PLANS = {
     "gemm": gemm_points,
     "p2p": p2p_points,
@@ -123,4 +137,5 @@ PLANS = {
     "launch": launch_points,
     "memory": memory_points,
     "moe": moe_points,
+    "power": power_points,
 }

@@ -6,6 +6,7 @@ kernel comes first, then event, work and event (as in NVIDIA's nvbandwidth).
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ FIRST_LEAD_S, MOST_LEAD_S = 1e-3, 1e-2  # lead of the host over the GPU
 CLOCKS_EVERY_S = 2.0
 CLOCKS = {"sm_clock_mhz": "clocks.sm", "mem_clock_mhz": "clocks.mem", "power_w": "power.draw"}
 SMI_PATIENCE_S = 10.0
+SETTLE_S, READINGS = 2.0, 7  # nvidia-smi's power is the mean of a second
 
 
 class Stopwatch:
@@ -35,13 +37,39 @@ class Stopwatch:
 
     def graph_us(self, operation: Callable[[int], object], cycle: int = 1) -> list[float]:
         """In a CUDA graph with a multiple of ``cycle`` calls."""
+        return self._events_us(*self._graph(operation, cycle))
+
+    def steady_us(self, operation: Callable[[int], object], cycle: int = 1) -> list[float]:
+        """In a CUDA graph, without a pause, once clocks and power have settled. Afterwards ``clocks`` is the median of
+        what was read during the same time.
+        """
+        replay, calls = self._graph(operation, cycle)
+        settled = time.monotonic() + SETTLE_S
+        while time.monotonic() < settled:
+            self._span_us(replay, 0.0)
+        times, readings = [], []
+        for _ in range(READINGS):
+            replays = self._read_clocks(lambda: times.append(self._span_us(replay, 0.0) / calls), at_once=True)
+            if replays and self.clocks:
+                readings.append(self.clocks)
+        self.clocks = _medians(readings)
+        return times
+
+    def idle_clocks(self) -> dict[str, str]:
+        """Clocks and power of a GPU that does nothing."""
+        time.sleep(SETTLE_S)
+        self._read_clocks(lambda: time.sleep(1e-3), at_once=True)
+        return self.clocks
+
+    def _graph(self, operation: Callable[[int], object], cycle: int) -> tuple[Callable[[], object], int]:
+        """Replays a CUDA graph, and the calls in it."""
         torch = self._torch
         calls = self._calls(operation, cycle, MOST_CALLS)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for i in range(calls):
                 operation(i)
-        return self._events_us(graph.replay, calls)
+        return graph.replay, calls
 
     def streams_us(self, ways: Sequence[tuple[object, Callable[[int], object]]]) -> list[float]:
         """Back to back on one or several streams, each with its operation: time of one call on all of them."""
@@ -109,17 +137,27 @@ class Stopwatch:
         end.synchronize()
         return begin.elapsed_time(end) * 1e3
 
-    def _read_clocks(self, replay: Callable[[], object]) -> None:
-        if time.monotonic() - self._clocks_at < CLOCKS_EVERY_S:
-            return
+    def _read_clocks(self, replay: Callable[[], object], at_once: bool = False) -> int:
+        """Repeats ``replay`` while the clocks are read, which is done every few seconds or at once; how often."""
+        if not at_once and time.monotonic() - self._clocks_at < CLOCKS_EVERY_S:
+            return 0
+        replays = 0
         query = _smi_process(",".join(CLOCKS.values()), self._gpu)
         deadline = time.monotonic() + SMI_PATIENCE_S
         while query and query.poll() is None and time.monotonic() < deadline:
             replay()
             self._torch.cuda.synchronize()
+            replays += 1
         cells = [cell.strip() for cell in _answer(query).split(",")]
         self.clocks = {name: cell for name, cell in zip(CLOCKS, cells, strict=False) if _is_number(cell)}
         self._clocks_at = time.monotonic()
+        return replays
+
+
+def _medians(readings: Sequence[dict[str, str]]) -> dict[str, str]:
+    """The median of each number that all readings have."""
+    names = [name for name in CLOCKS if readings and all(name in each for each in readings)]
+    return {name: f"{statistics.median(float(each[name]) for each in readings):.6g}" for name in names}
 
 
 def _calls_for(one_us: float, cycle: int, most: int) -> int:

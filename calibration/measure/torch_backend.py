@@ -6,7 +6,9 @@ import statistics
 
 from calibration.measure.backend import Machine, MeasureError, Point, PointError, Timing
 from calibration.measure.driver import BYTES_PER_CELL, Driver
-from calibration.measure.stopwatch import Stopwatch, smi
+from calibration.measure.points import POWER_READ_BYTES, POWER_SIDE
+from calibration.measure.stopwatch import CYCLES_PER_S, Stopwatch, smi
+from calibration.measurements.schema import IDLE_US
 
 MOST_COPIES = 64  # copies of operands
 MOST_MEMORY_SHARE = 0.8  # share of free memory
@@ -91,6 +93,12 @@ class TorchBackend:
     # One function per table of the schema.
 
     def _time_gemm(self, point: Point):
+        multiply, copies = self._product(point)
+        kernel = "_scaled_mm, fast accumulation" if point["dtype"] == "fp8" else "mm"
+        return self._watch.graph_us(multiply, copies), {"weight_copies": copies, "kernel": kernel}
+
+    def _product(self, point: Point):
+        """A function that multiplies with the next copy of the weights, and the number of copies."""
         torch = self._torch
         m, n, k, fp8 = point["m"], point["n"], point["k"], point["dtype"] == "fp8"
         if fp8 and not self.machine.has_fp8:
@@ -113,8 +121,32 @@ class TorchBackend:
             def multiply(i: int) -> None:
                 torch.mm(inputs, weights[i % copies].t(), out=output)
 
-        kernel = "_scaled_mm, fast accumulation" if fp8 else "mm"
-        return self._watch.graph_us(multiply, copies), {"weight_copies": copies, "kernel": kernel}
+        return multiply, copies
+
+    def _time_power(self, point: Point):
+        """Steady work, with the power that it draws."""
+        work = point["work"]
+        if work == "idle":
+            return [IDLE_US, IDLE_US], self._watch.idle_clocks()
+        if work == "product":
+            operation, copies = self._product({**point, "n": POWER_SIDE, "k": POWER_SIDE})
+        else:
+            operation, copies = self._read(waits=work == "read_and_wait"), 1
+        return self._watch.steady_us(operation, copies), self._watch.clocks
+
+    def _read(self, waits: bool):
+        """A function that reads from HBM, and then waits for as long."""
+        torch = self._torch
+        cells, total = torch.ones(POWER_READ_BYTES // 4, device="cuda"), torch.zeros((), device="cuda")
+        read_us = statistics.median(self._watch.graph_us(lambda i: torch.sum(cells, dim=0, out=total)))
+        cycles = int(read_us * 1e-6 * CYCLES_PER_S)
+
+        def read(i: int) -> None:
+            torch.sum(cells, dim=0, out=total)
+            if waits:
+                torch.cuda._sleep(cycles)
+
+        return read
 
     def _time_moe(self, point: Point):
         """Permute, grouped gate-up product, SwiGLU, grouped down product, weighted sum; experts of rank 0."""

@@ -14,7 +14,7 @@ import pandas as pd
 from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.rank_load import BALANCED
 from calibration.measurements.datasheets import DATASHEETS, SAME_PEAK
-from calibration.measurements.schema import gpu_key
+from calibration.measurements.schema import IDLE_US, gpu_key
 
 LAUNCH_US = 3.0
 FLOP_PER_US, BYTES_PER_US, LINK_BYTES_PER_US = 200e6, 1e6, 1e5
@@ -38,6 +38,7 @@ WAYS = {
     "launch": ["kind"],
     "memory": ["level", "op", "quantity"],
     "quantisation": ["op"],
+    "power": ["work"],
 }
 
 
@@ -128,6 +129,11 @@ def _attention_us(rows) -> np.ndarray:
     return (work_us + HEAD_US * rows["batch"] * rows["heads"]).to_numpy()
 
 
+def _power_us(rows) -> np.ndarray:
+    work_us = rows["flop"] / FLOP_PER_US + rows["hbm_bytes"] / BYTES_PER_US
+    return work_us.where(rows["work"] != "idle", IDLE_US).to_numpy()
+
+
 def _link_us(rows) -> np.ndarray:
     return (rows["bytes"] / LINK_BYTES_PER_US).to_numpy()
 
@@ -141,6 +147,7 @@ _WORK_US = {
     "hostpath": _link_us,
     "launch": lambda rows: (rows["kernel_bytes"] / BYTES_PER_US).to_numpy(),
     "quantisation": lambda rows: (4 * rows["m"] * rows["k"] / BYTES_PER_US).to_numpy(),
+    "power": _power_us,
 }
 _FIGURES = {
     "gemm": ["groups", "m", "n", "k"],
@@ -151,4 +158,5 @@ _FIGURES = {
     "hostpath": ["bytes"],
     "launch": ["kernel_bytes"],
     "quantisation": ["m", "k"],
+    "power": ["flop", "hbm_bytes"],
 }

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block")
+IDLE_US = 1e6  # written as the time of a GPU that does nothing
 MOST_OF_NAME = 64  # characters of a GPU's name
 FIGURES = {"count": "whole number >= 0", "size": "whole number >= 1", "time": "number > 0", "number": "number >= 0"}
 
@@ -231,7 +232,19 @@ QUANTISATION = _table(
     ),
     "dtype op m k",
 )
-_ALL = (GEMM, MOE, ATTENTION, P2P, COLLECTIVE, HOSTPATH, LAUNCH, MEMORY, QUANTISATION)
+POWER = _table(
+    "power",
+    "power that a GPU draws at steady work; power_w is the measured column, and times are those while it is drawn",
+    (
+        Column("work", ("idle", "read", "read_and_wait", "product"), "read_and_wait: half of the time it waits"),
+        _DTYPE,
+        Column("m", "size", "rows of a product with square weights; 1 for other work"),
+        Column("flop", "number", "of one operation"),
+        Column("hbm_bytes", "number", "read and written by one operation"),
+    ),
+    "work dtype m",
+)
+_ALL = (GEMM, MOE, ATTENTION, P2P, COLLECTIVE, HOSTPATH, LAUNCH, MEMORY, QUANTISATION, POWER)
 TABLES = {table.kind: table for table in _ALL}
 
 

@@ -32,6 +32,7 @@ from calibration.validate.engine_copies import copies_table
 from calibration.validate.engine_layers import layer_table
 from calibration.validate.errors import FITTED, NEW, RANK_OUT, SHAPE_OUT, SWEEP_OUT, UNDER, expert_cases, summaries
 from calibration.validate.groups import AIM, AIM_OF, GROUP, layer_groups
+from calibration.validate.power import power_table
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_LISTED = 60
@@ -69,6 +70,7 @@ def write_page(
     notes: list[str],
     folder: Path,
     ranks: pd.DataFrame,
+    power: pd.DataFrame,
 ) -> Path:
     """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal
     inputs give equal bytes.
@@ -77,7 +79,8 @@ def write_page(
     ``summary.csv``, ``moe_groups.csv``, ``transfers.csv``: errors of groups. ``engine.csv``: ``through_engine``, from
     ``calibration.validate.engine_cases``; ``engine_copies.csv``: ``copies``, from
     ``calibration.validate.engine_copies``; ``engine_layers.csv``: ``ranks``, from
-    ``calibration.validate.engine_layers``. Tables without rows are not written. ``notes``: from
+    ``calibration.validate.engine_layers``; ``power.csv``: ``power``, from ``calibration.validate.power``. Tables
+    without rows are not written. ``notes``: from
     ``calibration.validate.choosing``.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,6 +95,7 @@ def write_page(
         "engine.csv": through_engine,
         "engine_copies.csv": copies,
         "engine_layers.csv": ranks,
+        "power.csv": power,
     }
     for name, table in tables.items():
         if len(table):
@@ -113,6 +117,7 @@ def write_page(
         "layers": _layer_table(layers),
         "scatters": _scatters(cases),
         "engine": _engine(through_engine, copies, ranks),
+        "power": Table(*power_table(power), 3) if len(power) else None,
         "transfers": list(_transfers(transfers)),
         "wrong": list(_wrong(cases)),
         "all": _summary_table(by, BY) if len(by) else None,

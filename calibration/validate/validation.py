@@ -17,6 +17,7 @@ from calibration.validate.engine_cases import engine_cases
 from calibration.validate.engine_copies import copy_cases
 from calibration.validate.engine_layers import layer_cases, scaled_cases
 from calibration.validate.page import write_page
+from calibration.validate.power import power_cases
 
 FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"
 
@@ -25,7 +26,8 @@ FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"
 class Validation:
     """cases: a row a judged GEMM or fused MoE layer; transfers: what was judged → errors by set of transfers.
 
-    through_engine, copies, layers: a row a time that the event engine gives; notes: which table judged what, and why.
+    through_engine, copies, layers: a row a time that the event engine gives; power: a row a steady work; notes: which
+    table judged what, and why.
     """
 
     calibration: CalibrationSpec
@@ -35,6 +37,7 @@ class Validation:
     copies: pd.DataFrame
     notes: list[str]
     layers: pd.DataFrame
+    power: pd.DataFrame
 
     def __repr__(self) -> str:
         transfers = sum(len(each) for each in self.transfers.values())
@@ -55,6 +58,7 @@ class Validation:
             self.notes,
             folder,
             self.layers,
+            self.power,
         )
 
 
@@ -90,4 +94,5 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
             [layer_cases(calibration, name, measurements), scaled_cases(calibration, name, measurements)],
             ignore_index=True,
         ),
+        power_cases(calibration.gpu, measurements),
     )

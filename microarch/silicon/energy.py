@@ -26,26 +26,34 @@ SIXTEEN_BIT = 2  # bytes of the data type of the FLOP energies
 _MIB_BITS = 8 * 2**20
 _WORD_BITS = 64
 _JOUPPI = "Jouppi et al., ISCA 2021, table 2 (7 nm; 0.7 of it in 5 nm)"
-# What is measured of whole GPUs. An H100 (814 mm2) sustains about 700 TFLOP/s in BF16 at its limit of 700 W: it runs
-# at 800 until the limit takes effect (aiconfigurator's sweeps of GEMMs with more than 8,192 rows). Idle it takes about
-# 70 W. Decode on an H200, the same die, takes 137 to 300 W (Ma et al., The Illusion of Power Capping in LLM Decode,
-# arXiv 2605.11999).
+# What is measured of a whole H100 SXM (814 mm2) at steady work, by ``python -m calibration.measure power``;
+# docs/economics.md has the table. Waiting for work, its clocks up, it draws 125 W (70 asleep). Reading 3.03 TB/s from
+# HBM it draws 392 W, in products with one row that read 2.82 TB/s 486 W, and in BF16 products of 8,192 rows 690 W,
+# its limit, at 669 TFLOP/s and 0.25 TB/s. Decode on an H200, the same die, takes 137 to 300 W (Ma et al., The
+# Illusion of Power Capping in LLM Decode, arXiv 2605.11999).
 _HOPPER_MM2 = 814
-_SUSTAINED_W, _SUSTAINED_TFLOP_PER_S = 700, 700
-_IDLE_W, _LEAST_DECODE_W = 70, 137
-_STATIC_W = sqrt(_IDLE_W * _LEAST_DECODE_W)
+_ASLEEP_W, _WAITING_W, _LEAST_DECODE_W = 70, 125, 137
+_READING_W, _READ_TBIT_PER_S = 392, 8 * 3.03
+_SKINNY_W, _SKINNY_TBIT_PER_S = 486, 8 * 2.82
+_SUSTAINED_W, _SUSTAINED_TFLOP_PER_S, _SUSTAINED_TBIT_PER_S = 690, 669, 8 * 0.25
+_SRAM_PJ = N5.access_pj(_MIB_BITS, _WORD_BITS) / _WORD_BITS
+_WIRE_PJ_PER_MM = 0.08
+_CACHED_PJ = 2 * (_SRAM_PJ + _WIRE_PJ_PER_MM * sqrt(_HOPPER_MM2) / 2)  # of a bit into the L2 and out of it
+_READ_PJ = (_READING_W - _WAITING_W) / _READ_TBIT_PER_S  # of a bit from HBM to an SM
+_SKINNY_PJ = (_SKINNY_W - _WAITING_W) / _SKINNY_TBIT_PER_S
+_SUSTAINED_FLOP_W = _SUSTAINED_W - _WAITING_W - _SUSTAINED_TBIT_PER_S * _READ_PJ
 _B200_W, _B200_TFLOP_PER_S = 1000, 2250  # NVIDIA datasheet: board power, dense BF16 peak, which it cannot sustain
 
 
 @dataclass(frozen=True)
 class EnergyEstimates(Estimates):
     hbm_pj_per_bit: Estimate = Estimate(
+        _READ_PJ - _CACHED_PJ,
         6.0,
-        3.9,
-        7.0,
+        _SKINNY_PJ - _CACHED_PJ,
         "pJ/bit",
-        "low: the device alone (O'Connor et al., Fine-Grained DRAM, MICRO 2017: HBM2, 3.9); about 6 to 7 with the "
-        "GPU's PHY and controller",
+        "an H100 that reads 3.03 TB/s, 392 W, without what it draws waiting and its L2; high: the same of products "
+        "with one row; low: device, PHY and controller (O'Connor et al., MICRO 2017: 3.9 for HBM2 alone)",
     )
     d2d_pj_per_bit: Estimate = Estimate(
         0.3,
@@ -55,26 +63,30 @@ class EnergyEstimates(Estimates):
         "UCIe: 0.25 to 0.3 in advanced, 0.5 to 0.6 in standard packages (Das Sharma, Hot Interconnects 2025)",
     )
     wire_pj_per_bit_mm: Estimate = Estimate(
-        0.08, 0.05, 0.16, "pJ/bit/mm", "assumed: on-chip wires with repeaters, 14 to 5 nm, as in talks by W. Dally"
+        _WIRE_PJ_PER_MM,
+        0.05,
+        0.16,
+        "pJ/bit/mm",
+        "assumed: on-chip wires with repeaters, 14 to 5 nm, as in talks by W. Dally",
     )
     sram_pj_per_bit: Estimate = Estimate(
-        N5.access_pj(_MIB_BITS, _WORD_BITS) / _WORD_BITS, 0.1, 0.3, "pJ/bit", f"{_JOUPPI}: 1 MB bank, 64 bits"
+        _SRAM_PJ, 0.1, 0.3, "pJ/bit", f"{_JOUPPI}: 1 MB bank, 64 bits"
     )
     flop_pj: Estimate = Estimate(
-        (_SUSTAINED_W - _STATIC_W) / _SUSTAINED_TFLOP_PER_S,
+        _SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S,
         _B200_W / _B200_TFLOP_PER_S,
         _SUSTAINED_W / _SUSTAINED_TFLOP_PER_S,
         "pJ/FLOP in 16 bits",
-        "an H100 at 700 TFLOP/s in BF16 and 700 W, without what it takes idle; low: B200 at its limit of 1,000 W and "
-        "its peak; high: the H100 with all it takes",
+        "an H100 at 669 TFLOP/s in BF16 and 690 W, without what it draws waiting and for HBM; low: B200 at its limit "
+        "of 1,000 W and its peak; high: the H100 with all it draws",
     )
     idle_w_per_mm2: Estimate = Estimate(
-        _STATIC_W / _HOPPER_MM2,
-        _IDLE_W / _HOPPER_MM2,
+        _WAITING_W / _HOPPER_MM2,
+        _ASLEEP_W / _HOPPER_MM2,
         _LEAST_DECODE_W / _HOPPER_MM2,
         "W/mm2",
-        "low: an idle H100 at about 70 W; high: the least that decode on an H200 takes, 137 W (arXiv 2605.11999); "
-        "between them, geometric mean; HBM included, over 814 mm2",
+        "an H100 that waits, its clocks up, 125 W; low: asleep, 70 W; high: the least that decode on an H200 takes, "
+        "137 W (arXiv 2605.11999); HBM included, over 814 mm2",
     )
 
 

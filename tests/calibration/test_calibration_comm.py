@@ -22,7 +22,7 @@ from calibration.measure.recording import Recording
 from calibration.measure.session import Tally, measure
 from calibration.measurements.adapters.dispatches import WITHIN_A_NODE
 from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
-from calibration.measurements.schema import TABLES
+from calibration.measurements.schema import IDLE_US, TABLES
 from calibration.validate.comm_errors import errors_with, table_of, transfer_errors
 
 NOTIFY_SCATTERS = pytest.mark.xfail(
@@ -256,6 +256,9 @@ class FakeBackend:
         if kind == "moe":  # no layer is faster than its GPU could be
             pairs = point["tokens_total"] * point["top_k"] / (point.get("ep", 1) * point.get("tp", 1))
             median = 100 + 6 * pairs * point["hidden"] * point["ffn"] / 2e8
+        if kind == "power":
+            work_us = 5 + point["flop"] / 2e8 + point["hbm_bytes"] / 1e6
+            median = IDLE_US if point["work"] == "idle" else work_us
         return Timing(median, 0.9 * median, 1.1 * median, 20, {"sm_clock_mhz": "1980"})
 
 

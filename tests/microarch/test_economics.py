@@ -104,7 +104,7 @@ def test_known_dies():
 
 def test_the_wafer_of_table_i_is_plausible():
     """Tesla's Dojo tile: 25 dies of 645 mm² in 7 nm (5 nm is 1.8 times denser: 358), 10 kW in dies and 15 kW in all
-    at full load, of 9 PFLOP/s in BF16; the table's wafer has 25 in FP8.
+    at full load, of 9 PFLOP/s in BF16; the table's wafer has 25 in FP8, and all of its HBM is busy.
     """
     machine = machine_of(DOJO)
     assert 358 * 0.7 < machine.die_mm2 < 645
@@ -119,7 +119,7 @@ def test_the_wafer_of_table_i_is_plausible():
         tokens=1.0,
     )
     low, high = (sum(energy_of(busy, machine, Coefficients().at(bound)).values()) for bound in ("low", "high"))
-    assert low < 10e3 < 15e3 < high
+    assert low < 15e3 < high
     assert 10e3 < sum(energy_of(busy, machine).values()) < 20e3
 
 
