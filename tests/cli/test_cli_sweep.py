@@ -19,10 +19,12 @@ FINITE = ["--set", "assumptions={set: published, capacity: finite}"]
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """(folder, what the first sweep printed)."""
+    """(folder, what the first sweep printed); no run is found in the cache of another test."""
     folder = tmp_path_factory.mktemp("cli")
     tiny_file(folder)
-    return folder, archsim(folder, "sweep", "tiny.yaml", "--jobs", "2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARCHSIM_CACHE", str(folder / ".cache"))
+        return folder, archsim(folder, "sweep", "tiny.yaml", "--jobs", "2")
 
 
 def test_sweep_prints_lines_a_table_and_where_the_page_is(swept):
