@@ -67,6 +67,7 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         slice_bytes=weights,
         first_bytes=min(weights, system.llc.segment_bytes) if segmented else weights,
         window=max(1, llc_geometry(scenario)[1]) if segmented else NO_WINDOW,
+        array_waits=not shared or assumptions.reads == "together",
         copies_in_background=assumptions.copy_writes == "background",
         stream_bytes=_streaming(scenario)[0] if streams_in_order(assumptions) else 0,
         whole_ns=not shared,

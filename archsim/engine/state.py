@@ -121,6 +121,7 @@ class Machine(NamedTuple):
     first_bytes: int  # compute may start once this much of a slice has arrived (llc: segments); else the whole slice
     window: int  # slices in flight on a die, where ``stream_bytes`` is 0
     stream_bytes: int  # room of a die for slices that are asked for and not yet multiplied; 0: ``window`` counts them
+    array_waits: bool  # the array waits for the last byte of the slice that it has taken, though others are there
     copies_in_background: bool  # a step does not wait for its copies to be written
     whole_ns: bool  # transfers are rounded up to whole nanoseconds (published simulator)
     # of hidden vectors, float64[2], dispatch and combine: archsim.engine.transfer.Software

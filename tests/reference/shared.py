@@ -225,14 +225,20 @@ class Shared(Interpreter):
         ends_from = self.ends_from.get(stage.item, inf)
         if ends_from <= now:
             self.array_done(stage.item, now)
-        elif ends_from < inf:
+            return
+        if ends_from < inf:
             self.at(ends_from, stage, self.gemm_done)
+        die = self.entry(stage.item).die
+        if self.in_order and self.running[die] == stage.item:  # the array does not wait for bytes
+            self.running[die] = None
+            self.start_array(die, now)
 
     def array_done(self, chain, now):
         stage, die = self.compute_stage[chain], self.entry(chain).die
         stage.end = now
         self.answer(stage, Event.SERVED, now)
-        self.running[die] = None
+        if self.running[die] == chain:
+            self.running[die] = None
         self.room[die] += self.taken[chain]
         self.start_chain(die, now, stage)
         self.start_array(die, now)
@@ -262,7 +268,11 @@ class Shared(Interpreter):
             src, dst = entry.home if state == State.DATA else entry.die, entry.die
         if self.queued and state in (State.DATA, State.ACT_MOVE):
             return ("out", src)
-        return ("copies" if state == State.COPY else "reads", src, dst) if self.in_order else None
+        if not self.in_order:
+            return None
+        if state == State.ACT_MOVE:
+            return ("vectors", src, dst)
+        return ("copies" if state == State.COPY else "reads", src, dst)
 
     def start_flow(self, flow, now):
         flow.start = now

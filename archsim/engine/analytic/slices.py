@@ -54,7 +54,8 @@ LINE = np.dtype(
 DIE = np.dtype(
     [
         ("tokens", "f8"),  # arrival of the last dispatched tokens
-        ("array", "f8"),  # when the compute array is free
+        ("array", "f8"),  # when the last slice was multiplied
+        ("free", "f8"),  # when the compute array may take the next one
         ("busy", "f8"),  # time it has computed
         ("launch", "f8"),  # time it has waited for the launch of its kernel while slices were ready
         ("held", "f8"),  # time it has waited for tokens while slices were ready
@@ -181,10 +182,13 @@ def take_next(s, die):
     row.taken, row.done = best, np.inf
     if best >= 0:
         chain = s.flying[die, best]
-        row.held += max(0.0, ready - max(row.array, ready_first))
+        row.held += max(0.0, ready - max(row.free, ready_first))
         entry = s.work.entries[chain // SLICES]
-        begun = max(row.array, ready)
+        begun = max(row.free, ready)
         launching = max(0.0, row.tokens + s.work.local[die].launch_ns - begun) if entry.routed else 0.0
         row.launch += launching
         row.began = begun + launching
-        row.done = max(begun + (launching + entry.compute_ns), s.fetches[chain].last + entry.drain_ns)
+        row.free = begun + (launching + entry.compute_ns)
+        row.done = max(row.free, s.fetches[chain].last + entry.drain_ns)
+        if s.machine.array_waits:
+            row.free = row.done

@@ -73,7 +73,7 @@ def _walk(s, begin, fetch, stored, combine):
         row = s.dies[die]
         now, chain = row.done, s.flying[die, row.taken]
         entry = s.work.entries[chain // SLICES]
-        row.array = now
+        row.array = max(row.array, now)
         row.busy += entry.compute_ns
         store(s, chain)
         end = max(end, now, stored(s, chain))

@@ -10,8 +10,9 @@ REQUEST      hops and 16 bytes at link speed, as latency: too small to take part
 REMOTE_LLC   the home's LLC answers after its hit latency
 REMOTE_HBM   the home's HBM answers after its latency; the read itself is part of DATA
 DATA         one flow through the home's HBM (not after REMOTE_LLC) and all links of the route; hop latency at its end
-COMPUTE      the array takes slices one at a time, in the order in which their first segments arrive; it may start then
-             and cannot end before the last segment has arrived, nor sooner after that than ``drain_ns``
+COMPUTE      the array takes slices one at a time, in the order in which their first segments arrive; a slice does not
+             end before its last segment has arrived, nor sooner after that than ``drain_ns``. An array that has spent
+             the time of the product waits until then (``reads: together``) or takes the next slice (``in_order``)
 LLC_FILL     the write latency, after the slice has left a remote HBM at full rate
 COPY         a flow through the die's HBM; under ``copy_writes: background`` the step does not wait for it, and the next
              begins with a flow of the bytes that are left
@@ -262,7 +263,7 @@ def _watch_room(pool, entry, array, stage, begun):
     evenly until it is multiplied.
     """
     lacking = array.ask_from - array.room
-    if array.unasked > 0 and lacking < pool.chains[array.running].taken:
+    if array.unasked > 0 and lacking < pool.chains[pool.stages[stage].item].taken:
         set_timer(pool, stage, begun + entry.compute_ns * lacking / entry.read_bytes, HAS_ROOM)
 
 
@@ -353,12 +354,31 @@ def _computed(s, stage, now):
     # An array that holds a slice whose last bytes have not arrived waits: it is not busy.
     resources[entry.die].busy_ns += entry.compute_ns
     resources[entry.die].wait_ns += max(0.0, now - row.time - entry.compute_ns)
-    pool.dies[entry.die].running = NOBODY
+    if pool.dies[entry.die].running == row.item:
+        pool.dies[entry.die].running = NOBODY
     pool.dies[entry.die].room += pool.chains[row.item].taken
     _ask(s, entry.die, stage, now)
     _start_array(pool, s.work, resources, entry.die, now)
     if entry.routed and count_computed(s.work, entry.die, now):
         _start_moves(s, COMBINE, entry.die, stage, now)
+
+
+@outer
+def _multiplied(s, stage, now):
+    """The array has worked on a slice for the time of its product, or the slice has drained. If bytes of it are
+    missing, the array waits for them or goes on.
+    """
+    pool, item = s.traffic.pool, s.traffic.pool.stages[stage].item
+    chain, entry = pool.chains[item], s.work.entries[item // SLICES]
+    chain.computed = 1
+    if chain.arrived and chain.ends_from <= now:
+        _computed(s, stage, now)
+        return
+    if chain.arrived:
+        _drain(s, chain, entry.drain_ns, now)
+    if not s.machine.array_waits:
+        pool.dies[entry.die].running = NOBODY
+        _start_array(pool, s.work, s.tally.resources[(UNITS - 1) * s.machine.dies :], entry.die, now)
 
 
 @inner
@@ -423,7 +443,7 @@ def _outcome(s, row):
 
 @inner
 def _arrive(s, chain, stage, now):
-    """The whole slice has arrived. An array that was waiting for it is done, except for the drain."""
+    """The whole slice has arrived. If the array has spent its time on it, it is done, except for the drain."""
     pool, drain_ns = s.traffic.pool, s.work.entries[chain // SLICES].drain_ns
     row, last = pool.chains[chain], pool.stages[stage]
     # A slice from the LLC, or one no longer than its first segment, raised no event for its first segment.
@@ -476,13 +496,7 @@ def _tell(s, timer, now):
     elif row.tells == HAS_ROOM:
         _has_room(s, row.stage, now)
     else:
-        item = s.traffic.pool.stages[row.stage].item
-        chain = s.traffic.pool.chains[item]
-        chain.computed = 1
-        if chain.arrived and chain.ends_from <= now:
-            _computed(s, row.stage, now)
-        elif chain.arrived:
-            _drain(s, chain, s.work.entries[item // SLICES].drain_ns, now)
+        _multiplied(s, row.stage, now)
 
 
 @outer

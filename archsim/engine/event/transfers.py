@@ -145,14 +145,17 @@ def flow_network(machine: Machine, fabric: Fabric) -> FlowNetwork:
 def lines_of_groups(dies: int, reads: str, source: str) -> np.ndarray:
     """int64[group]: the line in which the flows of a group wait for each other, -1 where they do not.
 
-    ``reads: in_order``: all that a die takes from one source is in one line, slices (from HBM or LLC) and hidden
-    vectors; the copies that it writes are in another. ``source: queued``: all that leaves a die is in one line.
+    ``reads: in_order``: slices that a die takes from one source (from HBM or LLC) are in one line, hidden vectors in
+    another, so that they do not wait for weights that were asked for ahead. Vectors that stay on a die are asked for
+    before its weights, and are in their line. The copies that it writes are in another. ``source: queued``: all that
+    leaves a die is in one line.
     """
     own, pairs = np.arange(dies), np.arange(dies * dies)
     within, away = np.full(PAIRS * dies, NOBODY), np.full(3 * len(pairs), NOBODY)
     if reads == "in_order":
         within = np.concatenate([own, dies + own, own])
-        away = np.tile(PAIRS * dies + pairs, 3)
+        slices = PAIRS * dies + pairs
+        away = np.concatenate([slices, slices, len(pairs) + slices])
     if source == "queued":
         away = np.tile(PAIRS * dies + pairs // dies, 3)
     return np.concatenate([within, away])
