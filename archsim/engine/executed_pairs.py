@@ -73,20 +73,23 @@ class ExecutedPairs:
             return
         request = np.concatenate([each.request for each in self._waiting])
         experts = np.concatenate([each.experts for each in self._waiting])
+        scores = _scores_of(self._waiting)
         size = self._routing.pass_tokens
         end = len(request) // size * size if whole else len(request)
         for start in range(0, end, size):
             piece = slice(start, min(end, start + size))
-            self._run_pass(iteration, request[piece], experts[piece])
-        self._waiting = [StepTokens(iteration, request[end:], experts[end:])] if end < len(request) else []
+            self._run_pass(iteration, request[piece], experts[piece], None if scores is None else scores[piece])
+        left = StepTokens(iteration, request[end:], experts[end:], None if scores is None else scores[end:])
+        self._waiting = [left] if end < len(request) else []
 
-    def _run_pass(self, iteration: int, request: np.ndarray, experts: np.ndarray) -> None:
+    def _run_pass(self, iteration: int, request: np.ndarray, experts: np.ndarray, scores: np.ndarray | None) -> None:
         now, die = self._now, self._die[request].astype(np.int64)
         now["residents"] += np.bincount(die, minlength=self._dies).astype(np.int32)
         now["rows"] += len(request)
         for layer in range(self._layers):
             chosen = experts[:, layer]
-            done = self._routing.rule(Pass(chosen, self._experts, (iteration, self._passes, layer)))
+            of_layer = None if scores is None else scores[:, layer].astype(np.float64)
+            done = self._routing.rule(Pass(chosen, self._experts, (iteration, self._passes, layer), of_layer))
             token, at = np.nonzero(done.experts >= 0)
             expert = done.experts[token, at].astype(np.int64)
             pairs = np.bincount(die[token] * self._experts + expert, minlength=self._dies * self._experts)
@@ -97,6 +100,12 @@ class ExecutedPairs:
             now["mass"][layer] += done.chosen_mass
             now["lost"][layer] += done.chosen_mass - done.executed_mass
         self._passes += 1
+
+
+def _scores_of(pieces: list[StepTokens]) -> np.ndarray | None:
+    """Those of consecutive pieces of one source: all have scores, or none."""
+    scores = [each.scores for each in pieces if each.scores is not None]
+    return np.concatenate(scores) if scores else None
 
 
 def _append_new(first_seen: np.ndarray, tokens: np.ndarray, expert: np.ndarray) -> None:

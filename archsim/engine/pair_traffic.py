@@ -1,6 +1,8 @@
 """What moved between which dies and over which links, by class: weights, hidden vectors, replicas, statistics.
 
 The kernels count bytes by pair of dies (``Tally.pair_bytes``); those of a link follow from the routes, which are fixed.
+Expert parallelism counts what dispatch and combine put on links by itself (``Tally.phase_links``): a node forwards
+vectors that it received once, and a kernel gathers all of them, so pairs say who sent what for whom, not which way.
 Counts of loads (statistics) pass the fabric as latency and take part in no sharing, as a decision's messages do: they
 are not among the bytes that links count.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil, log2
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +37,7 @@ CLASSES: Mapping[str, int] = {
     "statistics": int(STATISTICS),
 }
 """Name of a class of messages → its row of ``Tally.pair_bytes``."""
+PHASES: Mapping[int, str] = {int(DISPATCH): "dispatch", int(COMBINE): "combine"}
 
 
 def pair_bytes(tally: Tally) -> dict[str, np.ndarray]:
@@ -41,8 +45,25 @@ def pair_bytes(tally: Tally) -> dict[str, np.ndarray]:
     return {name: tally.pair_bytes[row] for name, row in CLASSES.items()}
 
 
-def link_bytes(machine: Machine, tally: Tally) -> dict[str, np.ndarray]:
-    """Class → bytes that crossed each link, int64[link]; under ``contention: reserved`` links are edges."""
+class LinkTraffic(NamedTuple):
+    """What one class put on every link; under ``contention: reserved`` links are edges."""
+
+    n_bytes: np.ndarray  # int64[link]
+    ns: np.ndarray  # float64[link] that they held it
+
+
+def link_traffic(machine: Machine, tally: Tally, rates: np.ndarray) -> dict[str, LinkTraffic]:
+    """Class → what it put on links. ``rates``: float64[link] bytes per ns."""
+    found = {name: LinkTraffic(n_bytes, n_bytes / rates) for name, n_bytes in _on_routes(machine, tally).items()}
+    for phase in (DISPATCH, COMBINE):
+        counted = tally.phase_links[phase]
+        if counted["bytes"].any():
+            found[PHASES[phase]] = LinkTraffic(counted["bytes"], counted["busy_ns"])
+    return found
+
+
+def _on_routes(machine: Machine, tally: Tally) -> dict[str, np.ndarray]:
+    """Class → bytes of the pairs on the links of their routes, int64[link]."""
     dies, first = machine.dies, UNITS * machine.dies
     begin = machine.group_ptr[first : first + dies * dies + 1]
     links = machine.group_resources[begin[0] : begin[-1]] - first

@@ -165,6 +165,8 @@ class Tally(NamedTuple):
     llc_hits: np.ndarray  # int64[2] local, remote
     moved_bytes: np.ndarray  # int64[2] hidden vectors sent from die to die: dispatch, combine
     pair_bytes: np.ndarray  # int64[CLASSES, die, die] sent from the first die to the second
+    # RESOURCE[2, link] dispatch, combine, where they do not pass the routes of their pairs (expert parallelism)
+    phase_links: np.ndarray
     bound_ns: np.ndarray  # float64[state + 1] time on the critical path of steps, by activity; last, LAUNCH
     part_ns: np.ndarray  # float64[PARTS]: of it, where an execution has these phases
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
@@ -269,6 +271,7 @@ def new_tally(machine: Machine, states: int) -> Tally:
         llc_hits=np.zeros(2, np.int64),
         moved_bytes=np.zeros(2, np.int64),
         pair_bytes=np.zeros((CLASSES, machine.dies, machine.dies), np.int64),
+        phase_links=np.zeros((2, machine.link_resources), RESOURCE),
         bound_ns=np.zeros(states + 1),
         part_ns=np.zeros(len(PARTS)),
         residual_ns=np.zeros(2),

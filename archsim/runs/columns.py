@@ -209,7 +209,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("prefetched_bytes", INTEGER, "bytes", "weights fetched as replicas for the next layer", measure.balancing("replicated_bytes"), page=True, since=3),
     Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for them and for the decision", measure.balancing("replication_exposed_ns"), page=True, since=3),
     Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and nobody executed", measure.pairs_lost, page=True, since=3),
-    Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are generated",
+    Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are the trace's, else generated",
            measure.gate_mass_lost, page=True, since=3),
     Column("uncharged", TEXT, "", "own functions of the policy that return no Effort, so that their decisions take no time; empty: none", measure.uncharged, optional=True, since=3),
     Column("replica_hbm_bytes", INTEGER, "bytes", "HBM of all dies for slots beyond one for each expert, of all MoE layers of the model, at the end", measure.replica_hbm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.engine.loop import Outcome
-from archsim.engine.pair_traffic import link_bytes, pair_bytes
+from archsim.engine.pair_traffic import link_traffic, pair_bytes
 from archsim.engine.state import UNITS
 
 LLC_PORTS, HBM, ARRAYS = range(UNITS)
@@ -62,8 +62,8 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
         "utilisation": share_of_time(counted["busy_ns"], total_ns),
     }
     rates = _rates_of_links(outcome, one_way)
-    for name, n_bytes in link_bytes(outcome.machine, outcome.tally).items():
-        columns |= {f"{name}_bytes": n_bytes, f"{name}_ns": n_bytes / rates}
+    for name, (n_bytes, ns) in link_traffic(outcome.machine, outcome.tally, rates).items():
+        columns |= {f"{name}_bytes": n_bytes, f"{name}_ns": ns}
     direction = ["one way" if one_way else "both ways"] * len(counted)
     return {name: _as_list(column) for name, column in columns.items()} | {"direction": direction}
 

@@ -149,6 +149,22 @@ def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) 
         )
 
 
+def checked_scores(where: str, name: str, scores: np.ndarray, experts: np.ndarray) -> np.ndarray:
+    """The gate's scores of ``experts[token, layer, k]`` as float32. Raises TraceError unless there is one number >= 0
+    for each.
+    """
+    if scores.dtype.kind not in "iuf" or scores.shape != experts.shape:
+        raise TraceError(
+            f"{where}: {name}: {scores.dtype} of shape {list(scores.shape)}; expected a number for every expert, "
+            f"{list(experts.shape)}"
+        )
+    scores = np.ascontiguousarray(scores, np.float32)
+    if scores.size and not (np.isfinite(scores).all() and scores.min() >= 0):
+        at = tuple(np.argwhere(~(np.isfinite(scores) & (scores >= 0)))[0].tolist())
+        raise TraceError(f"{where}: {name}: {scores[at]} at {list(at)}; expected finite scores >= 0")
+    return scores
+
+
 def check_distinct(where: str, experts: np.ndarray, row_place) -> None:
     """Raise TraceError at the first token that chooses an expert twice in a layer of experts[token, layer, k]."""
     ranks = np.ascontiguousarray(experts.transpose(2, 0, 1))

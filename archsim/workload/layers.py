@@ -53,7 +53,8 @@ class SomeLayers:
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
         """See `TokenSource.steps`."""
         for piece in self.source.steps(requests, decode_steps):
-            yield replace(piece, experts=np.ascontiguousarray(piece.experts[:, self.columns]))
+            scores = None if piece.scores is None else piece.scores[:, self.columns]
+            yield replace(piece, experts=np.ascontiguousarray(piece.experts[:, self.columns]), scores=scores)
 
 
 def some_layers(source: TokenSource, layers: int | None) -> TokenSource:

@@ -23,11 +23,13 @@ class StepTokens:
     iteration: 0 is the prefill, 1, 2, ... are decode steps.
     request: int32[n], position of the row's request in the batch; ascending, rows of one request in token order.
     experts: int16[n, layer, k], in the rank order of the source.
+    scores: float32[n, layer, k], the gate's; None where the source has none.
     """
 
     iteration: int
     request: np.ndarray
     experts: np.ndarray
+    scores: np.ndarray | None = None
 
 
 class TokenSource(Protocol):
@@ -63,6 +65,7 @@ class Trace:
     model: name found with the data ('' if none). source: path as given. request_subject: int16[R], index into
     subject_names. digest: sha256 of the columns, so equal routing has equal digests whatever format it came in;
     known_digest: the digest, if already computed. stored_as: name of the columns in the cache, '' if not cached.
+    scores: float32[token, layer, k], the gate's scores of the chosen experts; None if they were not recorded.
     """
 
     experts: np.ndarray
@@ -77,6 +80,7 @@ class Trace:
     subject_names: tuple[str, ...]
     known_digest: str = ""
     stored_as: str = ""
+    scores: np.ndarray | None = None
 
     @property
     def requests(self) -> int:
@@ -125,7 +129,8 @@ class Trace:
         size = rows_per_piece(len(self.layer_ids), self.top_k)
         for start in range(0, len(row), size):
             piece = slice(start, start + size)
-            yield StepTokens(iteration, position[piece], self.experts[row[piece]])
+            scores = None if self.scores is None else self.scores[row[piece]]
+            yield StepTokens(iteration, position[piece], self.experts[row[piece]], scores)
 
 
 def content_digest(trace: Trace, blocks: Iterable[np.ndarray]):
@@ -135,6 +140,8 @@ def content_digest(trace: Trace, blocks: Iterable[np.ndarray]):
         digest.update(np.ascontiguousarray(column).data)
     for block in blocks:
         digest.update(np.ascontiguousarray(block).data)
+    if trace.scores is not None:
+        digest.update(np.ascontiguousarray(trace.scores).data)
     return digest
 
 

@@ -9,8 +9,9 @@ On another die FLOP scale with the peak, and what moves bytes (weights, pairs, t
 expert with whichever of the two gained less; the launch is software and does not scale. A die that its command
 processor launches has the law without the launch.
 
-Without a library by name, the time is that of the fastest library measured at these pairs (each in its newest version,
-every kernel apart); where none was measured, that of the table with most points. A model that was not measured has the
+Without a library by name, the time is that of the fastest library measured with these pairs or with fewer (each in its
+newest version, every kernel apart): above its last point a library goes on as its law does, so that time does not jump
+where one was measured no further. Where none was measured, it is that of the table with most points. A model that was not measured has the
 law of the measured shape nearest to it, with its own sizes; what moves vectors is then in proportion to their size.
 """
 
@@ -90,12 +91,13 @@ class GroupedLaw:
         """Of dies with these pairs and active experts, float64[die] above 0 each."""
         parts = np.stack([law.parts_ns(pairs, active) for law in self._laws])
         multiply = np.stack([law.multiply_ns(pairs) for law in self._laws])
-        total, inside = parts.sum(axis=1), np.stack([law.covers(pairs) for law in self._laws])
-        ranked = np.where(inside, total, np.inf)
-        chosen = np.where(inside.any(axis=0), ranked.argmin(axis=0), 0)
+        total, begun = parts.sum(axis=1), np.stack([law.begun(pairs) for law in self._laws])
+        ranked = np.where(begun, total, np.inf)
+        chosen = np.where(begun.any(axis=0), ranked.argmin(axis=0), 0)
         die = np.arange(len(pairs))
         launch, flop, pair, expert, excess = parts[chosen, :, die].T
-        outside = ~inside.any(axis=0) | (not self.measured)
+        covered = np.stack([law.covers(pairs) for law in self._laws])
+        outside = ~covered[chosen, die] | (not self.measured)
         found = total[chosen, die]
         uncertain = self._low[chosen], self._high[chosen], outside
         return GroupedTimes(pairs, found, launch, flop, pair, expert, excess, multiply[chosen, die], *uncertain)
@@ -126,9 +128,13 @@ class _Die:
         self._known = bool(ranks) and min(ranks) * 0.99 <= ep <= max(ranks) * 1.01
         self._first, self._last = pairs[0] * 0.99, pairs[-1] * 1.01
 
+    def begun(self, pairs: np.ndarray) -> np.ndarray:
+        """bool[die]: within the measured EP sizes, and at or above the fewest tokens."""
+        return self._known & (pairs >= self._first)
+
     def covers(self, pairs: np.ndarray) -> np.ndarray:
         """bool[die]: within the measured EP sizes and tokens."""
-        return self._known & (pairs >= self._first) & (pairs <= self._last)
+        return self.begun(pairs) & (pairs <= self._last)
 
     def multiply_ns(self, pairs: np.ndarray) -> np.ndarray:
         """FLOP over the law's rate, float64[die]."""

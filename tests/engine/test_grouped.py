@@ -169,3 +169,16 @@ def test_a_rank_by_name_takes_the_time_of_its_library():
         256, ep=8, dtype="fp8_block", model="DeepSeek-V3", library="trtllm", pairs=256, active_experts=32
     )
     assert law.times(np.array([256.0]), np.array([32.0])).ns[0] == pytest.approx(float(measured.ns), rel=1e-6)
+
+
+@pytest.mark.parametrize("gpu", ["h20", "h100", "h200", "b200"])
+@pytest.mark.parametrize("local", [16, 32])
+def test_a_kernel_takes_longer_the_more_pairs_and_never_jumps(gpu, local):
+    model = load_model("deepseek-v3")
+    sizes = MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
+    law = GroupedLaw(calibration_named(gpu), sizes, local, "fp8_block")
+    pairs = np.geomspace(256, 400_000, 800)  # beyond the last point of every table
+    found = law.times(pairs, np.full(len(pairs), float(local)))
+    steps = found.ns[1:] / found.ns[:-1]
+    assert steps.min() > 0.995 and steps.max() < 1.05
+    assert found.extrapolated[-1] and not found.extrapolated[0]

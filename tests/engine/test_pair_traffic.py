@@ -5,14 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.balancer_runs import BALANCERS, SWITCH, WAFER, run_of
+from support.clusters import cluster, demand_of, step
+from support.clusters import engine_of as cluster_engine
 from support.small_runs import CASES, IDS, engine_of, policy, small_model, small_system
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
-from archsim.engine.pair_traffic import CLASSES, link_bytes, pair_bytes, send_statistics
+from archsim.engine.pair_traffic import CLASSES, link_traffic, pair_bytes, send_statistics
 from archsim.engine.state import UNITS
 from archsim.runs.measure_units import MOST_DIES, measure_links, measure_pairs
-from archsim.specs.loading.library import load_assumptions
+from archsim.specs.loading.library import load_assumptions, load_model
 
 
 def check_conservation(outcome, dies):
@@ -25,10 +27,10 @@ def check_conservation(outcome, dies):
     assert total["weight"] == slices
     assert total["request"] * outcome.machine.slice_bytes == total["weight"] * outcome.machine.request_bytes
     assert all((np.diagonal(each) == 0).all() for each in sent.values())
-    crossed = link_bytes(outcome.machine, tally)
+    crossed = link_traffic(outcome.machine, tally, np.ones(outcome.machine.link_resources))
     statistics = crossed.pop("statistics")
-    assert (sum(crossed.values()) == tally.resources[UNITS * dies :]["bytes"]).all()
-    assert statistics.sum() == (sent["statistics"] * route_lengths(outcome.machine)).sum()
+    assert (sum(each.n_bytes for each in crossed.values()) == tally.resources[UNITS * dies :]["bytes"]).all()
+    assert statistics.n_bytes.sum() == (sent["statistics"] * route_lengths(outcome.machine)).sum()
 
 
 def route_lengths(machine):
@@ -75,3 +77,31 @@ def test_links_and_pairs_state_classes_with_their_time():
     for name in CLASSES:
         assert links[f"{name}_ns"] == pytest.approx((np.array(links[f"{name}_bytes"]) / rates).tolist())
     assert MOST_DIES >= 25
+
+
+@pytest.mark.parametrize(
+    ("nodes", "dispatch"),
+    [(1, "per_rank"), (2, "per_rank"), (1, "per_token_expert"), (2, "per_token_expert"), (1, "all_gather")],
+)
+def test_classes_are_all_that_links_of_a_cluster_carry(nodes, dispatch):
+    run = cluster_engine(cluster(nodes), dispatch=dispatch, decision_cost="charged")
+    step(run, demand_of(load_model("deepseek-v3"), 8 * nodes, 64, skew=1.0, seed=nodes))
+    counted = run.tally.resources[UNITS * run.machine.dies :]
+    traffic = link_traffic(run.machine, run.tally, run.fabric.link_bytes_per_ns)
+    assert set(traffic) == set(CLASSES)
+    assert traffic["dispatch"].n_bytes.sum() > 0 and traffic["combine"].n_bytes.sum() > 0
+    crossed = [each for name, each in traffic.items() if name != "statistics"]
+    assert (sum(each.n_bytes for each in crossed) == counted["bytes"]).all()
+    assert sum(each.ns for each in crossed) == pytest.approx(counted["busy_ns"])
+
+
+@given(seed=st.integers(0, 2**16), nodes=st.integers(1, 3))
+@settings(deadline=None, max_examples=10)
+def test_a_node_receives_a_vector_at_most_as_often_as_its_gpus_do(seed, nodes):
+    run = cluster_engine(cluster(nodes), dispatch="per_rank", transfer_software="free")
+    step(run, demand_of(load_model("deepseek-v3"), 8 * nodes, 16, skew=1.0, seed=seed))
+    sent = pair_bytes(run.tally)["dispatch"].reshape(nodes, 8, nodes, 8)
+    between = sent.sum() - sum(sent[node, :, node].sum() for node in range(nodes))
+    traffic = link_traffic(run.machine, run.tally, run.fabric.link_bytes_per_ns)
+    out = traffic["dispatch"].n_bytes[run.fabric.link_class == 1].sum() / 2  # out of a port, and into one
+    assert out <= between * (1 + 1e-9) and (out > 0) == (nodes > 1)

@@ -51,6 +51,13 @@ class Sent(NamedTuple):
         return Sent(self.vectors * share, flows)
 
 
+class OnLinks(NamedTuple):
+    """What a phase puts on every link, float64[link] each."""
+
+    n_bytes: np.ndarray
+    ns: np.ndarray
+
+
 class Moves(Protocol):
     """How hidden vectors move. ``vector_bytes``: of a vector in DISPATCH and COMBINE."""
 
@@ -66,8 +73,8 @@ class Moves(Protocol):
     def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         """When every die has its results, float64[die] ns; ``begin_ns``: float64[die], when each may return them."""
 
-    def on_links(self, sent: Sent) -> tuple[np.ndarray, np.ndarray]:
-        """(bytes, ns) of the links in both phases together, float64[link]."""
+    def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
+        """What DISPATCH and COMBINE put on the links."""
 
 
 def build_moves(scenario: Scenario, machine: Machine, fabric: Fabric, analytical: bool) -> Moves:
@@ -133,19 +140,22 @@ class PortMoves:
             by_port = np.repeat(by_port.reshape(grid.nodes, grid.size).max(axis=1), grid.size)
         return np.maximum(np.maximum(found, by_port), begin_ns + laws[1].fixed_ns)
 
-    def on_links(self, sent: Sent) -> tuple[np.ndarray, np.ndarray]:
-        n_bytes, ns = np.zeros(self._fabric.links), np.zeros(self._fabric.links)
+    def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
-        for phase, flows in ((DISPATCH, sent.flows), (COMBINE, sent.part(ratio).flows.reversed())):
-            levels = [(flows.inner, np.arange(self._grid.dies).reshape(self._grid.nodes, -1))]
-            if self._grid.nodes > 1:
-                levels.append((flows.outer, outer_ports(self._grid, len(flows.outer))))
-            for (of_level, ports), law, links in zip(levels, self._laws[phase], self._links, strict=True):
-                for axis, link in ((2, links[0]), (1, links[1])):
-                    passed = of_level.sum(axis=axis)
-                    n_bytes[link[ports]] += passed
-                    ns[link[ports]] += law.busy(passed)
-        return n_bytes, ns
+        back = sent.part(ratio).flows.reversed()
+        return self._flows_on_links(sent.flows, DISPATCH), self._flows_on_links(back, COMBINE)
+
+    def _flows_on_links(self, flows: Flows, phase: int) -> OnLinks:
+        found = OnLinks(np.zeros(self._fabric.links), np.zeros(self._fabric.links))
+        levels = [(flows.inner, np.arange(self._grid.dies).reshape(self._grid.nodes, -1))]
+        if self._grid.nodes > 1:
+            levels.append((flows.outer, outer_ports(self._grid, len(flows.outer))))
+        for (of_level, ports), law, links in zip(levels, self._laws[phase], self._links, strict=True):
+            for axis, link in ((2, links[0]), (1, links[1])):
+                passed = of_level.sum(axis=axis)
+                found.n_bytes[link[ports]] += passed
+                found.ns[link[ports]] += law.busy(passed)
+        return found
 
 
 class GatherMoves:
@@ -182,12 +192,15 @@ class GatherMoves:
         gathered = self._ranks * sent.vectors.max() * n_bytes
         return np.full(self._ranks, float(self._laws.collective(op, max(gathered, 1.0), ranks=self._ranks).ns))
 
-    def on_links(self, sent: Sent) -> tuple[np.ndarray, np.ndarray]:
+    def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         links = _links_of_ports(self._fabric, Grid(1, self._ranks))[0]
-        moved = float(sent.vectors[:, 0].sum()) * (self._ranks - 1) / self._ranks * sum(self.vector_bytes)
-        n_bytes = np.zeros(self._fabric.links)
-        n_bytes[np.concatenate(links)] = moved
-        return n_bytes, n_bytes / self._fabric.link_bytes_per_ns
+        vectors = np.zeros(self._fabric.links)
+        vectors[np.concatenate(links)] = float(sent.vectors[:, 0].sum()) * (self._ranks - 1) / self._ranks
+        return self._phase(vectors, DISPATCH), self._phase(vectors, COMBINE)
+
+    def _phase(self, vectors: np.ndarray, phase: int) -> OnLinks:
+        n_bytes = vectors * self.vector_bytes[phase]
+        return OnLinks(n_bytes, n_bytes / self._fabric.link_bytes_per_ns)
 
 
 class RouteMoves:
@@ -224,12 +237,14 @@ class RouteMoves:
         busy_ns = link_bytes(self._fabric, away) / self._fabric.link_bytes_per_ns
         return self._fixed_ns[phase] + slowest_link(self._fabric, away, busy_ns)
 
-    def on_links(self, sent: Sent) -> tuple[np.ndarray, np.ndarray]:
+    def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         away = sent.vectors * 1.0
         np.fill_diagonal(away, 0.0)
-        both = (away, DISPATCH), (away.T, COMBINE)
-        n_bytes = sum(link_bytes(self._fabric, moved * self.vector_bytes[phase]) for moved, phase in both)
-        return n_bytes, n_bytes / self._fabric.link_bytes_per_ns
+        return self._phase(away, DISPATCH), self._phase(away.T, COMBINE)
+
+    def _phase(self, vectors: np.ndarray, phase: int) -> OnLinks:
+        n_bytes = link_bytes(self._fabric, vectors * self.vector_bytes[phase])
+        return OnLinks(n_bytes, n_bytes / self._fabric.link_bytes_per_ns)
 
 
 def _law(scenario: Scenario, number: int, op: str) -> PortLaw:

@@ -143,17 +143,17 @@ def _describe_flow(row, group, n_bytes, first_bytes, latency):
 
 
 @inner
-def _count_hops(hops, what, distance, n_bytes):
-    hops[what, 0] += distance
-    hops[what, 1] += distance * n_bytes
+def _count_message(machine, tally, what, src, dst, n_bytes):
+    tally.hops[min(what, HIDDEN), 0] += machine.hops[src, dst]
+    tally.hops[min(what, HIDDEN), 1] += machine.hops[src, dst] * n_bytes
+    tally.pair_bytes[what, src, dst] += n_bytes
 
 
 @inner
 def _request(machine, tally, entry):
     """Latency of a command to the home; its bytes are counted on the links that it passes."""
-    distance, n_bytes = machine.hops[entry.die, entry.home], machine.request_bytes
-    _count_hops(tally.hops, REQUESTS, distance, n_bytes)
-    tally.pair_bytes[REQUESTS, entry.die, entry.home] += n_bytes
+    n_bytes = machine.request_bytes
+    _count_message(machine, tally, REQUESTS, entry.die, entry.home, n_bytes)
     route = UNITS * machine.dies + entry.die * machine.dies + entry.home
     for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
         tally.resources[machine.group_resources[i]].bytes += n_bytes
@@ -167,10 +167,8 @@ def _begin_move(s, kind, item, parent, now):
     stage = _new_stage(s.traffic.pool, kind, item, parent, now)
     row = s.traffic.pool.stages[stage]
     if kind == ACT_MOVE:
-        distance = machine.hops[move.src, move.dst]
-        _count_hops(s.tally.hops, HIDDEN, distance, move.bytes)
+        _count_message(machine, s.tally, HIDDEN + phase, move.src, move.dst, move.bytes)
         s.tally.moved_bytes[phase] += move.bytes
-        s.tally.pair_bytes[HIDDEN + phase, move.src, move.dst] += move.bytes
         s.tally.dies[move.dst].activation_bytes += move.bytes
         row.least_ns = move.port_bytes / machine.transfer_bytes_per_ns[phase]
         group = (PAIRS + 2 * machine.dies + move.src) * machine.dies + move.dst
@@ -207,9 +205,7 @@ def _begin_slice(s, kind, item, parent, now):
         send(s.traffic, stage, now)
         return
     if kind == DATA:
-        distance = machine.hops[entry.home, entry.die]
-        _count_hops(s.tally.hops, DATA_MESSAGES, distance, machine.slice_bytes)
-        s.tally.pair_bytes[DATA_MESSAGES, entry.home, entry.die] += machine.slice_bytes
+        _count_message(machine, s.tally, DATA_MESSAGES, entry.home, entry.die, machine.slice_bytes)
         from_llc = pool.stages[parent].kind == REMOTE_LLC
         group = (PAIRS + (machine.dies if from_llc else 0) + entry.home) * machine.dies + entry.die
         _describe_flow(row, group, machine.slice_bytes, machine.first_bytes, machine.route_ns[entry.home, entry.die])

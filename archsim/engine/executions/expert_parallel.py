@@ -112,9 +112,10 @@ class ExpertParallel:
         hbm["busy_ns"] += (weights + activation_bytes) / machine.hbm_bytes_per_ns
         arrays["busy_ns"] += times.kernel_ns + times.shared_ns
         links = tally.resources[UNITS * dies :]
-        n_bytes, ns = self._moves.on_links(sent)
-        links["bytes"] += np.rint(n_bytes).astype(np.int64)
-        links["busy_ns"] += ns
+        for phase, (n_bytes, ns) in enumerate(self._moves.on_links(sent)):
+            for counted in (links, tally.phase_links[phase]):
+                counted["bytes"] += np.rint(n_bytes).astype(np.int64)
+                counted["busy_ns"] += ns
         self._explain(times, layer)
 
     def _explain(self, times: RankTimes, layer: Layer) -> None:

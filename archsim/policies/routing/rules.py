@@ -1,10 +1,10 @@
 """Routing: which of the router's choices are executed. ``as_chosen``: all of them.
 
-A rule is a function ``(batch: Pass, **parameters) -> Executed``, called for one layer and one forward pass. Recorded
-routing has ids in the order of rank and no scores, so scores are generated (`gate_scores`): the logarithms of two
-neighbouring ranks r and r + 1 differ by an exponential variable of mean 1/r, as those of the largest of many
-independent logits with an exponential tail do (Rényi 1953); all depends on the seed alone. Candidates beyond the
-chosen ones are drawn by the popularity of experts in the pass.
+A rule is a function ``(batch: Pass, **parameters) -> Executed``, called for one layer and one forward pass. Scores are
+the trace's, where it has them; else they are generated (`gate_scores`): the logarithms of two neighbouring ranks r and
+r + 1 differ by an exponential variable of mean 1/r, as those of the largest of many independent logits with an
+exponential tail do (Rényi 1953); all depends on the seed alone. Candidates beyond the chosen ones, which no trace
+records, are drawn by the popularity of experts in the pass, and their scores continue those of the chosen by that law.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Pass(NamedTuple):
     experts: np.ndarray  # int16[token, k] in rank order
     num_experts: int
     seed: tuple[int, ...]  # of draws: iteration, pass of it, layer
+    scores: np.ndarray | None = None  # float64[token, k] the gate's, if the trace has them
 
 
 class Executed(NamedTuple):
@@ -50,11 +51,16 @@ def gate_scores(tokens: int, ranks: int, generator: np.random.Generator) -> np.n
     return scores / scores.sum(axis=1, keepdims=True)
 
 
+def scores_of(batch: Pass, generator: np.random.Generator) -> np.ndarray:
+    """float64[token, k]: scores of the chosen experts, recorded or generated."""
+    return gate_scores(*batch.experts.shape, generator) if batch.scores is None else batch.scores
+
+
 def drop(batch: Pass, gamma: float = 1.5, keep: str = "score", seed: int = 0) -> Executed:
     """Token Drop: every expert executes at most its capacity, the rest is dropped."""
     generator = np.random.default_rng([seed, *batch.seed])
-    tokens, top_k = batch.experts.shape
-    scores = gate_scores(tokens, top_k, generator)
+    tokens, _ = batch.experts.shape
+    scores = scores_of(batch, generator)
     position = np.broadcast_to(np.arange(tokens)[:, None], scores.shape)
     rank_by = {
         "score": -scores,
@@ -72,8 +78,8 @@ def reroute(batch: Pass, gamma: float = 1.5, rounds: int = 2, seed: int = 0) -> 
     tokens, top_k = batch.experts.shape
     popularity = np.cumsum(np.bincount(batch.experts.ravel(), minlength=batch.num_experts) + 1.0)
     drawn = np.searchsorted(popularity, generator.random((tokens, top_k)) * popularity[-1], side="right")
-    candidates = np.concatenate([batch.experts, drawn.astype(batch.experts.dtype)], axis=1)
-    scores = gate_scores(tokens, 2 * top_k, generator)
+    chosen, scores = _with_more_scores(batch, generator)
+    candidates = np.concatenate([chosen, drawn.astype(batch.experts.dtype)], axis=1)
     again = np.tril(candidates[:, :, None] == candidates[:, None, :], -1).any(axis=2)
     kept = reroute_pairs(candidates, np.where(again, 0.0, scores), top_k, _capacity(batch, gamma), rounds)
     return _executed(candidates, kept, scores, scores[:, :top_k])
@@ -81,10 +87,22 @@ def reroute(batch: Pass, gamma: float = 1.5, rounds: int = 2, seed: int = 0) -> 
 
 def expert_drop(batch: Pass, share: float = 0.1, seed: int = 0) -> Executed:
     """Expert Drop: the least loaded share of the experts, rounded down, is not executed."""
-    scores = gate_scores(*batch.experts.shape, np.random.default_rng([seed, *batch.seed]))
+    scores = scores_of(batch, np.random.default_rng([seed, *batch.seed]))
     load = np.bincount(batch.experts.ravel(), minlength=batch.num_experts)
     dropped = drop_experts(load, int(round(share * batch.num_experts, 9)))
     return _executed(batch.experts, ~np.isin(batch.experts, dropped), scores, scores)
+
+
+def _with_more_scores(batch: Pass, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """The chosen experts by falling score, and float64[token, 2k]: their scores, and those of k candidates behind."""
+    tokens, top_k = batch.experts.shape
+    if batch.scores is None:
+        return batch.experts, gate_scores(tokens, 2 * top_k, generator)
+    order = np.argsort(-batch.scores, axis=1, kind="stable")
+    scores = np.take_along_axis(batch.scores, order, axis=1)
+    gaps = generator.standard_exponential((tokens, top_k)) / np.arange(top_k, 2 * top_k)
+    behind = scores[:, -1:] * np.exp(-np.cumsum(gaps, axis=1))
+    return np.take_along_axis(batch.experts, order, axis=1), np.concatenate([scores, behind], axis=1)
 
 
 def _capacity(batch: Pass, gamma: float) -> int:

@@ -43,6 +43,15 @@ def grouped(items):
         yield batch
 
 
+def joined_scores(where: str, scores: list[np.ndarray | None]) -> np.ndarray | None:
+    """float32[token, layer, k] of all requests, or None if none has any. Raises TraceError if some have and some not.
+    """
+    given = [each for each in scores if each is not None]
+    if given and len(given) < len(scores):
+        raise TraceError(f"{where}: {len(given)} of {len(scores)} requests have scores; expected all or none of them")
+    return np.concatenate(given) if given else None
+
+
 def request_rows(
     where: str,
     model: ModelSpec,
@@ -50,11 +59,12 @@ def request_rows(
     prompt_tokens: Any,
     layers: np.ndarray,
     layer_ids: np.ndarray | None,
+    scores: np.ndarray | None = None,
 ) -> RequestRows:
     """One request, checked. experts: integers [token, layer, rank], prompt first; layers: int32[layer], their layer
     ids.
 
-    layer_ids: the layers it must have, or None. Raises TraceError.
+    layer_ids: the layers it must have, or None. scores: of the experts, or None. Raises TraceError.
     """
     checks.check_layers(where, model, layers)
     if layer_ids is not None and not np.array_equal(layers, layer_ids):
@@ -87,4 +97,6 @@ def request_rows(
     if decode_steps > checks.MAX_ITERATION:
         raise TraceError(f"{where}: {decode_steps} decode steps; expected at most {checks.MAX_ITERATION}")
     iteration = np.r_[np.zeros(prompt_tokens, np.int16), np.arange(1, decode_steps + 1, dtype=np.int16)]
-    return RequestRows(np.ascontiguousarray(experts, np.int16), iteration, layers)
+    if scores is not None:
+        scores = checks.checked_scores(where, "scores", scores, experts)
+    return RequestRows(np.ascontiguousarray(experts, np.int16), iteration, layers, scores)

@@ -17,7 +17,7 @@ from archsim.base.errors import TraceError
 from archsim.base.threads import in_order
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
-from archsim.workload.formats.batches import Item, grouped
+from archsim.workload.formats.batches import Item, grouped, joined_scores
 from archsim.workload.formats.json_request import RequestRows
 from archsim.workload.formats.json_tree_batches import ARCHIVES
 from archsim.workload.formats.loads.reading import holds_loads, load_files, loads_name, read_all_loads
@@ -27,7 +27,7 @@ from archsim.workload.store.store import Entry, Shape, row_columns
 from archsim.workload.store.store_writer import DRAFTS, write_loads, write_tokens, writing
 
 STOP, SKIP = "stop", "skip"
-_DRAFT_LAYOUT = 1
+_DRAFT_LAYOUT = 2
 
 
 class Watcher(Protocol):
@@ -231,7 +231,9 @@ def _write_draft(file: Path, batch: list[Item], model: ModelSpec, layer_ids, on_
     columns = {}
     if found:
         experts = np.concatenate([request.experts for request in found])
-        columns = row_columns(experts, np.concatenate([request.iteration for request in found]), model.experts)
+        iteration = np.concatenate([request.iteration for request in found])
+        scores = joined_scores(batch[0].where, [request.scores for request in found])
+        columns = row_columns(experts, iteration, model.experts, scores)
     layers = [] if layer_ids is None else layer_ids.tolist()
     write_frames(file, columns, {"requests": requests, "layer_ids": layers, "problems": problems})
 

@@ -27,11 +27,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class RequestRows:
-    """experts: int16[token, layer, k]. iteration: int16[token]. layer_ids: int32[layer]."""
+    """experts: int16[token, layer, k]. iteration: int16[token]. layer_ids: int32[layer]. scores: float32[token, layer,
+    k], the gate's, or None.
+    """
 
     experts: np.ndarray
     iteration: np.ndarray
     layer_ids: np.ndarray
+    scores: np.ndarray | None = None
 
 
 def read_request(content: bytes, origin: Origin, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:

@@ -2,9 +2,9 @@
 
 A line is an object: ``topk_ids`` (or ``routed_experts``, as vLLM calls it): ids [token][layer][k], prompt first;
 ``prompt_tokens``: number of prompt tokens (0: decode only; required). Optional: ``layer_ids`` (default: the model's
-MoE layers), ``model``. ``routed_experts`` may be base64, and both may stand where an engine's response has them
-(`archsim.workload.formats.routed_experts`). Other keys are ignored. The subject is the file name, the number that of
-the line.
+MoE layers), ``model``, ``topk_weights``: the gate's scores, numbers of the same shape. ``routed_experts`` may be
+base64, and both may stand where an engine's response has them (`archsim.workload.formats.routed_experts`). Other keys
+are ignored. The subject is the file name, the number that of the line.
 """
 
 import json
@@ -22,6 +22,7 @@ from archsim.workload.formats.json_request import RequestRows
 from archsim.workload.formats.routed_experts import decoded, flattened
 
 IDS = ("topk_ids", "routed_experts")
+SCORES = "topk_weights"
 MOST_LINE_BYTES = 512 << 20
 
 
@@ -94,7 +95,8 @@ def _read(line: bytes, where: str, model: ModelSpec, layer_ids: np.ndarray | Non
         raise TraceError(f"{where}: has no {' or '.join(IDS)}")
     encoded = isinstance(data[name], str)
     experts = decoded(where, data[name], model) if encoded else _integers(where, name, data[name], 3)
-    return request_rows(where, model, experts, data.get("prompt_tokens"), layers, layer_ids)
+    scores = _numbers(where, data[SCORES]) if SCORES in data else None
+    return request_rows(where, model, experts, data.get("prompt_tokens"), layers, layer_ids, scores)
 
 
 def _integers(where: str, name: str, values, dimensions: int) -> np.ndarray:
@@ -105,6 +107,17 @@ def _integers(where: str, name: str, values, dimensions: int) -> np.ndarray:
         found = np.empty(0, object)
     if found.dtype.kind != "i" or found.ndim != dimensions or _has_boolean(values, dimensions):
         raise TraceError(f"{where}: {name}: expected integers in {dimensions} nested list(s) of even lengths")
+    return found
+
+
+def _numbers(where: str, values) -> np.ndarray:
+    """Scores in nested lists. Raises TraceError if they are ragged, or not all numbers."""
+    try:
+        found = np.array(values)
+    except (ValueError, OverflowError):
+        found = np.empty(0, object)
+    if found.dtype.kind not in "if" or found.ndim != 3:
+        raise TraceError(f"{where}: {SCORES}: expected numbers in 3 nested lists of even lengths")
     return found
 
 

@@ -16,15 +16,15 @@ COLUMNS = {"experts": 3, "request_offsets": 1, "iteration": 1, "layer_ids": 1}
 SHAPE = {"experts": "num_experts", "top_k": "top_k", "layers": "num_layers_total"}
 """Attributes of a ModelSpec and the members that may state them."""
 
-OPTIONAL = {*SHAPE.values(), "model", "request_subject", "subject_names"}
+OPTIONAL = {*SHAPE.values(), "model", "request_subject", "subject_names", "scores"}
 
 
 def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
     """Read and check a token-level ``.npz`` file against a model.
 
     Required: experts int16[T, L, k], request_offsets [R+1], iteration [T], layer_ids [L]. Optional: num_experts,
-    top_k, num_layers_total, model, request_subject [R], subject_names [S]. Other members (phase, request_id, …) are
-    not read: the phase of a row follows from its iteration. Raises TraceError.
+    top_k, num_layers_total, model, request_subject [R], subject_names [S], scores float[T, L, k]. Other members (phase,
+    request_id, …) are not read: the phase of a row follows from its iteration. Raises TraceError.
     """
     members = load_members(path, {*COLUMNS, *OPTIONAL})
     where = str(path)
@@ -45,6 +45,7 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
 
     checks.check_experts(where, experts, model.experts, row_place)
     checks.check_distinct(where, experts, row_place)
+    scores = members.get("scores")
     subject, names = _subjects(where, members, len(offsets) - 1)
     return Trace(
         experts=np.ascontiguousarray(experts, np.int16),
@@ -57,6 +58,7 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
         source=source,
         request_subject=subject,
         subject_names=names,
+        scores=None if scores is None else checks.checked_scores(where, "scores", scores, experts),
     )
 
 

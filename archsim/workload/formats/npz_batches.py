@@ -41,4 +41,5 @@ def _rows(trace: Trace, path: Path, r: int, model: ModelSpec, layer_ids: np.ndar
             f"{path}: has layers {trace.layer_ids.tolist()}; expected {layer_ids.tolist()}, as in the request before it"
         )
     rows = slice(trace.request_offsets[r], trace.request_offsets[r + 1])
-    return RequestRows(trace.experts[rows], trace.iteration[rows], trace.layer_ids)
+    scores = None if trace.scores is None else trace.scores[rows]
+    return RequestRows(trace.experts[rows], trace.iteration[rows], trace.layer_ids, scores)

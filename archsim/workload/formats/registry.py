@@ -2,7 +2,8 @@
 
 A user's own format is a function ``package.module:function`` (``workload.reader`` of an experiment, ``--reader`` of
 an import): ``(path: pathlib.Path, model: ModelSpec) -> iterable of (experts, prompt_tokens)``, one pair per request;
-``experts``: integers [token, MoE layer, rank], prompt first; ``prompt_tokens``: number of prompt tokens.
+``experts``: integers [token, MoE layer, rank], prompt first; ``prompt_tokens``: number of prompt tokens. A third member
+of a pair are the gate's scores, numbers of the shape of ``experts``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError, TraceError
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import import_function
-from archsim.workload.formats.batches import Item, request_rows
+from archsim.workload.formats.batches import Item, joined_scores, request_rows
 from archsim.workload.formats.json_request import RequestRows
 from archsim.workload.formats.json_tree_batches import ARCHIVES, archive_items, archive_name, tree_items, tree_name
 from archsim.workload.formats.jsonl import (
@@ -94,10 +95,11 @@ def _own_items(reader: str, function: Callable[..., Iterable[Any]], path: Path, 
     number = 0
     for given in _called(reader, path, function, model):
         where = f"{path}: request {number} of {reader}"
-        if not isinstance(given, tuple) or len(given) != 2:
+        if not isinstance(given, tuple) or len(given) not in (2, 3):
             raise TraceError(f"{where}: is {type(given).__name__}; expected a pair (experts, prompt_tokens)")
-        experts, prompt_tokens = np.asarray(given[0]), given[1]
-        yield Item(where, "", path.stem, number, experts.nbytes, partial(_own_rows, where, experts, prompt_tokens))
+        experts, prompt_tokens, scores = np.asarray(given[0]), given[1], np.asarray(given[2]) if given[2:] else None
+        rows = partial(_own_rows, where, experts, prompt_tokens, scores)
+        yield Item(where, "", path.stem, number, experts.nbytes, rows)
         number += 1
     if number == 0:
         raise TraceError(f"{path}: {reader} yields no requests")
@@ -117,15 +119,20 @@ def _called(reader: str, path: Path, function: Callable[..., Iterable[Any]], mod
 
 
 def _own_rows(
-    where: str, experts: np.ndarray, prompt_tokens: Any, model: ModelSpec, layer_ids: np.ndarray | None
+    where: str,
+    experts: np.ndarray,
+    prompt_tokens: Any,
+    scores: np.ndarray | None,
+    model: ModelSpec,
+    layer_ids: np.ndarray | None,
 ) -> RequestRows:
     layers = np.array(model.moe_layer_ids, np.int32)
-    return request_rows(where, model, experts, prompt_tokens, layers, layer_ids)
+    return request_rows(where, model, experts, prompt_tokens, layers, layer_ids, scores)
 
 
 def assembled(items: Iterable[Item], model: ModelSpec, name: str, source: str) -> Trace:
     """A trace of all requests, in order. Raises TraceError for the first malformed one."""
-    experts, iterations, subjects = [], [], []
+    experts, iterations, subjects, scores = [], [], [], []
     layer_ids: np.ndarray | None = None
     for item in items:
         request = item.read(model, layer_ids)
@@ -133,6 +140,7 @@ def assembled(items: Iterable[Item], model: ModelSpec, name: str, source: str) -
         experts.append(request.experts)
         iterations.append(request.iteration)
         subjects.append(item.subject)
+        scores.append(request.scores)
     names = tuple(dict.fromkeys(subjects))
     return Trace(
         experts=np.concatenate(experts),
@@ -145,4 +153,5 @@ def assembled(items: Iterable[Item], model: ModelSpec, name: str, source: str) -
         source=source,
         request_subject=np.array([names.index(subject) for subject in subjects], np.int16),
         subject_names=names,
+        scores=joined_scores(source, scores),
     )

@@ -87,6 +87,8 @@ def _check_tokens(manifest: dict, rows: list[dict]) -> None:
     for name in ("requests", "tokens"):
         if whole(manifest.get(name), name, 1) != sum(about[name] for about in rows):
             raise ValueError(f"{name} is {manifest[name]}; the files of rows have {sum(each[name] for each in rows)}")
+    if type(manifest.get("scores", False)) is not bool:
+        raise ValueError(f"scores is {_short(manifest['scores'])}; expected true or false")
     whole(manifest.get("prefill_tokens"), "prefill_tokens", 0, manifest["tokens"])
     for subject in _list(manifest.get("subjects"), "subjects"):
         _text(subject, "subjects")
@@ -142,6 +144,14 @@ def check_rows(where: str, experts: np.ndarray, iteration: np.ndarray | None, sh
         raise TraceError(f"{where}: expert ids {experts.min()} to {experts.max()}; expected 0 to {num_experts - 1}")
     if iteration is not None:
         check_steps(where, iteration, shape[0])
+
+
+def check_scores(where: str, scores: np.ndarray, shape: tuple) -> None:
+    """Raise TraceError unless scores are float32[token, layer, k] of this shape, finite and not negative."""
+    if scores.dtype != np.float32 or scores.shape != shape:
+        raise TraceError(f"{where}: scores are {scores.dtype}{list(scores.shape)}; expected float32{list(shape)}")
+    if not np.isfinite(scores).all() or scores.min(initial=0) < 0:
+        raise TraceError(f"{where}: a score is negative or not finite")
 
 
 def check_steps(where: str, iteration: np.ndarray, tokens: int) -> None:

@@ -17,10 +17,11 @@ import numpy as np
 from archsim.base.files import write_text
 from archsim.workload.trace import Trace, content_digest
 
-_LAYOUT = 2
+_LAYOUT = 3
 """Incremented when the file layout of an entry changes, so that old entries are not read."""
 
 _COLUMNS = ("experts", "request_offsets", "iteration", "layer_ids", "request_subject")
+_SCORES = "scores.npy"
 _FACTS = ("num_experts", "top_k", "model", "source", "subject_names", "known_digest")
 
 
@@ -54,6 +55,8 @@ def load(key: str) -> Trace | None:
     try:
         facts = json.loads((entry / "facts.json").read_text(encoding="utf-8"))
         columns = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in _COLUMNS}
+        if (entry / _SCORES).is_file():
+            columns["scores"] = np.load(entry / _SCORES, mmap_mode="r")
     except (OSError, ValueError):
         return None
     return Trace(**columns, **{**facts, "subject_names": tuple(facts["subject_names"])}, stored_as=key)
@@ -87,6 +90,8 @@ def build(key: str, trace: Trace, blocks: Callable[[], Iterator[np.ndarray]]) ->
 def _write_entry(draft: Path, trace: Trace, blocks: Iterator[np.ndarray]) -> None:
     for name in _COLUMNS[1:]:
         np.save(draft / f"{name}.npy", getattr(trace, name))
+    if trace.scores is not None:
+        np.save(draft / _SCORES, trace.scores)
     with (draft / "experts.npy").open("wb") as stream:
         header = {"descr": "<i2", "fortran_order": False, "shape": trace.experts.shape}
         np.lib.format.write_array_header_1_0(stream, header)

@@ -21,7 +21,14 @@ from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
 from archsim.workload.store import column_cache
-from archsim.workload.store.checking import check_index, check_loads, check_manifest, check_rows, check_steps
+from archsim.workload.store.checking import (
+    check_index,
+    check_loads,
+    check_manifest,
+    check_rows,
+    check_scores,
+    check_steps,
+)
 from archsim.workload.store.frames import read_frames
 from archsim.workload.trace import Trace
 
@@ -29,6 +36,7 @@ MANIFEST = "manifest.json"
 DRAFTS = ".import"  # what an import has read so far
 FORMAT, VERSION = "archsim trace store", 1
 TOKENS, LOADS = "tokens", "loads"
+SCORED = "scores"  # of a manifest: whether files of rows have the gate's scores
 MAPPED_BYTES = 4 << 20
 """Routing of at least this size (int16) is kept decompressed in the column cache; smaller routing is decompressed
 every time.
@@ -114,6 +122,18 @@ class Store:
             check_rows(str(file), experts, None, shape, self.shape.num_experts)
             yield experts
 
+    def scores(self) -> np.ndarray | None:
+        """float32[token, layer, k] of all requests, or None. Raises TraceError."""
+        if not self.manifest.get(SCORED):
+            return None
+        every = []
+        for about in self.manifest["rows"]:
+            file = self.path / about["file"]
+            found = rows_of(file, "scores")["scores"]
+            check_scores(str(file), found, (about["tokens"], len(self.shape.layer_ids), self.shape.top_k))
+            every.append(found)
+        return np.concatenate(every)
+
     def trace(self, source: str) -> Trace:
         """All requests; memory-mapped from the column cache if large. Raises TraceError."""
         self.require(TOKENS)
@@ -140,6 +160,7 @@ class Store:
             source=source,
             request_subject=np.array([subjects.index(entry.subject) for entry in self.entries], np.int16),
             subject_names=subjects,
+            scores=self.scores(),
         )
 
     def _iteration(self, offsets: np.ndarray) -> np.ndarray:
@@ -208,12 +229,16 @@ def open_stored(path: Path, model: ModelSpec, source: str) -> Trace:
 
 
 def rows_of(file: Path, *only: str) -> dict[str, np.ndarray]:
-    """Columns of a file of rows: experts int16[token, layer, k], iteration int16[token]. Raises TraceError."""
+    """Columns of a file of rows: experts int16[token, layer, k], iteration int16[token], and where there are any,
+    scores float32[token, layer, k]. Raises TraceError.
+    """
     columns, _ = read_frames(file, frozenset(only) if only else None)
-    wanted = {"experts": 3, "iteration": 1}
-    for name in only or wanted:
-        if name not in columns or columns[name].ndim != wanted[name] or columns[name].dtype.kind not in "iu":
-            raise TraceError(f"{file}: has no column '{name}' of integers in {wanted[name]} dimension(s)")
+    wanted = {"experts": (3, "iu"), "iteration": (1, "iu"), "scores": (3, "f")}
+    for name in only or set(columns) & {"scores"} | {"experts", "iteration"}:
+        dimensions, kinds = wanted[name]
+        if name not in columns or columns[name].ndim != dimensions or columns[name].dtype.kind not in kinds:
+            what = "numbers" if kinds == "f" else "integers"
+            raise TraceError(f"{file}: has no column '{name}' of {what} in {dimensions} dimension(s)")
     if "experts" in columns:
         if columns["experts"].dtype not in (np.uint8, np.int16):
             raise TraceError(f"{file}: column 'experts' is {columns['experts'].dtype}; expected uint8 or int16")
@@ -222,16 +247,25 @@ def rows_of(file: Path, *only: str) -> dict[str, np.ndarray]:
         iteration = np.cumsum(columns["iteration"], dtype=np.int64)
         check_steps(str(file), iteration, len(iteration))
         columns["iteration"] = iteration.astype(np.int16)
+    if "scores" in columns:
+        columns["scores"] = np.ascontiguousarray(columns["scores"].transpose(1, 0, 2))
     return columns
 
 
-def row_columns(experts: np.ndarray, iteration: np.ndarray, num_experts: int) -> dict[str, np.ndarray]:
-    """What a file of rows holds: experts by layer, in one byte where ids allow; iterations as differences."""
+def row_columns(
+    experts: np.ndarray, iteration: np.ndarray, num_experts: int, scores: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """What a file of rows holds: experts, and scores if there are any, by layer, experts in one byte where ids allow;
+    iterations as differences.
+    """
     narrow = np.uint8 if num_experts <= 256 else np.int16
-    return {
+    columns = {
         "experts": np.ascontiguousarray(experts.transpose(1, 0, 2), narrow),
         "iteration": np.diff(iteration, prepend=np.int16(0)),
     }
+    if scores is not None:
+        columns["scores"] = np.ascontiguousarray(scores.transpose(1, 0, 2), np.float32)
+    return columns
 
 
 def manifest_of(kind: str, shape: Shape, **parts) -> dict:

@@ -21,6 +21,7 @@ from archsim.workload.store.store import (
     DRAFTS,
     LOADS,
     MANIFEST,
+    SCORED,
     TOKENS,
     Entry,
     Shape,
@@ -56,13 +57,18 @@ def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -
             raise TraceError(f"{out}: request {one.name} appears twice, in {one.file} and {other.file}")
     groups = list(_groups(ordered))
     packed = in_order(jobs, lambda group: _pack_rows(shape, group), groups)
-    rows = []
-    for group, content in zip(groups, packed, strict=True):
+    rows, with_scores = [], False
+    for group, (content, scored) in zip(groups, packed, strict=True):
+        if rows and scored != with_scores:
+            raise TraceError(f"{out}: some requests have scores and others have not; import them separately")
+        with_scores = scored
         rows.append(_write(out, "rows", content, requests=len(group), tokens=sum(entry.rows for entry in group)))
     index, facts = _index(ordered)
     tokens = sum(entry.rows for entry in ordered)
     prefill = sum(entry.prefill_rows for entry in ordered)
     counted = {"requests": len(ordered), "tokens": tokens, "prefill_tokens": prefill, "subjects": facts["subjects"]}
+    if with_scores:
+        counted[SCORED] = True
     parts = {"index": _write(out, "index", pack_frames(index, facts)), "rows": rows, **counted}
     _finish(out, manifest_of(TOKENS, shape, **parts))
 
@@ -87,10 +93,13 @@ def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
         yield group
 
 
-def _pack_rows(shape: Shape, entries: list[Entry]) -> bytes:
+def _pack_rows(shape: Shape, entries: list[Entry]) -> tuple[bytes, bool]:
+    """The content of a file of rows, and whether it has scores."""
     tokens = sum(entry.rows for entry in entries)
     experts = np.empty((tokens, len(shape.layer_ids), shape.top_k), np.int16)
     iteration = np.empty(tokens, np.int16)
+    scores = np.empty(experts.shape, np.float32)
+    unscored = 0
     ends = np.cumsum([entry.rows for entry in entries])
     placed = sorted(zip(entries, ends, strict=True), key=lambda pair: str(pair[0].file))
     for file, pairs in groupby(placed, key=lambda pair: pair[0].file):
@@ -99,7 +108,14 @@ def _pack_rows(shape: Shape, entries: list[Entry]) -> bytes:
             rows = slice(entry.first, entry.first + entry.rows)
             experts[end - entry.rows : end] = columns["experts"][rows]
             iteration[end - entry.rows : end] = columns["iteration"][rows]
-    return pack_frames(row_columns(experts, iteration, shape.num_experts), {})
+            if "scores" in columns:
+                scores[end - entry.rows : end] = columns["scores"][rows]
+            else:
+                unscored += 1
+    if 0 < unscored < len(entries):
+        raise TraceError(f"{entries[0].file}: {unscored} of {len(entries)} requests have no scores, the others have")
+    kept = None if unscored else scores
+    return pack_frames(row_columns(experts, iteration, shape.num_experts, kept), {}), kept is not None
 
 
 def _index(entries: list[Entry]) -> tuple[dict[str, np.ndarray], dict]:
