@@ -40,10 +40,10 @@ class Groups(NamedTuple):
     @property
     def note(self) -> str:
         """What stands behind the times of experts."""
-        layers = len(self.scenario.model.moe_layer_ids)
+        layers, sampled = len(self.scenario.model.moe_layer_ids), len(self.pool.layer_ids)
         return (
-            f"experts from traffic ({self.pool.label}): {len(self.pool.layer_ids)} of {layers} MoE layers are simulated, "
-            f"with {len(self.pool.decodes):,} decoded and {len(self.pool.prompts):,} prompt tokens, drawn anew every "
+            f"experts from traffic ({self.pool.label}): {sampled} of {layers} MoE layers are simulated, with "
+            f"{len(self.pool.decodes):,} decoded and {len(self.pool.prompts):,} prompt tokens, drawn anew every "
             f"{self.every} iterations"
         )
 
@@ -61,9 +61,9 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     system = part_of(serving.system, parallel.ep)
     if engine.precision.experts != system.compute.dtype:
         raise SpecError(
-            f"precision.experts: {engine.precision.experts}: under routing from traffic experts have the dtype of the "
-            f"system, {system.compute.dtype}; give system: {{like: {serving.system.name}, name: mine, compute: {{dtype: "
-            "…, peak: …}}"
+            f"precision.experts: {engine.precision.experts}: under routing from traffic experts have the dtype of "
+            f"the system, {system.compute.dtype}; give system: {{like: {serving.system.name}, name: mine, "
+            "compute: {dtype: bf16, peak: 989 TFLOP/s}}"
         )
     scenario = Scenario(system, serving.model, _assumptions(serving, system, parallel.dp), serving.policy, _WORKLOAD, 1)
     sizes = len(built.laws.by_tokens)
@@ -144,6 +144,6 @@ def refuse_on_wafer(serving: Serving, parallel: ParallelSpec) -> None:
         )
     if not serving.has_traffic:
         raise SpecError(
-            f"routing: {serving.spec.routing}: fused layers were measured on GPUs; {system.name} runs its experts by the "
+            f"routing: {serving.spec.routing}: fused layers were measured on GPUs; {system.name} runs experts by the "
             "engine: give routing: {like: model}, or {synthetic: {popularity_skew: 0}}"
         )

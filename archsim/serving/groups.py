@@ -242,5 +242,6 @@ def slots_of(policy: PolicySpec, placement: Placement, layers: int) -> int:
     """Expert slots of the fullest rank, all layers together: those of the placement, and those that a rebalancing adds
     while serving, which KV may not take.
     """
-    later = {"craft": policy.rebalancing.params.get("replicas", 0), "dup": layers * policy.rebalancing.params.get("slots", 0)}
-    return int(placement.slots.max()) + int(later.get(policy.rebalancing.name, 0))
+    rule = policy.rebalancing
+    later = {"craft": rule.params.get("replicas", 0), "dup": layers * rule.params.get("slots", 0)}
+    return int(placement.slots.max()) + int(later.get(rule.name, 0))

@@ -159,12 +159,34 @@ def _begin(state: State, i, now, table: StepTable, limits: Limits):
         return
     instance.busy = 1
     instance.iterations += 1
+    experts_before = totals.shared_ns
     ns = iteration_ns(state, table, i) + instance.stall_ns
+    if totals.iterations < state.log.shape[0]:
+        _note(state, i, now, now + ns, totals.shared_ns - experts_before)
     instance.stall_ns = 0.0
     instance.end_ns = now + ns
     totals.busy_ns += ns
     state.entered[0] += tokens
     totals.iterations += 1
+
+
+@outer
+def _note(state: State, i, begin, end, experts):
+    """A row of the log, for the timeline."""
+    instance, row = state.instances[i], state.log[state.totals[0].iterations]
+    row.instance, row.begin_ns, row.end_ns = i, begin, end
+    row.experts_ns, row.stall_ns = experts, instance.stall_ns
+    row.decodes, row.chunks, row.chunk_tokens, row.waiting = 0, 0, 0, 0
+    capacity, used = 0, 0
+    for k in range(instance.first, instance.last):
+        rank = state.ranks[k]
+        row.decodes += rank.decodes
+        row.chunks += rank.chunks
+        row.chunk_tokens += rank.chunk_tokens
+        row.waiting += rank.waiting
+        capacity += rank.capacity
+        used += rank.capacity - rank.free
+    row.kv = used / capacity
 
 
 @inner

@@ -96,6 +96,20 @@ TOTALS = np.dtype(
         ("seen_ns", "f8"),  # up to here the series is filled
     ]
 )
+ITERATION = np.dtype(
+    [
+        ("instance", "i8"),
+        ("begin_ns", "f8"),
+        ("end_ns", "f8"),
+        ("decodes", "i8"),
+        ("chunks", "i8"),
+        ("chunk_tokens", "i8"),
+        ("experts_ns", "f8"),
+        ("stall_ns", "f8"),  # of it, for weights that moved
+        ("kv", "f8"),  # share of the instance's blocks in use
+        ("waiting", "i8"),
+    ]
+)
 SERIES = ("kv", "running", "waiting", "tokens")  # columns: shares of KV blocks, requests, tokens of the iterations
 BINS = 512
 # Gaps between tokens: bins of 0.5 % from 1 us on.
@@ -131,7 +145,7 @@ class State(NamedTuple):
     tokens in this iteration; ``references``, ``older``, ``younger``: int32[rank, hash], -1: not in the cache;
     ``gaps``: int64[bin]; ``series``: float64[bin, column] integrals over time; ``entered``: float64[1] tokens since the
     series was filled; ``experts``: float64[instance, phase, ns | balance, point] (``archsim.serving.groups``), without
-    a point where experts are in the table of steps.
+    a point where experts are in the table of steps. ``log``: ITERATION[n], the first n of all instances.
     """
 
     requests: np.ndarray
@@ -149,6 +163,7 @@ class State(NamedTuple):
     series: np.ndarray
     entered: np.ndarray
     experts: np.ndarray
+    log: np.ndarray
 
 
 def zeros(n: int, dtype: np.dtype) -> np.ndarray:

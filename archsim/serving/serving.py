@@ -58,18 +58,26 @@ class Outcome:
         return (*said, *self.deployment.notes)
 
 
-def serve(serving: Serving) -> Outcome:
-    """Simulate. Raises ArchsimError for what does not fit, was not measured, or can never be served."""
-    return serve_requests(serving, deploy(serving), requests_of(serving))
+def serve(serving: Serving, logged: int = 0) -> Outcome:
+    """Simulate; ``logged``: iterations to keep a log of.
+
+    Raises ArchsimError for what does not fit, was not measured, or can never be served.
+    """
+    return serve_requests(serving, deploy(serving), requests_of(serving), logged)
 
 
-def serve_requests(serving: Serving, deployment: Deployment, requests: Requests) -> Outcome:
-    """As ``serve``, for requests and a deployment that are known."""
+def serve_policies(serving: Serving) -> list[Outcome]:
+    """The same requests under every policy of the file. Raises as ``serve``."""
+    return [serve(serving._replace(policy=policy)) for policy in serving.policies]
+
+
+def serve_requests(serving: Serving, deployment: Deployment, requests: Requests, logged: int = 0) -> Outcome:
+    """As ``serve``, for requests and a deployment that are known; ``logged``: iterations to keep a log of."""
     decode = deployment.decode.pool if deployment.decode else None
     served = simulate(
         requests, deployment.scheduler, deployment.prefill.pool, decode=decode, transfer=deployment.transfer,
         request_ns=deployment.host.request_ns, first_after=deployment.host.first_after,
-        whose=str(serving.trace or "requests"),
+        whose=str(serving.trace or "requests"), logged=logged,
     )  # fmt: skip
     return Outcome(serving, deployment, requests, served, measure(served, deployment.devices, slo_of(serving)))
 

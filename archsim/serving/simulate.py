@@ -16,6 +16,7 @@ from archsim.serving.records import (
     DECODE,
     GAPS,
     INSTANCE,
+    ITERATION,
     LEAST_LOADED,
     PREFILL,
     RANK,
@@ -37,6 +38,9 @@ STRATEGIES = {"vllm_v1": VLLM_V1, "sglang": SGLANG, "trtllm": TRTLLM}
 CHOICES = {"round_robin": ROUND_ROBIN, "least_loaded": LEAST_LOADED}
 FIRST_BIN_NS = 1e7
 EXPERT_POINTS = 24  # an octave apart: up to 8 million tokens of an iteration
+
+
+NO_LOG = np.zeros(0, ITERATION)
 
 
 class Scheduler(NamedTuple):
@@ -67,7 +71,8 @@ class Pool(NamedTuple):
 class Served(NamedTuple):
     """What happened. ``requests``: REQUEST[request]; ``gaps``: int64[bin] between tokens; ``series``: float64[bin,
     column] means over ``bin_ns`` (columns of SERIES; tokens a second); ``totals``: a record of TOTALS; ``balance``:
-    float64[sample, 2], time in ns and balance of an engine's typical decode since then; ``moves``: of weights.
+    float64[sample, 2], time in ns and balance of an engine's mean decode before it; ``moves``: of weights; ``log``:
+    ITERATION[n], if asked for.
     """
 
     requests: np.ndarray
@@ -78,6 +83,7 @@ class Served(NamedTuple):
     concurrency: int
     balance: np.ndarray
     moves: tuple[Moved, ...] = ()
+    log: np.ndarray = NO_LOG
 
 
 def simulate(
@@ -90,18 +96,19 @@ def simulate(
     request_ns: float = 0.0,
     first_after: int = 1,
     whose: str = "requests",
+    logged: int = 0,
 ) -> Served:
     """Serve all requests on a pool; with ``decode``, the pool only prefills and KV moves by ``transfer``.
 
     ``request_ns``: host's time from arrival to the queue; ``first_after``: tokens that are out when a client sees the
-    first. Raises TraceError for requests that can never be served.
+    first; ``logged``: iterations to keep a log of. Raises TraceError for requests that can never be served.
     """
     chunked = scheduler.chunked_prefill
     for each in (pool, decode) if decode else (pool,):
         kv_tokens = each.kv_blocks * scheduler.block_tokens
         refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose)
     limits = _limits(requests, scheduler, request_ns, first_after)
-    state = _state(requests, scheduler, pool, decode, limits)
+    state = _state(requests, scheduler, pool, decode, limits, logged)
     moved = transfer or Transfer(np.float64(0), np.float64(0))
     groups, balance = _groups(state, pool, decode), []
     ended = loop.PAUSED
@@ -170,7 +177,9 @@ def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_a
     )
 
 
-def _state(requests: Requests, scheduler: Scheduler, pool: Pool, decode: Pool | None, limits: Limits) -> State:
+def _state(
+    requests: Requests, scheduler: Scheduler, pool: Pool, decode: Pool | None, limits: Limits, logged: int = 0
+) -> State:
     records = zeros(len(requests.input), REQUEST)
     records["arrival_ns"], records["input"], records["output"] = requests.arrival_ns, requests.input, requests.output
     records["hash_from"], records["hash_to"] = requests.hash_from[:-1], requests.hash_from[1:]
@@ -197,6 +206,7 @@ def _state(requests: Requests, scheduler: Scheduler, pool: Pool, decode: Pool | 
         np.zeros((BINS, len(SERIES))),
         np.zeros(1),
         np.zeros((len(instances), 2, 2, points)),
+        np.zeros(logged, ITERATION),
     )
 
 
@@ -222,7 +232,8 @@ def _served(state: State, totals: np.void, concurrency: int, balance: np.ndarray
     spans[-1] = max(end - (used - 1) * bin_ns, 1.0)
     means = state.series[:used] / spans[:, None]
     means[:, -1] *= 1e9
-    return Served(state.requests, state.gaps, means, bin_ns, totals, concurrency, balance, moves)
+    log = state.log[: int(totals["iterations"])]
+    return Served(state.requests, state.gaps, means, bin_ns, totals, concurrency, balance, moves, log)
 
 
 def _totals(issued: int) -> np.ndarray:

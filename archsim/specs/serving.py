@@ -47,9 +47,15 @@ class ParallelSpec(Spec):
     attention: AttentionRanks = AttentionRanks()
     # Null: every rank holds its share of the experts (ep = tp x dp of attention).
     experts: ExpertRanks | None = None
+    # Stages of a pipeline: not modelled.
+    pp: count(1, 4096) = 1
 
     @model_validator(mode="after")
     def _same_ranks(self) -> "ParallelSpec":
+        if self.pp > 1:
+            raise KeyProblem(
+                ("pp",), f"{self.pp} stages: pipeline parallelism is not modelled; share layers by tp, dp and ep"
+            )
         given = self.experts
         if given is not None and given.ep * given.tp != self.ranks:
             raise KeyProblem(

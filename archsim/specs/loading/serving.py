@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from archsim.base.errors import SpecError
+from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.loading.library import Source, folder_of, tree_of
 from archsim.specs.loading.overrides import apply_overrides
 from archsim.specs.loading.references import DEFAULT_ASSUMPTIONS, folders_around, resolve
-from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
@@ -66,8 +66,8 @@ def load_serving(source: Source, overrides: Sequence[str] = ()) -> Serving:
         raise SpecError(f"{tree.place(('policies',))}: policies: two have the same name: {', '.join(names)}")
     if not isinstance(spec.routing, RoutingSpec) and names != [DEFAULT_POLICY]:
         raise SpecError(
-            f"{tree.place(('policies',))}: policies: {', '.join(names)} need routing from traffic: give routing: {{like: "
-            f"model}}; with routing: {spec.routing} no expert is more popular than another"
+            f"{tree.place(('policies',))}: policies: {', '.join(names)} need routing from traffic: give routing: "
+            f"{{like: model}}; with routing: {spec.routing} no expert is more popular than another"
         )
     given = _assumptions(spec, system)
     assumptions = validate(
