@@ -11,8 +11,9 @@ from archsim.base.errors import SpecError
 from archsim.specs.assumptions import NamedSet
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading import library
-from archsim.specs.loading.file_kinds import EXPERIMENT, TRAFFIC, kind_of
+from archsim.specs.loading.file_kinds import EXPERIMENT, SERVE, TRAFFIC, kind_of
 from archsim.specs.loading.library import Source
+from archsim.specs.loading.serving import Serving, load_serving
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.sweeps.explore import ExploreSpec
@@ -40,16 +41,18 @@ class ExplorationPlan:
 Experiment = Source | ExperimentSpec | SweepPlan | ExplorationPlan
 """What functions accept as an experiment: a loaded one, the path of a file, or a mapping."""
 Loaded: TypeAlias = (
-    "ExperimentSpec | SweepPlan | ExplorationPlan | SystemSpec | ModelSpec | NamedSet | CalibrationSpec | TrafficModel"
+    "ExperimentSpec | SweepPlan | ExplorationPlan | SystemSpec | ModelSpec | NamedSet | CalibrationSpec | Serving | "
+    "TrafficModel"
 )
 
 
 def load(source: Source, overrides: Overrides = ()) -> Any:
     """Load a YAML file or a mapping, with references resolved; its keys show which kind it is.
 
-    Returns an ``ExperimentSpec``; a ``SweepPlan`` for an experiment with ``sweep:``; an ``ExplorationPlan`` with
-    ``explore:`` too; or the ``SystemSpec``, ``ModelSpec``, ``NamedSet`` (assumptions), ``CalibrationSpec`` or
-    ``TrafficModel`` of such a file (see `Loaded`). A report's ``manifest.yaml`` gives the experiment it was made from.
+    Returns an ``ExperimentSpec``; a ``Serving`` for a file of ``archsim serve``; a ``SweepPlan`` for an experiment with
+    ``sweep:``; an ``ExplorationPlan`` with ``explore:`` too; or the ``SystemSpec``, ``ModelSpec``, ``NamedSet``
+    (assumptions), ``CalibrationSpec`` or ``TrafficModel`` of such a file (see `Loaded`). A report's ``manifest.yaml``
+    gives the experiment it was made from.
 
     source: path, or mapping with the same keys; quantities are text with units (``"2 TB/s"``) as in the file.
     Names in a mapping are looked up in ``./configs``, then in the configurations that archsim ships.
@@ -61,6 +64,8 @@ def load(source: Source, overrides: Overrides = ()) -> Any:
     kind = kind_of(library.tree_of(source).data)
     if kind == TRAFFIC:
         return _traffic(source, changes)
+    if kind == SERVE:
+        return load_serving(source, changes)
     if kind != EXPERIMENT:
         return library.check_file(source, changes)
     read = library.read_experiment(source, changes)

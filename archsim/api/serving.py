@@ -18,21 +18,49 @@ if TYPE_CHECKING:
 
 
 def serve(
-    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True
+    source: Source,
+    overrides: Sequence[str] = (),
+    *,
+    out: str | os.PathLike[str] | None = None,
+    around: bool = True,
+    timeline: str | os.PathLike[str] | None = None,
 ) -> Outcome:
     """Serve the requests of a file (or mapping) on its deployment.
 
     Returns an `Outcome`: ``.measures`` (TTFT, TPOT, ITL, E2E in ms; requests, goodput and tokens a second; KV use),
     ``.served`` (times of every request), ``.notes``. out: folder of ``index.html``, ``bench.json`` (keys of ``vllm
-    bench serve``) and ``requests.csv``. around: for the page, also serve at shares of the traffic.
+    bench serve``) and ``requests.csv``. around: for the page, also serve at shares of the traffic. timeline: file for
+    Perfetto, of iterations, requests and use of KV.
 
     Raises SpecError, TraceError, CapacityError; LawMissing for what no calibration has.
     """
+    from archsim.report.serving_timeline import MOST_ITERATIONS
     from archsim.serving.serving import serve as served
     from archsim.specs.loading.serving import load_serving
 
-    outcome = served(load_serving(source, overrides))
+    outcome = served(load_serving(source, overrides), MOST_ITERATIONS if timeline is not None else 0)
+    if timeline is not None:
+        _draw(outcome, Path(timeline))
     return outcome if out is None else _written(outcome, Path(out), around)
+
+
+def serve_policies(
+    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True
+) -> list[Outcome]:
+    """As ``serve``, under every policy of the file's ``policies:``, with the same requests.
+
+    out: folder of the files of ``serve`` for the first policy, with all of them compared, and of a folder with them for
+    each of the others.
+    """
+    from archsim.serving.serving import serve_policies as served
+    from archsim.specs.loading.serving import load_serving
+
+    found = served(load_serving(source, overrides))
+    if out is not None:
+        for outcome in found[1:]:
+            _written(outcome, Path(out) / outcome.serving.policy.name, around)
+        _written(found[0], Path(out), around, found)
+    return found
 
 
 def search_serving(source: Source, overrides: Sequence[str] = ()) -> list[Found]:
@@ -61,7 +89,13 @@ def calibrate_serving(
     return calibrate_host(load_serving(source, overrides), Path(measured))
 
 
-def _written(outcome: Outcome, folder: Path, around: bool) -> Outcome:
+def _draw(outcome: Outcome, path: Path) -> None:
+    from archsim.report.serving_timeline import write_serving_timeline
+
+    write_serving_timeline(outcome.served, path, f"{outcome.serving.model.name} on {outcome.serving.system.name}")
+
+
+def _written(outcome: Outcome, folder: Path, around: bool, policies: Sequence[Outcome] = ()) -> Outcome:
     from archsim.base.files import write_text
     from archsim.base.tables import Table
     from archsim.studies.serving.bench_json import REQUEST_COLUMNS, bench, request_rows
@@ -71,5 +105,5 @@ def _written(outcome: Outcome, folder: Path, around: bool) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     Table(REQUEST_COLUMNS, tuple(request_rows(outcome))).write_csv(folder / "requests.csv")
     write_text(folder / "bench.json", json.dumps(bench(outcome)) + "\n")
-    write_page(outcome, loads(outcome) if around else [], folder)
+    write_page(outcome, loads(outcome) if around else [], folder, policies)
     return outcome

@@ -23,7 +23,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _summary(found, file: str) -> str:
     from archsim.api.loading import ExplorationPlan
-    from archsim.specs.loading.describe import summary, summary_of_sweep
+    from archsim.specs.loading.describe import summary, summary_of_serving, summary_of_sweep
+    from archsim.specs.loading.serving import Serving
     from archsim.specs.sweeps.plan import SweepPlan
     from archsim.specs.text.fields import Spec
 
@@ -34,6 +35,8 @@ def _summary(found, file: str) -> str:
             return summary_of_sweep(found.plan)
         case SweepPlan():
             return summary_of_sweep(found)
+        case Serving():
+            return summary_of_serving(found)
     from archsim.workload.generated.traffic_presets import model_of
 
     return f"ok, a valid traffic preset of {model_of(file)}"

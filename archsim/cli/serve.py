@@ -14,6 +14,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_experiment(parser, "deployment and requests")
     add_report(parser, "nothing is written")
+    parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the first policy's run, for Perfetto")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--compare", metavar="BENCH.json", help="set a result of `vllm bench serve` beside the simulation")
     how.add_argument("--calibrate", metavar="BENCH.json", help="fit the host's time to a result of `vllm bench serve`")
@@ -35,9 +36,14 @@ def run(args: argparse.Namespace) -> int:
         _print_comparison(compared)
         print(f"host: {{iteration: {host.iteration_ns / 1e6:.3f} ms, request: {host.request_ns / 1e6:.3f} ms}}")
     else:
-        outcome = ar.serve(args.file, args.overrides, out=args.out)
-        _print_measures(outcome)
-        print_notes(outcome.notes)
+        outcomes = ar.serve_policies(args.file, args.overrides, out=args.out)
+        _print_measures(outcomes[0])
+        if len(outcomes) > 1:
+            _print_policies(outcomes)
+        print_notes(outcomes[0].notes)
+        if args.timeline:
+            ar.serve(args.file, args.overrides, timeline=args.timeline)
+            print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
         if args.out:
             print(f"report: {args.out}/index.html")
     return OK
@@ -63,6 +69,21 @@ def _print_measures(outcome) -> None:
         f"KV {measures.kv_mean:.1%} in use, {measures.kv_peak:.1%} at most; {measures.prefix_hits:.1%} of prompt "
         f"tokens cached; {measures.preemptions} preemptions"
     )
+    if outcome.serving.has_traffic:
+        print(
+            f"policy {outcome.serving.policy.name}: balancedness {measures.balancedness:.3f}, {measures.migrations} "
+            f"migrations, {measures.moved_bytes / 1e9:,.1f} GB moved, {measures.stalled_ns / 1e9:.3f} s waited for them"
+        )
+
+
+def _print_policies(outcomes) -> None:
+    from archsim.cli.printing import console, grid
+    from archsim.studies.serving.page import POLICY_COLUMNS, policy_values
+
+    table = grid("policy", title="policies, with the same requests", numbers=POLICY_COLUMNS)
+    for outcome in outcomes:
+        table.add_row(outcome.serving.policy.name, *policy_values(outcome))
+    console().print(table)
 
 
 def _print_comparison(compared) -> None:

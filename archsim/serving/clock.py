@@ -93,6 +93,18 @@ def rank_ns(state: State, table: StepTable, k):
     return ns
 
 
+@inner
+def experts_ns(state: State, i, tokens, chunks):
+    """Experts of an instance from its traffic; counts how even they are."""
+    rows = state.experts[i, 1 if chunks else 0]
+    last = rows.shape[1] - 1
+    at = min(math.log2(float(tokens)), float(last))
+    below = min(int(at), last - 1)
+    share = at - below
+    state.totals[0].balance += (1 - share) * rows[1, below] + share * rows[1, below + 1]
+    return math.exp((1 - share) * rows[0, below] + share * rows[0, below + 1])
+
+
 @outer
 def iteration_ns(state: State, table: StepTable, i):
     """Ranks wait for each other; experts run on all of them."""
@@ -105,7 +117,10 @@ def iteration_ns(state: State, table: StepTable, i):
         requests = max(requests, rank.decodes + rank.chunks)
         chunks += rank.chunks
     ranks = instance.last - instance.first
-    shared = looked_up(table.shared, (tokens + ranks - 1) // ranks)
+    if state.experts.shape[3]:
+        shared = experts_ns(state, i, tokens, chunks)
+    else:
+        shared = looked_up(table.shared, (tokens + ranks - 1) // ranks)
     host = table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
     if chunks:
         host += table.host[HOST_PROMPT]

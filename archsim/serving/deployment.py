@@ -15,6 +15,7 @@ from archsim.serving.stand_ins import WEIGHT_BYTES, with_stand_ins
 from archsim.serving.tables import Host, prepare
 from archsim.specs.model import ModelSpec
 from calibration.laws.choosing import LawMissing
+from calibration.laws.expert_gemm import Rates
 from calibration.laws.laws import Laws, MoeSizes
 from calibration.laws.tables import CalibrationSpec
 
@@ -25,16 +26,21 @@ ACTIVATION_VECTORS = 8  # of the hidden size, of a token in flight: residual, no
 
 
 class Engine(NamedTuple):
-    """``library``: whose attention; None: any. ``utilisation``: share of HBM for weights, activations and KV."""
+    """``library``: whose attention; None: any. ``utilisation``: share of HBM for weights, activations and KV.
+    ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU.
+    ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts.
+    """
 
     model: ModelSpec
     calibration: CalibrationSpec
     hbm_bytes: float
     parallel: Parallel = Parallel()
     precision: Precision = Precision()
-    routing: str = UNIFORM
+    routing: str | None = UNIFORM
     library: str | None = None
     utilisation: float = 0.9
+    rates: Rates | None = None
+    expert_slots: int | None = None
 
 
 class Built(NamedTuple):
@@ -63,9 +69,12 @@ def laws_of(engine: Engine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[
     found = with_stand_ins(engine.calibration, engine.model, precision.products, precision.experts)
     precision = precision._replace(products=found.products, experts=found.experts)
     most = scheduler.max_num_batched_tokens + scheduler.max_num_seqs
+    model = engine.model
+    if engine.routing is None:  # experts are timed elsewhere, and may be shared unevenly
+        model = model.model_copy(update={"experts": -(-model.experts // engine.parallel.ep) * engine.parallel.ep})
     laws = iteration_laws(
-        engine.model, found.calibration, engine.parallel, precision,
-        routing=None if engine.routing == UNIFORM else engine.routing, library=engine.library,
+        model, found.calibration, engine.parallel, precision,
+        routing=None if engine.routing == UNIFORM else engine.routing, library=engine.library, rates=engine.rates,
         most_tokens=min(most, 32768),
     )  # fmt: skip
     if engine.routing == UNIFORM and has_experts(engine.model):
@@ -118,7 +127,7 @@ def with_host(
     laws: IterationLaws, notes: tuple[str, ...], engine: Engine, scheduler: Scheduler, host: Host, instances: int
 ) -> Built:
     """A pool from laws that are known."""
-    moved = moved_ns(engine, len(laws.by_tokens))
+    moved = None if engine.routing is None else moved_ns(engine, len(laws.by_tokens))
     table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, moved)
     pool = Pool(instances, engine.parallel.dp, kv_blocks(engine, scheduler), table)
     return Built(pool, laws, errors, extrapolated, notes)
@@ -144,7 +153,18 @@ def weight_bytes(engine: Engine) -> float:
         return (rest + model.embedding_weights * WEIGHT_BYTES["bf16"]) / parallel.tp
     dense = (model.attention_weights + model.dense_weights + model.shared_weights) * products
     embedding = model.embedding_weights * WEIGHT_BYTES["bf16"]
-    return (dense + embedding) / parallel.tp + model.routed_weights * experts / (parallel.ep * parallel.expert_tp)
+    if engine.expert_slots is not None:
+        routed = engine.expert_slots * expert_bytes(engine)
+    else:
+        routed = model.routed_weights * experts / (parallel.ep * parallel.expert_tp)
+    return (dense + embedding) / parallel.tp + routed
+
+
+def expert_bytes(engine: Engine) -> float:
+    """Weights of one routed expert in one layer."""
+    model = engine.model
+    each = model.routed_weights / (model.experts * len(model.moe_layer_ids))
+    return each * WEIGHT_BYTES[engine.precision.experts]
 
 
 def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:

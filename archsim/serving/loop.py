@@ -21,15 +21,18 @@ from archsim.serving.records import (
 )
 from archsim.serving.scheduling import enqueue, schedule
 
-ENDED, STUCK = 0, 1
+ENDED, STUCK, PAUSED = 0, 1, 2
 
 
 @kernel
 def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits, transfer: Transfer):
-    """Serve all requests. Returns ENDED; STUCK if requests wait but none can be scheduled."""
+    """Serve all requests. Returns ENDED; STUCK if requests wait but none can be scheduled; PAUSED before an iteration
+    whose experts are to be asked for (``pause_at``, ``pause_ns``), to be called again.
+    """
     totals = state.totals[0]
     n = state.requests.shape[0]
-    totals.issued = min(limits.concurrency, n) if limits.concurrency else n
+    if _begin_all(state, totals.now_ns, table, decode_table, limits):
+        return PAUSED
     while totals.finished < n:
         now, what, which = _next(state, limits)
         if what < 0:
@@ -43,10 +46,31 @@ def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits,
             _end(state, which, now, limits, transfer)
         if _more_at(state, now, limits):
             continue
-        for i in range(state.instances.shape[0]):
-            if state.instances[i].busy == 0:
-                _begin(state, i, now, decode_table if state.instances[i].does == DECODE else table, limits)
+        if _begin_all(state, now, table, decode_table, limits):
+            return PAUSED
     return ENDED
+
+
+@outer
+def _begin_all(state: State, now, table: StepTable, decode_table: StepTable, limits: Limits):
+    """Begin an iteration of every idle instance; True, and the rest not begun, where one has to pause before."""
+    for i in range(state.instances.shape[0]):
+        instance = state.instances[i]
+        if instance.busy:
+            continue
+        if (instance.iterations >= instance.pause_at or now >= instance.pause_ns) and _has_requests(state, i):
+            state.totals[0].paused = i
+            return True
+        _begin(state, i, now, decode_table if instance.does == DECODE else table, limits)
+    return False
+
+
+@inner
+def _has_requests(state: State, i):
+    for k in range(state.instances[i].first, state.instances[i].last):
+        if state.ranks[k].running + state.ranks[k].waiting:
+            return True
+    return False
 
 
 @outer
@@ -129,14 +153,40 @@ def _begin(state: State, i, now, table: StepTable, limits: Limits):
         tokens += state.ranks[k].tokens
         totals.prefill_tokens += state.ranks[k].chunk_tokens
         totals.decode_tokens += state.ranks[k].decodes
+        instance.prompted += state.ranks[k].chunk_tokens
+        instance.decoded += state.ranks[k].decodes
     if tokens == 0:
         return
     instance.busy = 1
-    ns = iteration_ns(state, table, i)
+    instance.iterations += 1
+    experts_before = totals.shared_ns
+    ns = iteration_ns(state, table, i) + instance.stall_ns
+    if totals.iterations < state.log.shape[0]:
+        _note(state, i, now, now + ns, totals.shared_ns - experts_before)
+    instance.stall_ns = 0.0
     instance.end_ns = now + ns
     totals.busy_ns += ns
     state.entered[0] += tokens
     totals.iterations += 1
+
+
+@outer
+def _note(state: State, i, begin, end, experts):
+    """A row of the log, for the timeline."""
+    instance, row = state.instances[i], state.log[state.totals[0].iterations]
+    row.instance, row.begin_ns, row.end_ns = i, begin, end
+    row.experts_ns, row.stall_ns = experts, instance.stall_ns
+    row.decodes, row.chunks, row.chunk_tokens, row.waiting = 0, 0, 0, 0
+    capacity, used = 0, 0
+    for k in range(instance.first, instance.last):
+        rank = state.ranks[k]
+        row.decodes += rank.decodes
+        row.chunks += rank.chunks
+        row.chunk_tokens += rank.chunk_tokens
+        row.waiting += rank.waiting
+        capacity += rank.capacity
+        used += rank.capacity - rank.free
+    row.kv = used / capacity
 
 
 @inner

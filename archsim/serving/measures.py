@@ -40,7 +40,10 @@ class Spread(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """``saturated``: why the times measure the length of the trace, in words; ''."""
+    """``balancedness``: mean over largest number of token-expert pairs of a rank, mean of the iterations; 0 where
+    experts are not from traffic. ``migrations``, ``moved_bytes``: of experts while serving; ``stalled_ns``: engines
+    waited for them. ``saturated``: why the times measure the length of the trace, in words; ''.
+    """
 
     duration_s: float
     requests: int
@@ -62,6 +65,10 @@ class Measures(NamedTuple):
     prefix_hits: float
     preemptions: int
     iterations: int
+    balancedness: float
+    migrations: int
+    moved_bytes: int
+    stalled_ns: float
     saturated: str
 
 
@@ -89,7 +96,9 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS) -> Measures:
         output / span, (output + prompt) / span, output / span / devices, 1e3 / tpot.mean if tpot.mean else 0.0,
         spread(times["ttft"]), tpot, spread_of_gaps(served.gaps), spread(times["e2e"]),
         float(served.series[:, 0].mean()), float(served.series[:, 0].max()), float(requests["hit"].sum() / prompt),
-        int(served.totals["preemptions"]), int(served.totals["iterations"]), saturation(served),
+        int(served.totals["preemptions"]), int(served.totals["iterations"]),
+        float(served.totals["balance"] / max(served.totals["iterations"], 1)), len(served.moves),
+        sum(each.n_bytes for each in served.moves), sum(each.stall_ns for each in served.moves), saturation(served),
     )  # fmt: skip
 
 

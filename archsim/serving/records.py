@@ -66,7 +66,12 @@ INSTANCE = np.dtype(
         ("head", "i8"),  # requests whose KV leaves this instance
         ("tail", "i8"),
         ("link_free_ns", "f8"),
-        ("table", "i8"),
+        ("iterations", "i8"),
+        ("pause_at", "i8"),  # with this iteration, or at this time, its experts are asked for anew
+        ("pause_ns", "f8"),
+        ("stall_ns", "f8"),  # that its next iteration waits
+        ("decoded", "f8"),  # tokens since its experts were asked for
+        ("prompted", "f8"),
     ]
 )
 TOTALS = np.dtype(
@@ -80,6 +85,8 @@ TOTALS = np.dtype(
         ("prompts", "i8"),  # iterations with a prompt
         ("sequences", "i8"),  # requests of the fullest rank, over iterations
         ("shared_ns", "f8"),  # of experts
+        ("balance", "f8"),  # of the pairs of ranks, over iterations
+        ("paused", "i8"),  # instance whose experts are asked for
         ("preemptions", "i8"),
         ("prefill_tokens", "i8"),  # computed, recomputation included
         ("decode_tokens", "i8"),
@@ -87,6 +94,20 @@ TOTALS = np.dtype(
         ("now_ns", "f8"),
         ("bin_ns", "f8"),
         ("seen_ns", "f8"),  # up to here the series is filled
+    ]
+)
+ITERATION = np.dtype(
+    [
+        ("instance", "i8"),
+        ("begin_ns", "f8"),
+        ("end_ns", "f8"),
+        ("decodes", "i8"),
+        ("chunks", "i8"),
+        ("chunk_tokens", "i8"),
+        ("experts_ns", "f8"),
+        ("stall_ns", "f8"),  # of it, for weights that moved
+        ("kv", "f8"),  # share of the instance's blocks in use
+        ("waiting", "i8"),
     ]
 )
 SERIES = ("kv", "running", "waiting", "tokens")  # columns: shares of KV blocks, requests, tokens of the iterations
@@ -123,7 +144,8 @@ class State(NamedTuple):
     """``hash_ids``: int64[id]; ``held``: uint8[id]; ``slots``, ``new``: int64[rank, slot] running requests and their
     tokens in this iteration; ``references``, ``older``, ``younger``: int32[rank, hash], -1: not in the cache;
     ``gaps``: int64[bin]; ``series``: float64[bin, column] integrals over time; ``entered``: float64[1] tokens since the
-    series was filled.
+    series was filled; ``experts``: float64[instance, phase, ns | balance, point] (``archsim.serving.groups``), without
+    a point where experts are in the table of steps. ``log``: ITERATION[n], the first n of all instances.
     """
 
     requests: np.ndarray
@@ -140,6 +162,8 @@ class State(NamedTuple):
     gaps: np.ndarray
     series: np.ndarray
     entered: np.ndarray
+    experts: np.ndarray
+    log: np.ndarray
 
 
 def zeros(n: int, dtype: np.dtype) -> np.ndarray:

@@ -11,6 +11,7 @@ from archsim.engine.iteration import Precision
 from archsim.engine.iteration_parts import Parallel, has_experts
 from archsim.serving import requests as drawn
 from archsim.serving.deployment import Built, Engine, build, kv_token_bytes
+from archsim.serving.expert_groups import WITH_KERNELS, groups_of, refuse_on_wafer, slots_of_rank
 from archsim.serving.hosts import NONE, host_of
 from archsim.serving.measures import Measures, Slo, measure
 from archsim.serving.records import Transfer
@@ -21,6 +22,7 @@ from archsim.serving.traces import read_requests
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.loading.serving import Serving
 from archsim.specs.serving import DisaggregatedSpec, ParallelSpec
+from calibration.laws.expert_gemm import Rates
 
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
 INPUT_STREAM, OUTPUT_STREAM = 1, 2  # of random numbers
@@ -56,18 +58,26 @@ class Outcome:
         return (*said, *self.deployment.notes)
 
 
-def serve(serving: Serving) -> Outcome:
-    """Simulate. Raises ArchsimError for what does not fit, was not measured, or can never be served."""
-    return serve_requests(serving, deploy(serving), requests_of(serving))
+def serve(serving: Serving, logged: int = 0) -> Outcome:
+    """Simulate; ``logged``: iterations to keep a log of.
+
+    Raises ArchsimError for what does not fit, was not measured, or can never be served.
+    """
+    return serve_requests(serving, deploy(serving), requests_of(serving), logged)
 
 
-def serve_requests(serving: Serving, deployment: Deployment, requests: Requests) -> Outcome:
-    """As ``serve``, for requests and a deployment that are known."""
+def serve_policies(serving: Serving) -> list[Outcome]:
+    """The same requests under every policy of the file. Raises as ``serve``."""
+    return [serve(serving._replace(policy=policy)) for policy in serving.policies]
+
+
+def serve_requests(serving: Serving, deployment: Deployment, requests: Requests, logged: int = 0) -> Outcome:
+    """As ``serve``, for requests and a deployment that are known; ``logged``: iterations to keep a log of."""
     decode = deployment.decode.pool if deployment.decode else None
     served = simulate(
         requests, deployment.scheduler, deployment.prefill.pool, decode=decode, transfer=deployment.transfer,
         request_ns=deployment.host.request_ns, first_after=deployment.host.first_after,
-        whose=str(serving.trace or "requests"),
+        whose=str(serving.trace or "requests"), logged=logged,
     )  # fmt: skip
     return Outcome(serving, deployment, requests, served, measure(served, deployment.devices, slo_of(serving)))
 
@@ -104,14 +114,13 @@ def deploy(serving: Serving) -> Deployment:
     host = host_for(serving)
     sides = spec.disaggregated
     if isinstance(sides, DisaggregatedSpec):
-        prefill_engine = engine_of(serving, sides.prefill.parallel)
-        prefill = build(prefill_engine, scheduler, host, sides.prefill.instances)
-        decode = build(engine_of(serving, sides.decode.parallel), scheduler, host, sides.decode.instances)
+        prefill = _built(serving, sides.prefill.parallel, scheduler, host, sides.prefill.instances)
+        decode = _built(serving, sides.decode.parallel, scheduler, host, sides.decode.instances)
         devices = sum(side.instances * side.parallel.ranks for side in (sides.prefill, sides.decode))
-        transfer = _transfer(serving, prefill_engine, sides)
+        transfer = _transfer(serving, engine_of(serving, sides.prefill.parallel), sides)
     else:
         prefill, decode, transfer = (
-            build(engine_of(serving, spec.parallel), scheduler, host, spec.instances),
+            _built(serving, spec.parallel, scheduler, host, spec.instances),
             None,
             None,
         )
@@ -121,9 +130,23 @@ def deploy(serving: Serving) -> Deployment:
     return Deployment(scheduler, host, prefill, decode, transfer, devices, _notes(serving, prefill, decode))
 
 
+def _built(serving: Serving, parallel: ParallelSpec, scheduler: Scheduler, host: Host, instances: int) -> Built:
+    engine = engine_of(serving, parallel)
+    built = build(engine, scheduler, host, instances)
+    if engine.routing is not None or not has_experts(engine.model):
+        return built
+    groups = groups_of(serving, engine, built, scheduler, host)
+    return built._replace(pool=built.pool._replace(experts=groups), notes=(*built.notes, groups.note))
+
+
 def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
-    """One engine of a deployment."""
+    """One engine of a deployment. Raises SpecError for a wafer without routing from traffic."""
     spec, system = serving.spec, serving.system
+    traffic = serving.has_traffic and has_experts(serving.model)
+    rates = None
+    if system.launch != WITH_KERNELS:
+        refuse_on_wafer(serving, parallel)
+        rates = Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
     dtype = "bf16" if system.compute.dtype == "fp16" else system.compute.dtype
     precision = Precision(
         spec.precision.products or dtype,
@@ -134,8 +157,9 @@ def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
     utilisation = spec.utilisation if spec.utilisation is not None else 1 - system.hbm.reserved_fraction
     return Engine(
         serving.model, calibration_named(system.compute.calibration), system.hbm.capacity_bytes,
-        ranks_of(parallel, has_experts(serving.model)), precision, spec.routing,
-        None if spec.engine == NONE else spec.engine, utilisation,
+        ranks_of(parallel, has_experts(serving.model)), precision, None if traffic else str(spec.routing),
+        None if spec.engine == NONE else spec.engine, utilisation, rates,
+        slots_of_rank(serving, parallel) if traffic else None,
     )  # fmt: skip
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from archsim.serving import loop
 from archsim.serving.clock import StepTable
+from archsim.serving.groups import BALANCE, DECODES, Group, Moved
 from archsim.serving.records import (
     BINS,
     BOTH,
     DECODE,
     GAPS,
     INSTANCE,
+    ITERATION,
     LEAST_LOADED,
     PREFILL,
     RANK,
@@ -34,6 +37,10 @@ from archsim.serving.requests import Requests, refuse_too_long
 STRATEGIES = {"vllm_v1": VLLM_V1, "sglang": SGLANG, "trtllm": TRTLLM}
 CHOICES = {"round_robin": ROUND_ROBIN, "least_loaded": LEAST_LOADED}
 FIRST_BIN_NS = 1e7
+EXPERT_POINTS = 24  # an octave apart: up to 8 million tokens of an iteration
+
+
+NO_LOG = np.zeros(0, ITERATION)
 
 
 class Scheduler(NamedTuple):
@@ -50,17 +57,22 @@ class Scheduler(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """``instances`` alike, of ``ranks`` that step together; ``kv_blocks``: of a rank."""
+    """``instances`` alike, of ``ranks`` that step together; ``kv_blocks``: of a rank. ``experts``: a new group of
+    experts for instance i; None: they are in the table.
+    """
 
     instances: int
     ranks: int
     kv_blocks: int
     table: StepTable
+    experts: Callable[[int], Group] | None = None
 
 
 class Served(NamedTuple):
     """What happened. ``requests``: REQUEST[request]; ``gaps``: int64[bin] between tokens; ``series``: float64[bin,
-    column] means over ``bin_ns`` (columns of SERIES; tokens a second); ``totals``: a record of TOTALS.
+    column] means over ``bin_ns`` (columns of SERIES; tokens a second); ``totals``: a record of TOTALS; ``balance``:
+    float64[sample, 2], time in ns and balance of an engine's mean decode before it; ``moves``: of weights; ``log``:
+    ITERATION[n], if asked for.
     """
 
     requests: np.ndarray
@@ -69,6 +81,9 @@ class Served(NamedTuple):
     bin_ns: float
     totals: np.void
     concurrency: int
+    balance: np.ndarray
+    moves: tuple[Moved, ...] = ()
+    log: np.ndarray = NO_LOG
 
 
 def simulate(
@@ -81,24 +96,67 @@ def simulate(
     request_ns: float = 0.0,
     first_after: int = 1,
     whose: str = "requests",
+    logged: int = 0,
 ) -> Served:
     """Serve all requests on a pool; with ``decode``, the pool only prefills and KV moves by ``transfer``.
 
     ``request_ns``: host's time from arrival to the queue; ``first_after``: tokens that are out when a client sees the
-    first. Raises TraceError for requests that can never be served.
+    first; ``logged``: iterations to keep a log of. Raises TraceError for requests that can never be served.
     """
     chunked = scheduler.chunked_prefill
     for each in (pool, decode) if decode else (pool,):
         kv_tokens = each.kv_blocks * scheduler.block_tokens
         refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose)
     limits = _limits(requests, scheduler, request_ns, first_after)
-    state = _state(requests, scheduler, pool, decode, limits)
+    state = _state(requests, scheduler, pool, decode, limits, logged)
     moved = transfer or Transfer(np.float64(0), np.float64(0))
-    ended = loop.run(state, pool.table, (decode or pool).table, limits, moved)
+    groups, balance = _groups(state, pool, decode), []
+    ended = loop.PAUSED
+    while ended == loop.PAUSED:
+        ended = loop.run(state, pool.table, (decode or pool).table, limits, moved)
+        if ended == loop.PAUSED:
+            balance.append(_ask(state, groups))
     if ended != loop.ENDED:
         raise RuntimeError(f"{whose}: {state.totals[0]['finished']} requests ended, but no other can be scheduled")
     totals = state.totals[0]
-    return _served(state, totals, requests.concurrency)
+    moves = tuple(sorted((each for group in groups for each in group.moves), key=lambda each: each.time_ns))
+    return _served(state, totals, requests.concurrency, np.array(balance, float).reshape(-1, 2), moves)
+
+
+def _groups(state: State, pool: Pool, decode: Pool | None) -> list[Group]:
+    """Of every instance; their first times are in ``state.experts``. None where experts are in the table."""
+    if pool.experts is None:
+        return []
+    kinds = [pool.experts] * pool.instances
+    if decode is not None and decode.experts is not None:
+        kinds += [decode.experts] * decode.instances
+    groups = [build(i) for i, build in enumerate(kinds)]
+    for i, group in enumerate(groups):
+        _put(state, i, group)
+        state.instances[i]["pause_at"] = group.next_pause
+    return groups
+
+
+def _put(state: State, i: int, group: Group) -> None:
+    """Beyond its last point a table goes on as before it."""
+    points, most = group.table.shape[2], state.experts.shape[3]
+    state.experts[i, :, :, :points] = group.table
+    slope = group.table[:, :, -1:] - group.table[:, :, -2:-1] if points > 1 else 0.0
+    state.experts[i, :, :, points:] = group.table[:, :, -1:] + slope * np.arange(1, most - points + 1)
+
+
+def _ask(state: State, groups: list[Group]) -> tuple[float, float]:
+    """Draw the experts of the paused instance anew. Returns the time, and the balance at its mean decode."""
+    i, now_ns = int(state.totals[0]["paused"]), float(state.totals[0]["now_ns"])
+    instance = state.instances[i]
+    served, iterations = (float(instance["decoded"]), float(instance["prompted"])), int(instance["iterations"])
+    ran = max(iterations - groups[i].asked_at, 1)
+    instance["stall_ns"] += groups[i].pause(now_ns, iterations, served)
+    _put(state, i, groups[i])
+    instance["pause_at"], instance["pause_ns"] = iterations + groups[i].next_pause, groups[i].switch_ns
+    instance["decoded"] = instance["prompted"] = 0.0
+    at = int(np.clip(np.log2(max(served[0] / ran, 1.0)), 0, state.experts.shape[3] - 1))
+    return now_ns, float(state.experts[i, DECODES, BALANCE, at])
 
 
 def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_after: int = 1) -> Limits:
@@ -119,20 +177,24 @@ def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_a
     )
 
 
-def _state(requests: Requests, scheduler: Scheduler, pool: Pool, decode: Pool | None, limits: Limits) -> State:
+def _state(
+    requests: Requests, scheduler: Scheduler, pool: Pool, decode: Pool | None, limits: Limits, logged: int = 0
+) -> State:
     records = zeros(len(requests.input), REQUEST)
     records["arrival_ns"], records["input"], records["output"] = requests.arrival_ns, requests.input, requests.output
     records["hash_from"], records["hash_to"] = requests.hash_from[:-1], requests.hash_from[1:]
     for name in ("scheduled_ns", "first_ns", "last_ns"):
         records[name] = -1.0
     ranks, instances = _ranks(pool, decode)
+    both = [each.experts for each in (pool, decode) if each is not None]
+    points = EXPERT_POINTS if both[0] is not None else 0
     blocks = int(requests.hash_ids.max()) + 1 if limits.hash_blocks and len(requests.hash_ids) else 1
     seen = (len(ranks), blocks)
     return State(
         records,
         ranks,
         instances,
-        _totals(),
+        _totals(min(requests.concurrency or len(records), len(records))),
         requests.hash_ids if len(requests.hash_ids) else np.zeros(1, np.int64),
         np.zeros(max(len(requests.hash_ids), 1), np.uint8),
         np.zeros((len(ranks), scheduler.max_num_seqs), np.int64),
@@ -143,6 +205,8 @@ def _state(requests: Requests, scheduler: Scheduler, pool: Pool, decode: Pool | 
         np.zeros(GAPS, np.int64),
         np.zeros((BINS, len(SERIES))),
         np.zeros(1),
+        np.zeros((len(instances), 2, 2, points)),
+        np.zeros(logged, ITERATION),
     )
 
 
@@ -153,6 +217,7 @@ def _ranks(pool: Pool, decode: Pool | None) -> tuple[np.ndarray, np.ndarray]:
     first = 0
     for at, (each, does) in enumerate(owners):
         mine = slice(first, first + each.ranks)
+        instances[at]["pause_at"], instances[at]["pause_ns"] = np.iinfo(np.int64).max, np.inf
         instances[at]["first"], instances[at]["last"], instances[at]["does"] = mine.start, mine.stop, does
         ranks["instance"][mine] = at
         ranks["capacity"][mine] = ranks["free"][mine] = each.kv_blocks
@@ -160,17 +225,18 @@ def _ranks(pool: Pool, decode: Pool | None) -> tuple[np.ndarray, np.ndarray]:
     return ranks, instances
 
 
-def _served(state: State, totals: np.void, concurrency: int) -> Served:
+def _served(state: State, totals: np.void, concurrency: int, balance: np.ndarray, moves: tuple[Moved, ...]) -> Served:
     bin_ns, end = float(totals["bin_ns"]), float(totals["now_ns"])
     used = max(1, int(np.ceil(end / bin_ns)))
     spans = np.full(used, bin_ns)
     spans[-1] = max(end - (used - 1) * bin_ns, 1.0)
     means = state.series[:used] / spans[:, None]
     means[:, -1] *= 1e9
-    return Served(state.requests, state.gaps, means, bin_ns, totals, concurrency)
+    log = state.log[: int(totals["iterations"])]
+    return Served(state.requests, state.gaps, means, bin_ns, totals, concurrency, balance, moves, log)
 
 
-def _totals() -> np.ndarray:
+def _totals(issued: int) -> np.ndarray:
     found = np.zeros(1, TOTALS)
-    found["bin_ns"] = FIRST_BIN_NS
+    found["bin_ns"], found["issued"] = FIRST_BIN_NS, issued
     return found

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from archsim.specs.text.fields import KeyProblem, Spec, count, number
 from archsim.specs.text.quantities import BANDWIDTH, TIME, describe, fraction, quantity
+from archsim.specs.workload import OF_MODEL, SyntheticSpec
 
 Time = quantity(TIME, "1 ns", "1000 s", zero=True)
 _RATE = re.compile(r"(\d+\.?\d*(?:[eE][-+]?\d+)?)\s*/\s*(s|min|h)")
@@ -46,9 +47,15 @@ class ParallelSpec(Spec):
     attention: AttentionRanks = AttentionRanks()
     # Null: every rank holds its share of the experts (ep = tp x dp of attention).
     experts: ExpertRanks | None = None
+    # Stages of a pipeline: not modelled.
+    pp: count(1, 4096) = 1
 
     @model_validator(mode="after")
     def _same_ranks(self) -> "ParallelSpec":
+        if self.pp > 1:
+            raise KeyProblem(
+                ("pp",), f"{self.pp} stages: pipeline parallelism is not modelled; share layers by tp, dp and ep"
+            )
         given = self.experts
         if given is not None and given.ep * given.tp != self.ranks:
             raise KeyProblem(
@@ -198,6 +205,36 @@ class SearchSpec(Spec):
     max_num_batched_tokens: tuple[count(1, 10_000_000), ...] = (2048, 4096, 8192, 16384)
 
 
+class RoutingSpec(Spec):
+    """Experts from traffic: one of ``like`` (a preset of configs/traffic, a file, or ``model``), ``synthetic`` and
+    ``trace`` (recorded routing). docs/serving.md says what is sampled.
+    """
+
+    like: str | None = None
+    synthetic: SyntheticSpec | None = None
+    trace: str | None = None
+    # MoE layers that are simulated, evenly spread; the others take their mean. More are more exact, and slower.
+    layers: count(1, 10_000) = 4
+    # Requests and decode steps of the traffic from which tokens are drawn.
+    requests: count(1, 1_000_000) = 128
+    steps: count(1, 32766) = 64
+    # Iterations of an engine after which its tokens are drawn anew.
+    every: count(1, 10_000_000) = 512
+    seed: count(0, 2**31) = 0
+
+    @model_validator(mode="after")
+    def _one(self) -> "RoutingSpec":
+        given = [key for key in ("like", "synthetic", "trace") if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected one of like, synthetic and trace, not {' and '.join(given) or 'none'}")
+        return self
+
+    @property
+    def generated(self) -> SyntheticSpec:
+        """The traffic that is not recorded."""
+        return self.synthetic or SyntheticSpec(like=self.like or OF_MODEL, seed=self.seed)
+
+
 class ServeSpec(Spec):
     """A deployment and its traffic. ``system`` and ``model``: as in experiments, by name, file or mapping."""
 
@@ -210,8 +247,13 @@ class ServeSpec(Spec):
     # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time.
     engine: Literal["vllm", "sglang", "trtllm", "none"] = "vllm"
     host: HostSpec | None = None
-    # uniform: by chance; else a distribution of the fused MoE laws of the calibration, such as power_law_1.2.
-    routing: str = "uniform"
+    # uniform: by chance; else a distribution of the fused MoE laws of the calibration, such as power_law_1.2; or
+    # {like: model}: from traffic, by the engine's execution, under policies.
+    routing: str | RoutingSpec = "uniform"
+    # As in experiments: presets or mappings; each is served with the same requests.
+    policies: tuple[Any, ...] = Field(("ep",), min_length=1)
+    # Of the engine under routing from traffic, such as {migration: blocking}; null: archsim/serving/groups.py.
+    assumptions: dict[str, Any] | str | None = None
     utilisation: fraction(zero=False) | None = None
     requests: RequestSpec
     scheduler: SchedulerSpec = SchedulerSpec()

@@ -10,6 +10,7 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.config_files import display, named_files
 from archsim.specs.loading.file_kinds import SPECS
 from archsim.specs.loading.library import load_model, load_system
+from archsim.specs.loading.serving import Serving
 from archsim.specs.machine.fabric import LinkSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -54,6 +55,30 @@ def summary(spec: Spec) -> str:
         counted += "\n  traffic: requests begin with a prefill of the preset's length; `prompt_tokens: 0` omits it"
     lacking = [model for model in spec.models if whole and model.missing_geometry]
     return "\n".join([counted, *(f"  {model.name}: {_memory(model)}" for model in lacking)])
+
+
+def summary_of_serving(serving: Serving) -> str:
+    """The content of a valid file of ``archsim serve`` in two lines."""
+    spec = serving.spec
+    sides = spec.disaggregated
+    if sides == "none":
+        devices, engines = spec.instances * spec.parallel.ranks, _counted(spec.instances, "engine")
+    else:
+        both = sides.prefill, sides.decode
+        devices = sum(side.instances * side.parallel.ranks for side in both)
+        engines = f"{both[0].instances} engines that prefill, {both[1].instances} that decode"
+    given = spec.requests
+    asked = (
+        f"trace {serving.trace}"
+        if serving.trace
+        else (f"{given.arrivals.rate:g} requests/s" if given.arrivals else f"{given.concurrency} clients")
+    )
+    names = ", ".join(policy.name for policy in serving.policies)
+    experts = f"experts from traffic under {names}" if serving.has_traffic else f"routing {spec.routing}"
+    return (
+        f"ok, a valid deployment of {serving.model.name} on {serving.system.name}\n"
+        f"  {engines} on {_counted(devices, 'device')}, scheduler {spec.scheduler.name}, {asked}, {experts}"
+    )
 
 
 def _memory(model: ModelSpec) -> str:

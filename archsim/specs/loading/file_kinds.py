@@ -11,14 +11,15 @@ from archsim.specs.assumptions import NamedSet
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
+from archsim.specs.serving import ServeSpec
 from archsim.specs.sweeps.axes import SWEEP_KEY
 from archsim.specs.sweeps.explore import EXPLORE_KEY
 from archsim.specs.text.fields import Spec
 from archsim.specs.text.validation import keys_of
 from calibration.laws.tables import CalibrationSpec
 
-EXPERIMENT, TRAFFIC = "experiment", "traffic preset"
-# Kind → class; traffic files have none here, as archsim.workload reads them.
+EXPERIMENT, TRAFFIC, SERVE = "experiment", "traffic preset", "deployment"
+# Kind → class; traffic files have none here, as archsim.workload reads them, nor deployments, which name others.
 SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
     {
         EXPERIMENT: ExperimentSpec,
@@ -44,10 +45,12 @@ _TRAFFIC_KEYS = (
     "prompt_tokens",
 )
 _KEYS = MappingProxyType(
-    {name: keys_of(kind) for name, kind in SPECS.items()} | {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS}
+    {name: keys_of(kind) for name, kind in SPECS.items()}
+    | {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: keys_of(ServeSpec)}
 )
 _BELONGS = MappingProxyType(
     {
+        SERVE: "`archsim serve` takes it",
         "system": "an experiment names it under `systems:`",
         "model": "an experiment names it under `models:`",
         "assumption set": "an experiment names it under `assumptions:`",

@@ -7,22 +7,47 @@ from pathlib import Path
 from typing import NamedTuple
 
 from archsim.base.errors import SpecError
+from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.loading.library import Source, folder_of, tree_of
 from archsim.specs.loading.overrides import apply_overrides
-from archsim.specs.loading.references import folders_around, resolve
+from archsim.specs.loading.references import DEFAULT_ASSUMPTIONS, folders_around, resolve
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.serving import ServeSpec
+from archsim.specs.policies import PolicySpec
+from archsim.specs.serving import RoutingSpec, ServeSpec
 from archsim.specs.text.validation import validate
+from archsim.specs.text.yaml import Keys, Tree
+
+DEFAULT_POLICY = "ep"
 
 
 class Serving(NamedTuple):
-    """A file of ``archsim serve``, read. ``trace``: its requests, found; None where they are drawn."""
+    """A file of ``archsim serve``, read. ``trace``: its requests, found; None where they are drawn. ``policies``: of
+    which ``policy`` is served; ``assumptions``: of the engine behind routing from traffic. ``routed``: recorded
+    routing, found.
+    """
 
     spec: ServeSpec
     system: SystemSpec
     model: ModelSpec
     trace: Path | None
+    policies: tuple[PolicySpec, ...]
+    policy: PolicySpec
+    assumptions: AssumptionsSpec
+    routed: Path | None = None
+
+    @property
+    def has_traffic(self) -> bool:
+        """Whether experts come from traffic."""
+        return isinstance(self.spec.routing, RoutingSpec)
+
+
+# Where they do, on GPUs; elsewhere the set `physical` as it is. Memory is that of serving, which knows its KV.
+OF_GPUS = {
+    "execution": "expert_parallel", "gemm": "grouped", "transfer_software": "charged", "capacity": "unbounded",
+    "weights": "routed",
+}  # fmt: skip
+OF_WAFERS = {"capacity": "unbounded", "weights": "routed"}
 
 
 def load_serving(source: Source, overrides: Sequence[str] = ()) -> Serving:
@@ -32,15 +57,41 @@ def load_serving(source: Source, overrides: Sequence[str] = ()) -> Serving:
     spec = validate(ServeSpec, tree)
     system = validate(SystemSpec, resolve("systems", spec.system, tree.place(("system",)), folder), ("systems", 0))
     model = validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
-    return Serving(spec, system, model, _trace(spec, tree, folder))
+    policies = tuple(
+        validate(PolicySpec, resolve("policies", each, tree.place(("policies",)), folder), ("policies", 0))
+        for each in spec.policies
+    )
+    names = [policy.name for policy in policies]
+    if len(set(names)) < len(names):
+        raise SpecError(f"{tree.place(('policies',))}: policies: two have the same name: {', '.join(names)}")
+    if not isinstance(spec.routing, RoutingSpec) and names != [DEFAULT_POLICY]:
+        raise SpecError(
+            f"{tree.place(('policies',))}: policies: {', '.join(names)} need routing from traffic: give routing: "
+            f"{{like: model}}; with routing: {spec.routing} no expert is more popular than another"
+        )
+    given = _assumptions(spec, system)
+    assumptions = validate(
+        AssumptionsSpec, resolve("assumptions", given, tree.place(("assumptions",)), folder), ("assumptions", 0)
+    )
+    routed = spec.routing.trace if isinstance(spec.routing, RoutingSpec) else None
+    return Serving(
+        spec, system, model, _found(spec.requests.trace, tree, ("requests", "trace"), folder), policies, policies[0],
+        assumptions, _found(routed, tree, ("routing", "trace"), folder),
+    )  # fmt: skip
 
 
-def _trace(spec: ServeSpec, tree, folder: Path | None) -> Path | None:
-    name = spec.requests.trace
+def _assumptions(spec: ServeSpec, system: SystemSpec):
+    if isinstance(spec.assumptions, str):
+        return spec.assumptions
+    of_kind = OF_GPUS if system.launch == "gpu" else OF_WAFERS
+    return {"set": DEFAULT_ASSUMPTIONS} | of_kind | (spec.assumptions or {})
+
+
+def _found(name: str | None, tree: Tree, keys: Keys, folder: Path | None) -> Path | None:
     if name is None:
         return None
     places = [Path(name), *(each / name for each in folders_around(folder))]
-    found = next((path for path in places if path.is_file()), None)
+    found = next((path for path in places if path.exists()), None)
     if found is None:
-        raise SpecError(f"{tree.place(('requests', 'trace'))}: no such file: {name!r}")
+        raise SpecError(f"{tree.place(keys)}: no such file: {name!r}")
     return found

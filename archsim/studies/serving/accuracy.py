@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError
-from archsim.engine.iteration import Precision
+from archsim.engine.iteration import IterationLaws, Precision
 from archsim.engine.iteration_parts import Parallel
-from archsim.serving.deployment import Engine, build
+from archsim.serving.deployment import Engine, laws_of, with_host
 from archsim.serving.hosts import host_file, host_of
 from archsim.serving.measures import NS_PER_MS, times_ns
 from archsim.serving.requests import lengths, without_hashes
-from archsim.serving.simulate import Scheduler, simulate
+from archsim.serving.simulate import Pool, Scheduler, simulate
+from archsim.serving.tables import Host
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
 
@@ -35,9 +36,11 @@ SYSTEMS = MappingProxyType(
 )
 SCHEDULERS = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
 UNFIT = ("host_bound_suspect", "nonmonotone")  # notes of points that nothing should be judged on
-LOW_SHARE = 0.8  # InferenceX draws lengths from this share of the nominal on
+# InferenceX draws lengths from this share of the nominal on, and serves ten requests a client. NVIDIA's own runs, whose
+# method is not stated, are taken to do so too: with fixed lengths clients stay in step, so that prompts never meet
+# decodes, and TPOT of dense models is 14 % short where it was measured (5 % with lengths that differ).
+LOW_SHARE, REQUESTS_A_CLIENT = 0.8, 10
 STREAMED = 10  # tokens at once from TensorRT-LLM in InferenceX's MoE runs (README, section 4)
-FEWEST = 300  # requests of a point, where it had more
 
 
 class Point(NamedTuple):
@@ -94,7 +97,18 @@ def precision_of(row: Mapping[str, Any]) -> Precision:
     return Precision(products, "bf16", "fp8" if narrow else "bf16", experts)
 
 
-def _group(rows: list[Mapping[str, Any]], fitted: bool) -> Iterator[Point]:
+class Case(NamedTuple):
+    """A group of points with the engine that serves them, before host constants."""
+
+    rows: list[Mapping[str, Any]]
+    engine: Engine
+    scheduler: Scheduler
+    laws: IterationLaws
+    notes: tuple[str, ...]
+
+
+def case_of(rows: list[Mapping[str, Any]]) -> Case:
+    """Raises ArchsimError for what cannot be simulated."""
     row = rows[0]
     gpu, hbm_bytes = SYSTEMS[row["system"]]
     sizes = (row["moe_ep"], row["moe_tp"]) if row["is_moe"] else (1, 1)
@@ -105,24 +119,39 @@ def _group(rows: list[Mapping[str, Any]], fitted: bool) -> Iterator[Point]:
         SCHEDULERS[row["backend"]], max_num_seqs=max(256, *(int(each["concurrency"]) for each in rows)),
         balance="least_loaded",
     )  # fmt: skip
-    host = host_of(row["backend"], model, gpu, precision.experts)
-    pool = build(engine, scheduler, host).pool
-    for each in rows:
-        open_source = each["origin"] == "inferencex_db"
-        streamed = STREAMED if open_source and row["is_moe"] and row["backend"] == "trtllm" else host.first_after
-        requests = _requests(each, LOW_SHARE if open_source else 1.0)
-        times = times_ns(simulate(requests, scheduler, pool, request_ns=host.request_ns, first_after=streamed))
-        yield Point(each, times["ttft"].mean() / NS_PER_MS, times["tpot"].mean() / NS_PER_MS, fitted)
+    return Case(rows, engine, scheduler, *laws_of(engine, scheduler))
 
 
-def _requests(row: Mapping[str, Any], low: float):
+def host_of_case(case: Case) -> Host:
+    """The shipped constants."""
+    engine = case.engine
+    return host_of(case.rows[0]["backend"], engine.model, engine.calibration.gpu, engine.precision.experts)
+
+
+def times_of(case: Case, pool: Pool, host: Host, row: Mapping[str, Any]) -> tuple[float, float]:
+    """Mean (TTFT, TPOT) of a point, ms."""
+    open_source = row["origin"] == "inferencex_db"
+    streamed = STREAMED if open_source and row["is_moe"] and row["backend"] == "trtllm" else host.first_after
+    served = simulate(_requests(row), case.scheduler, pool, request_ns=host.request_ns, first_after=streamed)
+    times = times_ns(served)
+    return times["ttft"].mean() / NS_PER_MS, times["tpot"].mean() / NS_PER_MS
+
+
+def _group(rows: list[Mapping[str, Any]], fitted: bool) -> Iterator[Point]:
+    case = case_of(rows)
+    host = host_of_case(case)
+    pool = with_host(case.laws, case.notes, case.engine, case.scheduler, host, 1).pool
+    for row in rows:
+        yield Point(row, *times_of(case, pool, host, row), fitted)
+
+
+def _requests(row: Mapping[str, Any]):
     clients = int(row["concurrency"])
-    count = min(10 * clients, max(4 * clients, FEWEST))
     sizes = (
-        lengths(count, "uniform", (max(1, int(low * row[key])), row[key]), clients, stream)
+        lengths(REQUESTS_A_CLIENT * clients, "uniform", (max(1, int(LOW_SHARE * row[key])), row[key]), clients, stream)
         for stream, key in enumerate(("isl_tokens", "osl_tokens"), 1)
     )
-    return without_hashes(np.zeros(count), *sizes, clients)
+    return without_hashes(np.zeros(REQUESTS_A_CLIENT * clients), *sizes, clients)
 
 
 def median_errors(points: Iterable[Point]) -> tuple[float, float, float, int]:

@@ -19,14 +19,16 @@ from archsim.studies.serving.loads import Load
 _CURVE = 200  # points of a distribution
 
 
-def write_page(outcome: Outcome, around: Sequence[Load], folder: Path) -> Path:
-    """``index.html`` in a folder. Equal runs give equal bytes."""
+def write_page(outcome: Outcome, around: Sequence[Load], folder: Path, policies: Sequence[Outcome] = ()) -> Path:
+    """``index.html`` in a folder. Equal runs give equal bytes. ``policies``: outcomes to compare with, the first its
+    own.
+    """
     target = folder / "index.html"
-    write_text(target, rendered("serving.html.j2", context(outcome, around)))
+    write_text(target, rendered("serving.html.j2", context(outcome, around, policies)))
     return target
 
 
-def context(outcome: Outcome, around: Sequence[Load]) -> dict[str, Any]:
+def context(outcome: Outcome, around: Sequence[Load], policies: Sequence[Outcome] = ()) -> dict[str, Any]:
     """What the template shows."""
     measures, serving = outcome.measures, outcome.serving
     metrics = (("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e))
@@ -41,8 +43,11 @@ def context(outcome: Outcome, around: Sequence[Load]) -> dict[str, Any]:
         "notes": outcome.notes,
         "percentiles": PERCENTILES,
         "rows": rows,
+        "policy": serving.policy.name if serving.has_traffic else "",
+        "policies": [_policy_row(each, outcome) for each in policies] if len(policies) > 1 else [],
         "over_time": _over_time(outcome),
         "distributions": _distributions(outcome),
+        "policy_columns": POLICY_COLUMNS,
         "loads": _loads(outcome, around),
         "around": around,
     }
@@ -59,7 +64,34 @@ def _over_time(outcome: Outcome) -> list[tuple[str, str]]:
     ):
         lines = [Line(name, tuple(zip(seconds, values, strict=True))) for name, values in columns.items()]
         found.append((title, line_panel(lines, "time, s", title)))
+    balance = outcome.served.balance
+    if len(balance) > 1:
+        line = Line("balance", tuple(zip(balance[:, 0] / NS_PER_S, 100 * balance[:, 1], strict=True)))
+        title = "Balance of ranks at the mean decode, %"
+        found.append((title, line_panel([line], "time, s", title)))
     return found
+
+
+POLICY_COLUMNS = (
+    *("TTFT ms", "TPOT ms", "ITL p99 ms", "goodput /s", "KV blocks a rank", "balancedness", "migrations", "moved GB"),
+    "stalled s",
+)
+
+
+def policy_values(outcome: Outcome) -> tuple[str, ...]:
+    """POLICY_COLUMNS of an outcome."""
+    m = outcome.measures
+    return (
+        f"{m.ttft.mean:,.1f}", f"{m.tpot.mean:,.2f}", f"{m.itl.percentiles[-1]:,.1f}", f"{m.goodput_per_s:.3f}",
+        f"{outcome.deployment.prefill.pool.kv_blocks:,}", f"{m.balancedness:.3f}", str(m.migrations),
+        f"{m.moved_bytes / 1e9:,.1f}", f"{m.stalled_ns / NS_PER_S:.3f}",
+    )  # fmt: skip
+
+
+def _policy_row(outcome: Outcome, shown: Outcome) -> tuple[str, str, tuple[str, ...]]:
+    """(name, page, values)."""
+    name = outcome.serving.policy.name
+    return name, "" if outcome is shown else f"{name}/index.html", policy_values(outcome)
 
 
 def _distributions(outcome: Outcome) -> list[tuple[str, str]]:

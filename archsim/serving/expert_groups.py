@@ -1,0 +1,149 @@
+"""From a file to the groups of ranks that share its experts: their machine, their scenario, and their tokens."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import SpecError
+from archsim.policies.registry import place_experts
+from archsim.serving.deployment import Built, Engine, moved_ns
+from archsim.serving.groups import Group, Parts, refuse_unserved, slots_of
+from archsim.serving.simulate import Scheduler
+from archsim.serving.tables import Host
+from archsim.serving.traffic import TokenPool, token_pool
+from archsim.specs.loading.serving import Serving
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.scenario import Scenario
+from archsim.specs.serving import ParallelSpec, RoutingSpec
+from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
+
+WITH_KERNELS = "gpu"  # launch of systems whose collectives and transfers were measured
+GATHERED, BY_RANK = "all_gather", "per_rank"
+
+
+class Groups(NamedTuple):
+    """Builds the group of instance i."""
+
+    scenario: Scenario
+    pool: TokenPool
+    parts: Parts
+    every: int
+
+    def __call__(self, instance: int) -> Group:
+        return Group(self.scenario, self.pool, self.parts, self.every, instance)
+
+    @property
+    def note(self) -> str:
+        """What stands behind the times of experts."""
+        layers, sampled = len(self.scenario.model.moe_layer_ids), len(self.pool.layer_ids)
+        return (
+            f"experts from traffic ({self.pool.label}): {sampled} of {layers} MoE layers are simulated, with "
+            f"{len(self.pool.decodes):,} decoded and {len(self.pool.prompts):,} prompt tokens, drawn anew every "
+            f"{self.every} iterations"
+        )
+
+
+def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Scheduler, host: Host) -> Groups:
+    """Groups of an engine under the policy that is served. Raises SpecError, TraceError."""
+    spec, parallel = serving.spec.routing, engine.parallel
+    assert isinstance(spec, RoutingSpec)
+    refuse_unserved(serving.policy)
+    if parallel.expert_tp > 1:
+        raise SpecError(
+            f"parallel.experts: tp {parallel.expert_tp}: routing from traffic places whole experts; give ep: "
+            f"{parallel.tp * parallel.dp}, or routing: uniform"
+        )
+    system = part_of(serving.system, parallel.ep)
+    if engine.precision.experts != system.compute.dtype:
+        raise SpecError(
+            f"precision.experts: {engine.precision.experts}: under routing from traffic experts have the dtype of "
+            f"the system, {system.compute.dtype}; give system: {{like: {serving.system.name}, name: mine, "
+            "compute: {dtype: bf16, peak: 989 TFLOP/s}}"
+        )
+    scenario = Scenario(system, serving.model, _assumptions(serving, system, parallel.dp), serving.policy, _WORKLOAD, 1)
+    sizes = len(built.laws.by_tokens)
+    moved = None
+    if system.launch == WITH_KERNELS and (parallel.dp == 1 or scenario.assumptions.dispatch == GATHERED):
+        found = moved_ns(engine, sizes)
+        moved = np.zeros(sizes) if found is None else found
+    rest = built.pool.table.local / len(serving.model.moe_layer_ids)
+    most = parallel.dp * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
+    parts = Parts(moved, rest, host.experts, parallel.dp, parallel.dp * scheduler.max_num_seqs, most)
+    return Groups(scenario, pool_of(serving), parts, spec.every)
+
+
+def part_of(system: SystemSpec, ranks: int) -> SystemSpec:
+    """The devices of one engine. Raises SpecError where they are no part of the system."""
+    if system.dies == ranks:
+        return system
+    levels = system.fabric.levels if system.fabric is not None else ()
+    if levels and all(level.switch for level in levels):
+        if ranks <= levels[0].switch:
+            return _with_levels(system, (levels[0].model_copy(update={"switch": ranks}),))
+        nodes, rest = divmod(ranks, levels[0].switch)
+        if len(levels) > 1 and not rest:
+            return _with_levels(system, (levels[0], levels[1].model_copy(update={"switch": nodes})))
+    raise SpecError(
+        f"parallel: {ranks} ranks are no part of {system.name} ({system.shape}); an engine takes all {system.dies} dies"
+        + (", or some of a node, or whole nodes" if levels else "")
+    )
+
+
+def _with_levels(system: SystemSpec, levels) -> SystemSpec:
+    assert system.fabric is not None
+    return system.model_copy(update={"fabric": system.fabric.model_copy(update={"levels": levels})})
+
+
+def _assumptions(serving: Serving, system: SystemSpec, dp: int):
+    """Where all ranks of an engine have all tokens, nothing is dispatched: transfers are left out, and so are free."""
+    found, given = serving.assumptions, serving.spec.assumptions
+    if system.launch != WITH_KERNELS:
+        return found
+    if dp == 1:
+        return found.model_copy(update={"transfer_software": "free"})
+    if not isinstance(given, dict) or "dispatch" not in given:
+        several = len(system.fabric.levels) > 1 if system.fabric is not None else False
+        return found.model_copy(update={"dispatch": BY_RANK if several else GATHERED})
+    return found
+
+
+# What an engine reads of it is nothing: demand comes from requests, and KV is counted in blocks.
+_WORKLOAD = WorkloadSpec(trace=SyntheticTrace(synthetic=SyntheticSpec()), batch=(1,), context=0)
+
+
+def pool_of(serving: Serving) -> TokenPool:
+    """The tokens of a file's traffic; read once for all engines and policies."""
+    assert isinstance(serving.spec.routing, RoutingSpec)
+    model = serving.model.model_dump_json(by_alias=True)
+    return _pool(model, serving.spec.routing.model_dump_json(by_alias=True), serving.routed)
+
+
+@lru_cache(maxsize=4)
+def _pool(model: str, spec: str, trace: Path | None) -> TokenPool:
+    return token_pool(ModelSpec.model_validate_json(model), RoutingSpec.model_validate_json(spec), trace)
+
+
+def slots_of_rank(serving: Serving, parallel: ParallelSpec) -> int:
+    """Expert slots of the fullest rank under the policy that is served."""
+    placement = place_experts(serving.policy, serving.model, parallel.ranks)
+    return slots_of(serving.policy, placement, len(serving.model.moe_layer_ids))
+
+
+def refuse_on_wafer(serving: Serving, parallel: ParallelSpec) -> None:
+    """Raise SpecError for what was measured on GPUs alone."""
+    system, attention = serving.system, parallel.attention
+    if attention.tp > 1:
+        raise SpecError(
+            f"parallel.attention: tp {attention.tp}: collectives were measured on GPUs, not on {system.name}; give "
+            f"{{tp: 1, dp: {system.dies}}}"
+        )
+    if not serving.has_traffic:
+        raise SpecError(
+            f"routing: {serving.spec.routing}: fused layers were measured on GPUs; {system.name} runs experts by the "
+            "engine: give routing: {like: model}, or {synthetic: {popularity_skew: 0}}"
+        )

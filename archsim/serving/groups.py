@@ -1,0 +1,247 @@
+"""The expert layers of one engine while it serves: their time by the engine's execution, and rebalancing.
+
+A group of ranks shares the experts. Every ``routing.every`` iterations, and with each rebalancing, its tokens are drawn
+anew from the traffic, and the engine runs the sampled layers for numbers of tokens an octave apart, prompts and decodes
+apart, under the policy and the placement of that time. Between them times are interpolated in logarithms. An iteration
+sums all MoE layers, so that chance in single layers averages out; the mean of the sampled layers stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import SpecError
+from archsim.engine.engine import EventEngine
+from archsim.engine.loop import load_of
+from archsim.policies.placement.placement import Placement, moves_between
+from archsim.policies.rebalancing.rules import History, Rebalanced
+from archsim.policies.routing.rules import Pass
+from archsim.serving.traffic import TokenPool
+from archsim.specs.policies import PolicySpec
+from archsim.specs.scenario import Scenario
+from archsim.workload.step_demand import Routing, StepDemand
+
+DECODES, PROMPTS = 0, 1
+NS, BALANCE = 0, 1
+FEWEST_PROMPT_TOKENS = 16  # below, prompts are taken for decodes
+MOST_ROUTED = 1 << 14  # tokens whose single routing an engine is given, as in sweeps
+DISPATCH, _SHARED, _KERNEL, COMBINE = range(4)  # of ``Tally.part_ns``
+
+
+class Parts(NamedTuple):
+    """What a group adds to the time of its layers. ``moved_ns``: float64[tokens of a rank] of all layers, in place of
+    the engine's dispatch and combine; None: these count. ``rest_ns``: float64[tokens of a rank], of a layer beside
+    experts, during which weights may move. ``factor``: of kernels, fitted.
+    """
+
+    moved_ns: np.ndarray | None
+    rest_ns: np.ndarray
+    factor: float
+    ranks: int  # that have tokens of their own
+    most_decodes: int
+    most_tokens: int
+
+
+class Moved(NamedTuple):
+    """A migration. ``stall_ns``: how long the engine waits; ``later_ns``: after which the placement holds."""
+
+    time_ns: float
+    instance: int
+    n_bytes: int
+    stall_ns: float
+    later_ns: float
+
+
+@dataclass
+class _Pending:
+    placement: Placement
+    at_ns: float
+
+
+class Group:
+    """The experts of one engine. ``table``: float64[phase, NS | BALANCE, point], ln ns of all MoE layers, and mean over
+    largest number of pairs of a rank, for 1, 2, 4, ... tokens of all ranks.
+    """
+
+    def __init__(self, scenario: Scenario, pool: TokenPool, parts: Parts, every: int, instance: int):
+        refuse_unserved(scenario.policy)
+        self._engine = EventEngine(scenario, pool.layer_ids)
+        self._pool, self._parts, self._every, self._instance = pool, parts, every, instance
+        self._rule = self._engine.policy.rebalancing
+        self._layers = len(scenario.model.moe_layer_ids)
+        self._records: list[tuple[int, np.ndarray]] = []
+        self._turn, self._calls, self._since, self.asked_at = 101 * instance, 0, 0, 0
+        self._pending: _Pending | None = None
+        points = int(np.ceil(np.log2(max(parts.most_tokens, 2)))) + 1
+        self.table = np.zeros((2, 2, points))
+        self.moves: list[Moved] = []
+        self._busy = 0.0
+        self._fill()
+
+    @property
+    def next_pause(self) -> int:
+        """Iterations until the tokens are drawn anew, or experts rebalanced."""
+        if self._rule is None or self._pending is not None:
+            return self._every
+        due = self._rule.due(self._calls) - self._since
+        return int(max(1, min(self._every, due)))
+
+    @property
+    def switch_ns(self) -> float:
+        """When a placement that is on its way holds."""
+        return np.inf if self._pending is None else self._pending.at_ns
+
+    def pause(self, now_ns: float, iterations: int, tokens: Sequence[float]) -> float:
+        """The engine has run so many iterations since its start, with so many (decoded, prompt) tokens since the last
+        call. Returns how long its next iteration waits.
+        """
+        ran, self.asked_at = iterations - self.asked_at, iterations
+        self._since += ran
+        if ran:
+            self._record(ran, tokens)
+        stall_ns = 0.0
+        if self._pending is not None and now_ns >= self._pending.at_ns:
+            self._switch(self._pending.placement)
+            self._pending = None
+        elif self._rule is not None and self._pending is None and self._since >= self._rule.due(self._calls):
+            stall_ns = self._rebalance(now_ns)
+        self._fill()
+        return stall_ns
+
+    def _record(self, ran: int, tokens: Sequence[float]) -> None:
+        """Loads of the iterations since the last call: as many tokens as were served, from where they were drawn."""
+        counts = np.zeros((len(self._pool.layer_ids), self._engine.scenario.model.experts))
+        for phase, count in enumerate(tokens):
+            if count:
+                drawn = self._pool.draw(int(min(max(count, 1), 8192)), phase == PROMPTS, self._turn - 1)
+                for layer in range(drawn.shape[1]):
+                    chosen = np.bincount(drawn[:, layer].ravel(), minlength=counts.shape[1])
+                    counts[layer] += chosen * (count / len(drawn))
+        self._records.append((ran, np.rint(counts).astype(np.int64)))
+        window = self._rule.window_steps if self._rule is not None else None
+        while len(self._records) > 1 and window is not None and sum(ran for ran, _ in self._records[1:]) >= window:
+            del self._records[0]
+
+    def _rebalance(self, now_ns: float) -> float:
+        engine, rule = self._engine, self._rule
+        assert rule is not None
+        tokens = np.stack([counts for _, counts in self._records])
+        shape = tokens.shape[:2]
+        load = np.zeros((*shape, engine.machine.dies), np.int64)
+        history = History(engine.rows.copy(), tokens, load, np.zeros(shape), engine.costs)
+        found = rule.rule(history, engine.placement)
+        new, effort = found if isinstance(found, Rebalanced) else Rebalanced(found)
+        new = replace(new, buffers=engine.placement.buffers)
+        moves = moves_between(engine.placement, new, engine.expert_bytes, engine.fabric.hops)
+        self._calls, self._since = self._calls + 1, 0
+        before = engine.balancing.totals.migrated_bytes
+        stall_ns = engine.migrate(new, moves, 0.0, effort)
+        scale = self._layers / len(engine.rows)  # of the layers that are not simulated
+        n_bytes = int((engine.balancing.totals.migrated_bytes - before) * scale)
+        later_ns = 0.0
+        if (pending := engine.balancing.pending) is not None:
+            engine.balancing.pending = None
+            later_ns = pending.decision_ns + scale * pending.transfer.ns / max(1.0 - self._busy, 0.05)
+            self._pending = _Pending(new, now_ns + later_ns)
+        stall_ns *= scale
+        self.moves.append(Moved(now_ns, self._instance, n_bytes, stall_ns, later_ns))
+        return stall_ns
+
+    def _switch(self, placement: Placement) -> None:
+        """Weights have arrived: they hold without a further move."""
+        self._engine.placement = placement
+
+    def _fill(self) -> None:
+        parts, points = self._parts, self.table.shape[2]
+        for phase in (DECODES, PROMPTS):
+            for at in range(points):
+                tokens = 1 << at
+                if phase == DECODES and tokens >= 2 * parts.most_decodes:
+                    continue
+                if phase == PROMPTS and tokens < FEWEST_PROMPT_TOKENS:
+                    self.table[phase, :, at] = self.table[DECODES, :, at]
+                    continue
+                ns, balance = self._layer(tokens, phase == PROMPTS)
+                self.table[phase, :, at] = np.log(max(ns, 1e-3)), balance
+        for at in range(points):  # more decodes than there can be are looked up for mixed batches alone
+            if (1 << at) >= 2 * parts.most_decodes:
+                self.table[DECODES, :, at] = self.table[PROMPTS, :, at]
+        self._turn += 1
+
+    def _layer(self, tokens: int, prompt: bool) -> tuple[float, float]:
+        """(ns of all MoE layers, mean over largest pairs of a rank) of so many tokens: the mean of those sampled."""
+        engine, parts, drawn = self._engine, self._parts, self._pool.draw(tokens, prompt, self._turn)
+        each = -(-tokens // parts.ranks)
+        rest_ns = parts.rest_ns[min(each, len(parts.rest_ns) - 1)]
+        total, moved, balance = 0.0, 0.0, 0.0
+        for layer in range(engine.layers):
+            demand = self._demand(drawn[:, layer], layer, prompt)
+            before = engine.tally.part_ns.copy()
+            times = engine.step(layer, demand, 0.0)
+            spent = engine.tally.part_ns - before
+            engine.balancing.end_step(times.step_ns + rest_ns)
+            load = load_of(times.plan, engine.machine.dies)
+            balance += load.mean() / max(load.max(), 1)
+            away = spent[DISPATCH] + spent[COMBINE]
+            kernel = spent[_KERNEL]
+            total += times.step_ns + (parts.factor - 1) * kernel - (away if parts.moved_ns is not None else 0.0)
+            moved += away
+        self._busy = moved / max(total + engine.layers * rest_ns, 1.0) if parts.moved_ns is None else 0.0
+        ns = self._layers * total / engine.layers
+        if parts.moved_ns is not None:
+            ns += parts.moved_ns[min(each, len(parts.moved_ns) - 1)]
+        return ns, balance / engine.layers
+
+    def _demand(self, chosen: np.ndarray, layer: int, prompt: bool) -> StepDemand:
+        """Tokens live on dies in equal parts."""
+        model, dies = self._engine.scenario.model, self._engine.machine.dies
+        die = (np.arange(len(chosen)) * dies // len(chosen)).astype(np.int32)
+        executed = chosen
+        if (routing := self._engine.policy.routing) is not None:
+            executed = routing.rule(Pass(chosen, model.experts, (self._turn, 0, layer))).experts
+        token, at = np.nonzero(executed >= 0)
+        pairs = die[token].astype(np.int64) * model.experts + executed[token, at]
+        origins = np.bincount(pairs, minlength=dies * model.experts).reshape(dies, model.experts).astype(np.int32)
+        tokens = origins.sum(axis=0, dtype=np.int32)
+        first_seen = np.full(model.experts, -1, np.int16)
+        active = np.flatnonzero(tokens)
+        first_seen[: len(active)] = active
+        whole = routing is None and len(chosen) <= MOST_ROUTED
+        return StepDemand(
+            self._turn,
+            tokens,
+            tokens if prompt else np.zeros_like(tokens),
+            first_seen,
+            model.top_k,
+            origins,
+            routing=Routing(np.ascontiguousarray(chosen), die) if whole else None,
+            residents=None if routing is None else np.bincount(die, minlength=dies).astype(np.int64),
+        )
+
+
+def refuse_unserved(policy: PolicySpec) -> None:
+    """Raise SpecError for rules that need more than tokens as they are drawn."""
+    for rule_type, why in (
+        ("prediction", "predicts from the steps before"),
+        ("replication", "follows the paths of tokens"),
+        ("shared", "moves shared experts, which run with the dense layers here"),
+    ):
+        rule = getattr(policy, rule_type)
+        served = {"prediction": ("none",), "replication": ("none", "libra"), "shared": ("local",)}[rule_type]
+        if rule.name not in served:
+            raise SpecError(
+                f"policies: {policy.name}: {rule_type}: {rule.name} {why}; serving takes {' or '.join(served)}"
+            )
+
+
+def slots_of(policy: PolicySpec, placement: Placement, layers: int) -> int:
+    """Expert slots of the fullest rank, all layers together: those of the placement, and those that a rebalancing adds
+    while serving, which KV may not take.
+    """
+    rule = policy.rebalancing
+    later = {"craft": rule.params.get("replicas", 0), "dup": layers * rule.params.get("slots", 0)}
+    return int(placement.slots.max()) + int(later.get(rule.name, 0))
