@@ -87,7 +87,7 @@ def print_speedups(results: Results, policies: Iterable[str]) -> None:
     table = grid("system", "model", "batch", "assumptions", numbers=tuple(policies))
     cells: dict[tuple, dict[str, str]] = {}
     for row in results.runs.rows:
-        throughput = row["throughput_tokens_per_s"]
+        throughput = row["tokens_per_s"]
         speedup = row[f"speedup_vs_{reference}"] if reference else None
         shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
         combination = tuple(str(row[name]) for name in ("system", "model", "batch", "assumptions"))
@@ -103,23 +103,19 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
     """The points with the highest decode throughput."""
     from pyarrow import parquet
 
-    names = ["point", "model", "batch", "policy", "throughput_tokens_per_s", "die_utilisation"]
+    names = ["point", "model", "batch", "policy", "tokens_per_s", "decode_step_ns", "die_utilisation"]
     table = parquet.read_table(folder / "results.parquet", columns=names)
-    table = table.sort_by([("throughput_tokens_per_s", "descending"), ("point", "ascending")])
-    best = grid("point", *_heads(plan), "model", "batch", "policy", "tokens/s", "die use")
+    table = table.sort_by([("tokens_per_s", "descending"), ("point", "ascending")])
+    best = grid("point", "model", "batch", "policy", numbers=("tokens/s", "ms a step", "die use"))
+    for head in _heads(plan):
+        best.add_column(head)
     for row in table.slice(0, _BEST).to_pylist():
         point = plan.point(row["point"])
-        throughput = row["throughput_tokens_per_s"]
-        measures = ("–" if throughput is None else f"{throughput:,.0f}", f"{row['die_utilisation']:.0%}")
-        best.add_row(
-            str(point.index),
-            *plan.shown(point).values(),
-            point.variants["model"].name,
-            str(point.batch),
-            point.variants["policy"].name,
-            *measures,
-        )
-    print("highest decode throughput:")
+        rate, step_ns = row["tokens_per_s"], row["decode_step_ns"]
+        numbers = ("–", "–") if rate is None else (f"{rate:,.0f}", f"{step_ns / 1e6:.3g}")
+        parts = str(point.index), point.variants["model"].name, str(point.batch), point.variants["policy"].name
+        best.add_row(*parts, *numbers, f"{row['die_utilisation']:.0%}", *plan.shown(point).values())
+    print("highest decode throughput, of all MoE layers of the model:")
     console().print(best)
 
 

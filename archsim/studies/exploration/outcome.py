@@ -139,12 +139,11 @@ def unit_of(objective: str) -> str:
 def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
     """Every objective of a run, NaN if it has none.
 
-    All are for all MoE layers of the model, as energy per token is, so that throughput times energy is power. If fewer
-    layers ran, the columns of the results are for those, so throughput is multiplied and time divided by their share.
+    All are for all MoE layers of the model, as throughput and energy per token are, so that throughput times energy is
+    power. If fewer layers ran, the time of decode is for those, and is divided by their share.
     """
     values = {name: np.nan if row[column] is None else float(row[column]) for name, (column, _) in OBJECTIVES.items()}
-    share = _share(model, row)
-    return values | {"throughput": values["throughput"] * share, "time": values["time"] / share}
+    return values | {"time": values["time"] / _share(model, row)}
 
 
 def _share(model: ModelSpec, row: Mapping[str, Any]) -> float:
@@ -153,12 +152,11 @@ def _share(model: ModelSpec, row: Mapping[str, Any]) -> float:
     return (row.get("layers") or every) / every
 
 
-def band_of(model: ModelSpec, row: Mapping[str, Any]) -> tuple[float, float] | None:
+def band_of(row: Mapping[str, Any]) -> tuple[float, float] | None:
     """Throughput of all MoE layers at the ends of the calibration's interval."""
-    low, high, rate = row.get("decode_ns_low"), row.get("decode_ns_high"), row.get("throughput_tokens_per_s")
+    low, high, rate = row.get("decode_ns_low"), row.get("decode_ns_high"), row.get("tokens_per_s")
     if not low or not high or not rate:
         return None
-    rate *= _share(model, row)
     return rate * row["decode_ns"] / high, rate * row["decode_ns"] / low
 
 

@@ -26,8 +26,7 @@ from archsim.studies.exploration.outcome import Candidate, Exploration, unit_of
 MOST_STRIPS = 12
 PART_NOTE = (
     "Not all MoE layers ran. Throughput, time and energy on this page are for all of them, scaled by the share that "
-    "ran; "
-    "in results.parquet and in the reports of single designs, throughput and time are for the layers that ran."
+    "ran, as is tokens_per_s in results.parquet; other times and counts there are for the layers that ran."
 )
 
 

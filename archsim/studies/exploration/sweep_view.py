@@ -76,7 +76,7 @@ def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candi
         front=False,
         allowed=True,
         limit=limit_of(row),
-        band=band_of(point.model, row),
+        band=band_of(row),
         run=row["run"],
         ranges=ranges_of(row),
     )
