@@ -49,6 +49,8 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
 
     table = grid("", "", "")
     table.show_header = False
+    for column in table.columns[:2]:
+        column.no_wrap = True  # in a narrow terminal, meanings wrap
     for name, others in _choices(experiment).items():
         table.add_row(name, str(row[name]), f"of {', '.join(others)}; choose with --{name}" if len(others) > 1 else "")
     for name in ("trace", "engine", "layers", "run"):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import ArchsimError
+from archsim.base.tables import read_parquet
 from archsim.report.fabrics import dies_of
 from archsim.report.layers import Parts
-from archsim.base.tables import read_parquet
 from archsim.runs.columns import COLUMNS
 from archsim.runs.columns import STEPS as STEP_TABLE
 from archsim.runs.results import STEPS, layers_that_ran

@@ -43,10 +43,10 @@ def _sentence(row: Mapping[str, Any], beside: list[Mapping[str, Any]]) -> str:
     step = row.get("decode_step_ns")
     took = f"a decode step of {step / 1e6:.3g} ms is " if step else "the time is "
     use = f"MFU {row['mfu']:.1%}, HBM bandwidth {row['hbm_bandwidth_utilisation']:.1%}"
-    who = f"{far} of {len(beside)} runs on {row['system']} take" if len(beside) > 1 else f"on {row['system']}, a run takes"
+    count = f"{far} of {len(beside)} runs" if len(beside) > 1 else "the run"
     return (
-        f"{who} over {FAR:.0f} times their roofline (FLOP and HBM bytes "
-        f"on evenly loaded dies); farthest, {name}: {took}{row['over_roofline']:.1f} times it, {use}{_why(row)}"
+        f"{count} on {row['system']} {'take' if far > 1 else 'takes'} over {FAR:.0f} times the roofline "
+        f"(FLOP and HBM bytes on evenly loaded dies); farthest, {name}: {took}{row['over_roofline']:.1f} times it, {use}{_why(row)}"
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from archsim.report.data import Step
 from archsim.report.draw.fabric_map import LEVELS
 from archsim.report.draw.svg import element, number, picture, text
-from archsim.report.data import Step
 
 WIDTH, LEFT, TOP, BOTTOM = 300.0, 34.0, 4.0, 34.0
 TALLEST, HIGHEST_ROW, WIDEST_COLUMN = 220.0, 9.0, 26.0
