@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from archsim.api.serving import serve_policies as serve_policies
     from archsim.api.studying import ablate as ablate
     from archsim.api.studying import compare as compare
+    from archsim.api.studying import engines as engines
     from archsim.api.studying import explore as explore
     from archsim.api.studying import optimum as optimum
     from archsim.base.errors import ArchsimError as ArchsimError
@@ -56,6 +57,7 @@ _PUBLIC = {
     "calibrate_serving": "archsim.api.serving",
     "compare": "archsim.api.studying",
     "compare_serving": "archsim.api.serving",
+    "engines": "archsim.api.studying",
     "explore": "archsim.api.studying",
     "load": "archsim.api.loading",
     "load_assumptions": "archsim.specs.loading.library",
@@ -76,8 +78,8 @@ _PUBLIC = {
 
 __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "calibrate",
-    "calibrate_serving", "compare", "compare_serving", "explore", "load", "load_assumptions", "load_experiment",
-    "load_model", "load_system", "optimum", "place", "run", "search_serving", "serve",
+    "calibrate_serving", "compare", "compare_serving", "engines", "explore", "load", "load_assumptions",
+    "load_experiment", "load_model", "load_system", "optimum", "place", "run", "search_serving", "serve",
     "serve_policies", "simulate", "simulate_flows", "sweep", "validate",
 ]  # fmt: skip
 

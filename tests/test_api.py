@@ -200,8 +200,8 @@ def test_optimum(here):
     assert (here / "out" / "index.html").is_file() and repr(found) == "Optimum('tiny', 2 runs, 4 steps)"
 
 
-def test_compare():
-    found = ar.compare(SMALL, sample=1, steps=1)
+def test_engines():
+    found = ar.engines(SMALL, sample=1, steps=1)
     table = found.to_pandas()
     assert list(table) == ["run", "assumptions", "event_ns", "analytical_ns", "error", "reason"] and len(table) == 1
     assert found.drawn_from == 2 and found.errors[0].runs == 1
@@ -268,7 +268,7 @@ def test_import_loads_nothing_heavy(code):
 
 
 @pytest.mark.parametrize(
-    "name", ["load", "run", "sweep", "ablate", "explore", "optimum", "compare", "calibrate", "Results"]
+    "name", ["load", "run", "sweep", "ablate", "explore", "optimum", "compare", "engines", "calibrate", "Results"]
 )
 def test_importing_a_function_loads_no_engine(name):
     loaded = loaded_by(f"from archsim import {name}")

@@ -1,13 +1,13 @@
-"""``ar.ablate``, ``ar.explore``, ``ar.optimum`` and ``ar.compare``: many runs, one answer."""
+"""``ar.ablate``, ``ar.explore``, ``ar.optimum``, ``ar.compare`` and ``ar.engines``: many runs, one answer."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from archsim.api.loading import Experiment, experiment_of, exploration_of, planned_of
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from archsim.runs.sweep import Watcher
     from archsim.studies.ablation.ablation import Ablation
     from archsim.studies.comparison.comparison import Comparison
+    from archsim.studies.designs.compare import DesignComparison
     from archsim.studies.exploration.outcome import Exploration
     from archsim.studies.optimum.page import Measured
     from archsim.studies.optimum.study import Optimum
@@ -107,7 +108,38 @@ def optimum(
     return found
 
 
-def compare(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: Watcher | None = None) -> Comparison:
+def compare(
+    a: Experiment,
+    b: Experiment,
+    *,
+    inside: Experiment | None = None,
+    out: str | os.PathLike[str] | None = None,
+    overrides: Sequence[str] = (),
+    **chosen: Any,
+) -> DesignComparison:
+    """Two designs side by side: what differs in their specification, and in time by cause, traffic, energy and price.
+
+    Returns a `DesignComparison`; ``.to_pandas()`` has one row per number, with the ratio of B over A.
+
+    a, b: experiments (of each, the first combination), or with ``inside`` names of its policies or systems. chosen:
+    ``policy``, ``system``, ``model``, ``batch``, ``assumptions``, as for `run`, of both. out: folder of the page and
+    ``comparison.csv``; None: nothing is written. overrides: ``["workload.decode_steps=1"]``, of both.
+
+    Raises ArchsimError for a name that is not there, or two equal designs; otherwise as `run`.
+    """
+    from archsim.studies.designs import compare as designs
+    from archsim.studies.designs.page import write_comparison_page
+    from archsim.studies.designs.sides import loaded, name_of, side_of
+
+    whole = None if inside is None else loaded(inside, overrides)
+    sides = [side_of(each, whole, overrides, chosen) for each in (a, b)]
+    found = designs.compare_designs([name_of(each) for each in (a, b)], sides)
+    if out is not None:
+        write_comparison_page(found, Path(out))
+    return found
+
+
+def engines(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: Watcher | None = None) -> Comparison:
     """Run a sample of an experiment's runs, or of a sweep's points, on both engines.
 
     Returns a `Comparison`: ``.errors`` by assumption set; ``.to_pandas()`` has one row per run, decode times in ns, the

@@ -20,13 +20,14 @@ DECIDING = (
     "archsim/base/kernels.py", "archsim/base/threads.py", "archsim/specs", "archsim/workload", "archsim/policies",
     "archsim/engine", "archsim/runs/run.py", "archsim/runs/simulator.py", "archsim/runs/columns.py",
     "archsim/runs/measure.py", "archsim/runs/measure_units.py", "archsim/runs/measure_iteration.py",
+    "archsim/runs/measure_rates.py", "archsim/runs/measure_steps.py",
     "archsim/runs/economics.py", "calibration/laws",
     "microarch/blocks", "microarch/fabric", "microarch/silicon",
 )  # fmt: skip
 # Also imported by a run, but unable to change a number: messages, files, this module, the number of threads.
 INERT = (
     "archsim/base/code_digest.py", "archsim/base/cores.py", "archsim/base/errors.py", "archsim/base/files.py",
-    "archsim/base/nearest.py", "archsim/base/tables.py", "archsim/runs/results.py",
+    "archsim/base/nearest.py", "archsim/base/tables.py", "archsim/runs/packing.py", "archsim/runs/results.py",
 )  # fmt: skip
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (

@@ -1,36 +1,64 @@
-"""``archsim compare`` and ``archsim engines``: run a sample of an experiment on both engines, print how they differ."""
+"""``archsim compare``: two designs, or two policies or systems of one experiment, side by side."""
 
 from __future__ import annotations
 
 import argparse
 
-from archsim.cli.arguments import add_experiment, positive
+from archsim.cli.arguments import positive
 from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    add_experiment(parser)
-    parser.add_argument("--sample", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")
+    for name in ("A", "B"):
+        parser.add_argument(
+            name.lower(), metavar=name, help="experiment (path or name); with --in: a policy or system of it"
+        )
+    parser.add_argument("--in", dest="inside", metavar="FILE", help="experiment whose policies or systems A and B are")
+    for name in ("policy", "system", "model"):
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"of both designs (default: the first {name} of each)")
+    parser.add_argument("--batch", type=positive, metavar="N", help="of both designs (default: the first of each)")
+    parser.add_argument("--assumptions", metavar="LABEL", help="of both designs (default: the first set of each)")
     parser.add_argument(
-        "--steps", type=positive, metavar="N", default=3, help="decode steps of each run, at most (default: 3)"
-    )
+        "--set", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE",
+        help="override a key of both designs; repeatable",
+    )  # fmt: skip
+    parser.add_argument("--out", metavar="DIR", help="folder of the page (default: reports/A-B)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the errors by assumption set, then every run outside the limit with the reason."""
-    import archsim as ar
-    from archsim.cli.printing import print_compiling, print_engine_errors
-    from archsim.cli.progress import watcher
-    from archsim.specs.loading.library import load_planned
-    from archsim.specs.sweeps.plan import SweepPlan
+    """Print what differs, and write the page."""
+    from pathlib import Path
 
-    planned = load_planned(args.file, args.overrides)
+    import archsim as ar
+    from archsim.cli.printing import print_compiling, print_notes
+
     print_compiling()
-    with watcher() as watching:
-        found = ar.compare(planned, args.sample, args.steps, watching)
-    kind = "points" if isinstance(planned, SweepPlan) else "runs"
-    steps = f"at most {found.decode_steps} decode {'step' if found.decode_steps == 1 else 'steps'}"
-    print(f"{found.name}: {len(found.runs)} of {found.drawn_from:,} {kind} on both engines, {steps}")
-    print_engine_errors(found.runs)
+    folder = Path(args.out or Path("reports") / f"{Path(args.a).stem}-{Path(args.b).stem}")
+    chosen = {name: getattr(args, name) for name in ("policy", "system", "model", "batch", "assumptions")}
+    found = ar.compare(args.a, args.b, inside=args.inside, out=folder, overrides=args.overrides, **chosen)
+    _print(found)
+    print_notes(found.notes)
+    print(f"report: {folder / 'index.html'}")
     return OK
+
+
+def _print(found) -> None:
+    from archsim.cli.printing import console, grid
+    from archsim.studies.designs.page import answer, change, shown
+
+    print(f"A: {found.a}, B: {found.b}")
+    table = grid("specification", "A", "B")
+    for each in found.spec:
+        table.add_row(each.key, each.a, each.b)
+    console().print(table)
+    table = grid("", numbers=("A", "B", "B over A"))
+    table.add_column("")
+    for group in dict.fromkeys(each.group for each in (*found.causes, *found.quantities)):
+        table.add_row(f"[bold]{group}[/bold]")
+        for each in (*found.causes, *found.quantities):
+            if each.group == group:
+                better = {1: "better", -1: "worse", 0: ""}[each.better]
+                table.add_row(f"  {each.name}", shown(each, each.a), shown(each, each.b), change(each), better)
+    console().print(table)
+    print(f"{answer(found)}.")

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_front(found) -> None:
-    from archsim.cli.printing import console, grid
+    from archsim.cli.printing import grid, print_fitting
     from archsim.studies.exploration.figures import value
 
     state = "stable" if found.stable else f"not stable yet after {found.budget} event runs"
@@ -58,6 +58,6 @@ def _print_front(found) -> None:
     for point in found.front[:_SHOWN]:
         values = (value(name, point.values[name]) for name in found.spec.objectives)
         table.add_row(str(point.index), *values, point.limit[0], *point.axes.values())
-    console().print(table)
+    print_fitting(table, kept=2 + len(found.spec.objectives))
     if len(found.front) > _SHOWN:
         print(f"and {len(found.front) - _SHOWN} more in front.csv")

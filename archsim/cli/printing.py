@@ -76,8 +76,28 @@ def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ())
     for column in columns:
         made.add_column(column)
     for column in numbers:
-        made.add_column(column, justify="right")
+        made.add_column(column, justify="right", no_wrap=True)
     return made
+
+
+def print_fitting(table, kept: int) -> None:
+    """Print a table; in a terminal that is too narrow, without its last columns, of which the first ``kept`` stay.
+    Name those that are left out.
+    """
+    out, left = console(), []
+    while len(table.columns) > kept and natural_width(table) > out.width:
+        left.insert(0, str(table.columns.pop().header))
+    out.print(table)
+    if left:
+        print(f"left out, as the terminal is narrow: {', '.join(left)}")
+
+
+def natural_width(table) -> int:
+    """Columns of text that the table takes where nothing wraps."""
+    from rich.console import Console
+
+    wide = Console(width=10_000)
+    return wide.measure(table).maximum
 
 
 def print_store(path: str) -> None:

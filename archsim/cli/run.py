@@ -49,6 +49,8 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
 
     table = grid("", "", "")
     table.show_header = False
+    for column in table.columns[:2]:
+        column.no_wrap = True  # in a narrow terminal, meanings wrap
     for name, others in _choices(experiment).items():
         table.add_row(name, str(row[name]), f"of {', '.join(others)}; choose with --{name}" if len(others) > 1 else "")
     for name in ("trace", "engine", "layers", "run"):
@@ -57,8 +59,8 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     for column in COLUMNS:
         if row.get(column.name) is not None:
             table.add_row(column.header, column.shown(row[column.name]), column.meaning)
-    if bound := row["bounded_by"]:
-        table.add_row("bounded by", bound, f"{percent(row[f'bound_{bound}'])} of the critical path")
+        if column.name == "decode_token_ns" and (bound := row["bounded_by"]):
+            table.add_row("bounded by", bound, f"{percent(row[f'bound_{bound}'])} of the critical path")
     for name in ("energy", "power", "area", "cost"):
         if row[OBJECTIVES[name][0]] is not None:
             ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import ArchsimError
-from archsim.cli.printing import console, grid
+from archsim.cli.printing import console, grid, natural_width, print_fitting
 from archsim.specs.sweeps.plan import SweepPlan
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from archsim.runs.run import Run
 
 _LISTED, _BEST = 20, 10
+_OF_RUNS = ("system", "model", "batch", "assumptions")
 _GB = 1e9
 
 
@@ -53,20 +54,20 @@ def print_rooms(runs: Sequence[Run]) -> None:
 def print_points(selection: Selection) -> None:
     """The first points that run."""
     plan = selection.plan
-    table = grid("point", *_heads(plan), "system", "model", "batch", "policy", "assumptions")
+    table = grid("point", "model", "batch", "policy", "system", "assumptions", *_heads(plan))
     shown = selection.kept[:_LISTED]
     for number in shown:
         point = plan.point(number)
         cells = plan.shown(point).values()
         parts = (
-            point.variants["system"].name,
             point.variants["model"].name,
             str(point.batch),
             point.variants["policy"].name,
+            point.variants["system"].name,
             point.assumptions.label,
         )
-        table.add_row(str(number), *cells, *parts)
-    console().print(table)
+        table.add_row(str(number), *parts, *cells)
+    print_fitting(table, kept=4)
     if len(shown) < len(selection.kept):
         print(f"and {len(selection.kept) - len(shown):,} more; `--point N` prints one as an experiment")
 
@@ -80,47 +81,54 @@ def print_dropped(selection: Selection) -> None:
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of every policy over ep, or base without an ep; in tokens/s if the experiment has neither."""
+    """Decode throughput of every policy over ep, or base without an ep; in tokens/s if the experiment has neither.
+
+    In a narrow terminal, without columns of one value.
+    """
     from archsim.runs.results import REFERENCES
 
-    reference = next((name for name in REFERENCES if name in {row["policy"] for row in results.runs.rows}), None)
-    table = grid("system", "model", "batch", "assumptions", numbers=tuple(policies))
-    cells: dict[tuple, dict[str, str]] = {}
-    for row in results.runs.rows:
-        throughput = row["throughput_tokens_per_s"]
-        speedup = row[f"speedup_vs_{reference}"] if reference else None
-        shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
-        combination = tuple(str(row[name]) for name in ("system", "model", "batch", "assumptions"))
-        cells.setdefault(combination, {})[row["policy"]] = shown
-    for combination, by_policy in cells.items():
-        table.add_row(*combination, *by_policy.values())
+    rows = results.runs.rows
+    reference = next((name for name in REFERENCES if name in {row["policy"] for row in rows}), None)
+    table = _speedups(rows, _OF_RUNS, policies, reference)
+    if natural_width(table) > console().width:
+        varying = [name for name in _OF_RUNS if len({row[name] for row in rows}) > 1]
+        table = _speedups(rows, varying or ["model"], policies, reference)
     if reference:
         print(f"decode throughput over that of {reference}:")
     console().print(table)
+
+
+def _speedups(rows: Iterable[Mapping[str, Any]], names: Sequence[str], policies: Iterable[str], reference: str | None):
+    table = grid(*names, numbers=tuple(policies))
+    cells: dict[tuple, dict[str, str]] = {}
+    for row in rows:
+        throughput = row["tokens_per_s"]
+        speedup = row[f"speedup_vs_{reference}"] if reference else None
+        shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
+        cells.setdefault(tuple(str(row[name]) for name in names), {})[row["policy"]] = shown
+    for combination, by_policy in cells.items():
+        table.add_row(*combination, *by_policy.values())
+    return table
 
 
 def print_best(plan: SweepPlan, folder: Path) -> None:
     """The points with the highest decode throughput."""
     from pyarrow import parquet
 
-    names = ["point", "model", "batch", "policy", "throughput_tokens_per_s", "die_utilisation"]
+    names = ["point", "model", "batch", "policy", "tokens_per_s", "decode_step_ns", "die_utilisation"]
     table = parquet.read_table(folder / "results.parquet", columns=names)
-    table = table.sort_by([("throughput_tokens_per_s", "descending"), ("point", "ascending")])
-    best = grid("point", *_heads(plan), "model", "batch", "policy", "tokens/s", "die use")
+    table = table.sort_by([("tokens_per_s", "descending"), ("point", "ascending")])
+    best = grid("point", "model", "batch", "policy", numbers=("tokens/s", "ms a step", "die use"))
+    for head in _heads(plan):
+        best.add_column(head)
     for row in table.slice(0, _BEST).to_pylist():
         point = plan.point(row["point"])
-        throughput = row["throughput_tokens_per_s"]
-        measures = ("–" if throughput is None else f"{throughput:,.0f}", f"{row['die_utilisation']:.0%}")
-        best.add_row(
-            str(point.index),
-            *plan.shown(point).values(),
-            point.variants["model"].name,
-            str(point.batch),
-            point.variants["policy"].name,
-            *measures,
-        )
-    print("highest decode throughput:")
-    console().print(best)
+        rate, step_ns = row["tokens_per_s"], row["decode_step_ns"]
+        numbers = ("–", "–") if rate is None else (f"{rate:,.0f}", f"{step_ns / 1e6:.3g}")
+        parts = str(point.index), point.variants["model"].name, str(point.batch), point.variants["policy"].name
+        best.add_row(*parts, *numbers, f"{row['die_utilisation']:.0%}", *plan.shown(point).values())
+    print("highest decode throughput, of all MoE layers of the model:")
+    print_fitting(best, kept=7)
 
 
 def _heads(plan: SweepPlan) -> list[str]:

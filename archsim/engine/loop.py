@@ -21,6 +21,7 @@ from archsim.engine.engine import EventEngine, StepTimes
 from archsim.engine.machine import NS_PER_S
 from archsim.engine.memory_fit import Fit
 from archsim.engine.state import Machine, Memory, Tally
+from archsim.engine.step_counts import StepCounts
 from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import moves_between
 from archsim.policies.prediction.heatmap import Predictor
@@ -42,7 +43,7 @@ class Outcome:
     one. ``gemm_law``: the measured layers behind grouped kernels. ``migrations``: what rebalancing moved. Times, counts
     and loads are those of the steps that count (``workload.warmup_steps``); elsewhere ``step_ns`` and ``load`` are 0.
     ``balancing``: what moving weights between steps cost. ``ceilings``: float64[step, layer, 3], the fields of
-    `Ceilings` for every step; 0 where nothing ran.
+    `Ceilings` for every step; 0 where nothing ran. ``counts``: what every step counted.
     """
 
     machine: Machine
@@ -61,6 +62,7 @@ class Outcome:
     migrations: tuple[Migration, ...]
     balancing: BalancingTotals
     ceilings: np.ndarray
+    counts: StepCounts
     gemm_law: str = ""
 
 
@@ -237,6 +239,7 @@ class Replay:
         self._balancer = Balancer(engine)
         self._warmup_left = engine.scenario.workload.warmup_steps
         self._counts, self._begin_ns = not self._warmup_left, 0.0
+        self._of_steps = StepCounts(engine.machine, engine.tally)
 
     def steps(self) -> Iterator[StepResult]:
         """Run every step, in order."""
@@ -265,6 +268,7 @@ class Replay:
     def _count_anew(self) -> None:
         self.engine.count_anew()
         self._heatmap.dropped = 0
+        self._of_steps.forget()
 
     def run(self) -> Outcome:
         """Run all steps; raises ArchsimError if the user's policy returns a plan that does not fit the demand."""
@@ -279,9 +283,11 @@ class Replay:
                 continue
             took.append((result.step, result.layer, result.times.step_ns))
             loads.append(load_of(result.times.plan, engine.machine.dies))
+            prefill, times = bool(result.demand.prefill_tokens.any()), result.times
+            self._of_steps.add(result.step, result.layer, prefill, times.step_ns, times.exposed_ns, loads[-1])
             least.append(ceilings(result.demand.tokens, result.times.holders, result.times.slots))
             end_ns, exposed_ns = result.times.end_ns - self._begin_ns, exposed_ns + result.times.exposed_ns
-            if result.demand.prefill_tokens.any():
+            if prefill:
                 prefill_ns, prefill_exposed_ns = end_ns, exposed_ns
                 prefill_residual_ns = tally.residual_ns.copy()
         if not self._counts:  # the run ended before its warm-up did
@@ -312,6 +318,7 @@ class Replay:
             migrations=tuple(self._balancer.migrations),
             balancing=engine.balancing.totals,
             ceilings=bounds,
+            counts=self._of_steps,
             gemm_law=gemm.law,
         )
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import ArchsimError
+from archsim.base.tables import read_parquet
 from archsim.report.fabrics import dies_of
 from archsim.report.layers import Parts
 from archsim.runs.columns import COLUMNS
-from archsim.runs.results import layers_that_ran
+from archsim.runs.columns import STEPS as STEP_TABLE
+from archsim.runs.results import STEPS, layers_that_ran
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.text.validation import validate
@@ -84,6 +86,8 @@ class Die:
     hbm: float
     compute: float
     activation_bytes: float
+    # phase → (pairs of token and expert, bytes of HBM); empty for folders of older versions
+    phases: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
 
     @property
     def use(self) -> float:
@@ -104,6 +108,19 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Step:
+    """A layer in an iteration. ``bounds``: ns of its critical path by cause, without those that took none; ``link``:
+    the ends of its busiest link.
+    """
+
+    step: int
+    layer: int
+    time_ns: float
+    bounds: Mapping[str, float] = field(hash=False)
+    link: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
 class Report:
     """All data on the page. Names are in the order of the manifest."""
 
@@ -116,6 +133,7 @@ class Report:
     links: Mapping[str, tuple[Link, ...]]  # by RunRow.key; empty for a mesh of one die
     # by RunRow.key; class of archsim.engine.pair_traffic → (from die, to die) → bytes; empty for many dies
     pairs: Mapping[str, Mapping[str, Mapping[tuple[int, int], float]]]
+    steps: Mapping[str, tuple[Step, ...]]  # by RunRow.key, of runs whose steps were kept
 
     @property
     def name(self) -> str:
@@ -241,6 +259,7 @@ def read_report(folder: Path) -> Report:
         dies=_by_run(folder / "dies.csv", DIE_COLUMNS, _die),
         links=_by_run(folder / "links.csv", LINK_COLUMNS, _link),
         pairs=_pairs(folder / "pairs.csv"),
+        steps=_steps(folder / STEPS),
     )
     _check_complete(report)
     return report
@@ -313,6 +332,20 @@ def _pairs(path: Path) -> dict[str, dict[str, dict[tuple[int, int], float]]]:
     return found
 
 
+def _steps(path: Path) -> dict[str, tuple[Step, ...]]:
+    """Empty for folders of older versions, which have no such file."""
+    if not path.is_file():
+        return {}
+    bounds = [column.name for column in STEP_TABLE if column.name.startswith("bound_")]
+    names = ("run", "step", "layer", "time_ns", "link_src", "link_dst", *bounds)
+    found: dict[str, list[Step]] = {}
+    for row in read_parquet(path, dict.fromkeys(names, "")).rows:
+        waited = {name.removeprefix("bound_").removesuffix("_ns"): row[name] for name in bounds if row[name]}
+        link = None if row["link_src"] is None else (row["link_src"], row["link_dst"])
+        found.setdefault(row["run"], []).append(Step(row["step"], row["layer"], row["time_ns"], waited, link))
+    return {run: tuple(each) for run, each in found.items()}
+
+
 def _die(where: str, row: dict[str, str]) -> Die:
     numbers = {
         column: _number(where, column, row[column]) for column in DIE_COLUMNS[1:] if row[column] or column not in PLACES
@@ -323,6 +356,11 @@ def _die(where: str, row: dict[str, str]) -> Die:
         hbm=numbers["hbm_utilisation"],
         compute=numbers["compute_utilisation"],
         activation_bytes=numbers["activation_bytes"],
+        phases={
+            phase: (float(row[f"{phase}_tokens"]), float(row[f"{phase}_hbm_bytes"]))
+            for phase in ("prefill", "decode")
+            if row.get(f"{phase}_tokens") and row.get(f"{phase}_hbm_bytes")
+        },
     )
 
 

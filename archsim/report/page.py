@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.files import write_text
-from archsim.report import balancers, engines, figures, layers, tables
+from archsim.report import balancers, closer, engines, figures, layers, tables
 from archsim.report.copies import beyond_memory, copied
 from archsim.report.data import Report, read_report
 from archsim.report.decision_cost import decisions
@@ -91,6 +91,8 @@ def _context(report: Report) -> dict[str, Any]:
             (place, [(run, svg, figures.busiest(report, run)) for run, svg in figures.map_panels(report, place)])
             for place in places
         ],
+        "rooflines": closer.roofline_panels(report),
+        "steps": [(place, drawn) for place in places if (drawn := closer.step_panels(report, place))],
         "colour_bar": colour_bar(),
         "matrices": [(place, drawn) for place in places if (drawn := figures.matrix_panels(report, place))],
         "balancers": balancers.section(_plain(report)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 TEMPLATES = Path(__file__).parent / "templates"
+_MICRO = re.compile(r"(?<=\d[ \u00a0])us\b")  # as manifests write microseconds, in ASCII
 
 
 def rendered(
@@ -30,4 +32,4 @@ def rendered(
     environment.filters["svg"] = Markup
     environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
     environment.filters.update(filters or {})
-    return environment.get_template(template).render(context)
+    return _MICRO.sub("µs", environment.get_template(template).render(context))

@@ -121,7 +121,12 @@ def overview(report: Report) -> list[dict[str, Any]]:
                 "place": place,
                 "batch": _count(batch),
                 "policies": ", ".join(run.policy for run in fastest),
-                "throughput": scaled(best["throughput_tokens_per_s"], RATE_UNITS),
+                "throughput": _shown(best, "tokens_per_s", RATE_UNITS),
+                "step": _shown(best, "decode_step_ns", TIME_UNITS),
+                "token": _shown(best, "decode_token_ns", TIME_UNITS),
+                "mfu": _used(best, "mfu"),
+                "hbm": _used(best, "hbm_bandwidth_utilisation"),
+                "over": _roofline(best),
                 "gain": _over("ep", best),
                 "distance": _distance(best),
                 "speedup": _over("base", best),
@@ -129,6 +134,21 @@ def overview(report: Report) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _shown(run: RunRow, column: str, units: tuple[Unit, ...]) -> str:
+    value = run.get(column)
+    return "not recorded" if value is None else scaled(value, units)
+
+
+def _used(run: RunRow, column: str) -> str:
+    share = run.get(column)
+    return "not recorded" if share is None else percent(share, 1)
+
+
+def _roofline(run: RunRow) -> str:
+    over = run.get("over_roofline")
+    return "not recorded" if over is None else factor(over)
 
 
 def _distance(run: RunRow) -> str:

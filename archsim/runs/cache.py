@@ -1,10 +1,9 @@
 """A cache of run records shared by all sweeps, keyed by a digest of all inputs.
 
 An entry is one run's key and the code that it is a result of; it is never stale and may be deleted at any time. Dies,
-links and pairs are in a separate file if the sweep kept details. Runs shorter than `WORTH_S` are not kept, nor those
-with users' functions,
-because the cache cannot see changes in user code. The least recently used ones are removed when all
-exceed `MOST_BYTES`.
+links, pairs and steps are in a separate file if the sweep kept details. Runs shorter than `WORTH_S` are not kept, nor
+those with users' functions, because the cache cannot see changes in user code. The least recently used ones are
+removed when all exceed `MOST_BYTES`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from archsim.workload.store import column_cache
 
 WORTH_S = 0.05
 MOST_BYTES = 1 << 30
-_ROW, _DETAILS = ("run", "row", "host"), ("run", "dies", "links", "pairs")
+_ROW, _DETAILS = ("run", "row", "host"), ("run", "dies", "links", "pairs", "steps")
 
 
 def folder() -> Path:
@@ -29,11 +28,11 @@ def folder() -> Path:
 
 
 def find(run: Run, details: bool) -> Record | None:
-    """The record of a run, if cached. ``details``: with its dies, links and pairs, which are empty otherwise."""
+    """The record of a run, if cached. ``details``: with its dies, links, pairs and steps, which are empty otherwise."""
     if run.own_code:
         return None
     record = _load(_file(run), run)
-    more = _load(_file(run, "-details"), run) if details else {"dies": {}, "links": {}, "pairs": {}}
+    more = _load(_file(run, "-details"), run) if details else {"dies": {}, "links": {}, "pairs": {}, "steps": {}}
     return record | more if record is not None and more is not None else None
 
 

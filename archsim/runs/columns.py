@@ -22,14 +22,14 @@ from typing import Any
 
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.tables import INTEGER, REAL, TEXT
-from archsim.runs import measure
+from archsim.runs import measure, measure_rates, measure_steps
 from archsim.runs.measure import Finished, bound, exposed, hop_messages, host_percentile, over_dies, overhead_percentile
 from archsim.runs.measure_iteration import of_iteration, whole_iteration
 from archsim.specs.policies import import_function
 from archsim.specs.sweeps.explore import OBJECTIVES
 
 Measure = Callable[[Finished], Any]
-LAYOUT = 3  # of results: raised when columns are added or change meaning; stored in manifests
+LAYOUT = 4  # of results: raised when columns are added or change meaning; stored in manifests
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("decode_steps", INTEGER, "steps", "iterations that ran, without prefill and warm-up", lambda run: len(run.decode), "decode steps", True),
     Column("prefill_ns", REAL, "ns", "0 where no prefill ran, or a warm-up follows it", lambda run: run.outcome.prefill_ns, "prefill", True),
     Column("decode_ns", REAL, "ns", "time of decode", lambda run: run.outcome.decode_ns, "decode", True),
-    Column("throughput_tokens_per_s", REAL, "tokens/s", "of decode; empty without decode", measure.throughput, "throughput", True, True),
+    Column("throughput_tokens_per_s", REAL, "tokens/s", "of decode, as the assumption throughput counts, of the layers that ran; tables show tokens_per_s; empty without decode",
+           measure.throughput, page=True, optional=True),
     Column("speedup_vs_base", REAL, "×", "decode throughput over that of policy base, all else equal; empty without such a run", None,
            "speed-up over base", True, True),
     Column("speedup_vs_ep", REAL, "×", "decode throughput over that of policy ep, all else equal; empty without such a run", None,
-           "speed-up over ep", True, True, 2, "throughput_tokens_per_s"),
+           "speed-up over ep", True, True, 2, "decode_ns"),
     Column("hop_messages", INTEGER, "message hops", "messages times hops (dies entered), of the types that the assumption hops counts",
            measure.hops(measure.MESSAGES), "hops, messages", True),
     Column("hop_bytes", INTEGER, "byte hops", "bytes times hops of these messages", measure.hops(measure.BYTES), "hops, bytes", True),
@@ -103,10 +104,7 @@ COLUMNS: tuple[Column, ...] = (
     *(
         Column(f"bound_{name}", REAL, "share", f"time on the critical path that {what} takes; empty for a run without time", bound(name), page=True, optional=True,
                since=3 if name == "launch" else 1)
-        for name, what in (
-            ("llc", "the LLC"), ("hbm", "HBM"), ("link", "links"), ("compute", "multiplying"), ("launch", "launching and filling kernels"),
-            ("activations", "moving hidden vectors"), ("decision", "deciding"),
-        )
+        for name, what in measure.BOUND_MEANINGS.items()
     ),
     Column("bounded_by", TEXT, "", "the largest of these shares, by name; empty for a run without time", measure.bounded_by, optional=True),
     Column("bounded_by_margin", REAL, "share", "by how much it is larger than the next", measure.bounded_by_margin, optional=True),
@@ -133,7 +131,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("expert_tokens", INTEGER, "tokens", "pairs of token and routed expert that ran, over all layers, prefill included", lambda run: run.work["expert_tokens"], page=True, since=2),
     Column("hbm_bytes", INTEGER, "bytes", "read and written, hidden vectors included", lambda run: run.work["hbm_bytes"], since=2),
     Column("link_bytes", INTEGER, "bytes", "bytes times the links that they crossed", lambda run: run.work["link_bytes"], since=2),
-    Column("flop", REAL, "flop", "of expert GEMMs", lambda run: run.work["flop"], since=2),
+    Column("flop", REAL, "flop", "of expert GEMMs", lambda run: run.work["flop"], page=True, since=2),
     Column("decode_ns_low", REAL, "ns", "GEMMs at the 5 % residual of their calibration; empty without one", measure.decode_low_ns,
            "decode, low", True, True, 2, "decode_ns"),
     Column("decode_ns_high", REAL, "ns", "GEMMs at the 95 % residual of their calibration; empty without one", measure.decode_high_ns,
@@ -215,7 +213,17 @@ COLUMNS: tuple[Column, ...] = (
     Column("replica_hbm_bytes", INTEGER, "bytes", "HBM of all dies for slots beyond one for each expert, of all MoE layers of the model, at the end", measure.replica_hbm,
            page=True, since=3),
     Column("run", TEXT, "", "key of the run: names everything that it is made of", None),
-    Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput are those of these, unscaled", lambda run: run.demand.layers, page=True, since=2),
+    Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput_tokens_per_s are those of these, unscaled", lambda run: run.demand.layers, page=True, since=2),
+    Column("tokens_per_s", REAL, "tokens/s", "tokens that decode generates over its time, scaled to all MoE layers of the model; empty without decode",
+           measure_rates.tokens_per_s, "throughput", True, True, 4, "copies_extrapolated"),
+    Column("decode_step_ns", REAL, "ns", "a decode step through all MoE layers of the model, mean; empty without decode",
+           measure_rates.decode_step_ns, "a decode step", True, True, 4, "tokens_per_s"),
+    Column("decode_token_ns", REAL, "ns", "that over the requests of a step; empty without decode", measure_rates.decode_token_ns, "a token", True, True, 4, "decode_step_ns"),
+    Column("mfu", REAL, "share", "FLOP of experts over the peak of all dies in the time, prefill included", measure_rates.mfu, "MFU", True, True, 4, "decode_token_ns"),
+    Column("hbm_bandwidth_utilisation", REAL, "share", "bytes of HBM over the nominal bandwidth of all dies in the time, prefill included",
+           measure_rates.hbm_use, "HBM bandwidth used", True, True, 4, "mfu"),
+    Column("over_roofline", REAL, "×", "time over the least in which evenly loaded dies could do the same FLOP and move the same bytes of HBM",
+           measure_rates.over_roofline, "over its roofline", True, True, 4, "hbm_bandwidth_utilisation"),
 )  # fmt: skip
 
 _OF_RUN = tuple(
@@ -248,6 +256,10 @@ DIES: tuple[Column, ...] = (
     *_each(INTEGER, "tokens", tokens="pairs of token and expert assigned to the die"),
     *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from that of others", local_hbm_write_bytes="written as cached copies"),
     *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", replica_peak_bytes="peak size of cached copies"),
+    *(column for phase in ("prefill", "decode") for column in (
+        Column(f"{phase}_hbm_bytes", INTEGER, "bytes", f"of hbm_bytes, in {phase}", None),
+        Column(f"{phase}_tokens", INTEGER, "tokens", f"of tokens, in {phase}", None),
+    )),
 )  # fmt: skip
 LINKS: tuple[Column, ...] = (
     *_OF_RUN,
@@ -266,6 +278,20 @@ PAIRS: tuple[Column, ...] = (
     *_each(INTEGER, "", src="from die", dst="to die"),
     *(Column(f"{name}_bytes", INTEGER, "bytes", meaning, None) for name, meaning in _MOVED.items()),
 )
+STEPS: tuple[Column, ...] = (
+    *_OF_RUN,
+    *_each(INTEGER, "", step="iteration; 0 is the prefill, where there is one", layer="the model's number of the MoE layer"),
+    *_each(REAL, "ns", time_ns="of the layer in this iteration, exposed time of decisions included"),
+    *(Column(f"bound_{name}_ns", REAL, "ns", f"of the critical path: {what}", None) for name, what in measure.BOUND_MEANINGS.items()),
+    *_each(INTEGER, "bytes", hbm_local_read_bytes="weights read by dies from their own HBM", hbm_remote_read_bytes="weights read from the HBM of others",
+           hbm_write_bytes="cached copies written", hbm_activation_bytes="hidden vectors through HBM"),
+    *(Column(f"{name}_bytes", INTEGER, "bytes", f"{_MOVED[name]} that dies sent to others; 0 for more than 128 dies", None) for name in measure_steps.CLASSES),
+    *_each(INTEGER, "", link="number of the busiest link, as in links.csv; empty where none was busy", link_src="from die (or switch)", link_dst="to die (or switch)"),
+    *_each(INTEGER, "bytes", link_bytes="that crossed it"),
+    *_each(REAL, "ns", link_busy_ns="it is held or transfers"),
+    *_each(INTEGER, "", die="the die with most tokens"),
+    *_each(INTEGER, "tokens", die_tokens="its pairs of token and expert", tokens="those of all dies"),
+)  # fmt: skip
 # Facts of the host, which differ from run to run.
 TIMINGS: tuple[Column, ...] = (
     Column("run", TEXT, "", "key of the run", None),
@@ -282,8 +308,8 @@ def kinds_of(columns: Iterable[Column]) -> Kinds:
 
 
 BY_NAME: Mapping[str, Column] = MappingProxyType({column.name: column for column in COLUMNS})
-RUN_COLUMNS, DIE_COLUMNS, LINK_COLUMNS, PAIR_COLUMNS, TIMING_COLUMNS = map(
-    kinds_of, (COLUMNS, DIES, LINKS, PAIRS, TIMINGS)
+RUN_COLUMNS, DIE_COLUMNS, LINK_COLUMNS, PAIR_COLUMNS, STEP_COLUMNS, TIMING_COLUMNS = map(
+    kinds_of, (COLUMNS, DIES, LINKS, PAIRS, STEPS, TIMINGS)
 )
 
 
@@ -350,6 +376,7 @@ def documented() -> str:
         ("dies.csv", DIES),
         ("links.csv", LINKS),
         ("pairs.csv", PAIRS),
+        ("steps.parquet", STEPS),
         ("timings.csv", TIMINGS),
     ):
         rows = [
@@ -374,9 +401,26 @@ _DOCUMENT = """\
 |---|---|
 | `results.csv`, `results.parquet` | one row per run, in the order of the experiment; with a `sweep:` first `point` and a column for every axis |
 | `dies.csv`, `links.csv`, `pairs.csv` | a row for every die, every link and every pair of dies (of at most 32) between which anything moved, of every run; left out for more than 1,000 runs, and with `details: dropped` |
+| `steps.parquet` | a row for every layer of every iteration, of runs of at most 12,000 such steps; with `dies.csv` |
 | `timings.csv` | how long each run took to simulate, where and when; the only file that differs from one machine to the next |
 | `manifest.yaml` | the full experiment: `archsim sweep manifest.yaml` reproduces the results |
 | `results.partial.csv` | while a sweep runs: rows of the finished runs, in order of completion, without speed-ups |
+
+Throughput on pages and terminals is `tokens_per_s`: one definition under every set of assumptions, for all MoE layers of the model.
+`throughput_tokens_per_s` counts as the assumption `throughput` says, which under `published` is one iteration more, and the layers that ran alone.
+
+`steps.parquet` says which step was slow and why. The hottest link of every step is a column; the ten slowest steps of a run, what bound them and their
+busiest link:
+
+```python
+import pandas as pd
+
+steps = pd.read_parquet("reports/dojo/steps.parquet")
+one = steps[(steps.policy == "allo") & (steps.assumptions == "physical") & (steps.batch == 4096) & (steps.model == "deepseek-v3")]
+slow = one.nlargest(10, "time_ns")
+print(slow[["step", "layer", "time_ns", "bound_hbm_ns", "bound_compute_ns", "link_src", "link_dst", "link_bytes"]])
+print(one.groupby(["link_src", "link_dst"]).size().nlargest(5))      # links that are most often the hottest
+```
 
 The tables below are made from `archsim/runs/columns.py`:
 `python -c "from archsim.runs.columns import documented; print(documented(), end='')" > docs/results.md`."""

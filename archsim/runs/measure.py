@@ -34,6 +34,15 @@ BOUND_BY = {
     "activations": ("ACT_READ", "ACT_MOVE", "ACT_WRITE"),
 }
 BOUNDS = (*BOUND_BY, "launch", "decision")
+BOUND_MEANINGS = {
+    "llc": "the LLC",
+    "hbm": "HBM",
+    "link": "links",
+    "compute": "multiplying",
+    "launch": "launching and filling kernels",
+    "activations": "moving hidden vectors",
+    "decision": "deciding",
+}  # in the order of columns
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,13 @@ class Finished:
         from archsim.runs.measure_units import measure_pairs
 
         return measure_pairs(self.outcome)
+
+    @cached_property
+    def steps(self) -> dict[str, np.ndarray]:
+        """Columns over the steps; see ``archsim.runs.columns.STEPS``; empty for very many."""
+        from archsim.runs.measure_steps import measure_steps
+
+        return measure_steps(self)
 
     @cached_property
     def beside_experts(self) -> Fit:

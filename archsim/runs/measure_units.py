@@ -7,6 +7,7 @@ import numpy as np
 from archsim.engine.loop import Outcome
 from archsim.engine.pair_traffic import link_traffic, pair_bytes
 from archsim.engine.state import UNITS
+from archsim.engine.step_counts import DECODE, PREFILL
 
 LLC_PORTS, HBM, ARRAYS = range(UNITS)
 MOST_DIES = 32  # of a machine whose pairs of dies are kept: 992 rows a run
@@ -37,6 +38,9 @@ def measure_dies(outcome: Outcome) -> dict[str, list]:
         "activation_bytes": dies["activation_bytes"],
         "replica_peak_bytes": outcome.memory.copies.room["peak_bytes"],
     }
+    for phase, row in (("prefill", PREFILL), ("decode", DECODE)):
+        columns[f"{phase}_hbm_bytes"] = outcome.counts.hbm_bytes[row]
+        columns[f"{phase}_tokens"] = outcome.counts.tokens[row]
     return {name: _as_list(column) for name, column in columns.items()}
 
 
@@ -44,9 +48,7 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
     """Columns over the links of a run, list[link] each: one way each, or edges that are held both ways at once."""
     fabric, total_ns = outcome.fabric, outcome.prefill_ns + outcome.decode_ns
     counted = outcome.tally.resources[UNITS * fabric.dies :]
-    one_way = len(counted) == fabric.links
-    # Of the two links of an edge, the one from the lower die names it.
-    shown = np.arange(fabric.links) if one_way else _first_link_of_edges(fabric)
+    one_way, shown = len(counted) == fabric.links, shown_links(outcome)
     src, dst = fabric.link_src[shown], fabric.link_dst[shown]
     columns = {
         "link": np.arange(len(counted)),
@@ -66,6 +68,12 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
         columns |= {f"{name}_bytes": n_bytes, f"{name}_ns": ns}
     direction = ["one way" if one_way else "both ways"] * len(counted)
     return {name: _as_list(column) for name, column in columns.items()} | {"direction": direction}
+
+
+def shown_links(outcome: Outcome) -> np.ndarray:
+    """int64[resource]: the link of the fabric by which each is named; of an edge, the one from the lower die."""
+    one_way = outcome.machine.link_resources == outcome.fabric.links
+    return np.arange(outcome.fabric.links) if one_way else _first_link_of_edges(outcome.fabric)
 
 
 def measure_pairs(outcome: Outcome) -> dict[str, list]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from archsim.runs import calibration_notes, policy_notes
+from archsim.runs import calibration_notes, policy_notes, roofline_notes
 from archsim.runs.calibration_notes import Die
 from archsim.runs.drawn_notes import drawn_notes
+from archsim.runs.measure import BOUNDS
 from archsim.runs.memory_notes import memory_notes
 
 COLUMNS = (
     *calibration_notes.EXTRAPOLATED, "drawn_from", "context_tokens", "context_from", "transfer_law", "hbm_all_counted",
-    "speedup_vs_ep",
+    "speedup_vs_ep", *roofline_notes.COLUMNS, *(f"bound_{name}" for name in BOUNDS),
 )  # fmt: skip
 """Columns that the notes use."""
 
@@ -21,4 +22,5 @@ def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Di
     """A sentence each. rows: of results; dies: (system, its die), a system once or more (points of a sweep)."""
     rows = list(rows)
     calibrations = calibration_notes.calibration_notes(rows, dies)
-    return [*calibrations, *drawn_notes(rows), *memory_notes(rows), *policy_notes.policy_notes(rows)]
+    policies = [*policy_notes.policy_notes(rows), *roofline_notes.roofline_notes(rows)]
+    return [*calibrations, *drawn_notes(rows), *memory_notes(rows), *policies]

@@ -11,25 +11,37 @@ from typing import Any
 
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import Table, parquet_columns, read_csv, read_parquet
-from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, PAIR_COLUMNS, RUN_COLUMNS, TIMING_COLUMNS, Kinds
+from archsim.runs.columns import (
+    DIE_COLUMNS,
+    LINK_COLUMNS,
+    PAIR_COLUMNS,
+    RUN_COLUMNS,
+    STEP_COLUMNS,
+    TIMING_COLUMNS,
+    Kinds,
+)
+from archsim.runs.packing import unpacked
 
 BASE_POLICY = "base"
 REFERENCES = ("ep", BASE_POLICY)  # speed-ups are over plain expert parallelism, and over the baseline of the paper
-CSV, PARQUET = "results.csv", "results.parquet"
+CSV, PARQUET, STEPS = "results.csv", "results.parquet", "steps.parquet"
 FILES = MappingProxyType({"dies": DIE_COLUMNS, "links": LINK_COLUMNS, "pairs": PAIR_COLUMNS, "timings": TIMING_COLUMNS})
-TABLES = ("runs", *FILES)
+TABLES = ("runs", *FILES, "steps")
+_KEPT_FOR_FEW = "; they are for few runs, or with details: kept in the experiment"
 _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of each die and link
 
 Record = Mapping[str, Any]
 """What is kept of a run: its key ``run``, ``row`` (columns that `archsim.runs.columns.measured` gives), ``dies``,
-``links`` and ``pairs`` (name → list over dies, links, pairs of dies; empty where they are not kept)
+``links`` and ``pairs`` (name → list over dies, links, pairs of dies; empty where they are not kept), ``steps`` (packed,
+see `archsim.runs.measure_steps`)
 and ``host`` (columns of TIMING_COLUMNS but run).
 """
 Row = Mapping[str, Any]
 
 
 class Results:
-    """The tables of a sweep: ``runs``, ``dies``, ``links``, ``pairs`` and ``timings``, each read on first use.
+    """The tables of a sweep: ``runs``, ``dies``, ``links``, ``pairs``, ``steps`` and ``timings``, each read on first
+    use.
 
     ``results.runs.to_pandas()`` has one row per run (of a sweep with axes: ``point`` and the axes first);
     ``results.runs.rows`` the same as mappings. ``folder``: of the files, None where nothing was written. A table that
@@ -76,6 +88,10 @@ class Results:
         return self._read("pairs")
 
     @cached_property
+    def steps(self) -> Table:
+        return self._read("steps")
+
+    @cached_property
     def timings(self) -> Table:
         return self._read("timings")
 
@@ -116,10 +132,14 @@ class Results:
 def _read_table(folder: Path, name: str) -> Table:
     if name == "runs":
         return read_parquet(folder / PARQUET, parquet_columns(folder / PARQUET))
+    if name == "steps":
+        if not (folder / STEPS).is_file():
+            raise ArchsimError(f"{folder / STEPS}: no such file{_KEPT_FOR_FEW}")
+        return read_parquet(folder / STEPS, STEP_COLUMNS)
     try:
         return read_csv(folder / f"{name}.csv", FILES[name])
     except FileNotFoundError:
-        told = "; they are for few runs, or with details: kept in the experiment" if name != "timings" else ""
+        told = _KEPT_FOR_FEW if name != "timings" else ""
         raise ArchsimError(f"{folder / name}.csv: no such file{told}") from None
 
 
@@ -132,15 +152,17 @@ def collect(records: Sequence[Record], columns: Kinds = RUN_COLUMNS) -> Results:
         "dies": Table(DIE_COLUMNS, tuple(each for record in records for each in spread(record, "dies"))),
         "links": Table(LINK_COLUMNS, tuple(each for record in records for each in spread(record, "links"))),
         "pairs": Table(PAIR_COLUMNS, tuple(each for record in records for each in spread(record, "pairs"))),
+        "steps": Table(STEP_COLUMNS, tuple(each for record in records for each in spread(record, "steps"))),
         "timings": Table(TIMING_COLUMNS, tuple({"run": record["run"], **record["host"]} for record in records)),
     }
     return Results(tables.__getitem__)
 
 
 def spread(record: Record, of: str) -> Iterator[Row]:
-    """One row for every die, link or pair of dies (``of``: ``dies``, ``links`` or ``pairs``) of a run."""
+    """One row for every die, link, pair of dies or step (``of``: ``dies``, ``links``, ``pairs`` or ``steps``) of a run.
+    """
     of_run = {name: record["run"] if name == "run" else record["row"][name] for name in _OF_RUN}
-    columns = record[of]
+    columns = unpacked(record[of]) if of == "steps" else record[of]
     for values in zip(*columns.values(), strict=True):
         yield of_run | dict(zip(columns, values, strict=True))
 

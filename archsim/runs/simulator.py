@@ -16,6 +16,7 @@ from archsim.policies.prediction.heatmap import Predictor
 from archsim.policies.registry import build_policy
 from archsim.runs.columns import measured
 from archsim.runs.measure import Finished
+from archsim.runs.packing import packed
 from archsim.runs.results import Record
 from archsim.runs.run import DemandSpec, Run, generated_digest
 from archsim.workload import TokenSource, Trace, draw_requests, open_trace
@@ -54,6 +55,7 @@ class Simulator:
             "dies": finished.dies,
             "links": finished.links,
             "pairs": finished.pairs,
+            "steps": packed(finished.steps),
             "host": {
                 "wall_s": round(wall_s, 6),
                 "host": platform.node(),

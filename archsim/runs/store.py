@@ -6,8 +6,8 @@
 ``parts/``              ``part-00000.parquet``, …: the rows of PART_RUNS consecutive runs each, written once and whole
 ``results.partial.csv`` rows of the finished runs that are in no chunk yet, as they finish; removed when the sweep ends
 ``results.csv``         all rows in the order of the experiment, with the speed-ups, which need all of them
-others                  ``results.parquet``, ``timings.csv``; ``dies.csv``, ``links.csv`` and ``pairs.csv`` where
-                        details are kept; all written last, as is ``results.csv``
+others                  ``results.parquet``, ``timings.csv``; ``dies.csv``, ``links.csv``, ``pairs.csv`` and
+                        ``steps.parquet`` where details are kept; all written last, as is ``results.csv``
 ======================= ================================================================================================
 
 With details (of dies and links), records stay in ``runs/`` for later sweeps, and chunks are removed. Without, chunks
@@ -39,13 +39,14 @@ from archsim.runs.columns import (
     LAYOUT,
     LINK_COLUMNS,
     PAIR_COLUMNS,
+    STEP_COLUMNS,
     TIMING_COLUMNS,
     Kinds,
     columns_with,
     kinds_of,
 )
 from archsim.runs.plan import Selection
-from archsim.runs.results import CSV, PARQUET, REFERENCES, Record, references_of, spread, with_speedups
+from archsim.runs.results import CSV, PARQUET, REFERENCES, STEPS, Record, references_of, spread, with_speedups
 from archsim.runs.run import Run
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.sweeps.plan import Point, SweepPlan
@@ -56,7 +57,7 @@ FEW_RUNS = 1000  # most runs with details, unless the experiment says otherwise:
 PAGE = "index.html"
 PARTIAL = "results.partial.csv"
 # Written from all runs once the last has finished; removed when outdated.
-_MADE_LAST = (CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", "timings.csv", "comparison.json", PAGE)
+_MADE_LAST = (CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", STEPS, "timings.csv", "comparison.json", PAGE)
 _HOLDS = "archsim.runs"
 
 
@@ -157,6 +158,7 @@ class SweepStore:
         if self.details:
             for name, columns in (("dies", DIE_COLUMNS), ("links", LINK_COLUMNS), ("pairs", PAIR_COLUMNS)):
                 write_csv_stream(self.folder / f"{name}.csv", columns, self._spread(name))
+            write_parquet_stream(self.folder / STEPS, STEP_COLUMNS, self._tables("steps", STEP_COLUMNS))
         for file in sorted(self._parts.glob("part-*.parquet"))[0 if self.details else parts :]:
             file.unlink()
         if self.details:
@@ -191,11 +193,20 @@ class SweepStore:
         yield from read_parquet(self._part(number), self._kept_columns).rows
 
     def _spread(self, name: str) -> Iterator[Mapping[str, Any]]:
+        for record in self._records():
+            yield from spread(record, name)
+
+    def _tables(self, name: str, columns: Kinds) -> Iterator[Table]:
+        """One for every run."""
+        for record in self._records():
+            yield Table(columns, tuple(spread(record, name)))
+
+    def _records(self) -> Iterator[Record]:
         for _, runs in self._selection.blocks(PART_RUNS):
             for run in runs:
                 record = self.records.load(run)
                 assert record is not None, "was written by this sweep"
-                yield from spread(record, name)
+                yield record
 
     def _part(self, number: int) -> Path:
         return self._parts / f"part-{number:05d}.parquet"

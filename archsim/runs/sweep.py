@@ -197,7 +197,7 @@ def _found(run: Run, store: RecordStore, details: bool) -> Record | None:
 
 
 def _without_details(record: Record) -> Record:
-    return {**record, "dies": {}, "links": {}, "pairs": {}}  # many times the row
+    return {**record, "dies": {}, "links": {}, "pairs": {}, "steps": {}}  # many times the row
 
 
 def _failures_told(failures: list[str], of: int, folder: Path) -> str:

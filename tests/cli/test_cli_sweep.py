@@ -157,7 +157,7 @@ def test_run_prints_its_row(swept):
         row = next(row for row in csv.DictReader(stream) if row["run"] == printed["run"])
     assert (row["policy"], row["system"], row["batch"]) == ("allo", "square", "40")
     assert printed["decode"] == scaled(float(row["decode_ns"]), TIME_UNITS) and printed["policy"] == "allo"
-    assert printed["throughput"] == scaled(float(row["throughput_tokens_per_s"]), RATE_UNITS)
+    assert printed["throughput"] == scaled(float(row["tokens_per_s"]), RATE_UNITS)
     assert "of base, ep, allo, pred, allo+pred; choose with --policy" in ended.stdout and "None" not in ended.stdout
 
 

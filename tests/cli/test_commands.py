@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import archsim.cli
-from archsim.cli.main import COMMANDS, Command, Group
+from archsim.cli.main import COMMANDS, Group
 
 FOLDER = Path(archsim.cli.__file__).parent
 EVERY = [each for entry in COMMANDS for each in (entry.commands if isinstance(entry, Group) else (entry,))]
@@ -58,11 +58,6 @@ def test_only_the_invoked_command_is_imported():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     modules = set(loaded.splitlines()[-1].split())
     assert modules & set(MODULES) == {"archsim.cli.trace.info"}
-
-
-def test_engines_is_compare():
-    modules = {each.name: each.module for each in COMMANDS if isinstance(each, Command)}
-    assert modules["engines"] == modules["compare"]
 
 
 def test_version(capsys):

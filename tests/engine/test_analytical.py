@@ -158,7 +158,7 @@ def test_an_analytical_sweep_carries_a_sample_of_both_engines(tmp_path):
 
 
 def test_compare_names_the_bound_that_was_misjudged(tmp_path):
-    done = run_archsim(tmp_path, "compare", tiny_file(tmp_path), "--sample", 6, "--steps", 2)
+    done = run_archsim(tmp_path, "engines", tiny_file(tmp_path), "--sample", 6, "--steps", 2)
     assert done.returncode == 0, done.stderr
     assert "6 of 20 runs on both engines, at most 2 decode steps" in done.stdout
     assert "published: 6 runs, error of decode time: median" in done.stdout

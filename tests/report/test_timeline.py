@@ -55,27 +55,53 @@ def test_processes_threads_names_and_times(tmp_path):
     bytes_moved = np.arange(len(ROWS)) * 16
     timeline = load(write_timeline(log_of(ROWS, bytes=bytes_moved), tmp_path / "step.json", "a step"))
     tracks = slices(timeline)
+    fabric = "fabric, at most 16 busiest links"
     assert set(tracks) == {
-        ("die 0", "LLC port"), ("die 8", "HBM"), ("die 8", "HBM · 2"), ("die 0", "compute"),
-        ("fabric links", "route 0 → 8"), ("fabric links", "route 8 → 0"), ("fabric links", "route 3 → 4"),
+        ("die 0", "LLC port"), ("die 8", "HBM"), ("die 0", "compute"), ("die 0", "links out"), ("die 8", "links out"),
+        ("die 3", "links out"), (fabric, "route 0 → 8"), (fabric, "route 8 → 0"), (fabric, "route 3 → 4"),
     }  # fmt: skip
-    (data,) = tracks["fabric links", "route 8 → 0"]
-    assert data["name"] == "expert 17 slice 2: DATA"
+    (data,) = tracks["die 8", "links out"]
+    assert data["name"] == "expert 17 slice 2: DATA" and tracks[fabric, "route 8 → 0"][0]["args"] == data["args"]
     assert data["args"] == {"tokens": 40, "bytes": 64, "from die": 8, "to die": 0}
     assert (data["ts"], data["dur"]) == (5.0, 3.0)  # from 6000.25 to 9000.5 ns of a step that began at 1000, in µs
-    (move,) = tracks["fabric links", "route 3 → 4"]
+    (move,) = tracks["die 3", "links out"]
     assert move["name"] == "hidden vectors: ACT_MOVE"
     assert move["args"] == {"bytes": 112, "from die": 3, "to die": 4}  # tokens are not known
     assert (timeline["displayTimeUnit"], timeline["otherData"]["title"]) == ("ns", "a step")
 
 
-def test_a_transfer_is_on_every_link_of_its_route(tmp_path):
+def test_what_overlaps_is_one_slice_with_counters(tmp_path):
+    bytes_moved = np.arange(len(ROWS)) * 16
+    timeline = load(write_timeline(log_of(ROWS, bytes=bytes_moved), tmp_path / "step.json", "a step"))
+    (both,) = slices(timeline)["die 8", "HBM"]
+    assert both["name"] == "2 requests: REMOTE_HBM" and (both["ts"], both["dur"]) == (0.911, 4.589)
+    assert both["args"] == {"requests": 2, "bytes": 80, "REMOTE_HBM": 2, "experts": "17, 18"}
+    counters = [event for event in timeline["traceEvents"] if event["ph"] == "C" and event["pid"] == 3 + 8]
+    flight = [event["args"]["requests"] for event in counters if event["name"] == "HBM: in flight"]
+    assert max(flight) == 2 and flight[-1] == 0
+    assert any(event["name"] == "HBM: rate" and event["args"]["GB/s"] > 0 for event in counters)
+
+
+def test_the_critical_path_is_a_lane_with_arrows(tmp_path):
+    critical = np.array([0, 1, 2, -1, 3, 4, -1, -1])
+    timeline = load(write_timeline(log_of(ROWS, critical=critical), tmp_path / "step.json", "a step"))
+    path = slices(timeline)["critical path", "what the end of the step waited for"]
+    assert [event["name"].partition(": ")[2] for event in path] == [
+        "LOOKUP, die 0 LLC port", "REQUEST, die 0 links out", "REMOTE_HBM, die 8 HBM", "DATA, die 8 links out",
+        "COMPUTE, die 0 compute",
+    ]  # fmt: skip
+    flows = {kind: [event for event in timeline["traceEvents"] if event["ph"] == kind] for kind in "sf"}
+    assert [event["id"] for event in flows["s"]] == [event["id"] for event in flows["f"]] == [1, 2, 3, 4, 5]
+    assert {event["pid"] for event in flows["s"]} == {1} and {event["pid"] for event in flows["f"]} == {3, 11}
+
+
+def test_only_the_busiest_links_of_a_route_have_lanes(tmp_path):
     mesh = build_mesh(3, 3)
     tracks = slices(load(write_timeline(log_of(ROWS), tmp_path / "step.json", "a step", mesh)))
     data = {
         thread
         for (process, thread), events in tracks.items()
-        if process == "fabric links" and events[0]["cat"] == "DATA"
+        if process.startswith("fabric") and events[0]["cat"] == "DATA"
     }
     assert data == {"link 8 → 7", "link 7 → 6", "link 6 → 3", "link 3 → 0"}
 
@@ -96,8 +122,10 @@ def test_nothing_is_lost_and_nothing_overlaps(tmp_path, mesh):
         assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in events)
         ends = [(round(1000 * event["ts"]), round(1000 * (event["ts"] + event["dur"]))) for event in events]
         assert all(before[1] <= after[0] for before, after in pairwise(ends))
-    paths = sum(mesh.hops[row[2], row[3]] if mesh else 1 for row in rows if row[0] == State.DATA)
-    assert sum(map(len, tracks.values())) == sum(row[0] != State.DATA for row in rows) + paths
+    dies = {track: events for track, events in tracks.items() if track[0].startswith("die")}
+    assert len(dies) == 4 * 8 and len(tracks) - len(dies) <= 16
+    requests = [event["args"].get("requests", 1) for events in dies.values() for event in events]
+    assert sum(requests) == len(rows)
 
 
 def test_one_thread_is_enough_where_one_thing_happens_at_a_time(tmp_path):

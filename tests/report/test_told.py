@@ -102,7 +102,7 @@ def test_folders_are_named_once(here, capsys):
 
 
 def test_a_comparison_tells_the_steps_that_it_takes(here, capsys):
-    assert main(["compare", "tiny.yaml", "--set", "workload.decode_steps=1", "--sample", "1"]) == 0
+    assert main(["engines", "tiny.yaml", "--set", "workload.decode_steps=1", "--sample", "1"]) == 0
     assert "at most 1 decode step\n" in capsys.readouterr().out
 
 
@@ -110,7 +110,7 @@ def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("command", ["run", "optimum", "compare"])
+@pytest.mark.parametrize("command", ["run", "optimum", "engines"])
 def test_an_interrupted_command_says_so(here, capsys, monkeypatch, command):
     monkeypatch.setattr(Simulator, "replay", interrupt)
     assert main([command, "tiny.yaml"]) == 130

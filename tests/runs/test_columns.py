@@ -16,6 +16,7 @@ from archsim.runs.columns import (
     LINKS,
     PAIRS,
     RUN_COLUMNS,
+    STEPS,
     columns_with,
     documented,
     shown_columns,
@@ -99,8 +100,8 @@ def test_shown_columns_stand_behind_what_they_belong_to():
 
 def test_dies_and_links_are_measured_as_declared(tmp_path):
     results = simulate(tiny(tmp_path))
-    for table, columns in ((results.dies, DIES), (results.links, LINKS), (results.pairs, PAIRS)):
-        assert set(table.rows[0]) == {column.name for column in columns}
+    for name, columns in (("dies", DIES), ("links", LINKS), ("pairs", PAIRS), ("steps", STEPS)):
+        assert set(getattr(results, name).rows[0]) == {column.name for column in columns}
 
 
 def test_the_document_is_made_from_the_table():
@@ -146,7 +147,7 @@ def test_a_users_column_is_in_the_manifest_and_the_command(own):
     again = archsim(own, "sweep", "out/manifest.yaml", "--out", "again")
     assert again.returncode == 0, again.stderr
     assert (own / "out" / "results.csv").read_text() == (own / "again" / "results.csv").read_text()
-    assert (own / "out" / "results.csv").read_text().splitlines()[0].endswith(",layers,longest_step_ns")
+    assert (own / "out" / "results.csv").read_text().splitlines()[0].endswith(",over_roofline,longest_step_ns")
 
 
 @pytest.mark.parametrize(

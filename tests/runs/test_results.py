@@ -142,6 +142,49 @@ def test_decode_steps_and_throughput(swept):
         assert row["throughput_tokens_per_s"] == pytest.approx(row["batch"] * steps / row["decode_ns"] * 1e9)
 
 
+def test_throughput_is_counted_alike_and_for_all_layers(swept, tmp_path):
+    rows = swept[1].runs.rows
+    assert len(rows) == swept[0].runs
+    for row in rows:
+        assert row["tokens_per_s"] == pytest.approx(row["batch"] * 4 / row["decode_ns"] * 1e9)
+        assert row["decode_step_ns"] == pytest.approx(row["decode_ns"] / 4)
+        assert row["decode_token_ns"] * row["tokens_per_s"] == pytest.approx(1e9)
+        assert 0 < row["mfu"] < 1 and 0 < row["hbm_bandwidth_utilisation"] < 1
+        assert row["over_roofline"] == pytest.approx(1 / max(row["mfu"], row["hbm_bandwidth_utilisation"]))
+    part = archsim.simulate(tiny(tmp_path, "workload.layers=1")).runs.rows[0]
+    assert part["tokens_per_s"] == pytest.approx(part["batch"] * 4 / (2 * part["decode_ns"]) * 1e9)
+
+
+def test_steps_sum_to_their_run(swept):
+    experiment, results, folder = swept
+    steps = pandas.read_parquet(folder / "steps.parquet")
+    assert len(steps) == experiment.runs * 5 * 2  # prefill and 4 decode steps of 2 layers
+    summed = steps.groupby("run").sum(numeric_only=True)
+    runs = results.runs.to_pandas().set_index("run").loc[summed.index]
+    assert summed["time_ns"].to_numpy() == pytest.approx((runs.prefill_ns + runs.decode_ns).to_numpy())
+    for column, of_run in (
+        ("hbm_local_read_bytes", "local_hbm_read_bytes"), ("hbm_remote_read_bytes", "remote_hbm_read_bytes"),
+        ("hbm_write_bytes", "local_hbm_write_bytes"), ("dispatch_bytes", "dispatch_bytes"),
+        ("combine_bytes", "combine_bytes"), ("tokens", "expert_tokens"),
+    ):  # fmt: skip
+        assert (summed[column] == runs[of_run]).all(), column
+    bounds = steps.filter(like="bound_").sum(axis=1)
+    assert bounds.to_numpy() == pytest.approx(steps["time_ns"].to_numpy())
+    assert (steps["die_tokens"] <= steps["tokens"]).all() and (steps["die_tokens"] > 0).all()
+    dies = results.dies.to_pandas()
+    assert (dies.prefill_hbm_bytes + dies.decode_hbm_bytes == dies.hbm_bytes).all()
+    assert (dies.prefill_tokens + dies.decode_tokens == dies.tokens).all()
+
+
+def test_the_hottest_link_of_a_step_is_a_link(swept):
+    results = swept[1]
+    steps, links = results.steps.to_pandas(), results.links.to_pandas()
+    hot = steps[steps["link"].notna()].merge(links, on=["run", "link"], suffixes=("", "_of_link"))
+    assert len(hot) == steps["link"].notna().sum() > 0
+    assert (hot["link_src"] == hot["src"]).all() and (hot["link_dst"] == hot["dst"]).all()
+    assert (hot["link_bytes"] <= hot["bytes"]).all() and (hot["link_busy_ns"] <= hot["busy_ns"] + 1e-6).all()
+
+
 def test_generated_throughput_counts_tokens_of_decode(tmp_path):
     experiment = tiny(tmp_path, "assumptions={set: published, throughput: generated}")
     row = archsim.simulate(experiment, policy="ep").runs.rows[0]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archsim.studies.exploration.front import as_costs, hypervolume, pareto
-from archsim.studies.exploration.search import search
+from archsim.studies.exploration.front import as_costs, fronts, hypervolume, pareto
+from archsim.studies.exploration.search import search, search_each
 
 POINTS = st.integers(1, 3).flatmap(lambda m: st.lists(st.tuples(*[st.integers(0, 6)] * m), min_size=1, max_size=40))
 
@@ -95,6 +95,25 @@ def test_budget_is_kept_and_reported():
     cheap, true, families = space(0)
     found = search(cheap, families, lambda points: true[points], budget=20)
     assert found.known.sum() == 20 and not found.stable
+
+
+def test_every_model_has_its_own_front():
+    """The points of one model never keep those of another off the front, and the budget holds for all together."""
+    cheap, true, families = space(3)
+    models = ["small" if at % 3 else "large" for at in range(len(true))]
+    larger = np.array([model == "large" for model in models])
+    true[larger], cheap[larger] = true[larger] + 100.0, cheap[larger] + 100.0  # dominated by every small one
+    asked = []
+
+    def run(points):
+        asked.extend(points)
+        return true[points]
+
+    found = search_each(cheap, families + 5 * larger, models, run, budget=120)
+    assert len(asked) == len(set(asked)) == found.known.sum() <= 120
+    assert found.front[larger].any() and found.front[~larger].any() and found.known[found.front].all()
+    best = fronts(true, models)
+    assert best[larger].sum() == pareto(true[larger]).sum() and best[~larger].sum() == pareto(true[~larger]).sum()
 
 
 def test_search_is_deterministic():

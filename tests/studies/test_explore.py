@@ -17,11 +17,13 @@ from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.library import load_exploration
 from archsim.specs.sweeps.explore import OBJECTIVES
+from archsim.studies.exploration.answers import collapse_told, collapsed, wanted
 from archsim.studies.exploration.explore import explore
 from archsim.studies.exploration.figures import value
 from archsim.studies.exploration.front import as_costs, pareto
-from archsim.studies.exploration.outcome import objectives_of, sensitivities
-from archsim.studies.exploration.page import csv_of, render, wanted, with_units, write_exploration
+from archsim.studies.exploration.levels import effects, levels_of_axis
+from archsim.studies.exploration.outcome import Candidate, objectives_of
+from archsim.studies.exploration.page import csv_of, render, with_units, write_exploration
 from archsim.studies.exploration.sweep_view import SHOWN, view_of
 
 
@@ -71,15 +73,15 @@ def test_a_best_design_runs_again_from_its_yaml(file, found):
     best = wanted(outcome)["best throughput"]
     tree = plan.resolved(plan.point(best.index)._replace(engine="event"))
     row = sweep(ExperimentSpec.model_validate(tree), file.parent / "again", 1).runs.rows[0]
-    assert row["throughput_tokens_per_s"] == best.values["throughput"] and row["run"] == best.run
+    assert row["tokens_per_s"] == best.values["throughput"] and row["run"] == best.run
 
 
 def test_objectives_are_of_all_layers_however_few_ran(file, found):
-    """Columns are for the layers that ran; objectives do not depend on how many ran, so that budgets hold."""
+    """Most columns are for the layers that ran; objectives do not depend on how many ran, so that budgets hold."""
     plan, outcome = found
     point = plan.point(outcome.front[0].index)
     row = {
-        "throughput_tokens_per_s": 600.0,
+        "tokens_per_s": 600.0,
         "decode_ns": 100.0,
         "energy_per_token_j": 0.5,
         "power_w": 90.0,
@@ -90,10 +92,8 @@ def test_objectives_are_of_all_layers_however_few_ran(file, found):
     part = objectives_of(point.model, row | {"layers": 1})
     whole = objectives_of(point.model, row | {"layers": every})
     assert whole == objectives_of(point.model, row | {"layers": None})  # of an older version
-    assert part["throughput"] * every == pytest.approx(whole["throughput"]) and part["time"] == pytest.approx(
-        whole["time"] * every
-    )
-    assert {name for name in OBJECTIVES if part[name] != whole[name]} == {"throughput", "time"}
+    assert part["time"] == pytest.approx(whole["time"] * every)
+    assert {name for name in OBJECTIVES if part[name] != whole[name]} == {"time"}
     few, spec = load_exploration(
         file,
         [
@@ -194,14 +194,46 @@ def test_point_numbers_follow_from_their_choices(file):
 
 def test_sensitivities_are_ratios_of_geometric_means(found):
     _, outcome = found
-    ratios = sensitivities(outcome.points, "throughput")
-    assert len(ratios) == 5
-    for axis, least, below, most, above in ratios:
+    ratios = effects(outcome.points, "throughput")
+    assert len(ratios) == 5 and all(each.error >= 0 for each in ratios)
+    for axis, least, below, most, above, _ in ratios:
         values = {
             level: [p.values["throughput"] for p in outcome.points if p.axes[axis] == level] for level in (least, most)
         }
         ratio = np.exp(np.mean(np.log(values[most])) - np.mean(np.log(values[least])))
         assert above / below == pytest.approx(ratio) and below <= 1 <= above
+
+
+def designs(values, axes, model="toy"):
+    """Candidates with one objective and these axes."""
+    return [
+        Candidate(at, each, {"throughput": value}, {}, "event", True, True, ("hbm", 1.0), None, "", model)
+        for at, (value, each) in enumerate(zip(values, axes, strict=True))
+    ]
+
+
+def test_values_of_a_sampled_axis_go_into_bins_with_an_error():
+    rng = np.random.default_rng(2)
+    rates = rng.uniform(0.5, 4.0, 400)
+    written = [f"{rate:.4g} TB/s" if rate >= 1 else f"{1000 * rate:.4g} GB/s" for rate in rates]
+    noise = np.exp(rng.normal(0, 0.2, 400))
+    points = designs(rates * noise, [{"rate": each, "lanes": str(at % 3)} for at, each in enumerate(written)])
+    bins = levels_of_axis(points, "rate")
+    assert [level.name.endswith("TB/s") for level in bins] == [True] * 5 and bins[0].name.startswith("0.5")
+    assert sum(level.members.sum() for level in bins) == 400 and min(level.members.sum() for level in bins) >= 75
+    rate, lanes = effects(points, "throughput")
+    assert rate.axis == "rate" and rate.shown and rate.most == bins[-1].name and 0 < rate.error < 0.1
+    assert lanes.axis == "lanes" and not lanes.shown
+
+
+def test_designs_with_equal_values_are_one_and_say_what_does_not_matter():
+    axes = [{"llc": str(at), "links": "1" if at < 3 else "2"} for at in range(4)]
+    one, other = collapsed(designs([5.0, 5.0, 5.0, 7.0], axes), ["throughput"])
+    assert one.told == "points 1, 2 (llc)" and other.told == ""
+    assert collapse_told(designs([5.0, 5.0, 5.0, 7.0], axes), ["throughput"]).startswith(
+        "4 designs on the front have 2 different values: the others differ in llc,"
+    )
+    assert collapse_told(designs([5.0, 6.0], axes[:2]), ["throughput"]) == ""
 
 
 @pytest.mark.parametrize(

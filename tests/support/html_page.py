@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "br", "wbr"}
+VOID = {"meta", "br", "wbr", "input"}
 
 
 class Page(HTMLParser):

@@ -556,4 +556,5 @@ class ReservedKernel:
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Log of the last step, which began at ``begin_ns``."""
-        return step_log(self.pool.stages[: self.pool.count[STAGES]], self._work, begin_ns)
+        stages, waits = self.pool.stages[: self.pool.count[STAGES]], not self._machine.copies_in_background
+        return step_log(stages, self._work, begin_ns, waits)

@@ -589,4 +589,5 @@ class SharedKernel:
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Log of the last step; its times count from 0, whenever the step began."""
-        return step_log(self.pool.stages[: self.pool.count[STAGES]], self._work, 0.0)
+        stages, waits = self.pool.stages[: self.pool.count[STAGES]], not self._machine.copies_in_background
+        return step_log(stages, self._work, 0.0, waits)

@@ -12,6 +12,8 @@ column       dtype[stage]      meaning
 ``tokens``   int64             of the sub-kernel; -1 for hidden vectors
 ``start_ns`` float64           from the start of the step
 ``end_ns``   float64
+``bytes``    int64             of the slice or the bundle; -1 for requests, look-ups and products
+``critical`` int64             place on the critical path, 0 first; -1 off it
 ============ ================= ======================================================================
 """
 
@@ -24,14 +26,18 @@ from microarch.blocks.catalogue import UNIT
 from microarch.blocks.request import State, Unit
 
 AT_HOME = (State.REMOTE_LLC, State.REMOTE_HBM)
+CARRY = (State.LOCAL_HBM, State.REMOTE_LLC, State.REMOTE_HBM, State.DATA, State.LLC_FILL, State.COPY)
 ROUTES = (State.REQUEST, State.DATA, State.ACT_MOVE)
 
 
-def step_log(stages: np.ndarray, work: Work, begin_ns: float) -> dict[str, np.ndarray]:
-    """Columns of the module's table. ``stages``: a pool's rows with fields kind, item, parent, time and end."""
+def step_log(stages: np.ndarray, work: Work, begin_ns: float, waits_for_copies: bool) -> dict[str, np.ndarray]:
+    """Columns of the module's table. ``stages``: a pool's rows with fields kind, item, parent, cause, time and end;
+    ``waits_for_copies``: whether a step ends with its copies.
+    """
+    critical = _critical(stages, waits_for_copies)
     filled_at_home = (stages["kind"] == State.LLC_FILL) & (stages["kind"][stages["parent"]] == State.REMOTE_HBM)
     served = (UNIT[stages["kind"]] != Unit.NONE) & (stages["item"] >= 0)  # copies of the step before are left out
-    stages, filled_at_home = stages[served], filled_at_home[served]
+    stages, filled_at_home, critical = stages[served], filled_at_home[served], critical[served]
     kind, item = stages["kind"], stages["item"]
     hidden = kind >= State.ACT_READ
     entries = work.entries[np.where(hidden, 0, item // SLICES)]
@@ -53,4 +59,17 @@ def step_log(stages: np.ndarray, work: Work, begin_ns: float) -> dict[str, np.nd
         "tokens": np.where(hidden, -1, entries["tokens"]),
         "start_ns": stages["time"] - begin_ns,
         "end_ns": stages["end"] - begin_ns,
+        "bytes": np.where(hidden, move["bytes"], np.where(np.isin(kind, CARRY), entries["read_bytes"], -1)),
+        "critical": critical,
     }
+
+
+def _critical(stages: np.ndarray, waits_for_copies: bool) -> np.ndarray:
+    """int64[stage]: place on the path of causes that ends with the last stage; -1 off it."""
+    place = np.full(len(stages), -1)
+    ends = np.where((stages["kind"] == State.COPY) & (not waits_for_copies), -np.inf, stages["end"])
+    path = [int(ends.argmax())] if len(stages) else []
+    while path and stages["cause"][path[-1]] >= 0:
+        path.append(int(stages["cause"][path[-1]]))
+    place[path[::-1]] = np.arange(len(path))
+    return place

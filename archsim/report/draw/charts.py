@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from archsim.report.draw.svg import Axis, element, number, picture, shortened, text, text_width, title
 
-WIDTH = 320.0
-ROW, BAR, GROUP, AXIS = 16.0, 12.0, 18.0, 30.0
+WIDTH = 340.0
+ROW, BAR, GROUP, AXIS = 17.0, 13.0, 19.0, 32.0
 LONGEST_NAME = 16
 LABEL_GAP = 4.0  # between tick labels
-END_LABEL = 60.0  # room for the text at the end of a bar
+END_LABEL = 66.0  # room for the text at the end of a bar
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _grid(frame: _Frame, bottom: float, unit: str, reference: float | None) -> l
     ]
     if reference is not None and reference not in frame.axis.ticks:
         parts.append(_upright(frame.x(reference), 4, bottom, "ref"))
-    parts.append(text(frame.left + frame.width / 2, bottom + 25, unit, "m", "middle"))
+    parts.append(text(frame.left + frame.width / 2, bottom + 27, unit, "m", "middle"))
     return parts
 
 
@@ -107,7 +107,7 @@ def _upright(x: float, top: float, bottom: float, kind: str) -> str:
 
 
 def _row(frame: _Frame, bar: Bar, top: float) -> list[str]:
-    middle = top + BAR / 2 + 3.5
+    middle = top + BAR / 2 + 4
     parts = [text(frame.left - 6, middle, shortened(bar.name, LONGEST_NAME), "t", "end")]
     end, total = frame.origin, 0.0
     for segment in bar.segments:

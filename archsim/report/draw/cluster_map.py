@@ -51,7 +51,7 @@ def cluster_map(dies: tuple[Die, ...], links: Iterable[Link], nodes: int, spoken
     of_nics = "; below: its NIC" if nics else "; below a node: its NIC" if shared else ""
     words = f"right of a GPU: its port to the switch of the node{of_nics}"
     drawing = picture(width, height, spoken, [shapes, *parts, text(2, height - 4, words, "m")])
-    return drawing.replace(f"max-width:{number(width)}px", f"max-width:{number(min(width, WIDEST * 1.5))}px")
+    return drawing.replace(f"width:{number(width)}px", f"width:{number(min(width, WIDEST * 1.5))}px")
 
 
 def port_utilisation(

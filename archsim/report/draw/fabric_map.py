@@ -13,7 +13,7 @@ from archsim.report.draw.layout import arranged
 from archsim.report.draw.svg import element, number, picture, text
 
 LEVELS = 20  # steps of the colour scale
-PITCH, SIDE = 54.0, 38.0  # distance of dies and size of one, px
+PITCH, SIDE = 58.0, 42.0  # distance of dies and size of one, px
 LANE = 5.0  # distance of the two directions of an edge from its middle
 MOST_LABELLED = 12  # dies per side; larger maps have no utilisation numbers
 MOST_NAMED = 10  # dies per side; larger maps outline the busiest die in place of die numbers
@@ -64,7 +64,7 @@ def fabric_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str, widt
     picture_of_true_size = picture(width, height, spoken, parts)
     if width <= WIDEST:
         return picture_of_true_size
-    return picture_of_true_size.replace(f"max-width:{number(width)}px", f"max-width:{number(WIDEST)}px")
+    return picture_of_true_size.replace(f"width:{number(width)}px", f"width:{number(WIDEST)}px")
 
 
 def level(utilisation: float) -> int:
@@ -167,7 +167,7 @@ def _halves(dies: tuple[Die, ...]) -> str:
 
 
 def _name(die: Die) -> str:
-    return text(_corner(die.x) + 2, _corner(die.y) + 7, f"{die.die}", f"id n{level(die.hbm)}")
+    return text(_corner(die.x) + 2, _corner(die.y) + 10, f"{die.die}", f"id n{level(die.hbm)}")
 
 
 def _outline(die: Die) -> str:
@@ -175,8 +175,8 @@ def _outline(die: Die) -> str:
 
 
 def _numbers(die: Die) -> str:
-    x, y = _corner(die.x) + SIDE / 2, _corner(die.y)
+    x, y = _corner(die.x) + SIDE - 3, _corner(die.y)  # the number of the die is on the left
     return "".join(
-        text(x, y + SIDE / 4 + row * SIDE / 2 + 4, f"{100 * use:.0f}", f"d n{level(use)}", "middle")
+        text(x, y + SIDE / 4 + row * SIDE / 2 + 4, f"{100 * use:.0f}", f"d n{level(use)}", "end")
         for row, use in enumerate((die.hbm, die.compute))
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from archsim.report.draw.svg import element, linear_axis, number, picture, text, title
 from archsim.report.units import plain
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 420.0, 240.0, 52.0, 12.0, 14.0, 36.0
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 370.0, 240.0, 52.0, 12.0, 14.0, 36.0
 KINDS = 3  # colours: CSS classes l0, d0, ...
 
 

@@ -9,7 +9,7 @@ from archsim.report.draw.fabric_map import LEVELS
 from archsim.report.draw.svg import element, number, picture, text
 
 SIDE = 8.0  # of a cell, px
-EDGE = 14.0  # for the numbers of dies
+EDGE = 20.0  # for the numbers of dies
 DECADES = 3  # below the largest value, drawn as the faintest level
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
-SMALL_CHARACTER = 5.6  # mean width of a character of 10 px text, in px; labels are laid out with it
+SMALL_CHARACTER = 6.2  # mean width of a character of 11 px text, in px; labels are laid out with it
 
 
 def number(value: float) -> str:
@@ -33,19 +33,19 @@ def title(content: str) -> str:
 
 
 def picture(width: float, height: float, label: str, parts: list[str]) -> str:
-    """A drawing that scales with its container; ``label`` is read by screen readers."""
+    """A drawing of a fixed size, so that its text stays legible; ``label`` is read by screen readers."""
     return element(
         "svg",
         "".join(parts),
         viewBox=f"0 0 {number(width)} {number(height)}",
-        style=f"max-width:{number(width)}px",
+        style=f"width:{number(width)}px",
         role="img",
         aria_label=label,
     )
 
 
 def text_width(content: str) -> float:
-    """Estimated width of 10 px text."""
+    """Estimated width of 11 px text."""
     return SMALL_CHARACTER * len(content)
 
 

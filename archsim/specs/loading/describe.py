@@ -116,7 +116,8 @@ def _link(system: SystemSpec, own: LinkSpec) -> str:
     bandwidth = system.d2d.bandwidth_bytes_per_s if own.bandwidth_bytes_per_s is None else own.bandwidth_bytes_per_s
     latency_ns = system.d2d.hop_latency_ns if own.hop_latency_ns is None else own.hop_latency_ns
     law = f", law {own.law}" if own.law else ""
-    return f"{format_quantity(bandwidth, BANDWIDTH)}, {format_quantity(latency_ns, TIME)} per link{law}"
+    latency = format_quantity(latency_ns, TIME).replace("us", "µs")
+    return f"{format_quantity(bandwidth, BANDWIDTH)}, {latency} per link{law}"
 
 
 def summary_of_sweep(plan: SweepPlan) -> str:

@@ -35,7 +35,7 @@ class Objective(NamedTuple):
 
 OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
     {
-        "throughput": Objective("throughput_tokens_per_s", "max"),
+        "throughput": Objective("tokens_per_s", "max"),
         "time": Objective("decode_ns", "min"),
         "energy": Objective("energy_per_token_j", "min"),
         "power": Objective("power_w", "min"),

@@ -20,7 +20,7 @@ from archsim.studies.exploration.engine_runs import EngineRuns, Row
 from archsim.studies.exploration.front import as_costs
 from archsim.studies.exploration.outcome import Candidate, Exploration, objectives_of, without_constants
 from archsim.studies.exploration.sampling import sample_points
-from archsim.studies.exploration.search import search
+from archsim.studies.exploration.search import search_each
 from archsim.studies.exploration.sweep_view import candidate_of, layers_of, notes_of
 
 ANALYTICAL, EVENT = "analytical", "event"
@@ -53,7 +53,8 @@ def explore(
             return np.array([judge.costs(points[at], events.known.get(points[at].index)) for at in asked])
 
         costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
-        found = search(costs, _families(points), run, budget, spec.seed)
+        models = [point.variants["model"].name for point in points]
+        found = search_each(costs, _families(points), models, run, budget, spec.seed)
         ended = "no other point can be on the front" if found.stable else "as many as `event_runs` allows"
         watcher.phase(f"the search ended after {len(events.known):,} of at most {budget:,} event runs: {ended}")
     rows = [events.known.get(point.index, cheap[point.index]) for point in points]

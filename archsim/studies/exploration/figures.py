@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,17 +11,18 @@ from archsim.report.draw.charts import apart
 from archsim.report.draw.svg import Axis, element, linear_axis, number, picture, shortened, text, text_width, title
 from archsim.report.units import PREFIXES, plain, significant, unit_of
 from archsim.specs.sweeps.explore import OBJECTIVES
-from archsim.studies.exploration.outcome import Candidate, Exploration, sensitivities
+from archsim.studies.exploration.levels import MOST_LEVELS, Effect, effects, levels_of_axis
+from archsim.studies.exploration.outcome import Candidate, Exploration
 from archsim.studies.exploration.outcome import unit_of as unit_of_objective
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 460.0, 300.0, 52.0, 12.0, 12.0, 40.0
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 370.0, 290.0, 52.0, 12.0, 20.0, 40.0
 MOST_DOTS = 3000  # of the cloud behind the markers
 MOST_MARKS = 600  # for points off the front
-MOST_LEVELS = 12  # of an axis in a small multiple
 FEWEST_TICKS, MOST_TICKS = 4, 7
 SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"))
 _STRIP = 300.0
-_ROW = 15.0
+_ROW = 16.0
+TORNADO, LONGEST_LEVEL = 520.0, 14
 
 
 def value(objective: str, number_: float) -> str:
@@ -53,15 +54,15 @@ def _axis(objective: str, values: np.ndarray) -> tuple[Axis, str]:
     return Axis(low, high, shown, lambda tick: plain(round(tick / worth, 6)), log=True), _unit(objective, prefix)
 
 
-def scatter(found: Exploration, across: str, up: str) -> str:
-    """All points by two objectives: the front and up to ``MOST_MARKS`` event runs as markers with tooltips.
+def scatter(found: Exploration, across: str, up: str, model: str) -> str:
+    """All points of a model by two objectives: the front and up to ``MOST_MARKS`` event runs as markers with tooltips.
 
     The others as dots.
     """
     shown = [
         point
         for point in found.points
-        if point.allowed and all(0 < point.values[name] < math.inf for name in (across, up))
+        if point.model == model and point.allowed and all(0 < point.values[name] < math.inf for name in (across, up))
     ]
     if not shown:
         return picture(WIDTH, 30, "no points", [text(8, 18, "no point is allowed")])
@@ -90,23 +91,27 @@ def scatter(found: Exploration, across: str, up: str) -> str:
         parts.append(
             element("circle", title(tip(found, point)), class_=kind, cx=x, cy=y, r=4.5 if point.front else 3.0)
         )
-    return picture(WIDTH, HEIGHT, f"{up} over {across}: {len(shown)} designs, {len(found.front)} on the front", parts)
+    front = sum(point.front for point in shown)
+    return picture(WIDTH, HEIGHT, f"{up} over {across}: {len(shown)} designs, {front} on the front", parts)
 
 
 def _frame(xs: Axis, ys: Axis, across: str, up: str) -> list[str]:
     """Grid, ticks, and the axis titles ``across`` and ``up``."""
     parts = []
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+
+    def x_of(tick: float) -> float:
+        return LEFT + (right - LEFT) * xs.share(tick)
+
     for tick in xs.ticks:
-        x = LEFT + (right - LEFT) * xs.share(tick)
-        parts.append(element("path", class_="grid", d=f"M{number(x)} {number(TOP)}V{number(bottom)}"))
-        parts.append(text(x, bottom + 13, xs.label(tick), "m", "middle"))
+        parts.append(element("path", class_="grid", d=f"M{number(x_of(tick))} {number(TOP)}V{number(bottom)}"))
+    parts += [text(x_of(tick), bottom + 14, xs.label(tick), "m", "middle") for tick in apart(xs, x_of)]
     for tick in ys.ticks:
         y = TOP + (bottom - TOP) * (1 - ys.share(tick))
         parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {number(y)}H{number(right)}"))
         parts.append(text(LEFT - 5, y + 3.5, ys.label(tick), "m", "end"))
-    parts.append(text((LEFT + right) / 2, bottom + 29, across, "m", "middle"))
-    parts.append(text(LEFT, TOP - 3, up, "m"))
+    parts.append(text((LEFT + right) / 2, bottom + 31, across, "m", "middle"))
+    parts.append(text(0, TOP - 9, up, "m"))
     return parts
 
 
@@ -119,14 +124,15 @@ def tip(found: Exploration, point: Candidate) -> str:
 
 
 def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
-    """One row per level of an axis: 10th to 90th percentile of an objective, its median and its best."""
+    """One row per level of an axis, or bin of its values: 10th to 90th percentile of an objective, median and best."""
     usable = [point for point in points if point.allowed and 0 < point.values[objective] < math.inf]
-    levels = list(dict.fromkeys(point.axes[axis] for point in usable))
-    levels = levels[:: math.ceil(len(levels) / MOST_LEVELS)] if levels else []
-    if not levels:
+    if not usable:
         return picture(_STRIP, 20, "no points", [])
-    scale, unit = _axis(objective, np.array([point.values[objective] for point in usable]))
-    left = 10 + max(text_width(shortened(level, 18)) for level in levels)
+    levels = levels_of_axis(usable, axis)
+    levels = levels[:: math.ceil(len(levels) / MOST_LEVELS)]
+    of_all = np.array([point.values[objective] for point in usable])
+    scale, unit = _axis(objective, of_all)
+    left = 10 + max(text_width(shortened(level.name, 18)) for level in levels)
     sense = OBJECTIVES[objective].sense
 
     def x(of: float) -> float:
@@ -135,8 +141,8 @@ def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
     parts, bottom = [], _ROW * len(levels)
     parts += [element("path", class_="grid", d=f"M{number(x(tick))} 0V{number(bottom)}") for tick in scale.ticks]
     parts += [text(x(tick), bottom + 12, scale.label(tick), "m", "middle") for tick in apart(scale, x)]
-    for row, level in enumerate(levels):
-        values = np.array([point.values[objective] for point in usable if point.axes[axis] == level])
+    for row, (level, members) in enumerate(levels):
+        values = of_all[members]
         low, middle, high = np.percentile(values, [10, 50, 90])
         best, y = values.max() if sense == "max" else values.min(), row * _ROW + _ROW / 2
         tooltip = f"{level}: median {value(objective, middle)}, best {value(objective, best)}, {len(values)} designs"
@@ -153,57 +159,50 @@ def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
 
 
 def tornado(points: Sequence[Candidate], objective: str) -> str:
-    """The axes by their effect on an objective.
+    """The axes by their effect on an objective, those within twice their error faint.
 
-    A bar spans the lowest to the highest geometric mean of a level, over that of all points.
+    A bar spans the lowest to the highest geometric mean of a level, over that of all points; green is the better side;
+    a line at each end is the standard error.
     """
-    found = sensitivities([point for point in points if point.allowed], objective)
+    found = effects([point for point in points if point.allowed], objective)
     if not found:
-        return picture(WIDTH, 20, "no axis", [text(8, 14, "no axis has an effect")])
-    low, high = min(each[2] for each in found) / 1.02, max(each[4] for each in found) * 1.02
-    left = 10 + max(text_width(shortened(axis, 26)) for axis, *_ in found)
-    span = math.log(high / low)
+        return picture(TORNADO, 20, "no axis", [text(8, 14, "no axis has an effect")])
+    low, high = min(each.below for each in found) / 1.02, max(each.above for each in found) * 1.02
+    left = 10 + max(text_width(shortened(each.axis, 24)) for each in found)
+    span, ends = math.log(high / low), 6 + text_width("m" * LONGEST_LEVEL)
 
     def x(ratio: float) -> float:
-        return left + 56 + (WIDTH - left - 112) * math.log(ratio / low) / span
+        return left + ends + (TORNADO - left - 2 * ends) * math.log(max(low, min(ratio, high)) / low) / span
 
     parts, bottom = [], _ROW * len(found) + 4
     parts.append(element("path", class_="ref", d=f"M{number(x(1.0))} 0V{number(bottom)}"))
-    for row, (axis, least, below, most, above) in enumerate(found):
-        y = row * _ROW + _ROW / 2 + 2
-        tooltip = f"{axis}: {least} {below:.3g}×, {most} {above:.3g}× of the mean"
-        parts.append(text(left - 6, y + 3.5, shortened(axis, 26), "t", "end"))
-        parts.append(
-            element(
-                "rect",
-                title(tooltip),
-                class_="k-link",
-                x=x(below),
-                y=y - 5,
-                width=max(x(1.0) - x(below), 0.0),
-                height=10.0,
-            )
-        )
-        parts.append(
-            element(
-                "rect",
-                title(tooltip),
-                class_="k-compute",
-                x=x(1.0),
-                y=y - 5,
-                width=max(x(above) - x(1.0), 0.0),
-                height=10.0,
-            )
-        )
-        parts.append(text(x(below) - 3, y + 3.5, shortened(least, 10), "m", "end"))
-        parts.append(text(x(above) + 3, y + 3.5, shortened(most, 10), "m"))
-    parts.append(
-        text(
-            x(1.0),
-            bottom + 12,
-            f"{objective}, over its mean (1×): {significant(low)} to {significant(high)}",
-            "m",
-            "middle",
-        )
+    better_right = OBJECTIVES[objective].sense == "max"
+    for row, each in enumerate(found):
+        parts += _tornado_row(each, row * _ROW + _ROW / 2 + 2, left, x, better_right)
+    said = f"{objective}, over its mean (1×): {significant(low)} to {significant(high)}; green is better"
+    parts.append(text(TORNADO / 2, bottom + 14, said, "m", "middle"))
+    return picture(TORNADO, bottom + 20, f"sensitivity of {objective}", parts)
+
+
+def _tornado_row(each: Effect, y: float, left: float, x: Callable[[float], float], better_right: bool) -> list[str]:
+    tooltip = (
+        f"{each.axis}: {each.least} {each.below:.3g}×, {each.most} {each.above:.3g}× of the mean; standard error "
+        f"of their ratio {each.error:.1%}{'' if each.shown else ': no effect beyond it'}"
     )
-    return picture(WIDTH, bottom + 18, f"sensitivity of {objective}", parts)
+    faint = "" if each.shown else " faint"
+    sides = ((each.below, 1.0, "better" if not better_right else "worse"),)
+    sides += ((1.0, each.above, "better" if better_right else "worse"),)
+    parts = [text(left - 6, y + 4, shortened(each.axis, 24), "t", "end")]
+    for begin, end, kind in sides:
+        width = max(x(end) - x(begin), 0.0)
+        shape = {"x": x(begin), "y": y - 5, "width": width, "height": 10.0}
+        parts.append(element("rect", title(tooltip), class_=f"{kind}{faint}", **shape))
+    for at in (each.below, each.above):
+        ends = x(at / (1 + each.error)), x(at * (1 + each.error))
+        parts.append(
+            element("path", title(tooltip), class_="band", d=f"M{number(ends[0])} {number(y)}H{number(ends[1])}")
+        )
+    outer = x(each.below / (1 + each.error)), x(each.above * (1 + each.error))
+    parts.append(text(outer[0] - 3, y + 4, shortened(each.least, LONGEST_LEVEL), "m", "end"))
+    parts.append(text(outer[1] + 3, y + 4, shortened(each.most, LONGEST_LEVEL), "m"))
+    return parts

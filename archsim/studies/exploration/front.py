@@ -37,6 +37,15 @@ def pareto(costs: np.ndarray) -> np.ndarray:
     return front
 
 
+def fronts(costs: np.ndarray, groups: Sequence[str]) -> np.ndarray:
+    """bool[point]: whether a point is Pareto-optimal among those of its group, such as its model."""
+    front, own = np.zeros(len(costs), bool), np.array(groups)
+    for group in dict.fromkeys(groups):
+        members = np.flatnonzero(own == group)
+        front[members] = pareto(costs[members])
+    return front
+
+
 def _dominated(costs: np.ndarray, by: np.ndarray) -> np.ndarray:
     """bool[point]: whether any of ``by`` is nowhere worse and somewhere better."""
     no_worse = (by[None, :, :] <= costs[:, None, :]).all(axis=2)

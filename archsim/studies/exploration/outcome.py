@@ -24,7 +24,8 @@ class Candidate:
 
     values: of every objective of ``OBJECTIVES``, by the engine named; cheap: by the analytical engine; limit: the
     bottleneck and its share of the critical path; band: of throughput, from the calibration's residuals, or None;
-    ranges: of energy and power, objective → with all its coefficients low and high.
+    ranges: of energy and power, objective → with all its coefficients low and high. model: designs of different models
+    are on different fronts.
     """
 
     index: int
@@ -37,6 +38,7 @@ class Candidate:
     limit: tuple[str, float]
     band: tuple[float, float] | None
     run: str
+    model: str = ""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
@@ -96,13 +98,21 @@ class Exploration:
     def axes(self) -> tuple[str, ...]:
         return tuple(self.points[0].axes) if self.points else ()
 
-    def best(self, text: str | None, objective: str) -> Candidate | None:
-        """The best known design by an objective, within a budget if one is given."""
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """Names, in the order of the points."""
+        return tuple(dict.fromkeys(point.model for point in self.points))
+
+    def best(self, text: str | None, objective: str, model: str | None = None) -> Candidate | None:
+        """The best known design by an objective, within a budget and of a model if one is given; of all points, where
+        the event engine ran none.
+        """
         budget = parse_constraint(text) if text else None
         sense = OBJECTIVES[objective].sense
         inside = [
-            point for point in self.known if point.allowed and (budget is None or budget.holds(point.values.get))
-            and np.isfinite(point.values[objective])
+            point for point in self.known or self.points
+            if point.allowed and (model is None or point.model == model)
+            and (budget is None or budget.holds(point.values.get)) and np.isfinite(point.values[objective])
         ]  # fmt: skip
         return (max if sense == "max" else min)(inside, key=lambda point: point.values[objective], default=None)
 
@@ -139,12 +149,11 @@ def unit_of(objective: str) -> str:
 def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
     """Every objective of a run, NaN if it has none.
 
-    All are for all MoE layers of the model, as energy per token is, so that throughput times energy is power. If fewer
-    layers ran, the columns of the results are for those, so throughput is multiplied and time divided by their share.
+    All are for all MoE layers of the model, as throughput and energy per token are, so that throughput times energy is
+    power. If fewer layers ran, the time of decode is for those, and is divided by their share.
     """
     values = {name: np.nan if row[column] is None else float(row[column]) for name, (column, _) in OBJECTIVES.items()}
-    share = _share(model, row)
-    return values | {"throughput": values["throughput"] * share, "time": values["time"] / share}
+    return values | {"time": values["time"] / _share(model, row)}
 
 
 def _share(model: ModelSpec, row: Mapping[str, Any]) -> float:
@@ -153,12 +162,11 @@ def _share(model: ModelSpec, row: Mapping[str, Any]) -> float:
     return (row.get("layers") or every) / every
 
 
-def band_of(model: ModelSpec, row: Mapping[str, Any]) -> tuple[float, float] | None:
+def band_of(row: Mapping[str, Any]) -> tuple[float, float] | None:
     """Throughput of all MoE layers at the ends of the calibration's interval."""
-    low, high, rate = row.get("decode_ns_low"), row.get("decode_ns_high"), row.get("throughput_tokens_per_s")
+    low, high, rate = row.get("decode_ns_low"), row.get("decode_ns_high"), row.get("tokens_per_s")
     if not low or not high or not rate:
         return None
-    rate *= _share(model, row)
     return rate * row["decode_ns"] / high, rate * row["decode_ns"] / low
 
 
@@ -166,23 +174,3 @@ def ranges_of(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Objectives that have a range in a row of results, energy and power: low and high."""
     ends = {name: (row.get(f"{column}_low"), row.get(f"{column}_high")) for name, (column, _) in OBJECTIVES.items()}
     return {name: (low, high) for name, (low, high) in ends.items() if low is not None and high is not None}
-
-
-def sensitivities(points: Sequence[Candidate], objective: str) -> list[tuple[str, str, float, str, float]]:
-    """(axis, level with the lowest ratio, its ratio, level with the highest, its ratio), the widest first.
-
-    The ratio of a level is the geometric mean of an objective over its points, over that of all points.
-    """
-    logs = np.array([np.log(point.values[objective]) if point.values[objective] else np.nan for point in points])
-    known = np.isfinite(logs)
-    if not known.any():
-        return []
-    found = []
-    for axis in points[0].axes:
-        levels = np.array([point.axes[axis] for point in points])
-        means = {str(level): logs[known & (levels == level)].mean() for level in np.unique(levels[known])}
-        low, high = min(means, key=lambda level: means[level]), max(means, key=lambda level: means[level])
-        if low != high:
-            middle = logs[known].mean()
-            found.append((axis, low, float(np.exp(means[low] - middle)), high, float(np.exp(means[high] - middle))))
-    return sorted(found, key=lambda each: each[2] / each[4])

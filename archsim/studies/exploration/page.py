@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ from archsim.specs.machine.system import SystemSpec
 from archsim.specs.sweeps.constraints import parse_constraint
 from archsim.specs.sweeps.explore import OBJECTIVES
 from archsim.specs.text.yaml import dump_yaml
+from archsim.studies.exploration.answers import Alike, budget_of, collapse_told, collapsed, wanted
 from archsim.studies.exploration.figures import scatter, strips, tornado, value
 from archsim.studies.exploration.outcome import Candidate, Exploration, unit_of
 
 MOST_STRIPS = 12
 PART_NOTE = (
     "Not all MoE layers ran. Throughput, time and energy on this page are for all of them, scaled by the share that "
-    "ran; "
-    "in results.parquet and in the reports of single designs, throughput and time are for the layers that ran."
+    "ran, as is tokens_per_s in results.parquet; other times and counts there are for the layers that ran."
 )
 
 
@@ -57,19 +57,6 @@ def write_exploration(
     write_text(folder / "front.csv", csv_of(found))
     write_text(folder / "index.html", render(found, designs, pages))
     return folder / "index.html"
-
-
-def wanted(found: Exploration) -> dict[str, Candidate]:
-    """Heading → design: the best by every objective, and the best by the first within each budget."""
-    first = found.spec.objectives[0]
-    named = {f"best {name}": found.best(None, name) for name in found.spec.objectives}
-    named |= {budget_of(first, text): found.best(text, first) for text in found.spec.budgets}
-    return {heading: point for heading, point in named.items() if point is not None}
-
-
-def budget_of(objective: str, text: str) -> str:
-    """The heading of the best design within a budget."""
-    return f"best {objective} with {text}"
 
 
 def with_units(text: str) -> str:
@@ -119,7 +106,7 @@ def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: 
     """The page as text."""
     context = figures_of(found) | {
         "best": list(_best(found, designs, pages)),
-        "rows": [*found.front, *(point for point in found.known if not point.front)],
+        "rows": rows_of(found, [point for point in found.known if not point.front]),
         "errors": [_error(found, name) for name in found.spec.objectives],
     }
     return rendered("explore.html.j2", context, {"shown": value})
@@ -129,28 +116,47 @@ def figures_of(found: Exploration) -> dict[str, Any]:
     """The figures that pages of designs share, by their names in the templates."""
     names = found.spec.objectives
     pairs = [(names[0], other) for other in names[1:]] or [(names[0], "cost")]
+    several = len(found.models) > 1
     return {
         "found": found,
+        "answers": [(answer_heading(found, heading), point) for heading, point in wanted(found).items()],
+        "collapse": collapse_told(found.front, names),
+        "best_of": {"max": "highest", "min": "lowest"},
         "layers": layers.told(found.layers),
         "parts": layers.partial(found.layers),
         "part_note": PART_NOTE,
         "objectives": OBJECTIVES,
-        "scatters": [(up, across, scatter(found, across, up)) for up, across in pairs],
+        "scatters": [
+            (up, across, model if several else "", scatter(found, across, up, model))
+            for model in found.models
+            for up, across in pairs
+        ],
         "tornados": [(name, tornado(found.points, name)) for name in names],
         "strips": [(axis, strips(found.points, axis, names[0])) for axis in found.axes[:MOST_STRIPS]],
     }
 
 
-def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]):
+def rows_of(found: Exploration, dominated: Sequence[Candidate]) -> list[Alike]:
+    """Rows of the table of designs: the front, designs of equal values as one, then others."""
+    return [*collapsed(found.front, found.spec.objectives), *(Alike(point, (), ()) for point in dominated)]
+
+
+def answer_heading(found: Exploration, heading: str) -> str:
+    """The heading of a wanted design, its budget with units."""
     first = found.spec.objectives[0]
-    budgets = {budget_of(first, text): budget_of(first, with_units(text)) for text in found.spec.budgets}
+    for text in found.spec.budgets:
+        heading = heading.replace(budget_of(first, text), budget_of(first, with_units(text)))
+    return heading
+
+
+def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]):
     for heading, point in wanted(found).items():
         design = designs.get(point.index)
         values = ", ".join(
             f"{name} {value(name, point.values[name])}{_range(found, name, point, design)}"
             for name in found.spec.objectives
         )
-        heading = budgets.get(heading, heading)
+        heading = answer_heading(found, heading)
         yaml = dump_yaml(designs[point.index]) if point.index in designs else ""
         yield Best(heading, point, values, yaml, f"designs/point-{point.index}.yaml", pages.get(point.index, ""))
 

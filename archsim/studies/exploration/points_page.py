@@ -12,7 +12,7 @@ from archsim.report.rendering import rendered
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.studies.exploration.figures import value
 from archsim.studies.exploration.outcome import Exploration
-from archsim.studies.exploration.page import figures_of
+from archsim.studies.exploration.page import figures_of, rows_of
 from archsim.studies.exploration.sweep_view import view_of
 
 MOST_ROWS = 200  # of the table: the front, then the fastest other points
@@ -39,6 +39,6 @@ def render(found: Exploration, rows: list[Mapping[str, Any]], folder: Path) -> s
         "engine_names": sorted({point.engine for point in found.points}),
         "engines": engines.section(folder),
         "balancers": balancers.section(rows),
-        "rows": [*found.front, *others][:MOST_ROWS],
+        "rows": rows_of(found, others)[:MOST_ROWS],
     }
     return rendered("points.html.j2", context, {"shown": value})

@@ -13,7 +13,7 @@ fidelities know exactly (area, price) have no error, and a correction of 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,6 +63,36 @@ def search(
     values = state.values()
     known = np.where(state.known[:, None], values, np.inf)
     return Found(state.known, values, pareto(known), stable=not len(todo))
+
+
+def search_each(
+    cheap: np.ndarray,
+    families: np.ndarray,
+    groups: Sequence[str],
+    run: Callable[[Sequence[int]], np.ndarray],
+    budget: int,
+    seed: int = 0,
+) -> Found:
+    """Establish the front of every group, such as the points of a model: the budget is divided by their numbers of
+    points, and what one does not need is left to the next. Otherwise as `search`.
+    """
+    points, own = len(cheap), np.array(groups)
+    every = Found(np.zeros(points, bool), np.array(cheap, np.float64), np.zeros(points, bool), True)
+    stable, left, waiting = True, budget, points
+    for group in dict.fromkeys(groups):
+        members = np.flatnonzero(own == group)
+        share, waiting = round(left * len(members) / waiting), waiting - len(members)
+        if left == 0:
+            stable = False
+            continue
+
+        def run_members(asked: Sequence[int], members: np.ndarray = members) -> np.ndarray:
+            return run(members[list(asked)].tolist())
+
+        found = search(cheap[members], families[members], run_members, max(1, share), seed)
+        every.known[members], every.values[members], every.front[members] = found.known, found.values, found.front
+        stable, left = stable and found.stable, left - int(found.known.sum())
+    return replace(every, stable=stable)
 
 
 def gain_over(costs: np.ndarray, front: np.ndarray) -> np.ndarray:

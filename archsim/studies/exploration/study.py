@@ -12,10 +12,11 @@ from archsim.runs.sweep import sweep
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.specs.sweeps.plan import SweepPlan
+from archsim.studies.exploration.answers import wanted
 from archsim.studies.exploration.explore import explore
 from archsim.studies.exploration.manifest import write_manifest
 from archsim.studies.exploration.outcome import Exploration
-from archsim.studies.exploration.page import wanted, write_exploration
+from archsim.studies.exploration.page import write_exploration
 
 
 def explore_to_report(

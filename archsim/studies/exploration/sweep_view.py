@@ -13,7 +13,7 @@ from archsim.runs.result_notes import result_notes
 from archsim.runs.results import layers_that_ran
 from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.specs.sweeps.plan import Point, SweepPlan
-from archsim.studies.exploration.front import as_costs, pareto
+from archsim.studies.exploration.front import as_costs, fronts
 from archsim.studies.exploration.outcome import (
     Candidate,
     Exploration,
@@ -37,7 +37,7 @@ def view_of(
     values = np.array([[each.values[name] for name in spec.objectives] for each in seen]).reshape(
         len(seen), len(spec.objectives)
     )
-    front = pareto(as_costs(values, spec.senses))
+    front = fronts(as_costs(values, spec.senses), [each.model for each in seen])
     points = without_constants([replace(each, front=bool(on)) for each, on in zip(seen, front, strict=True)])
     return Exploration(
         name=plan.experiment.name,
@@ -76,8 +76,9 @@ def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candi
         front=False,
         allowed=True,
         limit=limit_of(row),
-        band=band_of(point.model, row),
+        band=band_of(row),
         run=row["run"],
+        model=point.variants["model"].name,
         ranges=ranges_of(row),
     )
 

@@ -1,0 +1,56 @@
+"""The steps of a finished run, one row a layer of an iteration.
+
+A run of more than MOST_STEPS steps has none: its record would be larger than all else that is kept of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archsim.engine.state import LAUNCH
+from archsim.engine.step_counts import MOVED
+from archsim.runs.packing import NO_LINK
+from microarch.blocks.request import State
+
+if TYPE_CHECKING:
+    from archsim.runs.measure import Finished
+
+MOST_STEPS = 12_000  # rows of a run: 127 iterations of 94 layers, the paper's longest run
+CLASSES = tuple(name for name in MOVED if name != "request")  # bytes of requests are next to nothing
+
+
+def measure_steps(run: Finished) -> dict[str, np.ndarray]:
+    """Columns over the steps, one value each; see ``archsim.runs.columns.STEPS``. Empty for more than MOST_STEPS."""
+    from archsim.runs.measure import BOUND_BY
+
+    counts = run.outcome.counts.columns()
+    if not 0 < len(counts["step"]) <= MOST_STEPS:
+        return {}
+    layers, bound_ns = np.array(run.demand.layer_ids), counts["bound_ns"]
+    columns = {"step": counts["step"], "layer": layers[counts["layer"]], "time_ns": counts["time_ns"]}
+    for name, states in BOUND_BY.items():
+        columns[f"bound_{name}_ns"] = bound_ns[:, [State[state] for state in states]].sum(axis=1)
+    columns |= {"bound_launch_ns": bound_ns[:, LAUNCH], "bound_decision_ns": counts["decision_ns"]}
+    for at, name in enumerate(("local_read", "remote_read", "write", "activation")):
+        columns[f"hbm_{name}_bytes"] = counts["hbm_bytes"][:, at]
+    for name in CLASSES:
+        columns[f"{name}_bytes"] = counts["moved"][:, MOVED.index(name)]
+    src, dst = _ends(run, counts["link"])
+    columns |= {"link": counts["link"], "link_src": src, "link_dst": dst}
+    columns |= {name: counts[name] for name in ("link_bytes", "link_busy_ns", "die", "die_tokens", "tokens")}
+    return columns
+
+
+def _ends(run: Finished, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each of these links begins and ends, int64[n]; NO_LINK where there is none."""
+    from archsim.runs.measure_units import shown_links
+
+    shown = shown_links(run.outcome)
+    if not len(shown):
+        return links, links
+    fabric, there = run.outcome.fabric, shown[np.maximum(links, 0)]
+    ends = (np.where(links >= 0, end[there], NO_LINK).astype(np.int64) for end in (fabric.link_src, fabric.link_dst))
+    src, dst = ends
+    return src, dst

@@ -1,0 +1,59 @@
+"""Notes on times that neither peak FLOP/s nor HBM bandwidth explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+FAR = 3.0  # times of its roofline, from which a run is told
+MOST_TOLD = 3  # systems
+COLUMNS = ("over_roofline", "mfu", "hbm_bandwidth_utilisation", "decode_step_ns", "load_max_over_mean")
+_TAKES = {
+    "compute": "products take {share} of the critical path: their laws reach far less than the peak at these sizes",
+    "launch": "launching and filling kernels takes {share} of the critical path",
+    "link": "links take {share} of the critical path",
+    "hbm": "HBM takes {share} of the critical path",
+    "llc": "the LLC takes {share} of the critical path",
+    "activations": "moving hidden vectors takes {share} of the critical path",
+    "decision": "decisions take {share} of the critical path",
+}
+UNBALANCED = 1.5  # load of the busiest die over the mean
+
+
+def roofline_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for every system with runs over FAR times their roofline: how many, and its run that is farthest.
+
+    Policy ``base`` is left out where others ran: it is slow by construction.
+    """
+    rows = [row for row in rows if row.get("over_roofline")]
+    told = [row for row in rows if row["policy"] != "base"] or rows
+    systems: dict[str, list[Mapping[str, Any]]] = {}
+    for row in told:
+        systems.setdefault(str(row["system"]), []).append(row)
+    farthest = {name: max(each, key=lambda row: row["over_roofline"]) for name, each in systems.items()}
+    order = sorted(systems, key=lambda name: -farthest[name]["over_roofline"])
+    return [_sentence(farthest[name], systems[name]) for name in order if farthest[name]["over_roofline"] > FAR][
+        :MOST_TOLD
+    ]
+
+
+def _sentence(row: Mapping[str, Any], beside: list[Mapping[str, Any]]) -> str:
+    far = sum(each["over_roofline"] > FAR for each in beside)
+    name = f"{row['model']}, batch {int(row['batch'])}, {row['policy']}, {row['assumptions']}"
+    step = row.get("decode_step_ns")
+    took = f"a decode step of {step / 1e6:.3g} ms is " if step else "the time is "
+    use = f"MFU {row['mfu']:.1%}, HBM bandwidth {row['hbm_bandwidth_utilisation']:.1%}"
+    count = f"{far} of {len(beside)} runs" if len(beside) > 1 else "the run"
+    return (
+        f"{count} on {row['system']} {'take' if far > 1 else 'takes'} over {FAR:.0f} times the roofline "
+        f"(FLOP and HBM bytes on evenly loaded dies); farthest, {name}: {took}{row['over_roofline']:.1f} times it, {use}{_why(row)}"
+    )
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    shares = {bound: row.get(f"bound_{bound}") or 0.0 for bound in _TAKES}
+    most = max(shares, key=shares.__getitem__)
+    reasons = [_TAKES[most].format(share=f"{shares[most]:.0%}")] if shares[most] else []
+    if (load := row.get("load_max_over_mean") or 0.0) >= UNBALANCED:
+        reasons.append(f"the busiest die has {load:.1f} times the mean load")
+    return f"; {', and '.join(reasons)}" if reasons else ""

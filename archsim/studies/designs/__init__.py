@@ -1,0 +1,1 @@
+"""Two designs side by side: what differs in their specification, and in time, traffic, energy and price."""

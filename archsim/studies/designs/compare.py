@@ -1,0 +1,168 @@
+"""Run two designs and set them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from archsim.base.errors import ArchsimError
+from archsim.runs.columns import BY_NAME
+from archsim.runs.economics import activity_of, build_costs, energy_of
+from archsim.runs.measure import BOUND_MEANINGS
+from archsim.runs.plan import select
+from archsim.runs.result_notes import result_notes
+from archsim.runs.simulator import Simulator
+from archsim.specs.experiment import ExperimentSpec
+
+if TYPE_CHECKING:
+    import pandas
+
+SAME = 0.005  # relative; smaller differences are no better and no worse
+# Group → column of results, and whether more of it is better (1), worse (-1), or neither (0).
+GROUPS: Mapping[str, Mapping[str, int]] = {
+    "time": {
+        "tokens_per_s": 1, "decode_step_ns": -1, "decode_token_ns": -1, "prefill_ns": -1, "decode_ns": -1, "mfu": 1,
+        "hbm_bandwidth_utilisation": 0, "over_roofline": -1, "die_utilisation": 1, "load_max_over_mean": -1,
+        "decision_exposed_ns": -1,
+    },
+    "traffic": {
+        "local_hbm_read_bytes": -1, "remote_hbm_read_bytes": -1, "local_hbm_write_bytes": -1, "hbm_bytes": -1,
+        "link_bytes": -1, "dispatch_bytes": -1, "combine_bytes": -1, "migrated_bytes": -1, "hop_messages": -1,
+    },
+    "energy": {"energy_per_token_j": -1, "power_w": -1},
+    "price and area": {"cost_usd": -1, "die_mm2": -1, "silicon_mm2": -1},
+}  # fmt: skip
+
+_NAMES = {
+    "decision_exposed_ns": "decisions waited for", "hbm_bytes": "HBM, all", "link_bytes": "links, bytes times hops",
+    "migrated_bytes": "weights moved by rebalancing", "energy_per_token_j": "energy a token", "power_w": "power",
+    "cost_usd": "price", "die_mm2": "area of a die", "silicon_mm2": "area of all dies",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number of both designs; None where it was not measured. ``sense``: as in GROUPS."""
+
+    group: str
+    name: str
+    unit: str
+    meaning: str
+    a: float | None
+    b: float | None
+    sense: int
+
+    @property
+    def ratio(self) -> float | None:
+        """B over A."""
+        return self.b / self.a if self.a and self.b is not None else None
+
+    @property
+    def better(self) -> int:
+        """1: B is better than A, -1: it is worse, 0: neither."""
+        if self.a is None or self.b is None or abs(self.b - self.a) <= SAME * max(abs(self.a), abs(self.b)):
+            return 0
+        return self.sense if self.b > self.a else -self.sense
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key of the specification with its values in both designs, '–' where one lacks it."""
+
+    key: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class DesignComparison:
+    """Two designs, ``a`` and ``b`` by name; ``rows``: of results; ``notes``: their caveats."""
+
+    a: str
+    b: str
+    rows: tuple[Mapping[str, Any], Mapping[str, Any]]
+    spec: tuple[Difference, ...]
+    causes: tuple[Quantity, ...]  # ns of a decode step through all MoE layers, by what the critical path waited for
+    quantities: tuple[Quantity, ...]
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"DesignComparison({self.a!r}, {self.b!r}: {len(self.spec)} keys differ)"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per number: group, name, unit, a, b, ratio (b over a)."""
+        import pandas
+
+        names = ("group", "name", "unit", "a", "b", "ratio")
+        rows = [{name: getattr(each, name) for name in names} for each in (*self.causes, *self.quantities)]
+        return pandas.DataFrame(rows, columns=list(names))
+
+
+def compare_designs(names: Sequence[str], sides: Sequence[ExperimentSpec]) -> DesignComparison:
+    """Simulate both; ``sides``: experiments of one run. Raises as `archsim.runs.plan.select`; ArchsimError for two
+    equal ones.
+    """
+    trees = [_flat(side.resolved()) for side in sides]
+    differences = tuple(_differences(*trees))
+    if not differences:
+        raise ArchsimError(f"{names[0]} and {names[1]} are the same design: no key of their specifications differs")
+    simulator, rows = Simulator(), []
+    for side in sides:
+        (run,) = select(side).runs()
+        rows.append({**simulator.record(run)["row"], "speedup_vs_base": None, "speedup_vs_ep": None})
+    from archsim.runs.calibration_notes import die_of
+
+    notes = result_notes(rows, [(side.systems[0].name, die_of(side.systems[0])) for side in sides])
+    first, second = rows
+    quantities = (*_quantities(first, second), *_energies(sides, rows))
+    return DesignComparison(
+        *names, (first, second), differences, tuple(_causes(first, second)), quantities, tuple(dict.fromkeys(notes))
+    )
+
+
+def _quantities(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Quantity]:
+    for group, columns in GROUPS.items():
+        for name, sense in columns.items():
+            column, values = BY_NAME[name], (first[name], second[name])
+            if any(values):
+                yield Quantity(group, column.header or _NAMES[name], column.unit, column.meaning, *values, sense)
+
+
+def _causes(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Quantity]:
+    """Time of the run by cause, as that of a decode step where it has decode."""
+    for name, what in BOUND_MEANINGS.items():
+        values = [(row["decode_step_ns"] or 0.0) * (row[f"bound_{name}"] or 0.0) for row in (first, second)]
+        if any(values):
+            yield Quantity("a decode step", name, "ns", f"that {what} takes of it", *values, -1)
+
+
+def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[Quantity]:
+    """Energy a token by block."""
+    parts = []
+    for side, row in zip(sides, rows, strict=True):
+        activity = activity_of(side.models[0], row)
+        joule = energy_of(activity, build_costs(side.systems[0]))
+        parts.append({name: each / activity.tokens for name, each in joule.items()} if activity.tokens else {})
+    for name in dict.fromkeys((*parts[0], *parts[1])):
+        values = [part.get(name) for part in parts]
+        yield Quantity("energy", f"of it: {name}", "J/token", "energy a token", *values, -1)
+
+
+def _flat(value: Any, path: str = "") -> dict[str, str]:
+    """Key path → value as text."""
+    if isinstance(value, Mapping):
+        each = [(f"{path}.{key}" if path else str(key), inner) for key, inner in value.items()]
+    elif isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
+        one = len(value) == 1  # the only system, model, policy: without a number
+        each = [(path if one else f"{path}.{at}", inner) for at, inner in enumerate(value)]
+    else:
+        return {path: "–" if value is None else str(value)}
+    return {key: text for name, inner in each for key, text in _flat(inner, name).items()}
+
+
+def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Difference]:
+    for key in dict.fromkeys((*first, *second)):
+        values = first.get(key, "–"), second.get(key, "–")
+        if values[0] != values[1] and key != "name":
+            yield Difference(key, *values)

@@ -1,0 +1,92 @@
+"""The page of two designs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from archsim.base.files import write_text
+from archsim.report.draw.charts import Bar, Group, Segment, bar_panel
+from archsim.report.draw.svg import linear_axis
+from archsim.report.figures import BOUND_NAMES
+from archsim.report.rendering import rendered
+from archsim.report.units import NO_BREAK, PREFIXES, TIME_UNITS, factor, percent, plain, scaled, significant, unit_of
+from archsim.studies.designs.compare import DesignComparison, Quantity
+
+SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+
+
+def write_comparison_page(found: DesignComparison, folder: Path) -> Path:
+    """Write ``index.html`` and ``comparison.csv``; returns the path of the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found.to_pandas().to_csv(folder / "comparison.csv", index=False)
+    write_text(folder / "index.html", render(found))
+    return folder / "index.html"
+
+
+def render(found: DesignComparison) -> str:
+    """The page as text."""
+    groups = list(dict.fromkeys(each.group for each in found.quantities))
+    context = {
+        "found": found,
+        "answer": answer(found),
+        "causes": _causes(found),
+        "cause_parts": list(BOUND_NAMES.values()),
+        "groups": [(name, [each for each in found.quantities if each.group == name]) for name in groups],
+    }
+    return rendered("compare.html.j2", context, {"shown": shown, "change": change})
+
+
+def answer(found: DesignComparison) -> str:
+    """Which is faster, and by what, in a sentence."""
+    rate = next((each for each in found.quantities if each.unit == "tokens/s"), None)
+    if rate is None or not rate.ratio:
+        return "Neither has decode steps to compare"
+    faster, slower, by = (found.b, found.a, rate.ratio) if rate.ratio >= 1 else (found.a, found.b, 1 / rate.ratio)
+    said = f"{faster} has {factor(by)} the throughput of {slower}"
+    gaps = {each.name: (each.a or 0.0) - (each.b or 0.0) for each in found.causes}
+    sign = 1 if faster == found.b else -1
+    saved = max(gaps, key=lambda name: sign * gaps[name], default=None)
+    if saved is None or sign * gaps[saved] <= 0:
+        return said
+    cause, saved_ns = BOUND_NAMES[f"bound_{saved}"][1], scaled(sign * gaps[saved], TIME_UNITS)
+    return f"{said}; most of the time that it saves is {cause}: {saved_ns} a decode step"
+
+
+def shown(each: Quantity, value: float | None) -> str:
+    """A value with its unit."""
+    if value is None:
+        return "–"
+    match each.unit:
+        case "ns":
+            return scaled(value, TIME_UNITS)
+        case "share":
+            return percent(value, 1)
+        case "×":
+            return factor(value)
+    if each.unit in ("mm²", "USD"):
+        return f"{significant(value)}{NO_BREAK}{each.unit}"
+    worth, prefix = unit_of([value], SCALES)
+    unit = {"bytes": "B", "message hops": ""}.get(each.unit, each.unit)
+    return f"{significant(value / worth)}{NO_BREAK}{prefix}{unit}".strip()
+
+
+def change(each: Quantity) -> str:
+    """B over A."""
+    return "–" if each.ratio is None else factor(each.ratio)
+
+
+def _causes(found: DesignComparison) -> str:
+    totals = [sum(getattr(each, side) or 0.0 for each in found.causes) for side in ("a", "b")]
+    worth, unit = unit_of(totals, TIME_UNITS)
+    axis = linear_axis(1.02 * max(totals), lambda value: plain(round(value / worth, 6)))
+
+    def bar(name: str, side: str, total: float) -> Bar:
+        segments = []
+        for column, (kind, cause) in BOUND_NAMES.items():
+            ns = sum(getattr(each, side) or 0.0 for each in found.causes if f"bound_{each.name}" == column)
+            if ns:
+                segments.append(Segment(kind, ns, f"{name}: {scaled(ns, TIME_UNITS)} {cause}"))
+        return Bar(name, tuple(segments), scaled(total, TIME_UNITS))
+
+    bars = bar(found.a, "a", totals[0]), bar(found.b, "b", totals[1])
+    return bar_panel([Group("a decode step", bars)], axis, f"time on the critical path, {unit}", "time by cause")

@@ -1,0 +1,113 @@
+"""Levels of an axis, sampled values in bins, and their effect on an objective with its error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.report.units import plain
+from archsim.studies.exploration.outcome import Candidate
+
+MOST_LEVELS = 12  # more values of an axis, if they are quantities, go into BINS bins of about as many designs each
+BINS = 5
+_QUANTITY = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*([A-Za-zµ/%²]*)")
+_PREFIXES = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
+
+
+class Level(NamedTuple):
+    """``members``: bool[point]."""
+
+    name: str
+    members: np.ndarray
+
+
+class Effect(NamedTuple):
+    """What an axis does to an objective: its level with the lowest geometric mean over that of all points, and the one
+    with the highest. ``error``: standard error of their ratio, as a factor less 1; of sampled points it includes what
+    the other axes do, which vary beside it.
+    """
+
+    axis: str
+    least: str
+    below: float
+    most: str
+    above: float
+    error: float
+
+    @property
+    def shown(self) -> bool:
+        """Whether the effect exceeds twice its error."""
+        return self.above / self.below > (1 + self.error) ** 2
+
+
+def levels_of_axis(points: Sequence[Candidate], axis: str) -> list[Level]:
+    """In the order of their values where these are quantities, else in order of appearance."""
+    written = np.array([point.axes[axis] for point in points])
+    names = list(dict.fromkeys(written.tolist()))
+    values = _values(names)
+    if values is None:
+        return [Level(name, written == name) for name in names]
+    if len(names) <= MOST_LEVELS:
+        return [Level(name, written == name) for name in sorted(names, key=values.__getitem__)]
+    numbers = np.array([values[name] for name in written.tolist()])
+    edges = np.quantile(numbers, np.linspace(0, 1, BINS + 1))
+    at = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, BINS - 1)
+    largest = names[int(np.argmax([values[name] for name in names]))]
+    worth, unit = values[largest] / _number(largest)[0], _number(largest)[1]
+    bins = [(float(low) / worth, float(high) / worth) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    labels = [f"{_short(low)} to {_short(high)} {unit}".strip() for low, high in bins]
+    return [Level(label, at == number) for number, label in enumerate(labels) if (at == number).any()]
+
+
+def effects(points: Sequence[Candidate], objective: str) -> list[Effect]:
+    """Of every axis whose levels differ, the widest first."""
+    logs = np.array([np.log(value) if (value := point.values[objective]) > 0 else np.nan for point in points])
+    known = np.isfinite(logs)
+    if not known.any():
+        return []
+    found, middle = [], logs[known].mean()
+    for axis in points[0].axes:
+        own = {level.name: logs[known & level.members] for level in levels_of_axis(points, axis)}
+        own = {name: each for name, each in own.items() if len(each)}
+        means = {name: float(each.mean()) for name, each in own.items()}
+        least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        if least != most:
+            error = np.hypot(_standard_error(own[least]), _standard_error(own[most]))
+            ends = (float(np.exp(means[name] - middle)) for name in (least, most))
+            found.append(Effect(axis, least, next(ends), most, next(ends), float(np.expm1(error))))
+    return sorted(found, key=lambda each: each.below / each.above)
+
+
+def _standard_error(logs: np.ndarray) -> float:
+    return float(logs.std(ddof=1) / np.sqrt(len(logs))) if len(logs) > 1 else 0.0
+
+
+def _values(names: Sequence[str]) -> dict[str, float] | None:
+    """Level → its value; None unless all are quantities of one unit."""
+    found = {name: _number(name) for name in names}
+    if any(each is None for each in found.values()):
+        return None
+    split = {name: _split(*each) for name, each in found.items() if each is not None}
+    return (
+        {name: value for name, (value, _) in split.items()} if len({unit for _, unit in split.values()}) == 1 else None
+    )
+
+
+def _number(name: str) -> tuple[float, str] | None:
+    match = _QUANTITY.fullmatch(name.replace(",", ""))
+    return (float(match[1]), match[2]) if match else None
+
+
+def _split(number: float, unit: str) -> tuple[float, str]:
+    """Value in the unit without its prefix, and that unit."""
+    prefix = next(
+        (each for each in ("Ki", "Mi", "Gi", *_PREFIXES) if unit.startswith(each) and len(unit) > len(each)), ""
+    )
+    return number * _PREFIXES.get(prefix, 1.0), unit.removeprefix(prefix)
+
+
+def _short(value: float) -> str:
+    return plain(float(f"{value:.2g}"))

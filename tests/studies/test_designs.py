@@ -1,0 +1,71 @@
+"""Two designs side by side: what differs, by how much, and who is better."""
+
+import pytest
+from support.html_page import Page
+from support.tiny import tiny, tiny_file
+
+import archsim as ar
+from archsim.base.errors import ArchsimError
+from archsim.cli.main import main
+from archsim.studies.designs.compare import Quantity
+
+FEW = ["workload.decode_steps=1"]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """(comparison of two policies, its folder)"""
+    folder = tmp_path_factory.mktemp("compared")
+    found = ar.compare("base", "ep", inside=tiny(folder, *FEW), out=folder / "out", batch=40)
+    return found, folder / "out"
+
+
+def test_two_policies_differ_in_the_policy_alone(compared):
+    found, _ = compared
+    assert found.spec and {each.key.split(".")[0] for each in found.spec} == {"policies"}
+    assert [row["policy"] for row in found.rows] == ["base", "ep"] and {row["batch"] for row in found.rows} == {40}
+
+
+def test_causes_sum_to_a_decode_step(compared):
+    found, _ = compared
+    for side, row in zip("ab", found.rows, strict=True):
+        assert sum(getattr(each, side) for each in found.causes) == pytest.approx(row["decode_step_ns"])
+    rate = next(each for each in found.quantities if each.unit == "tokens/s")
+    assert rate.ratio == pytest.approx(found.rows[1]["tokens_per_s"] / found.rows[0]["tokens_per_s"])
+    energy = {each.name: each.a for each in found.quantities if each.group == "energy"}
+    parts = sum(value for name, value in energy.items() if name.startswith("of it: "))
+    assert parts == pytest.approx(energy["energy a token"])
+
+
+def test_the_page_says_who_is_faster_and_what_differs(compared):
+    found, folder = compared
+    page = Page((folder / "index.html").read_text(encoding="utf-8"))
+    assert "ep has" in page.text and "the throughput of base" in page.text
+    assert all(each.key in page.text for each in found.spec)
+    assert len(found.to_pandas()) == len(found.causes) + len(found.quantities)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "sense", "better"), [(1.0, 2.0, 1, 1), (1.0, 2.0, -1, -1), (1.0, 1.001, 1, 0), (None, 2.0, 1, 0)]
+)
+def test_better_follows_the_sense(a, b, sense, better):
+    assert Quantity("time", "x", "ns", "", a, b, sense).better == better
+
+
+def test_names_that_mean_nothing_are_refused(tmp_path):
+    inside = tiny(tmp_path)
+    with pytest.raises(ArchsimError, match="'alo' is neither a policy of tiny .* did you mean 'allo'"):
+        ar.compare("alo", "ep", inside=inside)
+    with pytest.raises(ArchsimError, match="'ep' is a policy, not an experiment; .*--in dojo"):
+        ar.compare("ep", "allo")
+    with pytest.raises(ArchsimError, match="the same design"):
+        ar.compare("ep", "ep", inside=inside)
+
+
+def test_the_command_compares_experiments(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tiny_file(tmp_path)
+    (tmp_path / "wide.yaml").write_text((tmp_path / "tiny.yaml").read_text().replace("1 TB/s", "2 TB/s"))
+    assert main(["compare", "tiny.yaml", "wide.yaml", "--set", *FEW, "--policy", "base"]) == 0
+    said = capsys.readouterr().out
+    assert "systems.d2d.bandwidth" in said and "better" in said and "report: reports/tiny-wide/index.html" in said
