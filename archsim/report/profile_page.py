@@ -36,7 +36,7 @@ def csv_of(found: Profile) -> str:
     rows = csv.writer(stream, lineterminator="\n")
     rows.writerow(["statistic", "of", "layer", "value"])
     for name, values in found.layers.items():
-        rows.writerow([name, "mean of layers", "", f"{np.nanmean(values):.6g}"])
+        rows.writerow([name, "mean of layers", "", f"{found.mean(name):.6g}"])
         for half, value in enumerate(found.halves.get(name, ()), 1):
             rows.writerow([name, f"half {half}", "", f"{value:.6g}"])
         for layer, value in zip(found.trace.layer_ids, values, strict=False):
@@ -45,7 +45,8 @@ def csv_of(found: Profile) -> str:
         for point, value in zip(POINTS, values, strict=True):
             rows.writerow([f"{name} coverage", f"top {point:.0%}", "", f"{value:.6g}"])
     for batch, values in zip(BATCHES, found.working_set, strict=True):
-        rows.writerow(["working set", f"batch {batch}", "", f"{values.mean():.6g}"])
+        if not np.isnan(values).any():
+            rows.writerow(["working set", f"batch {batch}", "", f"{values.mean():.6g}"])
     for distance, count in enumerate(found.reuse):
         rows.writerow(["reuse", f"distance {distance}" if distance else "first use", "", int(count)])
     return stream.getvalue()
@@ -55,7 +56,8 @@ def render(found: Profile) -> str:
     """The page as text."""
     names = [name for name in DEFINITIONS if name in found.layers]
     coverage = {_NAMES[name]: list(zip(POINTS, values, strict=True)) for name, values in found.coverage.items()}
-    working_set = [(np.log2(batch), float(v.mean())) for batch, v in zip(BATCHES, found.working_set, strict=True)]
+    of_batch = zip(BATCHES, found.working_set, strict=True)
+    working_set = [(np.log2(batch), float(v.mean())) for batch, v in of_batch if not np.isnan(v).any()]
     context = {
         "trace": found.trace,
         "tokens": len(found.trace.experts),

@@ -148,8 +148,13 @@ COLUMNS: tuple[Column, ...] = (
            "dispatched between dies", True, False, 2, "activation_bytes"),
     Column("combine_bytes", INTEGER, "bytes", "results of experts sent from die to die, back to their tokens", lambda run: run.outcome.tally.moved_bytes[1],
            "combined between dies", True, False, 2, "dispatch_bytes"),
-    Column("drawn_from", REAL, "requests", "requests of the trace that the batch, which is larger, is drawn from with replacement; else empty",
+    Column("drawn_from", REAL, "requests", "requests of the trace that the batch, which is larger, is made from; else empty",
            measure.drawn_from, page=True, optional=True, since=2),
+    Column("extend", TEXT, "", "how it is made from them: redraw, shifted or fitted; else empty", measure.extended_by, optional=True, since=3),
+    Column("active_experts", REAL, "experts", "experts with tokens, mean over decode steps and layers; empty without decode steps",
+           measure.active_experts, optional=True, since=3),
+    Column("active_if_distinct", REAL, "experts", "upper estimate of the same if all requests of such a batch were different ones; else empty",
+           measure.active_if_distinct, optional=True, since=3),
     *(
         Column(name, REAL, unit, meaning, lambda run, name=name: run.economics[name], optional=name in ("energy_per_token_j", "power_w"), since=2)
         for name, unit, meaning in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from archsim.engine.memory_fit import counts_all
 from archsim.specs.sweeps.plan import Point
 from archsim.specs.workload import WorkloadSpec
@@ -43,6 +45,8 @@ class Contexts:
         workload = point.workload
         if isinstance(workload.trace, str):
             source = self.opened(point)
+            if workload.extend != "redraw":
+                return source.longest(np.arange(min(point.batch, source.requests)), workload.decode_steps)
         else:
             source = generated_traffic(point.model, workload.trace.synthetic, point.batch)
         return source.longest(draw_requests(source.requests, point.batch, workload.seed), workload.decode_steps)

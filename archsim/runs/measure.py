@@ -372,7 +372,31 @@ def copies_extrapolated(run: Finished) -> float | None:
 
 
 def drawn_from(run: Finished) -> float | None:
-    return float(run.source.requests) if run.run.batch > run.source.requests else None
+    from archsim.workload.extended import recorded_requests
+
+    recorded = recorded_requests(run.source)
+    return float(recorded) if run.run.batch > recorded else None
+
+
+def extended_by(run: Finished) -> str | None:
+    return None if drawn_from(run) is None else run.run.workload.extend
+
+
+def active_experts(run: Finished) -> float | None:
+    """Mean over decode steps and layers of the experts that have tokens."""
+    tokens = run.demand.tokens[int(run.demand.has_prefill) :]
+    return float((tokens > 0).sum(axis=2).mean()) if len(tokens) else None
+
+
+def active_if_distinct(run: Finished) -> float | None:
+    """As `active_experts`, were every request another one: each pair draws an expert from the loads of all decode
+    steps of its layer. An upper estimate, as the loads of one step are less even than those of all.
+    """
+    tokens = run.demand.tokens[int(run.demand.has_prefill) :].sum(axis=0, dtype=np.float64)
+    if drawn_from(run) is None or not tokens.any():
+        return None
+    share = tokens / tokens.sum(axis=1, keepdims=True)
+    return float((1 - (1 - share) ** (run.run.batch * run.demand.top_k)).sum(axis=1).mean())
 
 
 def uncharged(run: Finished) -> str | None:

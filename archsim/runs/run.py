@@ -152,6 +152,8 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         others.append(calibration_digest(run.system.compute.calibration))
     if run.assumptions.memory == "all":
         others += [getattr(run.workload, key) for key in _OF_MEMORY]
+    if run.workload.extend != "redraw":
+        others.append(f"extend {run.workload.extend}")
     if charges_kernels(run.scenario):
         kernels = kernels_from(run.system, KERNELS[run.assumptions.dispatch])
         others.append(f"transfers {calibration_digest(kernels)}")

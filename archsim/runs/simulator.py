@@ -21,6 +21,7 @@ from archsim.runs.results import Record
 from archsim.runs.run import DemandSpec, Run, generated_digest
 from archsim.workload import TokenSource, Trace, draw_requests, open_trace
 from archsim.workload.demand_cache import cached_demand
+from archsim.workload.extended import REDRAW, extended
 from archsim.workload.generated.traffic_presets import generated_traffic
 from archsim.workload.layers import some_layers
 from archsim.workload.store import column_cache
@@ -132,7 +133,12 @@ class Simulator:
         if key not in self._traces:
             stored = column_cache.load(spec.stored_trace)
             self._traces[key] = stored or open_trace(spec.workload.trace, spec.model, spec.workload.reader)
-        return some_layers(self._traces[key], layers)
+        workload, trace = spec.workload, self._traces[key]
+        if workload.extend == REDRAW or spec.batch <= trace.requests:
+            return some_layers(trace, layers)
+        if self._traffic is None or self._traffic[0] != spec.key:
+            self._traffic = spec.key, extended(trace, spec.batch, workload.extend, workload.seed)
+        return some_layers(self._traffic[1], layers)
 
 
 def _predictor(spec: DemandSpec) -> Predictor | None:

@@ -105,8 +105,11 @@ class WorkloadSpec(Spec):
     ]
     # A user's own trace format, package.module:function; null: one of the shipped formats.
     reader: Annotated[str, Field(min_length=1)] | None = None
-    # Batch N: the first N requests in file order; if the trace has fewer, N are drawn with replacement.
+    # Batch N: the first N requests in file order; if a recorded trace has fewer, see `extend`.
     batch: tuple[BatchSize, ...] = Field(min_length=1)
+    # Requests beyond the recorded ones: redraw with replacement (copies are alike at every step), copies shifted by a
+    # part of their decode steps, or all generated from a traffic model fitted to the trace.
+    extend: Literal["redraw", "shifted", "fitted"] = "redraw"
     # Maximum; requests that end earlier stop contributing. 127 after the prefill, as in the published simulator.
     decode_steps: DecodeSteps = 127
     # Of these, the first that run but are not counted, nor is the prefill before them: caches and copies fill up.
@@ -128,6 +131,8 @@ class WorkloadSpec(Spec):
     def _reads_a_file(self) -> "WorkloadSpec":
         if self.reader is not None and not isinstance(self.trace, str):
             raise KeyProblem(("reader",), "needs a recorded trace; generated traffic needs no reader")
+        if self.extend != "redraw" and not isinstance(self.trace, str):
+            raise KeyProblem(("extend",), "needs a recorded trace; generated traffic has as many requests as asked for")
         return self
 
     @model_validator(mode="after")

@@ -2,31 +2,13 @@
 
 import numpy as np
 import pytest
+from support.routing import trace_of
 
 from archsim.specs.loading.library import load_model
-from archsim.workload import Trace, open_trace
+from archsim.workload import open_trace
 from archsim.workload.patterns import statistics
 
 LLAMA = "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
-
-
-def trace_of(requests, num_experts=4, prompt=1):
-    """A trace from [request][token][layer][rank]; the first `prompt` tokens of each are prefill."""
-    experts = np.array([token for request in requests for token in request], np.int16)
-    lengths = [len(request) for request in requests]
-    iteration = np.concatenate([np.maximum(np.arange(length) - prompt + 1, 0) for length in lengths])
-    return Trace(
-        experts=experts,
-        request_offsets=np.concatenate([[0], np.cumsum(lengths)]),
-        iteration=iteration.astype(np.int16),
-        layer_ids=np.arange(experts.shape[1], dtype=np.int32),
-        num_experts=num_experts,
-        top_k=experts.shape[2],
-        model="",
-        source="",
-        request_subject=np.zeros(len(requests), np.int16),
-        subject_names=("all",),
-    )
 
 
 @pytest.fixture
@@ -136,8 +118,21 @@ def test_a_heatmap_is_best_at_what_it_was_counted_from(random):
 
 
 def test_working_set_grows_with_the_batch(random):
-    found = statistics.working_set(random, (1, 4, 64))
-    assert found[0] == pytest.approx(3) and (np.diff(found, axis=0) > 0).all() and (found <= 16).all()
+    found = statistics.working_set(random, (1, 2, 3))
+    assert found[0] == pytest.approx(3) and (np.diff(found, axis=0) > 0).all() and (found <= 9).all()
+
+
+def test_working_set_is_of_one_step_and_of_different_requests():
+    """Two requests that choose alike at each step, and otherwise at the next: a step has two experts, not four."""
+    alike = trace_of([[[[0, 1]], [[0, 1]], [[2, 3]]]] * 2)
+    assert statistics.working_set(alike, (1, 2))[:, 0] == pytest.approx([2, 2])
+    assert np.isnan(statistics.working_set(alike, (3,))).all()
+
+
+def test_pairs_of_one_half_are_ranked_by_the_other():
+    counts = np.array([[[8, 0], [0, 2]]])
+    assert statistics.coverage_unseen(counts, counts, 0.25) == pytest.approx(statistics.coverage(counts, 0.25))
+    assert statistics.coverage_unseen(counts[:, ::-1], counts, 0.25) == pytest.approx(0)
 
 
 def test_drift_of_what_does_not_change_is_zero():

@@ -56,10 +56,11 @@ class Insight:
 class Profile:
     """The statistics of a trace.
 
-    layers: name of `DEFINITIONS` → float64[layer] (shorter across layers). halves: name → means of the two halves.
+    layers: name of `DEFINITIONS` → float64[layer] (shorter across layers). halves: name → means of the two halves; of
+    pairs of experts, those of one half that the other half ranks highest.
     coverage: name → float64[point] over `POINTS`, mean over layers. heat: name → float64[i, j], conditional
     probabilities of the layer in the middle. loads: int64[layer, expert]; subject_loads: int64[subject, layer, expert].
-    reuse: int64[distance + 1]. working_set: float64[batch, layer].
+    reuse: int64[distance + 1]. working_set: float64[batch, layer], NaN where no step has so many requests.
     """
 
     trace: Trace
@@ -73,7 +74,7 @@ class Profile:
     working_set: np.ndarray
 
     def mean(self, name: str) -> float:
-        return float(np.nanmean(self.layers[name])) if name in self.layers else float("nan")
+        return _mean(self.layers[name]) if name in self.layers else float("nan")
 
 
 def profile(trace: Trace) -> Profile:
@@ -85,6 +86,7 @@ def profile(trace: Trace) -> Profile:
     if trace.top_k > 1:
         tables["coactivation"] = statistics.coactivation(trace)
     subjects = statistics.subject_loads(trace)
+    following_of_halves = [statistics.cross_token(half) for half in (one, other)]
     layers = statistics.layer_statistics(trace) | {
         "cross_layer_conditional": statistics.conditional_coverage(across),
         "cross_token_conditional": statistics.conditional_coverage(following),
@@ -92,18 +94,23 @@ def profile(trace: Trace) -> Profile:
         "cross_layer_null": _null(counts[:-1], counts[1:], across),
         "cross_token_null": _null(counts, counts, following),
         "predictable_ceiling": statistics.predictable(following, following),
-        "predictable_unseen": statistics.predictable(statistics.cross_token(one), statistics.cross_token(other)),
+        "predictable_unseen": statistics.predictable(*following_of_halves),
         "predictable_load": statistics.predictable(np.repeat(counts[:, None], trace.num_experts, axis=1), following),
         "drift": statistics.drift(trace)[-1],
     }
     if len(subjects) > 1:
         layers["subject_distance"] = _mean_distance(subjects)
     halves = [statistics.layer_statistics(half) for half in (one, other)]
+    pairs = {"cross_token_top20": following_of_halves}
+    pairs["cross_layer_top20"] = [statistics.cross_layer(half) for half in (one, other)]
+    if trace.top_k > 1:
+        pairs["coactivation_top20"] = [statistics.coactivation(half) for half in (one, other)]
     middle = len(trace.layer_ids) // 2
     return Profile(
         trace=trace,
         layers=layers,
-        halves={name: tuple(float(np.nanmean(half[name])) for half in halves) for name in halves[0]},
+        halves={name: tuple(_mean(half[name]) for half in halves) for name in halves[0]}
+        | {name: _each_by_the_other(*tables) for name, tables in pairs.items()},
         coverage={name: np.nanmean(statistics.cumulative_coverage(table, POINTS), axis=0) for name, table in tables.items() if len(table)},  # noqa: E501
         heat={name: _conditional(table[min(middle, len(table) - 1)]) for name, table in tables.items() if len(table)},
         loads=counts,
@@ -111,6 +118,16 @@ def profile(trace: Trace) -> Profile:
         reuse=statistics.reuse_distances(trace, LONGEST_REUSE),
         working_set=statistics.working_set(trace, BATCHES),
     )  # fmt: skip
+
+
+def _mean(values: np.ndarray) -> float:
+    """Over layers that have a value; nan if none has."""
+    return float(np.mean(values[~np.isnan(values)])) if (~np.isnan(values)).any() else float("nan")
+
+
+def _each_by_the_other(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """Coverage of each half by the pairs that the other ranks highest, mean over layers."""
+    return _mean(statistics.coverage_unseen(other, one)), _mean(statistics.coverage_unseen(one, other))
 
 
 def insights(found: Profile) -> list[Insight]:

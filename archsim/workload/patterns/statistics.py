@@ -61,6 +61,18 @@ def coverage(counts: np.ndarray, top: float = TOP) -> np.ndarray:
     return _ratio(largest.sum(axis=1, dtype=np.float64), flat.sum(axis=1, dtype=np.float64))
 
 
+def coverage_unseen(ranking: np.ndarray, counts: np.ndarray, top: float = TOP) -> np.ndarray:
+    """float64[layer]: part of the selections `counts` in the `top` share of entries that another table ranks highest.
+
+    Both [layer, i, j]. What ranking and counting the same data adds to `coverage` is not in it.
+    """
+    ranks, flat = (table.reshape(len(table), -1) for table in (ranking, counts))
+    keep = max(1, round(top * flat.shape[1]))
+    largest = np.argsort(-ranks.astype(np.int64), axis=1, kind="stable")[:, :keep]
+    covered = np.take_along_axis(flat, largest, axis=1).sum(axis=1, dtype=np.float64)
+    return _ratio(covered, flat.sum(axis=1, dtype=np.float64))
+
+
 def conditional_coverage(counts: np.ndarray, top: float = TOP) -> np.ndarray:
     """float64[layer]: as `coverage` of pairs [layer, i, j], but pairs are ranked by how probable j is after i.
 
@@ -199,19 +211,37 @@ def reuse_distances(trace: Trace, longest: int = 256) -> np.ndarray:
 
 
 def working_set(trace: Trace, batches: tuple[int, ...], draws: int = 32, seed: int = 0) -> np.ndarray:
-    """float64[batch, layer]: distinct experts that a step of so many requests chooses.
+    """float64[batch, layer]: distinct experts that a decode step of so many requests chooses. NaN where no step of the
+    trace has so many.
 
-    Tokens are drawn with replacement from the decode rows (all rows, if there are none), `draws` steps each.
+    Mean of `draws` draws: a step, in proportion to its requests, and requests of that step without replacement. In a
+    trace of prompts only, tokens of equal position count as a step.
     """
-    rows = np.flatnonzero(trace.iteration > 0)
-    rows = rows if len(rows) else np.arange(len(trace.iteration))
+    rows, step = _steps_of_rows(trace)
+    order = np.argsort(step, kind="stable")
+    _, first, size = np.unique(step[order], return_index=True, return_counts=True)
     generator = np.random.default_rng(seed)
-    found = np.zeros((len(batches), len(trace.layer_ids)))
+    found = np.full((len(batches), len(trace.layer_ids)), np.nan)
     for index, batch in enumerate(batches):
-        for _ in range(draws):
-            chosen = trace.experts[rows[generator.integers(len(rows), size=batch)]]
+        share = np.where(size >= batch, size, 0)
+        if not share.any():
+            continue
+        found[index] = 0
+        for at in generator.choice(len(size), size=draws, p=share / share.sum()):
+            drawn = first[at] + generator.choice(size[at], size=batch, replace=False)
+            chosen = trace.experts[rows[order[drawn]]]
             found[index] += (loads_of(chosen, trace.num_experts) > 0).sum(axis=1) / draws
     return found
+
+
+def _steps_of_rows(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+    """Decode rows int64[n] (all, where there are none), and the step of each int64[n]."""
+    rows = np.flatnonzero(trace.iteration > 0)
+    if len(rows):
+        return rows, trace.iteration[rows]
+    length = np.diff(trace.request_offsets)
+    rows = np.arange(len(trace.iteration))
+    return rows, rows - np.repeat(trace.request_offsets[:-1], length)
 
 
 def drift(trace: Trace, stretches: int = 4) -> np.ndarray:

@@ -1,0 +1,106 @@
+"""Batches that are larger than their trace: what the requests beyond the recorded ones do.
+
+============  ===========================================================================================
+``redraw``    all requests are drawn with replacement; copies of one choose the same experts at each step
+``shifted``   copies of a request decode the same steps, each from another one on, and go on at its first
+``fitted``    all requests are generated from a traffic model that is fitted to the trace
+============  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.workload.generated.fit import fit_trace, known_tasks, request_lengths
+from archsim.workload.generated.generative import GenerativeTraffic
+from archsim.workload.layers import SomeLayers
+from archsim.workload.trace import StepTokens, TokenSource, Trace, rows_per_piece
+
+REDRAW, SHIFTED, FITTED = "redraw", "shifted", "fitted"
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """A `TokenSource` of ``batch`` requests: number i is recorded request i modulo their number, of which copy c of C
+    begins c/C of its decode steps later. Its prompt is the recorded one.
+    """
+
+    trace: Trace
+    batch: int
+
+    @property
+    def requests(self) -> int:
+        return self.batch
+
+    @property
+    def recorded(self) -> int:
+        return self.trace.requests
+
+    @property
+    def layer_ids(self) -> np.ndarray:
+        return self.trace.layer_ids
+
+    @property
+    def num_experts(self) -> int:
+        return self.trace.num_experts
+
+    @property
+    def top_k(self) -> int:
+        return self.trace.top_k
+
+    @property
+    def label(self) -> str:
+        return self.trace.label
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self.trace.digest} shifted {self.batch}".encode()).hexdigest()
+
+    def longest(self, requests: np.ndarray, decode_steps: int) -> int:
+        """See `Trace.longest`."""
+        return self.trace.longest(requests % self.recorded, decode_steps)
+
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+        """See `TokenSource.steps`."""
+        trace, original = self.trace, requests % self.recorded
+        yield from trace.steps(original, 0)
+        before = np.concatenate([[0], np.cumsum(trace.iteration == 0)])
+        begin = trace.request_offsets[original] + np.diff(before[trace.request_offsets])[original]
+        length = trace.request_offsets[original + 1] - begin
+        shift = requests // self.recorded * length // -(-self.batch // self.recorded)
+        size = rows_per_piece(len(trace.layer_ids), trace.top_k)
+        for iteration in range(1, min(decode_steps, int(length.max(initial=0))) + 1):
+            decoding = np.flatnonzero(length >= iteration).astype(np.int32)
+            row = begin[decoding] + (iteration - 1 + shift[decoding]) % length[decoding]
+            for start in range(0, len(row), size):
+                piece = row[start : start + size]
+                scores = None if trace.scores is None else trace.scores[piece]
+                yield StepTokens(iteration, decoding[start : start + size], trace.experts[piece], scores)
+
+
+class Fitted(GenerativeTraffic):
+    """Generated requests with the statistics of a trace; lengths and subjects are drawn from the recorded ones."""
+
+    def __init__(self, trace: Trace, batch: int, seed: int) -> None:
+        self.recorded = trace.requests
+        drawn = np.random.default_rng(seed).integers(trace.requests, size=batch)
+        model = fit_trace(trace, FITTED, f"fit of digest {trace.digest[:12]}", seed=seed)
+        lengths, (_, task) = request_lengths(trace), known_tasks(trace)
+        super().__init__(model, batch, seed, lengths=lengths[drawn], request_task=task[drawn])
+
+
+def extended(trace: Trace, batch: int, extend: str, seed: int) -> TokenSource:
+    """The source of a batch: the trace itself unless the batch is larger and ``extend`` is not ``redraw``."""
+    if batch <= trace.requests or extend == REDRAW:
+        return trace
+    return Shifted(trace, batch) if extend == SHIFTED else Fitted(trace, batch, seed)
+
+
+def recorded_requests(source: TokenSource) -> int:
+    """Requests that a source has, or was extended from."""
+    whole = source.source if isinstance(source, SomeLayers) else source
+    return whole.recorded if isinstance(whole, Shifted | Fitted) else whole.requests
