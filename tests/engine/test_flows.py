@@ -196,17 +196,22 @@ def test_recomputing_only_what_was_touched_gives_the_rates_of_all(network, data)
 
 
 def test_only_rates_from_the_level_of_the_touched_flow_on_are_recomputed():
-    net = network_with([1.0, 2.0, 4.0], [[0], [1], [1], [2]], [0, 1, 2, 3])
-    assert fair_rates(net, ()) == 4
-    leave(net, 3)
-    assert fair_rates(net, ()) == 0
-    leave(net, 0)
-    enter(net, 3)
-    assert fair_rates(net, ()) == 3
-    assert rates_of(net).tolist() == [0, 1, 1, 4]
+    net = network_with([1.0, 4.0, 6.0], [[0], [0], [1], [1], [2], [2]], [0, 1, 2, 3, 4, 5])
+    assert fair_rates(net, ()) == 6
+    leave(net, 5)
+    assert fair_rates(net, ()) == 1
     enter(net, 2)
     assert fair_rates(net, ()) == 3
-    assert rates_of(net).tolist() == [0, 2 / 3, 2 / 3, 4]
+    assert rates_of(net).tolist() == pytest.approx([1 / 2, 1 / 2, 4 / 3, 4 / 3, 6, 0])
+
+
+def test_a_group_alone_on_its_route_is_filled_when_another_joins_it():
+    net = network_with([1.0, 4.0], [[0, 1], [1], [1]], [0])
+    assert fair_rates(net, ()) == 0
+    assert rates_of(net).tolist() == [1, 0, 0]
+    enter(net, 1)
+    assert fair_rates(net, ()) == 2
+    assert rates_of(net).tolist() == [1, 3, 0]
 
 
 def test_weight_counts_as_so_many_flows():

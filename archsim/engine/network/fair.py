@@ -11,11 +11,11 @@ Contract of the incremental recompute, the same for `fair_rates` and `round_robi
 2. ``n = fair_rates(net, ())`` recomputes the n groups whose rates can change;
 3. ``net.groups[g].stamp == net.counts[STAMP]`` marks them and those that were entered or left, and
    ``net.groups[g].rate`` is the rate of each flow of a group in bytes/ns; a group without flows has rate 0. A route
-   without resources has rate infinity. ``net.resources[r].left`` is the capacity that they leave on a resource.
+   without resources has rate infinity. ``net.resources[r].left`` is what groups leave of a resource that they share.
 
 The network keeps the rounds of the last filling. A flow that ends has changed nothing below its own level, and one that
 starts changes nothing below the level at which the first resource of its route now saturates: only the rounds from
-there on are undone and filled again.
+there on are undone and filled again. A group that starts alone on its route is not filled until another joins it.
 
 Rates depend only on which flows are under way, not on the order in which they started: flows are counted in integers
 and each round subtracts once per resource. There is no absolute tolerance: capacities multiplied by a power of two
@@ -64,7 +64,7 @@ def _undo_rounds(net):
     touched, n_open, kept = net.lists[TOUCHED_GROUPS], np.int64(0), net.counts[ROUNDS]
     for i in range(net.counts[TOUCHED]):
         row = net.groups[touched[i]]
-        if row.round >= 0 and row.weight != row.filled:
+        if row.round >= 0 and row.filled != _flows_to_fill(net, touched[i]):
             kept = min(kept, row.round)
     while net.counts[ROUNDS] > kept:
         n_open = _undo_round(net, n_open)
@@ -106,14 +106,36 @@ def _open(net, r, n_open):
 
 
 @inner
+def _flows_to_fill(net, group):
+    """Flows of a group that share a resource with another group: all of them, or none."""
+    for p in range(net.groups[group].first, net.groups[group + 1].first):
+        if net.resources[net.positions[p].resource].users > 1:
+            return net.groups[group].weight
+    return np.int64(0)
+
+
+@inner
+def _rate_alone(net, group):
+    """Set the rate of a group that shares no resource."""
+    row = net.groups[group]
+    row.rate = 0.0 if row.weight == 0 else np.inf
+    if row.weight > 0:
+        for p in range(row.first, net.groups[group + 1].first):
+            share = net.resources[net.positions[p].resource].capacity / row.weight
+            if share <= row.rate:
+                row.rate, row.bottleneck = share, net.positions[p].resource
+
+
+@inner
 def _count_anew(net, group, n_open):
     """A touched group waits with the flows that it has now; returns the number of open resources."""
-    row = net.groups[group]
+    row, flows = net.groups[group], _flows_to_fill(net, group)
     row.touched, row.stamp = 0, net.counts[STAMP]
-    more = row.weight - row.filled
+    if flows == 0:
+        _rate_alone(net, group)
+    more = flows - row.filled
     if more != 0:
-        row.filled = row.weight
-        row.rate = 0.0 if row.weight == 0 else np.inf
+        row.filled = flows
         for p in range(row.first, net.groups[group + 1].first):
             r = net.positions[p].resource
             net.resources[r].waiting += more

@@ -63,7 +63,7 @@ GROUP = np.dtype(
         ("first", "i8"),  # of its positions
         ("stamp", "i8"),  # last recompute that wrote the rate
         ("round", "i8"),  # that fixed the rate; -1: none
-        ("filled", "i8"),  # flows under way in the last filling
+        ("filled", "i8"),  # flows in the last filling
         ("touched", "i8"),  # whether it is in the list of touched groups
     ],
     align=True,
@@ -138,6 +138,8 @@ def enter(net, group):
         resource = net.resources[net.positions[p].resource]
         resource.load += 1
         if first_flow:
+            if resource.users == 1:  # it is no longer alone
+                _touch(net, net.users[resource.first_user].group)
             slot = resource.first_user + resource.users
             net.users[slot].position, net.users[slot].group = p, group
             net.positions[p].slot = slot
