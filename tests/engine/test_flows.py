@@ -11,7 +11,7 @@ from reference import flows_oracle
 
 from archsim.engine.network.fair import fair_rates
 from archsim.engine.network.flows import simulate_flows
-from archsim.engine.network.network import COMPONENT_GROUPS, build_network, enter, leave
+from archsim.engine.network.network import build_network, enter, leave
 from archsim.engine.network.round_robin import build_ports, round_robin_rates, xy_rank
 from microarch.fabric.grid import build_mesh
 
@@ -195,13 +195,23 @@ def test_recomputing_only_what_was_touched_gives_the_rates_of_all(network, data)
         assert rates_of(net).tolist() == rates_of(fresh).tolist()
 
 
-def test_only_the_connected_component_is_recomputed():
-    net = network_with([1.0, 1.0, 1.0], [[0], [0, 1], [2]], [0, 1, 2])
-    assert fair_rates(net, ()) == 3
-    leave(net, 0)
+def test_only_rates_from_the_level_of_the_touched_flow_on_are_recomputed():
+    net = network_with([1.0, 4.0, 6.0], [[0], [0], [1], [1], [2], [2]], [0, 1, 2, 3, 4, 5])
+    assert fair_rates(net, ()) == 6
+    leave(net, 5)
     assert fair_rates(net, ()) == 1
-    assert net.lists[COMPONENT_GROUPS, 0] == 1
-    assert rates_of(net).tolist() == [0, 1, 1]
+    enter(net, 2)
+    assert fair_rates(net, ()) == 3
+    assert rates_of(net).tolist() == pytest.approx([1 / 2, 1 / 2, 4 / 3, 4 / 3, 6, 0])
+
+
+def test_a_group_alone_on_its_route_is_filled_when_another_joins_it():
+    net = network_with([1.0, 4.0], [[0, 1], [1], [1]], [0])
+    assert fair_rates(net, ()) == 0
+    assert rates_of(net).tolist() == [1, 0, 0]
+    enter(net, 1)
+    assert fair_rates(net, ()) == 2
+    assert rates_of(net).tolist() == [1, 3, 0]
 
 
 def test_weight_counts_as_so_many_flows():

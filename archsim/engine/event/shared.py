@@ -66,7 +66,7 @@ from archsim.engine.event.transfers import (
     take_timer,
     work_flows,
 )
-from archsim.engine.network.fair import fair_rates_of_most
+from archsim.engine.network.fair import fair_rates
 from archsim.engine.network.network import TOUCHED
 from archsim.engine.network.round_robin import build_ports, round_robin_rates
 from archsim.engine.state import (
@@ -551,7 +551,7 @@ def _run(s, ports, solve):
 @kernel
 def run_fair(s, ports):
     """One step under ``arbitration: fair``."""
-    return _run(s, ports, fair_rates_of_most)
+    return _run(s, ports, fair_rates)
 
 
 @kernel

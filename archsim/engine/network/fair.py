@@ -8,12 +8,14 @@ Contract of the incremental recompute, the same for `fair_rates` and `round_robi
 
 1. `network.enter(net, group)` and `network.leave(net, group)` for all flows that start and end at an instant, in any
    order;
-2. ``n = fair_rates(net, ())`` recomputes the groups that share a resource, directly or through other groups, with those
-   that started or ended, and no others (no other rate can change);
-3. ``net.lists[COMPONENT_GROUPS, :n]`` lists them, ``net.groups[g].stamp == net.counts[STAMP]`` marks them, and
+2. ``n = fair_rates(net, ())`` recomputes the n groups whose rates can change;
+3. ``net.groups[g].stamp == net.counts[STAMP]`` marks them and those that were entered or left, and
    ``net.groups[g].rate`` is the rate of each flow of a group in bytes/ns; a group without flows has rate 0. A route
-   without resources has rate infinity. ``net.resources[r].left`` is the capacity that they leave on the resources
-   that they reach.
+   without resources has rate infinity. ``net.resources[r].left`` is what groups leave of a resource that they share.
+
+The network keeps the rounds of the last filling. A flow that ends has changed nothing below its own level, and one that
+starts changes nothing below the level at which the first resource of its route now saturates: only the rounds from
+there on are undone and filled again. A group that starts alone on its route is not filled until another joins it.
 
 Rates depend only on which flows are under way, not on the order in which they started: flows are counted in integers
 and each round subtracts once per resource. There is no absolute tolerance: capacities multiplied by a power of two
@@ -26,71 +28,150 @@ import numpy as np
 
 from archsim.base.kernels import inner, outer
 from archsim.engine.network.network import (
-    CHANGED,
-    COMPONENT,
+    CHANGES,
+    FIXED,
+    FIXED_GROUPS,
     NEAR,
     OPEN,
-    REACHED,
-    REACHED_COUNT,
+    ROUNDS,
     STAMP,
     TIGHTEST,
-    UNDER_WAY,
-    touched_component,
-    whole_network,
+    TOUCHED,
+    TOUCHED_GROUPS,
 )
 
-SEARCH_EVERY = 8
 HORIZON = 1.25  # the short list holds the resources with up to this multiple of the least share
 
 
 @outer
 def fair_rates(net, ports):
-    """Max–min rates of the touched component (`network.FlowNetwork`); returns its number of groups.
+    """Max–min rates (`network.FlowNetwork`); returns how many groups were recomputed.
 
     ``ports`` is not used: all solvers are called alike.
     """
-    found = touched_component(net)
-    _fill(net)
-    return found
-
-
-@outer
-def fair_rates_of_most(net, ports):
-    """The same rates as `fair_rates`, without a search if most groups belonged to the last component that was searched.
-
-    In that case the whole network is filled: other components keep their rates. Every 8th call searches again.
-    The touched groups are not reported; compare rates.
-    """
-    if net.counts[STAMP] % SEARCH_EVERY == 0 or 2 * net.counts[COMPONENT] < net.counts[UNDER_WAY]:
-        touched_component(net)
-    else:
-        whole_network(net)
-    _fill(net)
-
-
-@outer
-def _fill(net):
-    """Progressive filling of the reached resources."""
-    n_open, n_near, horizon = _start_filling(net), np.int64(0), 0.0
-    while n_open > 0:
-        n_near, n_tightest, level = _find_tightest(net, n_near)
-        if level <= horizon:
-            horizon = _subtract(net, level, horizon, _fix_tightest(net, level, n_tightest))
-        else:
-            n_open, n_near, horizon = _draw_short_list(net, n_open)
+    net.counts[STAMP] += 1
+    n_open = _undo_rounds(net)
+    kept = net.counts[FIXED_GROUPS]
+    _fill(net, n_open)
+    return net.counts[FIXED_GROUPS] - kept
 
 
 @inner
-def _start_filling(net):
-    """Reset: nothing is assigned yet. Returns the number of open resources."""
-    reached = net.counts[REACHED_COUNT]
-    for i in range(reached):
-        r = net.lists[REACHED, i]
-        net.lists[OPEN, i] = r
-        resource = net.resources[r]
-        resource.left, resource.waiting = resource.capacity, resource.load
+def _undo_rounds(net):
+    """Undo the rounds that the touched groups can change, and count these groups anew. Returns the number of open
+    resources, those with flows whose rates are to be fixed.
+    """
+    touched, n_open, kept = net.lists[TOUCHED_GROUPS], np.int64(0), net.counts[ROUNDS]
+    for i in range(net.counts[TOUCHED]):
+        row = net.groups[touched[i]]
+        if row.round >= 0 and row.filled != _flows_to_fill(net, touched[i]):
+            kept = min(kept, row.round)
+    while net.counts[ROUNDS] > kept:
+        n_open = _undo_round(net, n_open)
+    for i in range(net.counts[TOUCHED]):
+        n_open = _count_anew(net, touched[i], n_open)
+    for i in range(net.counts[TOUCHED]):
+        while _saturates_before(net, touched[i]):
+            n_open = _undo_round(net, n_open)
+    net.counts[TOUCHED] = 0
+    for i in range(n_open):
+        resource = net.resources[net.lists[OPEN, i]]
         resource.share = resource.left / max(resource.waiting, 1)
-    return reached
+    return n_open
+
+
+@inner
+def _undo_round(net, n_open):
+    """Undo the last round; returns the number of open resources."""
+    net.counts[ROUNDS] -= 1
+    undone = net.rounds[net.counts[ROUNDS]]
+    for i in range(undone.first_change, net.counts[CHANGES]):
+        change = net.changes[i]
+        net.resources[change.resource].left = change.left
+        net.resources[change.resource].waiting += change.fixed
+        n_open = _open(net, change.resource, n_open)
+    for i in range(undone.first_group, net.counts[FIXED_GROUPS]):
+        net.groups[net.lists[FIXED, i]].round = -1
+    net.counts[CHANGES], net.counts[FIXED_GROUPS] = undone.first_change, undone.first_group
+    return n_open
+
+
+@inner
+def _open(net, r, n_open):
+    """Append a resource to the open ones if it is not there; returns their number."""
+    net.lists[OPEN, n_open] = r
+    n_open += net.resources[r].stamp != net.counts[STAMP]
+    net.resources[r].stamp = net.counts[STAMP]
+    return n_open
+
+
+@inner
+def _flows_to_fill(net, group):
+    """Flows of a group that share a resource with another group: all of them, or none."""
+    for p in range(net.groups[group].first, net.groups[group + 1].first):
+        if net.resources[net.positions[p].resource].users > 1:
+            return net.groups[group].weight
+    return np.int64(0)
+
+
+@inner
+def _rate_alone(net, group):
+    """Set the rate of a group that shares no resource."""
+    row = net.groups[group]
+    row.rate = 0.0 if row.weight == 0 else np.inf
+    if row.weight > 0:
+        for p in range(row.first, net.groups[group + 1].first):
+            share = net.resources[net.positions[p].resource].capacity / row.weight
+            if share <= row.rate:
+                row.rate, row.bottleneck = share, net.positions[p].resource
+
+
+@inner
+def _count_anew(net, group, n_open):
+    """A touched group waits with the flows that it has now; returns the number of open resources."""
+    row, flows = net.groups[group], _flows_to_fill(net, group)
+    row.touched, row.stamp = 0, net.counts[STAMP]
+    if flows == 0:
+        _rate_alone(net, group)
+    more = flows - row.filled
+    if more != 0:
+        row.filled = flows
+        for p in range(row.first, net.groups[group + 1].first):
+            r = net.positions[p].resource
+            net.resources[r].waiting += more
+            n_open = _open(net, r, n_open)
+    return n_open
+
+
+@inner
+def _saturates_before(net, group):
+    """Whether a resource of the group's route saturates before the last round."""
+    if net.counts[ROUNDS] == 0:
+        return False
+    level = net.rounds[net.counts[ROUNDS] - 1].level
+    for p in range(net.groups[group].first, net.groups[group + 1].first):
+        resource = net.resources[net.positions[p].resource]
+        if resource.waiting > 0 and resource.left / resource.waiting <= level:
+            return True
+    return False
+
+
+@inner
+def _fill(net, n_open):
+    """Progressive filling of the open resources, from the level of the last round on."""
+    n_near, horizon = np.int64(0), 0.0
+    floor = net.rounds[net.counts[ROUNDS] - 1].level if net.counts[ROUNDS] > 0 else 0.0
+    while n_open > 0:
+        n_near, n_tightest, level = _find_tightest(net, n_near, floor)
+        if level <= horizon:
+            begun = net.rounds[net.counts[ROUNDS]]
+            begun.level, begun.first_group, begun.first_change = level, net.counts[FIXED_GROUPS], net.counts[CHANGES]
+            _fix_tightest(net, level, n_tightest)
+            horizon = _subtract(net, level, horizon, begun.first_change)
+            net.counts[ROUNDS] += 1
+            floor = level
+        else:
+            n_open, n_near, horizon = _draw_short_list(net, n_open)
 
 
 @inner
@@ -120,8 +201,10 @@ def _draw_short_list(net, n_open):
 
 
 @inner
-def _find_tightest(net, n_near):
-    """Returns how many of the short list stay open, how many of them have the least share, and this share."""
+def _find_tightest(net, n_near, floor):
+    """Returns how many of the short list stay open, how many of them have the least share, and this share: it is no
+    less than ``floor``, whatever rounding does.
+    """
     near, tightest = net.lists[NEAR], net.lists[TIGHTEST]
     level = np.inf
     found = 0
@@ -133,10 +216,11 @@ def _find_tightest(net, n_near):
             n_near -= 1
             near[i] = near[n_near]
             continue
-        if resource.share < level:
-            level = resource.share
+        share = max(floor, resource.share)
+        if share < level:
+            level = share
             found = 0
-        if resource.share == level:
+        if share == level:
             tightest[found] = r
             found += 1
         i += 1
@@ -145,38 +229,43 @@ def _find_tightest(net, n_near):
 
 @inner
 def _fix_tightest(net, level, n_tightest):
-    """Fix the flows through the tightest resources; returns how many resources they pass."""
-    stamp, changed = net.counts[STAMP], net.lists[CHANGED]
-    n_changed = 0
+    """Fix the flows through the tightest resources, and note the resources that they pass."""
+    this, stamp = net.counts[ROUNDS], net.counts[STAMP]
+    n_fixed, n_changed = net.counts[FIXED_GROUPS], net.counts[CHANGES]
     for i in range(n_tightest):
         bottleneck = net.lists[TIGHTEST, i]
         resource = net.resources[bottleneck]
         for u in range(resource.first_user, resource.first_user + resource.users):
             group = net.users[u].group
             row = net.groups[group]
-            if row.fixed_stamp == stamp:
+            if row.round >= 0:
+                if row.round == this:  # of several, the last: a link rather than an HBM
+                    row.bottleneck = max(row.bottleneck, bottleneck)
                 continue
-            row.fixed_stamp = stamp
-            row.rate, row.bottleneck = level, bottleneck
+            row.round, row.stamp, row.rate, row.bottleneck = this, stamp, level, bottleneck
+            net.lists[FIXED, n_fixed] = group
+            n_fixed += 1
             weight = row.weight
             for p in range(row.first, net.groups[group + 1].first):
                 r = net.positions[p].resource
-                changed[n_changed] = r
+                net.changes[n_changed].resource = r
                 n_changed += net.resources[r].newly_fixed == 0
                 net.resources[r].newly_fixed += weight
-    return n_changed
+    net.counts[FIXED_GROUPS], net.counts[CHANGES] = n_fixed, n_changed
 
 
 @inner
-def _subtract(net, level, horizon, n_changed):
+def _subtract(net, level, horizon, first_change):
     """Remove the newly fixed flows from the resources that they pass; returns the horizon of the short list."""
-    for i in range(n_changed):
-        resource = net.resources[net.lists[CHANGED, i]]
+    for i in range(first_change, net.counts[CHANGES]):
+        change = net.changes[i]
+        resource = net.resources[change.resource]
+        change.left, change.fixed = resource.left, resource.newly_fixed
         resource.left -= level * resource.newly_fixed
         resource.waiting -= resource.newly_fixed
         resource.newly_fixed = 0
         if resource.waiting > 0:
-            share = max(level, resource.left / resource.waiting)  # rounding must not lower the level
+            share = resource.left / resource.waiting
             if share <= horizon < resource.share:
                 horizon = 0.0  # rounding has brought it near: draw the short list again
             resource.share = share

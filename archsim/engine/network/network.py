@@ -16,12 +16,14 @@ field          dtype[shape]                    meaning
 ``positions``  POSITION[position]              resource and group of a position (no resource twice on one route)
 ``users``      USER[position]                  positions of groups under way, by resource: ``resources[r].users`` of
                                                them from ``resources[r].first_user`` on, in no order
+``rounds``     ROUND[resource + 1]             of the last filling (`fair`), in the order of their levels
+``changes``    CHANGE[position + 1]            resources that the rounds changed, round by round
 ``lists``      int64[7, most + 1]              rows, filled up to a count: TOUCHED_GROUPS entered or left since the
-                                               last recompute; COMPONENT_GROUPS whose rate the last recompute wrote;
-                                               REACHED resources of that component; scratch of `fair`: OPEN, NEAR,
-                                               TIGHTEST and CHANGED resources
-``counts``     int64[5]                        TOUCHED, COMPONENT and REACHED_COUNT, the lengths of the first three
-                                               lists; STAMP, the number of recomputes; UNDER_WAY, groups with a flow
+                                               last recompute; COMPONENT_GROUPS that `touched_component` found, and
+                                               REACHED, their resources; FIXED groups, round by round (`fair`); scratch
+                                               of `fair`: OPEN, NEAR and TIGHTEST resources
+``counts``     int64[6]                        TOUCHED, ROUNDS, FIXED_GROUPS and CHANGES, the lengths of these lists;
+                                               STAMP, the number of recomputes; UNDER_WAY, groups with a flow
 =============  ==============================  =====================================================================
 
 Nothing is allocated after `build_network`.
@@ -35,8 +37,8 @@ import numpy as np
 
 from archsim.base.kernels import inner, outer
 
-TOUCHED_GROUPS, COMPONENT_GROUPS, REACHED, OPEN, NEAR, TIGHTEST, CHANGED = np.arange(7)
-TOUCHED, COMPONENT, REACHED_COUNT, STAMP, UNDER_WAY = np.arange(5)
+TOUCHED_GROUPS, COMPONENT_GROUPS, REACHED, FIXED, OPEN, NEAR, TIGHTEST = np.arange(7)
+TOUCHED, STAMP, UNDER_WAY, ROUNDS, FIXED_GROUPS, CHANGES = np.arange(6)
 
 RESOURCE = np.dtype(
     [
@@ -60,13 +62,24 @@ GROUP = np.dtype(
         ("bottleneck", "i8"),
         ("first", "i8"),  # of its positions
         ("stamp", "i8"),  # last recompute that wrote the rate
-        ("fixed_stamp", "i8"),  # last recompute that fixed the rate
+        ("round", "i8"),  # that fixed the rate; -1: none
+        ("filled", "i8"),  # flows in the last filling
         ("touched", "i8"),  # whether it is in the list of touched groups
     ],
     align=True,
 )
 POSITION = np.dtype([("resource", "i8"), ("group", "i8"), ("slot", "i8")], align=True)  # slot: its row in ``users``
 USER = np.dtype([("position", "i8"), ("group", "i8")], align=True)
+
+ROUND = np.dtype(
+    [
+        ("level", "f8"),  # rate of the flows that it fixed
+        ("first_group", "i8"),  # of FIXED
+        ("first_change", "i8"),
+    ],
+    align=True,
+)
+CHANGE = np.dtype([("left", "f8"), ("resource", "i8"), ("fixed", "i8")], align=True)  # left: before; fixed: flows
 
 
 class FlowNetwork(NamedTuple):
@@ -76,6 +89,8 @@ class FlowNetwork(NamedTuple):
     groups: np.ndarray
     positions: np.ndarray
     users: np.ndarray
+    rounds: np.ndarray
+    changes: np.ndarray
     lists: np.ndarray
     counts: np.ndarray
 
@@ -101,11 +116,12 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
     room = np.bincount(route_resources, minlength=n_resources)
     resources["first_user"] = np.cumsum(room) - room
     groups["first"] = route_ptr
-    groups["bottleneck"] = -1
+    groups["bottleneck"] = groups["round"] = -1
     positions["resource"], positions["group"] = route_resources, route_group
     return FlowNetwork(
         resources, groups, positions, users=np.zeros(n_positions, USER),
-        lists=np.zeros((7, max(n_groups, n_resources) + 1), np.int64), counts=np.zeros(5, np.int64),
+        rounds=np.zeros(n_resources + 1, ROUND), changes=np.zeros(n_positions + 1, CHANGE),
+        lists=np.zeros((7, max(n_groups, n_resources) + 1), np.int64), counts=np.zeros(6, np.int64),
     )
 
 
@@ -122,6 +138,8 @@ def enter(net, group):
         resource = net.resources[net.positions[p].resource]
         resource.load += 1
         if first_flow:
+            if resource.users == 1:  # it is no longer alone
+                _touch(net, net.users[resource.first_user].group)
             slot = resource.first_user + resource.users
             net.users[slot].position, net.users[slot].group = p, group
             net.positions[p].slot = slot
@@ -176,25 +194,7 @@ def touched_component(net):
                 net.lists[COMPONENT_GROUPS, found] = group
                 found += 1
                 reached = _reach(net, group, stamp, reached)
-    net.counts[COMPONENT] = found
-    net.counts[REACHED_COUNT] = reached
     return found
-
-
-@outer
-def whole_network(net):
-    """Reach all resources in use, clear the touched list, and set the rate of groups without flows to 0."""
-    net.counts[STAMP] += 1
-    for i in range(net.counts[TOUCHED]):
-        row = net.groups[net.lists[TOUCHED_GROUPS, i]]
-        row.touched = 0
-        row.rate = 0.0 if row.weight == 0 else np.inf
-    net.counts[TOUCHED] = 0
-    reached = 0
-    for r in range(len(net.resources)):
-        net.lists[REACHED, reached] = r
-        reached += net.resources[r].load > 0
-    net.counts[REACHED_COUNT] = reached
 
 
 @inner
