@@ -33,6 +33,7 @@ class Transfer(NamedTuple):
     hop_bytes: int
     pairs: np.ndarray  # int64[n]: first die · dies + second
     pair_bytes: np.ndarray  # int64[n]
+    arrival_ns: np.ndarray  # float64[die]: when a die has what it gets
 
 
 class WeightMover:
@@ -56,7 +57,7 @@ class WeightMover:
         machine, dies = self._machine, self._machine.dies
         resource_bytes = np.zeros(machine.resources, np.int64)
         if not len(src):
-            return Transfer(0.0, resource_bytes, 0, 0, 0, NO_PAIRS, NO_PAIRS)
+            return Transfer(0.0, resource_bytes, 0, 0, 0, NO_PAIRS, NO_PAIRS, np.zeros(dies))
         pairs, count = np.unique(np.asarray(src, np.int64) * dies + dst, return_counts=True)
         flows = []
         for pair, moves in zip(pairs.tolist(), count.tolist(), strict=True):
@@ -71,25 +72,30 @@ class WeightMover:
             contention=self._contention,
             die_port_bytes_per_s=machine.hbm_bytes_per_ns * NS_PER_S,
         )
-        hbm_ns = float(resource_bytes[dies : 2 * dies].max()) / machine.hbm_bytes_per_ns
+        hbm_ns = resource_bytes[dies : 2 * dies] / machine.hbm_bytes_per_ns
+        arrival_ns = np.zeros(dies)
+        np.maximum.at(arrival_ns, pairs % dies, finish)
+        gets = arrival_ns > 0
+        arrival_ns[gets] = np.maximum(arrival_ns, hbm_ns)[gets] + machine.hbm_latency_ns
         hops = int((machine.hops.ravel()[pairs] * count).sum())
         return Transfer(
-            max(float(finish.max()), hbm_ns) + machine.hbm_latency_ns,
+            max(float(finish.max()), float(hbm_ns.max())) + machine.hbm_latency_ns,
             resource_bytes,
             int(count.sum()) * n_bytes,
             hops * SLICES,
             hops * n_bytes,
             pairs,
             count * n_bytes,
+            arrival_ns,
         )
 
-    def book(self, transfer: Transfer) -> None:
-        """Count the moves: bytes and busy time of links and HBM, hops of data, bytes of pairs."""
+    def book(self, transfer: Transfer, kind: int = REPLICAS) -> None:
+        """Count the moves: bytes and busy time of links and HBM, hops of data, bytes of pairs in class ``kind``."""
         resources, hops = self._tally.resources, self._tally.hops
         resources["bytes"] += transfer.resource_bytes
         resources["busy_ns"] += transfer.resource_bytes / self._rates
         hops[DATA_MESSAGES] += transfer.hop_messages, transfer.hop_bytes
-        self._tally.pair_bytes[REPLICAS].reshape(-1)[transfer.pairs] += transfer.pair_bytes
+        self._tally.pair_bytes[kind].reshape(-1)[transfer.pairs] += transfer.pair_bytes
 
     def counted_bytes(self) -> np.ndarray:
         """Bytes that resources have moved so far, int64[resource]."""

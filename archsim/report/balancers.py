@@ -17,6 +17,7 @@ from archsim.specs import balancers
 
 Row = Mapping[str, Any]
 PLACE = ("system", "model", "trace", "batch", "assumptions")
+MODEL, TRACE = PLACE.index("model"), PLACE.index("trace")
 PAYS = 0.01  # a change of throughput that counts
 REFERENCE = "ep"
 _NAMES = frozenset(name for name, _, _ in balancers.PRESETS)
@@ -29,6 +30,24 @@ class Cell:
     text: str
     step: int
     told: str
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Places that share something: the three fastest policies by geometric mean, of those that execute every pair, and
+    what the fastest costs. ``nothing``: places where no policy pays.
+    """
+
+    shared: str
+    best: str
+    gain: str
+    others: str
+    wins: str
+    reached: str
+    memory: str
+    moved: str
+    waits: str
+    nothing: str
 
 
 @dataclass(frozen=True)
@@ -75,10 +94,12 @@ def section(rows: Iterable[Row]) -> dict[str, Any] | None:
     systems = {place[0] for place in places}
     if len({(place[0], place[-1]) for place in places}) == len(systems) > 1:
         varies = [i for i in varies if PLACE[i] != "assumptions"]  # the system says them
+    shown = _short_traces(places)
     return {
+        "glances": _glances(places, varies, shown) if len(places) > 1 else [],
         "heads": [PLACE[i] for i in varies],
         "policies": policies,
-        "wins": [_win([_shown(place[i]) for i in varies], runs, policies) for place, runs in places.items()],
+        "wins": [_win([shown[place[i]] for i in varies], runs, policies) for place, runs in places.items()],
         "costs": [_cost(name, [runs for runs in places.values() if name in runs]) for name in policies],
         "places": len(places),
     }
@@ -115,6 +136,59 @@ def reason(row: Row, ep: Row) -> str:
     if before and now and now > before * (1 - PAYS):
         return "does not balance"
     return "load does not bound the step"
+
+
+def _short_traces(places: Mapping[tuple, Any]) -> dict[Any, str]:
+    """Values of places as shown: traces without the parameters that half of them share, or else all of them."""
+    shown = {value: _shown(value) for place in places for value in place}
+    words = {place[TRACE]: str(place[TRACE]).split() for place in places}
+    for share in (0.5, 1.0):
+        short = {trace: " ".join(_without_common(parts, list(words.values()), share)) for trace, parts in words.items()}
+        if len(set(short.values())) == len(short):
+            return shown | short
+    return shown
+
+
+def _without_common(words: list[str], every: list[list[str]], share: float) -> list[str]:
+    """The first word, and of the others those that fewer than a share of all have."""
+    return words[:1] + [each for each in words[1:] if sum(each in other for other in every) < share * len(every)]
+
+
+def _glances(places: Mapping[tuple, Mapping[str, Row]], varies: list[int], shown: Mapping[Any, str]) -> list[Glance]:
+    """Of the machines and batches, then of every traffic, then of every model that varies."""
+    found = []
+    axes = [[i for i in varies if i not in (MODEL, TRACE)], [TRACE], [MODEL]]
+    for axis in axes:
+        axis = [i for i in axis if i in varies]
+        groups: dict[tuple, list[Mapping[str, Row]]] = {}
+        for place, runs in places.items():
+            groups.setdefault(tuple(place[i] for i in axis), []).append(runs)
+        for values, runs in groups.items() if axis else ():
+            found.append(_glance(", ".join(shown[each] for each in values), runs))
+    return found
+
+
+def _glance(shared: str, places: list[Mapping[str, Row]]) -> Glance:
+    """Of one group of places; only policies that ran, and executed every pair, in all of them."""
+    names = [name for name in places[0] if all(name in runs and not runs[name].get("pairs_lost") for runs in places)]
+    gains = {name: exp(_mean([log(gain(runs[name], runs[REFERENCE])) for runs in places])) for name in names}
+    best, *others = sorted(names, key=lambda name: -gains[name])
+    rows, eps = [runs[best] for runs in places], [runs[REFERENCE] for runs in places]
+    shares = [each for each in map(reached, rows, eps) if each is not None]
+    fastest = [max(names, key=lambda name: runs[name]["throughput_tokens_per_s"]) for runs in places]
+    idle = sum(all(gain(runs[name], runs[REFERENCE]) < 1 + PAYS for name in names) for runs in places)
+    return Glance(
+        shared,
+        best,
+        factor(gains[best]),
+        ", ".join(f"{name} {factor(gains[name])}" for name in others[:2]),
+        f"{fastest.count(best)} of {len(places)}",
+        percent(_mean(shares)) if shares and best != REFERENCE else "–",
+        scaled(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
+        scaled(_mean([_moved_a_step(row) for row in rows]), BYTE_UNITS),
+        percent(_mean([_moves_share(row) + _share(row, "decision_exposed_ns") for row in rows]), 1),
+        f"{idle} of {len(places)}",
+    )
 
 
 def _is_balancer(name: str, row: Row | None) -> bool:
@@ -157,7 +231,7 @@ def _cost(name: str, places: list[Mapping[str, Row]]) -> Cost:
     rows, eps = [runs[name] for runs in places], [runs[REFERENCE] for runs in places]
     gains = [gain(row, ep) for row, ep in zip(rows, eps, strict=True)]
     distances = [each for each in map(distance, rows) if each is not None]
-    moved = [_moved(row) / max(row.get("decode_steps") or 1, 1) for row in rows]
+    moved = [_moved_a_step(row) for row in rows]
     reasons: dict[str, int] = {}
     for row, ep, value in zip(rows, eps, gains, strict=True):
         if value < 1 + PAYS:
@@ -176,8 +250,10 @@ def _cost(name: str, places: list[Mapping[str, Row]]) -> Cost:
     )
 
 
-def _moved(row: Row) -> float:
-    return (row.get("migrated_bytes") or 0.0) + (row.get("prefetched_bytes") or 0.0)
+def _moved_a_step(row: Row) -> float:
+    """Weights that a decode step moves, for later steps or for itself."""
+    moved = sum(row.get(column) or 0.0 for column in ("migrated_bytes", "prefetched_bytes", "remote_hbm_read_bytes"))
+    return moved / max(row.get("decode_steps") or 1, 1)
 
 
 def _share(row: Row, column: str) -> float:

@@ -15,6 +15,7 @@ from archsim.engine.pair_traffic import CLASSES, link_traffic, pair_bytes, send_
 from archsim.engine.state import UNITS
 from archsim.runs.measure_units import MOST_DIES, measure_links, measure_pairs
 from archsim.specs.loading.library import load_assumptions, load_model
+from microarch.blocks.request import State
 
 
 def check_conservation(outcome, dies):
@@ -105,3 +106,26 @@ def test_a_node_receives_a_vector_at_most_as_often_as_its_gpus_do(seed, nodes):
     traffic = link_traffic(run.machine, run.tally, run.fabric.link_bytes_per_ns)
     out = traffic["dispatch"].n_bytes[run.fabric.link_class == 1].sum() / 2  # out of a port, and into one
     assert out <= between * (1 + 1e-9) and (out > 0) == (nodes > 1)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranks_fetch_the_experts_that_they_run_and_do_not_hold(nodes):
+    model = load_model("deepseek-v3")
+    demand = demand_of(model, 8 * nodes, 512, skew=1.5, seed=nodes)
+    ns = {}
+    for name in ("ep", "harmoeny"):
+        run = cluster_engine(cluster(nodes), policy=name)
+        ns[name] = run.step(0, demand, 0.0)
+        plan = ns[name].plan
+        away = np.count_nonzero(~run.placement.holds[0][plan.expert, plan.die])
+        traffic = link_traffic(run.machine, run.tally, run.fabric.link_bytes_per_ns)
+        assert pair_bytes(run.tally)["weight"].sum() == away * run.expert_bytes
+        assert run.tally.dies["remote_read_bytes"].sum() == away * run.expert_bytes
+        assert (away > 0) == (name == "harmoeny")
+        counted = run.tally.resources[UNITS * run.machine.dies :]["bytes"]
+        assert (sum(each.n_bytes for kind, each in traffic.items() if kind != "statistics") == counted).all()
+    moved = ns["harmoeny"].plan
+    pairs = np.bincount(moved.die, moved.tokens, 8 * nodes)
+    assert pairs.max() < np.bincount(ns["ep"].plan.die, ns["ep"].plan.tokens, 8 * nodes).max()
+    waits = run.tally.bound_ns[State.DATA]
+    assert 0 <= waits < ns["harmoeny"].step_ns

@@ -59,3 +59,24 @@ def test_a_matrix_shows_every_pair_on_a_logarithmic_scale():
     drawn = traffic_matrix({(0, 1): 1e6, (1, 0): 1e3, (1, 2): 1.0}, 3, 1e6, "bytes")
     assert drawn.count("<path") == 2 and drawn.count("M") == 3 and 'aria-label="bytes"' in drawn
     assert [shade(value, 1e6) for value in (0, 1, 1e6)] == [0, 1, LEVELS]
+
+
+def test_a_glance_names_the_fastest_of_every_machine_traffic_and_model():
+    rows = [
+        row(policy, throughput, load, system=system, trace=trace, **more)
+        for system, speed in (("dojo", 1.0), ("node", 2.0))
+        for trace in ("synthetic seed=0 skew=1", "synthetic seed=0 drift=1")
+        for policy, throughput, load, more in (
+            ("ep", 100.0, 2.0, {}),
+            ("eplb", 100.0 * speed, 1.4, {"migrated_bytes": 8e9}),
+            ("harmoeny", 110.0, 1.2, {"remote_hbm_read_bytes": 4e9}),
+            ("capacity_drop", 900.0, 1.0, {"pairs_lost": 5}),
+        )
+    ]
+    found = section(rows)
+    told = {each.shared: (each.best, each.gain, each.wins, each.nothing) for each in found["glances"]}
+    assert told["dojo"] == ("harmoeny", "1.10×", "2 of 2", "0 of 2") and told["node"][:2] == ("eplb", "2.00×")
+    assert set(told) == {"dojo", "node", "synthetic skew=1", "synthetic drift=1"}
+    dojo = next(each for each in found["glances"] if each.shared == "dojo")
+    assert dojo.others == "ep 1.00×, eplb 1.00×" and dojo.moved.startswith("1") and dojo.reached.startswith("100")
+    assert not section(rows[:4])["glances"]

@@ -7,8 +7,11 @@ import pytest
 from archsim.report.claims import BALANCERS, Claim
 from archsim.report.data import read_report
 from archsim.report.published import CLAIMS, Comparison, compare
-from archsim.runs.sweep import sweep
-from archsim.specs.loading.library import load_experiment, load_model, load_system
+from archsim.runs.plan import select
+from archsim.runs.sweep import sweep, sweep_selected
+from archsim.specs.loading.library import load_experiment, load_model, load_planned, load_system
+from archsim.specs.sweeps.plan import SweepPlan, plan_without_axes
+from archsim.studies.sweep_page import write_sweep_report
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = sorted((ROOT / "configs" / "papers").glob("*.yaml"))
@@ -26,6 +29,23 @@ def test_a_paper_has_an_experiment_that_covers_its_claims(file):
         if set(claim.systems) <= systems and set(claim.models) & models and {claim.policy, claim.against} <= policies
     ]
     assert covered
+
+
+@pytest.mark.parametrize("file", [*PAPERS, ROOT / "configs" / "balancers.yaml"], ids=lambda file: file.stem)
+def test_every_run_fits_as_shipped(file):
+    planned = load_planned(file)
+    plan = planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
+    assert select(plan).plan.combinations >= 3  # refused where one does not fit
+
+
+def test_a_small_study_of_balancers_says_which_wins_where(tmp_path):
+    changes = ("workload.batch=256", "workload.layers=1", "workload.decode_steps=2", "policies=[ep, craft, eplb]")
+    axes = "sweep={zip: [{system: [dojo, h200_node]}, {model: [qwen3-235b-a22b]}]}"
+    plan = load_planned(ROOT / "configs" / "balancers.yaml", (*changes, axes))
+    selection = select(plan)
+    sweep_selected(selection, tmp_path, 1)
+    page = write_sweep_report(selection, tmp_path).page.read_text()
+    assert "Balancers: which wins where" in page and "nothing pays in" in page and "<b>craft</b>" in page
 
 
 @pytest.mark.parametrize("name", ["capacity", "libra", "remap_dup"])

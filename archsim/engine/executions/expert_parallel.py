@@ -1,6 +1,7 @@
 """Expert parallelism, as on nodes of GPUs: dispatch, a grouped kernel a rank, combine, a barrier of all ranks.
 
-Experts stay in the HBM of their GPUs. Hidden vectors move as ``archsim.engine.cluster.transfers`` says; a rank starts
+Experts stay in the HBM of their GPUs; one that a plan runs elsewhere is fetched for the step
+(``archsim.engine.cluster.fetches``). Hidden vectors move as ``archsim.engine.cluster.transfers`` says; a rank starts
 its kernel when it has its tokens, and returns results when it has run all of them. Both engines share the flows and
 the laws; they differ in how begins at different times meet at a port (``archsim.engine.cluster.finish``).
 
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.engine.cluster.fetches import Fetched, Fetches
 from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.cluster.ranks import Ranks, RankTimes
 from archsim.engine.cluster.transfers import Moves, Sent, build_moves
@@ -26,12 +28,13 @@ from microarch.blocks.request import State
 
 class Layer(NamedTuple):
     """Times of one layer. ``ns``: of all; ``parts``: float64[PARTS] on its critical path; ``last``: the rank that ends
-    its kernel last.
+    its kernel last; ``waits``: the share of its experts' part that waits for fetched weights.
     """
 
     ns: float
     parts: np.ndarray
     last: int
+    waits: float = 0.0
 
 
 class ExpertParallel:
@@ -44,6 +47,7 @@ class ExpertParallel:
             refuse_unequal(np.count_nonzero(setup.placement.holds, axis=1), scenario.model.experts)
         self._machine, self._fabric, self._tally = setup.machine, setup.fabric, setup.tally
         self._ranks = Ranks(scenario)
+        self._fetches = Fetches(setup.machine, setup.fabric, setup.tally)
         self._moves: Moves = build_moves(scenario, setup.machine, setup.fabric, setup.analytical)
         self._layer = OVERLAPS[scenario.assumptions.overlap]
         self._calibrated_ns = self._extrapolated_ns = 0.0
@@ -55,39 +59,42 @@ class ExpertParallel:
             tokens = order.plan.shared.sum(axis=0).astype(float)
         sent = self._moves.sent(order.plan, demand)
         times = self._ranks.times(order.plan, tokens)
-        layer = self._layer(self, order.plan, tokens, sent, times)
+        layer = self._layer(self, order.plan, tokens, sent, times, self._fetches.of(order))
         self._tally.part_ns[:] += layer.parts
         self._calibrated_ns += float(times.kernel_ns.sum())
         self._extrapolated_ns += times.extrapolated_ns
         self._count(sent, times, layer)
         return now_ns + layer.ns
 
-    def in_turn(self, plan, tokens, sent: Sent, times: RankTimes) -> Layer:
+    def in_turn(self, plan, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
         """``overlap: none``."""
         arrived = self._moves.dispatched(sent)
-        return self._after(sent, times, arrived, arrived + times.shared_ns)
+        return self._after(sent, times, arrived, arrived + times.shared_ns, fetched)
 
-    def beside_shared(self, plan, tokens, sent: Sent, times: RankTimes) -> Layer:
+    def beside_shared(self, plan, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
         """``overlap: shared_expert``."""
         arrived = self._moves.dispatched(sent)
-        return self._after(sent, times, arrived, np.maximum(arrived, times.shared_ns))
+        return self._after(sent, times, arrived, np.maximum(arrived, times.shared_ns), fetched)
 
-    def by_halves(self, plan, tokens, sent: Sent, times: RankTimes) -> Layer:
+    def by_halves(self, plan, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
         """``overlap: two_batch``."""
         half, half_times = sent.part(0.5), self._ranks.times(plan, tokens, 0.5)
-        one = self.in_turn(plan, tokens, half, half_times)
+        one = self.in_turn(plan, tokens, half, half_times, fetched)
         dispatch, shared, kernel, combine = one.parts
         computed = shared + kernel
         ns = dispatch + max(computed, dispatch) + max(computed, combine) + combine
-        return Layer(ns, one.parts * (ns / one.parts.sum() if one.parts.any() else 0.0), one.last)
+        return Layer(ns, one.parts * (ns / one.parts.sum() if one.parts.any() else 0.0), one.last, one.waits)
 
-    def _after(self, sent: Sent, times: RankTimes, arrived, begin) -> Layer:
+    def _after(self, sent: Sent, times: RankTimes, arrived, begin, fetched: Fetched) -> Layer:
         """The layer from the kernels on."""
-        end = begin + times.kernel_ns
+        complete = np.where(fetched.share > 0, arrived + fetched.ns, 0.0)  # weights follow the tokens
+        end = np.maximum(begin + times.kernel_ns, complete + times.kernel_ns * fetched.share)
         done = self._moves.combined(sent, end)
         last, ns = int(end.argmax()), float(max(done.max(), end.max()))
-        parts = [arrived[last], begin[last] - arrived[last], times.kernel_ns[last], ns - end[last]]
-        return Layer(ns, np.array(parts), last)
+        experts_ns = end[last] - begin[last]
+        parts = [arrived[last], begin[last] - arrived[last], experts_ns, ns - end[last]]
+        waits = max(0.0, 1 - times.kernel_ns[last] / experts_ns) if experts_ns else 0.0
+        return Layer(ns, np.array(parts), last, waits)
 
     def _count(self, sent: Sent, times: RankTimes, layer: Layer) -> None:
         """Add the step to the tally: what each die, port and link did, and what the layer waited for."""
@@ -120,7 +127,9 @@ class ExpertParallel:
 
     def _explain(self, times: RankTimes, layer: Layer) -> None:
         tally, last = self._tally, layer.last
-        dispatch, shared, kernel, combine = layer.parts
+        dispatch, shared, experts, combine = layer.parts
+        kernel = experts * (1 - layer.waits)
+        tally.bound_ns[State.DATA] += experts * layer.waits
         share = kernel / times.kernel_ns[last] if times.kernel_ns[last] else 0.0
         multiply, waited = share * times.multiply_ns[last], share * times.bytes_ns[last]
         tally.bound_ns[State.COMPUTE] += multiply + shared
