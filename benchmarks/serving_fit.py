@@ -31,9 +31,7 @@ class Fit:
 
     def __init__(self, cases: list[Case]):
         self.cases = cases
-        self.pools = [
-            with_host(case.laws, case.notes, case.engine, case.scheduler, Host(), 1).pool for case in cases
-        ]
+        self.pools = [with_host(case.laws, case.notes, case.engine, case.scheduler, Host(), 1).pool for case in cases]
         self.keys = [(case.rows[0]["backend"], has_experts(case.engine.model)) for case in cases]
         self.factors = [(case.engine.calibration.gpu, case.engine.precision.experts) for case in cases]
         self.hosts = {
@@ -52,9 +50,7 @@ class Fit:
             values[move] += STEPS[move]
         elif move is not None:
             factor += STEPS[move]
-        host = Host(
-            values[0], values[1], values[2] * case.engine.model.layers, values[3], self.streams[self.keys[at]]
-        )
+        host = Host(values[0], values[1], values[2] * case.engine.model.layers, values[3], self.streams[self.keys[at]])
         moe = case.laws.by_tokens[:, -2]
         table = pool.table._replace(
             host=np.array([host.iteration_ns, host.sequence_ns, host.prompt_ns]),
