@@ -8,7 +8,9 @@ import pytest
 import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.engine.iteration import batches_of, iteration_times
-from archsim.serving.serving import deploy
+from archsim.serving.deployment import kv_blocks
+from archsim.serving.serving import deploy, engine_of
+from archsim.serving.simulate import Scheduler
 from archsim.specs.loading.serving import load_serving
 
 EVEN = {"synthetic": {"popularity_skew": 0, "request_taste": 0, "stickiness": 0}, "layers": 2}
@@ -112,6 +114,23 @@ def test_engines_have_experts_of_their_own():
     found = ar.serve(part | {"requests": FILE["requests"] | {"concurrency": 16, "count": 32}})
     assert found.deployment.devices == 8 and found.deployment.prefill.pool.ranks == 4
     assert np.all(found.served.requests["made"] == 100)
+
+
+@pytest.mark.parametrize(
+    ("model", "nodes", "published"), [("deepseek-v3", 8, -0.19), ("kimi-k2", 6, -0.75), ("kimi-k2", 12, -0.24)]
+)
+def test_replicas_take_about_as_much_kv_as_published(model, nodes, published):
+    """CRAFT: KV cache under EPLB, on nodes of eight A100; its own replicas take far less (6 %)."""
+    ranks = f"parallel={{attention: {{dp: {8 * nodes}}}, experts: {{ep: {8 * nodes}}}}}"
+    serving = load_serving("configs/papers/craft_serving.yaml", [f"model={model}", ranks])
+    scheduler = Scheduler(**serving.spec.scheduler.model_dump())
+    blocks = {
+        policy.name: kv_blocks(engine_of(serving._replace(policy=policy), serving.spec.parallel), scheduler)
+        for policy in serving.policies
+    }
+    eplb, craft = (blocks[name] / blocks["ep"] - 1 for name in ("eplb", "craft"))
+    assert eplb == pytest.approx(published, abs=0.15)
+    assert eplb < 4 * craft < 0
 
 
 def test_a_wafer_serves():
