@@ -3,7 +3,7 @@
 Gauss-Newton on the logarithms of TTFT and TPOT with weights that lessen outliers; derivatives are differences of whole
 simulations. ``first_after`` is the best of a few. Prints the rows of the file.
 
-.venv/bin/python benchmarks/serving_fit.py ../shared/data/serving/silicon_agg.csv
+.venv/bin/python benchmarks/serving_fit.py ../shared/data/serving/silicon_agg.csv [engine]
 """
 
 import sys
@@ -100,10 +100,10 @@ class Fit:
             self.streams[key] = min(tried, key=lambda stream: tried[stream])
 
 
-def main(path: str) -> None:
+def main(path: str, engine: str = "") -> None:
     groups: dict[str, list] = {}
     for row in judged_rows(Path(path)):
-        if row["group"] in host_file().fitted_on and row["concurrency"] <= MOST_CLIENTS:
+        if row["group"] in host_file().fitted_on and row["concurrency"] <= MOST_CLIENTS and engine in row["backend"]:
             groups.setdefault(row["group"], []).append(row)
     cases = []
     for rows in groups.values():
@@ -127,4 +127,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -152,6 +152,8 @@ class SchedulerSpec(Spec):
     chunked_prefill: bool = True
     prefix_caching: bool = True
     block_tokens: count(1, 4096) = 16
+    # sglang: iterations of decodes between two looks for new requests (--scheduler-recv-interval).
+    poll_every: count(1, 10_000) = 1
     # Which rank of which engine a request goes to.
     balance: Literal["round_robin", "least_loaded"] = "least_loaded"
 
