@@ -3,7 +3,7 @@
 Gauss-Newton on the logarithms of TTFT and TPOT with weights that lessen outliers; derivatives are differences of whole
 simulations. ``first_after`` is the best of a few. Prints the rows of the file.
 
-.venv/bin/python benchmarks/serving_fit.py ../shared/data/serving/silicon_agg.csv
+.venv/bin/python benchmarks/serving_fit.py ../shared/data/serving/silicon_agg.csv [engine]
 """
 
 import sys
@@ -31,9 +31,7 @@ class Fit:
 
     def __init__(self, cases: list[Case]):
         self.cases = cases
-        self.pools = [
-            with_host(case.laws, case.notes, case.engine, case.scheduler, Host(), 1).pool for case in cases
-        ]
+        self.pools = [with_host(case.laws, case.notes, case.engine, case.scheduler, Host(), 1).pool for case in cases]
         self.keys = [(case.rows[0]["backend"], has_experts(case.engine.model)) for case in cases]
         self.factors = [(case.engine.calibration.gpu, case.engine.precision.experts) for case in cases]
         self.hosts = {
@@ -52,9 +50,7 @@ class Fit:
             values[move] += STEPS[move]
         elif move is not None:
             factor += STEPS[move]
-        host = Host(
-            values[0], values[1], values[2] * case.engine.model.layers, values[3], self.streams[self.keys[at]]
-        )
+        host = Host(values[0], values[1], values[2] * case.engine.model.layers, values[3], self.streams[self.keys[at]])
         moe = case.laws.by_tokens[:, -2]
         table = pool.table._replace(
             host=np.array([host.iteration_ns, host.sequence_ns, host.prompt_ns]),
@@ -104,10 +100,10 @@ class Fit:
             self.streams[key] = min(tried, key=lambda stream: tried[stream])
 
 
-def main(path: str) -> None:
+def main(path: str, engine: str = "") -> None:
     groups: dict[str, list] = {}
     for row in judged_rows(Path(path)):
-        if row["group"] in host_file().fitted_on and row["concurrency"] <= MOST_CLIENTS:
+        if row["group"] in host_file().fitted_on and row["concurrency"] <= MOST_CLIENTS and engine in row["backend"]:
             groups.setdefault(row["group"], []).append(row)
     cases = []
     for rows in groups.values():
@@ -131,4 +127,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

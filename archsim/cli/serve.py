@@ -78,12 +78,16 @@ def _print_measures(outcome) -> None:
 
 def _print_policies(outcomes) -> None:
     from archsim.cli.printing import console, grid
+    from archsim.report.served_claims import judged
     from archsim.studies.serving.page import POLICY_COLUMNS, policy_values
 
     table = grid("policy", title="policies, with the same requests", numbers=POLICY_COLUMNS)
     for outcome in outcomes:
         table.add_row(outcome.serving.policy.name, *policy_values(outcome))
     console().print(table)
+    for each in judged(outcomes):
+        paper, what, published, simulated, verdict = each.cells
+        print(f"{paper}: {what}: {published} published, {simulated} simulated: {verdict}")
 
 
 def _print_comparison(compared) -> None:

@@ -46,6 +46,8 @@ RANK = np.dtype(
         ("oldest", "i8"),  # prefix cache: blocks that no request holds, by last use
         ("newest", "i8"),
         ("unheld", "i8"),
+        ("received", "i8"),  # SGLang: waiting requests that its scheduler has seen
+        ("unpolled", "i8"),  # and iterations since it looked for more
         ("reserved", "i8"),  # blocks promised to running requests (TRT-LLM, SGLang)
         ("tokens", "i8"),  # of this iteration
         ("decodes", "i8"),
@@ -130,6 +132,7 @@ class Limits(NamedTuple):
     concurrency: np.int64  # closed loop; 0: open
     request_ns: np.float64  # host's time from arrival to the queue
     first_after: np.int64  # tokens that are out when a client sees the first
+    poll_every: np.int64  # SGLang: iterations of decodes between looks for new requests
     kept_share: np.float64  # SGLang: share of the outstanding output that an admission keeps room for
 
 

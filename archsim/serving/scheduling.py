@@ -3,7 +3,9 @@
 ``vllm_v1``: running requests first, each with all tokens that it lacks, then waiting ones in order of arrival, within
 one budget of tokens; a request that finds no block preempts the last one, which computes everything anew
 (vllm/v1/core/sched/scheduler.py). ``sglang``: prompts go before decodes and are not mixed with them; an admission keeps
-room for a share of the output still to come (managers/schedule_policy.py, PrefillAdder). ``trtllm``: decodes and
+room for a share of the output still to come (managers/schedule_policy.py, PrefillAdder), and it looks for new requests
+after ``poll_every`` iterations of decodes, after prompts and when idle (managers/scheduler_recv_skipper.py).
+``trtllm``: decodes and
 prompts together, and an admission reserves the blocks of the whole output, so that nothing is preempted
 (GUARANTEED_NO_EVICT).
 """
@@ -79,6 +81,7 @@ def _preempt_last(state: State, k):
     state.requests[r].computed = 0
     state.requests[r].preempted += 1
     state.totals[0].preemptions += 1
+    rank.received += 1
     _push_front(state, k, r)
 
 
@@ -155,6 +158,8 @@ def _schedule_sglang(state: State, k, now_ns, limits: Limits):
     """A batch of prompts if there is one, else the decodes."""
     rank = state.ranks[k]
     budget, prompts, outstanding = limits.budget, 0, 0
+    if rank.unpolled >= limits.poll_every or rank.running == 0:
+        rank.received, rank.unpolled = rank.waiting, 0
     for i in range(rank.running):
         r = state.slots[k, i]
         request = state.requests[r]
@@ -167,7 +172,7 @@ def _schedule_sglang(state: State, k, now_ns, limits: Limits):
         state.new[k, i] = new
         budget -= new
         prompts += new
-    while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
+    while budget > 0 and rank.received > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
         request = state.requests[rank.head]
         later = outstanding + request.output - request.made
         kept = blocks_of(int(limits.kept_share * later), limits) if rank.running else 0
@@ -177,6 +182,8 @@ def _schedule_sglang(state: State, k, now_ns, limits: Limits):
         budget -= new
         prompts += new
         outstanding = later
+        rank.received -= 1
+    rank.unpolled = rank.unpolled + 1 if prompts == 0 else limits.poll_every
     if prompts == 0:
         _serve_running(state, k, limits.budget + limits.max_seqs, limits)
 

@@ -44,7 +44,9 @@ NO_LOG = np.zeros(0, ITERATION)
 
 
 class Scheduler(NamedTuple):
-    """``name``: of STRATEGIES; ``balance``: of CHOICES. ``kept_share``: SGLang's new_token_ratio."""
+    """``name``: of STRATEGIES; ``balance``: of CHOICES. ``poll_every``: SGLang's scheduler_recv_interval;
+    ``kept_share``: its new_token_ratio.
+    """
 
     name: str = "vllm_v1"
     max_num_seqs: int = 256
@@ -53,6 +55,7 @@ class Scheduler(NamedTuple):
     prefix_caching: bool = True
     block_tokens: int = 16
     balance: str = "round_robin"
+    poll_every: int = 1
     kept_share: float = 0.7
 
 
@@ -173,6 +176,7 @@ def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_a
         np.int64(requests.concurrency),
         np.float64(request_ns),
         np.int64(first_after),
+        np.int64(scheduler.poll_every),
         np.float64(scheduler.kept_share),
     )
 

@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.specs.attention import AttentionSpec
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.model import ModelSpec
-from calibration.laws.tables import CalibrationSpec, GemmLaw, MoeTable
+from calibration.laws.attention import DECODE, GQA, MLA, PREFILL
+from calibration.laws.scaled import with_scaled
+from calibration.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
 
 NVFP4_BYTES, MXFP4_BYTES = 0.5 + 1 / 16, 0.5 + 1 / 32  # a scale of 8 bits for 16 or 32 values
 # Bytes of a weight.
@@ -65,6 +68,11 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
     if not any(table.library in ONE_SHOT for table in calibration.collectives):
         calibration = _with_one_shot(calibration)
         notes.append(f"all-reduce of {calibration.gpu}: one-shot kernels of {DEFAULT_CALIBRATION}")
+    if model.attention is not None and _lacks_attention(calibration, model.attention):
+        base = calibration_named(DEFAULT_CALIBRATION)
+        sections = ScaledSections(gpu=DEFAULT_CALIBRATION, sections=("attention",))
+        calibration = with_scaled(calibration.model_copy(update={"scaled": sections}), base)
+        notes.append(f"attention of {calibration.gpu}: that of {DEFAULT_CALIBRATION}, scaled by rates")
     like_products, calibration = _narrowed(calibration, "gemm", products)
     like_experts, calibration = _narrowed(calibration, "moe", experts)
     for what, dtype, like in (("products", products, like_products), ("experts", experts, like_experts)):
@@ -80,6 +88,13 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
         calibration = calibration.model_copy(update={"moe": (*calibration.moe, *copies)})
         notes.append(f"experts of {model.name}: the law of {like}, with their own sizes")
     return StandIns(calibration, like_products, like_experts, tuple(notes))
+
+
+def _lacks_attention(calibration: CalibrationSpec, attention: AttentionSpec) -> bool:
+    """Whether no table is of its kind, for prompts or for decodes."""
+    kind = GQA if attention.kv_lora_rank is None else MLA
+    phases = {table.phase for table in calibration.attention if table.kind == kind}
+    return phases != {PREFILL, DECODE}
 
 
 def _narrowed(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str, CalibrationSpec]:

@@ -3,11 +3,11 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from archsim.specs.text.fields import KeyProblem, Spec, count, number
 from archsim.specs.text.quantities import BANDWIDTH, TIME, describe, fraction, quantity
-from archsim.specs.workload import OF_MODEL, SyntheticSpec
+from archsim.specs.workload import OF_MODEL, SyntheticSpec, known_preset
 
 Time = quantity(TIME, "1 ns", "1000 s", zero=True)
 _RATE = re.compile(r"(\d+\.?\d*(?:[eE][-+]?\d+)?)\s*/\s*(s|min|h)")
@@ -152,6 +152,8 @@ class SchedulerSpec(Spec):
     chunked_prefill: bool = True
     prefix_caching: bool = True
     block_tokens: count(1, 4096) = 16
+    # sglang: iterations of decodes between two looks for new requests (--scheduler-recv-interval).
+    poll_every: count(1, 10_000) = 1
     # Which rank of which engine a request goes to.
     balance: Literal["round_robin", "least_loaded"] = "least_loaded"
 
@@ -221,6 +223,11 @@ class RoutingSpec(Spec):
     # Iterations of an engine after which its tokens are drawn anew.
     every: count(1, 10_000_000) = 512
     seed: count(0, 2**31) = 0
+
+    @field_validator("like")
+    @classmethod
+    def _known(cls, like: str | None) -> str | None:
+        return known_preset(like)
 
     @model_validator(mode="after")
     def _one(self) -> "RoutingSpec":

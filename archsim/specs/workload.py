@@ -18,6 +18,17 @@ OF_MODEL = "model"  # `like: model`: the preset with the name of each model
 KV_BYTES = {"bf16": 2, "fp8": 1}  # of a value in the KV cache, without scales
 
 
+def known_preset(like: str | None) -> str | None:
+    """The same. Raises ValueError for what is no traffic preset, file or `model`."""
+    known = named_files("traffic")
+    if like not in (None, OF_MODEL) and not like.endswith((".yaml", ".yml")) and like not in known:
+        raise ValueError(
+            f"unknown traffic preset {like!r}{did_you_mean(like, known)} (known: {', '.join(known)}; "
+            f"{OF_MODEL}, for the preset of each model's name; or the path of a YAML file)"
+        )
+    return like
+
+
 class SyntheticSpec(Spec):
     """Generated routing, from a traffic preset (``like``) or from a few numbers.
 
@@ -53,13 +64,7 @@ class SyntheticSpec(Spec):
     @field_validator("like")
     @classmethod
     def _known_preset(cls, like: str | None) -> str | None:
-        known = named_files("traffic")
-        if like not in (None, OF_MODEL) and not like.endswith((".yaml", ".yml")) and like not in known:
-            raise ValueError(
-                f"unknown traffic preset {like!r}{did_you_mean(like, known)} (known: {', '.join(known)}; "
-                f"{OF_MODEL}, for the preset of each model's name; or the path of a YAML file)"
-            )
-        return like
+        return known_preset(like)
 
     def preset_of(self, model: str) -> str | None:
         """The preset for a model of this name: a name or path; None: the three numbers."""

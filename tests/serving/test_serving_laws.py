@@ -188,3 +188,13 @@ def test_time_series_hold_what_happened():
 def test_requests_without_hashes_share_nothing():
     found = without_hashes(np.zeros(3), np.array([1, 2, 3]), np.array([1, 1, 1]))
     assert found.hash_tokens == 0 and found.hash_from.tolist() == [0, 0, 0, 0]
+
+
+def test_sglang_looks_for_requests_now_and_then():
+    rows = [(0.0, 50, 60), (30.0, 50, 5)]
+    often, seldom = (
+        simulate(opened(rows), Scheduler("sglang", **SMALL, poll_every=every), pool(400)).requests for every in (1, 20)
+    )
+    late = (seldom["scheduled_ns"] - often["scheduled_ns"]) / (2 * MS)  # iterations of about 2 ms
+    assert late[0] == 0 and 2 < late[1] <= 20
+    assert np.array_equal(seldom["made"], often["made"])

@@ -35,11 +35,16 @@ SYSTEMS = MappingProxyType(
     {"H100-SXM5-80GB": ("h100", 80e9), "H200-SXM-141GB": ("h200", 141e9), "B200-SXM": ("b200", 180e9)}
 )
 SCHEDULERS = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
+INFERENCEX = "inferencex_db"  # origin of its nightly runs
 UNFIT = ("host_bound_suspect", "nonmonotone")  # notes of points that nothing should be judged on
 # InferenceX draws lengths from this share of the nominal on, and serves ten requests a client. NVIDIA's own runs, whose
 # method is not stated, are taken to do so too: with fixed lengths clients stay in step, so that prompts never meet
 # decodes, and TPOT of dense models is 14 % short where it was measured (5 % with lengths that differ).
 LOW_SHARE, REQUESTS_A_CLIENT = 0.8, 10
+# SGLang's settings for DeepSeek in InferenceX (benchmarks/dsr1_*.sh @ 1fc5d73): tokens of a batch of prompts by GPU and
+# dtype; on B200, looks for new requests only every 10 decodes, 30 from 16 clients on.
+PROMPT_TOKENS = MappingProxyType({("b200", "fp8_block"): 32768, ("b200", "nvfp4"): 16384, ("h200", "fp8_block"): 32768})
+POLLS, POLLS_BUSY, BUSY = 10, 30, 16
 STREAMED = 10  # tokens at once from TensorRT-LLM in InferenceX's MoE runs (README, section 4)
 
 
@@ -119,6 +124,9 @@ def case_of(rows: list[Mapping[str, Any]]) -> Case:
         SCHEDULERS[row["backend"]], max_num_seqs=max(256, *(int(each["concurrency"]) for each in rows)),
         balance="least_loaded",
     )  # fmt: skip
+    if row["origin"] == INFERENCEX and row["backend"] == "sglang":
+        tokens = PROMPT_TOKENS.get((gpu, precision.experts), scheduler.max_num_batched_tokens)
+        scheduler = scheduler._replace(max_num_batched_tokens=tokens)
     return Case(rows, engine, scheduler, *laws_of(engine, scheduler))
 
 
@@ -130,9 +138,11 @@ def host_of_case(case: Case) -> Host:
 
 def times_of(case: Case, pool: Pool, host: Host, row: Mapping[str, Any]) -> tuple[float, float]:
     """Mean (TTFT, TPOT) of a point, ms."""
-    open_source = row["origin"] == "inferencex_db"
-    streamed = STREAMED if open_source and row["is_moe"] and row["backend"] == "trtllm" else host.first_after
-    served = simulate(_requests(row), case.scheduler, pool, request_ns=host.request_ns, first_after=streamed)
+    nightly, scheduler = row["origin"] == INFERENCEX, case.scheduler
+    streamed = STREAMED if nightly and row["is_moe"] and row["backend"] == "trtllm" else host.first_after
+    if nightly and row["backend"] == "sglang" and row["system"].startswith("B"):
+        scheduler = scheduler._replace(poll_every=POLLS_BUSY if row["concurrency"] >= BUSY else POLLS)
+    served = simulate(_requests(row), scheduler, pool, request_ns=host.request_ns, first_after=streamed)
     times = times_ns(served)
     return times["ttft"].mean() / NS_PER_MS, times["tpot"].mean() / NS_PER_MS
 

@@ -11,6 +11,7 @@ import numpy as np
 from archsim.base.files import write_text
 from archsim.report.draw.lines import Line, line_panel
 from archsim.report.rendering import rendered
+from archsim.report.served_claims import judged
 from archsim.serving.measures import NS_PER_MS, PERCENTILES, times_ns
 from archsim.serving.requests import NS_PER_S
 from archsim.serving.serving import Outcome
@@ -48,6 +49,7 @@ def context(outcome: Outcome, around: Sequence[Load], policies: Sequence[Outcome
         "over_time": _over_time(outcome),
         "distributions": _distributions(outcome),
         "policy_columns": POLICY_COLUMNS,
+        "claims": [each.cells for each in judged(policies)],
         "loads": _loads(outcome, around),
         "around": around,
     }
