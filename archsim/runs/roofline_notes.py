@@ -46,7 +46,8 @@ def _sentence(row: Mapping[str, Any], beside: list[Mapping[str, Any]]) -> str:
     count = f"{far} of {len(beside)} runs" if len(beside) > 1 else "the run"
     return (
         f"{count} on {row['system']} {'take' if far > 1 else 'takes'} over {FAR:.0f} times the roofline "
-        f"(FLOP and HBM bytes on evenly loaded dies); farthest, {name}: {took}{row['over_roofline']:.1f} times it, {use}{_why(row)}"
+        "(FLOP and HBM bytes on evenly loaded dies); "
+        f"farthest, {name}: {took}{row['over_roofline']:.1f} times it, {use}{_why(row)}"
     )
 
 

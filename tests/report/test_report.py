@@ -11,7 +11,7 @@ from archsim.report import data, published
 from archsim.report.copies import beyond_memory, copied
 from archsim.report.data import ReportError, read_report
 from archsim.report.draw.charts import apart
-from archsim.report.draw.fabric_map import LEVELS, fabric_map, level
+from archsim.report.draw.fabric_map import LEVELS, PITCH, fabric_map, level
 from archsim.report.draw.svg import linear_axis, log_axis
 from archsim.report.figures import BOUND_NAMES, speedup_panels
 from archsim.report.layers import told
@@ -425,12 +425,12 @@ def test_dies_of_maps_have_numbers_or_the_busiest_is_outlined():
     assert re.findall(r'class="id n\d+"[^>]*>(\d+)<', small) == [str(die) for die in range(25)] and "hot" not in small
     assert large.count('class="hot"') == 1 and 'class="id' not in large
     at = re.search(r'class="hot" x="([\d.]+)" y="([\d.]+)"', large)
-    assert (float(at[1]), float(at[2])) == (2.0, 2.0 + 7 * 54.0)
+    assert (float(at[1]), float(at[2])) == (2.0, 2.0 + 7 * PITCH)
 
 
 def test_labels_of_ticks_do_not_touch():
     axis = log_axis(1.0, 1e6, plain_factor)
-    kept = apart(axis, lambda value: 100 + 180 * axis.share(value))
+    kept = apart(axis, lambda value: 100 + 200 * axis.share(value))
     assert kept == (1.0, 1e2, 1e4, 1e6)
     assert apart(axis, lambda value: 1000 * axis.share(value)) == axis.ticks
 

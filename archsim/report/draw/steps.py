@@ -8,7 +8,7 @@ from archsim.report.data import Step
 from archsim.report.draw.fabric_map import LEVELS
 from archsim.report.draw.svg import element, number, picture, text
 
-WIDTH, LEFT, TOP, BOTTOM = 300.0, 34.0, 4.0, 34.0
+WIDTH, LEFT, TOP, BOTTOM = 240.0, 34.0, 4.0, 34.0
 TALLEST, HIGHEST_ROW, WIDEST_COLUMN = 220.0, 9.0, 26.0
 
 
