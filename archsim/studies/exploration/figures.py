@@ -22,7 +22,7 @@ FEWEST_TICKS, MOST_TICKS = 4, 7
 SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"))
 _STRIP = 300.0
 _ROW = 16.0
-TORNADO, LONGEST_LEVEL = 470.0, 13
+TORNADO, LONGEST_LEVEL = 470.0, 18
 
 
 def value(objective: str, number_: float) -> str:
@@ -174,7 +174,8 @@ def tornado(points: Sequence[Candidate], objective: str) -> str:
         return picture(TORNADO, 20, "no axis", [text(8, 14, "no axis has an effect")])
     low, high = min(each.below for each in found) / 1.02, max(each.above for each in found) * 1.02
     left = 10 + max(text_width(axis_label(each.axis)) for each in found)
-    span, ends = math.log(high / low), 6 + text_width("m" * LONGEST_LEVEL)
+    names = [shortened(name, LONGEST_LEVEL) for each in found for name in (each.least, each.most)]
+    span, ends = math.log(high / low), 12 + max(map(text_width, names))
 
     def x(ratio: float) -> float:
         return left + ends + (TORNADO - left - 2 * ends) * math.log(max(low, min(ratio, high)) / low) / span

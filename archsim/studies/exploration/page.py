@@ -106,6 +106,7 @@ def csv_of(found: Exploration) -> str:
 def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]) -> str:
     """The page as text."""
     context = figures_of(found) | {
+        "asked": True,
         "best": list(_best(found, designs, pages)),
         "rows": rows_of(found, [point for point in found.known if not point.front]),
         "errors": [_error(found, name) for name in found.spec.objectives],
