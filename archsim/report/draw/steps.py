@@ -26,14 +26,15 @@ def step_chart(steps: Steps, longest_ns: float, spoken: str) -> str:
         level = max(1, round(LEVELS * mean / longest_ns)) if mean else 0
         x, y = LEFT + width * column, TOP + row * layer
         shapes.setdefault(level, []).append(f"M{x:.1f} {y:.1f}h{width + 0.1:.1f}v{row + 0.1:.1f}h{-width - 0.1:.1f}z")
-    parts = [element("path", class_=f"u{level}", d="".join(shapes[level])) for level in sorted(shapes)]
+    cells = "".join(element("path", class_=f"u{level}", d="".join(shapes[level])) for level in sorted(shapes))
+    parts = [element("g", cells, shape_rendering="crispEdges")]
     for at in sorted({0, len(layers) - 1}):
         parts.append(text(LEFT - 5, TOP + row * at + min(11.0, row + 3), str(layers[at]), "m", "end"))
     for at in sorted({0, across - 1}):
         middle = LEFT + width * (at + 0.5)
         parts.append(text(middle, TOP + height + 13, str(iterations[at * shared]), "m", "middle"))
-    several = f", means of {shared}" if shared > 1 else ""
-    parts.append(text(0, TOP + height + 28, f"iteration across{several}; MoE layer down", "m"))
+    several = f" (means of {shared})" if shared > 1 else ""
+    parts.append(text(0, TOP + height + 28, f"iteration →{several}, layer ↓", "m"))
     return picture(WIDTH, height + TOP + BOTTOM, spoken, parts)
 
 
