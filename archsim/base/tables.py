@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from archsim.base.files import drafted
 
@@ -119,8 +119,8 @@ def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterabl
             writer.write_table(table._arrow(schema))
 
 
-def read_parquet(path: Path, columns: Mapping[str, str]) -> Table:
-    """Read a table written by :meth:`Table.write_parquet`."""
+def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str]) -> Table:
+    """Read a table written by :meth:`Table.write_parquet`, from a file or what it holds."""
     from pyarrow import parquet
 
     return Table(columns, tuple(parquet.read_table(path, columns=list(columns)).to_pylist()))

@@ -29,7 +29,7 @@ complete -c archsim -a '(__archsim)'
 """,
 }
 NAMES = {"--system": "systems", "--model": "models", "--policy": "policies", "--assumptions": "assumptions",
-         "--like": "traffic", "--with": "calibrations"}  # fmt: skip
+         "--like": "traffic", "--with": "calibrations", "--in": ""}  # fmt: skip
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def _possible(before: list[str], begun: str) -> list[str]:
     if begun.startswith("-"):
         return [option for action in actions for option in action.option_strings if option.startswith("--")]
     choices = [str(choice) for action in actions if not action.option_strings for choice in action.choices or ()]
-    takes_file = any(action.dest == "file" for action in actions)
+    takes_file = any(action.dest in ("file", "a", "b") for action in actions)
     return choices or (list(named_files("")) if takes_file and begun and "/" not in begun else [])
 
 

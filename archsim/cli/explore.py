@@ -39,10 +39,22 @@ def run(args: argparse.Namespace) -> int:
         found = explore(asked, folder, jobs, watcher)
     except KeyboardInterrupt:
         return print_kept(folder)
+    _print_answers(found)
     _print_front(found)
     print_notes(found.notes)
     print(f"report: {folder / 'index.html'}")
     return OK
+
+
+def _print_answers(found) -> None:
+    """The design of every question asked: the best by each objective, and within each budget."""
+    from archsim.studies.exploration.answers import wanted
+    from archsim.studies.exploration.figures import value
+    from archsim.studies.exploration.page import answer_heading
+
+    for heading, point in wanted(found).items():
+        values = ", ".join(value(name, point.values[name]) for name in found.spec.objectives)
+        print(f"{answer_heading(found, heading)}: point {point.index}, {values}, limited by {point.limit[0]}")
 
 
 def _print_front(found) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 from archsim.cli.arguments import add_experiment, natural, positive
 from archsim.cli.exit_codes import OK
 
+NARROW = 120  # columns of a terminal
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
@@ -49,8 +51,9 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
 
     table = grid("", "", "")
     table.show_header = False
-    for column in table.columns[:2]:
-        column.no_wrap = True  # in a narrow terminal, meanings wrap
+    table.columns[0].no_wrap = True
+    if console().width < NARROW:  # leave room for meanings
+        table.columns[1].max_width, table.columns[1].overflow = 22, "fold"
     for name, others in _choices(experiment).items():
         table.add_row(name, str(row[name]), f"of {', '.join(others)}; choose with --{name}" if len(others) > 1 else "")
     for name in ("trace", "engine", "layers", "run"):

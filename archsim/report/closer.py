@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from archsim.report.data import Place, Report, RunRow, Step
+from archsim.report.data import Place, Report, RunRow
 from archsim.report.draw.roofline import Mark, roofline
 from archsim.report.draw.steps import step_chart
 from archsim.report.figures import BOUND_NAMES, Panel, policy_class
@@ -48,7 +46,7 @@ def _marks(report: Report, run: RunRow) -> list[Mark]:
 def step_panels(report: Report, place: Place) -> list[tuple[RunRow, str, str]]:
     """(Run, its chart, its slowest step in words) of every policy whose steps were kept."""
     runs = [run for run in _largest(report, place) if report.steps.get(run.key)]
-    longest_ns = max((step.time_ns for run in runs for step in report.steps[run.key]), default=0.0)
+    longest_ns = max((report.steps[run.key].slowest.time_ns for run in runs), default=0.0)
     if not longest_ns:
         return []
     return [
@@ -58,8 +56,7 @@ def step_panels(report: Report, place: Place) -> list[tuple[RunRow, str, str]]:
 
 
 def _slowest(report: Report, run: RunRow) -> str:
-    steps: Sequence[Step] = report.steps[run.key]
-    slow = max(steps, key=lambda step: step.time_ns)
+    slow = report.steps[run.key].slowest
     words = f"slowest: iteration {slow.step}, layer {slow.layer}, {scaled(slow.time_ns, TIME_UNITS)}"
     if slow.bounds:
         name = max(slow.bounds, key=slow.bounds.__getitem__)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from archsim.base.errors import ArchsimError
-from archsim.base.tables import read_parquet
 from archsim.report.fabrics import dies_of
 from archsim.report.layers import Parts
 from archsim.runs.columns import COLUMNS
@@ -120,6 +121,16 @@ class Step:
     link: tuple[int, int] | None
 
 
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The steps of a run, arrays of one value each, and the slowest of them."""
+
+    step: np.ndarray
+    layer: np.ndarray
+    time_ns: np.ndarray
+    slowest: Step
+
+
 @dataclass(frozen=True)
 class Report:
     """All data on the page. Names are in the order of the manifest."""
@@ -133,7 +144,7 @@ class Report:
     links: Mapping[str, tuple[Link, ...]]  # by RunRow.key; empty for a mesh of one die
     # by RunRow.key; class of archsim.engine.pair_traffic → (from die, to die) → bytes; empty for many dies
     pairs: Mapping[str, Mapping[str, Mapping[tuple[int, int], float]]]
-    steps: Mapping[str, tuple[Step, ...]]  # by RunRow.key, of runs whose steps were kept
+    steps: Mapping[str, Steps]  # by RunRow.key, of runs whose steps were kept
 
     @property
     def name(self) -> str:
@@ -332,18 +343,33 @@ def _pairs(path: Path) -> dict[str, dict[str, dict[tuple[int, int], float]]]:
     return found
 
 
-def _steps(path: Path) -> dict[str, tuple[Step, ...]]:
-    """Empty for folders of older versions, which have no such file."""
+def _steps(path: Path) -> dict[str, Steps]:
+    """Empty for folders of older versions, which have no such file. The rows of a run are consecutive."""
     if not path.is_file():
         return {}
+    from pyarrow import parquet
+
     bounds = [column.name for column in STEP_TABLE if column.name.startswith("bound_")]
     names = ("run", "step", "layer", "time_ns", "link_src", "link_dst", *bounds)
-    found: dict[str, list[Step]] = {}
-    for row in read_parquet(path, dict.fromkeys(names, "")).rows:
-        waited = {name.removeprefix("bound_").removesuffix("_ns"): row[name] for name in bounds if row[name]}
-        link = None if row["link_src"] is None else (row["link_src"], row["link_dst"])
-        found.setdefault(row["run"], []).append(Step(row["step"], row["layer"], row["time_ns"], waited, link))
-    return {run: tuple(each) for run, each in found.items()}
+    table = parquet.read_table(path, columns=list(names))
+    runs = np.array(table["run"].to_pylist(), dtype=str)
+    columns = {name: table[name].to_numpy() for name in names if name != "run"}
+    first = np.flatnonzero(np.concatenate(([True], runs[1:] != runs[:-1]))) if len(runs) else np.zeros(0, int)
+    found = {}
+    for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(runs)], strict=True):
+        own = {name: column[begin:end] for name, column in columns.items()}
+        at = int(own["time_ns"].argmax())
+        waited = {name.removeprefix("bound_").removesuffix("_ns"): float(own[name][at]) for name in bounds}
+        ends = own["link_src"][at], own["link_dst"][at]
+        slowest = Step(
+            int(own["step"][at]),
+            int(own["layer"][at]),
+            float(own["time_ns"][at]),
+            {name: ns for name, ns in waited.items() if ns},
+            None if np.isnan(ends[0]) else (int(ends[0]), int(ends[1])),
+        )
+        found[str(runs[begin])] = Steps(own["step"], own["layer"], own["time_ns"], slowest)
+    return found
 
 
 def _die(where: str, row: dict[str, str]) -> Die:

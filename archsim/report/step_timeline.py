@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from archsim.base.errors import ArchsimError
 from archsim.engine.loop import Replay
 from archsim.report.timeline import write_timeline
+from microarch.blocks.request import State
+
+# Under ``contention: shared`` these are latencies; the bytes flow in DATA and ACT_MOVE (archsim.engine.event.shared).
+LATENCIES = (State.REMOTE_LLC, State.REMOTE_HBM, State.LLC_FILL, State.ACT_READ, State.ACT_WRITE)
 
 
 def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name: str) -> Path:
@@ -29,6 +35,8 @@ def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name:
     if not demand.tokens[step, index].any():
         raise ArchsimError(f"step {step}, layer {layer}: no request has routing there")
     log = replay.trace_step(step, index)
+    if replay.engine.scenario.assumptions.contention == "shared":
+        log["bytes"] = np.where(np.isin(log["kind"], LATENCIES), -1, log["bytes"])
     return write_timeline(log, path, f"{name}, iteration {step}, layer {layer}", replay.engine.fabric)
 
 

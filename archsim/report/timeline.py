@@ -140,8 +140,8 @@ def _slices(rows: Mapping[str, np.ndarray], lane: Lane) -> Iterator[dict[str, An
     for first, last in zip(firsts.tolist(), [*firsts[1:].tolist(), len(start)], strict=True):
         own = lane.rows[first:last]
         name, arguments = _told(rows, int(own[0])) if last - first == 1 else _told_together(rows, own)
-        kinds = {State(kind).name for kind in rows["kind"][own].tolist()}
-        yield _slice(lane.process, lane.thread, start[first], until[last - 1], name, min(kinds), arguments)
+        most = State(int(np.bincount(rows["kind"][own]).argmax())).name  # what most of them do
+        yield _slice(lane.process, lane.thread, start[first], until[last - 1], name, most, arguments)
 
 
 def _told(rows: Mapping[str, np.ndarray], row: int) -> tuple[str, dict[str, Any]]:

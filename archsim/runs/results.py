@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -102,22 +103,28 @@ class Results:
         return f"Results({', '.join(f'{name}: {len(table):,} rows' for name, table in self._kept().items())})"
 
     def in_memory(self) -> Results:
-        """The same tables, read now: they need the folder no more."""
+        """The same tables, read now: they need the folder no more. Steps, which are many, stay packed until asked for.
+        """
         tables = self._kept()
+        steps = self.folder / STEPS if self.folder else None
+        packed = steps.read_bytes() if steps and steps.is_file() else None
 
         def read(name: str) -> Table:
+            if name == "steps" and packed is not None:
+                return read_parquet(BytesIO(packed), STEP_COLUMNS)
             if name not in tables:
-                raise ArchsimError(f"{name}: not kept; they are for few runs, or with details: kept in the experiment")
+                raise ArchsimError(f"{name}: not kept{_KEPT_FOR_FEW}")
             return tables[name]
 
         return Results(read)
 
     def _kept(self) -> dict[str, Table]:
-        """Name → table, of those that were kept."""
+        """Name → table, of those that were kept, without steps: there may be very many."""
         tables = {}
         for name in TABLES:
-            with suppress(ArchsimError):
-                tables[name] = getattr(self, name)
+            if name != "steps":
+                with suppress(ArchsimError):
+                    tables[name] = getattr(self, name)
         return tables
 
     @classmethod

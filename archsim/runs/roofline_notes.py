@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 FAR = 3.0  # times of its roofline, from which a run is told
-MOST_TOLD = 3  # systems
+MOST_TOLD = 3  # systems one by one
 COLUMNS = ("over_roofline", "mfu", "hbm_bandwidth_utilisation", "decode_step_ns", "load_max_over_mean")
 _TAKES = {
     "compute": "products take {share} of the critical path: their laws reach far less than the peak at these sizes",
@@ -21,7 +21,8 @@ UNBALANCED = 1.5  # load of the busiest die over the mean
 
 
 def roofline_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for every system with runs over FAR times their roofline: how many, and its run that is farthest.
+    """A sentence for every system (or for all, if many) with runs over FAR times their roofline: how many, and the run
+    that is farthest.
 
     Policy ``base`` is left out where others ran: it is slow by construction.
     """
@@ -30,23 +31,25 @@ def roofline_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     systems: dict[str, list[Mapping[str, Any]]] = {}
     for row in told:
         systems.setdefault(str(row["system"]), []).append(row)
+    if len(systems) > MOST_TOLD:  # points of a sweep
+        systems = {f"{len(systems):,} systems": told}
     farthest = {name: max(each, key=lambda row: row["over_roofline"]) for name, each in systems.items()}
     order = sorted(systems, key=lambda name: -farthest[name]["over_roofline"])
-    return [_sentence(farthest[name], systems[name]) for name in order if farthest[name]["over_roofline"] > FAR][
-        :MOST_TOLD
-    ]
+    return [_sentence(name, farthest[name], systems[name]) for name in order if farthest[name]["over_roofline"] > FAR]
 
 
-def _sentence(row: Mapping[str, Any], beside: list[Mapping[str, Any]]) -> str:
+def _sentence(where: str, row: Mapping[str, Any], beside: list[Mapping[str, Any]]) -> str:
     far = sum(each["over_roofline"] > FAR for each in beside)
-    name = f"{row['model']}, batch {int(row['batch'])}, {row['policy']}, {row['assumptions']}"
+    name = "" if row["system"] == where else f"{row['system']}, "
+    name += f"{row['model']}, batch {int(row['batch'])}, {row['policy']}, {row['assumptions']}"
     step = row.get("decode_step_ns")
     took = f"a decode step of {step / 1e6:.3g} ms is " if step else "the time is "
     use = f"MFU {row['mfu']:.1%}, HBM bandwidth {row['hbm_bandwidth_utilisation']:.1%}"
     count = f"{far} of {len(beside)} runs" if len(beside) > 1 else "the run"
     return (
-        f"{count} on {row['system']} {'take' if far > 1 else 'takes'} over {FAR:.0f} times the roofline "
-        f"(FLOP and HBM bytes on evenly loaded dies); farthest, {name}: {took}{row['over_roofline']:.1f} times it, {use}{_why(row)}"
+        f"{count} on {where} {'take' if far > 1 else 'takes'} over {FAR:.0f} times the roofline "
+        "(FLOP and HBM bytes on evenly loaded dies); "
+        f"farthest, {name}: {took}{row['over_roofline']:.1f} times it, {use}{_why(row)}"
     )
 
 

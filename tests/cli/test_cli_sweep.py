@@ -170,7 +170,13 @@ def test_run_writes_a_timeline(tmp_path, assumptions):
     assert ended.stdout.splitlines()[-1].startswith("timeline: step.json")
     timeline = json.loads((tmp_path / "step.json").read_text())
     assert timeline["otherData"]["title"] == f"small toy batch 12 allo {assumptions}, iteration 2, layer 1"
-    assert len([event for event in timeline["traceEvents"] if event["ph"] == "X"]) > 10
+    slices = [event for event in timeline["traceEvents"] if event["ph"] == "X"]
+    assert len(slices) > 10
+    path = [event for event in slices if event["pid"] == 1]
+    ends = max(event["ts"] + event["dur"] for event in slices)
+    assert len(path) > 2 and sum(event["dur"] for event in path) == pytest.approx(ends, abs=0.01)
+    rates = [event["args"]["GB/s"] for event in timeline["traceEvents"] if event.get("name") == "HBM: rate"]
+    assert 0 < max(rates) <= 2000.1  # of the system
 
 
 REFUSED = {

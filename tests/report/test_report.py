@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
@@ -11,7 +12,8 @@ from archsim.report import data, published
 from archsim.report.copies import beyond_memory, copied
 from archsim.report.data import ReportError, read_report
 from archsim.report.draw.charts import apart
-from archsim.report.draw.fabric_map import LEVELS, fabric_map, level
+from archsim.report.draw.fabric_map import LEVELS, PITCH, fabric_map, level
+from archsim.report.draw.steps import step_chart
 from archsim.report.draw.svg import linear_axis, log_axis
 from archsim.report.figures import BOUND_NAMES, speedup_panels
 from archsim.report.layers import told
@@ -69,7 +71,7 @@ def test_needs_no_network(page, text):
     loads = [(tag, attrs) for tag, attrs in page.tags if {"src", "href", "xlink:href", "data"} & set(attrs)]
     assert {tag for tag, _ in loads} == {"a"}
     assert {attrs["href"] for _, attrs in loads if not attrs["href"].startswith("#")} == {
-        "results.csv", "dies.csv", "links.csv", "manifest.yaml",
+        "results.csv", "dies.csv", "links.csv", "manifest.yaml", "steps.parquet",
     }  # fmt: skip
     assert (
         "url(" not in text
@@ -93,13 +95,14 @@ def test_does_not_depend_on_the_order_of_rows(folder, text, tmp_path):
     for name in ("results", "dies", "links"):
         rows = read_csv(folder / f"{name}.csv")
         write_csv(tmp_path / f"{name}.csv", rows[::-1] if name == "results" else rows)
-    (tmp_path / "manifest.yaml").write_bytes((folder / "manifest.yaml").read_bytes())
+    for name in ("manifest.yaml", "steps.parquet"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
     assert write_report(tmp_path).read_text(encoding="utf-8") == text
 
 
 def test_leaves_no_draft_behind(folder, text):
     assert sorted(path.name for path in folder.iterdir()) == [
-        "dies.csv", "index.html", "links.csv", "manifest.yaml", "results.csv",
+        "dies.csv", "index.html", "links.csv", "manifest.yaml", "results.csv", "steps.parquet",
     ]  # fmt: skip
 
 
@@ -425,14 +428,41 @@ def test_dies_of_maps_have_numbers_or_the_busiest_is_outlined():
     assert re.findall(r'class="id n\d+"[^>]*>(\d+)<', small) == [str(die) for die in range(25)] and "hot" not in small
     assert large.count('class="hot"') == 1 and 'class="id' not in large
     at = re.search(r'class="hot" x="([\d.]+)" y="([\d.]+)"', large)
-    assert (float(at[1]), float(at[2])) == (2.0, 2.0 + 7 * 54.0)
+    assert (float(at[1]), float(at[2])) == (2.0, 2.0 + 7 * PITCH)
 
 
 def test_labels_of_ticks_do_not_touch():
     axis = log_axis(1.0, 1e6, plain_factor)
-    kept = apart(axis, lambda value: 100 + 180 * axis.share(value))
+    kept = apart(axis, lambda value: 100 + 200 * axis.share(value))
     assert kept == (1.0, 1e2, 1e4, 1e6)
     assert apart(axis, lambda value: 1000 * axis.share(value)) == axis.ticks
+
+
+def test_dies_stand_under_their_roof_and_steps_are_drawn(tmp_path):
+    """25 dies of three policies in two phases; the step that the caption calls the slowest is the slowest."""
+    page = render(read_report(write_folder(tmp_path, policies=("base", "ep", "allo"))))
+    drawn = page[page.index('<section id="roofline">') : page.index('<section id="steps">')]
+    assert drawn.count("<circle") == 2 * 3 * 25 and drawn.count(" die") >= 2 * 3 * 25  # of two assumption sets
+    assert "ep, prefill, die 24: " in drawn and "FLOP/byte" in drawn
+    charts = page[page.index('<section id="steps">') : page.index('<section id="balance">')]
+    assert charts.count("<svg") == 2 * 3
+    assert "slowest: iteration 4, layer 5, 5.00\u00a0µs, 100\u00a0% HBM, hottest link 1 → 2" in charts
+
+
+def test_many_iterations_share_columns_of_a_chart():
+    steps, layers = np.arange(127).repeat(3), np.tile([3, 5, 9], 127)
+    slow = data.Step(126, 9, 9.0, {}, None)
+    drawn = step_chart(data.Steps(steps, layers, np.full(3 * 127, 9.0), slow), 9.0, "steps")
+    assert drawn.count("h6.5") == 3 * 32 and "means of 4" in drawn
+
+
+def test_a_summary_has_one_throughput_and_the_use_of_the_machine(tmp_path):
+    page = Page(render(read_report(write_folder(tmp_path, decode_steps=4))))
+    heads = next(row for row in page.rows if "decode throughput" in row)
+    rows = [row for row in page.rows if len(row) == len(heads) and row[0] in ("published", "physical")]
+    assert len(rows) == 2 and all(row[heads.index("MFU")] == "25.0\u00a0%" for row in rows)
+    assert all(row[heads.index("HBM bandwidth")] == "12.5\u00a0%" for row in rows)
+    assert "over 3 times the roofline" in page.text and "MFU 25.0%" in page.text
 
 
 def test_columns_that_no_run_has_are_left_out(tmp_path):

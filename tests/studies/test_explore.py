@@ -146,7 +146,7 @@ def test_page_shows_units_and_the_range_of_a_price(found):
         value("cost", sum(build_costs(system, Coefficients().at(bound)).usd.values())) for bound in ("low", "high")
     )
     assert f"cost {value('cost', best.values['cost'])} ({low} to {high})" in page
-    assert "best throughput with cost &lt;= 4900 USD" in page and "-0.0" not in page
+    assert "best throughput with cost ≤ 4900 USD" in page and "-0.0" not in page
     assert "energy (mJ/token, logarithmic)" in page or "energy (µJ/token, logarithmic)" in page
     assert with_units("cost <= 3 and power <= cost") == "cost <= 3 and power <= cost (cost in USD, power in W)"
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+from archsim.base.tables import Table
 from archsim.report.data import HOST_TIMES
+from archsim.runs.columns import STEP_COLUMNS
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
@@ -46,15 +48,17 @@ def write_folder(
         assumptions=assumptions or (load_assumptions("published"), load_assumptions("physical")),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    results, dies, links = [], [], []
+    results, dies, links, steps = [], [], [], []
     for system, model, batch, policy, spec in _runs(experiment):
         row = _result(system, model, batch, policy, spec, decode_steps, prefill_ns, "base" in policies)
         row |= {key: value(row) if callable(value) else value for key, value in (changes or {}).items()}
         results.append(row)
         dies += _dies(row, system, spec)
         links += _links(row, system, spec)
+        steps += _steps(row, model)
     for name, rows in (("results", results), ("dies", dies), ("links", links)):
         write_csv(folder / f"{name}.csv", rows)
+    Table(STEP_COLUMNS, tuple(steps)).write_parquet(folder / "steps.parquet")
     made = {"manifest": {"version": "0.1.0", "seed": 0, "runs": len(results)}}
     (folder / "manifest.yaml").write_text(dump_yaml(made | experiment.resolved()), encoding="utf-8")
     return folder
@@ -122,6 +126,9 @@ def _result(
         "prefill_ns": prefill_ns,
         "decode_ns": decode_ns,
         "throughput_tokens_per_s": batch * steps / decode_ns * 1e9,
+        **_rates(batch, steps, decode_ns),
+        "expert_tokens": 1000 * system.dies,
+        "flop": 1e12 * system.dies,
         "speedup_vs_base": speedup if base else "",
         "hop_messages": hops,
         "hop_bytes": hops * 16,
@@ -150,6 +157,33 @@ def _result(
     }
 
 
+def _rates(batch: int, steps: int, decode_ns: float) -> dict:
+    return {
+        "tokens_per_s": batch * steps / decode_ns * 1e9,
+        "decode_step_ns": decode_ns / steps,
+        "decode_token_ns": decode_ns / steps / batch,
+        "mfu": 0.25,
+        "hbm_bandwidth_utilisation": 0.125,
+        "over_roofline": 4.0,
+    }
+
+
+def _steps(row: dict, model: ModelSpec) -> Iterator[dict]:
+    """A prefill and the decode steps of the first three layers; the slowest is the last layer of the last."""
+    nothing = dict.fromkeys(STEP_COLUMNS, 0) | _shared_columns(row)
+    for step in range(row["decode_steps"] + 1):
+        for layer in model.moe_layer_ids[:3]:
+            took = 1000.0 * (1 + step) + layer
+            yield (
+                nothing
+                | {"step": step, "layer": layer, "time_ns": took, "bound_hbm_ns": took, "link": 1}
+                | {
+                    "link_src": 1,
+                    "link_dst": 2,
+                }
+            )
+
+
 def _shared_columns(row: dict) -> dict:
     return {key: row[key] for key in ("run", "system", "model", "batch", "policy", "assumptions")}
 
@@ -166,6 +200,10 @@ def _dies(row: dict, system: SystemSpec, spec: AssumptionsSpec) -> Iterator[dict
             "compute_utilisation": min(1.0, compute * vary),
             "hbm_utilisation": min(1.0, hbm * vary),
             "activation_bytes": row["activation_bytes"] * 2 // mesh.dies,
+            "prefill_tokens": 400,
+            "prefill_hbm_bytes": 10**9,
+            "decode_tokens": 600,
+            "decode_hbm_bytes": 10**10 + die,
         }
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from archsim.report.draw.svg import Axis, element, number, picture, shortened, text, text_width, title
 
-WIDTH = 340.0
+WIDTH = 305.0
 ROW, BAR, GROUP, AXIS = 17.0, 13.0, 19.0, 32.0
 LONGEST_NAME = 16
 LABEL_GAP = 4.0  # between tick labels
-END_LABEL = 66.0  # room for the text at the end of a bar
+END_LABEL = 62.0  # room for the text at the end of a bar
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from math import ceil, sqrt
 
 from archsim.report.data import Die, Link
-from archsim.report.draw.fabric_map import WIDEST, level
+from archsim.report.draw.fabric_map import level
 from archsim.report.draw.svg import element, number, picture, text
 
 SIDE, BAR, GAP = 30.0, 5.0, 3.0  # of a GPU, width of a bar, px
@@ -50,8 +50,7 @@ def cluster_map(dies: tuple[Die, ...], links: Iterable[Link], nodes: int, spoken
     width, height = columns * (wide + BETWEEN) + 4, rows * (high + LABEL + BETWEEN) + LABEL + 8
     of_nics = "; below: its NIC" if nics else "; below a node: its NIC" if shared else ""
     words = f"right of a GPU: its port to the switch of the node{of_nics}"
-    drawing = picture(width, height, spoken, [shapes, *parts, text(2, height - 4, words, "m")])
-    return drawing.replace(f"width:{number(width)}px", f"width:{number(min(width, WIDEST * 1.5))}px")
+    return picture(width, height, spoken, [shapes, *parts, text(2, height - 4, words, "m")])
 
 
 def port_utilisation(

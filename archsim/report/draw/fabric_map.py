@@ -13,7 +13,7 @@ from archsim.report.draw.layout import arranged
 from archsim.report.draw.svg import element, number, picture, text
 
 LEVELS = 20  # steps of the colour scale
-PITCH, SIDE = 58.0, 42.0  # distance of dies and size of one, px
+PITCH, SIDE = 51.0, 38.0  # distance of dies and size of one, px
 LANE = 5.0  # distance of the two directions of an edge from its middle
 MOST_LABELLED = 12  # dies per side; larger maps have no utilisation numbers
 MOST_NAMED = 10  # dies per side; larger maps outline the busiest die in place of die numbers

@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from archsim.report.draw.charts import apart
 from archsim.report.draw.svg import Axis, element, number, picture, text, title
 from archsim.report.units import plain
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340.0, 250.0, 52.0, 12.0, 18.0, 40.0
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 305.0, 250.0, 52.0, 12.0, 18.0, 40.0
+MANY = 1e3  # from the least to the largest value, ×
 ROOM = 1.5  # beside the outermost marks, ×
 SIZE = 3.4  # of a mark, px
 
@@ -36,7 +38,7 @@ def roofline(marks: Sequence[Mark], peak_flop_per_s: float, bytes_per_s: float, 
         return LEFT + (right - LEFT) * xs.share(x), TOP + (bottom - TOP) * (1 - ys.share(y))
 
     parts = []
-    for tick in xs.ticks:
+    for tick in apart(xs, lambda tick: at(tick, ys.low)[0]):
         x = at(tick, ys.low)[0]
         parts.append(element("path", class_="grid", d=f"M{number(x)} {number(TOP)}V{number(bottom)}"))
         parts.append(text(x, bottom + 14, xs.label(tick), "m", "middle"))
@@ -60,9 +62,9 @@ def roofline(marks: Sequence[Mark], peak_flop_per_s: float, bytes_per_s: float, 
 
 
 def _axis(values: Sequence[float], worth: float) -> Axis:
-    """Logarithmic, with a tick a decade; ``worth``: of the unit of its labels."""
+    """Logarithmic, with ticks at 1, 2 and 5 a decade, at 1 over many; ``worth``: of the unit of its labels."""
     low, high = min(values) / ROOM, max(values) * ROOM
-    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    every = max(1, math.ceil(len(powers) / 5))
-    ticks = tuple(10.0**power for power in powers)[::every]
+    steps = (1, 2, 5) if high / low < MANY else (1,)
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    ticks = tuple(tick for power in powers for step in steps if low <= (tick := step * 10.0**power) <= high)
     return Axis(low, high, ticks, lambda tick: plain(tick / worth), log=True)

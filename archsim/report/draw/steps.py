@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numpy as np
 
-from archsim.report.data import Step
+from archsim.report.data import Steps
 from archsim.report.draw.fabric_map import LEVELS
-from archsim.report.draw.svg import element, number, picture, text
+from archsim.report.draw.svg import element, picture, text
 
-WIDTH, LEFT, TOP, BOTTOM = 300.0, 34.0, 4.0, 34.0
+WIDTH, LEFT, TOP, BOTTOM = 240.0, 34.0, 4.0, 34.0
 TALLEST, HIGHEST_ROW, WIDEST_COLUMN = 220.0, 9.0, 26.0
+MOST_COLUMNS = 40  # more iterations share a column, which has their mean
 
 
-def step_chart(steps: Sequence[Step], longest_ns: float, spoken: str) -> str:
+def step_chart(steps: Steps, longest_ns: float, spoken: str) -> str:
     """An SVG; colours are shares of ``longest_ns``."""
-    layers = sorted({each.layer for each in steps})
-    iterations = sorted({each.step for each in steps})
+    layers, row_of = np.unique(steps.layer, return_inverse=True)
+    iterations, column_of = np.unique(steps.step, return_inverse=True)
+    shared = -(-len(iterations) // MOST_COLUMNS)
+    means, across = _means(row_of, column_of // shared, steps.time_ns), -(-len(iterations) // shared)
     height = min(TALLEST, HIGHEST_ROW * len(layers))
-    column = min(WIDEST_COLUMN, (WIDTH - LEFT) / len(iterations))
-    row = height / len(layers)
-    rows, columns = ({each: at for at, each in enumerate(every)} for every in (layers, iterations))
+    width, row = min(WIDEST_COLUMN, (WIDTH - LEFT) / across), height / len(layers)
     shapes: dict[int, list[str]] = {}
-    for each in steps:
-        level = max(1, round(LEVELS * each.time_ns / longest_ns)) if each.time_ns else 0
-        x, y = LEFT + column * columns[each.step], TOP + row * rows[each.layer]
-        shapes.setdefault(level, []).append(
-            f"M{number(x)} {y:.2f}h{column + 0.1:.2f}v{row + 0.1:.2f}h{-column - 0.1:.2f}z"
-        )
-    parts = [element("path", class_=f"u{level}", d="".join(shapes[level])) for level in sorted(shapes)]
-    for layer in (layers[0], layers[-1]) if len(layers) > 1 else layers:
-        parts.append(text(LEFT - 5, TOP + row * rows[layer] + min(11.0, row + 3), str(layer), "m", "end"))
-    for step in dict.fromkeys((iterations[0], iterations[-1])):
-        parts.append(text(LEFT + column * (columns[step] + 0.5), TOP + height + 13, str(step), "m", "middle"))
-    parts.append(text(LEFT, TOP + height + 28, "iteration across, MoE layer down", "m"))
+    for (layer, column), mean in np.ndenumerate(means):
+        level = max(1, round(LEVELS * mean / longest_ns)) if mean else 0
+        x, y = LEFT + width * column, TOP + row * layer
+        shapes.setdefault(level, []).append(f"M{x:.1f} {y:.1f}h{width + 0.1:.1f}v{row + 0.1:.1f}h{-width - 0.1:.1f}z")
+    cells = "".join(element("path", class_=f"u{level}", d="".join(shapes[level])) for level in sorted(shapes))
+    parts = [element("g", cells, shape_rendering="crispEdges")]
+    for at in sorted({0, len(layers) - 1}):
+        parts.append(text(LEFT - 5, TOP + row * at + min(11.0, row + 3), str(layers[at]), "m", "end"))
+    for at in sorted({0, across - 1}):
+        middle = LEFT + width * (at + 0.5)
+        parts.append(text(middle, TOP + height + 13, str(iterations[at * shared]), "m", "middle"))
+    several = f" (means of {shared})" if shared > 1 else ""
+    parts.append(text(0, TOP + height + 28, f"iteration →{several}, layer ↓", "m"))
     return picture(WIDTH, height + TOP + BOTTOM, spoken, parts)
+
+
+def _means(row_of: np.ndarray, column_of: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """float64[row, column]; 0 where there is none."""
+    shape = int(row_of.max()) + 1, int(column_of.max()) + 1
+    totals, counts = np.zeros(shape), np.zeros(shape)
+    np.add.at(totals, (row_of, column_of), values)
+    np.add.at(counts, (row_of, column_of), 1)
+    return np.divide(totals, counts, out=totals, where=counts > 0)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
-SMALL_CHARACTER = 6.2  # mean width of a character of 11 px text, in px; labels are laid out with it
+SMALL_CHARACTER = 6.7  # mean width of a character of 11 px text, in px; labels are laid out with it
 
 
 def number(value: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from archsim.report.draw.svg import Axis, element, linear_axis, number, picture, text, text_width, title
 from archsim.report.units import factor, plain_factor
 
-WIDTH, ROW, BAR, AXIS = 470.0, 17.0, 12.0, 30.0
+WIDTH, ROW, BAR, AXIS = 372.0, 17.0, 12.0, 30.0
 END_LABEL = 46.0  # room for the number at the end of a bar
 SMALL = 0.005  # smaller relative changes get no colour
 

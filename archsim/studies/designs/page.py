@@ -10,7 +10,7 @@ from archsim.report.draw.svg import linear_axis
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.rendering import rendered
 from archsim.report.units import NO_BREAK, PREFIXES, TIME_UNITS, factor, percent, plain, scaled, significant, unit_of
-from archsim.studies.designs.compare import DesignComparison, Quantity
+from archsim.studies.designs.compare import SAME, DesignComparison, Quantity
 
 SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
@@ -41,6 +41,8 @@ def answer(found: DesignComparison) -> str:
     rate = next((each for each in found.quantities if each.unit == "tokens/s"), None)
     if rate is None or not rate.ratio:
         return "Neither has decode steps to compare"
+    if not rate.better:
+        return f"{found.a} and {found.b} have the same throughput, within {SAME:.1%}"
     faster, slower, by = (found.b, found.a, rate.ratio) if rate.ratio >= 1 else (found.a, found.b, 1 / rate.ratio)
     said = f"{faster} has {factor(by)} the throughput of {slower}"
     gaps = {each.name: (each.a or 0.0) - (each.b or 0.0) for each in found.causes}
@@ -67,7 +69,8 @@ def shown(each: Quantity, value: float | None) -> str:
         return f"{significant(value)}{NO_BREAK}{each.unit}"
     worth, prefix = unit_of([value], SCALES)
     unit = {"bytes": "B", "message hops": ""}.get(each.unit, each.unit)
-    return f"{significant(value / worth)}{NO_BREAK}{prefix}{unit}".strip()
+    gap = " " if prefix and unit[:1] not in "JWB" else ""  # k tokens/s, but mJ
+    return f"{significant(value / worth)}{NO_BREAK}{prefix}{gap}{unit}".strip()
 
 
 def change(each: Quantity) -> str:

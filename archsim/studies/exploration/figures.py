@@ -22,7 +22,7 @@ FEWEST_TICKS, MOST_TICKS = 4, 7
 SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"))
 _STRIP = 300.0
 _ROW = 16.0
-TORNADO, LONGEST_LEVEL = 520.0, 14
+TORNADO, LONGEST_LEVEL = 470.0, 18
 
 
 def value(objective: str, number_: float) -> str:
@@ -115,6 +115,11 @@ def _frame(xs: Axis, ys: Axis, across: str, up: str) -> list[str]:
     return parts
 
 
+def axis_label(axis: str) -> str:
+    """The axis without its root, which most share."""
+    return shortened(axis.removeprefix("system."), 22)
+
+
 def tip(found: Exploration, point: Candidate) -> str:
     """Tooltip of a point."""
     axes = "\n".join(f"{axis}: {level}" for axis, level in point.axes.items())
@@ -168,8 +173,9 @@ def tornado(points: Sequence[Candidate], objective: str) -> str:
     if not found:
         return picture(TORNADO, 20, "no axis", [text(8, 14, "no axis has an effect")])
     low, high = min(each.below for each in found) / 1.02, max(each.above for each in found) * 1.02
-    left = 10 + max(text_width(shortened(each.axis, 24)) for each in found)
-    span, ends = math.log(high / low), 6 + text_width("m" * LONGEST_LEVEL)
+    left = 10 + max(text_width(axis_label(each.axis)) for each in found)
+    names = [shortened(name, LONGEST_LEVEL) for each in found for name in (each.least, each.most)]
+    span, ends = math.log(high / low), 12 + max(map(text_width, names))
 
     def x(ratio: float) -> float:
         return left + ends + (TORNADO - left - 2 * ends) * math.log(max(low, min(ratio, high)) / low) / span
@@ -192,7 +198,7 @@ def _tornado_row(each: Effect, y: float, left: float, x: Callable[[float], float
     faint = "" if each.shown else " faint"
     sides = ((each.below, 1.0, "better" if not better_right else "worse"),)
     sides += ((1.0, each.above, "better" if better_right else "worse"),)
-    parts = [text(left - 6, y + 4, shortened(each.axis, 24), "t", "end")]
+    parts = [text(left - 6, y + 4, axis_label(each.axis), "t", "end")]
     for begin, end, kind in sides:
         width = max(x(end) - x(begin), 0.0)
         shape = {"x": x(begin), "y": y - 5, "width": width, "height": 10.0}

@@ -13,6 +13,7 @@ from archsim.studies.exploration.outcome import Candidate
 
 MOST_LEVELS = 12  # more values of an axis, if they are quantities, go into BINS bins of about as many designs each
 BINS = 5
+MODEL = "model"  # an axis that is no choice: models of different size are not compared
 _QUANTITY = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*([A-Za-zµ/%²]*)")
 _PREFIXES = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 
@@ -63,21 +64,24 @@ def levels_of_axis(points: Sequence[Candidate], axis: str) -> list[Level]:
 
 
 def effects(points: Sequence[Candidate], objective: str) -> list[Effect]:
-    """Of every axis whose levels differ, the widest first."""
+    """Of every axis whose levels differ, the widest first. Of several models, each relative to its own mean."""
     logs = np.array([np.log(value) if (value := point.values[objective]) > 0 else np.nan for point in points])
     known = np.isfinite(logs)
     if not known.any():
         return []
-    found, middle = [], logs[known].mean()
-    for axis in points[0].axes:
+    models = np.array([point.model for point in points])
+    for model in np.unique(models[known]):
+        logs[models == model] -= logs[known & (models == model)].mean()
+    found = []
+    for axis in [axis for axis in points[0].axes if axis != MODEL]:
         own = {level.name: logs[known & level.members] for level in levels_of_axis(points, axis)}
         own = {name: each for name, each in own.items() if len(each)}
         means = {name: float(each.mean()) for name, each in own.items()}
         least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
         if least != most:
             error = np.hypot(_standard_error(own[least]), _standard_error(own[most]))
-            ends = (float(np.exp(means[name] - middle)) for name in (least, most))
-            found.append(Effect(axis, least, next(ends), most, next(ends), float(np.expm1(error))))
+            below, above = (float(np.exp(means[name])) for name in (least, most))
+            found.append(Effect(axis, least, below, most, above, float(np.expm1(error))))
     return sorted(found, key=lambda each: each.below / each.above)
 
 

@@ -84,10 +84,11 @@ class Exploration:
 
     @cached_property
     def front(self) -> tuple[Candidate, ...]:
-        """The Pareto-optimal points, the best by the first objective first."""
+        """The Pareto-optimal points, by model, the best by the first objective first."""
         first, sense = self.spec.objectives[0], self.spec.senses[0]
+        sign, place = -1 if sense == "max" else 1, {model: at for at, model in enumerate(self.models)}
         members = [point for point in self.points if point.front]
-        return tuple(sorted(members, key=lambda point: point.values[first], reverse=sense == "max"))
+        return tuple(sorted(members, key=lambda point: (place[point.model], sign * point.values[first])))
 
     @cached_property
     def known(self) -> tuple[Candidate, ...]:

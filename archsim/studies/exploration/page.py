@@ -22,6 +22,7 @@ from archsim.specs.sweeps.explore import OBJECTIVES
 from archsim.specs.text.yaml import dump_yaml
 from archsim.studies.exploration.answers import Alike, budget_of, collapse_told, collapsed, wanted
 from archsim.studies.exploration.figures import scatter, strips, tornado, value
+from archsim.studies.exploration.levels import MODEL
 from archsim.studies.exploration.outcome import Candidate, Exploration, unit_of
 
 MOST_STRIPS = 12
@@ -105,6 +106,7 @@ def csv_of(found: Exploration) -> str:
 def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]) -> str:
     """The page as text."""
     context = figures_of(found) | {
+        "asked": True,
         "best": list(_best(found, designs, pages)),
         "rows": rows_of(found, [point for point in found.known if not point.front]),
         "errors": [_error(found, name) for name in found.spec.objectives],
@@ -121,7 +123,6 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "found": found,
         "answers": [(answer_heading(found, heading), point) for heading, point in wanted(found).items()],
         "collapse": collapse_told(found.front, names),
-        "best_of": {"max": "highest", "min": "lowest"},
         "layers": layers.told(found.layers),
         "parts": layers.partial(found.layers),
         "part_note": PART_NOTE,
@@ -132,8 +133,16 @@ def figures_of(found: Exploration) -> dict[str, Any]:
             for up, across in pairs
         ],
         "tornados": [(name, tornado(found.points, name)) for name in names],
-        "strips": [(axis, strips(found.points, axis, names[0])) for axis in found.axes[:MOST_STRIPS]],
+        "strips": [
+            (axis, model if several else "", strips(points, axis, names[0]))
+            for model, points in _by_model(found).items()
+            for axis in [axis for axis in found.axes if axis != MODEL][:MOST_STRIPS]
+        ],
     }
+
+
+def _by_model(found: Exploration) -> dict[str, list[Candidate]]:
+    return {model: [each for each in found.points if each.model == model] for model in found.models}
 
 
 def rows_of(found: Exploration, dominated: Sequence[Candidate]) -> list[Alike]:
@@ -146,7 +155,7 @@ def answer_heading(found: Exploration, heading: str) -> str:
     first = found.spec.objectives[0]
     for text in found.spec.budgets:
         heading = heading.replace(budget_of(first, text), budget_of(first, with_units(text)))
-    return heading
+    return heading.replace("<=", "≤").replace(">=", "≥")
 
 
 def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]):

@@ -36,6 +36,7 @@ def render(found: Exploration, rows: list[Mapping[str, Any]], folder: Path) -> s
     first = found.spec.objectives[0]
     others = sorted((point for point in found.points if not point.front), key=lambda point: -point.values[first])
     context = figures_of(found) | {
+        "asked": False,
         "engine_names": sorted({point.engine for point in found.points}),
         "engines": engines.section(folder),
         "balancers": balancers.section(rows),
