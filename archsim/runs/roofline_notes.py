@@ -49,7 +49,8 @@ def _sentence(where: str, row: Mapping[str, Any], beside: list[Mapping[str, Any]
     return (
         f"{count} on {where} {'take' if far > 1 else 'takes'} over {FAR:.0f} times the roofline "
         "(FLOP and HBM bytes on evenly loaded dies); "
-        f"farthest, {name}: {took}{row['over_roofline']:.1f} times it, {use}{_why(row)}"
+        f"farthest, {name}: {took}"
+        f"{row['over_roofline']:.1f} times it, {use}{_why(row)}"
     )
 
 

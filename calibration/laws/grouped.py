@@ -11,8 +11,9 @@ processor launches has the law without the launch.
 
 Without a library by name, the time is that of the fastest library measured with these pairs or with fewer (each in its
 newest version, every kernel apart): above its last point a library goes on as its law does, so that time does not jump
-where one was measured no further. Where none was measured, it is that of the table with most points. A model that was not measured has the
-law of the measured shape nearest to it, with its own sizes; what moves vectors is then in proportion to their size.
+where one was measured no further. Where none was measured, it is that of the table with most points. A model that was
+not measured has the law of the measured shape nearest to it, with its own sizes; what moves vectors is then in
+proportion to their size.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ def test_a_sweep_says_how_its_batch_was_extended(tmp_path):
         layer_ids=np.array([1, 2]), num_experts=16, top_k=2, num_layers_total=3, model="toy",
     )  # fmt: skip
     tiny_file(tmp_path)
-    options = ["--set", "workload.trace=few.npz", "--set", "workload.batch=[40]", "--set", "policies=[ep]", "--jobs", "1"]
+    changes = ("workload.trace=few.npz", "workload.batch=[40]", "policies=[ep]")
+    options = ["--jobs", "1", *(word for change in changes for word in ("--set", change))]
     rows = {}
     for how in ("redraw", "shifted"):
         ended = archsim(tmp_path, "sweep", "tiny.yaml", *options, "--set", f"workload.extend={how}", "--out", how)
