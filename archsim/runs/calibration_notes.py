@@ -82,9 +82,9 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
 
 
 def _not_measured(row: Mapping[str, Any]) -> bool:
-    from calibration.laws.grouped import NEAREST
+    from calibration.laws.grouped import NEAREST, OTHER_DTYPE
 
-    return str(row.get("gemm_law") or "").startswith(NEAREST)
+    return str(row.get("gemm_law") or "").startswith((NEAREST, OTHER_DTYPE))
 
 
 def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:

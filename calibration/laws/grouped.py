@@ -13,7 +13,8 @@ Without a library by name, the time is that of the fastest library measured with
 newest version, every kernel apart): above its last point a library goes on as its law does, so that time does not jump
 where one was measured no further. Where none was measured, it is that of the table with most points. A model that was
 not measured has the law of the measured shape nearest to it, with its own sizes; what moves vectors is then in
-proportion to their size.
+proportion to their size. A dtype that was not measured has the law of a wider one, with the bytes of its own weights
+and the rate at its own peak.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibration.laws.choosing import PARTS_OF_LAYERS, matching, newest
+from calibration.laws.choosing import PARTS_OF_LAYERS, LawMissing, matching, newest
 from calibration.laws.expert_gemm import Rates, Scale, scale_to
 from calibration.laws.fused_moe import SLICES, measured_corrections, named_of
 from calibration.laws.gemm import NS_PER_S, OPERAND_BYTES
@@ -32,7 +33,10 @@ from calibration.laws.rank_load import BALANCED, rank_loads, routing_of
 from calibration.laws.tables import CalibrationSpec, MoeTable, shape_of
 
 STAND_IN = {"fp16": "bf16", "bf16": "fp16"}  # as fast as each other
+WIDER = {"fp8": ("fp8_block", "bf16", "fp16"), "fp8_block": ("fp8", "bf16", "fp16")}  # preferred first
 NEAREST = "nearest measured shape: "  # begins ``named`` for a model that was not measured
+OTHER_DTYPE = "layers measured in another dtype: "  # the same for a dtype
+WHAT_THEN = "measure the table `moe`, or take `gemm: calibrated`, by which every expert is a GEMM of its own"
 OCTAVES_OF_EXPERTS = 0.25  # weight of the number of experts, against hidden and ffn, in the distance between shapes
 
 
@@ -75,11 +79,11 @@ class GroupedLaw:
         library: str | None = None,
         launched: bool = True,
     ):
-        every = _of_dtype(calibration, dtype, library)
+        every, own_dtype = _of_dtype(calibration, dtype, library)
         self.tables = _nearest(every, sizes)
-        self.measured = _shape(self.tables[0]) == (sizes.hidden, sizes.ffn)
+        self.measured = own_dtype and _shape(self.tables[0]) == (sizes.hidden, sizes.ffn)
         names = ", ".join(f"{name_of_table(table)} {table.model}" for table in self.tables)
-        self.named = names if self.measured else NEAREST + names
+        self.named = names if self.measured else (NEAREST if own_dtype else OTHER_DTYPE) + names
         scale = scale_to(calibration, self.tables[0], rates)
         self._laws = [_Die(table, sizes, local, scale, launched, self.measured) for table in self.tables]
         residuals = [_residual(table, self.tables) for table in self.tables]
@@ -160,22 +164,43 @@ class _Die:
         return parts * np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
 
 
-def _of_dtype(calibration: CalibrationSpec, dtype: str, library: str | None) -> list[MoeTable]:
-    """Balanced tables of the dtype, in the newest version of each library, kernel and shape."""
+def _of_dtype(calibration: CalibrationSpec, dtype: str, library: str | None) -> tuple[list[MoeTable], bool]:
+    """Balanced tables of the dtype, in the newest version of each library, kernel and shape; whether they were measured
+    in it.
+    """
     there = [table for table in calibration.moe if table.distribution == BALANCED and not table.eplb_slots]
     stands = STAND_IN.get(dtype)
     if stands and not any(table.dtype == dtype for table in there):
         dtype = stands
+    own_dtype = any(table.dtype == dtype for table in there)
+    if not own_dtype:
+        there = _narrowed(calibration, there, dtype)
     # A law that reads faster than the HBM was fitted to layers that did not read every active expert.
     there = [table for table in there if table.law.bytes_per_s <= calibration.reference.hbm_bytes_per_s]
-    found = matching(calibration.gpu, "fused MoE", there, {"dtype": dtype, "library": library})
+    try:
+        found = matching(calibration.gpu, "fused MoE", there, {"dtype": dtype, "library": library})
+    except LawMissing as missing:
+        raise LawMissing(f"{missing}; {WHAT_THEN}") from None
     whole = [table for table in found if table.library not in PARTS_OF_LAYERS]
     if library is None and whole:
         found = whole
     kinds: dict[tuple, list[MoeTable]] = {}
     for table in found:
         kinds.setdefault((table.library, table.kernel, table.model.lower()), []).append(table)
-    return [newest(tables) for tables in kinds.values()]
+    return [newest(tables) for tables in kinds.values()], own_dtype
+
+
+def _narrowed(calibration: CalibrationSpec, tables: Sequence[MoeTable], dtype: str) -> list[MoeTable]:
+    """Tables of the first of WIDER that there is, as if measured in ``dtype``; without one, the tables as they are."""
+    peaks = calibration.reference.peak_flop_per_s
+    for wider in WIDER.get(dtype, ()):
+        found = [table for table in tables if table.dtype == wider]
+        if found and dtype in peaks and wider in peaks:
+            faster = peaks[dtype] / peaks[wider]
+            laws = [table.law.model_copy(update={"flop_per_s": table.law.flop_per_s * faster}) for table in found]
+            updates = ({"dtype": dtype, "law": law} for law in laws)
+            return [table.model_copy(update=update) for table, update in zip(found, updates, strict=True)]
+    return list(tables)
 
 
 def name_of_table(table: MoeTable) -> str:

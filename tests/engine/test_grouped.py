@@ -16,6 +16,7 @@ from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.policies import PRESETS, PolicySpec
+from calibration.laws.choosing import LawMissing
 from calibration.laws.expert_gemm import Rates
 from calibration.laws.grouped import GroupedLaw
 from calibration.laws.laws import Laws, MoeSizes
@@ -182,3 +183,24 @@ def test_a_kernel_takes_longer_the_more_pairs_and_never_jumps(gpu, local):
     steps = found.ns[1:] / found.ns[:-1]
     assert steps.min() > 0.995 and steps.max() < 1.05
     assert found.extrapolated[-1] and not found.extrapolated[0]
+
+
+def narrowed(keep):
+    return H100.model_copy(update={"moe": tuple(table for table in H100.moe if keep(table))})
+
+
+def test_a_dtype_that_was_not_measured_has_the_law_of_a_wider_one():
+    """FP8 by the bytes of its weights and its peak, from layers measured in BF16: within a fifth of those in FP8."""
+    sizes, pairs = MoeSizes(7168, 2048, 256, 8), np.array([8.0, 64, 512, 4096, 32768])
+    active = np.minimum(32, pairs)
+    measured, other = (
+        GroupedLaw(calibration, sizes, 32, "fp8").times(pairs, active)
+        for calibration in (H100, narrowed(lambda table: table.dtype == "bf16"))
+    )
+    assert other.ns == pytest.approx(measured.ns, rel=0.2)
+    assert other.extrapolated.all() and not measured.extrapolated[:4].any()
+
+
+def test_without_fused_layers_the_message_says_what_to_do():
+    with pytest.raises(LawMissing, match="no fused MoE tables; measure the table `moe`, or take `gemm: calibrated`"):
+        GroupedLaw(narrowed(lambda table: False), MoeSizes(7168, 2048, 256, 8), 32, "fp8")
