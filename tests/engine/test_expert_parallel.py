@@ -9,6 +9,7 @@ from support.clusters import KERNELS, cluster, demand_of, engine_of, step
 from archsim.balancers import eplb
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
 from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.engine import EventEngine
 from archsim.engine.executions.expert_parallel import ExpertParallel
 from archsim.engine.state import UNITS
@@ -238,3 +239,12 @@ def test_a_placement_that_keeps_groups_in_nodes_sends_less_between_nodes():
     assert inside[0] == [1] * 8
     assert max(inside[1]) > 1
     assert between[0] < between[1]
+
+
+def test_a_slot_that_holds_an_expert_twice_counts():
+    holds = np.zeros((1, 4, 2), bool)
+    holds[0, [0, 1, 2, 3, 0], [0, 0, 1, 1, 1]] = True  # the first die holds one of its experts twice
+    placement = Placement(np.array([[0, 0, 1, 1]], np.int32), holds, np.full((1, 2), 3))
+    refuse_unequal(placement.layer_slots, 4)
+    with pytest.raises(SpecError, match="do not divide"):
+        refuse_unequal(np.array([[2, 3]]), 5)

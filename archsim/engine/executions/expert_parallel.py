@@ -44,7 +44,7 @@ class ExpertParallel:
         scenario = setup.scenario
         _refuse(scenario.assumptions)
         if scenario.system.launch == "gpu" and scenario.assumptions.transfer_software == "charged":
-            refuse_unequal(np.count_nonzero(setup.placement.holds, axis=1), scenario.model.experts)
+            refuse_unequal(setup.placement.layer_slots, scenario.model.experts)
         self._machine, self._fabric, self._tally = setup.machine, setup.fabric, setup.tally
         self._ranks = Ranks(scenario)
         self._fetches = Fetches(setup.machine, setup.fabric, setup.tally)
