@@ -1,9 +1,10 @@
 """The expert layers of one engine while it serves: their time by the engine's execution, and rebalancing.
 
-A group of ranks shares the experts. Every ``routing.every`` iterations, and with each rebalancing, its tokens are drawn
-anew from the traffic, and the engine runs the sampled layers for numbers of tokens an octave apart, prompts and decodes
-apart, under the policy and the placement of that time. Between them times are interpolated in logarithms. An iteration
-sums all MoE layers, so that chance in single layers averages out; the mean of the sampled layers stands for all.
+A group of ranks shares the experts. Every ``routing.every`` iterations (and after a sixteenth of those so far, if that
+is more), and with each new placement, its tokens are drawn anew from the traffic, and the engine runs the sampled
+layers for numbers of tokens an octave apart, prompts and decodes apart, under the policy and the placement of that
+time. Between them times are interpolated in logarithms. An iteration sums all MoE layers, so that chance in single
+layers averages out; the mean of the sampled layers stands for all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from archsim.workload.step_demand import Routing, StepDemand
 
 DECODES, PROMPTS = 0, 1
 NS, BALANCE = 0, 1
+SELDOM = 16  # tokens are drawn anew after this part of the iterations so far, if that is more than ``every``
 FEWEST_PROMPT_TOKENS = 16  # below, prompts are taken for decodes
 MOST_ROUTED = 1 << 14  # tokens whose single routing an engine is given, as in sweeps
 DISPATCH, _SHARED, _KERNEL, COMBINE = range(4)  # of ``Tally.part_ns``
@@ -85,10 +87,10 @@ class Group:
     @property
     def next_pause(self) -> int:
         """Iterations until the tokens are drawn anew, or experts rebalanced."""
+        draws = max(self._every, self.asked_at // SELDOM)
         if self._rule is None or self._pending is not None:
-            return self._every
-        due = self._rule.due(self._calls) - self._since
-        return int(max(1, min(self._every, due)))
+            return draws
+        return int(max(1, min(draws, self._rule.due(self._calls) - self._since)))
 
     @property
     def switch_ns(self) -> float:
@@ -109,7 +111,8 @@ class Group:
             self._pending = None
         elif self._rule is not None and self._pending is None and self._since >= self._rule.due(self._calls):
             stall_ns = self._rebalance(now_ns)
-        self._fill()
+        if self._pending is None:  # else the placement is as it was, and changes soon
+            self._fill()
         return stall_ns
 
     def _record(self, ran: int, tokens: Sequence[float]) -> None:

@@ -220,7 +220,7 @@ class RoutingSpec(Spec):
     # Requests and decode steps of the traffic from which tokens are drawn.
     requests: count(1, 1_000_000) = 128
     steps: count(1, 32766) = 64
-    # Iterations of an engine after which its tokens are drawn anew.
+    # Iterations of an engine after which its tokens are drawn anew; later after a sixteenth of those so far.
     every: count(1, 10_000_000) = 512
     seed: count(0, 2**31) = 0
 
