@@ -14,6 +14,8 @@ from archsim.api.loading import Experiment, experiment_of, exploration_of, plann
 # Engines, studies and pages are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
     from archsim.runs.sweep import Watcher
+    from archsim.specs.experiment import ExperimentSpec
+    from archsim.specs.loading.library import Source
     from archsim.studies.ablation.ablation import Ablation
     from archsim.studies.comparison.comparison import Comparison
     from archsim.studies.designs.compare import DesignComparison
@@ -109,10 +111,10 @@ def optimum(
 
 
 def compare(
-    a: Experiment,
-    b: Experiment,
+    a: Source | ExperimentSpec,
+    b: Source | ExperimentSpec,
     *,
-    inside: Experiment | None = None,
+    inside: Source | ExperimentSpec | None = None,
     out: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
     **chosen: Any,

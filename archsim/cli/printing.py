@@ -84,7 +84,8 @@ def print_fitting(table, kept: int) -> None:
     """Print a table; in a terminal that is too narrow, without its last columns, of which the first ``kept`` stay.
     Name those that are left out.
     """
-    out, left = console(), []
+    out = console()
+    left: list[str] = []
     while len(table.columns) > kept and natural_width(table) > out.width:
         left.insert(0, str(table.columns.pop().header))
     out.print(table)

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archsim.engine.state import LAUNCH
-from archsim.engine.step_counts import MOVED
+from archsim.runs.measure import BOUND_BY
 from archsim.runs.packing import NO_LINK
-from microarch.blocks.request import State
 
 if TYPE_CHECKING:
     from archsim.runs.measure import Finished
 
 MOST_STEPS = 12_000  # rows of a run: 127 iterations of 94 layers, the paper's longest run
-CLASSES = tuple(name for name in MOVED if name != "request")  # bytes of requests are next to nothing
+# Classes of archsim.engine.pair_traffic, without requests, whose bytes are next to nothing.
+CLASSES = ("weight", "dispatch", "combine", "replica", "statistics")
 
 
 def measure_steps(run: Finished) -> dict[str, np.ndarray]:
     """Columns over the steps, one value each; see ``archsim.runs.columns.STEPS``. Empty for more than MOST_STEPS."""
-    from archsim.runs.measure import BOUND_BY
+    from archsim.engine.state import LAUNCH
+    from archsim.engine.step_counts import MOVED
+    from microarch.blocks.request import State
 
     counts = run.outcome.counts.columns()
     if not 0 < len(counts["step"]) <= MOST_STEPS:
