@@ -13,8 +13,8 @@ Without a library by name, the time is that of the fastest library measured with
 newest version, every kernel apart): above its last point a library goes on as its law does, so that time does not jump
 where one was measured no further. Where none was measured, it is that of the table with most points. A model that was
 not measured has the law of the measured shape nearest to it, with its own sizes; what moves vectors is then in
-proportion to their size. A dtype that was not measured has the law of a wider one, with the bytes of its own weights
-and the rate at its own peak.
+proportion to their size. FP8 that was not measured has the law of the other scaling or of a wider dtype, with the bytes
+of its own weights and the rate at its own peak.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from calibration.laws.rank_load import BALANCED, rank_loads, routing_of
 from calibration.laws.tables import CalibrationSpec, MoeTable, shape_of
 
 STAND_IN = {"fp16": "bf16", "bf16": "fp16"}  # as fast as each other
-WIDER = {"fp8": ("fp8_block", "bf16", "fp16"), "fp8_block": ("fp8", "bf16", "fp16")}  # preferred first
+OTHERS = {"fp8": ("fp8_block", "bf16", "fp16"), "fp8_block": ("fp8", "bf16", "fp16")}  # preferred first
 NEAREST = "nearest measured shape: "  # begins ``named`` for a model that was not measured
 OTHER_DTYPE = "layers measured in another dtype: "  # the same for a dtype
+FROM_OTHER_DTYPE = 0.2  # least residual of such a law: FP8 from BF16 on an H100 (tests/engine/test_grouped.py)
 WHAT_THEN = "measure the table `moe`, or take `gemm: calibrated`, by which every expert is a GEMM of its own"
 OCTAVES_OF_EXPERTS = 0.25  # weight of the number of experts, against hidden and ffn, in the distance between shapes
 
@@ -172,11 +173,11 @@ def _of_dtype(calibration: CalibrationSpec, dtype: str, library: str | None) -> 
     stands = STAND_IN.get(dtype)
     if stands and not any(table.dtype == dtype for table in there):
         dtype = stands
-    own_dtype = any(table.dtype == dtype for table in there)
-    if not own_dtype:
-        there = _narrowed(calibration, there, dtype)
     # A law that reads faster than the HBM was fitted to layers that did not read every active expert.
     there = [table for table in there if table.law.bytes_per_s <= calibration.reference.hbm_bytes_per_s]
+    own_dtype = any(table.dtype == dtype for table in there)
+    if not own_dtype and library is None:
+        there = _as_if_of(dtype, there, calibration)
     try:
         found = matching(calibration.gpu, "fused MoE", there, {"dtype": dtype, "library": library})
     except LawMissing as missing:
@@ -190,17 +191,23 @@ def _of_dtype(calibration: CalibrationSpec, dtype: str, library: str | None) -> 
     return [newest(tables) for tables in kinds.values()], own_dtype
 
 
-def _narrowed(calibration: CalibrationSpec, tables: Sequence[MoeTable], dtype: str) -> list[MoeTable]:
-    """Tables of the first of WIDER that there is, as if measured in ``dtype``; without one, the tables as they are."""
+def _as_if_of(dtype: str, tables: Sequence[MoeTable], calibration: CalibrationSpec) -> list[MoeTable]:
+    """Tables of the first of OTHERS that there is, as if measured in ``dtype``; without one, the tables as they are."""
     peaks = calibration.reference.peak_flop_per_s
-    for wider in WIDER.get(dtype, ()):
-        found = [table for table in tables if table.dtype == wider]
-        if found and dtype in peaks and wider in peaks:
-            faster = peaks[dtype] / peaks[wider]
-            laws = [table.law.model_copy(update={"flop_per_s": table.law.flop_per_s * faster}) for table in found]
-            updates = ({"dtype": dtype, "law": law} for law in laws)
-            return [table.model_copy(update=update) for table, update in zip(found, updates, strict=True)]
+    for other in OTHERS.get(dtype, ()):
+        found = [table for table in tables if table.dtype == other]
+        if found and dtype in peaks and other in peaks:
+            faster = peaks[dtype] / peaks[other]
+            return [_in_other(dtype, table, faster) for table in found]
     return list(tables)
+
+
+def _in_other(dtype: str, table: MoeTable, faster: float) -> MoeTable:
+    law = table.law.model_copy(update={"flop_per_s": table.law.flop_per_s * faster})
+    unseen = table.unseen.model_copy(
+        update={"p05": min(table.unseen.p05, -FROM_OTHER_DTYPE), "p95": max(table.unseen.p95, FROM_OTHER_DTYPE)}
+    )
+    return table.model_copy(update={"dtype": dtype, "law": law, "unseen": unseen})
 
 
 def name_of_table(table: MoeTable) -> str:

@@ -44,7 +44,7 @@ class TorchBackend:
             l2_bytes=getattr(properties, "L2_cache_size", UNKNOWN_L2_BYTES),
             free_bytes=torch.cuda.mem_get_info(0)[0],
         )
-        self._watch = Stopwatch(torch, gpu)
+        self._gpu, self._watch = gpu, Stopwatch(torch, gpu)
         try:
             self._driver = Driver()
         except OSError as error:
@@ -126,6 +126,8 @@ class TorchBackend:
     def _time_power(self, point: Point):
         """Steady work, with the power that it draws."""
         work = point["work"]
+        if not smi("power.draw", self._gpu):
+            raise PointError("nvidia-smi does not tell the power that this GPU draws")
         if work == "idle":
             return [IDLE_US, IDLE_US], self._watch.idle_clocks()
         if work == "product":

@@ -97,11 +97,7 @@ def write_page(
         "engine_layers.csv": ranks,
         "power.csv": power,
     }
-    for name, table in tables.items():
-        if len(table):
-            write_text(folder / name, table.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
-        else:
-            (folder / name).unlink(missing_ok=True)
+    _write_tables(folder, tables)
     context = {
         "gpu": calibration.gpu,
         "notes": notes,
@@ -124,6 +120,15 @@ def write_page(
     }
     write_text(folder / "index.html", rendered("validation.html.j2", context, folder=TEMPLATES))
     return folder / "index.html"
+
+
+def _write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> None:
+    """File name → table; of one without rows, an old file goes."""
+    for name, table in tables.items():
+        if len(table):
+            write_text(folder / name, table.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+        else:
+            (folder / name).unlink(missing_ok=True)
 
 
 def _worth_listing(cases: pd.DataFrame) -> pd.Series:

@@ -31,6 +31,14 @@ def test_every_shifted_copy_decodes_the_recorded_steps_once(lengths, more, seed)
     copies = np.bincount(np.arange(batch) % trace.requests, minlength=trace.requests)
     length = np.diff(trace.request_offsets)
     assert found.sum() == (copies * length).sum() * 2 * 3
+    chosen = {request: [] for request in range(batch)}
+    for piece in source.steps(np.arange(batch), 20):
+        for request, experts in zip(piece.request, piece.experts, strict=True):
+            chosen[int(request)].append(experts.tolist())
+    for request, rows in chosen.items():
+        begin, end = trace.request_offsets[request % trace.requests : request % trace.requests + 2]
+        recorded = trace.experts[begin:end].tolist()
+        assert rows[0] == recorded[0] and sorted(rows) == sorted(recorded)
     if more == 0:
         assert source is trace and np.array_equal(found, of_one)
     assert found[0].sum() == batch * 2 * 3  # one row of prompt each
