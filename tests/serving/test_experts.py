@@ -122,7 +122,7 @@ def test_engines_have_experts_of_their_own():
 def test_replicas_take_about_as_much_kv_as_published(model, nodes, published):
     """CRAFT: KV cache under EPLB, on nodes of eight A100; its own replicas take far less (6 %)."""
     ranks = f"parallel={{attention: {{dp: {8 * nodes}}}, experts: {{ep: {8 * nodes}}}}}"
-    serving = load_serving("configs/papers/craft_serving.yaml", [f"model={model}", ranks])
+    serving = load_serving("configs/serve_craft.yaml", [f"model={model}", ranks])
     scheduler = Scheduler(**serving.spec.scheduler.model_dump())
     blocks = {
         policy.name: kv_blocks(engine_of(serving._replace(policy=policy), serving.spec.parallel), scheduler)
