@@ -30,6 +30,7 @@ def render(found: DesignComparison) -> str:
         "found": found,
         "answer": answer(found),
         "causes": _causes(found),
+        "of": found.causes[0].group if found.causes else "",
         "cause_parts": list(BOUND_NAMES.values()),
         "groups": [(name, [each for each in found.quantities if each.group == name]) for name in groups],
     }
@@ -51,7 +52,7 @@ def answer(found: DesignComparison) -> str:
     if saved is None or sign * gaps[saved] <= 0:
         return said
     cause, saved_ns = BOUND_NAMES[f"bound_{saved}"][1], scaled(sign * gaps[saved], TIME_UNITS)
-    return f"{said}; most of the time that it saves is {cause}: {saved_ns} a decode step"
+    return f"{said}; most of the time that it saves is {cause}: {saved_ns} of {found.causes[0].group}"
 
 
 def shown(each: Quantity, value: float | None) -> str:
@@ -92,4 +93,4 @@ def _causes(found: DesignComparison) -> str:
         return Bar(name, tuple(segments), scaled(total, TIME_UNITS))
 
     bars = bar(found.a, "a", totals[0]), bar(found.b, "b", totals[1])
-    return bar_panel([Group("a decode step", bars)], axis, f"time on the critical path, {unit}", "time by cause")
+    return bar_panel([Group(found.causes[0].group if found.causes else "", bars)], axis, f"time on the critical path, {unit}", "time by cause")
