@@ -48,7 +48,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Quantity:
-    """One number of both designs; None where it was not measured. ``sense``: as in GROUPS."""
+    """One number of both designs; None where it is not there. ``sense``: as in GROUPS."""
 
     group: str
     name: str
