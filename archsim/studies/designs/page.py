@@ -93,4 +93,5 @@ def _causes(found: DesignComparison) -> str:
         return Bar(name, tuple(segments), scaled(total, TIME_UNITS))
 
     bars = bar(found.a, "a", totals[0]), bar(found.b, "b", totals[1])
-    return bar_panel([Group(found.causes[0].group if found.causes else "", bars)], axis, f"time on the critical path, {unit}", "time by cause")
+    of = found.causes[0].group if found.causes else ""
+    return bar_panel([Group(of, bars)], axis, f"time on the critical path, {unit}", "time by cause")
