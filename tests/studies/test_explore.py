@@ -19,7 +19,7 @@ from archsim.specs.loading.library import load_exploration
 from archsim.specs.sweeps.explore import OBJECTIVES
 from archsim.studies.exploration.answers import collapse_told, collapsed, wanted
 from archsim.studies.exploration.explore import explore
-from archsim.studies.exploration.figures import value
+from archsim.studies.exploration.figures import tornado, value
 from archsim.studies.exploration.front import as_costs, pareto
 from archsim.studies.exploration.levels import effects, levels_of_axis
 from archsim.studies.exploration.outcome import Candidate, objectives_of
@@ -224,6 +224,17 @@ def test_values_of_a_sampled_axis_go_into_bins_with_an_error():
     rate, lanes = effects(points, "throughput")
     assert rate.axis == "rate" and rate.shown and rate.most == bins[-1].name and 0 < rate.error < 0.1
     assert lanes.axis == "lanes" and not lanes.shown
+
+
+def test_an_effect_between_single_designs_is_not_certain():
+    one_each = designs([1.0, 1.1], [{"llc": "1"}, {"llc": "2"}])
+    (llc,) = effects(one_each, "throughput")
+    assert llc.error == np.inf and not llc.shown and "one design a level" in tornado(one_each, "throughput")
+    axes = [{"llc": each} for each in ("1", "1", "2", "2", "3")]
+    (pooled,) = effects(designs([1.0, 2.0, 1.0, 2.0, 2.0], axes), "throughput")  # 3 is within what 1 and 2 vary
+    assert pooled.most == "3" and not pooled.shown
+    (clear,) = effects(designs([1.0, 1.01, 1.0, 1.01, 2.0], axes), "throughput")
+    assert clear.most == "3" and clear.shown
 
 
 def test_designs_with_equal_values_are_one_and_say_what_does_not_matter():
