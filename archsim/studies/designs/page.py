@@ -18,7 +18,7 @@ SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 def write_comparison_page(found: DesignComparison, folder: Path) -> Path:
     """Write ``index.html`` and ``comparison.csv``; returns the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    found.to_pandas().to_csv(folder / "comparison.csv", index=False)
+    write_text(folder / "comparison.csv", found.to_pandas().to_csv(index=False, lineterminator="\n"))
     write_text(folder / "index.html", render(found))
     return folder / "index.html"
 
