@@ -1,5 +1,7 @@
 """Two designs side by side: what differs, by how much, and who is better."""
 
+import argparse
+
 import pandas
 import pytest
 from support.html_page import Page
@@ -7,6 +9,7 @@ from support.tiny import tiny, tiny_file
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
+from archsim.cli import compare
 from archsim.cli.main import main
 from archsim.runs.measure import BOUND_MEANINGS
 from archsim.runs.packing import unpacked
@@ -93,4 +96,13 @@ def test_the_command_compares_experiments(tmp_path, monkeypatch, capsys):
     (tmp_path / "wide.yaml").write_text((tmp_path / "tiny.yaml").read_text().replace("1 TB/s", "2 TB/s"))
     assert main(["compare", "tiny.yaml", "wide.yaml", "--set", *FEW, "--policy", "base"]) == 0
     said = capsys.readouterr().out
-    assert "systems.d2d.bandwidth" in said and "better" in said and "report: reports/tiny-wide/index.html" in said
+    assert "systems.d2d.bandwidth" in said and "better" in said
+    assert "report: reports/tiny-wide-base-workload.decode_steps=1/index.html" in said
+
+
+def test_another_comparison_has_another_folder():
+    parser = argparse.ArgumentParser()
+    compare.add(parser)
+    given = ["", "--in=dojo", "--in=wide", "--batch=8", "--batch=9", "--model=toy", "--system=toy2", "--set=a.b=1"]
+    names = {compare._folder_name(parser.parse_args(["configs/x.yaml", "y", *each.split()])) for each in given}
+    assert len(names) == len(given) and {"x-y", "dojo-x-y", "x-y-8", "x-y-a.b=1"} < names
