@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from archsim.cli.arguments import positive
 from archsim.cli.exit_codes import OK
+
+CHOSEN = ("policy", "system", "model", "batch", "assumptions")  # of both designs
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--set", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE",
         help="override a key of both designs; repeatable",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="DIR", help="folder of the page (default: reports/A-B)")
+    parser.add_argument("--out", metavar="DIR", help="folder of the page (default: reports/A-B-…)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,13 +37,22 @@ def run(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_compiling, print_notes
 
     print_compiling()
-    folder = Path(args.out or Path("reports") / f"{Path(args.a).stem}-{Path(args.b).stem}")
-    chosen = {name: getattr(args, name) for name in ("policy", "system", "model", "batch", "assumptions")}
+    chosen = {name: getattr(args, name) for name in CHOSEN}
+    folder = Path(args.out or Path("reports") / _folder_name(args))
     found = ar.compare(args.a, args.b, inside=args.inside, out=folder, overrides=args.overrides, **chosen)
     _print(found)
     print_notes(found.notes)
     print(f"report: {folder / 'index.html'}")
     return OK
+
+
+def _folder_name(args: argparse.Namespace) -> str:
+    """Of the comparison: another ``--in``, ``--batch``, ``--set`` … has another name."""
+    from pathlib import Path
+
+    files = [Path(each).stem for each in (args.inside, args.a, args.b) if each]
+    given = [str(value) for name in CHOSEN if (value := getattr(args, name)) is not None]
+    return re.sub(r"[^\w.+=-]+", "_", "-".join([*files, *given, *args.overrides]))
 
 
 def _print(found) -> None:

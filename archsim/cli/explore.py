@@ -54,7 +54,7 @@ def _print_answers(found) -> None:
 
     for heading, point in wanted(found).items():
         values = ", ".join(value(name, point.values[name]) for name in found.spec.objectives)
-        print(f"{answer_heading(found, heading)}: point {point.index}, {values}, limited by {point.limit[0]}")
+        print(f"{answer_heading(found, heading, point)}: point {point.index}, {values}, limited by {point.limit[0]}")
 
 
 def _print_front(found) -> None:

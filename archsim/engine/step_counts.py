@@ -14,22 +14,28 @@ from archsim.engine.state import UNITS, Machine, Tally
 
 PREFILL, DECODE = 0, 1  # rows of ``StepCounts.hbm_bytes``
 MOVED = tuple(CLASSES)
+MOST_STEPS = 12_000  # rows that are kept: 127 iterations of 94 layers, the paper's longest run
 MOST_DIES = 128  # with more, classes of messages are not told apart: their sum over pairs would take longer than a step
 
 
 class StepCounts:
-    """``hbm_bytes``: int64[2, die] that HBM moved, ``tokens``: int64[2, die] assigned to it, in prefill and decode."""
+    """``hbm_bytes``: int64[2, die] that HBM moved, ``tokens``: int64[2, die] assigned to it, in prefill and decode.
+
+    A run of more than MOST_STEPS steps keeps these sums alone: its rows would be larger than all else that is kept.
+    """
 
     def __init__(self, machine: Machine, tally: Tally) -> None:
         self._machine, self._tally = machine, tally
         self.hbm_bytes, self.tokens = np.zeros((2, 2, machine.dies), np.int64)
         self._rows: list[tuple] = []
+        self._steps = 0
         self._before = self._now()
 
     def forget(self) -> None:
         """The tally begins anew."""
         self.hbm_bytes[:] = self.tokens[:] = 0
         self._rows.clear()
+        self._steps = 0
         self._before = self._now()
 
     def add(self, step: int, layer: int, prefill: bool, took_ns: float, exposed_ns: float, load: np.ndarray) -> None:
@@ -42,6 +48,10 @@ class StepCounts:
         phase = PREFILL if prefill else DECODE
         self.hbm_bytes[phase] += n_bytes[dies : 2 * dies]
         self.tokens[phase] += load
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            self._rows.clear()
+            return
         hottest = int(busy_ns.argmax()) if busy_ns.any() else -1
         link = (hottest, int(n_bytes[links + hottest]), float(busy_ns[hottest])) if hottest >= 0 else (-1, 0, 0.0)
         busiest = int(load.argmax())
@@ -51,9 +61,10 @@ class StepCounts:
         )
 
     def columns(self) -> Mapping[str, np.ndarray]:
-        """Name → one value a step, in their order. ``layer`` counts the layers that run; ``bound_ns`` float64[step,
-        state + 1] as in the tally; ``hbm_bytes`` int64[step, 4] by field of ``archsim.engine.state.DIE``; ``moved``
-        int64[step, class] by `MOVED`, 0 for machines of more than MOST_DIES dies; ``link`` -1: none was busy.
+        """Name → one value a step, in their order; none for more than MOST_STEPS. ``layer`` counts the layers that run;
+        ``bound_ns`` float64[step, state + 1] as in the tally; ``hbm_bytes`` int64[step, 4] by field of
+        ``archsim.engine.state.DIE``; ``moved`` int64[step, class] by `MOVED`, 0 for machines of more than MOST_DIES
+        dies; ``link`` -1: none was busy.
         """
         names = (
             "step", "layer", "time_ns", "decision_ns", "bound_ns", "hbm_bytes", "moved", "link", "link_bytes",

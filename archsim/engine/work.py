@@ -75,26 +75,13 @@ class WorkBuilder:
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
-        routed = len(plan.expert)
-        shared_id, shared_die, shared_tokens = self._shared(plan, origins, top_k, residents)
-        n, dies = routed + len(shared_id), self._machine.dies
-        entries = np.zeros(n, ENTRY)
-        given = entries[:routed]
-        given["expert"], given["die"], given["tokens"] = plan.expert, plan.die, plan.tokens
-        given["home"] = placement.sources(row, plan.expert, plan.die, self._fabric.hops)
-        if n > routed:
-            shared = entries[routed:]
-            shared["expert"], shared["die"], shared["tokens"], shared["home"] = (
-                shared_id,
-                shared_die,
-                shared_tokens,
-                shared_die,
-            )
+        entries = self._entries(row, plan, placement, self._shared(plan, origins, top_k, residents))
+        n, dies = len(entries), self._machine.dies
         moves = self._moves(plan, origins, routing)
         chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, LOCAL_CP)
         _complete(
             entries,
-            routed,
+            len(plan.expert),
             layer * self._ids,
             self._slice_bytes,
             self._carried_bytes,
@@ -118,6 +105,18 @@ class WorkBuilder:
             held=np.zeros(len(chains), HELD),
             notes=NO_NOTES,
         )
+
+    def _entries(self, row, plan, placement, shared):
+        """ENTRY[entry] with expert, die, tokens and home: those of the plan, then the ``shared`` (id, die, tokens)."""
+        shared_id, shared_die, shared_tokens = shared
+        routed = len(plan.expert)
+        entries = np.zeros(routed + len(shared_id), ENTRY)
+        given, own = entries[:routed], entries[routed:]
+        given["expert"], given["die"], given["tokens"] = plan.expert, plan.die, plan.tokens
+        given["home"] = placement.sources(row, plan.expert, plan.die, self._fabric.hops)
+        if len(own):
+            own["expert"], own["die"], own["tokens"], own["home"] = shared_id, shared_die, shared_tokens, shared_die
+        return entries
 
     def _take_time(self, entries, local):
         """How long the array holds a slice of each entry, and a launch delays the first one."""

@@ -251,7 +251,7 @@ def _cost(name: str, places: list[Mapping[str, Row]]) -> Cost:
 
 
 def _moved_a_step(row: Row) -> float:
-    """Weights that a decode step moves, for later steps or for itself."""
+    """Weights that dies get from others: moved, fetched ahead, or plainly read. Of the whole run, over decode steps."""
     moved = sum(row.get(column) or 0.0 for column in ("migrated_bytes", "prefetched_bytes", "remote_hbm_read_bytes"))
     return moved / max(row.get("decode_steps") or 1, 1)
 

@@ -99,9 +99,10 @@ def _lanes(rows: Mapping[str, np.ndarray], fabric: Fabric | None) -> list[Lane]:
 
 
 def _busiest_links(rows: Mapping[str, np.ndarray], fabric: Fabric | None) -> list[tuple[str, np.ndarray]]:
-    """Name and bool[row] of the links (routes, without a fabric) that carry most, by bytes, else by time."""
+    """Name and bool[row] of the links (routes, without a fabric) that carry most: bytes, or time if none are known."""
     paths = np.flatnonzero(rows["unit"] == Unit.PATH)
-    weight = np.where(rows["bytes"] > 0, rows["bytes"], rows["end_ns"] - rows["start_ns"])
+    known = (rows["bytes"][paths] > 0).any()
+    weight = np.maximum(rows["bytes"], 0) if known else rows["end_ns"] - rows["start_ns"]
     carried: dict[str, list[int]] = {}
     for row in paths.tolist():
         src, dst = int(rows["src"][row]), int(rows["dst"][row])

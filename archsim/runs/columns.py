@@ -150,11 +150,11 @@ COLUMNS: tuple[Column, ...] = (
            "combined between dies", True, False, 2, "dispatch_bytes"),
     Column("drawn_from", REAL, "requests", "requests of the trace that the batch, which is larger, is made from; else empty",
            measure.drawn_from, page=True, optional=True, since=2),
-    Column("extend", TEXT, "", "how it is made from them: redraw, shifted or fitted; else empty", measure.extended_by, optional=True, since=3),
+    Column("extend", TEXT, "", "how it is made from them: redraw, shifted or fitted; else empty", measure.extended_by, optional=True, since=4),
     Column("active_experts", REAL, "experts", "experts with tokens, mean over decode steps and layers; empty without decode steps",
-           measure.active_experts, optional=True, since=3),
+           measure.active_experts, optional=True, since=4),
     Column("active_if_distinct", REAL, "experts", "upper estimate of the same if all requests of such a batch were different ones; else empty",
-           measure.active_if_distinct, optional=True, since=3),
+           measure.active_if_distinct, optional=True, since=4),
     *(
         Column(name, REAL, unit, meaning, lambda run, name=name: run.economics[name], optional=name in ("energy_per_token_j", "power_w"), since=2)
         for name, unit, meaning in (
@@ -259,7 +259,7 @@ DIES: tuple[Column, ...] = (
     *_each(REAL, "ns", llc_busy_ns="the port of the LLC works", llc_wait_ns="transfers wait for it"),
     *_each(REAL, "share", compute_utilisation="time that the compute array is busy", hbm_utilisation="bytes moved, as a share of what HBM could move in this time"),
     *_each(INTEGER, "tokens", tokens="pairs of token and expert assigned to the die"),
-    *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from that of others", local_hbm_write_bytes="written as cached copies"),
+    *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from its HBM by other dies", local_hbm_write_bytes="written as cached copies"),
     *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", replica_peak_bytes="peak size of cached copies"),
     *(column for phase in ("prefill", "decode") for column in (
         Column(f"{phase}_hbm_bytes", INTEGER, "bytes", f"of hbm_bytes, in {phase}", None),
@@ -274,7 +274,7 @@ LINKS: tuple[Column, ...] = (
     *_each(REAL, "ns", busy_ns="it is held or transfers", wait_ns="transfers wait for it; empty for engines that do not measure it"),
     *_each(REAL, "share", utilisation="time that it is busy"),
     *(column for name, meaning in _MOVED.items() for column in (
-        Column(f"{name}_bytes", INTEGER, "bytes", f"{meaning} that crossed it", None),
+        Column(f"{name}_bytes", INTEGER, "bytes", f"that crossed it: {meaning}", None),
         Column(f"{name}_ns", REAL, "ns", "time that they take at its full rate", None),
     )),
 )  # fmt: skip
@@ -290,7 +290,7 @@ STEPS: tuple[Column, ...] = (
     *(Column(f"bound_{name}_ns", REAL, "ns", f"of the critical path: {what}", None) for name, what in measure.BOUND_MEANINGS.items()),
     *_each(INTEGER, "bytes", hbm_local_read_bytes="weights read by dies from their own HBM", hbm_remote_read_bytes="weights read from the HBM of others",
            hbm_write_bytes="cached copies written", hbm_activation_bytes="hidden vectors through HBM"),
-    *(Column(f"{name}_bytes", INTEGER, "bytes", f"{_MOVED[name]} that dies sent to others; 0 for more than 128 dies", None) for name in measure_steps.CLASSES),
+    *(Column(f"{name}_bytes", INTEGER, "bytes", f"sent from die to die: {_MOVED[name]}; 0 for more than 128 dies", None) for name in measure_steps.CLASSES),
     *_each(INTEGER, "", link="number of the busiest link, as in links.csv; empty where none was busy", link_src="from die (or switch)", link_dst="to die (or switch)"),
     *_each(INTEGER, "bytes", link_bytes="that crossed it"),
     *_each(REAL, "ns", link_busy_ns="it is held or transfers"),

@@ -1,6 +1,6 @@
 """The steps of a finished run, one row a layer of an iteration.
 
-A run of more than MOST_STEPS steps has none: its record would be larger than all else that is kept of it.
+A run of more than `archsim.engine.step_counts.MOST_STEPS` steps has none.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from archsim.runs.packing import NO_LINK
 if TYPE_CHECKING:
     from archsim.runs.measure import Finished
 
-MOST_STEPS = 12_000  # rows of a run: 127 iterations of 94 layers, the paper's longest run
 # Classes of archsim.engine.pair_traffic, without requests, whose bytes are next to nothing.
 CLASSES = ("weight", "dispatch", "combine", "replica", "statistics")
 
 
 def measure_steps(run: Finished) -> dict[str, np.ndarray]:
-    """Columns over the steps, one value each; see ``archsim.runs.columns.STEPS``. Empty for more than MOST_STEPS."""
+    """Columns over the steps, one value each; see ``archsim.runs.columns.STEPS``. Empty where none are kept."""
     from archsim.engine.state import LAUNCH
     from archsim.engine.step_counts import MOVED
     from microarch.blocks.request import State
 
     counts = run.outcome.counts.columns()
-    if not 0 < len(counts["step"]) <= MOST_STEPS:
+    if not len(counts["step"]):
         return {}
     layers, bound_ns = np.array(run.demand.layer_ids), counts["bound_ns"]
     columns = {"step": counts["step"], "layer": layers[counts["layer"]], "time_ns": counts["time_ns"]}

@@ -106,6 +106,15 @@ def test_only_the_busiest_links_of_a_route_have_lanes(tmp_path):
     assert data == {"link 8 → 7", "link 7 → 6", "link 6 → 3", "link 3 → 0"}
 
 
+def test_links_are_ranked_by_bytes_where_any_are_known(tmp_path):
+    """A long transfer without bytes is not as busy as its nanoseconds."""
+    pairs = [(src, dst) for src in range(5) for dst in range(4)][:17]
+    rows = [(State.DATA, -1, *pair, 1, 0, 2, 0.0, 1000.0) for pair in pairs]
+    known = np.array([-1] + [16] * 16)
+    tracks = slices(load(write_timeline(log_of(rows, bytes=known), tmp_path / "a.json", "")))
+    assert "route 0 → 0" not in {thread for _, thread in tracks} and "route 4 → 0" in {thread for _, thread in tracks}
+
+
 @pytest.mark.parametrize("mesh", [None, build_mesh(4, 2)])
 def test_nothing_is_lost_and_nothing_overlaps(tmp_path, mesh):
     random = np.random.default_rng(1)

@@ -10,8 +10,11 @@ from support.tiny import tiny
 import archsim
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
+from archsim.engine import step_counts
 from archsim.runs.columns import COLUMNS, DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
+from archsim.runs.plan import choose, select
 from archsim.runs.results import REFERENCES, Results
+from archsim.runs.simulator import Simulator
 
 CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_extrapolated")
 OPTIONAL = {column.name for column in COLUMNS if column.optional}
@@ -174,6 +177,14 @@ def test_steps_sum_to_their_run(swept):
     dies = results.dies.to_pandas()
     assert (dies.prefill_hbm_bytes + dies.decode_hbm_bytes == dies.hbm_bytes).all()
     assert (dies.prefill_tokens + dies.decode_tokens == dies.tokens).all()
+
+
+def test_a_run_of_too_many_steps_keeps_their_sums_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_counts, "MOST_STEPS", 3)
+    (run,) = select(choose(tiny(tmp_path), policy="ep", batch=12)).runs()
+    record = Simulator().record(run)
+    assert record["steps"] == {}
+    assert sum(record["dies"]["decode_tokens"]) == 12 * 4 * 2 * 2  # steps, top-2 experts, layers
 
 
 def test_the_hottest_link_of_a_step_is_a_link(swept):

@@ -1,13 +1,21 @@
 """Two designs side by side: what differs, by how much, and who is better."""
 
+import argparse
+
+import pandas
 import pytest
 from support.html_page import Page
 from support.tiny import tiny, tiny_file
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
+from archsim.cli import compare
 from archsim.cli.main import main
-from archsim.studies.designs.compare import Quantity
+from archsim.runs.measure import BOUND_MEANINGS
+from archsim.runs.packing import unpacked
+from archsim.runs.plan import choose, select
+from archsim.runs.simulator import Simulator
+from archsim.studies.designs.compare import Quantity, _causes
 
 FEW = ["workload.decode_steps=1"]
 
@@ -26,10 +34,30 @@ def test_two_policies_differ_in_the_policy_alone(compared):
     assert [row["policy"] for row in found.rows] == ["base", "ep"] and {row["batch"] for row in found.rows} == {40}
 
 
-def test_causes_sum_to_a_decode_step(compared):
+def test_causes_sum_to_a_decode_step(compared, tmp_path):
     found, _ = compared
+    assert {each.group for each in found.causes} == {"a decode step"}
     for side, row in zip("ab", found.rows, strict=True):
         assert sum(getattr(each, side) for each in found.causes) == pytest.approx(row["decode_step_ns"])
+        (run,) = select(choose(tiny(tmp_path, *FEW), policy=row["policy"], batch=40)).runs()
+        steps = pandas.DataFrame(unpacked(Simulator().record(run)["steps"]))
+        decode = steps[steps.step > 0]
+        assert row["prefill_ns"] > 0 and len(decode) == 2  # layers of one step
+        for each in found.causes:
+            assert getattr(each, side) == pytest.approx(decode[f"bound_{each.name}_ns"].sum()), each.name
+            of_run = row[f"bound_{each.name}"] * row["decode_step_ns"]
+            assert each.name != "compute" or getattr(each, side) != pytest.approx(of_run)
+
+
+def test_causes_are_those_of_a_run_without_decode():
+    row = {"prefill_ns": 10.0, "decode_ns": 0.0, "decode_step_ns": None}
+    row |= {f"bound_{name}": 0.5 if name in ("hbm", "link") else 0.0 for name in BOUND_MEANINGS}
+    found = list(_causes([{"row": row, "steps": {}}] * 2))
+    assert [(each.group, each.name, each.a) for each in found] == [("the run", "hbm", 5.0), ("the run", "link", 5.0)]
+
+
+def test_energy_parts_sum_and_throughput_is_a_ratio(compared):
+    found, _ = compared
     rate = next(each for each in found.quantities if each.unit == "tokens/s")
     assert rate.ratio == pytest.approx(found.rows[1]["tokens_per_s"] / found.rows[0]["tokens_per_s"])
     energy = {each.name: each.a for each in found.quantities if each.group == "energy"}
@@ -68,4 +96,13 @@ def test_the_command_compares_experiments(tmp_path, monkeypatch, capsys):
     (tmp_path / "wide.yaml").write_text((tmp_path / "tiny.yaml").read_text().replace("1 TB/s", "2 TB/s"))
     assert main(["compare", "tiny.yaml", "wide.yaml", "--set", *FEW, "--policy", "base"]) == 0
     said = capsys.readouterr().out
-    assert "systems.d2d.bandwidth" in said and "better" in said and "report: reports/tiny-wide/index.html" in said
+    assert "systems.d2d.bandwidth" in said and "better" in said
+    assert "report: reports/tiny-wide-base-workload.decode_steps=1/index.html" in said
+
+
+def test_another_comparison_has_another_folder():
+    parser = argparse.ArgumentParser()
+    compare.add(parser)
+    given = ["", "--in=dojo", "--in=wide", "--batch=8", "--batch=9", "--model=toy", "--system=toy2", "--set=a.b=1"]
+    names = {compare._folder_name(parser.parse_args(["configs/x.yaml", "y", *each.split()])) for each in given}
+    assert len(names) == len(given) and {"x-y", "dojo-x-y", "x-y-8", "x-y-a.b=1"} < names

@@ -2,6 +2,7 @@
 
 import csv
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,14 +17,14 @@ from archsim.runs.economics import Coefficients, build_costs
 from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.library import load_exploration
-from archsim.specs.sweeps.explore import OBJECTIVES
+from archsim.specs.sweeps.explore import OBJECTIVES, ExploreSpec
 from archsim.studies.exploration.answers import collapse_told, collapsed, wanted
 from archsim.studies.exploration.explore import explore
-from archsim.studies.exploration.figures import value
+from archsim.studies.exploration.figures import tornado, value
 from archsim.studies.exploration.front import as_costs, pareto
 from archsim.studies.exploration.levels import effects, levels_of_axis
-from archsim.studies.exploration.outcome import Candidate, objectives_of
-from archsim.studies.exploration.page import csv_of, render, with_units, write_exploration
+from archsim.studies.exploration.outcome import Candidate, Exploration, objectives_of
+from archsim.studies.exploration.page import answer_heading, csv_of, render, with_units, write_exploration
 from archsim.studies.exploration.sweep_view import SHOWN, view_of
 
 
@@ -224,6 +225,30 @@ def test_values_of_a_sampled_axis_go_into_bins_with_an_error():
     rate, lanes = effects(points, "throughput")
     assert rate.axis == "rate" and rate.shown and rate.most == bins[-1].name and 0 < rate.error < 0.1
     assert lanes.axis == "lanes" and not lanes.shown
+
+
+def test_a_model_that_the_event_engine_did_not_reach_has_estimates():
+    axes = [{"llc": str(at)} for at in range(2)]
+    missed = [replace(each, engine="analytical", front=False) for each in designs([9.0, 8.0], axes, "late")]
+    spec = ExploreSpec(objectives=("throughput",))
+    found = Exploration("x", spec, (*designs([1.0, 2.0], axes), *missed), 4, {}, 2, False, (), ())
+    headings = {answer_heading(found, heading, point): point for heading, point in wanted(found).items()}
+    assert headings["best throughput, toy"].values["throughput"] == 2.0
+    (told,) = [heading for heading in headings if heading.startswith("best throughput, late")]
+    assert told.endswith("(estimate: the analytical engine alone ran it)")
+    assert headings[told].values["throughput"] == 9.0
+    assert found.best(None, "throughput").values["throughput"] == 2.0
+
+
+def test_an_effect_between_single_designs_is_not_certain():
+    one_each = designs([1.0, 1.1], [{"llc": "1"}, {"llc": "2"}])
+    (llc,) = effects(one_each, "throughput")
+    assert llc.error == np.inf and not llc.shown and "one design a level" in tornado(one_each, "throughput")
+    axes = [{"llc": each} for each in ("1", "1", "2", "2", "3")]
+    (pooled,) = effects(designs([1.0, 2.0, 1.0, 2.0, 2.0], axes), "throughput")  # 3 is within what 1 and 2 vary
+    assert pooled.most == "3" and not pooled.shown
+    (clear,) = effects(designs([1.0, 1.01, 1.0, 1.01, 2.0], axes), "throughput")
+    assert clear.most == "3" and clear.shown
 
 
 def test_designs_with_equal_values_are_one_and_say_what_does_not_matter():

@@ -104,14 +104,9 @@ def _result(
         speedup = speedup**0.7
     weights = 3 * model.slice_weights * model.experts * len(model.moe_layer_ids) * steps
     decode_ns = round(weights / 2e12 * 1e9 / system.dies * 8 * (batch / 4096) ** 0.5 / speedup)
-    remote = HOPS[policy] ** 0.5 if HOPS[policy] else 0.0
     dispatched = (
         batch * model.hidden * model.top_k * len(model.moe_layer_ids) * steps if spec.activations == "dispatched" else 0
     )
-    hops = round(weights / 1e6 * HOPS[policy]) + dispatched // 10_000_000
-    bounds = {"base": (0.02, 0.2, 0.7, 0.08), "pred": (0.02, 0.4, 0.4, 0.18)}.get(policy, (0.01, 0.55, 0.02, 0.42))
-    hidden = 0.1 if dispatched else 0.0
-    shares = dict(zip(("llc", "hbm", "link", "compute"), (share * (1 - hidden) for share in bounds), strict=True))
     return {
         "system": system.name,
         "mesh_x": system.mesh.x,
@@ -130,21 +125,14 @@ def _result(
         "expert_tokens": 1000 * system.dies,
         "flop": 1e12 * system.dies,
         "speedup_vs_base": speedup if base else "",
-        "hop_messages": hops,
-        "hop_bytes": hops * 16,
-        "local_hbm_read_bytes": round(weights * (1 - remote)),
-        "remote_hbm_read_bytes": round(weights * remote),
-        "local_hbm_write_bytes": round(weights * remote / 3) if "pred" in policy else 0,
-        "activation_bytes": dispatched,
+        **_traffic(policy, weights, dispatched),
         "die_utilisation": BUSY.get(policy, BUSY_AT_HOME)[1],
         "load_max_over_mean": 1.15 if policy == "base" else 1.3 + _wobble(*key),
         "replicas_max_bytes_per_die": round(2.3e9 * (1 + _wobble(*key))) if "pred" in policy else 0,
         "layers": len(model.moe_layer_ids),
         "events": round(weights / 1e6),
         "replicas_evicted": 0,
-        **{f"bound_{name}": share for name, share in shares.items()},
-        "bound_activations": hidden,
-        "bound_decision": 0.0,
+        **_bounds(policy, 0.1 if dispatched else 0.0),
         "decision_exposed_ns": 0.0,
         "decision_overhead_percent": 0.0,
         "decision_overhead_percent_p50": 0.0,
@@ -154,6 +142,30 @@ def _result(
         "heatmap_dropped": 0,
         "atu_misses": 0,
         "run": hashlib.sha256(repr(key).encode()).hexdigest()[:12],
+    }
+
+
+def _traffic(policy: str, weights: int, dispatched: int) -> dict:
+    """Of the bytes of weights and of hidden vectors."""
+    remote = HOPS[policy] ** 0.5 if HOPS[policy] else 0.0
+    hops = round(weights / 1e6 * HOPS[policy]) + dispatched // 10_000_000
+    return {
+        "hop_messages": hops,
+        "hop_bytes": hops * 16,
+        "local_hbm_read_bytes": round(weights * (1 - remote)),
+        "remote_hbm_read_bytes": round(weights * remote),
+        "local_hbm_write_bytes": round(weights * remote / 3) if "pred" in policy else 0,
+        "activation_bytes": dispatched,
+    }
+
+
+def _bounds(policy: str, hidden: float) -> dict:
+    """Shares of the critical path; ``hidden``: that of hidden vectors."""
+    own = {"base": (0.02, 0.2, 0.7, 0.08), "pred": (0.02, 0.4, 0.4, 0.18)}.get(policy, (0.01, 0.55, 0.02, 0.42))
+    shares = dict(zip(("llc", "hbm", "link", "compute"), (share * (1 - hidden) for share in own), strict=True))
+    return {f"bound_{name}": share for name, share in shares.items()} | {
+        "bound_activations": hidden,
+        "bound_decision": 0.0,
     }
 
 

@@ -10,6 +10,7 @@ from archsim.base.errors import ArchsimError
 from archsim.runs.columns import BY_NAME
 from archsim.runs.economics import activity_of, build_costs, energy_of
 from archsim.runs.measure import BOUND_MEANINGS
+from archsim.runs.packing import unpacked
 from archsim.runs.plan import select
 from archsim.runs.result_notes import result_notes
 from archsim.runs.simulator import Simulator
@@ -18,6 +19,10 @@ from archsim.specs.experiment import ExperimentSpec
 if TYPE_CHECKING:
     import pandas
 
+    from archsim.runs.results import Record
+
+STEP = "a decode step"  # through all MoE layers
+RUN = "the run"  # through the layers that ran, prefill included
 SAME = 0.005  # relative; smaller differences are no better and no worse
 # Group → column of results, and whether more of it is better (1), worse (-1), or neither (0).
 GROUPS: Mapping[str, Mapping[str, int]] = {
@@ -43,7 +48,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Quantity:
-    """One number of both designs; None where it was not measured. ``sense``: as in GROUPS."""
+    """One number of both designs; None where it is not there. ``sense``: as in GROUPS."""
 
     group: str
     name: str
@@ -83,7 +88,7 @@ class DesignComparison:
     b: str
     rows: tuple[Mapping[str, Any], Mapping[str, Any]]
     spec: tuple[Difference, ...]
-    causes: tuple[Quantity, ...]  # ns of a decode step through all MoE layers, by what the critical path waited for
+    causes: tuple[Quantity, ...]  # ns by what the critical path waited for; ``group``: STEP or RUN
     quantities: tuple[Quantity, ...]
     notes: tuple[str, ...]
 
@@ -107,17 +112,18 @@ def compare_designs(names: Sequence[str], sides: Sequence[ExperimentSpec]) -> De
     differences = tuple(_differences(*trees))
     if not differences:
         raise ArchsimError(f"{names[0]} and {names[1]} are the same design: no key of their specifications differs")
-    simulator, rows = Simulator(), []
+    simulator, records = Simulator(), []
     for side in sides:
         (run,) = select(side).runs()
-        rows.append({**simulator.record(run)["row"], "speedup_vs_base": None, "speedup_vs_ep": None})
+        records.append(simulator.record(run))
+    rows = [{**record["row"], "speedup_vs_base": None, "speedup_vs_ep": None} for record in records]
     from archsim.runs.calibration_notes import die_of
 
     notes = result_notes(rows, [(side.systems[0].name, die_of(side.systems[0])) for side in sides])
     first, second = rows
     quantities = (*_quantities(first, second), *_energies(sides, rows))
     return DesignComparison(
-        *names, (first, second), differences, tuple(_causes(first, second)), quantities, tuple(dict.fromkeys(notes))
+        *names, (first, second), differences, tuple(_causes(records)), quantities, tuple(dict.fromkeys(notes))
     )
 
 
@@ -129,12 +135,35 @@ def _quantities(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator
                 yield Quantity(group, column.header or _NAMES[name], column.unit, column.meaning, *values, sense)
 
 
-def _causes(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Quantity]:
-    """Time of the run by cause, as that of a decode step where it has decode."""
+def _causes(records: Sequence[Record]) -> Iterator[Quantity]:
+    """Time of a decode step by cause; of the whole run, where a side keeps no steps or has no decode."""
+    group, sides = STEP, [_of_decode_step(record) for record in records]
+    if not all(sides):
+        group, sides = RUN, [_of_run(record["row"]) for record in records]
     for name, what in BOUND_MEANINGS.items():
-        values = [(row["decode_step_ns"] or 0.0) * (row[f"bound_{name}"] or 0.0) for row in (first, second)]
+        values = [side[name] for side in sides]
         if any(values):
-            yield Quantity("a decode step", name, "ns", f"that {what} takes of it", *values, -1)
+            yield Quantity(group, name, "ns", f"that {what} takes of it", *values, -1)
+
+
+def _of_decode_step(record: Record) -> dict[str, float]:
+    """Cause → ns of a decode step: what decode iterations waited for, as shares of ``decode_step_ns``, which is that of
+    all MoE layers. Empty without decode, and for runs of too many steps, which the record leaves out.
+    """
+    row, steps = record["row"], unpacked(record["steps"])
+    first = 1 if row["prefill_ns"] else 0  # step 0 is the prefill, where one counts
+    waited = {
+        name: sum(ns for step, ns in zip(steps["step"], steps[f"bound_{name}_ns"], strict=True) if step >= first)
+        for name in BOUND_MEANINGS if steps
+    }  # fmt: skip
+    every = sum(waited.values())
+    return {name: ns / every * row["decode_step_ns"] for name, ns in waited.items()} if every else {}
+
+
+def _of_run(row: Mapping[str, Any]) -> dict[str, float]:
+    """Cause → ns of the run."""
+    total_ns = row["prefill_ns"] + row["decode_ns"]
+    return {name: total_ns * (row[f"bound_{name}"] or 0.0) for name in BOUND_MEANINGS}
 
 
 def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[Quantity]:

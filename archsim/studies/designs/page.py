@@ -18,7 +18,7 @@ SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 def write_comparison_page(found: DesignComparison, folder: Path) -> Path:
     """Write ``index.html`` and ``comparison.csv``; returns the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    found.to_pandas().to_csv(folder / "comparison.csv", index=False)
+    write_text(folder / "comparison.csv", found.to_pandas().to_csv(index=False, lineterminator="\n"))
     write_text(folder / "index.html", render(found))
     return folder / "index.html"
 
@@ -30,6 +30,7 @@ def render(found: DesignComparison) -> str:
         "found": found,
         "answer": answer(found),
         "causes": _causes(found),
+        "of": found.causes[0].group if found.causes else "",
         "cause_parts": list(BOUND_NAMES.values()),
         "groups": [(name, [each for each in found.quantities if each.group == name]) for name in groups],
     }
@@ -51,7 +52,7 @@ def answer(found: DesignComparison) -> str:
     if saved is None or sign * gaps[saved] <= 0:
         return said
     cause, saved_ns = BOUND_NAMES[f"bound_{saved}"][1], scaled(sign * gaps[saved], TIME_UNITS)
-    return f"{said}; most of the time that it saves is {cause}: {saved_ns} a decode step"
+    return f"{said}; most of the time that it saves is {cause}: {saved_ns} of {found.causes[0].group}"
 
 
 def shown(each: Quantity, value: float | None) -> str:
@@ -92,4 +93,5 @@ def _causes(found: DesignComparison) -> str:
         return Bar(name, tuple(segments), scaled(total, TIME_UNITS))
 
     bars = bar(found.a, "a", totals[0]), bar(found.b, "b", totals[1])
-    return bar_panel([Group("a decode step", bars)], axis, f"time on the critical path, {unit}", "time by cause")
+    of = found.causes[0].group if found.causes else ""
+    return bar_panel([Group(of, bars)], axis, f"time on the critical path, {unit}", "time by cause")

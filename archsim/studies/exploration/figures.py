@@ -164,7 +164,7 @@ def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
 
 
 def tornado(points: Sequence[Candidate], objective: str) -> str:
-    """The axes by their effect on an objective, those within twice their error faint.
+    """The axes by their effect on an objective, those within twice their error, and of one design a level, faint.
 
     A bar spans the lowest to the highest geometric mean of a level, over that of all points; green is the better side;
     a line at each end is the standard error.
@@ -191,24 +191,23 @@ def tornado(points: Sequence[Candidate], objective: str) -> str:
 
 
 def _tornado_row(each: Effect, y: float, left: float, x: Callable[[float], float], better_right: bool) -> list[str]:
-    tooltip = (
-        f"{each.axis}: {each.least} {each.below:.3g}×, {each.most} {each.above:.3g}× of the mean; standard error "
-        f"of their ratio {each.error:.1%}{'' if each.shown else ': no effect beyond it'}"
-    )
+    known = math.isfinite(each.error)
+    error = f"standard error of their ratio {each.error:.1%}{'' if each.shown else ': no effect beyond it'}"
+    error, width = (error, 1 + each.error) if known else ("one design a level: error not known", 1.0)
+    tooltip = f"{each.axis}: {each.least} {each.below:.3g}×, {each.most} {each.above:.3g}× of the mean; {error}"
     faint = "" if each.shown else " faint"
     sides = ((each.below, 1.0, "better" if not better_right else "worse"),)
     sides += ((1.0, each.above, "better" if better_right else "worse"),)
     parts = [text(left - 6, y + 4, axis_label(each.axis), "t", "end")]
     for begin, end, kind in sides:
-        width = max(x(end) - x(begin), 0.0)
-        shape = {"x": x(begin), "y": y - 5, "width": width, "height": 10.0}
+        shape = {"x": x(begin), "y": y - 5, "width": max(x(end) - x(begin), 0.0), "height": 10.0}
         parts.append(element("rect", title(tooltip), class_=f"{kind}{faint}", **shape))
     for at in (each.below, each.above):
-        ends = x(at / (1 + each.error)), x(at * (1 + each.error))
+        ends = x(at / width), x(at * width)
         parts.append(
             element("path", title(tooltip), class_="band", d=f"M{number(ends[0])} {number(y)}H{number(ends[1])}")
         )
-    outer = x(each.below / (1 + each.error)), x(each.above * (1 + each.error))
+    outer = x(each.below / width), x(each.above * width)
     parts.append(text(outer[0] - 3, y + 4, shortened(each.least, LONGEST_LEVEL), "m", "end"))
     parts.append(text(outer[1] + 3, y + 4, shortened(each.most, LONGEST_LEVEL), "m"))
     return parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ class Level(NamedTuple):
 class Effect(NamedTuple):
     """What an axis does to an objective: its level with the lowest geometric mean over that of all points, and the one
     with the highest. ``error``: standard error of their ratio, as a factor less 1; of sampled points it includes what
-    the other axes do, which vary beside it.
+    the other axes do, which vary beside it; infinite where every level has one design.
     """
 
     axis: str
@@ -79,14 +79,21 @@ def effects(points: Sequence[Candidate], objective: str) -> list[Effect]:
         means = {name: float(each.mean()) for name, each in own.items()}
         least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
         if least != most:
-            error = np.hypot(_standard_error(own[least]), _standard_error(own[most]))
+            error = np.hypot(*(_standard_error(own[name], own.values()) for name in (least, most)))
             below, above = (float(np.exp(means[name])) for name in (least, most))
             found.append(Effect(axis, least, below, most, above, float(np.expm1(error))))
     return sorted(found, key=lambda each: each.below / each.above)
 
 
-def _standard_error(logs: np.ndarray) -> float:
-    return float(logs.std(ddof=1) / np.sqrt(len(logs))) if len(logs) > 1 else 0.0
+def _standard_error(logs: np.ndarray, levels: Iterable[np.ndarray]) -> float:
+    """Of the mean of a level. One design has the variance within all ``levels``, infinite if none has two designs."""
+    if len(logs) > 1:
+        return float(logs.std(ddof=1) / np.sqrt(len(logs)))
+    several = [each for each in levels if len(each) > 1]
+    if not several:
+        return np.inf
+    squares, freedom = sum(each.var() * len(each) for each in several), sum(len(each) - 1 for each in several)
+    return float(np.sqrt(squares / freedom))
 
 
 def _values(names: Sequence[str]) -> dict[str, float] | None:

@@ -105,15 +105,16 @@ class Exploration:
         return tuple(dict.fromkeys(point.model for point in self.points))
 
     def best(self, text: str | None, objective: str, model: str | None = None) -> Candidate | None:
-        """The best known design by an objective, within a budget and of a model if one is given; of all points, where
-        the event engine ran none.
+        """The best known design by an objective, within a budget and of a model if one is given; of all points, by the
+        analytical engine, where the event engine ran none of them.
         """
         budget = parse_constraint(text) if text else None
         sense = OBJECTIVES[objective].sense
+        own = [point for point in self.points if model is None or point.model == model]
         inside = [
-            point for point in self.known or self.points
-            if point.allowed and (model is None or point.model == model)
-            and (budget is None or budget.holds(point.values.get)) and np.isfinite(point.values[objective])
+            point for point in [each for each in own if each.engine == "event"] or own
+            if point.allowed and (budget is None or budget.holds(point.values.get))
+            and np.isfinite(point.values[objective])
         ]  # fmt: skip
         return (max if sense == "max" else min)(inside, key=lambda point: point.values[objective], default=None)
 

@@ -121,7 +121,7 @@ def figures_of(found: Exploration) -> dict[str, Any]:
     several = len(found.models) > 1
     return {
         "found": found,
-        "answers": [(answer_heading(found, heading), point) for heading, point in wanted(found).items()],
+        "answers": [(answer_heading(found, heading, point), point) for heading, point in wanted(found).items()],
         "collapse": collapse_told(found.front, names),
         "layers": layers.told(found.layers),
         "parts": layers.partial(found.layers),
@@ -150,12 +150,13 @@ def rows_of(found: Exploration, dominated: Sequence[Candidate]) -> list[Alike]:
     return [*collapsed(found.front, found.spec.objectives), *(Alike(point, (), ()) for point in dominated)]
 
 
-def answer_heading(found: Exploration, heading: str) -> str:
-    """The heading of a wanted design, its budget with units."""
+def answer_heading(found: Exploration, heading: str, point: Candidate) -> str:
+    """The heading of a wanted design, its budget with units; a search says so if its values are only estimates."""
     first = found.spec.objectives[0]
     for text in found.spec.budgets:
         heading = heading.replace(budget_of(first, text), budget_of(first, with_units(text)))
-    return heading.replace("<=", "≤").replace(">=", "≥")
+    estimated = " (estimate: the analytical engine alone ran it)" if found.budget and point.engine != "event" else ""
+    return heading.replace("<=", "≤").replace(">=", "≥") + estimated
 
 
 def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]):
@@ -165,7 +166,7 @@ def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: M
             f"{name} {value(name, point.values[name])}{_range(found, name, point, design)}"
             for name in found.spec.objectives
         )
-        heading = answer_heading(found, heading)
+        heading = answer_heading(found, heading, point)
         yaml = dump_yaml(designs[point.index]) if point.index in designs else ""
         yield Best(heading, point, values, yaml, f"designs/point-{point.index}.yaml", pages.get(point.index, ""))
 
