@@ -60,8 +60,8 @@ FLOW = np.dtype(
         ("goal", "f8"),  # bytes left at the flow's next event: first segment arrived, or 0
         ("takes", "f8"),  # time of that event, from the start
         ("size", "f8"),
-        ("stage", "i8"),
-        ("group", "i8"),
+        ("stage", "u4"),
+        ("group", "u4"),
         ("hbm_bound", "i8"),  # whether an HBM is its bottleneck now
     ]
 )
@@ -101,7 +101,7 @@ class Pool(NamedTuple):
 
     stages: np.ndarray  # STAGE[stage]
     timers: np.ndarray  # TIMER[timer]
-    calendar: np.ndarray  # int64[timer]: heap of timers
+    calendar: np.ndarray  # uint32[timer]: heap of timers
     flows: np.ndarray  # FLOW[flow], the first count[FLOWS] are under way
     chains: np.ndarray  # CHAIN[chain]
     dies: np.ndarray  # DIE[die]: queues for the compute array
@@ -193,7 +193,7 @@ def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
     return Pool(
         stages=np.zeros(stages, STAGE),
         timers=np.zeros(TIMERS_PER_STAGE * stages, TIMER),
-        calendar=np.zeros(TIMERS_PER_STAGE * stages, np.int64),
+        calendar=np.zeros(TIMERS_PER_STAGE * stages, np.uint32),
         flows=np.zeros(2 * chains + moves + machine.dies, FLOW),
         chains=np.zeros(chains, CHAIN),
         dies=np.zeros(machine.dies, DIE),
@@ -322,7 +322,7 @@ def _end_flow(t, index, now):
     network, and the last row takes its place.
     """
     flow = t.pool.flows[index]
-    stage, group = flow.stage, flow.group
+    stage, group = np.int64(flow.stage), np.int64(flow.group)
     row = t.pool.stages[stage]
     if flow.hbm_bound:
         row.hbm_ns += now - (flow.start + flow.since)
@@ -351,7 +351,7 @@ def work_flows(t, now):
             index += 1
         elif flow.goal > 0.0:
             latency = t.pool.stages[flow.stage].latency
-            set_timer(t.pool, flow.stage, flow.start + (flow.takes + latency), HAS_SEGMENT)
+            set_timer(t.pool, np.int64(flow.stage), flow.start + (flow.takes + latency), HAS_SEGMENT)
             flow.goal = 0.0
             flow.takes = flow.since + flow.left / flow.rate
         else:

@@ -248,7 +248,7 @@ def _fix_tightest(net, level, n_tightest):
             weight = row.weight
             for p in range(row.first, net.groups[group + 1].first):
                 r = net.positions[p].resource
-                net.changes[n_changed].resource = r
+                net.changes[np.uint32(n_changed)].resource = r
                 n_changed += net.resources[r].newly_fixed == 0
                 net.resources[r].newly_fixed += weight
     net.counts[FIXED_GROUPS], net.counts[CHANGES] = n_fixed, n_changed

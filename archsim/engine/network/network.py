@@ -18,7 +18,7 @@ field          dtype[shape]                    meaning
                                                them from ``resources[r].first_user`` on, in no order
 ``rounds``     ROUND[resource + 1]             of the last filling (`fair`), in the order of their levels
 ``changes``    CHANGE[position + 1]            resources that the rounds changed, round by round
-``lists``      int64[7, most + 1]              rows, filled up to a count: TOUCHED_GROUPS entered or left since the
+``lists``      uint32[7, most + 1]             rows, filled up to a count: TOUCHED_GROUPS entered or left since the
                                                last recompute; COMPONENT_GROUPS that `touched_component` found, and
                                                REACHED, their resources; FIXED groups, round by round (`fair`); scratch
                                                of `fair`: OPEN, NEAR and TIGHTEST resources
@@ -26,7 +26,8 @@ field          dtype[shape]                    meaning
                                                STAMP, the number of recomputes; UNDER_WAY, groups with a flow
 =============  ==============================  =====================================================================
 
-Nothing is allocated after `build_network`.
+Row numbers are unsigned: numba need not ask of each whether it counts from the end. Nothing is allocated after
+`build_network`.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ RESOURCE = np.dtype(
         ("waiting", "i8"),  # flows whose rate is not fixed yet
         ("newly_fixed", "i8"),  # flows fixed in this round
         ("load", "i8"),  # flows under way through it
-        ("first_user", "i8"),
-        ("users", "i8"),  # groups under way through it
+        ("first_user", "u4"),
+        ("users", "u4"),  # groups under way through it
         ("stamp", "i8"),  # last recompute that reached it
     ],
     align=True,
@@ -60,7 +61,7 @@ GROUP = np.dtype(
         ("weight", "i8"),  # flows under way
         # resource that limits it (a saturated one on which none is faster); -1: the solver does not report it
         ("bottleneck", "i8"),
-        ("first", "i8"),  # of its positions
+        ("first", "u4"),  # of its positions
         ("stamp", "i8"),  # last recompute that wrote the rate
         ("round", "i8"),  # that fixed the rate; -1: none
         ("filled", "i8"),  # flows in the last filling
@@ -68,8 +69,8 @@ GROUP = np.dtype(
     ],
     align=True,
 )
-POSITION = np.dtype([("resource", "i8"), ("group", "i8"), ("slot", "i8")], align=True)  # slot: its row in ``users``
-USER = np.dtype([("position", "i8"), ("group", "i8")], align=True)
+POSITION = np.dtype([("resource", "u4"), ("group", "u4"), ("slot", "u4")], align=True)  # slot: its row in ``users``
+USER = np.dtype([("position", "u4"), ("group", "u4")], align=True)
 
 ROUND = np.dtype(
     [
@@ -79,7 +80,7 @@ ROUND = np.dtype(
     ],
     align=True,
 )
-CHANGE = np.dtype([("left", "f8"), ("resource", "i8"), ("fixed", "i8")], align=True)  # left: before; fixed: flows
+CHANGE = np.dtype([("left", "f8"), ("resource", "u4"), ("fixed", "u4")], align=True)  # left: before; fixed: flows
 
 
 class FlowNetwork(NamedTuple):
@@ -121,7 +122,7 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
     return FlowNetwork(
         resources, groups, positions, users=np.zeros(n_positions, USER),
         rounds=np.zeros(n_resources + 1, ROUND), changes=np.zeros(n_positions + 1, CHANGE),
-        lists=np.zeros((7, max(n_groups, n_resources) + 1), np.int64), counts=np.zeros(6, np.int64),
+        lists=np.zeros((7, max(n_groups, n_resources) + 1), np.uint32), counts=np.zeros(6, np.int64),
     )
 
 
