@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,8 +75,8 @@ def load_serving(source: Source, overrides: Sequence[str] = ()) -> Serving:
     )
     routed = spec.routing.trace if isinstance(spec.routing, RoutingSpec) else None
     return Serving(
-        spec, system, model, _found(spec.requests.trace, tree, ("requests", "trace"), folder), policies, policies[0],
-        assumptions, _found(routed, tree, ("routing", "trace"), folder),
+        spec, system, model, _found(spec.requests.trace, tree, ("requests", "trace"), folder, Path.is_file), policies, policies[0],
+        assumptions, _found(routed, tree, ("routing", "trace"), folder, Path.exists),
     )  # fmt: skip
 
 
@@ -87,11 +87,14 @@ def _assumptions(spec: ServeSpec, system: SystemSpec):
     return {"set": DEFAULT_ASSUMPTIONS} | of_kind | (spec.assumptions or {})
 
 
-def _found(name: str | None, tree: Tree, keys: Keys, folder: Path | None) -> Path | None:
+def _found(
+    name: str | None, tree: Tree, keys: Keys, folder: Path | None, is_there: Callable[[Path], bool]
+) -> Path | None:
+    """``is_there``: recorded routing may be a folder."""
     if name is None:
         return None
     places = [Path(name), *(each / name for each in folders_around(folder))]
-    found = next((path for path in places if path.exists()), None)
+    found = next((path for path in places if is_there(path)), None)
     if found is None:
         raise SpecError(f"{tree.place(keys)}: no such file: {name!r}")
     return found
