@@ -89,6 +89,7 @@ def test_a_migration_is_free_hidden_or_a_spike(outcomes):
     first = {how: outcomes[how].served.moves[0] for how in ("free", "overlapped", "blocking")}
     assert first["free"].n_bytes == first["overlapped"].n_bytes == first["blocking"].n_bytes
     assert first["overlapped"].later_ns > 0 == first["free"].later_ns
+    assert first["overlapped"].later_ns == pytest.approx(first["blocking"].stall_ns)  # links are idle
 
 
 def test_tokens_are_conserved_and_equal_runs_are_equal(outcomes):
@@ -157,6 +158,22 @@ def test_a_timeline_shows_iterations_requests_and_kv(tmp_path):
     kv = [event["args"]["in use"] for event in events if event["ph"] == "C" and "in use" in event["args"]]
     assert len(kv) == len(slices) and 0 < max(kv) <= 100
     assert sum(event["ph"] == "b" for event in events) == sum(event["ph"] == "e" for event in events) == 3 * 16
+
+
+def test_a_search_charges_experts_from_traffic_under_each_policy():
+    sizes = {"devices": 4, "max_num_seqs": [32], "max_num_batched_tokens": [1024]}
+    even, skewed = (
+        {each.choice: each for each in ar.search_serving(FILE | {"routing": routing, "search": sizes, **more})}
+        for routing, more in ((EVEN, {}), (SKEWED, {"policies": ["ep", EPLB]}))
+    )
+    served = [choice for choice in even if even[choice].measures]
+    assert served and all(each.refused for choice, each in even.items() if choice.parallel.experts.tp > 1)
+    ratios = [skewed[choice].measures.tpot.mean / even[choice].measures.tpot.mean for choice in served]
+    assert all(abs(ratio - 1) > 0.02 for ratio in ratios)  # few tokens take fewer experts where some are popular
+    assert {choice.policy for choice, each in skewed.items() if each.measures} == {"ep", "eplb"}
+    alone = next(choice for choice in served if choice.instances == 1)
+    ranks = {"parallel": alone.parallel.model_dump(), "routing": SKEWED | {"every": 10_000_000}}
+    assert ar.serve(FILE | ranks).measures.tpot == skewed[alone].measures.tpot
 
 
 def test_files_are_checked(capsys):
