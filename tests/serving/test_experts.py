@@ -188,6 +188,9 @@ def test_files_are_checked(capsys):
     ("change", "told"),
     [
         ({"routing": "uniform", "policies": ["eplb"]}, "eplb need routing from traffic"),
+        ({"routing": "uniform", "assumptions": {"migration": "free"}}, "assumptions: are of routing from traffic"),
+        ({"scheduler": {"poll_every": 9}}, "only sglang polls"),
+        ({"model": "llama-3.1-70b"}, "has no experts"),
         ({"policies": ["ep", "ep"]}, "two have the same name"),
         ({"policies": ["epbl"]}, "unknown policy 'epbl'"),
         ({"policies": ["lina"]}, "replication: lina follows the paths of tokens"),

@@ -69,6 +69,13 @@ def load_serving(source: Source, overrides: Sequence[str] = ()) -> Serving:
             f"{tree.place(('policies',))}: policies: {', '.join(names)} need routing from traffic: give routing: "
             f"{{like: model}}; with routing: {spec.routing} no expert is more popular than another"
         )
+    if not isinstance(spec.routing, RoutingSpec) and spec.assumptions:
+        raise SpecError(
+            f"{tree.place(('assumptions',))}: assumptions: are of routing from traffic: give routing: {{like: model}}, "
+            "or leave them out"
+        )
+    if isinstance(spec.routing, RoutingSpec) and model.experts == 1:
+        raise SpecError(f"{tree.place(('routing',))}: routing: {model.name} has no experts; give routing: uniform")
     given = _assumptions(spec, system)
     assumptions = validate(
         AssumptionsSpec, resolve("assumptions", given, tree.place(("assumptions",)), folder), ("assumptions", 0)
