@@ -210,3 +210,20 @@ def test_files_are_checked(capsys):
 def test_bad_files_are_refused(change, told):
     with pytest.raises(ArchsimError, match=told):
         ar.serve(FILE | change)
+
+
+def test_tokens_are_drawn_anew_when_their_file_changes(tmp_path):
+    from archsim.serving.expert_groups import pool_of
+    from archsim.workload.generated.traffic_presets import traffic_file
+
+    shipped = traffic_file("deepseek-v3")
+    mine = tmp_path / shipped.name
+    for suffix in (".yaml", ".npz"):
+        if shipped.with_suffix(suffix).exists():
+            mine.with_suffix(suffix).write_bytes(shipped.with_suffix(suffix).read_bytes())
+    routing = {"like": str(mine), "layers": 1, "requests": 2, "steps": 2}
+    serving = load_serving(FILE | {"model": "deepseek-v3", "routing": routing})
+    first = pool_of(serving)
+    assert pool_of(serving) is first
+    mine.write_text(mine.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
+    assert pool_of(serving) is not first
