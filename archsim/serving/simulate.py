@@ -179,7 +179,13 @@ def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_a
 
 
 def _state(
-    requests: Requests, scheduler: Scheduler, pool: Pool, decode: Pool | None, limits: Limits, points: int = 0, logged: int = 0
+    requests: Requests,
+    scheduler: Scheduler,
+    pool: Pool,
+    decode: Pool | None,
+    limits: Limits,
+    points: int = 0,
+    logged: int = 0,
 ) -> State:
     """``points``: of the tables of experts."""
     records = zeros(len(requests.input), REQUEST)

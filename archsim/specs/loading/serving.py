@@ -81,9 +81,10 @@ def load_serving(source: Source, overrides: Sequence[str] = ()) -> Serving:
         AssumptionsSpec, resolve("assumptions", given, tree.place(("assumptions",)), folder), ("assumptions", 0)
     )
     routed = spec.routing.trace if isinstance(spec.routing, RoutingSpec) else None
+    requests = _found(spec.requests.trace, tree, ("requests", "trace"), folder, Path.is_file)
     return Serving(
-        spec, system, model, _found(spec.requests.trace, tree, ("requests", "trace"), folder, Path.is_file), policies, policies[0],
-        assumptions, _found(routed, tree, ("routing", "trace"), folder, Path.exists),
+        spec, system, model, requests, policies, policies[0], assumptions,
+        _found(routed, tree, ("routing", "trace"), folder, Path.exists),
     )  # fmt: skip
 
 

@@ -35,7 +35,8 @@ class Choice(NamedTuple):
         attention, experts = self.parallel.attention, self.parallel.experts
         ranks = f"{self.instances} x tp {attention.tp} dp {attention.dp}"
         spread = f", ep {experts.ep} tp {experts.tp}" if experts else ""
-        return f"{ranks}{spread}, {self.max_num_seqs} seqs, {self.max_num_batched_tokens} tokens{self.policy and f', {self.policy}'}"
+        policy = f", {self.policy}" if self.policy else ""
+        return f"{ranks}{spread}, {self.max_num_seqs} seqs, {self.max_num_batched_tokens} tokens{policy}"
 
 
 class Found(NamedTuple):
