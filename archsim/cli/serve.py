@@ -26,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_notes
 
+    _refuse_unwritten(args)
     print_compiling()
     if args.search:
         _print_search(ar.search_serving(args.file, args.overrides))
@@ -47,6 +48,16 @@ def run(args: argparse.Namespace) -> int:
         if args.out:
             print(f"report: {args.out}/index.html")
     return OK
+
+
+def _refuse_unwritten(args: argparse.Namespace) -> None:
+    """Raise SpecError for files that nothing would write."""
+    from archsim.base.errors import SpecError
+
+    asked = next((name for name in ("search", "compare", "calibrate") if getattr(args, name)), None)
+    for name in ("out", "timeline"):
+        if asked and getattr(args, name):
+            raise SpecError(f"--{name}: --{asked} writes no file; leave it out, or serve without --{asked}")
 
 
 def _print_measures(outcome) -> None:

@@ -21,8 +21,11 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving import ParallelSpec, RoutingSpec
 from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
+from archsim.workload import open_trace
+from archsim.workload.generated.traffic_presets import preset_digest
 
 WITH_KERNELS = "gpu"  # launch of systems whose collectives and transfers were measured
+NOT_MOVED = "; every rank has every token (attention dp 1), so dispatch and combine take no time, whatever is assumed"
 GATHERED, BY_RANK = "all_gather", "per_rank"
 
 
@@ -33,6 +36,7 @@ class Groups(NamedTuple):
     pool: TokenPool
     parts: Parts
     every: int
+    alike: bool  # all ranks have all tokens
 
     def __call__(self, instance: int) -> Group:
         return Group(self.scenario, self.pool, self.parts, self.every, instance)
@@ -44,7 +48,7 @@ class Groups(NamedTuple):
         return (
             f"experts from traffic ({self.pool.label}): {sampled} of {layers} MoE layers are simulated, with "
             f"{len(self.pool.decodes):,} decoded and {len(self.pool.prompts):,} prompt tokens, drawn anew every "
-            f"{self.every} iterations"
+            f"{self.every} iterations" + (NOT_MOVED if self.alike else "")
         )
 
 
@@ -74,7 +78,7 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     rest = built.pool.table.local / len(serving.model.moe_layer_ids)
     most = parallel.dp * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
     parts = Parts(moved, rest, host.experts, parallel.dp, parallel.dp * scheduler.max_num_seqs, most)
-    return Groups(scenario, pool_of(serving), parts, spec.every)
+    return Groups(scenario, pool_of(serving), parts, spec.every, system.launch == WITH_KERNELS and parallel.dp == 1)
 
 
 def part_of(system: SystemSpec, ranks: int) -> SystemSpec:
@@ -106,7 +110,7 @@ def _assumptions(serving: Serving, system: SystemSpec, dp: int):
         return found
     if dp == 1:
         return found.model_copy(update={"transfer_software": "free"})
-    if not isinstance(given, dict) or "dispatch" not in given:
+    if given is None or (isinstance(given, dict) and not {"dispatch", "set"} & set(given)):
         several = len(system.fabric.levels) > 1 if system.fabric is not None else False
         return found.model_copy(update={"dispatch": BY_RANK if several else GATHERED})
     return found
@@ -119,12 +123,18 @@ _WORKLOAD = WorkloadSpec(trace=SyntheticTrace(synthetic=SyntheticSpec()), batch=
 def pool_of(serving: Serving) -> TokenPool:
     """The tokens of a file's traffic; read once for all engines and policies."""
     assert isinstance(serving.spec.routing, RoutingSpec)
-    model = serving.model.model_dump_json(by_alias=True)
-    return _pool(model, serving.spec.routing.model_dump_json(by_alias=True), serving.routed)
+    model, spec, trace = serving.model, serving.spec.routing, serving.routed
+    if trace is not None:
+        content = open_trace(str(trace), model).digest
+    else:
+        like = spec.generated.preset_of(model.name)
+        content = preset_digest(like) if like else ""
+    return _pool(model.model_dump_json(by_alias=True), spec.model_dump_json(by_alias=True), trace, content)
 
 
 @lru_cache(maxsize=4)
-def _pool(model: str, spec: str, trace: Path | None) -> TokenPool:
+def _pool(model: str, spec: str, trace: Path | None, content: str) -> TokenPool:
+    """``content``: digest of the files that are read, since they may change."""
     return token_pool(ModelSpec.model_validate_json(model), RoutingSpec.model_validate_json(spec), trace)
 
 

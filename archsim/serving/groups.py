@@ -30,6 +30,7 @@ DECODES, PROMPTS = 0, 1
 NS, BALANCE = 0, 1
 SELDOM = 16  # tokens are drawn anew after this part of the iterations so far, if that is more than ``every``
 FEWEST_PROMPT_TOKENS = 16  # below, prompts are taken for decodes
+MOST_RECORDED = 8192  # tokens that are counted for a rebalancing, scaled to those served
 MOST_ROUTED = 1 << 14  # tokens whose single routing an engine is given, as in sweeps
 DISPATCH, _SHARED, _KERNEL, COMBINE = range(4)  # of ``Tally.part_ns``
 
@@ -103,8 +104,8 @@ class Group:
         """
         ran, self.asked_at = iterations - self.asked_at, iterations
         self._since += ran
-        if ran:
-            self._record(ran, tokens)
+        if ran and self._rule is not None:
+            self._record(ran, tokens, self._rule.window_steps)
         stall_ns = 0.0
         if self._pending is not None and now_ns >= self._pending.at_ns:
             self._switch(self._pending.placement)
@@ -115,17 +116,28 @@ class Group:
             self._fill()
         return stall_ns
 
-    def _record(self, ran: int, tokens: Sequence[float]) -> None:
+    def settle(self) -> None:
+        """Rebalance once by the loads of drawn tokens, at no cost; after that the placement stays."""
+        if self._rule is None:
+            return
+        self._record(self._rule.due(0), (MOST_RECORDED, MOST_RECORDED), self._rule.window_steps)
+        self._rebalance(0.0)
+        if self._pending is not None:
+            self._switch(self._pending.placement)
+        self._pending, self._rule = None, None
+        self.moves.clear()
+        self._fill()
+
+    def _record(self, ran: int, tokens: Sequence[float], window: int | None) -> None:
         """Loads of the iterations since the last call: as many tokens as were served, from where they were drawn."""
         counts = np.zeros((len(self._pool.layer_ids), self._engine.scenario.model.experts))
         for phase, count in enumerate(tokens):
             if count:
-                drawn = self._pool.draw(int(min(max(count, 1), 8192)), phase == PROMPTS, self._turn - 1)
+                drawn = self._pool.draw(int(min(max(count, 1), MOST_RECORDED)), phase == PROMPTS, self._turn - 1)
                 for layer in range(drawn.shape[1]):
                     chosen = np.bincount(drawn[:, layer].ravel(), minlength=counts.shape[1])
                     counts[layer] += chosen * (count / len(drawn))
         self._records.append((ran, np.rint(counts).astype(np.int64)))
-        window = self._rule.window_steps if self._rule is not None else None
         while len(self._records) > 1 and window is not None and sum(ran for ran, _ in self._records[1:]) >= window:
             del self._records[0]
 
@@ -148,7 +160,7 @@ class Group:
         later_ns = 0.0
         if (pending := engine.balancing.pending) is not None:
             engine.balancing.pending = None
-            later_ns = pending.decision_ns + scale * pending.transfer.ns / max(1.0 - self._busy, 0.05)
+            later_ns = scale * (pending.decision_ns + pending.transfer.ns / max(1.0 - self._busy, 0.05))
             self._pending = _Pending(new, now_ns + later_ns)
         stall_ns *= scale
         self.moves.append(Moved(now_ns, self._instance, n_bytes, stall_ns, later_ns))

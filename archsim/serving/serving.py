@@ -132,7 +132,11 @@ def deploy(serving: Serving) -> Deployment:
 
 def _built(serving: Serving, parallel: ParallelSpec, scheduler: Scheduler, host: Host, instances: int) -> Built:
     engine = engine_of(serving, parallel)
-    built = build(engine, scheduler, host, instances)
+    return with_experts(serving, engine, build(engine, scheduler, host, instances), scheduler, host)
+
+
+def with_experts(serving: Serving, engine: Engine, built: Built, scheduler: Scheduler, host: Host) -> Built:
+    """With groups of experts, where these come from traffic. Raises SpecError, TraceError."""
     if engine.routing is not None or not has_experts(engine.model):
         return built
     groups = groups_of(serving, engine, built, scheduler, host)

@@ -37,8 +37,6 @@ from archsim.serving.requests import Requests, refuse_too_long
 STRATEGIES = {"vllm_v1": VLLM_V1, "sglang": SGLANG, "trtllm": TRTLLM}
 CHOICES = {"round_robin": ROUND_ROBIN, "least_loaded": LEAST_LOADED}
 FIRST_BIN_NS = 1e7
-EXPERT_POINTS = 24  # an octave apart: up to 8 million tokens of an iteration
-
 
 NO_LOG = np.zeros(0, ITERATION)
 
@@ -111,9 +109,13 @@ def simulate(
         kv_tokens = each.kv_blocks * scheduler.block_tokens
         refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose)
     limits = _limits(requests, scheduler, request_ns, first_after)
-    state = _state(requests, scheduler, pool, decode, limits, logged)
+    groups, balance = _groups(pool, decode), []
+    points = max((group.table.shape[2] for group in groups), default=0)
+    state = _state(requests, scheduler, pool, decode, limits, points, logged)
+    for i, group in enumerate(groups):
+        _put(state, i, group)
+        state.instances[i]["pause_at"] = group.next_pause
     moved = transfer or Transfer(np.float64(0), np.float64(0))
-    groups, balance = _groups(state, pool, decode), []
     ended = loop.PAUSED
     while ended == loop.PAUSED:
         ended = loop.run(state, pool.table, (decode or pool).table, limits, moved)
@@ -126,26 +128,21 @@ def simulate(
     return _served(state, totals, requests.concurrency, np.array(balance, float).reshape(-1, 2), moves)
 
 
-def _groups(state: State, pool: Pool, decode: Pool | None) -> list[Group]:
-    """Of every instance; their first times are in ``state.experts``. None where experts are in the table."""
+def _groups(pool: Pool, decode: Pool | None) -> list[Group]:
+    """Of every instance; none where experts are in the table."""
     if pool.experts is None:
         return []
     kinds = [pool.experts] * pool.instances
     if decode is not None and decode.experts is not None:
         kinds += [decode.experts] * decode.instances
-    groups = [build(i) for i, build in enumerate(kinds)]
-    for i, group in enumerate(groups):
-        _put(state, i, group)
-        state.instances[i]["pause_at"] = group.next_pause
-    return groups
+    return [build(i) for i, build in enumerate(kinds)]
 
 
 def _put(state: State, i: int, group: Group) -> None:
-    """Beyond its last point a table goes on as before it."""
-    points, most = group.table.shape[2], state.experts.shape[3]
+    """No iteration has more tokens than the last point of its group; prefill and decode may have different ones."""
+    points = group.table.shape[2]
     state.experts[i, :, :, :points] = group.table
-    slope = group.table[:, :, -1:] - group.table[:, :, -2:-1] if points > 1 else 0.0
-    state.experts[i, :, :, points:] = group.table[:, :, -1:] + slope * np.arange(1, most - points + 1)
+    state.experts[i, :, :, points:] = group.table[:, :, -1:]
 
 
 def _ask(state: State, groups: list[Group]) -> tuple[float, float]:
@@ -182,16 +179,21 @@ def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_a
 
 
 def _state(
-    requests: Requests, scheduler: Scheduler, pool: Pool, decode: Pool | None, limits: Limits, logged: int = 0
+    requests: Requests,
+    scheduler: Scheduler,
+    pool: Pool,
+    decode: Pool | None,
+    limits: Limits,
+    points: int = 0,
+    logged: int = 0,
 ) -> State:
+    """``points``: of the tables of experts."""
     records = zeros(len(requests.input), REQUEST)
     records["arrival_ns"], records["input"], records["output"] = requests.arrival_ns, requests.input, requests.output
     records["hash_from"], records["hash_to"] = requests.hash_from[:-1], requests.hash_from[1:]
     for name in ("scheduled_ns", "first_ns", "last_ns"):
         records[name] = -1.0
     ranks, instances = _ranks(pool, decode)
-    both = [each.experts for each in (pool, decode) if each is not None]
-    points = EXPERT_POINTS if both[0] is not None else 0
     blocks = int(requests.hash_ids.max()) + 1 if limits.hash_blocks and len(requests.hash_ids) else 1
     seen = (len(ranks), blocks)
     return State(

@@ -157,6 +157,12 @@ class SchedulerSpec(Spec):
     # Which rank of which engine a request goes to.
     balance: Literal["round_robin", "least_loaded"] = "least_loaded"
 
+    @model_validator(mode="after")
+    def _polled(self) -> "SchedulerSpec":
+        if self.poll_every != 1 and self.name != "sglang":
+            raise KeyProblem(("poll_every",), f"{self.name} looks for requests in every iteration; only sglang polls")
+        return self
+
 
 class HostSpec(Spec):
     """Time of the host in place of an engine's fitted constants."""

@@ -89,6 +89,7 @@ def test_a_migration_is_free_hidden_or_a_spike(outcomes):
     first = {how: outcomes[how].served.moves[0] for how in ("free", "overlapped", "blocking")}
     assert first["free"].n_bytes == first["overlapped"].n_bytes == first["blocking"].n_bytes
     assert first["overlapped"].later_ns > 0 == first["free"].later_ns
+    assert first["overlapped"].later_ns == pytest.approx(first["blocking"].stall_ns)  # links are idle
 
 
 def test_tokens_are_conserved_and_equal_runs_are_equal(outcomes):
@@ -159,6 +160,22 @@ def test_a_timeline_shows_iterations_requests_and_kv(tmp_path):
     assert sum(event["ph"] == "b" for event in events) == sum(event["ph"] == "e" for event in events) == 3 * 16
 
 
+def test_a_search_charges_experts_from_traffic_under_each_policy():
+    sizes = {"devices": 4, "max_num_seqs": [32], "max_num_batched_tokens": [1024]}
+    even, skewed = (
+        {each.choice: each for each in ar.search_serving(FILE | {"routing": routing, "search": sizes, **more})}
+        for routing, more in ((EVEN, {}), (SKEWED, {"policies": ["ep", EPLB]}))
+    )
+    served = [choice for choice in even if even[choice].measures]
+    assert served and all(each.refused for choice, each in even.items() if choice.parallel.experts.tp > 1)
+    ratios = [skewed[choice].measures.tpot.mean / even[choice].measures.tpot.mean for choice in served]
+    assert all(abs(ratio - 1) > 0.02 for ratio in ratios)  # few tokens take fewer experts where some are popular
+    assert {choice.policy for choice, each in skewed.items() if each.measures} == {"ep", "eplb"}
+    alone = next(choice for choice in served if choice.instances == 1)
+    ranks = {"parallel": alone.parallel.model_dump(), "routing": SKEWED | {"every": 10_000_000}}
+    assert ar.serve(FILE | ranks).measures.tpot == skewed[alone].measures.tpot
+
+
 def test_files_are_checked(capsys):
     from archsim.cli.main import main
 
@@ -171,6 +188,9 @@ def test_files_are_checked(capsys):
     ("change", "told"),
     [
         ({"routing": "uniform", "policies": ["eplb"]}, "eplb need routing from traffic"),
+        ({"routing": "uniform", "assumptions": {"migration": "free"}}, "assumptions: are of routing from traffic"),
+        ({"scheduler": {"poll_every": 9}}, "only sglang polls"),
+        ({"model": "llama-3.1-70b"}, "has no experts"),
         ({"policies": ["ep", "ep"]}, "two have the same name"),
         ({"policies": ["epbl"]}, "unknown policy 'epbl'"),
         ({"policies": ["lina"]}, "replication: lina follows the paths of tokens"),
@@ -190,3 +210,20 @@ def test_files_are_checked(capsys):
 def test_bad_files_are_refused(change, told):
     with pytest.raises(ArchsimError, match=told):
         ar.serve(FILE | change)
+
+
+def test_tokens_are_drawn_anew_when_their_file_changes(tmp_path):
+    from archsim.serving.expert_groups import pool_of
+    from archsim.workload.generated.traffic_presets import traffic_file
+
+    shipped = traffic_file("deepseek-v3")
+    mine = tmp_path / shipped.name
+    for suffix in (".yaml", ".npz"):
+        if shipped.with_suffix(suffix).exists():
+            mine.with_suffix(suffix).write_bytes(shipped.with_suffix(suffix).read_bytes())
+    routing = {"like": str(mine), "layers": 1, "requests": 2, "steps": 2}
+    serving = load_serving(FILE | {"model": "deepseek-v3", "routing": routing})
+    first = pool_of(serving)
+    assert pool_of(serving) is first
+    mine.write_text(mine.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
+    assert pool_of(serving) is not first

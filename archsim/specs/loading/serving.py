@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,14 +69,22 @@ def load_serving(source: Source, overrides: Sequence[str] = ()) -> Serving:
             f"{tree.place(('policies',))}: policies: {', '.join(names)} need routing from traffic: give routing: "
             f"{{like: model}}; with routing: {spec.routing} no expert is more popular than another"
         )
+    if not isinstance(spec.routing, RoutingSpec) and spec.assumptions:
+        raise SpecError(
+            f"{tree.place(('assumptions',))}: assumptions: are of routing from traffic: give routing: {{like: model}}, "
+            "or leave them out"
+        )
+    if isinstance(spec.routing, RoutingSpec) and model.experts == 1:
+        raise SpecError(f"{tree.place(('routing',))}: routing: {model.name} has no experts; give routing: uniform")
     given = _assumptions(spec, system)
     assumptions = validate(
         AssumptionsSpec, resolve("assumptions", given, tree.place(("assumptions",)), folder), ("assumptions", 0)
     )
     routed = spec.routing.trace if isinstance(spec.routing, RoutingSpec) else None
+    requests = _found(spec.requests.trace, tree, ("requests", "trace"), folder, Path.is_file)
     return Serving(
-        spec, system, model, _found(spec.requests.trace, tree, ("requests", "trace"), folder), policies, policies[0],
-        assumptions, _found(routed, tree, ("routing", "trace"), folder),
+        spec, system, model, requests, policies, policies[0], assumptions,
+        _found(routed, tree, ("routing", "trace"), folder, Path.exists),
     )  # fmt: skip
 
 
@@ -87,11 +95,14 @@ def _assumptions(spec: ServeSpec, system: SystemSpec):
     return {"set": DEFAULT_ASSUMPTIONS} | of_kind | (spec.assumptions or {})
 
 
-def _found(name: str | None, tree: Tree, keys: Keys, folder: Path | None) -> Path | None:
+def _found(
+    name: str | None, tree: Tree, keys: Keys, folder: Path | None, is_there: Callable[[Path], bool]
+) -> Path | None:
+    """``is_there``: recorded routing may be a folder."""
     if name is None:
         return None
     places = [Path(name), *(each / name for each in folders_around(folder))]
-    found = next((path for path in places if path.exists()), None)
+    found = next((path for path in places if is_there(path)), None)
     if found is None:
         raise SpecError(f"{tree.place(keys)}: no such file: {name!r}")
     return found

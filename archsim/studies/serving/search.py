@@ -1,4 +1,4 @@
-"""Parallel sizes and batch limits that give most goodput within limits on a given number of devices."""
+"""Parallel sizes, batch limits and policy that give most goodput within limits on a given number of devices."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.engine.iteration_parts import has_experts
 from archsim.serving.deployment import Built, Engine, kv_blocks, laws_of, with_host
 from archsim.serving.measures import Measures
-from archsim.serving.serving import Deployment, engine_of, host_for, requests_of, serve_requests
+from archsim.serving.requests import Requests
+from archsim.serving.serving import Deployment, engine_of, host_for, requests_of, serve_requests, with_experts
 from archsim.serving.simulate import Scheduler
 from archsim.serving.tables import Host
 from archsim.specs.loading.serving import Serving
-from archsim.specs.serving import AttentionRanks, ExpertRanks, ParallelSpec
+from archsim.specs.policies import PolicySpec
+from archsim.specs.serving import AttentionRanks, ExpertRanks, ParallelSpec, RoutingSpec
+
+ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
 
 
 class Choice(NamedTuple):
-    """One configuration. ``instances`` engines of ``parallel`` each."""
+    """One configuration. ``instances`` engines of ``parallel`` each; ``policy``: '' without routing from traffic."""
 
     parallel: ParallelSpec
     instances: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    policy: str = ""
 
     @property
     def name(self) -> str:
@@ -30,7 +35,8 @@ class Choice(NamedTuple):
         attention, experts = self.parallel.attention, self.parallel.experts
         ranks = f"{self.instances} x tp {attention.tp} dp {attention.dp}"
         spread = f", ep {experts.ep} tp {experts.tp}" if experts else ""
-        return f"{ranks}{spread}, {self.max_num_seqs} seqs, {self.max_num_batched_tokens} tokens"
+        policy = f", {self.policy}" if self.policy else ""
+        return f"{ranks}{spread}, {self.max_num_seqs} seqs, {self.max_num_batched_tokens} tokens{policy}"
 
 
 class Found(NamedTuple):
@@ -44,23 +50,41 @@ class Found(NamedTuple):
 def search(serving: Serving) -> list[Found]:
     """Every configuration, most goodput first, then most throughput; refused ones last. Raises SpecError for none."""
     requests, host, found = requests_of(serving), host_for(serving), []
-    given = serving.spec.search
     for parallel, instances in _sizes(serving):
-        known: tuple[Engine, Built] | None = None
-        for tokens in given.max_num_batched_tokens:
-            for seqs in given.max_num_seqs:
-                choice = Choice(parallel, instances, seqs, tokens)
-                scheduler = _scheduler(serving, seqs, tokens)
-                try:
-                    known = known or _largest(serving, parallel, host)
-                    pool = _deployed(*known, choice, scheduler, host)
-                    measures = serve_requests(serving, pool, requests).measures
-                    found.append(Found(choice, measures, ""))
-                except ArchsimError as error:
-                    found.append(Found(choice, None, str(error)))
+        for policy in serving.policies:
+            found += _of_engine(_drawn_once(serving, policy), parallel, instances, requests, host)
     if not found:
         raise SpecError("search: no sizes divide the devices, heads and experts")
     return sorted(found, key=_order)
+
+
+def _of_engine(
+    serving: Serving, parallel: ParallelSpec, instances: int, requests: Requests, host: Host
+) -> Iterator[Found]:
+    """All batch limits of one engine under one policy."""
+    given, policy = serving.spec.search, serving.policy.name if serving.has_traffic else ""
+    limits = [(seqs, tokens) for tokens in given.max_num_batched_tokens for seqs in given.max_num_seqs]
+    try:
+        known = _largest(serving, parallel, host)
+    except ArchsimError as error:
+        yield from (Found(Choice(parallel, instances, *each, policy), None, str(error)) for each in limits)
+        return
+    for seqs, tokens in limits:
+        choice = Choice(parallel, instances, seqs, tokens, policy)
+        scheduler = _scheduler(serving, seqs, tokens)
+        try:
+            pool = _deployed(*known, choice, scheduler, host)
+            yield Found(choice, serve_requests(serving, pool, requests).measures, "")
+        except ArchsimError as error:
+            yield Found(choice, None, str(error))
+
+
+def _drawn_once(serving: Serving, policy: PolicySpec) -> Serving:
+    """Under a policy; tokens of experts are drawn once."""
+    spec = serving.spec
+    if isinstance(spec.routing, RoutingSpec):
+        spec = spec.model_copy(update={"routing": spec.routing.model_copy(update={"every": ONCE})})
+    return serving._replace(spec=spec, policy=policy)
 
 
 def _order(found: Found) -> tuple:
@@ -93,11 +117,18 @@ def _scheduler(serving: Serving, seqs: int, tokens: int) -> Scheduler:
 
 
 def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engine, Built]:
-    """An engine with the laws of the largest batch of the search; smaller ones read the same tables."""
+    """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
+    one group of experts that has rebalanced.
+    """
     given, engine = serving.spec.search, engine_of(serving, parallel)
     scheduler = _scheduler(serving, max(given.max_num_seqs), max(given.max_num_batched_tokens))
     laws, notes = laws_of(engine, scheduler)
-    return engine, with_host(laws, notes, engine, scheduler, host, 1)
+    built = with_experts(serving, engine, with_host(laws, notes, engine, scheduler, host, 1), scheduler, host)
+    if built.pool.experts is not None:
+        group = built.pool.experts(0)
+        group.settle()
+        built = built._replace(pool=built.pool._replace(experts=lambda instance: group))
+    return engine, built
 
 
 def _deployed(engine: Engine, largest: Built, choice: Choice, scheduler: Scheduler, host: Host) -> Deployment:
