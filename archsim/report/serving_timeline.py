@@ -6,14 +6,13 @@ and its queue are counters. Requests are asynchronous slices: queued, prompt, de
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from archsim.base.files import write_text
+from archsim.report.trace_events import named, write_events
 from archsim.serving.simulate import Served
 
 MOST_ITERATIONS = 200_000  # what Perfetto still opens quickly
@@ -30,20 +29,14 @@ def write_serving_timeline(served: Served, path: Path, title: str) -> Path:
     if not len(served.log):
         raise ValueError("the run kept no log of its iterations; serve with logged=")
     events = [*_names(served.log), *_iterations(served.log), *_requests(served)]
-    lines = ",\n".join(json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in events)
-    head = json.dumps({"title": title}, ensure_ascii=False)
-    write_text(path, f'{{"displayTimeUnit":"ms","otherData":{head},"traceEvents":[\n{lines}\n]}}\n')
+    write_events(path, events, title, "ms")
     return path
 
 
 def _names(log: np.ndarray) -> Iterator[dict[str, Any]]:
-    yield _named(REQUESTS_PROCESS, "requests")
+    yield named("process_name", REQUESTS_PROCESS, name="requests")
     for worker in np.unique(log["instance"]).tolist():
-        yield _named(FIRST_WORKER_PROCESS + worker, f"worker {worker}")
-
-
-def _named(process: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, "tid": 0, "name": "process_name", "args": {"name": name}}
+        yield named("process_name", FIRST_WORKER_PROCESS + worker, name=f"worker {worker}")
 
 
 def _iterations(log: np.ndarray) -> Iterator[dict[str, Any]]:

@@ -9,14 +9,13 @@ arrows from each to the lane where it was served. Of the fabric, the MOST_LINKS 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.files import write_text
+from archsim.report.trace_events import named, write_events
 from microarch.blocks.request import State, Unit
 from microarch.fabric.fabric import Fabric
 
@@ -57,10 +56,8 @@ def write_timeline(log: Mapping[str, np.ndarray], path: Path, title: str, fabric
     events = [*_names(lanes), *(event for lane in lanes for event in _slices(rows, lane))]
     events += [event for lane in lanes for event in _counters(rows, lane)]
     events += _critical_path(rows, lanes)
-    lines = ",\n".join(json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in events)
-    head = json.dumps({"title": title}, ensure_ascii=False)
     path = Path(path)
-    write_text(path, f'{{"displayTimeUnit":"ns","otherData":{head},"traceEvents":[\n{lines}\n]}}\n')
+    write_events(path, events, title, "ns")
     return path
 
 
@@ -124,11 +121,11 @@ def _names(lanes: Iterable[Lane]) -> Iterator[dict[str, Any]]:
     processes = sorted({lane.process for lane in lanes})
     for process in [CRITICAL_PROCESS, *processes] if processes else []:
         special = {CRITICAL_PROCESS: "critical path", FABRIC_PROCESS: f"fabric, at most {MOST_LINKS} busiest links"}
-        yield _named("process_name", process, 0, name=special.get(process, f"die {process - FIRST_DIE_PROCESS}"))
-        yield _named("process_sort_index", process, 0, sort_index=process)
+        yield named("process_name", process, 0, name=special.get(process, f"die {process - FIRST_DIE_PROCESS}"))
+        yield named("process_sort_index", process, 0, sort_index=process)
     for lane in lanes:
-        yield _named("thread_name", lane.process, lane.thread, name=lane.name)
-        yield _named("thread_sort_index", lane.process, lane.thread, sort_index=lane.order)
+        yield named("thread_name", lane.process, lane.thread, name=lane.name)
+        yield named("thread_sort_index", lane.process, lane.thread, sort_index=lane.order)
 
 
 def _slices(rows: Mapping[str, np.ndarray], lane: Lane) -> Iterator[dict[str, Any]]:
@@ -201,7 +198,7 @@ def _critical_path(rows: Mapping[str, np.ndarray], lanes: Iterable[Lane]) -> lis
         int(row): lane for lane in lanes if lane.process >= FIRST_DIE_PROCESS for row in np.intersect1d(lane.rows, on)
     }
     thread = CRITICAL_PROCESS * 10_000
-    events = [_named("thread_name", CRITICAL_PROCESS, thread, name="what the end of the step waited for")]
+    events = [named("thread_name", CRITICAL_PROCESS, thread, name="what the end of the step waited for")]
     until = 0
     for number, row in enumerate(on.tolist()):
         begin, end = max(int(rows["start_ns"][row]), until), int(rows["end_ns"][row])
@@ -224,7 +221,3 @@ def _slice(
     times = {"ts": int(start_ns) * US_PER_NS, "dur": int(end_ns - start_ns) * US_PER_NS}
     times = {key: round(value, 3) for key, value in times.items()}
     return {"ph": "X", "pid": process, "tid": thread, **times, "name": name, "cat": category, "args": dict(arguments)}
-
-
-def _named(kind: str, process: int, thread: int, **arguments: Any) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, "tid": thread, "name": kind, "args": arguments}
