@@ -19,7 +19,7 @@ KV_BYTES = {"bf16": 2, "fp8": 1}  # of a value in the KV cache, without scales
 
 
 def known_preset(like: str | None) -> str | None:
-    """The same. Raises ValueError for what is no traffic preset, file or `model`."""
+    """Return ``like`` unchanged. Raises ValueError for what is no traffic preset, file or `model`."""
     known = named_files("traffic")
     if like not in (None, OF_MODEL) and not like.endswith((".yaml", ".yml")) and like not in known:
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from calibration.laws.gemm import OPERAND_BYTES
 from calibration.measurements.reading import Measurements
 from calibration.measurements.schema import POWER
 from microarch.silicon.die_area import GH100_MM2
@@ -23,7 +24,6 @@ COLUMNS = [
 ]
 # Of one die, in mm2; NVIDIA's white papers on Hopper (H100, 2022), whose die the H200, H800 and H20 have, and Ampere
 DIE_MM2 = {"h100": GH100_MM2, "h200": GH100_MM2, "h800": GH100_MM2, "h20": GH100_MM2, "a100": 826.0}
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1}
 US_PER_S, TERA = 1e6, 1e12
 
 
@@ -45,7 +45,7 @@ def power_cases(gpu: str, measurements: Measurements) -> pd.DataFrame:
         estimates = EnergyEstimates().at(bound)
         found[name] = [
             gpu_power_w(
-                row.hbm_tbytes_per_s * TERA, row.tflop_per_s * TERA, DTYPE_BYTES[row.dtype], DIE_MM2[gpu], estimates
+                row.hbm_tbytes_per_s * TERA, row.tflop_per_s * TERA, OPERAND_BYTES[row.dtype], DIE_MM2[gpu], estimates
             )
             for row in found.itertuples()
         ]

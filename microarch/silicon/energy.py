@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 
+from microarch.silicon.die_area import GH100_MM2
 from microarch.silicon.estimates import Estimate, Estimates
 from microarch.silicon.technology import N5
 
@@ -31,14 +32,13 @@ _JOUPPI = "Jouppi et al., ISCA 2021, table 2 (7 nm; 0.7 of it in 5 nm)"
 # HBM it draws 392 W, in products with one row that read 2.82 TB/s 486 W, and in BF16 products of 8,192 rows 690 W,
 # its limit, at 669 TFLOP/s and 0.25 TB/s. Decode on an H200, the same die, takes 137 to 300 W (Ma et al., The
 # Illusion of Power Capping in LLM Decode, arXiv 2605.11999).
-_HOPPER_MM2 = 814
 _ASLEEP_W, _WAITING_W, _LEAST_DECODE_W = 70, 125, 137
 _READING_W, _READ_TBIT_PER_S = 392, 8 * 3.03
 _SKINNY_W, _SKINNY_TBIT_PER_S = 486, 8 * 2.82
 _SUSTAINED_W, _SUSTAINED_TFLOP_PER_S, _SUSTAINED_TBIT_PER_S = 690, 669, 8 * 0.25
 _SRAM_PJ = N5.access_pj(_MIB_BITS, _WORD_BITS) / _WORD_BITS
 _WIRE_PJ_PER_MM = 0.08
-_CACHED_PJ = 2 * (_SRAM_PJ + _WIRE_PJ_PER_MM * sqrt(_HOPPER_MM2) / 2)  # of a bit into the L2 and out of it
+_CACHED_PJ = 2 * (_SRAM_PJ + _WIRE_PJ_PER_MM * sqrt(GH100_MM2) / 2)  # of a bit into the L2 and out of it
 _READ_PJ = (_READING_W - _WAITING_W) / _READ_TBIT_PER_S  # of a bit from HBM to an SM
 _SKINNY_PJ = (_SKINNY_W - _WAITING_W) / _SKINNY_TBIT_PER_S
 _SUSTAINED_FLOP_W = _SUSTAINED_W - _WAITING_W - _SUSTAINED_TBIT_PER_S * _READ_PJ
@@ -81,9 +81,9 @@ class EnergyEstimates(Estimates):
         "of 1,000 W and its peak; high: the H100 with all it draws",
     )
     idle_w_per_mm2: Estimate = Estimate(
-        _WAITING_W / _HOPPER_MM2,
-        _ASLEEP_W / _HOPPER_MM2,
-        _LEAST_DECODE_W / _HOPPER_MM2,
+        _WAITING_W / GH100_MM2,
+        _ASLEEP_W / GH100_MM2,
+        _LEAST_DECODE_W / GH100_MM2,
         "W/mm2",
         "an H100 that waits, its clocks up, 125 W; low: asleep, 70 W; high: the least that decode on an H200 takes, "
         "137 W (arXiv 2605.11999); HBM included, over 814 mm2",
