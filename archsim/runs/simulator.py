@@ -21,7 +21,7 @@ from archsim.runs.results import Record
 from archsim.runs.run import DemandSpec, Run, generated_digest
 from archsim.workload import TokenSource, Trace, draw_requests, open_trace
 from archsim.workload.demand_cache import cached_demand
-from archsim.workload.extended import REDRAW, extended
+from archsim.workload.extended import extended
 from archsim.workload.generated.traffic_presets import generated_traffic
 from archsim.workload.layers import some_layers
 from archsim.workload.store import column_cache
@@ -121,24 +121,20 @@ class Simulator:
         return cached_demand(RunDemand, f"{traffic} {workload.decode_steps} {workload.seed} {spec.key}", build)
 
     def _source(self, spec: DemandSpec) -> TokenSource:
-        layers = spec.workload.layers
-        if not isinstance(spec.workload.trace, str):
-            if self._traffic is None or self._traffic[0] != spec.key:
-                self._traffic = (
-                    spec.key,
-                    generated_traffic(spec.model, spec.workload.trace.synthetic, spec.batch, layers),
-                )
-            return self._traffic[1]
-        key = spec.workload.trace, spec.model.name
+        if self._traffic is None or self._traffic[0] != spec.key:
+            self._traffic = spec.key, self._new_source(spec)
+        return self._traffic[1]
+
+    def _new_source(self, spec: DemandSpec) -> TokenSource:
+        workload = spec.workload
+        if not isinstance(workload.trace, str):
+            return generated_traffic(spec.model, workload.trace.synthetic, spec.batch, workload.layers)
+        key = workload.trace, spec.model.name
         if key not in self._traces:
             stored = column_cache.load(spec.stored_trace)
-            self._traces[key] = stored or open_trace(spec.workload.trace, spec.model, spec.workload.reader)
-        workload, trace = spec.workload, self._traces[key]
-        if workload.extend == REDRAW or spec.batch <= trace.requests:
-            return some_layers(trace, layers)
-        if self._traffic is None or self._traffic[0] != spec.key:
-            self._traffic = spec.key, extended(trace, spec.batch, workload.extend, workload.seed)
-        return some_layers(self._traffic[1], layers)
+            self._traces[key] = stored or open_trace(workload.trace, spec.model, workload.reader)
+        source = extended(self._traces[key], spec.batch, workload.extend, workload.seed)
+        return some_layers(source, workload.layers)
 
 
 def _predictor(spec: DemandSpec) -> Predictor | None:

@@ -15,21 +15,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.workload.generated.fit import fit_trace, known_tasks, request_lengths
+from archsim.workload.generated.fit import fit_trace, known_tasks
 from archsim.workload.generated.generative import GenerativeTraffic
 from archsim.workload.layers import SomeLayers
-from archsim.workload.trace import StepTokens, TokenSource, Trace, rows_per_piece
+from archsim.workload.trace import Derived, StepTokens, TokenSource, Trace, rows_per_piece
 
 REDRAW, SHIFTED, FITTED = "redraw", "shifted", "fitted"
 
 
 @dataclass(frozen=True)
-class Shifted:
+class Shifted(Derived):
     """A `TokenSource` of ``batch`` requests: number i is recorded request i modulo their number, of which copy c of C
     begins c/C of its decode steps later. Its prompt is the recorded one.
     """
 
-    trace: Trace
+    source: Trace
     batch: int
 
     @property
@@ -38,39 +38,22 @@ class Shifted:
 
     @property
     def recorded(self) -> int:
-        return self.trace.requests
-
-    @property
-    def layer_ids(self) -> np.ndarray:
-        return self.trace.layer_ids
-
-    @property
-    def num_experts(self) -> int:
-        return self.trace.num_experts
-
-    @property
-    def top_k(self) -> int:
-        return self.trace.top_k
-
-    @property
-    def label(self) -> str:
-        return self.trace.label
+        return self.source.requests
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(f"{self.trace.digest} shifted {self.batch}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.source.digest} shifted {self.batch}".encode()).hexdigest()
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
         """See `Trace.longest`."""
-        return self.trace.longest(requests % self.recorded, decode_steps)
+        return self.source.longest(requests % self.recorded, decode_steps)
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
         """See `TokenSource.steps`."""
-        trace, original = self.trace, requests % self.recorded
+        trace, original = self.source, requests % self.recorded
         yield from trace.steps(original, 0)
-        before = np.concatenate([[0], np.cumsum(trace.iteration == 0)])
-        begin = trace.request_offsets[original] + np.diff(before[trace.request_offsets])[original]
-        length = trace.request_offsets[original + 1] - begin
+        prompt, length = trace.lengths[original].T
+        begin = trace.request_offsets[original] + prompt
         shift = requests // self.recorded * length // -(-self.batch // self.recorded)
         size = rows_per_piece(len(trace.layer_ids), trace.top_k)
         for iteration in range(1, min(decode_steps, int(length.max(initial=0))) + 1):
@@ -89,8 +72,8 @@ class Fitted(GenerativeTraffic):
         self.recorded = trace.requests
         drawn = np.random.default_rng(seed).integers(trace.requests, size=batch)
         model = fit_trace(trace, FITTED, f"fit of digest {trace.digest[:12]}", seed=seed)
-        lengths, (_, task) = request_lengths(trace), known_tasks(trace)
-        super().__init__(model, batch, seed, lengths=lengths[drawn], request_task=task[drawn])
+        _, task = known_tasks(trace)
+        super().__init__(model, batch, seed, lengths=trace.lengths[drawn], request_task=task[drawn])
 
 
 def extended(trace: Trace, batch: int, extend: str, seed: int) -> TokenSource:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from archsim.base.errors import TraceError
-from archsim.workload.trace import StepTokens, TokenSource
+from archsim.workload.trace import Derived, StepTokens, TokenSource
 
 
 def spread_layers(available: int, layers: int) -> np.ndarray:
@@ -20,31 +20,14 @@ def spread_layers(available: int, layers: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class SomeLayers:
+class SomeLayers(Derived):
     """A `TokenSource` with some of the layers of another. columns: int64[layer], their indices there."""
 
-    source: TokenSource
     columns: np.ndarray
-
-    @property
-    def requests(self) -> int:
-        return self.source.requests
 
     @property
     def layer_ids(self) -> np.ndarray:
         return self.source.layer_ids[self.columns]
-
-    @property
-    def num_experts(self) -> int:
-        return self.source.num_experts
-
-    @property
-    def top_k(self) -> int:
-        return self.source.top_k
-
-    @property
-    def label(self) -> str:
-        return self.source.label
 
     @property
     def digest(self) -> str:

@@ -55,6 +55,33 @@ class TokenSource(Protocol):
 
 
 @dataclass(frozen=True)
+class Derived:
+    """A `TokenSource` made from another: like it, but for what a subclass defines."""
+
+    source: TokenSource
+
+    @property
+    def requests(self) -> int:
+        return self.source.requests
+
+    @property
+    def layer_ids(self) -> np.ndarray:
+        return self.source.layer_ids
+
+    @property
+    def num_experts(self) -> int:
+        return self.source.num_experts
+
+    @property
+    def top_k(self) -> int:
+        return self.source.top_k
+
+    @property
+    def label(self) -> str:
+        return self.source.label
+
+
+@dataclass(frozen=True)
 class Trace:
     """Recorded routing in columns; a `TokenSource`.
 
@@ -95,10 +122,11 @@ class Trace:
         return self.known_digest or content_digest(self, [self.experts]).hexdigest()
 
     @cached_property
-    def _prefill_rows(self) -> np.ndarray:
-        """int64[R]: rows of iteration 0 of every request."""
+    def lengths(self) -> np.ndarray:
+        """int64[R, 2]: rows of iteration 0 of every request, and others."""
         before = np.concatenate([[0], np.cumsum(self.iteration == 0)])
-        return np.diff(before[self.request_offsets])
+        prompt = np.diff(before[self.request_offsets])
+        return np.stack([prompt, np.diff(self.request_offsets) - prompt], axis=1)
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
         """Most rows that one of `requests: int64[n]` has until its decode step `decode_steps`, its prompt included."""
@@ -111,7 +139,7 @@ class Trace:
         end = self.request_offsets[requests + 1]
         last = int(self.iteration.max(initial=0))
         for iteration in range(min(last, decode_steps) + 1):
-            rows = self._prefill_rows[requests] if iteration == 0 else self._decode_rows(cursor, end, iteration)
+            rows = self.lengths[requests, 0] if iteration == 0 else self._decode_rows(cursor, end, iteration)
             yield from self._pieces(iteration, cursor, rows)
             cursor = cursor + rows
 

@@ -15,7 +15,7 @@ from archsim.specs.loading.library import load_assumptions, load_model, load_sys
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload import open_trace
-from archsim.workload.generated.fit import fit_trace, known_tasks, request_lengths, simulate
+from archsim.workload.generated.fit import fit_trace, known_tasks, simulate
 from archsim.workload.generated.generative import GenerativeTraffic, collect
 from archsim.workload.generated.load_preset import write_load_preset
 from archsim.workload.generated.traffic_model import save_model
@@ -35,7 +35,7 @@ def fitted(path, name):
     one, other = statistics.halves(open_trace(path, load_model(name)))
     model = fit_trace(one, name, "test")
     names, task = known_tasks(other)
-    generated = simulate(model, request_lengths(other), [model.task_names.index(names[each]) for each in task], seed=99)
+    generated = simulate(model, other.lengths, [model.task_names.index(names[each]) for each in task], seed=99)
     return model, one, other, generated
 
 
@@ -139,7 +139,7 @@ def test_first_decode_steps_use_as_many_experts(shared):
     draws.
     """
     model, _, other, generated = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
-    draws = [generated, *(simulate(model, request_lengths(other), other.request_subject, seed) for seed in (1, 2))]
+    draws = [generated, *(simulate(model, other.lengths, other.request_subject, seed) for seed in (1, 2))]
     for step in (1, 2, 3, 4, 8):
         real, *made = (
             (statistics.loads(each, each.iteration == step) > 0).sum(axis=1).mean() for each in [other, *draws]
@@ -152,7 +152,7 @@ def test_fitted_traffic_collapses_where_the_trace_does(shared):
     model, _, other, generated = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
     layer = {int(number): index for index, number in enumerate(other.layer_ids)}
     expected = statistics.max_over_mean(statistics.loads(other))[layer[7]]
-    lengths, task = request_lengths(other), other.request_subject
+    lengths, task = other.lengths, other.request_subject
     for draw in (generated, *(simulate(model, lengths, task, seed) for seed in range(4))):
         counts = statistics.loads(draw)
         assert statistics.max_over_mean(counts)[layer[7]] == pytest.approx(expected, rel=0.1)

@@ -66,7 +66,7 @@ def fit_trace(
     weights = np.stack(
         [_layer_weights(trace, layer, kind, by_task, kind_counts) for layer in range(len(trace.layer_ids))]
     )
-    lengths, starts = request_lengths(trace), phase_starts(trace)
+    lengths, starts = trace.lengths, phase_starts(trace)
     at = np.linspace(0, 1, QUANTILES)
     model = TrafficModel(
         name=name,
@@ -164,13 +164,6 @@ def phase_shares(trace: Trace, starts: np.ndarray) -> np.ndarray:
     return _smoothed(counts.astype(np.float64), counts.sum(axis=0), once)
 
 
-def request_lengths(trace: Trace) -> np.ndarray:
-    """int64[request, 2]: rows of iteration 0, and others."""
-    before = np.concatenate([[0], np.cumsum(trace.iteration == 0)])
-    prompt = np.diff(before[trace.request_offsets])
-    return np.stack([prompt, np.diff(trace.request_offsets) - prompt], axis=1)
-
-
 def simulate(model: TrafficModel, lengths: np.ndarray, task: np.ndarray, seed: int) -> Trace:
     """Generated routing with the lengths int64[request, 2] and tasks int64[request] (of the model) of given requests.
     """
@@ -182,7 +175,7 @@ def adjust(model: TrafficModel, trace: Trace, seed: int = 0) -> TrafficModel:
     agreed = _decided(phase_agreement(trace))
     rounds, copies = (SIMULATED_ROUNDS, 1) if agreed is None else (ROUNDS_OF_PHASES, COPIES)
     requests, starts = trace.requests, model.phase_starts
-    lengths, task = np.tile(request_lengths(trace), (copies, 1)), np.tile(trace.request_subject, copies)
+    lengths, task = np.tile(trace.lengths, (copies, 1)), np.tile(trace.request_subject, copies)
     recorded, wanted = _without_chance(trace, phase_shares(trace, starts)), _moments(trace)
     kind_experts, sharpness, late = model.kind_experts, np.ones(len(model.layer_ids)), []
     tilt, least = np.zeros(len(model.layer_ids)), 1 / max(int(lengths[:requests, 0].sum()), 1)
