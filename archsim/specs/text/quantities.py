@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 
@@ -84,6 +84,29 @@ def parse_quantity(text: str, dimension: Dimension) -> Decimal:
         raise ValueError(f"{text!r} is {other.article_name}; {expected}")
     hint = did_you_mean(unit, [name for name in dimension.units if name])
     raise ValueError(f"{text!r}: unknown unit {unit!r}; {expected}{hint}")
+
+
+class Written(NamedTuple):
+    """A number as written, its unit, and the dimension of that."""
+
+    number: float
+    unit: str
+    dimension: Dimension
+
+    @property
+    def worth(self) -> float:
+        """Of the unit, in the base unit of the dimension."""
+        return float(self.dimension.units[self.unit])
+
+
+def as_written(text: str) -> Written | None:
+    """A quantity of any dimension; a number without a unit counts as a fraction. None for other text."""
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        return None
+    unit = match[2] or ""
+    dimension = _dimension_of_unit().get(unit, None if unit else FRACTION)
+    return None if dimension is None else Written(float(match[1]), unit, dimension)
 
 
 def _in_base_unit(text: str, number: str, worth: Decimal) -> Decimal:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from archsim.report.units import plain
+from archsim.specs.text.quantities import Written, as_written
 from archsim.studies.exploration.outcome import Candidate
 
 MOST_LEVELS = 12  # more values of an axis, if they are quantities, go into BINS bins of about as many designs each
 BINS = 5
 MODEL = "model"  # an axis that is no choice: models of different size are not compared
-_QUANTITY = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*([A-Za-zµ/%²]*)")
-_PREFIXES = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 
 
 class Level(NamedTuple):
@@ -48,18 +47,18 @@ def levels_of_axis(points: Sequence[Candidate], axis: str) -> list[Level]:
     """In the order of their values where these are quantities, else in order of appearance."""
     written = np.array([point.axes[axis] for point in points])
     names = list(dict.fromkeys(written.tolist()))
-    values = _values(names)
-    if values is None:
+    found = _quantities(names)
+    if found is None:
         return [Level(name, written == name) for name in names]
+    values = {name: each.number * each.worth for name, each in found.items()}
     if len(names) <= MOST_LEVELS:
         return [Level(name, written == name) for name in sorted(names, key=values.__getitem__)]
     numbers = np.array([values[name] for name in written.tolist()])
     edges = np.quantile(numbers, np.linspace(0, 1, BINS + 1))
     at = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, BINS - 1)
-    largest = names[int(np.argmax([values[name] for name in names]))]
-    worth, unit = values[largest] / _number(largest)[0], _number(largest)[1]
-    bins = [(float(low) / worth, float(high) / worth) for low, high in zip(edges[:-1], edges[1:], strict=True)]
-    labels = [f"{_short(low)} to {_short(high)} {unit}".strip() for low, high in bins]
+    largest = found[max(names, key=values.__getitem__)]
+    bins = [(float(low) / largest.worth, float(high) / largest.worth) for low, high in pairwise(edges)]
+    labels = [f"{_short(low)} to {_short(high)} {largest.unit}".strip() for low, high in bins]
     return [Level(label, at == number) for number, label in enumerate(labels) if (at == number).any()]
 
 
@@ -96,28 +95,10 @@ def _standard_error(logs: np.ndarray, levels: Iterable[np.ndarray]) -> float:
     return float(np.sqrt(squares / freedom))
 
 
-def _values(names: Sequence[str]) -> dict[str, float] | None:
-    """Level → its value; None unless all are quantities of one unit."""
-    found = {name: _number(name) for name in names}
-    if any(each is None for each in found.values()):
-        return None
-    split = {name: _split(*each) for name, each in found.items() if each is not None}
-    return (
-        {name: value for name, (value, _) in split.items()} if len({unit for _, unit in split.values()}) == 1 else None
-    )
-
-
-def _number(name: str) -> tuple[float, str] | None:
-    match = _QUANTITY.fullmatch(name.replace(",", ""))
-    return (float(match[1]), match[2]) if match else None
-
-
-def _split(number: float, unit: str) -> tuple[float, str]:
-    """Value in the unit without its prefix, and that unit."""
-    prefix = next(
-        (each for each in ("Ki", "Mi", "Gi", *_PREFIXES) if unit.startswith(each) and len(unit) > len(each)), ""
-    )
-    return number * _PREFIXES.get(prefix, 1.0), unit.removeprefix(prefix)
+def _quantities(names: Sequence[str]) -> dict[str, Written] | None:
+    """Level → what is written there; None unless all are quantities of one dimension."""
+    found = {name: each for name in names if (each := as_written(name.replace(",", ""))) is not None}
+    return found if len(found) == len(names) and len({each.dimension.name for each in found.values()}) == 1 else None
 
 
 def _short(value: float) -> str:
