@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FEW = 200  # runs that get a line each
 FIRST_S, INTERVAL_S = 5.0, 15.0  # of lines on the state
+ENOUGH = 5  # runs for an estimate: the first ones compile and generate traffic for all
 
 
 class Lines(AbstractContextManager):
@@ -68,9 +69,10 @@ class Lines(AbstractContextManager):
     def _state(self) -> str:
         """``[1,200/10,188] 12 %, 40 s so far, about 5 min left``."""
         so_far_s, new = self._clock() - self._began_s, self._done - self._kept
-        left_s = so_far_s / new * (self._runs - self._done)
         share = f"{self._done / self._runs:.0%}".replace("%", " %")
-        left = f", about {spoken(left_s)} left" if self._done < self._runs else ""
+        left = ""
+        if new >= ENOUGH and self._done < self._runs:
+            left = f", about {spoken(so_far_s / new * (self._runs - self._done))} left"
         return f"[{self._done:,}/{self._runs:,}] {share}, {spoken(so_far_s)} so far{left}"
 
     def _print(self, text: str) -> None:

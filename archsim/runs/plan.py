@@ -134,7 +134,7 @@ def _origin_dies(point: Point) -> int | None:
 def _predicting(point: Point) -> Point | None:
     """The point, if its demand must contain its policy's predictions."""
     free = point.assumptions.heatmap_update == "free"
-    return point if free and point.policy.prediction.name != "none" else None
+    return point if free and point.policy.predicts else None
 
 
 @dataclass(frozen=True)

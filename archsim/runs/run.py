@@ -115,8 +115,8 @@ class Run:
 
     @cached_property
     def simulation(self) -> str:
-        """Equal for runs that differ only in how results are counted: one simulation serves them all."""
-        set_ = self.assumptions.simulated(self.policy.prediction.name != "none")
+        """Equal for runs that differ only in how results are counted, or in what does nothing: one serves them all."""
+        set_ = self.assumptions.simulated(self.policy)
         alike = replace(self, scenario=replace(self.scenario, assumptions=set_))
         return f"{key_of(alike, plain_text)} {self.demand.key}"
 
@@ -133,7 +133,7 @@ class Run:
     @property
     def limits_heatmap(self) -> bool:
         """Whether the run keeps a heatmap of its own, for which it needs the routing token by token."""
-        return self.policy.prediction.name != "none" and self.assumptions.heatmap_update == "limited"
+        return self.policy.predicts and self.assumptions.heatmap_update == "limited"
 
     @property
     def name(self) -> str:

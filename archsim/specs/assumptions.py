@@ -15,6 +15,7 @@ from archsim.base.nearest import did_you_mean
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import Efficiency
 from archsim.specs.model import ModelSpec
+from archsim.specs.policies import PolicySpec
 from archsim.specs.text.fields import KeyProblem, Name, Spec, count
 from archsim.specs.text.quantities import describe
 from archsim.specs.text.validation import validate
@@ -236,15 +237,23 @@ class AssumptionsSpec(Spec):
         """
         return self.activations == "dispatched" or (self.weights == "all" and model.shared_experts > 0)
 
-    def simulated(self, predicts: bool) -> "AssumptionsSpec":
-        """The set without what one simulation serves alike: fields that only count its results, and those that do
-        nothing under the others. predicts: whether the policy has a predictor.
+    def simulated(self, policy: PolicySpec) -> "AssumptionsSpec":
+        """The set without what one simulation of a policy serves alike: fields that only count its results, and those
+        that do nothing under the others or for this policy.
         """
         inert = {"set": "any", "hops": "all", "throughput": "generated"}
-        if self.contention != "reserved":
+        if self.contention == "reserved":
+            inert |= {"arbitration": "fair", "reads": "together"}  # of shared links and HBM
+        else:
             inert["ties"] = "sequence"  # heaps are of the reserved links alone
-        if not predicts:
-            inert |= {"heatmap_update": "free", "prediction_rows": "all"}
+        if self.execution == "weight_streaming":
+            inert["overlap"] = "none"  # of dispatch and combine between groups
+            if self.activations == "ignored":
+                inert |= {"dispatch": "per_rank", "combine": "bf16", "transfer_software": "free"}
+        if not policy.predicts:
+            inert |= {"heatmap_update": "free", "prediction_rows": "all", "copy_writes": "barrier", "tables": "finite"}
+        if not policy.moves_experts:
+            inert["migration"] = "free"
         return self.model_copy(update=inert)
 
     @property

@@ -215,6 +215,16 @@ class PolicySpec(Spec):
         return self.allocation.name in _USE_ORIGINS or self.replication.name == "libra" or self.shared.name != "local"
 
     @property
+    def predicts(self) -> bool:
+        """Whether it predicts experts, for which dies keep cached copies."""
+        return self.prediction.name != NEUTRAL["prediction"]
+
+    @property
+    def moves_experts(self) -> bool:
+        """Whether weights move between steps: by rebalancing, or as replicas for one layer."""
+        return any(getattr(self, part).name != NEUTRAL[part] for part in ("rebalancing", "replication"))
+
+    @property
     def shapes_demand(self) -> bool:
         """Whether the demand depends on the policy: pairs that are not executed, or loads predicted from paths."""
         return self.routing.name != NEUTRAL["routing"] or self.replication.name == "lina"

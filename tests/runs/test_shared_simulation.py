@@ -6,23 +6,28 @@ from support.tiny import tiny
 from archsim.engine.loop import Replay
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.specs.assumptions import ASSUMPTIONS
+from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
 from archsim.specs.loading.library import load_assumptions
 
 POLICIES = "policies=[ep, allo, allo+pred]"
-SHARED = {"published": {"hops", "throughput"}, "physical": {"hops", "throughput", "ties"}}
-OF_PREDICTORS = {"heatmap_update", "prediction_rows"}
+SENT = {"transfer_software", "dispatch", "combine"}
+COUNTED = {"hops", "throughput", "overlap"}
+SHARED = {
+    "published": COUNTED | {"arbitration", "reads", "dispatch", "combine", "transfer_software", "migration"},
+    "physical": COUNTED | {"ties", "migration"},
+}
+OF_PREDICTORS = {"heatmap_update", "prediction_rows", "copy_writes", "tables"}
 
 
 def changed(name):
     """The set, and every set in which one field has another of its values that any system can run."""
     base = load_assumptions(name)
-    skipped = {"execution", "gemm", "memory", "arbitration", "reads", "transfer_software", "dispatch", "combine"}
+    skipped = {"execution", "gemm", "memory"} | (set() if name == "published" else {"arbitration", "reads"} | SENT)
     others = [
         base.model_copy(update={"set": f"{field}-{value}", field: value})
         for field, values in ASSUMPTIONS.items()
         for value in values
-        if field not in skipped and value != getattr(base, field)
+        if field not in skipped and value not in (getattr(base, field), *ONLY_OF_GROUPS)
     ]
     return base, others
 
