@@ -5,16 +5,41 @@ counts (``_nrt=False``): counting references to every array in a record on every
 
 ``kernel``  called from Python; compiled on first use and cached on disk
 ``free``    like kernel, but releases the GIL: for work spread over threads
-``outer``   called from kernels, compiled once
-``inner``   called from kernels, inlined
+``outer``   called from kernels alone, compiled once
+``inner``   called from kernels alone, inlined
+
+The last two have no entry point for Python, which halves the time of compilation.
 
 Pass only int64 and float64, and constants as ``np.int64(...)``: numba gives a plain Python constant its own type
 and would compile the function once per constant.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from numba import njit
+from numba.core.registry import CPUDispatcher
+
+
+class _OfKernels(CPUDispatcher):
+    """A compiled function without an entry point for Python; calling it there would end the process."""
+
+    def __call__(self, *args, **kwargs):
+        raise TypeError(f"{self.__name__} is for kernels alone; in Python call {self.__name__}.py_func")
+
+
+def _of_kernels(**options: bool) -> Callable[[Callable[..., Any]], Any]:
+    compiled = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher = compiled(function)
+        dispatcher.__class__ = _OfKernels
+        return dispatcher
+
+    return decorate
+
 
 kernel = njit(_nrt=False, cache=True)
 free = njit(_nrt=False, cache=True, nogil=True)
-outer = njit(_nrt=False)
-inner = njit(_nrt=False, forceinline=True)
+outer = _of_kernels()
+inner = _of_kernels(forceinline=True)
