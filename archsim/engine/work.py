@@ -43,7 +43,7 @@ class WorkBuilder:
         dtype_bytes = system.compute.dtype_bytes
         self._blocks = OwnBlocks(system.blocks)
         self.gemm = gemm_model(system, model, assumptions, machine)
-        self._experts, self._ids = model.experts, model.experts + model.shared_experts
+        self._experts, self.ids = model.experts, model.experts + model.shared_experts
         self._vector_bytes = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
         self._send = SENDS[assumptions.dispatch]
         self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
@@ -54,7 +54,7 @@ class WorkBuilder:
         self._local_first = assumptions.order == "local_first"
         self.needs_origins = assumptions.needs_origins(model)
         self._no_move_ptr = np.zeros((2, machine.dies + 1), np.int64)
-        self._no_bits = np.zeros((machine.dies, self._ids), np.uint8)
+        self._no_bits = np.zeros((machine.dies, self.ids), np.uint8)
 
     def build(
         self,
@@ -82,7 +82,7 @@ class WorkBuilder:
         _complete(
             entries,
             len(plan.expert),
-            layer * self._ids,
+            layer * self.ids,
             self._slice_bytes,
             self._carried_bytes,
             self._copies,
