@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.engine.decision import FreeDecision
 from archsim.engine.executions.execution import Execution, Order
 from archsim.engine.state import NO_NOTES, SLICES, Machine
 from archsim.policies.allocation.rules import Plan, Rates
@@ -25,8 +26,8 @@ NO_PLAN = Plan(*(np.zeros(0, np.int32),) * 3)
 class Charges:
     """Charges of a run's steps."""
 
-    def __init__(self, execution: Execution, machine: Machine):
-        self._execution = execution
+    def __init__(self, execution: Execution, machine: Machine, decision: FreeDecision):
+        self._execution, self.decision = execution, decision
         self._read_ns = SLICES * machine.slice_bytes / machine.hbm_bytes_per_ns
         self._dies = machine.dies
         self._near = lru_cache(maxsize=1024)(self._rates)
@@ -73,6 +74,9 @@ class StepCharges:
     @property
     def rates(self) -> Rates:
         return self._charges.rates(self._order.demand.tokens)
+
+    def decision_ns(self, plan: Plan) -> float:
+        return self._charges.decision.adds_ns(plan)
 
     def plan_ns(self, plan: Plan) -> float:
         return self._charges.plan_ns(self._order._replace(plan=plan))

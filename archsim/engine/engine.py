@@ -99,7 +99,7 @@ class EventEngine:
             ),
         )
         self.costs = policy_costs(system, model)
-        self._charges = Charges(self.execution, self.machine)
+        self._charges = Charges(self.execution, self.machine, self.decision)
         self.balancing = Balancing(
             assumptions.migration,
             WeightMover(self.machine, self.fabric, self.tally),

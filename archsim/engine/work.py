@@ -166,11 +166,26 @@ def _bundles(vectors: np.ndarray, vector_bytes: int) -> np.ndarray:
     """MOVE[move] of ``vectors: [src, dst]``, sorted by source."""
     every = np.ceil(vectors * vector_bytes).astype(np.int64)
     moves = np.zeros(np.count_nonzero(every), MOVE)
-    src, dst = moves["src"], moves["dst"] = np.nonzero(every)
-    moves["bytes"] = every[src, dst]
-    np.fill_diagonal(every, 0)
-    moves["port_bytes"] = np.where(src == dst, 0, np.maximum(every.sum(axis=1)[src], every.sum(axis=0)[dst]))
+    _fill_bundles(every, np.zeros((2, len(every)), np.int64), moves)
     return moves
+
+
+@kernel
+def _fill_bundles(every, ports, moves):
+    """``every``: int64[src, dst] bytes; ``ports``: int64[2, die] of zeros: bytes out of a die, and into it."""
+    dies, at = len(every), 0
+    for src in range(dies):
+        for dst in range(dies):
+            if src != dst:
+                ports[0, src] += every[src, dst]
+                ports[1, dst] += every[src, dst]
+    for src in range(dies):
+        for dst in range(dies):
+            if every[src, dst] != 0:
+                move = moves[at]
+                move.src, move.dst, move.bytes = src, dst, every[src, dst]
+                move.port_bytes = 0 if src == dst else max(ports[0, src], ports[1, dst])
+                at += 1
 
 
 @kernel

@@ -83,6 +83,9 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                             "slack": Parameter(
                                 0.02, 0, 100, "how much fuller than the mean die the fullest may stay", float
                             ),
+                            "asking": Parameter(
+                                0.005, 0, 100, "share of the mean die's time that asking for the demand may take", float
+                            ),
                         }
                     ),
                 ),

@@ -6,6 +6,7 @@ that the engine charges (``Rates``); an expert that two dies run is read twice a
 if the engine charges less for it than for the plan of ``home`` (``Charged.plan_ns``): compute and kernels, reads for
 others, hidden vectors, links and order included.
 
+The Global CP asks for the demand only where that is cheap against the step; else the step runs as under ``home``.
 Neither plan depends on the bandwidth of links, and each takes no longer with more of it; so the shorter one does, too.
 """
 
@@ -16,39 +17,63 @@ from math import ceil, log2
 import numpy as np
 
 from archsim.base.kernels import inner, kernel
-from archsim.policies.allocation.rules import Charged, Effort, Plan, StepView, home
+from archsim.policies.allocation.rules import Effort, Plan, Rates, StepView, home
 from archsim.specs.model import SLICES
 
 LOAD = np.dtype([("compute_ns", "f8"), ("reads_ns", "f8")])
 MOVES_PER_DIE = 8  # at most
 
 
-def charged(step: StepView, slack: float = 0.02) -> Plan:
-    """The plan of ``home``, or the levelled one. ``slack``: how much fuller than the mean die the fullest may stay.
-
-    Raises ValueError for a step of which nobody knows what it is charged.
+def charged(step: StepView, slack: float = 0.02, asking: float = 0.005) -> Plan:
+    """The plan of ``home``, or the levelled one; that of ``home`` where nobody knows what is charged. ``slack``: how much fuller than the mean die the fullest may stay;
+    a levelled plan must promise as much; ``asking``: share of the mean die's time that asking all dies for their demand may take, above which nobody asks.
     """
+    plan = home(step)
     if step.charged is None:
-        raise ValueError("allocation charged needs a step with StepView.charged, as engines give it")
-    plan, active = home(step), int(np.count_nonzero(step.tokens))
+        return plan
+    rates = step.rates
+    if step.charged.decision_ns(plan._replace(effort=_effort(len(step.tokens)))) > asking * _mean_ns(step, rates):
+        return plan
     given = np.zeros((len(step.tokens), len(step.hops)), np.int64)
     given[plan.expert, plan.die] = plan.tokens
     loads = np.zeros(len(step.hops), LOAD)
-    moves = _level(step.hops, step.charged.rates, slack, MOVES_PER_DIE * len(loads), loads, given)
-    # every move compares all dies; the others of the distribution table are read and stay
-    candidates, blocks = np.zeros((2, active + moves), np.int64)
-    candidates[:moves], blocks[:moves] = len(loads), 1
-    effort = Effort(True, active, candidates, blocks)
-    if moves:
-        levelled = _plan_of(given)
-        effort = effort.plus(_estimating(step, plan) + _estimating(step, levelled))
-        plan = cheaper(step.charged, plan, levelled)
+    mean_ns = _fill(rates, loads, given)
+    before_ns = _fullest_ns(loads)
+    moves = _level(step.hops, rates, slack, MOVES_PER_DIE * len(loads), mean_ns, loads, given)
+    effort = _effort(len(plan.expert), moves, len(loads))
+    if _fullest_ns(loads) < (1.0 - slack) * before_ns:
+        return cheaper(step, plan, _plan_of(given)._replace(effort=effort))
     return plan._replace(effort=effort)
 
 
-def cheaper(costs: Charged, first: Plan, second: Plan) -> Plan:
-    """The plan for which the engine charges less; the first of equals."""
-    return second if costs.plan_ns(second) < costs.plan_ns(first) else first
+def _mean_ns(step: StepView, rates: Rates) -> float:
+    """Time of the mean die as it is known before anyone asks: from the number of tokens."""
+    rows = int(step.tokens.sum())
+    active = min(rows, len(step.tokens))
+    compute_ns = rows * rates.row_ns + active * rates.expert_ns
+    return max(compute_ns, active * rates.read_ns) / len(step.hops)
+
+
+def _effort(experts: int, moves: int = 0, dies: int = 0) -> Effort:
+    """Experts are sorted and their homes read; every move compares all dies."""
+    candidates, blocks = np.zeros((2, experts + moves), np.int64)
+    candidates[:moves], blocks[:moves] = dies, 1
+    return Effort(True, experts, candidates, blocks)
+
+
+def cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
+    """The plan for which the engine charges less, the first of equals; with the effort of the second, and that of both
+    estimates. The second, where nobody knows what is charged.
+    """
+    if step.charged is None:
+        return second
+    effort = second.effort.plus(_estimating(step, first) + _estimating(step, second))
+    best = second if step.charged.plan_ns(second) < step.charged.plan_ns(first) else first
+    return best._replace(effort=effort)
+
+
+def _fullest_ns(loads: np.ndarray) -> float:
+    return float(np.maximum(loads["compute_ns"], loads["reads_ns"]).max())
 
 
 def _plan_of(given: np.ndarray) -> Plan:
@@ -101,7 +126,7 @@ def _largest(given, die):
     return most
 
 
-@inner
+@kernel
 def _fill(rates, loads, given):
     """Loads of the dies; returns their mean."""
     total_ns = 0.0
@@ -124,9 +149,8 @@ def _tokens_to_move(rates, gives, takes, begun_ns, mean_ns, there):
 
 
 @kernel
-def _level(hops, rates, slack, most, loads, given):
+def _level(hops, rates, slack, most, mean_ns, loads, given):
     """Move tokens in ``given: int64[expert, die]``; returns how often, at most ``most`` times."""
-    mean_ns = _fill(rates, loads, given)
     for count in range(most):
         giver = _fullest(loads)
         taker, gives = _taker(hops, loads, giver, mean_ns), loads[giver]

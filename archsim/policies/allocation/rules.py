@@ -62,6 +62,9 @@ class Charged(Protocol):
     def plan_ns(self, plan: Plan) -> float:
         """The time of the step with this plan, by the law of the analytical engine; the decision is not included."""
 
+    def decision_ns(self, plan: Plan) -> float:
+        """What the effort of deciding on this plan adds to the step."""
+
 
 class StepView(NamedTuple):
     """What the Global CP knows when it allocates a step."""
@@ -79,6 +82,15 @@ class StepView(NamedTuple):
     pair_bytes_per_ns: np.ndarray  # float64[die, die]: bandwidth of its narrowest link
     origins: np.ndarray = NO_ORIGINS  # int32[die, expert] tokens by the die they live on; [0, 0] if not known
     charged: Charged | None = None  # None: not known
+
+    @property
+    def rates(self) -> Rates:
+        """What the engine charges; where nobody knows it, what ``costs`` say."""
+        if self.charged is not None:
+            return self.charged.rates
+        costs = self.costs
+        read_ns = SLICES * costs.slice_bytes / costs.hbm_bytes_per_ns
+        return Rates(costs.flop_per_token / costs.flop_per_ns, 0.0, read_ns)
 
     @property
     def compiled(self) -> StepView:
