@@ -50,7 +50,8 @@ def main():
     for title, assumptions in (("physical", {}), ("physical, decisions free", {"decision_cost": "free"})):
         found = times(systems, policies, **assumptions)
         print(f"\n{title}, {systems} systems: share that loses over 1 %, largest loss")
-        print(f"{'':<14} {f'links x {FASTER}':>14}   {'against ep':>14} {'mean':>7}   {f'the same, x {FASTER}':>14} {'mean':>7}")
+        heads = f"links x {FASTER}", "against ep", "mean", f"the same, x {FASTER}", "mean"
+        print("{:<14} {:>14}   {:>14} {:>7}   {:>14} {:>7}".format("", *heads))
         for name, own in zip(policies, found[1:], strict=True):
             columns = [lost(own[1] / own[0])]
             for relative in own / found[0]:

@@ -76,8 +76,8 @@ class FreeDecision:
         return 0.0
 
     def adds_ns(self, plan: Plan) -> float:
-        """What deciding on the plan adds to a step, beyond a plan without effort, in ns; a decision that a host is timed
-        for is not known before.
+        """What deciding on the plan adds to a step, beyond a plan without effort, in ns. The time of a host that is
+        timed is not known before: it counts with what its last decision took.
         """
         return 0.0
 

@@ -15,7 +15,6 @@ from archsim.report.balancers import PLACE, REFERENCE, Row, gain
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.units import percent
 from archsim.runs.policy_notes import SLOWER
-from archsim.specs.policies import PRESETS
 
 MOST_SHOWN, MOST_OF_ONE = 16, 4  # rows, the largest losses; of one policy
 STEPS = (0.05, 0.15, 0.35)  # losses from which a cell is redder
@@ -62,7 +61,7 @@ def section(rows: Iterable[Row], policies: Iterable[Mapping[str, Any]]) -> dict[
     if not lost:
         return None
     counted: Counter[str] = Counter()
-    shown = []
+    shown: list[tuple[tuple, Row, Row]] = []
     for place, row, ep in lost:
         counted[row["policy"]] += 1
         if counted[row["policy"]] <= MOST_OF_ONE and len(shown) < MOST_SHOWN:
@@ -78,7 +77,7 @@ def section(rows: Iterable[Row], policies: Iterable[Mapping[str, Any]]) -> dict[
 
 def _slower(place: list[str], row: Row, ep: Row, rules: Mapping[str, str]) -> Slower:
     loss = 1 / gain(row, ep) - 1
-    rule = rules.get(row["policy"]) or PRESETS.get(row["policy"], {}).get("allocation", "")
+    rule = rules.get(row["policy"], "")
     step = 1 + sum(loss >= least for least in STEPS)
     return Slower(tuple(place), row["policy"], percent(loss, 1), step, _longer(row, ep), UNSEEN.get(rule, OTHER))
 

@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.adapting import run_ns
 from support.random_points import HELD_OUT
-from support.small_runs import BATCH, demand_of, engine_of, policy, replay, small_model, small_system, step_view, traffic
+from support.small_runs import (
+    BATCH,
+    demand_of,
+    engine_of,
+    policy,
+    replay,
+    small_model,
+    small_system,
+    step_view,
+    traffic,
+)
 
 from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.engine import AnalyticalEngine

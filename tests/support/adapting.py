@@ -1,9 +1,8 @@
 """Random ``physical`` systems under a policy, with links as drawn or faster."""
 
-from support.random_points import changed, random_point
-
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.policies import PRESETS, PolicySpec
+from support.random_points import changed, random_point
 
 ROOM = 4  # times the HBM of the point, which fits under other assumptions
 

@@ -25,8 +25,10 @@ MOVES_PER_DIE = 8  # at most
 
 
 def charged(step: StepView, slack: float = 0.02, asking: float = 0.005) -> Plan:
-    """The plan of ``home``, or the levelled one; that of ``home`` where nobody knows what is charged. ``slack``: how much fuller than the mean die the fullest may stay;
-    a levelled plan must promise as much; ``asking``: share of the mean die's time that asking all dies for their demand may take, above which nobody asks.
+    """The plan of ``home``, or the levelled one; that of ``home`` where nobody knows what is charged.
+
+    ``slack``: how much fuller than the mean die the fullest may stay, and the least that levelling must promise.
+    ``asking``: share of the mean die's time that asking all dies for their demand may take; above it, nobody asks.
     """
     plan = home(step)
     if step.charged is None:
@@ -174,4 +176,3 @@ def _level(hops, rates, slack, most, mean_ns, loads, given):
         given[expert, giver] -= tokens
         given[expert, taker] += tokens
     return most
-

@@ -91,7 +91,8 @@ def _solve(choices: _Choices, rows: int) -> tuple[np.ndarray, int, int]:
     from scipy.sparse import csc_array
 
     count, column = len(choices.row), np.arange(len(choices.row))
-    place = np.concatenate([choices.weights.ravel(), choices.array]), np.concatenate([np.repeat(column, choices.weights.shape[1]), column])
+    begun = np.repeat(column, choices.weights.shape[1])
+    place = np.concatenate([choices.weights.ravel(), choices.array]), np.concatenate([begun, column])
     scale = choices.array_ns.sum() + choices.weights_ns.max()
     loads = csc_array(
         (np.concatenate([choices.weights_ns.ravel(), choices.array_ns]) / scale, place),

@@ -167,10 +167,9 @@ def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan
     ``block_tokens``: tokens assigned at a time. ``candidates``: least number kept, more for experts with many tokens.
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
-    effort = _effort(order)
-    _place_isca26(
-        step.compiled, order, block_tokens, candidates, np.zeros(len(step.hops), LOAD), *plan, effort.candidates, effort.blocks
-    )
+    effort, loads = _effort(order), np.zeros(len(step.hops), LOAD)
+    counts = effort.candidates, effort.blocks
+    _place_isca26(step.compiled, order, block_tokens, candidates, loads, *plan, *counts)
     return _in_expert_order(*plan, effort)
 
 
@@ -181,10 +180,9 @@ def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
     for each (expert, die), ties to the earlier candidate, holders first.
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
-    effort, dies = _effort(order), len(step.hops)
-    _place_paper(
-        step.compiled, order, block_tokens, distance, np.zeros(dies), np.zeros(dies), *plan, effort.candidates, effort.blocks
-    )
+    effort, (load_ns, read_ns) = _effort(order), np.zeros((2, len(step.hops)))
+    counts = effort.candidates, effort.blocks
+    _place_paper(step.compiled, order, block_tokens, distance, load_ns, read_ns, *plan, *counts)
     return _in_expert_order(*plan, effort)
 
 
