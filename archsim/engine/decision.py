@@ -75,6 +75,12 @@ class FreeDecision:
         self.totals.by_step.append(0.0)
         return 0.0
 
+    def adds_ns(self, plan: Plan) -> float:
+        """What deciding on the plan adds to a step, beyond a plan without effort, in ns. The time of a host that is
+        timed is not known before: it counts with what its last decision took.
+        """
+        return 0.0
+
     def aside_ns(self, effort: Effort) -> float:
         """Time of a decision that is taken beside the steps, from statistics of all dies."""
         return 0.0
@@ -188,6 +194,14 @@ class ChargedDecision(FreeDecision):
         self.totals.exposed_ns += exposed_ns
         self.totals.by_step.append(float(exposed_ns.sum()))
         return self.totals.by_step[-1]
+
+    def adds_ns(self, plan):
+        given_ns = self._spec.host.time_ns
+        if given_ns is not None:
+            self._decided_ns = given_ns
+        both = plan, plan._replace(effort=NO_EFFORT)
+        ns, plain_ns = (self._states_ns(self._counts(each, 0, 0))[global_cp.ON_THE_PATH].sum() for each in both)
+        return float(ns - plain_ns)
 
     def aside_ns(self, effort):
         send_statistics(self._sent, effort.statistics_bytes, self._die, self._spec.executor)

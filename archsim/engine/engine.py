@@ -18,6 +18,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.kernels import kernel
 from archsim.engine.balancing import Balancing, Fetched
+from archsim.engine.charges import Charges
 from archsim.engine.decision import DecisionTotals, build_decision, global_die
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
@@ -98,6 +99,7 @@ class EventEngine:
             ),
         )
         self.costs = policy_costs(system, model)
+        self._charges = Charges(self.execution, self.machine, self.decision)
         self.balancing = Balancing(
             assumptions.migration,
             WeightMover(self.machine, self.fabric, self.tally),
@@ -219,6 +221,7 @@ class EventEngine:
             pair_ns=self.machine.route_ns,
             pair_bytes_per_ns=self.machine.route_bytes_per_ns,
             origins=NO_ORIGINS if demand.origins is None else np.ascontiguousarray(demand.origins, np.int32),
+            charged=self._charges.of(layer, row, demand, placement),
         )
         plan = self.decision.decide(self.policy.allocate, view)
         _check(plan, view)

@@ -108,7 +108,10 @@ def send_once_to(
 
 def _merged(expert, group, taken, groups) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(expert, group, taken) with one row for every expert and group, in order of expert."""
-    rows, at = np.unique(expert.astype(np.int64) * groups + group, return_inverse=True)
+    every = expert.astype(np.int64) * groups + group
+    if (every[1:] > every[:-1]).all():
+        return expert.astype(np.int64), group.astype(np.int64), taken
+    rows, at = np.unique(every, return_inverse=True)
     if len(rows) == len(expert):
         return expert.astype(np.int64), group.astype(np.int64), taken
     total = np.zeros((len(rows), taken.shape[1]), taken.dtype)
@@ -158,8 +161,15 @@ def _share_tokens(plan_expert, plan_die, wanted, origins, hops, farthest, left, 
         end = begin
         while end < len(plan_expert) and plan_expert[end] == plan_expert[begin]:
             end += 1
+        living = np.int64(0)
         for home in range(dies):
             left[home] = origins[home, plan_expert[begin]]
+            living += left[home]
+        if end == begin + 1 and living <= wanted[begin]:  # no other entry, and room for all
+            for home in range(dies):
+                taken[begin, home] = left[home]
+            begin = end
+            continue
         for reach in range(farthest + 1):
             for entry in range(begin, end):
                 die = plan_die[entry]

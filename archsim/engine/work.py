@@ -43,7 +43,7 @@ class WorkBuilder:
         dtype_bytes = system.compute.dtype_bytes
         self._blocks = OwnBlocks(system.blocks)
         self.gemm = gemm_model(system, model, assumptions, machine)
-        self._experts, self._ids = model.experts, model.experts + model.shared_experts
+        self._experts, self.ids = model.experts, model.experts + model.shared_experts
         self._vector_bytes = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
         self._send = SENDS[assumptions.dispatch]
         self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
@@ -54,7 +54,7 @@ class WorkBuilder:
         self._local_first = assumptions.order == "local_first"
         self.needs_origins = assumptions.needs_origins(model)
         self._no_move_ptr = np.zeros((2, machine.dies + 1), np.int64)
-        self._no_bits = np.zeros((machine.dies, self._ids), np.uint8)
+        self._no_bits = np.zeros((machine.dies, self.ids), np.uint8)
 
     def build(
         self,
@@ -82,7 +82,7 @@ class WorkBuilder:
         _complete(
             entries,
             len(plan.expert),
-            layer * self._ids,
+            layer * self.ids,
             self._slice_bytes,
             self._carried_bytes,
             self._copies,
@@ -166,11 +166,26 @@ def _bundles(vectors: np.ndarray, vector_bytes: int) -> np.ndarray:
     """MOVE[move] of ``vectors: [src, dst]``, sorted by source."""
     every = np.ceil(vectors * vector_bytes).astype(np.int64)
     moves = np.zeros(np.count_nonzero(every), MOVE)
-    src, dst = moves["src"], moves["dst"] = np.nonzero(every)
-    moves["bytes"] = every[src, dst]
-    np.fill_diagonal(every, 0)
-    moves["port_bytes"] = np.where(src == dst, 0, np.maximum(every.sum(axis=1)[src], every.sum(axis=0)[dst]))
+    _fill_bundles(every, np.zeros((2, len(every)), np.int64), moves)
     return moves
+
+
+@kernel
+def _fill_bundles(every, ports, moves):
+    """``every``: int64[src, dst] bytes; ``ports``: int64[2, die] of zeros: bytes out of a die, and into it."""
+    dies, at = len(every), 0
+    for src in range(dies):
+        for dst in range(dies):
+            if src != dst:
+                ports[0, src] += every[src, dst]
+                ports[1, dst] += every[src, dst]
+    for src in range(dies):
+        for dst in range(dies):
+            if every[src, dst] != 0:
+                move = moves[at]
+                move.src, move.dst, move.bytes = src, dst, every[src, dst]
+                move.port_bytes = 0 if src == dst else max(ports[0, src], ports[1, dst])
+                at += 1
 
 
 @kernel

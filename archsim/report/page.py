@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.files import write_text
-from archsim.report import balancers, closer, engines, figures, layers, tables
+from archsim.report import balancers, closer, engines, figures, layers, slower, tables
 from archsim.report.copies import beyond_memory, copied
 from archsim.report.data import Report, read_report
 from archsim.report.decision_cost import decisions
@@ -96,6 +96,7 @@ def _context(report: Report) -> dict[str, Any]:
         "colour_bar": colour_bar(),
         "matrices": [(place, drawn) for place in places if (drawn := figures.matrix_panels(report, place))],
         "balancers": balancers.section(_plain(report)),
+        "slower": slower.section(_plain(report), report.experiment["policies"]),
         "has_pairs": bool(report.pairs),
         "light": scale_css(dark=False),
         "dark": scale_css(dark=True),

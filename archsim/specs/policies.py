@@ -76,6 +76,19 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                         }
                     ),
                 ),
+                "charged": Rule(
+                    "as home, unless the engine charges less for a plan that moves tokens from full dies to others",
+                    MappingProxyType(
+                        {
+                            "slack": Parameter(
+                                0.02, 0, 100, "how much fuller than the mean die the fullest may stay", float
+                            ),
+                            "asking": Parameter(
+                                0.005, 0, 100, "share of the mean die's time that asking for the demand may take", float
+                            ),
+                        }
+                    ),
+                ),
                 "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost"),
                 **balancers.ALLOCATION,
             }
@@ -150,6 +163,11 @@ _PRESETS: MappingProxyType[str, tuple[str, MappingProxyType[str, str]]] = Mappin
                 {"allocation": "isca26"},
             ),
             ("allo-paper", "allocation as the paper's text has it", {"allocation": "paper"}),
+            (
+                "allo-charged",
+                "ep, except where moving tokens makes a step faster by all that the engine charges",
+                {"allocation": "charged"},
+            ),
             ("allo-lp", "allocation by linear programming", {"allocation": "lp"}),
             (
                 "pred",

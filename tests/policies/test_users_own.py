@@ -11,6 +11,7 @@ from support.tiny import TINY
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.policies.allocation.rules import NO_EFFORT, Effort, Plan, home
+from archsim.report import slower
 from archsim.runs.policy_notes import policy_notes
 from archsim.specs.loading.library import load_assumptions
 
@@ -182,3 +183,20 @@ def test_policies_that_are_slower_than_ep_are_told():
     many = [row(name, 1, 0.5) for name in "abcdef"]
     assert policy_notes(many)[-1] == "so are, in some runs, e, f (column speedup_vs_ep)"
     assert policy_notes([row("allo", 1, None), row("allo", 1, 1.0)]) == []
+
+
+def test_the_page_says_where_and_why_a_policy_is_slower_than_ep():
+    def row(policy, batch, throughput, **bounds):
+        return {"policy": policy, "batch": batch, "throughput_tokens_per_s": throughput, "system": "s", "model": "m",
+                "assumptions": "physical", "trace": "t", "bound_link": 0.0, "bound_hbm": 1.0} | bounds  # fmt: skip
+
+    rows = [row("ep", 1, 100.0), row("ep", 2, 100.0), row("mine", 1, 80.0), row("mine", 2, 99.5), row("base", 1, 99.0)]
+    rows.append(row("allo", 2, 50.0, bound_link=0.5, bound_hbm=0.5))
+    policies = [{"name": name, "allocation": {"name": rule}} for name, rule in (("mine", "x:y"), ("allo", "isca26"))]
+    found = slower.section(rows, policies)
+    assert (found["heads"], found["lost"], found["compared"]) == (["batch"], 2, 4)
+    worst, second = found["rows"][:2]
+    assert (worst.place, worst.policy, worst.loss, worst.step) == (("2",), "allo", "100.0\u00a0%", 4)
+    assert worst.longer == "links: +100.0\u00a0%" and "hidden vectors" in worst.unseen
+    assert (second.policy, second.loss, second.unseen) == ("mine", "25.0\u00a0%", slower.OTHER)
+    assert slower.section(rows[:2], policies) is None

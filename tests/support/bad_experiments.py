@@ -38,8 +38,8 @@ KNOWN_SYSTEMS = (
     "tsmc_sow, v100_node; or the path of a YAML file, or a mapping)"
 )
 PRESET_NAMES = (
-    "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, eplb+waterfill, "
-    "craft, lina, libra, harmoeny, capacity_drop, capacity_reroute, expert_drop, remap, dup; "
+    "(known: base, ep, allo, allo-paper, allo-charged, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, "
+    "eplb+waterfill, craft, lina, libra, harmoeny, capacity_drop, capacity_reroute, expert_drop, remap, dup; "
 )
 KNOWN_PRESETS = f"{PRESET_NAMES}or a mapping)"
 
@@ -240,7 +240,7 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: allo, allocation: isca}]",
         "27: policies.0.allocation.name: unknown allocation 'isca'; did you mean 'isca26'? "
-        "(known: first_seen, home, isca26, paper, copy_aware, lp, even, nearest, static, lplb, libra, "
+        "(known: first_seen, home, isca26, paper, copy_aware, charged, lp, even, nearest, static, lplb, libra, "
         "harmoeny; or your own function as package.module:function)",
     ),
     "both ways to say how many": (

@@ -124,14 +124,14 @@ def _system(rng, model, assumptions, policy, batch) -> SystemSpec:
         "llc": {"capacity_bytes": 2 ** int(rng.integers(22, 28))},
         "compute": {"peak_flop_per_s": _log_uniform(rng, 1e14, 5e15), "dtype": str(rng.choice(["fp8", "fp16"]))},
     }
-    system = _changed(system, changes)
+    system = changed(system, changes)
     placement = place_experts(policy, model, system.dies)
     needed = int(memory_fit(system, model, assumptions, placement, workload_of(batch), batch).demand_bytes.max())
     capacity = int(max(needed, 10**6) / (1 - system.hbm.reserved_fraction) * rng.uniform(1.01, 3))
-    return _changed(system, {"hbm": {"capacity_bytes": capacity}})
+    return changed(system, {"hbm": {"capacity_bytes": capacity}})
 
 
-def _changed(system: SystemSpec, changes: dict[str, dict[str, Any]]) -> SystemSpec:
+def changed(system: SystemSpec, changes: dict[str, dict[str, Any]]) -> SystemSpec:
     return system.model_copy(
         update={block: getattr(system, block).model_copy(update=of) for block, of in changes.items()}
     )

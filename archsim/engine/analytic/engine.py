@@ -13,9 +13,10 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.count import count_step
 from archsim.engine.analytic.slices import ARRAYS, HBMS
-from archsim.engine.analytic.walk import Walked, walk_step
+from archsim.engine.analytic.walk import Walked, walk_step, walk_strategy
 from archsim.engine.engine import EventEngine
 from archsim.engine.state import COMBINE, LAUNCH, SLICES, UNITS, Machine, Memory, Tally, Work
+from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.scenario import Scenario
 from microarch.blocks.request import State
 
@@ -25,9 +26,9 @@ PHASES = 3  # rows of the loads, see archsim.engine.analytic.count
 class WalkKernel:
     """Runs steps by walking them."""
 
-    def __init__(self, machine: Machine, contention: str, reads: str):
-        self._machine, self._contention = machine, contention
-        self._strategy = reads if contention == "shared" else contention
+    def __init__(self, machine: Machine, assumptions: AssumptionsSpec):
+        self._machine, self._contention = machine, assumptions.contention
+        self._strategy = walk_strategy(assumptions)
         self._loads = np.zeros((PHASES, machine.resources))
 
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
@@ -83,4 +84,4 @@ class AnalyticalEngine(EventEngine):
         self.tally.resources["wait_ns"] = np.nan
 
     def _build_kernel(self) -> WalkKernel:
-        return WalkKernel(self.machine, self.scenario.assumptions.contention, self.scenario.assumptions.reads)
+        return WalkKernel(self.machine, self.scenario.assumptions)

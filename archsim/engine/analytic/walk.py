@@ -107,6 +107,11 @@ def _walk_held(s):
 WALKS = {"together": _walk_shared, "in_order": _walk_in_order, "reserved": _walk_held}
 
 
+def walk_strategy(assumptions) -> str:
+    """The strategy of ``WALKS`` for a set of assumptions."""
+    return assumptions.reads if assumptions.contention == "shared" else assumptions.contention
+
+
 class Walked(NamedTuple):
     """A walked step: ``fetches`` FETCHED[chain], ``dies`` DIE[die] at its end, ``ns`` its duration."""
 

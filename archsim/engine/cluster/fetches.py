@@ -13,18 +13,21 @@ import numpy as np
 
 from archsim.engine.executions.execution import Order
 from archsim.engine.state import DATA_MESSAGES, SLICES, Machine, Tally
-from archsim.engine.weight_moves import WeightMover
+from archsim.engine.weight_moves import Transfer, WeightMover
 from archsim.policies.placement.placement import nearest_holders
 from microarch.fabric.fabric import Fabric
 
 
 class Fetched(NamedTuple):
     """``ns``: float64[die], from the end of the dispatch until a die has the weights; ``share``: float64[die] of its
-    pairs that wait for them.
+    pairs that wait for them. ``source``: int64[fetch], where the weights come from; ``transfer``: their way, None
+    without fetches.
     """
 
     ns: np.ndarray
     share: np.ndarray
+    source: np.ndarray
+    transfer: Transfer | None
 
 
 class Fetches:
@@ -35,18 +38,26 @@ class Fetches:
         self._mover = WeightMover(machine, fabric, tally)
 
     def of(self, order: Order) -> Fetched:
-        """What a step fetches, counted."""
+        """What a step fetches."""
         plan, dies = order.plan, self._machine.dies
         holds = order.placement.holds[order.row]
         away = ~holds[plan.expert, plan.die]
         if not away.any():
-            return Fetched(np.zeros(dies), np.zeros(dies))
+            return Fetched(np.zeros(dies), np.zeros(dies), np.zeros(0, np.int64), None)
         die = plan.die[away]
         source = nearest_holders(holds[plan.expert[away]], die, self._fabric.hops)
-        expert_bytes = SLICES * self._machine.slice_bytes
-        transfer = self._mover.transfer(source, die, expert_bytes)
-        self._mover.book(transfer, DATA_MESSAGES)
-        np.add.at(self._tally.dies["remote_read_bytes"], source, expert_bytes)
+        transfer = self._mover.transfer(source, die, self._expert_bytes)
         pairs = np.bincount(plan.die, plan.tokens, dies)
         waiting = np.bincount(die, plan.tokens[away], dies)
-        return Fetched(transfer.arrival_ns, np.divide(waiting, pairs, out=np.zeros(dies), where=pairs > 0))
+        share = np.divide(waiting, pairs, out=np.zeros(dies), where=pairs > 0)
+        return Fetched(transfer.arrival_ns, share, source, transfer)
+
+    def count(self, fetched: Fetched) -> None:
+        """Add what a step has fetched to the tally."""
+        if fetched.transfer is not None:
+            self._mover.book(fetched.transfer, DATA_MESSAGES)
+            np.add.at(self._tally.dies["remote_read_bytes"], fetched.source, self._expert_bytes)
+
+    @property
+    def _expert_bytes(self) -> int:
+        return SLICES * self._machine.slice_bytes

@@ -73,3 +73,11 @@ class Execution(Protocol):
 
     def gemm_time(self) -> GemmTime:
         """Totals over all steps."""
+
+    def time_of(self, order: Order) -> float:
+        """How long the step would take by the law of the analytical engine, ns; changes and counts nothing. Only
+        allocations that weigh plans ask (``archsim.engine.charges``), with expected hidden vectors and without copies.
+        """
+
+    def kernel_ns(self, tokens: int, experts: int) -> float:
+        """How long a die would compute that runs ``experts`` routed experts with ``tokens`` each; as ``time_of``."""

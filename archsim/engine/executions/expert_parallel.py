@@ -23,6 +23,7 @@ from archsim.engine.cluster.ranks import Ranks, RankTimes
 from archsim.engine.cluster.transfers import Moves, Sent, build_moves
 from archsim.engine.executions.execution import GemmTime, Order, Setup
 from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, LAUNCH, SLICES, UNITS
+from archsim.policies.allocation.rules import Plan
 from microarch.blocks.request import State
 
 
@@ -53,18 +54,32 @@ class ExpertParallel:
         self._calibrated_ns = self._extrapolated_ns = 0.0
 
     def step(self, order: Order, now_ns: float) -> float:
+        sent, times, fetched, layer = self._run(order)
+        self._fetches.count(fetched)
+        self._tally.part_ns[:] += layer.parts
+        self._calibrated_ns += float(times.kernel_ns.sum())
+        self._extrapolated_ns += times.extrapolated_ns
+        self._count(sent, times, layer)
+        return now_ns + layer.ns
+
+    def time_of(self, order: Order) -> float:
+        return self._run(order)[-1].ns
+
+    def kernel_ns(self, tokens: int, experts: int) -> float:
+        first = np.zeros(experts, np.int32)
+        plan = Plan(np.arange(experts, dtype=np.int32), first, np.full(experts, tokens, np.int32))
+        return float(self._ranks.times(plan, np.zeros(self._machine.dies)).kernel_ns[0])
+
+    def _run(self, order: Order) -> tuple[Sent, RankTimes, Fetched, Layer]:
+        """The times of a step; nothing is counted."""
         demand = order.demand
         tokens = demand.origins.sum(axis=1, dtype=np.int64) / demand.top_k
         if order.plan.shared is not None:  # moved to ranks that the tokens visit anyway: no further vectors
             tokens = order.plan.shared.sum(axis=0).astype(float)
         sent = self._moves.sent(order.plan, demand)
         times = self._ranks.times(order.plan, tokens)
-        layer = self._layer(self, order.plan, tokens, sent, times, self._fetches.of(order))
-        self._tally.part_ns[:] += layer.parts
-        self._calibrated_ns += float(times.kernel_ns.sum())
-        self._extrapolated_ns += times.extrapolated_ns
-        self._count(sent, times, layer)
-        return now_ns + layer.ns
+        fetched = self._fetches.of(order)
+        return sent, times, fetched, self._layer(self, order.plan, tokens, sent, times, fetched)
 
     def in_turn(self, plan, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
         """``overlap: none``."""

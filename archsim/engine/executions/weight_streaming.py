@@ -6,37 +6,44 @@ if the assumption ``activations`` says so. The engine's kernel runs them.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
+from archsim.engine.analytic.walk import walk_step, walk_strategy
 from archsim.engine.executions.execution import GemmTime, Order, Setup
+from archsim.engine.state import SLICES, Memory, Work
 from archsim.engine.work import WorkBuilder
+from microarch.blocks.atu import no_translations
 
 
 class WeightStreaming:
     """``execution: weight_streaming``."""
 
     def __init__(self, setup: Setup):
-        self._memory, self._tally = setup.memory, setup.tally
+        self._setup, self._memory, self._tally = setup, setup.memory, setup.tally
         self.builder = WorkBuilder(setup.scenario, setup.machine, setup.fabric, setup.copies)
         self.kernel = setup.build_kernel()
 
     def step(self, order: Order, now_ns: float) -> float:
+        work = self._work(self.builder, order)
+        work = work._replace(cp_ready_ns=order.cp_ready_ns, notes=order.notes)
+        return self.kernel.step(work, self._memory, self._tally, now_ns)
+
+    def _work(self, builder: WorkBuilder, order: Order) -> Work:
         demand = order.demand
-        origins = demand.origins if self.builder.needs_origins else None
-        work = self.builder.build(
+        return builder.build(
             order.layer,
             order.row,
             order.plan,
             order.placement,
-            origins,
+            demand.origins if builder.needs_origins else None,
             demand.top_k,
             order.cp_en,
             self._memory,
             demand.routing,
             demand.residents,
         )
-        work = work._replace(cp_ready_ns=order.cp_ready_ns, notes=order.notes)
-        return self.kernel.step(work, self._memory, self._tally, now_ns)
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         return self.kernel.log(begin_ns)
@@ -44,6 +51,31 @@ class WeightStreaming:
     def gemm_time(self) -> GemmTime:
         gemm = self.builder.gemm
         return GemmTime(gemm.calibrated_ns, gemm.extrapolated_ns, gemm.law)
+
+    @cached_property
+    def _estimating(self) -> WorkBuilder:
+        """A builder whose work counts for nothing. It looks for no copies; ``time_of`` does."""
+        return WorkBuilder(self._setup.scenario, self._setup.machine, self._setup.fabric, copies=False)
+
+    def time_of(self, order: Order) -> float:
+        machine, copies = self._setup.machine, self._memory.copies
+        work = self._work(self._estimating, order)
+        if self._setup.copies:  # a die that has copied all of an expert reads it as its home does
+            entries, routed = work.entries, work.entries["routed"] > 0
+            first = order.layer * self._estimating.ids
+            copied = routed & (copies.slices[first + entries["expert"], entries["die"]] == SLICES)
+            entries["home"] = np.where(copied, entries["die"], entries["home"])
+            entries["look_here"] |= copied
+        room = copies.room.copy()
+        atus = no_translations(machine.dies, 0, 0)
+        memory = Memory(self._memory.llc_tags.copy(), copies._replace(room=room), atus)
+        return walk_step(machine, work, memory, walk_strategy(self._setup.scenario.assumptions)).ns
+
+    def kernel_ns(self, tokens: int, experts: int) -> float:
+        every = np.full(experts, tokens, np.int64)
+        first, routed = np.zeros(experts, np.int64), np.ones(experts, np.int64)
+        read_bytes = np.full(experts, self._setup.machine.slice_bytes, np.int64)
+        return SLICES * float(self._estimating.gemm.of(every, routed, read_bytes, first).compute_ns.sum())
 
 
 def build(setup: Setup) -> WeightStreaming:

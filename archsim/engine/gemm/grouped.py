@@ -61,6 +61,7 @@ class Grouped:
         self.law = self._law.named
         self.least_ns_per_token = 2.0 * model.hidden * model.expert_ffn / compute.peak_flop_per_s * NS_PER_S
         self._shared = _shared(system, model, machine) if model.shared_experts else None
+        self._last = None  # asked of it, and answered
 
     def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray, die: np.ndarray) -> GemmTimes:
         """See ``ShareOfPeak.of``."""
@@ -70,11 +71,22 @@ class Grouped:
         if len(rows):
             launch = self._routed(found, rows, tokens[rows].astype(float), read_bytes[rows], die[rows])
         if len(others) and self._shared:
-            before = self._shared.calibrated_ns, self._shared.extrapolated_ns
-            found.put(others, self._shared.of(tokens[others], routed[others], read_bytes[others], die[others]))
-            self.calibrated_ns += self._shared.calibrated_ns - before[0]
-            self.extrapolated_ns += self._shared.extrapolated_ns - before[1]
+            found.put(others, self._of_shared(tokens[others], read_bytes[others]))
         return GemmTimes(*found.columns, launch)
+
+    def _of_shared(self, tokens, read_bytes) -> GemmTimes:
+        """Times of shared experts; from step to step they often have the same tokens."""
+        asked = tokens.tobytes(), read_bytes.tobytes()
+        if self._last is None or self._last[0] != asked:
+            shared = self._shared
+            shared.calibrated_ns = shared.extrapolated_ns = 0.0
+            nobody = np.zeros(len(tokens), np.int64)
+            times = shared.of(tokens, nobody, read_bytes, nobody)
+            self._last = asked, times, shared.calibrated_ns, shared.extrapolated_ns
+        _, times, calibrated_ns, extrapolated_ns = self._last
+        self.calibrated_ns += calibrated_ns
+        self.extrapolated_ns += extrapolated_ns
+        return times
 
     def _routed(self, found: _Rows, rows, tokens, read_bytes, die) -> np.ndarray:
         """Fill the rows of routed experts; the launch of every die, float64[die]."""

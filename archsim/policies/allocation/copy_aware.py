@@ -24,7 +24,8 @@ def copy_aware(step: StepView, block_tokens: int = 128, slack: float = 0.05) -> 
     order = active[np.argsort(step.tokens[active], kind="stable")]
     given = np.zeros((len(step.tokens), len(step.hops)), np.int64)
     effort = Effort(True, len(order), np.zeros(len(order), np.int64), np.zeros(len(order), np.int64))
-    _place(step, order, block_tokens, slack, np.zeros(len(step.hops), LOAD), given, effort.candidates, effort.blocks)
+    loads = np.zeros(len(step.hops), LOAD)
+    _place(step.compiled, order, block_tokens, slack, loads, given, effort.candidates, effort.blocks)
     expert, die = np.nonzero(given)
     tokens = given[expert, die].astype(np.int32)
     return Plan(expert.astype(np.int32), die.astype(np.int32), tokens, effort)

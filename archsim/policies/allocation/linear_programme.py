@@ -1,8 +1,9 @@
 """Allocation ``lp``: a step's plan by linear programming (SciPy's HiGHS), rounded to whole experts and tokens.
 
 It shows how much there is to gain, not what a machine would do: the programme sees the loads of all resources at
-once, whatever it costs. Loads are those that the Global CP can know: compute and HBM reads of every die, and weights
-on the link from an expert's home to each of its neighbours. Hidden vectors are not included, as in the other rules.
+once, whatever it costs. Loads are compute and HBM reads of every die at the rates that the engine charges, and weights
+on the way from an expert's holder to each candidate. Hidden vectors, shared links and order are not in them: the plan
+of ``home`` is taken where the engine charges less for it (``archsim.policies.allocation.charged.cheaper``).
 """
 
 from __future__ import annotations
@@ -11,22 +12,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.policies.allocation.rules import SLICES, Effort, Plan, StepView
+from archsim.policies.allocation.charged import cheaper
+from archsim.policies.allocation.rules import SLICES, Effort, Plan, StepView, home
 from archsim.policies.placement.placement import nearest_holders
 
 LEAST_SHARE = 1e-6  # of an expert's tokens; less is rounding error of the solver
 # Cost of a ns on a link relative to a ns of the fullest resource: among plans of about equal time, prefer the one that
 # fetches least.
 LINK_COST = 0.02
+OF_ITS_OWN = [0, 2, 3]  # columns of the weights that every die of a divided expert has; the holder reads a slice once
 
 
 class _Choices(NamedTuple):
-    """Loads of a whole expert on a candidate die: three resources each; a load may be 0."""
+    """Loads of a whole expert on a candidate die: four resources each; a load may be 0."""
 
     row: np.ndarray  # int64[choice] index of the expert among the active ones
     die: np.ndarray  # int64[choice]
-    weights: np.ndarray  # int64[choice, 3] HBM of the die, HBM of the holder, link
-    weights_ns: np.ndarray  # float64[choice, 3]: as soon as the die runs any token
+    weights: np.ndarray  # int64[choice, 4] HBM of the die, HBM of the holder, link, array of the die
+    weights_ns: np.ndarray  # float64[choice, 4]: as soon as the die runs any token
     array: np.ndarray  # int64[choice]
     array_ns: np.ndarray  # float64[choice]: for all tokens
     resources: int
@@ -48,31 +51,32 @@ def lp(step: StepView) -> Plan:
     divided = np.bincount(choices.row[chosen], minlength=len(active))
     effort = Effort(True, len(active), counted, divided, iterations * operations)
     entries = active[choices.row[chosen]], choices.die[chosen], given[chosen]
-    return Plan(*(column.astype(np.int32) for column in entries), effort)
+    return cheaper(step, home(step), Plan(*(column.astype(np.int32) for column in entries), effort))
 
 
 def _choices(step: StepView, active: np.ndarray) -> _Choices:
     """Candidates: holders, neighbours of the home, and dies with cached copies of all slices; each reads from the
     nearest holder.
     """
-    costs, dies = step.costs, len(step.hops)
+    rates, dies = step.rates, len(step.hops)
     home, copied = step.home[active].astype(np.int64), step.copied_slices[active].astype(np.int64)
     held = step.holders[active]
     row, die = np.nonzero((step.hops[home] <= 1) | (copied == SLICES) | held)
     source = nearest_holders(held[row], die, step.hops).astype(np.int64)
     here = np.where(source == die, 0, copied[row, die])
     away = np.where(source == die, SLICES, SLICES - here)  # slices that the holder reads
-    slice_ns = costs.slice_bytes / costs.hbm_bytes_per_ns
-    link_ns = np.where(source == die, 0.0, away * costs.slice_bytes / costs.link_bytes_per_ns)
+    slice_ns = rates.read_ns / SLICES
+    link_ns = np.where(source == die, 0.0, away * step.costs.slice_bytes / step.pair_bytes_per_ns[source, die])
+    begun_ns = np.full(len(row), rates.expert_ns)
     links = 2 * dies + source * dies + die
     used, link = np.unique(links, return_inverse=True)
     return _Choices(
         row,
         die,
-        np.stack([die, source, 2 * dies + link], axis=1),
-        np.stack([here * slice_ns, away * slice_ns, link_ns], axis=1),
+        np.stack([die, source, 2 * dies + link, dies + die], axis=1),
+        np.stack([here * slice_ns, away * slice_ns, link_ns, begun_ns], axis=1),
         dies + die,
-        step.tokens[active][row] * costs.flop_per_token / costs.flop_per_ns,
+        step.tokens[active][row] * rates.row_ns,
         2 * dies + len(used),
     )
 
@@ -87,7 +91,8 @@ def _solve(choices: _Choices, rows: int) -> tuple[np.ndarray, int, int]:
     from scipy.sparse import csc_array
 
     count, column = len(choices.row), np.arange(len(choices.row))
-    place = np.concatenate([choices.weights.ravel(), choices.array]), np.concatenate([np.repeat(column, 3), column])
+    begun = np.repeat(column, choices.weights.shape[1])
+    place = np.concatenate([choices.weights.ravel(), choices.array]), np.concatenate([begun, column])
     scale = choices.array_ns.sum() + choices.weights_ns.max()
     loads = csc_array(
         (np.concatenate([choices.weights_ns.ravel(), choices.array_ns]) / scale, place),
@@ -154,7 +159,7 @@ def _give(choices: _Choices, load: np.ndarray, option: np.ndarray, part: np.ndar
     """Add the loads of an expert that runs on the dies of ``option``, ``part`` of its tokens on each. A holder reads
     a slice once.
     """
-    np.add.at(load, choices.weights[option][:, [0, 2]], choices.weights_ns[option][:, [0, 2]])
+    np.add.at(load, choices.weights[option][:, OF_ITS_OWN], choices.weights_ns[option][:, OF_ITS_OWN])
     sources, read_ns = choices.weights[option, 1], choices.weights_ns[option, 1]
     for source in np.unique(sources):
         load[source] += read_ns[sources == source].max()

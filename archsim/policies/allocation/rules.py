@@ -22,7 +22,7 @@ others          tokens among the holders of an expert (``archsim.policies.alloca
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -44,6 +44,28 @@ class Costs(NamedTuple):
     hop_ns: float
 
 
+class Rates(NamedTuple):
+    """What the engine charges a die for more work, near the mean die of a step."""
+
+    row_ns: float  # compute, for a further token of an expert that it runs
+    expert_ns: float  # compute, for a further expert
+    read_ns: float  # its HBM, for the weights of an expert
+
+
+class Charged(Protocol):
+    """What the engine will charge for the step under the selected assumptions."""
+
+    @property
+    def rates(self) -> Rates:
+        """Of a die with the step's mean load."""
+
+    def plan_ns(self, plan: Plan) -> float:
+        """The time of the step with this plan, by the law of the analytical engine; the decision is not included."""
+
+    def decision_ns(self, plan: Plan) -> float:
+        """What the effort of deciding on this plan adds to the step."""
+
+
 class StepView(NamedTuple):
     """What the Global CP knows when it allocates a step."""
 
@@ -59,6 +81,21 @@ class StepView(NamedTuple):
     pair_ns: np.ndarray  # float64[die, die]: latency of the route from the first die to the second
     pair_bytes_per_ns: np.ndarray  # float64[die, die]: bandwidth of its narrowest link
     origins: np.ndarray = NO_ORIGINS  # int32[die, expert] tokens by the die they live on; [0, 0] if not known
+    charged: Charged | None = None  # None: not known
+
+    @property
+    def rates(self) -> Rates:
+        """What the engine charges; where nobody knows it, what ``costs`` say."""
+        if self.charged is not None:
+            return self.charged.rates
+        costs = self.costs
+        read_ns = SLICES * costs.slice_bytes / costs.hbm_bytes_per_ns
+        return Rates(costs.flop_per_token / costs.flop_per_ns, 0.0, read_ns)
+
+    @property
+    def compiled(self) -> StepView:
+        """What compiled kernels accept: numbers and arrays alone."""
+        return self if self.charged is None else self._replace(charged=None)
 
 
 class Effort(NamedTuple):
@@ -130,10 +167,9 @@ def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan
     ``block_tokens``: tokens assigned at a time. ``candidates``: least number kept, more for experts with many tokens.
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
-    effort = _effort(order)
-    _place_isca26(
-        step, order, block_tokens, candidates, np.zeros(len(step.hops), LOAD), *plan, effort.candidates, effort.blocks
-    )
+    effort, loads = _effort(order), np.zeros(len(step.hops), LOAD)
+    counts = effort.candidates, effort.blocks
+    _place_isca26(step.compiled, order, block_tokens, candidates, loads, *plan, *counts)
     return _in_expert_order(*plan, effort)
 
 
@@ -144,10 +180,9 @@ def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
     for each (expert, die), ties to the earlier candidate, holders first.
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
-    effort, dies = _effort(order), len(step.hops)
-    _place_paper(
-        step, order, block_tokens, distance, np.zeros(dies), np.zeros(dies), *plan, effort.candidates, effort.blocks
-    )
+    effort, (load_ns, read_ns) = _effort(order), np.zeros((2, len(step.hops)))
+    counts = effort.candidates, effort.blocks
+    _place_paper(step.compiled, order, block_tokens, distance, load_ns, read_ns, *plan, *counts)
     return _in_expert_order(*plan, effort)
 
 

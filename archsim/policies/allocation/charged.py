@@ -1,0 +1,178 @@
+"""Allocation ``charged``: expert parallelism, left only for a plan for which the engine charges less.
+
+The step begins as under ``home``: every expert at its home. Tokens of the fullest die's largest expert then move to
+the die with most time left per hop, until no such move helps. Dies are full when compute or their HBM is, at the rates
+that the engine charges (``Rates``); an expert that two dies run is read twice at its home. The levelled plan is taken
+if the engine charges less for it than for the plan of ``home`` (``Charged.plan_ns``): compute and kernels, reads for
+others, hidden vectors, links and order included.
+
+The Global CP asks for the demand only where that is cheap against the step; else the step runs as under ``home``.
+Neither plan depends on the bandwidth of links, and each takes no longer with more of it; so the shorter one does, too.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+import numpy as np
+
+from archsim.base.kernels import inner, kernel
+from archsim.policies.allocation.rules import Effort, Plan, Rates, StepView, home
+from archsim.specs.model import SLICES
+
+LOAD = np.dtype([("compute_ns", "f8"), ("reads_ns", "f8")])
+MOVES_PER_DIE = 8  # at most
+
+
+def charged(step: StepView, slack: float = 0.02, asking: float = 0.005) -> Plan:
+    """The plan of ``home``, or the levelled one; that of ``home`` where nobody knows what is charged.
+
+    ``slack``: how much fuller than the mean die the fullest may stay, and the least that levelling must promise.
+    ``asking``: share of the mean die's time that asking all dies for their demand may take; above it, nobody asks.
+    """
+    plan = home(step)
+    if step.charged is None:
+        return plan
+    rates = step.rates
+    if step.charged.decision_ns(plan._replace(effort=_effort(len(step.tokens)))) > asking * _mean_ns(step, rates):
+        return plan
+    given = np.zeros((len(step.tokens), len(step.hops)), np.int64)
+    given[plan.expert, plan.die] = plan.tokens
+    loads = np.zeros(len(step.hops), LOAD)
+    mean_ns = _fill(rates, loads, given)
+    before_ns = _fullest_ns(loads)
+    moves = _level(step.hops, rates, slack, MOVES_PER_DIE * len(loads), mean_ns, loads, given)
+    effort = _effort(len(plan.expert), moves, len(loads))
+    if _fullest_ns(loads) < (1.0 - slack) * before_ns:
+        return cheaper(step, plan, _plan_of(given)._replace(effort=effort))
+    return plan._replace(effort=effort)
+
+
+def _mean_ns(step: StepView, rates: Rates) -> float:
+    """Time of the mean die as it is known before anyone asks: from the number of tokens."""
+    rows = int(step.tokens.sum())
+    active = min(rows, len(step.tokens))
+    compute_ns = rows * rates.row_ns + active * rates.expert_ns
+    return max(compute_ns, active * rates.read_ns) / len(step.hops)
+
+
+def _effort(experts: int, moves: int = 0, dies: int = 0) -> Effort:
+    """Experts are sorted and their homes read; every move compares all dies."""
+    candidates, blocks = np.zeros((2, experts + moves), np.int64)
+    candidates[:moves], blocks[:moves] = dies, 1
+    return Effort(True, experts, candidates, blocks)
+
+
+def cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
+    """The plan for which the engine charges less, the first of equals; with the effort of the second, and that of both
+    estimates. The second, where nobody knows what is charged.
+    """
+    if step.charged is None:
+        return second
+    effort = second.effort.plus(_estimating(step, first) + _estimating(step, second))
+    best = second if step.charged.plan_ns(second) < step.charged.plan_ns(first) else first
+    return best._replace(effort=effort)
+
+
+def _fullest_ns(loads: np.ndarray) -> float:
+    return float(np.maximum(loads["compute_ns"], loads["reads_ns"]).max())
+
+
+def _plan_of(given: np.ndarray) -> Plan:
+    """The plan of ``given: int64[expert, die]``."""
+    expert, die = np.nonzero(given)
+    return Plan(expert.astype(np.int32), die.astype(np.int32), given[expert, die].astype(np.int32))
+
+
+def _estimating(step: StepView, plan: Plan) -> int:
+    """Operations that estimate a plan: for every entry the expected vectors of all dies, and for each of its slices a
+    place in a calendar of dies and a booking of both ends and of every link between them.
+    """
+    dies = len(step.hops)
+    links = int(step.hops[step.home[plan.expert], plan.die].sum())
+    return len(plan.expert) * (dies + SLICES * (ceil(log2(dies)) + 2)) + SLICES * links
+
+
+@inner
+def _full_ns(load):
+    return max(load.compute_ns, load.reads_ns)
+
+
+@inner
+def _fullest(loads):
+    most = np.int64(0)
+    for die in range(1, len(loads)):
+        if _full_ns(loads[die]) > _full_ns(loads[most]):
+            most = np.int64(die)
+    return most
+
+
+@inner
+def _taker(hops, loads, giver, mean_ns):
+    """The die with most time left per hop from the giver, -1 if none is below the mean."""
+    best, best_ns = np.int64(-1), 0.0
+    for die in range(len(loads)):
+        if die != giver:
+            left_ns = (mean_ns - _full_ns(loads[die])) / hops[giver, die]
+            if left_ns > best_ns:
+                best, best_ns = np.int64(die), left_ns
+    return best
+
+
+@inner
+def _largest(given, die):
+    most = np.int64(0)
+    for expert in range(1, len(given)):
+        if given[expert, die] > given[most, die]:
+            most = np.int64(expert)
+    return most
+
+
+@kernel
+def _fill(rates, loads, given):
+    """Loads of the dies; returns their mean."""
+    total_ns = 0.0
+    for die in range(len(loads)):
+        for expert in range(len(given)):
+            if given[expert, die] > 0:
+                loads[die].compute_ns += rates.expert_ns + given[expert, die] * rates.row_ns
+                loads[die].reads_ns += rates.read_ns
+        total_ns += _full_ns(loads[die])
+    return total_ns / len(loads)
+
+
+@inner
+def _tokens_to_move(rates, gives, takes, begun_ns, mean_ns, there):
+    """So many that the giver or the taker is at the mean then."""
+    ns = min(gives.compute_ns - mean_ns, mean_ns - takes.compute_ns - begun_ns)
+    if ns < rates.row_ns:
+        return min(np.int64(1), there)
+    return min(np.int64(ns / rates.row_ns), there) if rates.row_ns > 0.0 else there
+
+
+@kernel
+def _level(hops, rates, slack, most, mean_ns, loads, given):
+    """Move tokens in ``given: int64[expert, die]``; returns how often, at most ``most`` times."""
+    for count in range(most):
+        giver = _fullest(loads)
+        taker, gives = _taker(hops, loads, giver, mean_ns), loads[giver]
+        full_ns = _full_ns(gives)
+        if taker < 0 or full_ns <= (1.0 + slack) * mean_ns or gives.compute_ns <= gives.reads_ns:
+            return count
+        takes, expert = loads[taker], _largest(given, giver)
+        fetched = given[expert, taker] == 0
+        begun_ns = rates.expert_ns if fetched else 0.0
+        tokens = _tokens_to_move(rates, gives, takes, begun_ns, mean_ns, given[expert, giver])
+        ended_ns = rates.expert_ns if tokens == given[expert, giver] else 0.0
+        # the home reads the expert for the taker, too; no longer for itself if it runs none of it
+        again_ns = rates.read_ns if fetched and tokens < given[expert, giver] else 0.0
+        work_ns = tokens * rates.row_ns
+        left_ns = max(gives.compute_ns - work_ns - ended_ns, gives.reads_ns + again_ns)
+        if max(left_ns, takes.compute_ns + work_ns + begun_ns, takes.reads_ns) >= full_ns:
+            return count
+        gives.compute_ns -= work_ns + ended_ns
+        gives.reads_ns += again_ns
+        takes.compute_ns += work_ns + begun_ns
+        given[expert, giver] -= tokens
+        given[expert, taker] += tokens
+    return most

@@ -1,0 +1,92 @@
+"""The page section on policies that are slower than plain expert parallelism: where, by how much, what takes longer,
+and what the rule that allocates does not see.
+
+Policies are compared at the same place, as in ``archsim.report.balancers``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from archsim.report.balancers import PLACE, REFERENCE, Row, gain
+from archsim.report.figures import BOUND_NAMES
+from archsim.report.units import percent
+from archsim.runs.policy_notes import SLOWER
+
+MOST_SHOWN, MOST_OF_ONE = 16, 4  # rows, the largest losses; of one policy
+STEPS = (0.05, 0.15, 0.35)  # losses from which a cell is redder
+# What the engine charges under `physical` and an allocation does not weigh (docs/policies.md).
+UNSEEN = {
+    "first_seen": "anything but the order of experts: weights, links, balance",
+    "home": "how the load is divided",
+    "isca26": "hidden vectors, links that pairs share, times of kernels",
+    "paper": "hidden vectors, links that pairs share, HBM reads for others, times of kernels",
+    "copy_aware": "hidden vectors, links that pairs share, times of kernels",
+    "lp": "what its solver takes",
+    "charged": "single tokens: it expects numbers of hidden vectors",
+}
+OTHER = "the time of a step: it balances numbers of tokens"
+
+
+@dataclass(frozen=True)
+class Slower:
+    """One run. ``step``: 1 … 4 of the red scale; ``longer``: what takes most of the time that it loses."""
+
+    place: tuple[str, ...]
+    policy: str
+    loss: str
+    step: int
+    longer: str
+    unseen: str
+
+
+def section(rows: Iterable[Row], policies: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What the section shows; None where no run is slower than ``ep``. policies: as the manifest has them."""
+    places: dict[tuple, dict[str, Row]] = {}
+    for row in rows:
+        if row.get("throughput_tokens_per_s"):
+            places.setdefault(tuple(row[name] for name in PLACE), {})[row["policy"]] = row
+    rules = {each["name"]: (each.get("allocation") or {}).get("name", "") for each in policies}
+    compared = [
+        (place, row, runs[REFERENCE])
+        for place, runs in places.items()
+        if REFERENCE in runs
+        for name, row in runs.items()
+        if name != REFERENCE
+    ]
+    lost = sorted((each for each in compared if gain(*each[1:]) < SLOWER), key=lambda each: gain(*each[1:]))
+    if not lost:
+        return None
+    counted: Counter[str] = Counter()
+    shown: list[tuple[tuple, Row, Row]] = []
+    for place, row, ep in lost:
+        counted[row["policy"]] += 1
+        if counted[row["policy"]] <= MOST_OF_ONE and len(shown) < MOST_SHOWN:
+            shown.append((place, row, ep))
+    varies = [at for at in range(len(PLACE)) if len({place[at] for place, _, _ in compared}) > 1]
+    return {
+        "heads": [PLACE[at] for at in varies],
+        "rows": [_slower([str(place[at]) for at in varies], row, ep, rules) for place, row, ep in shown],
+        "lost": len(lost),
+        "compared": len(compared),
+    }
+
+
+def _slower(place: list[str], row: Row, ep: Row, rules: Mapping[str, str]) -> Slower:
+    loss = 1 / gain(row, ep) - 1
+    rule = rules.get(row["policy"], "")
+    step = 1 + sum(loss >= least for least in STEPS)
+    return Slower(tuple(place), row["policy"], percent(loss, 1), step, _longer(row, ep), UNSEEN.get(rule, OTHER))
+
+
+def _longer(row: Row, ep: Row) -> str:
+    """The cause on the critical path that grew most, relative to the time of ``ep``."""
+    if not all(any(each.get(name) for name in BOUND_NAMES) for each in (row, ep)):
+        return ""
+    slower = 1 / gain(row, ep)
+    grew = {name: (row.get(name) or 0.0) * slower - (ep.get(name) or 0.0) for name in BOUND_NAMES}
+    most = max(grew, key=grew.__getitem__)
+    return f"{BOUND_NAMES[most][1]}: +{percent(grew[most], 1)}"
