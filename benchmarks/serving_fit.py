@@ -1,9 +1,10 @@
 """Fits the constants of configs/serving/hosts.yaml to the groups of measurements that it names (``fitted_on``).
 
 Gauss-Newton on the logarithms of TTFT and TPOT with weights that lessen outliers; derivatives are differences of whole
-simulations. Begins at the constants of the file; prints its rows.
+simulations. Begins at the constants of the file; prints its rows. With an engine, only its host is fitted, and with a
+number, ``first_after`` is that: the one with the least error is shipped.
 
-.venv/bin/python benchmarks/serving_fit.py ../shared/data/serving/silicon_agg.csv [engine]
+.venv/bin/python benchmarks/serving_fit.py ../shared/data/serving/silicon_agg.csv [engine [first_after]]
 """
 
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.engine.iteration_parts import has_experts
 from archsim.serving.deployment import with_host
-from archsim.serving.hosts import FIRST_AFTER, host_file
+from archsim.serving.hosts import host_file
 from archsim.serving.tables import Host, products_ns
 from archsim.studies.serving.accuracy import Case, case_of, judged_rows, times_of
 
@@ -33,8 +34,8 @@ Factor = tuple[str, str]
 class Fit:
     """Constants by engine and kind of model, and factors of experts and products by GPU and dtype."""
 
-    def __init__(self, cases: list[Case]):
-        self.cases = cases
+    def __init__(self, cases: list[Case], moves: range, first_after: int = 0):
+        self.cases, self.moves = cases, moves
         self.pools = [with_host(case.laws, case.notes, case.engine, case.scheduler, Host(), 1).pool for case in cases]
         self.keys = [(case.rows[0]["backend"], has_experts(case.engine.model)) for case in cases]
         precisions = [(case.engine.calibration.gpu, case.engine.precision) for case in cases]
@@ -46,6 +47,7 @@ class Fit:
             (row.engine, row.experts): np.array([row.iteration, row.sequence, row.prompt_layer, row.request])
             for row in host_file().hosts
         }
+        self.streams = {(row.engine, row.experts): first_after or row.first_after for row in host_file().hosts}
         self.factors = {
             move: {(row.gpu, row.dtype): row.factor for row in rows}
             for move, rows in ((EXPERTS, host_file().experts), (PRODUCTS, host_file().products))
@@ -65,7 +67,7 @@ class Fit:
         if move is not None:
             values[move] += STEPS[move]
         iteration, sequence, prompt, request, experts, products = values
-        host = Host(iteration, sequence, prompt * case.engine.model.layers, request, FIRST_AFTER)
+        host = Host(iteration, sequence, prompt * case.engine.model.layers, request, self.streams[self.keys[at]])
         table = pool.table._replace(
             host=np.array([host.iteration_ns, host.sequence_ns, host.prompt_ns]),
             shared=pool.table.shared + (experts - 1) * case.laws.by_tokens[:, -2],
@@ -81,10 +83,10 @@ class Fit:
         key = self.key(at, move)
         return 1.0 if key is None else self.factors[move][key]
 
-    def round(self) -> float:
-        """One step; returns the mean absolute error before it."""
+    def round(self) -> dict[Key, float]:
+        """One step; returns the mean loss before it."""
         columns = sorted(
-            {(self.key(at, move), move) for at in range(len(self.cases)) for move in range(len(STEPS))} - NO_KEYS,
+            {(self.key(at, move), move) for at in range(len(self.cases)) for move in self.moves} - NO_KEYS,
             key=lambda column: (column[1], column[0]),
         )
         number = {column: i for i, column in enumerate(columns)}
@@ -92,7 +94,7 @@ class Fit:
         for at in range(len(self.cases)):
             now = self.errors(at)
             block = np.zeros((now.size, len(columns)))
-            for move in range(len(STEPS)):
+            for move in self.moves:
                 column = number.get((self.key(at, move), move))
                 if column is not None:
                     block[:, column] = (self.errors(at, move) - now).ravel()
@@ -110,10 +112,15 @@ class Fit:
                 self.hosts[where][move] = max(0.0, self.hosts[where][move] + change * STEPS[move])
             else:
                 self.factors[move][where] = max(LEAST, self.factors[move][where] + change * STEPS[move])
-        return float(np.abs(off).mean())
+        loss = np.log1p((off / OUTLIER) ** 2)
+        keys = sorted(set(self.keys))
+        owner = np.concatenate(
+            [np.full(len(each), keys.index(key)) for each, key in zip(right, self.keys, strict=True)]
+        )
+        return {key: float(loss[owner == i].mean()) for i, key in enumerate(keys)}
 
 
-def main(path: str, engine: str = "") -> None:
+def main(path: str, engine: str = "", first_after: str = "0") -> None:
     groups: dict[str, list] = {}
     for row in judged_rows(Path(path)):
         most = MOST_OF_LONG if row["osl_tokens"] >= LONG else MOST_CLIENTS
@@ -125,13 +132,15 @@ def main(path: str, engine: str = "") -> None:
             cases.append(case_of(rows))
         except ArchsimError:
             continue
-    fit = Fit(cases)
+    fit = Fit(cases, OF_HOST if engine else range(len(STEPS)), int(first_after))
     for number in range(ROUNDS):
-        print(f"# round {number}: {fit.round():.3f}", flush=True)
+        losses = ", ".join(f"{key}: {loss:.3f}" for key, loss in fit.round().items())
+        print(f"# round {number}: {losses}", flush=True)
     for (engine, experts), (iteration, sequence, prompt, request) in sorted(fit.hosts.items()):
         print(
             f"  - {{engine: {engine}, experts: {str(experts).lower()}, iteration: {iteration / 1e6:.3f} ms, sequence: "
-            f"{sequence / 1e6:.4f} ms, prompt_layer: {prompt / 1e6:.4f} ms, request: {request / 1e6:.1f} ms}}"
+            f"{sequence / 1e6:.4f} ms, prompt_layer: {prompt / 1e6:.4f} ms, request: {request / 1e6:.1f} ms, "
+            f"first_after: {fit.streams[engine, experts]}}}"
         )
     for name, move in (("experts", EXPERTS), ("products", PRODUCTS)):
         print(f"{name}:")

@@ -9,20 +9,20 @@ from archsim.engine.iteration_parts import has_experts
 from archsim.serving.tables import Host
 from archsim.specs.loading.config_files import search_folders
 from archsim.specs.model import ModelSpec
-from archsim.specs.text.fields import Spec
+from archsim.specs.text.fields import Spec, count
 from archsim.specs.text.quantities import TIME, quantity
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import read_yaml
 
 NONE = "none"
-# Engines choose an iteration while the one before runs (asynchronous or overlapped scheduling), so that a new request
-# waits for one more: its client sees the first token about when the second is out.
-FIRST_AFTER = 2
 Time = quantity(TIME, "0 ns", "1000 s", zero=True)
 
 
 class HostRow(Spec):
-    """Constants of an engine with MoE or dense models. ``prompt_layer``: of a layer, in an iteration with a prompt."""
+    """Constants of an engine with MoE or dense models. ``prompt_layer``: of a layer, in an iteration with a prompt;
+    ``first_after``: engines choose an iteration while the one before runs, so that a new request waits for one more,
+    and its client sees the first token about when the second is out (or later, where tokens are streamed in groups).
+    """
 
     engine: str
     experts: bool
@@ -30,6 +30,7 @@ class HostRow(Spec):
     sequence: Time
     prompt_layer: Time
     request: Time
+    first_after: count(1, 1000)
 
 
 class FactorRow(Spec):
@@ -74,7 +75,7 @@ def host_of(engine: str, model: ModelSpec, gpu: str, experts: str, products: str
         row.sequence,
         row.prompt_layer * model.layers,
         row.request,
-        FIRST_AFTER,
+        row.first_after,
         experts=_factor(known.experts, gpu, experts) if moe else 1.0,
         products=_factor(known.products, gpu, products),
     )
