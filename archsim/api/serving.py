@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from archsim.serving.tables import Host
     from archsim.specs.loading.library import Source
     from archsim.studies.serving.comparison import Comparison
+    from archsim.studies.serving.page import Loaded
     from archsim.studies.serving.search import Found
 
 
@@ -29,7 +30,8 @@ def serve(
 
     Returns an `Outcome`: ``.measures`` (TTFT, TPOT, ITL, E2E in ms; requests, goodput and tokens a second; KV use),
     ``.served`` (times of every request), ``.notes``. out: folder of ``index.html``, ``bench.json`` (keys of ``vllm
-    bench serve``) and ``requests.csv``. around: for the page, also serve at shares of the traffic. timeline: file for
+    bench serve``) and ``requests.csv``. around: for the page, also serve the file's ``loads``, or
+    shares of the traffic. timeline: file for
     Perfetto, of iterations, requests and use of KV.
 
     Raises SpecError, TraceError, CapacityError; LawMissing for what no calibration has.
@@ -41,7 +43,7 @@ def serve(
     outcome = served(load_serving(source, overrides), MOST_ITERATIONS if timeline is not None else 0)
     if timeline is not None:
         _draw(outcome, Path(timeline))
-    return outcome if out is None else _written(outcome, Path(out), around)
+    return outcome if out is None else _written(outcome, Path(out), _loaded([outcome], around))
 
 
 def serve_policies(
@@ -57,9 +59,10 @@ def serve_policies(
 
     found = served(load_serving(source, overrides))
     if out is not None:
-        for outcome in found[1:]:
-            _written(outcome, Path(out) / outcome.serving.policy.name, around)
-        _written(found[0], Path(out), around, found)
+        loaded = _loaded(found, around)
+        for at, outcome in enumerate(found[1:], 1):
+            _written(outcome, Path(out) / outcome.serving.policy.name, loaded[at : at + 1])
+        _written(found[0], Path(out), loaded, found)
     return found
 
 
@@ -95,15 +98,22 @@ def _draw(outcome: Outcome, path: Path) -> None:
     write_serving_timeline(outcome.served, path, f"{outcome.serving.model.name} on {outcome.serving.system.name}")
 
 
-def _written(outcome: Outcome, folder: Path, around: bool, policies: Sequence[Outcome] = ()) -> Outcome:
+def _loaded(outcomes: Sequence[Outcome], around: bool) -> list[Loaded]:
+    """Of each outcome: what its page shows of other loads."""
+    from archsim.studies.serving.loads import by_input, loads
+    from archsim.studies.serving.page import Loaded
+
+    return [Loaded(each.serving.policy.name, loads(each), by_input(each)) for each in outcomes] if around else []
+
+
+def _written(outcome: Outcome, folder: Path, loaded: Sequence[Loaded], policies: Sequence[Outcome] = ()) -> Outcome:
     from archsim.base.files import write_text
     from archsim.base.tables import Table
     from archsim.studies.serving.bench_json import REQUEST_COLUMNS, bench, request_rows
-    from archsim.studies.serving.loads import loads
     from archsim.studies.serving.page import write_page
 
     folder.mkdir(parents=True, exist_ok=True)
     Table(REQUEST_COLUMNS, tuple(request_rows(outcome))).write_csv(folder / "requests.csv")
     write_text(folder / "bench.json", json.dumps(bench(outcome)) + "\n")
-    write_page(outcome, loads(outcome) if around else [], folder, policies)
+    write_page(outcome, loaded, folder, policies)
     return outcome

@@ -30,7 +30,8 @@ from calibration.laws.dense import dense_product
 from calibration.laws.expert_gemm import Rates
 from calibration.laws.laws import Laws, MoeSizes
 from calibration.laws.memory import hbm_reads
-from calibration.laws.tables import CalibrationSpec
+from calibration.laws.piecewise import law_of
+from calibration.laws.tables import CalibrationSpec, TransferTable
 
 NS_PER_S = 1e9
 MOST_TOKENS = 16384  # of the table by tokens; more are interpolated along its last points
@@ -302,7 +303,8 @@ def _all_reduce_ns(laws: Laws, model: ModelSpec, parallel: Parallel, tokens: np.
 
 def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
     """Engines choose among NCCL and one-shot kernels by size: the least of those that cover it, float64[size], for
-    sizes in order. A message never takes longer than a larger one, so sizes below the measured ones take their time.
+    sizes in order; kernels of another GPU cover what was measured there. A message never takes longer than a larger
+    one, so sizes below the measured ones take their time.
     """
     found = laws.collective("all_reduce", size_bytes, ranks=ranks).ns
     for library, variant in (("trtllm", None), ("vllm", "vllm_graph"), ("sglang", "sglang_graph")):
@@ -310,7 +312,9 @@ def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.
             times = laws.collective("all_reduce", size_bytes, ranks=ranks, library=library, variant=variant)
         except LawMissing:
             continue
-        found = np.where(times.extrapolated, found, np.minimum(found, times.ns))
+        assert isinstance(times.table, TransferTable)
+        outside_it = law_of(times.table).extrapolates(size_bytes)
+        found = np.where(outside_it, found, np.minimum(found, times.ns))
     return np.minimum.accumulate(found[::-1])[::-1]
 
 

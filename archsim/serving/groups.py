@@ -249,7 +249,8 @@ def refuse_unserved(policy: PolicySpec) -> None:
         served = {"prediction": ("none",), "replication": ("none", "libra"), "shared": ("local",)}[rule_type]
         if rule.name not in served:
             raise SpecError(
-                f"policies: {policy.name}: {rule_type}: {rule.name} {why}; serving takes {' or '.join(served)}"
+                f"policies: {policy.name}: {rule_type}: {rule.name} {why}; give {rule_type}: {' or '.join(served)}, or "
+                "leave this policy to a sweep (archsim sweep), which runs it step by step"
             )
 
 

@@ -19,7 +19,10 @@ Time = quantity(TIME, "0 ns", "1000 s", zero=True)
 
 
 class HostRow(Spec):
-    """Constants of an engine with MoE or dense models. ``prompt_layer``: of a layer, in an iteration with a prompt."""
+    """Constants of an engine with MoE or dense models. ``prompt_layer``: of a layer, in an iteration with a prompt;
+    ``first_after``: engines choose an iteration while the one before runs, so that a new request waits for one more,
+    and its client sees the first token about when the second is out (or later, where tokens are streamed in groups).
+    """
 
     engine: str
     experts: bool
@@ -27,11 +30,11 @@ class HostRow(Spec):
     sequence: Time
     prompt_layer: Time
     request: Time
-    first_after: count(1, 1000) = 1
+    first_after: count(1, 1000)
 
 
-class ExpertRow(Spec):
-    """Time of expert layers on a GPU with weights of a dtype, relative to the law."""
+class FactorRow(Spec):
+    """Time of layers on a GPU with weights of a dtype, relative to the law."""
 
     gpu: str
     dtype: str
@@ -39,12 +42,15 @@ class ExpertRow(Spec):
 
 
 class HostFile(Spec):
-    """``fitted_on``: groups of measurements that the constants were fitted on."""
+    """``fitted_on``: groups of measurements that the constants were fitted on. ``experts``: factors on expert layers;
+    ``products``: on projections and dense layers.
+    """
 
     source: str
     fitted_on: tuple[str, ...]
     hosts: tuple[HostRow, ...]
-    experts: tuple[ExpertRow, ...]
+    experts: tuple[FactorRow, ...]
+    products: tuple[FactorRow, ...] = ()
 
 
 @lru_cache
@@ -56,18 +62,24 @@ def host_file() -> HostFile:
     raise SpecError("configs/serving/hosts.yaml is missing")
 
 
-def host_of(engine: str, model: ModelSpec, gpu: str, dtype: str) -> Host:
-    """The constants of an engine that serves a model on a GPU; zeros for the engine ``none``."""
+def host_of(engine: str, model: ModelSpec, gpu: str, experts: str, products: str) -> Host:
+    """The constants of an engine that serves a model on a GPU, with experts and products of these dtypes; zeros for the
+    engine ``none``.
+    """
     if engine == NONE:
         return Host()
-    moe = has_experts(model)
-    row = next(each for each in host_file().hosts if (each.engine, each.experts) == (engine, moe))
-    factors = [each.factor for each in host_file().experts if (each.gpu, each.dtype) == (gpu, dtype)]
+    moe, known = has_experts(model), host_file()
+    row = next(each for each in known.hosts if (each.engine, each.experts) == (engine, moe))
     return Host(
         row.iteration,
         row.sequence,
         row.prompt_layer * model.layers,
         row.request,
         row.first_after,
-        factors[0] if moe and factors else 1.0,
+        experts=_factor(known.experts, gpu, experts) if moe else 1.0,
+        products=_factor(known.products, gpu, products),
     )
+
+
+def _factor(rows: tuple[FactorRow, ...], gpu: str, dtype: str) -> float:
+    return next((each.factor for each in rows if (each.gpu, each.dtype) == (gpu, dtype)), 1.0)

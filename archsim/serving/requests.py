@@ -93,13 +93,17 @@ def first(requests: Requests, count: int) -> Requests:
     )
 
 
-def refuse_too_long(requests: Requests, kv_tokens: int, budget: int, chunked: bool, whose: str) -> None:
+def refuse_too_long(
+    requests: Requests, kv_tokens: int, budget: int, chunked: bool, whose: str, *, preempted: bool = True
+) -> None:
     """Raise TraceError for the first request that can never be served: beyond KV, or beyond the budget of one iteration
-    where prompts are not split.
+    where prompts are not split. ``preempted``: whether a prompt may be computed anew, with its output.
     """
     whole = requests.input + requests.output
-    for most, what in ((kv_tokens, "KV cache holds"), *(() if chunked else ((budget, "iterations take"),))):
-        wrong = np.flatnonzero(whole > most)
+    at_once = whole if preempted else requests.input
+    limits = ((kv_tokens, "KV cache holds", whole), (budget, "iterations take", at_once))
+    for most, what, tokens in limits[:1] if chunked else limits:
+        wrong = np.flatnonzero(tokens > most)
         if len(wrong):
             at = int(wrong[0])
             raise TraceError(

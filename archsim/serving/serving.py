@@ -180,14 +180,15 @@ def host_for(serving: Serving) -> Host:
     """The host constants of a file: those of its engine, where it gives none."""
     spec = serving.spec
     gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
-    dtype = spec.precision.experts or spec.precision.products or serving.system.compute.dtype
-    found = host_of(spec.engine, serving.model, gpu, dtype)
+    products = spec.precision.products or serving.system.compute.dtype
+    found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products)
     given = spec.host
     if given is None:
         return found
-    return Host(
-        given.iteration_ns, given.sequence_ns, given.prompt_ns, given.request_ns, given.first_after, found.experts
-    )
+    return found._replace(
+        iteration_ns=given.iteration_ns, sequence_ns=given.sequence_ns, prompt_ns=given.prompt_ns,
+        request_ns=given.request_ns, first_after=given.first_after,
+    )  # fmt: skip
 
 
 def _transfer(serving: Serving, engine: Engine, sides: DisaggregatedSpec) -> Transfer:

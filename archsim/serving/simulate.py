@@ -104,10 +104,10 @@ def simulate(
     ``request_ns``: host's time from arrival to the queue; ``first_after``: tokens that are out when a client sees the
     first; ``logged``: iterations to keep a log of. Raises TraceError for requests that can never be served.
     """
-    chunked = scheduler.chunked_prefill
+    chunked, preempted = scheduler.chunked_prefill, scheduler.name != "trtllm"
     for each in (pool, decode) if decode else (pool,):
         kv_tokens = each.kv_blocks * scheduler.block_tokens
-        refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose)
+        refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose, preempted=preempted)
     limits = _limits(requests, scheduler, request_ns, first_after)
     groups, balance = _groups(pool, decode), []
     points = max((group.table.shape[2] for group in groups), default=0)

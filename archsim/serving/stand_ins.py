@@ -16,6 +16,7 @@ from archsim.specs.attention import AttentionSpec
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.model import ModelSpec
 from calibration.laws.attention import DECODE, GQA, MLA, PREFILL
+from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.scaled import with_scaled
 from calibration.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
 
@@ -65,7 +66,8 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
     notes = []
     fused = tuple(table for table in calibration.moe if table.library not in NOT_FUSED)
     calibration = calibration.model_copy(update={"moe": fused})
-    if not any(table.library in ONE_SHOT for table in calibration.collectives):
+    measured = any(table.library in ONE_SHOT for table in calibration.collectives)
+    if calibration.gpu in NVLINK_BYTES_PER_S and not measured:
         calibration = _with_one_shot(calibration)
         notes.append(f"all-reduce of {calibration.gpu}: one-shot kernels of {DEFAULT_CALIBRATION}")
     if model.attention is not None and _lacks_attention(calibration, model.attention):
@@ -109,7 +111,7 @@ def _narrowed(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[s
 
 
 def _with_one_shot(calibration: CalibrationSpec) -> CalibrationSpec:
-    """With all-reduce kernels of engines from another GPU; they are bound by latency."""
+    """With all-reduce kernels of engines from another GPU with NVLink; they are bound by latency."""
     others = calibration_named(DEFAULT_CALIBRATION).collectives
     added = [table.model_copy(update={"scaled_from": DEFAULT_CALIBRATION}) for table in others if _one_shot(table)]
     return calibration.model_copy(update={"collectives": (*calibration.collectives, *added)})

@@ -17,7 +17,8 @@ _SEEN = 400  # batches on which interpolation is judged
 class Host(NamedTuple):
     """Time of the host: an iteration, each request in it, an iteration with a prompt (which no graph covers), and once
     a request before it is queued. ``first_after``: tokens that are out when a client sees the first (streaming in
-    groups, polling for requests). ``experts``: time of expert layers relative to their law, for laws that are scaled.
+    groups, polling for requests). ``experts``, ``products``: time of expert layers, and of other products, relative to
+    their laws, for laws that are scaled.
     """
 
     iteration_ns: float = 0.0
@@ -26,6 +27,7 @@ class Host(NamedTuple):
     request_ns: float = 0.0
     first_after: int = 1
     experts: float = 1.0
+    products: float = 1.0
 
 
 class Prepared(NamedTuple):
@@ -43,19 +45,24 @@ def prepare(laws: IterationLaws, host: Host, most_requests: int, moved_ns: np.nd
     parallelism.
     """
     tokens = len(laws.by_tokens)
-    by_cause = laws.by_tokens[:, :-1]
-    shared = by_cause[:, -1] * host.experts + (0.0 if moved_ns is None else moved_ns)
-    none = np.zeros(tokens)
+    local, moe = laws.by_tokens[:, :-2].sum(axis=1), laws.by_tokens[:, -2]
+    up = [np.zeros(tokens) if ns is None else ns for ns in (laws.decode_up, laws.prefill_up)]
     table = StepTable(
-        by_cause[:, :-1].sum(axis=1),
-        shared,
+        local + (host.products - 1) * products_ns(laws),
+        moe * host.experts + (0.0 if moved_ns is None else moved_ns),
         laws.by_requests[:, :-1].sum(axis=1),
-        none if laws.decode_up is None else laws.decode_up,
-        none if laws.prefill_up is None else laws.prefill_up,
+        host.products * up[0],
+        host.products * up[1],
         *_attention(laws, most_requests),
         np.array([host.iteration_ns, host.sequence_ns, host.prompt_ns]),
     )
-    return Prepared(table, *_judged(laws, table._replace(shared=by_cause[:, -1]), most_requests))
+    plain = table._replace(local=local, shared=moe, decode_up=up[0], prefill_up=up[1])
+    return Prepared(table, *_judged(laws, plain, most_requests))
+
+
+def products_ns(laws: IterationLaws) -> np.ndarray:
+    """float64[tokens] of projections and dense layers."""
+    return laws.by_tokens[:, :2].sum(axis=1)
 
 
 def axis(most: float) -> np.ndarray:

@@ -213,6 +213,16 @@ class SearchSpec(Spec):
     max_num_batched_tokens: tuple[count(1, 10_000_000), ...] = (2048, 4096, 8192, 16384)
 
 
+class LoadsSpec(Spec):
+    """What the page serves beside the run: at ``rates`` of an open loop or a trace, or with as many ``clients`` of a
+    closed one (null: shares of the traffic), and prompts of ``inputs`` tokens under each of them.
+    """
+
+    rates: tuple[Rate, ...] = ()
+    clients: tuple[count(1, 1_000_000), ...] = ()
+    inputs: tuple[count(1, 10_000_000), ...] = ()
+
+
 class RoutingSpec(Spec):
     """Experts from traffic: one of ``like`` (a preset of configs/traffic, a file, or ``model``), ``synthetic`` and
     ``trace`` (recorded routing). docs/serving.md says what is sampled.
@@ -273,3 +283,15 @@ class ServeSpec(Spec):
     disaggregated: DisaggregatedSpec | Literal["none"] = "none"
     slo: SloSpec = SloSpec()
     search: SearchSpec = SearchSpec()
+    loads: LoadsSpec = LoadsSpec()
+
+    @model_validator(mode="after")
+    def _loaded(self) -> "ServeSpec":
+        closed = self.requests.concurrency is not None
+        wrong, right = ("rates", "clients") if closed else ("clients", "rates")
+        if getattr(self.loads, wrong):
+            what = "a closed loop has clients" if closed else "requests that arrive by themselves have rates"
+            raise KeyProblem(("loads", wrong), f"{what}; give {right}")
+        if self.loads.inputs and self.requests.trace is not None:
+            raise KeyProblem(("loads", "inputs"), "a trace has its lengths; leave inputs out, or draw requests")
+        return self

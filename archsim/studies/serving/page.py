@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,21 +15,29 @@ from archsim.report.served_claims import judged
 from archsim.serving.measures import NS_PER_MS, PERCENTILES, times_ns
 from archsim.serving.requests import NS_PER_S
 from archsim.serving.serving import Outcome
-from archsim.studies.serving.loads import Load
+from archsim.studies.serving.loads import ByInput, Load, front
 
 _CURVE = 200  # points of a distribution
 
 
-def write_page(outcome: Outcome, around: Sequence[Load], folder: Path, policies: Sequence[Outcome] = ()) -> Path:
-    """``index.html`` in a folder. Equal runs give equal bytes. ``policies``: outcomes to compare with, the first its
-    own.
+class Loaded(NamedTuple):
+    """A policy at other loads; ``by_input``: None where the file asks for none."""
+
+    policy: str
+    around: Sequence[Load]
+    by_input: ByInput | None
+
+
+def write_page(outcome: Outcome, loaded: Sequence[Loaded], folder: Path, policies: Sequence[Outcome] = ()) -> Path:
+    """``index.html`` in a folder. Equal runs give equal bytes. ``loaded``: of the outcome, and of those that it is
+    compared with; ``policies``: outcomes to compare with, the first its own.
     """
     target = folder / "index.html"
-    write_text(target, rendered("serving.html.j2", context(outcome, around, policies)))
+    write_text(target, rendered("serving.html.j2", context(outcome, loaded, policies)))
     return target
 
 
-def context(outcome: Outcome, around: Sequence[Load], policies: Sequence[Outcome] = ()) -> dict[str, Any]:
+def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outcome] = ()) -> dict[str, Any]:
     """What the template shows."""
     measures, serving = outcome.measures, outcome.serving
     metrics = (("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e))
@@ -50,8 +58,8 @@ def context(outcome: Outcome, around: Sequence[Load], policies: Sequence[Outcome
         "distributions": _distributions(outcome),
         "policy_columns": POLICY_COLUMNS,
         "claims": [each.cells for each in judged(policies)],
-        "loads": _loads(outcome, around),
-        "around": around,
+        "loads": _loads(outcome, loaded),
+        "by_input": _by_input(outcome, loaded),
     }
 
 
@@ -108,17 +116,48 @@ def _distributions(outcome: Outcome) -> list[tuple[str, str]]:
     return found
 
 
-def _loads(outcome: Outcome, around: Sequence[Load]) -> list[tuple[str, str]]:
-    if len(around) < 2:
+def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[tuple[str, str]]:
+    if not loaded or len(loaded[0].around) < 2:
         return []
-    offered = "clients" if outcome.requests.concurrency else "requests/s offered"
-    good = Line("goodput", tuple((each.offered, each.measures.goodput_per_s) for each in around))
-    done = Line("throughput", tuple((each.offered, each.measures.requests_per_s) for each in around))
-    user = tuple((each.measures.tokens_per_s_user, each.measures.output_tokens_per_s_device) for each in around)
-    return [
-        ("Requests a second", line_panel([good, done], offered, "requests a second")),
+    offered = _offered(outcome)
+    good = [
+        Line(f"goodput, {each.policy}" if len(loaded) > 1 else "goodput",
+             tuple((load.offered, load.measures.goodput_per_s) for load in each.around))
+        for each in loaded
+    ]  # fmt: skip
+    done = Line("throughput", tuple((load.offered, load.measures.requests_per_s) for load in loaded[0].around))
+    users = [
         (
-            "Output tokens a second a device, over those of a user",
-            line_panel([Line("this deployment", user)], "tokens/s a user", "tokens a second a device", dots=True),
-        ),
+            each.policy,
+            [(load.measures.tokens_per_s_user, load.measures.output_tokens_per_s_device) for load in each.around],
+        )
+        for each in loaded
     ]
+    lines = [Line(name, tuple(points[at] for at in front(points))) for name, points in users]
+    return [
+        (f"Requests a second within the limits, over {offered}",
+         line_panel(good if len(loaded) > 1 else [*good, done], offered, "goodput", dots=True)),
+        ("Output tokens a second a device, over those of a user (Pareto-optimal loads)",
+         line_panel(lines, "tokens/s a user", "tokens a second a device", dots=True)),
+    ]  # fmt: skip
+
+
+def _by_input(outcome: Outcome, loaded: Sequence[Loaded]) -> dict[str, Any]:
+    """Rows of mean TTFT by length of prompts and load: of every policy, and beside that of the first."""
+    shown = [(each.policy, each.by_input) for each in loaded if each.by_input is not None]
+    if not shown:
+        return {}
+    first = shown[0][1]
+    rows = []
+    for name, table in shown:
+        for at, tokens in enumerate(table.inputs):
+            change = table.ttft_ms[at] / first.ttft_ms[at] - 1
+            cells = [f"{ms:,.1f}" for ms in table.ttft_ms[at]]
+            if table is not first:
+                cells = [f"{cell} ({part:+.0%})" for cell, part in zip(cells, change, strict=True)]
+            rows.append((name, f"{tokens:,}", cells))
+    return {"what": _offered(outcome), "loads": [f"{each:g}" for each in first.offered], "rows": rows}
+
+
+def _offered(outcome: Outcome) -> str:
+    return "clients" if outcome.requests.concurrency else "requests/s offered"

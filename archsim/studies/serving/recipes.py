@@ -1,0 +1,83 @@
+"""How the measured engines were started: dtypes, budgets of tokens, and looks for requests, by InferenceX's scripts.
+
+Scripts are those of SemiAnalysisAI/InferenceX, ``benchmarks/*.sh`` (dsr1_*, gptoss_*: @ 1fc5d73, 6320e9b; 70b_*: @
+73ef922, a267b4b, 409e9a4, bb4c7f9). All send the first token at once, though some stream the others in groups
+(TensorRT-LLM, ``py_executor.py``: ``py_decoding_iter == 1``; SGLang: ``len(output_ids) == 1``). Other runs take the
+engines' defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from archsim.engine.iteration import Precision
+from archsim.serving.simulate import Scheduler
+
+INFERENCEX = "inferencex_db"  # origin of its nightly runs
+SCHEDULERS = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
+MOST_REQUESTS = 256
+KV_BF16 = ("Kimi-K2.5", "MiniMax-M2.5")  # whose scripts leave KV as it is
+# SGLang: tokens of a batch of prompts for DeepSeek by GPU and dtype; on B200 it looks for new requests only every 10
+# decodes, 30 from 16 clients on (--scheduler-recv-interval).
+PROMPT_TOKENS = MappingProxyType({("B200", "fp8"): 32768, ("B200", "nvfp4"): 16384, ("H200", "fp8"): 32768})
+POLLS, POLLS_BUSY, BUSY = 10, 30, 16
+# TensorRT-LLM: --max_num_tokens.
+GPT_OSS_TOKENS, LLAMA_FP8_TOKENS, OTHER_TOKENS = 20000, 16384, 8192
+
+
+def precision_of(row: Mapping[str, Any]) -> Precision:
+    """dtypes by the labels of the table, and KV as the scripts say."""
+    labels = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4"}
+    products, experts = (labels.get(row[key], "bf16") for key in ("gemm_quant", "moe_quant"))
+    kv = "fp8" if _narrow_kv(row, "nvfp4" if experts == "nvfp4" else products) else "bf16"
+    if row["model"] == "gpt-oss-120b":
+        products, experts = "bf16", "mxfp4"
+    elif row["model"] == "Kimi-K2.5":
+        products = "bf16"
+    elif row["model"] in ("DeepSeek-R1/V3", "MiniMax-M2.5") and products == "fp8":
+        products = experts = "fp8_block"
+    return Precision(products, "bf16", kv, experts)
+
+
+def _narrow_kv(row: Mapping[str, Any], products: str) -> bool:
+    """FP8: in TensorRT-LLM with NVIDIA's checkpoints, but for gpt-oss on Hopper; in InferenceX with NVFP4, whose
+    checkpoints say so, of Llama on H200 and B200, and on B200 but for MiniMax and Kimi. Its script for Llama on H100
+    says FP8, too, but its KV filled up as BF16 does (of the points that constants are fitted on).
+    """
+    system, nightly = row["system"], row["origin"] == INFERENCEX
+    if row["model"] == "gpt-oss-120b":
+        return nightly and system.startswith("B")
+    if row["backend"] == "trtllm":
+        return products != "bf16"
+    if not nightly or system.startswith("H100"):
+        return False
+    if row["model"] == "Llama-3.1-70B" or products == "nvfp4":
+        return True
+    return system.startswith("B") and row["model"] not in KV_BF16
+
+
+def scheduler_of(row: Mapping[str, Any]) -> Scheduler:
+    """Of a point; TensorRT-LLM takes prompts whole."""
+    clients, nightly, gpu = int(row["concurrency"]), row["origin"] == INFERENCEX, row["system"].split("-")[0]
+    base = Scheduler(SCHEDULERS[row["backend"]], max(MOST_REQUESTS, clients), balance="least_loaded")
+    if row["backend"] == "trtllm":
+        return base._replace(max_num_batched_tokens=_trtllm_tokens(row, gpu), chunked_prefill=False)
+    if row["backend"] != "sglang" or not nightly:
+        return base
+    base = base._replace(max_num_batched_tokens=PROMPT_TOKENS.get((gpu, row["gemm_quant"]), 8192))
+    if gpu == "B200":
+        base = base._replace(poll_every=POLLS_BUSY if clients >= BUSY else POLLS)
+    return base
+
+
+def _trtllm_tokens(row: Mapping[str, Any], gpu: str) -> int:
+    if row["origin"] != INFERENCEX:
+        return OTHER_TOKENS
+    if row["model"] == "gpt-oss-120b":
+        return GPT_OSS_TOKENS
+    if row["model"] == "Llama-3.1-70B":
+        longest = row["isl_tokens"] + row["osl_tokens"] + 200
+        return LLAMA_FP8_TOKENS if (gpu, row["gemm_quant"]) == ("B200", "fp8") else longest
+    return max(OTHER_TOKENS, (int(row["concurrency"]) + row["isl_tokens"] + 127) // 64 * 64)
