@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from calibration.fit.gemm import NS_PER_US, quantiles, significant
+from calibration.fit.gemm import NS_PER_US, quantiles
+from calibration.fit.robust import least_squares, significant
 from calibration.laws.attention import (
     BATCH_SCALE,
     CORRECTION_UNIT,
@@ -24,7 +25,7 @@ from calibration.laws.attention import (
     shape_features,
 )
 from calibration.laws.tables import AttentionLaw, AttentionTable
-from calibration.measurements.sweeps import consensus, pools
+from calibration.measurements.sweeps import consensus, note_of, pools
 
 KEYS = ["library", "phase", "kind", "dtype", "kv_dtype", "head_dim", "window"]
 SHAPE, GRID = ["heads", "kv_heads"], ["batch", "tokens"]
@@ -47,7 +48,7 @@ def fit_attention(rows: pd.DataFrame) -> tuple[AttentionTable, ...]:
         named |= {key: int(named[key]) for key in ("head_dim", "window")}
         for version, sweeps in pools(mine, POINT, "latency_us_median"):
             source = ", ".join(sorted(set(mine["file"])))
-            who = {"version": version, "source": source, "sweeps": tuple(sorted(sweeps.columns))}
+            who = {"version": version, "source": source, "sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps)}
             tables.append(fit_table(consensus(sweeps) + np.log(NS_PER_US), named | who))
     return tuple(sorted(tables, key=lambda t: tuple(getattr(t, key) for key in ("version", *KEYS))))
 
@@ -76,14 +77,13 @@ def fit_table(logs: pd.Series, named: dict) -> AttentionTable:
 
 def fit_law(logs: pd.Series, named: dict) -> AttentionLaw:
     """The law that fits ln ns best, with a robust loss."""
-    from scipy.optimize import least_squares
 
     def residuals(values: np.ndarray) -> np.ndarray:
         fit = np.log(points_ns(_law(values), named, logs.index)) - logs.to_numpy()
         return np.concatenate([fit, PRIOR * np.sqrt(len(logs)) * (values - START)])
 
     bounds = START - np.log(1e4), START + np.log([1e4] * 5 + [10])
-    found = least_squares(residuals, START, bounds=bounds, loss="soft_l1", f_scale=ROBUST, max_nfev=200)
+    found = least_squares(residuals, START, bounds, ROBUST, steps=200)
     return AttentionLaw(**{key: significant(value) for key, value in dict(_law(found.x)).items()})
 
 

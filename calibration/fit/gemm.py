@@ -12,10 +12,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from calibration.fit.robust import least_squares, significant
 from calibration.laws.between_shapes import left_out
 from calibration.laws.gemm import CORRECTION_UNIT, law_ns
 from calibration.laws.tables import GemmLaw, GemmTable, Quantiles
-from calibration.measurements.sweeps import consensus, off_the_others, pools
+from calibration.measurements.fingerprints import fingerprints
+from calibration.measurements.sweeps import consensus, note_of, off_the_others, pools
 
 POINT = ["n", "k", "m"]
 NS_PER_US = 1e3
@@ -59,6 +61,8 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
     return GemmTable(
         **who,
         sweeps=tuple(sorted(sweeps.columns)),
+        note=note_of(sweeps),
+        prints=fingerprints(sweeps),
         dtype=dtype,
         quantisation=quantisation,
         groups=groups,
@@ -73,14 +77,13 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
 
 def fit_law(logs: np.ndarray, m, n, k, dtype: str, groups: int = 1) -> GemmLaw:
     """The law that fits ln ns of the products best, with a robust loss."""
-    from scipy.optimize import least_squares
 
     def residuals(values: np.ndarray) -> np.ndarray:
         fit = np.log(law_ns(_law(values), m, n, k, dtype, groups)) - logs
         return np.concatenate([fit, PRIOR * np.sqrt(len(logs)) * (values - START)])
 
     bounds = START - np.log(1e4), START + np.log([1e4] * 5 + [10])
-    found = least_squares(residuals, START, bounds=bounds, loss="soft_l1", f_scale=ROBUST, max_nfev=200)
+    found = least_squares(residuals, START, bounds, ROBUST, steps=200)
     return GemmLaw(**{key: significant(value) for key, value in dict(_law(found.x)).items()})
 
 
@@ -91,17 +94,12 @@ def _law(values: np.ndarray) -> GemmLaw:
     )
 
 
-def significant(value: float, digits: int = 5) -> float:
-    """Rounded to a few significant digits, so that files are small and equal on all machines."""
-    return float(f"{value:.{digits}g}")
-
-
 def quantiles(residuals: np.ndarray) -> Quantiles:
     """5, 50 and 95 % of measured / predicted - 1."""
     residuals = np.asarray(residuals)
     if not residuals.size:
         return Quantiles(p05=0.0, p50=0.0, p95=0.0, points=0)
-    p05, p50, p95 = (significant(value, 4) for value in np.quantile(residuals, (0.05, 0.5, 0.95)))
+    p05, p50, p95 = (significant(value) for value in np.quantile(residuals, (0.05, 0.5, 0.95)))
     return Quantiles(p05=p05, p50=p50, p95=p95, points=residuals.size)
 
 

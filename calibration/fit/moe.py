@@ -15,7 +15,8 @@ from calibration.laws.fused_moe import EPLB, POINT, SIZES, law_ns, moe_ns, named
 from calibration.laws.gemm import CORRECTION_UNIT
 from calibration.laws.rank_load import BALANCED, DRAWS_OF_POINT, load_draws, routing_of
 from calibration.laws.tables import MoeTable
-from calibration.measurements.sweeps import SAME, consensus, pools, repeatability
+from calibration.measurements.fingerprints import fingerprints
+from calibration.measurements.sweeps import SAME, consensus, note_of, pools, repeatability
 
 KEYS = ["model", "library", "kernel", "dtype", "distribution", EPLB, *SIZES]
 
@@ -72,7 +73,8 @@ def fit_moe(rows: pd.DataFrame) -> tuple[MoeTable, ...]:
 
 def fit_table(sweeps: pd.DataFrame, named: dict) -> MoeTable:
     """The table of one pool of sweeps (ln us; index ep, tp, tokens_total)."""
-    return _table(_logs(sweeps), {**named, "sweeps": tuple(sorted(sweeps.columns))})
+    of_sweeps = {"sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps), "prints": fingerprints(sweeps)}
+    return _table(_logs(sweeps), named | of_sweeps)
 
 
 def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:

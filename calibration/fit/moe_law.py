@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from calibration.fit.gemm import PRIOR, ROBUST, significant
+from calibration.fit.gemm import PRIOR, ROBUST
+from calibration.fit.robust import least_squares, significant
 from calibration.laws.fused_moe import POINT, time_of_load
 from calibration.laws.rank_load import BY_CHANCE, LAUNCHED_ONE_BY_ONE, candidates, rank_loads
 from calibration.laws.tables import MoeLaw
@@ -59,8 +60,6 @@ def _search(logs: pd.Series, named: dict, routing: str, start: np.ndarray, steps
     """scipy's result: ``x`` are logs as in START (and of the floor, if ``start`` has one), ``cost``
     is the remaining loss.
     """
-    from scipy.optimize import least_squares
-
     ep, tp, tokens = axes(logs)
     wanted, weight = logs.to_numpy(), PRIOR * np.sqrt(len(logs))
     floor = start[len(START) :]
@@ -77,7 +76,7 @@ def _search(logs: pd.Series, named: dict, routing: str, start: np.ndarray, steps
     high = typical + loose
     high[NAMES.index("spread")] = 0.0
     bounds = (typical - loose, high)
-    return least_squares(residuals, start, bounds=bounds, loss="soft_l1", f_scale=ROBUST, max_nfev=steps)
+    return least_squares(residuals, start, bounds, ROBUST, steps)
 
 
 def _law(values: np.ndarray, routing: str) -> MoeLaw:

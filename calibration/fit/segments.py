@@ -7,7 +7,8 @@ There are three ways to cut; errors on sizes left out of the fit decide which is
   Cauchy weights on the residuals. The fewest pieces that predict about as well as the best number are used;
 - for sweeps with few sizes, a piece from each size to the next (lines between medians, after a median of three
   neighbours, which removes lone outliers and keeps rising or falling runs);
-- for sweeps with many sizes whose times have more steps than pieces, ``calibration.fit.segment_steps``.
+- for sweeps with many sizes whose times have more steps than pieces, the same lines between the medians as they are:
+  next to its neighbours no step is an outlier, and a mean over neighbours would blur it.
 
 The fit is deterministic: the same points give the same law.
 """
@@ -19,7 +20,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calibration.fit.segment_search import best_pieces
-from calibration.fit.segment_steps import stepped_lines
 from calibration.laws.piecewise import PiecewiseLaw
 
 MOST_PIECES = 8
@@ -29,11 +29,12 @@ SPARSE_SIZES_PER_OCTAVE = 4.0  # up to this density a law may have a piece for e
 # Fewer pieces must be better by this factor: leaving out some of few sizes makes gaps that favour them
 SPARSE_FAVOUR = 0.75
 LEAST_SIZES_TO_CHOOSE = 8
-JOINED, STEPPED = 0, -1  # in place of a number of pieces: lines from size to size, lines between steps
-LEAST_SIZES_OF_STEPS = 64
-STEPS_DISFAVOUR = 1.25  # by which lines between steps, of which there are many more, must be better
+JOINED, STRAIGHT = 0, -1  # in place of a number of pieces: lines from size to size, without lone points or as they are
+LEAST_SIZES_OF_STRAIGHT = 64
+STRAIGHT_DISFAVOUR = 1.1  # by which lines between all sizes, of which there are many more, must be better
 FOLDS = 5  # every fifth size is left out at a time
 GOOD_ENOUGH = 1.03  # fewer pieces are preferred up to this multiple of the smallest held-out error
+SAME_ERROR = 1e-4  # smaller differences between held-out errors do not count
 ROUNDS = 4  # of reweighting
 OUTLIER_SCALES = 3.0  # residuals beyond about this many standard deviations lose weight
 LEAST_SCALE = 0.003  # least repeatability assumed; smaller residuals do not cause reweighting
@@ -120,7 +121,7 @@ def _evening_weights(size: np.ndarray) -> np.ndarray:
 def _choose(size: np.ndarray, time: np.ndarray) -> tuple[int, float]:
     """(number of pieces, mean error on left-out sizes): the smallest number that is about as good as the best.
 
-    JOINED stands for a piece between every two sizes, STEPPED for lines between steps.
+    JOINED and STRAIGHT stand for a piece between every two sizes.
     """
     sizes = len(np.unique(size))
     if sizes < LEAST_SIZES_TO_CHOOSE:
@@ -132,11 +133,11 @@ def _choose(size: np.ndarray, time: np.ndarray) -> tuple[int, float]:
     errors = [float(binned_errors(size, ratio).mean()) for ratio in ratios]
     favours = [SPARSE_FAVOUR if number == JOINED else 1.0 for number in numbers]
     judged = [error * favour for error, favour in zip(errors, favours, strict=True)]
-    best = next(i for i, error in enumerate(judged) if error <= GOOD_ENOUGH * min(judged) + 1e-4)
-    if sizes >= LEAST_SIZES_OF_STEPS:
-        stepped = _left_out(size, time, STEPPED)
-        if STEPS_DISFAVOUR * _mean_error(size, stepped) < _mean_error(size, ratios[best]):
-            return STEPPED, float(binned_errors(size, stepped).mean())
+    best = next(i for i, error in enumerate(judged) if error <= GOOD_ENOUGH * min(judged) + SAME_ERROR)
+    if sizes >= LEAST_SIZES_OF_STRAIGHT:
+        straight = _left_out(size, time, STRAIGHT)
+        if STRAIGHT_DISFAVOUR * _mean_error(size, straight) + SAME_ERROR < _mean_error(size, ratios[best]):
+            return STRAIGHT, float(binned_errors(size, straight).mean())
     return numbers[best], errors[best]
 
 
@@ -156,11 +157,10 @@ def _mean_error(size: np.ndarray, ratio: np.ndarray) -> float:
 
 
 def _fit(size: np.ndarray, time: np.ndarray, pieces: int) -> FittedPieces:
-    if pieces == JOINED:
-        return _law(size, *_joined_pieces(size, time))
-    if pieces == STEPPED:
-        return _law(size, *stepped_lines(size, time))
-    return _law(size, *_robust_pieces(size, time, pieces))
+    if pieces > 0:
+        return _law(size, *_robust_pieces(size, time, pieces))
+    sizes, times = _medians(size, time)
+    return _law(size, *_size_to_size(sizes, _without_lone(times) if pieces == JOINED else times))
 
 
 def _robust_pieces(size: np.ndarray, time: np.ndarray, pieces: int):
@@ -175,13 +175,23 @@ def _robust_pieces(size: np.ndarray, time: np.ndarray, pieces: int):
     return found
 
 
-def _joined_pieces(size: np.ndarray, time: np.ndarray):
-    """A line from each size to the next. With a single size, all of its time is size / bandwidth."""
+def _medians(size: np.ndarray, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct sizes, and the median time of each."""
     sizes, begin = np.unique(size, return_index=True)
-    times = np.array([np.median(group) for group in np.split(time, begin[1:])])
+    return sizes, np.array([np.median(group) for group in np.split(time, begin[1:])])
+
+
+def _without_lone(times: np.ndarray) -> np.ndarray:
+    """Medians of three neighbours; both ends as they are."""
+    found = times.copy()
+    found[1:-1] = np.median([times[:-2], times[1:-1], times[2:]], axis=0)
+    return found
+
+
+def _size_to_size(sizes: np.ndarray, times: np.ndarray):
+    """A line from each size to the next. With a single size, all of its time is size / bandwidth."""
     if len(sizes) == 1:
         return sizes, np.zeros(1), times / sizes
-    times[1:-1] = np.median([times[:-2], times[1:-1], times[2:]], axis=0)
     slope = np.diff(times) / np.diff(sizes)
     slope[-1] = max(slope[-1], 0.0)
     return sizes[:-1], times[:-1] - slope * sizes[:-1], slope

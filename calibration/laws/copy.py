@@ -13,6 +13,7 @@ from calibration.laws.piecewise import PiecewiseLaw, law_of
 from calibration.laws.tables import CalibrationSpec, TransferTable
 
 NS_PER_S = 1e9
+AROUND = 4.0  # the rate of a link is that of copies from size / AROUND to size * AROUND
 SLICES_BYTES = 2**20, 2**26  # weight slices of the models in configs/models, 1.5 to 42 MB; a law must cover these sizes
 # NVLink, one direction, bytes/s: half of what NVIDIA's datasheets give for both (A100 600 GB/s; H100, H200 and H20 900;
 # H800 400; B200, B300 and GB200 1800). Without cards whose bridge is optional (H100 PCIe, H100 NVL): their copies may
@@ -82,12 +83,14 @@ def link_of_copy(law: PiecewiseLaw, nominal_bytes_per_s: float, size_bytes: int)
     """(hop latency in ns, share of the bandwidth) with which a remote read of ``size_bytes`` takes as long as the copy.
 
     The latency of a copy includes its request (NCCL's receiver announces its buffer, a copy engine reads), and a remote
-    read crosses the link twice, with the request and with the data: each direction gets half. Where a piece hardly
-    rises with size, or its intercept is negative, the rate is that of the link, or of the whole copy, and the rest is
-    latency.
+    read crosses the link twice, with the request and with the data: each direction gets half. The rate is that of
+    copies AROUND the size, as slopes of short pieces are mostly noise. Where their times hardly rise, or rise more than
+    in proportion, the rate is that of the link, or of the whole copy, and the rest is latency.
     """
     size = max(float(size_bytes), law.first_bytes)
-    whole_ns, slope_ns = float(law.time_ns(size)), float(law.line(size)[1])
+    low, high = max(size / AROUND, law.first_bytes), size * AROUND
+    whole_ns, low_ns, high_ns = (float(law.time_ns(each)) for each in (size, low, high))
+    slope_ns = (high_ns - low_ns) / (high - low)
     nominal_ns = NS_PER_S / nominal_bytes_per_s
     ns_per_byte = max(nominal_ns, min(slope_ns, whole_ns / size))
     return max(0.0, whole_ns - size_bytes * ns_per_byte) / 2, nominal_ns / ns_per_byte

@@ -62,7 +62,8 @@ class Quantiles(Spec):
 
 
 class Fitted(Spec):
-    """The origin of a table. ``sweeps``: its runs; ``source``: the files of the runs.
+    """The origin of a table. ``sweeps``: its runs; ``source``: the files of the runs; ``note``: what was decided where
+    runs disagree.
 
     ``scaled_from``: the GPU on which it was measured, where its rates are scaled to another one; '': measured here.
     """
@@ -71,6 +72,7 @@ class Fitted(Spec):
     version: str
     source: str
     sweeps: tuple[str, ...] = ()
+    note: str = ""
     scaled_from: str = ""
 
 
@@ -105,7 +107,8 @@ class GemmTable(Fitted):
 
     ``shapes``: 'n x k' → 10000 ln(measured / law) at each of ``m``. ``ends``: the measured range of m of shapes that
     were not measured over all of it. ``seen``: residuals of single sweeps at points of the table (repeatability; None
-    for a single sweep); ``unseen``: residuals of shapes left out of the fit.
+    for a single sweep); ``unseen``: residuals of shapes left out of the fit. ``prints``: of the fitted times of each of
+    ``sweeps``, rows of ``shapes`` by ``m`` (``calibration.measurements.fingerprints``).
     """
 
     dtype: str
@@ -115,6 +118,7 @@ class GemmTable(Fitted):
     m: Axis
     shapes: dict[str, Numbers]
     ends: dict[str, Numbers] = {}
+    prints: tuple[str, ...] = ()
     seen: Quantiles | None = None
     unseen: Quantiles
 
@@ -170,7 +174,8 @@ class MoeTable(Fitted):
 
     ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: the
     routing behind ``distribution`` (``calibration.laws.rank_load``). ``kriging``: None where the law alone predicts
-    better.
+    better. ``prints``: of the fitted times of each of ``sweeps``, rows of ``ranks`` by ``tokens``
+    (``calibration.measurements.fingerprints``).
     """
 
     model: str
@@ -186,6 +191,7 @@ class MoeTable(Fitted):
     law: MoeLaw
     tokens: Axis
     ranks: dict[str, Numbers]
+    prints: tuple[str, ...] = ()
     kriging: Kriging | None = None
     unseen: Quantiles
 

@@ -12,6 +12,7 @@ from calibration.laws.choosing import newest_first
 MOST_DISAGREEMENT = 0.05  # median |log ratio| of two release candidates that still count as one version
 SAME = " = "  # between the names of duplicate sweeps
 LEAST_COMMON = 20  # points, before two sweeps are compared
+MOST_APART = 1.5  # ratio of the times of two sweeps at a point that are still averaged
 
 
 def release(version: str) -> str:
@@ -76,5 +77,36 @@ def repeatability(sweeps: pd.DataFrame) -> pd.Series:
 
 
 def consensus(sweeps: pd.DataFrame) -> pd.Series:
-    """ln of the time at each point: the median over the sweeps that measured it."""
-    return sweeps.median(axis=1).dropna()
+    """ln of the time at each point: the median over the sweeps that measured it.
+
+    Sweeps that are over MOST_APART apart at a point are not averaged: the median is over those that agree with most
+    others, of two that disagree the newer one. Columns are sweeps, the newest first.
+    """
+    found = sweeps.median(axis=1)
+    kept = _kept(sweeps)
+    found[kept.index] = sweeps.loc[kept.index].where(kept).median(axis=1)
+    return found.dropna()
+
+
+def note_of(sweeps: pd.DataFrame) -> str:
+    """Where sweeps disagree, and which ones count there; '' if they agree everywhere."""
+    kept = _kept(sweeps)
+    if not len(kept):
+        return ""
+    apart = sweeps.loc[kept.index]
+    times = np.exp((apart.max(axis=1) - apart.min(axis=1)).max())
+    shared = int((sweeps.notna().sum(axis=1) > 1).sum())
+    names = ", ".join(name for name in sweeps if kept[name].any())
+    return (
+        f"sweeps are over {MOST_APART:g} times apart at {len(kept)} of {shared} points ({times:.1f} times at most): not "
+        f"averaged there, but as in {names}"
+    )
+
+
+def _kept(sweeps: pd.DataFrame) -> pd.DataFrame:
+    """bool: which sweeps count, for each of the points at which sweeps are too far apart."""
+    apart = sweeps[sweeps.max(axis=1) - sweeps.min(axis=1) > np.log(MOST_APART)]
+    times = apart.to_numpy()
+    near = np.abs(times[:, :, None] - times[:, None, :]) <= np.log(MOST_APART)  # point, sweep, other sweep
+    best = near.sum(axis=2).argmax(axis=1)  # the first, hence newest, of equal ones
+    return pd.DataFrame(near[np.arange(len(apart)), best], index=apart.index, columns=apart.columns)

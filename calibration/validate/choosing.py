@@ -101,13 +101,32 @@ def law_for(calibration: CalibrationSpec, series: Series) -> TransferTable | Non
 
 
 def choice_notes(calibration: CalibrationSpec, measurements: Measurements) -> list[str]:
-    """A sentence for each library and version judged by another version's table, and for each without a table."""
+    """A sentence for each library and version judged by another version's table, for each without a table, for tables
+    whose sweeps disagree somewhere, and for tables that do not say what they were fitted to.
+    """
     others: dict[tuple[str, str, str], list[str]] = {}
     for what, library, version, detail, table in _choices(calibration, measurements):
         own = table is not None and table.library == library and table.version in (version, release(version))
         if not own:
             others.setdefault((what, f"{library} {version}", name_of(table) if table else ""), []).append(detail)
-    return [_sentence(*key, list(dict.fromkeys(details))) for key, details in others.items()]
+    chosen = [_sentence(*key, list(dict.fromkeys(details))) for key, details in others.items()]
+    return [*chosen, *_notes_of_tables(calibration)]
+
+
+def _notes_of_tables(calibration: CalibrationSpec) -> Iterator[str]:
+    """What tables note on their sweeps, and how many have no fingerprints of theirs."""
+    for what, tables in ((GEMM, calibration.gemm), (MOE, calibration.moe), ("attention", calibration.attention)):
+        for table in tables:
+            if table.note and not table.scaled_from:
+                names = [getattr(table, name, "") for name in ("model", "phase", "kind", "dtype", "distribution")]
+                yield f"{what} of {name_of(table)} ({' '.join(name for name in names if name)}): {table.note}"
+    judged = [table for table in (*calibration.gemm, *calibration.moe) if not table.scaled_from]
+    unknown = sum(not table.prints for table in judged)
+    if unknown:
+        yield (
+            f"{unknown} of {len(judged)} tables do not say which measurements they were fitted to (no prints); their "
+            "cases count as not in the fit: fit them again with archsim calibrate"
+        )
 
 
 def _sentence(what: str, version: str, judge: str, details: list[str]) -> str:

@@ -20,7 +20,16 @@ from calibration.laws.fused_moe import POINT as RANK_POINT
 from calibration.laws.gemm import outside, table_times
 from calibration.laws.tables import CalibrationSpec, GemmTable, MoeTable
 from calibration.measurements.reading import Measurements
-from calibration.measurements.sweeps import SAME, off_the_others, pools, release, repeatability, table_of_sweeps
+from calibration.measurements.fingerprints import in_fit
+from calibration.measurements.sweeps import (
+    SAME,
+    consensus,
+    off_the_others,
+    pools,
+    release,
+    repeatability,
+    table_of_sweeps,
+)
 from calibration.validate.choosing import (
     GEMM,
     GEMM_KEYS,
@@ -100,8 +109,8 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
             predicted = table_times(table, n, k, m, sms_of(calibration.gpu)) / NS_PER_US
             cases = _cases(mine, predicted).assign(table=name_of(table), extrapolated=outside(table, n, k, m))
             alike = _of_release(rows, GEMM_KEYS, key, table)
-            there = _named(n, k).isin(table.shapes) & np.isin(m, table.m)
-            found.append(cases.assign(floor=_floors(mine, alike, POINT), kind=_kinds(mine, table, there.to_numpy())))
+            kinds = _kinds(mine, table.prints, _named(n, k), table.shapes, m, table.m)
+            found.append(cases.assign(floor=_floors(mine, alike, POINT), kind=kinds))
     return _joined(found)
 
 
@@ -110,9 +119,12 @@ def _named(first: np.ndarray, second: np.ndarray) -> pd.Series:
     return pd.Series(first.astype(np.int64).astype(str)) + "x" + pd.Series(second.astype(np.int64).astype(str))
 
 
-def _kinds(rows: pd.DataFrame, table: GemmTable | MoeTable, there: np.ndarray) -> np.ndarray:
-    """Whether each row is in the fit: the table has its sweep and its sizes (``there``: bool[row])."""
-    return np.where(there & (rows["library"] == table.library) & _sweeps(rows).isin(_fitted(table)), FITTED, NEW)
+def _kinds(rows: pd.DataFrame, prints, name: pd.Series, names, at: np.ndarray, axis) -> np.ndarray:
+    """Whether each row is in the fit: its time is in its cell of the table (``name`` of ``names`` and ``at`` of
+    ``axis``), whatever file or run it came in through.
+    """
+    row, column = (pd.Index(cells).get_indexer(wanted) for cells, wanted in ((list(names), name), (axis, at)))
+    return np.where(in_fit(prints, row, column, np.log(rows["latency_us_median"].to_numpy(float))), FITTED, NEW)
 
 
 def _of_release(rows: pd.DataFrame, names: list[str], key: tuple, table: GemmTable | MoeTable) -> pd.DataFrame:
@@ -192,7 +204,7 @@ def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOL
         part = np.array([fold_of[n, k] for n, k, _ in sweeps.index])
         for fold in range(parts) if len(shapes) >= LEAST_SHAPES else ():
             table = fit_table(sweeps[part != fold], **how)
-            judged = sweeps[part == fold].median(axis=1).dropna()
+            judged = consensus(sweeps[part == fold])
             spread = repeatability(sweeps[part == fold]).reindex(judged.index)
             found.append(_predicted(SHAPE_OUT, table, judged, how, "all", spread))
     return _joined(found)
@@ -249,13 +261,12 @@ def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.Da
 
 def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
     points = ep, tp, tokens = [rows[name].to_numpy(float) for name in RANK_POINT]
-    there = _named(ep, tp).isin(table.ranks) & np.isin(tokens, table.tokens)
     predicted = moe_ns(table, *points) / NS_PER_US
     measured = rows["latency_us_median"].to_numpy(float)
     names = {"library": "library", "library_version": "version", "run_id": "sweep"}
     cases = rows[[*names, "model", "dtype", "distribution", EPLB, *RANK_POINT]].rename(columns=names)
     return cases.assign(
-        kind=_kinds(rows, table, there.to_numpy()),
+        kind=_kinds(rows, table.prints, _named(ep, tp), table.ranks, tokens, table.tokens),
         what=MOE,
         measured_us=measured,
         predicted_us=predicted,
@@ -271,7 +282,7 @@ def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
     for named, sweeps in moe_pools(measurements.table("moe", gpu)):
         errors = left_out_errors(sweeps, named)
         if len(errors):
-            measured = np.exp(sweeps.median(axis=1).reindex(errors.index))
+            measured = np.exp(consensus(sweeps).reindex(errors.index))
             cases = errors.assign(measured_us=measured).reset_index()
             who = {name: named[name] for name in MOE_NAMES} | {"table": f"{named['library']} {named['version']}"}
             found.append(cases.assign(kind=RANK_OUT, what=MOE, sweep="all", **who))

@@ -6,8 +6,10 @@ import pytest
 from support.made_up_measurements import SHAPES, gemm, written
 
 from archsim.cli.main import main
-from calibration.measurements.reading import CASES, read_measurements
+from calibration.laws.tables import CalibrationSpec, MoeTable
+from calibration.measurements.reading import CASES, Measurements, read_measurements
 from calibration.measurements.sweeps import release
+from calibration.validate.choosing import choice_notes
 
 
 def copies(sizes, version="12.8"):
@@ -48,6 +50,46 @@ def test_what_is_judged_by_another_versions_table_is_reported(judge):
     note = "GEMM of torch 2.9 (bf16): the calibration has no table of it; judged by that of torch 2.8"
     assert f"note: {note}" in notes and note in page
     assert set(cases["version"]) == {"2.9"} and set(cases["table"]) == {"torch 2.8"}
+
+
+def kinds(cases):
+    return cases["kind"].value_counts().to_dict()
+
+
+def test_a_case_is_in_the_fit_by_its_time_and_not_by_the_name_of_its_run(judge):
+    """Other times of the same run are not, the same times of another run and version are, a cell filled in is not."""
+    fitted = {"gemm": gemm()[:-1], "moe": layers()}
+    again = [row.replace("1,NVIDIA H100,torch,2.8", "7,NVIDIA H100,torch,2.8.1") for row in gemm()]
+    renamed = judge(fitted, {"gemm": again}, "--quick")[2]
+    assert kinds(renamed) == {"file: in its fit": len(again) - 1, "file: not in its fit": 1}
+    measured_again = judge(fitted, {"gemm": gemm(factor=1.02), "moe": layers()}, "--quick")[2]
+    by_what = {what: kinds(cases) for what, cases in measured_again.groupby("what")}
+    assert by_what == {
+        "GEMM": {"file: not in its fit": len(gemm())},
+        "fused MoE": {"file: in its fit": len(layers())},
+    }
+
+
+def test_sweeps_that_disagree_somewhere_are_not_averaged_and_it_is_said(judge):
+    twice = [*layers(tokens=range(8, 80, 8)), *(_slow_rank(row) for row in layers(tokens=range(8, 80, 8)))]
+    _, notes, cases, page = judge({"moe": twice}, {"moe": layers(tokens=range(8, 80, 8))}, "--quick")
+    said = "sweeps are over 1.5 times apart at 9 of 36 points (5.0 times at most): not averaged there, but as in 2.8/1"
+    assert f"note: fused MoE of torch 2.8 (own bf16 balanced): {said}" in notes and said in page
+    assert cases["error"].abs().max() < 0.01 and len(cases) == 36
+
+
+def _slow_rank(row: str) -> str:
+    """The same point in another run, five times slower on eight ranks."""
+    words = row.split(",")
+    time = float(words[-1]) * (5 if words[10] == "8" else 1.001)
+    return ",".join(["2", *words[1:-1], f"{time:.4f}"])
+
+
+def test_a_calibration_without_fingerprints_says_so():
+    table = MoeTable.model_construct(library="torch", version="2.8", note="", prints=(), scaled_from="", sweeps=())
+    calibration = CalibrationSpec.model_construct(gpu="h100", gemm=(), moe=(table,), attention=())
+    (note,) = choice_notes(calibration, Measurements())
+    assert note.startswith("1 of 1 tables do not say which measurements they were fitted to")
 
 
 def test_what_no_table_judges_is_reported(judge):
