@@ -105,6 +105,14 @@ def test_results_and_tables_have_a_short_repr():
     assert repr(results.runs) == f"Table(1 rows × {len(results.runs.columns)} columns)"
 
 
+def test_sweep_of_dies_without_coordinates_returns_every_table():
+    switched = {key: value for key, value in SMALL["systems"][0].items() if key not in ("mesh", "d2d")}
+    levels = [{"switch": 4, "bandwidth": "450 GB/s", "hop_latency": "300 ns"}]
+    results = ar.sweep(SMALL | {"systems": [switched | {"fabric": {"levels": levels}}]}, jobs=1)
+    assert {die["x"] for die in results.dies.rows} == {None} == {link["src_y"] for link in results.links.rows}
+    assert results.dies.to_pandas()["x"].isna().all() and results.runs.rows[0]["decode_ns"] > 0
+
+
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
