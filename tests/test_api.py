@@ -37,6 +37,13 @@ def written_file(folder, text):
 # load
 
 
+def test_loaders_take_paths_as_names(here):
+    written_file(here, yaml.safe_dump(EXPERIMENT["systems"][0]))
+    assert ar.load_system(here / "experiment.yaml") == ar.load_system(str(here / "experiment.yaml"))
+    with pytest.raises(SpecError, match="layers: required key is missing"):
+        ar.load_model(here / "experiment.yaml")
+
+
 def test_load_gives_the_same_experiment_of_a_file_and_a_mapping(here):
     loaded = ar.load(EXPERIMENT)
     assert loaded == ar.load(written_file(here, TINY)) == ar.load_experiment(EXPERIMENT)
