@@ -30,7 +30,7 @@ def beyond_peaks(gemm: pd.DataFrame, nominal: Nominal) -> Iterator[str]:
         over = 2e6 * groups * m * n * k / us / peak
         if (over > TOLERANCE).any():
             yield (
-                f"gemm: {(over > TOLERANCE).sum():,} of {len(over):,} rows of {gpu} in {dtype} are faster than its peak "
-                f"of {format_quantity(peak, COMPUTE)}, up to {over.max():.1f} times: are their unit, dtype and shape "
-                f"right, and the peak?"
+                f"gemm: {(over > TOLERANCE).sum():,} of {len(over):,} rows of {gpu} in {dtype} are faster than its "
+                f"peak of {format_quantity(peak, COMPUTE)}, up to {over.max():.1f} times: are their unit, dtype and "
+                f"shape right, and the peak?"
             )
