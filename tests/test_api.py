@@ -37,6 +37,13 @@ def written_file(folder, text):
 # load
 
 
+def test_loaders_take_paths_as_names(here):
+    written_file(here, yaml.safe_dump(EXPERIMENT["systems"][0]))
+    assert ar.load_system(here / "experiment.yaml") == ar.load_system(str(here / "experiment.yaml"))
+    with pytest.raises(SpecError, match="layers: required key is missing"):
+        ar.load_model(here / "experiment.yaml")
+
+
 def test_load_gives_the_same_experiment_of_a_file_and_a_mapping(here):
     loaded = ar.load(EXPERIMENT)
     assert loaded == ar.load(written_file(here, TINY)) == ar.load_experiment(EXPERIMENT)
@@ -103,6 +110,14 @@ def test_results_and_tables_have_a_short_repr():
     links = len(results.links)
     assert repr(results) == f"Results(runs: 1 rows, dies: 6 rows, links: {links} rows, pairs: 30 rows, timings: 1 rows)"
     assert repr(results.runs) == f"Table(1 rows × {len(results.runs.columns)} columns)"
+
+
+def test_sweep_of_dies_without_coordinates_returns_every_table():
+    switched = {key: value for key, value in SMALL["systems"][0].items() if key not in ("mesh", "d2d")}
+    levels = [{"switch": 4, "bandwidth": "450 GB/s", "hop_latency": "300 ns"}]
+    results = ar.sweep(SMALL | {"systems": [switched | {"fabric": {"levels": levels}}]}, jobs=1)
+    assert {die["x"] for die in results.dies.rows} == {None} == {link["src_y"] for link in results.links.rows}
+    assert results.dies.to_pandas()["x"].isna().all() and results.runs.rows[0]["decode_ns"] > 0
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,14 @@ def run(args: argparse.Namespace) -> int:
 
     given = {field: getattr(args, field) for field in FLAGS}
     if args.graph.endswith(".json"):
-        from archsim.models.config_import import import_config
+        from archsim.models.config_import import doubts, import_config
 
         if args.operators:
             raise SpecError("--operators: needs an ONNX graph; config.json has no operators")
-        return _written(import_config(Path(args.graph), args.name, given), args.out)
+        model = import_config(Path(args.graph), args.name, given)
+        for line in doubts(Path(args.graph)):
+            print(f"note: {line}", file=sys.stderr)
+        return _written(model, args.out)
     imported = import_model(Path(args.graph), args.name, given)
     print("\n".join(imported.found), file=sys.stderr)
     _written(imported.spec, args.out)

@@ -60,7 +60,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
     try:
         with watcher() as watching:
-            watching.phase("loading the simulator")
+            watching.phase("loading the simulator, compiling what is new")
             from archsim.runs.plan import select
             from archsim.runs.sweep import sweep_selected
 

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
     from archsim.runs.run import Run
+    from archsim.specs.sweeps.plan import Point
 
 _LISTED, _BEST = 20, 10
 _OF_RUNS = ("system", "model", "batch", "assumptions")
+_OWN_COLUMN = ("model", "workload.batch", "policy")  # axes that tables of points have a column for anyway
 _GB = 1e9
 
 
@@ -58,7 +60,7 @@ def print_points(selection: Selection) -> None:
     shown = selection.kept[:_LISTED]
     for number in shown:
         point = plan.point(number)
-        cells = plan.shown(point).values()
+        cells = _cells(plan, point)
         parts = (
             point.variants["model"].name,
             str(point.batch),
@@ -126,11 +128,16 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
         rate, step_ns = row["tokens_per_s"], row["decode_step_ns"]
         numbers = ("–", "–") if rate is None else (f"{rate:,.0f}", f"{step_ns / 1e6:.3g}")
         parts = str(point.index), point.variants["model"].name, str(point.batch), point.variants["policy"].name
-        best.add_row(*parts, *numbers, f"{row['die_utilisation']:.0%}", *plan.shown(point).values())
+        best.add_row(*parts, *numbers, f"{row['die_utilisation']:.0%}", *_cells(plan, point))
     print("highest decode throughput, of all MoE layers of the model:")
     print_fitting(best, kept=7)
 
 
 def _heads(plan: SweepPlan) -> list[str]:
-    """The axes without their roots, to keep columns narrow."""
-    return [".".join(axis.path[1:]) or axis.name for axis in plan.sweep.axes]
+    """The axes without their roots, to keep columns narrow; without those that have a column of their own."""
+    return [".".join(axis.path[1:]) or axis.name for axis in plan.sweep.axes if axis.name not in _OWN_COLUMN]
+
+
+def _cells(plan: SweepPlan, point: Point) -> list[str]:
+    """The values of the axes in `_heads`."""
+    return [value for name, value in plan.shown(point).items() if name not in _OWN_COLUMN]

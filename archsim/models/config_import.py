@@ -1,8 +1,8 @@
 """Converts a Hugging Face ``config.json`` of a mixture-of-experts model to a ModelSpec.
 
 Keys are those of the configurations of transformers (github.com/huggingface/transformers, src/transformers/models):
-deepseek_v2, deepseek_v3, kimi_k2, glm4_moe, qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, llama4. A key has several
-names; the first that a file has counts. Nothing is guessed: what a file does not say must be given.
+those of ``KNOWN`` and jamba's MoE layers. A key has several names; the first that a file has counts. Nothing is
+guessed: what a file does not say must be given. Other types are read by the same keys, and `doubts` says so.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "top_groups": ("topk_group",),
     "vocabulary": ("vocab_size",),
 }
+KNOWN = (
+    "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "gpt_oss",
+    "llama4", "llama4_text",
+)  # fmt: skip
 _SHARED_IN_EVERY_LAYER = ("llama4", "llama4_text")  # one shared expert of the routed experts' width, without a key
 
 
@@ -35,6 +39,7 @@ _SHARED_IN_EVERY_LAYER = ("llama4", "llama4_text")  # one shared expert of the r
 _WHOLE = (
     "num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim", "first_k_dense_replace",
     "decoder_sparse_step", "interleave_moe_layer_step", "num_key_value_heads", "sliding_window", "attention_chunk_size",
+    "expert_layer_period", "expert_layer_offset",
 )  # fmt: skip
 _LISTS = ("mlp_only_layers", "layer_types", "no_rope_layers", "moe_layers")
 
@@ -62,6 +67,19 @@ def import_config(path: Path, name: str | None = None, given: Mapping[str, Any] 
     except ValidationError as error:
         text = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise SpecError(f"{path}: the keys found do not form a valid model: {text}") from error
+
+
+def doubts(path: Path) -> list[str]:
+    """What a user should compare with the model's code, as lines of text; none for the types that are known."""
+    config = _read(path)
+    kind = config.get("model_type")
+    if kind in KNOWN:
+        return []
+    told = f"model_type {kind!r} is not among those known ({', '.join(KNOWN)})" if kind else "no model_type is given"
+    lines = [f"{path}: {told}; compare moe_layers, shared_experts, expert_ffn and attention with the model's code"]
+    if config.get("attn_layer_period"):
+        lines.append(f"{path}: attn_layer_period: only some layers have attention; it is left out")
+    return lines
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -126,6 +144,8 @@ def _is_moe(config: Mapping[str, Any], layer: int, every: Any) -> bool:
         return False
     if layer in (config.get("mlp_only_layers") or ()):
         return False
+    if period := config.get("expert_layer_period"):  # jamba
+        return layer % period == (config.get("expert_layer_offset") or 0)
     step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step")
     return (layer + 1) % step == 0 if step else layer % every == 0
 
@@ -139,9 +159,9 @@ def _shared(config: Mapping[str, Any], expert_ffn: Any) -> dict[str, Any]:
 
 
 def _attention(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The keys of ``attention:``; None if the file does not state its heads."""
+    """The keys of ``attention:``; None if the file does not state its heads, or if some layers have none."""
     heads = config.get("num_attention_heads")
-    if not heads:
+    if not heads or config.get("attn_layer_period"):
         return None
     if config.get("kv_lora_rank"):
         latent = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")

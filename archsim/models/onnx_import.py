@@ -142,12 +142,13 @@ def _lines(graph: Graph, layers: list[MoeLayer]) -> list[str]:
     """What was recognised and what was not, as lines of text."""
     lines = []
     for layer in layers:
+        named = "a layer without a number" if layer.layer is None else f"layer {layer.layer}"
         shared = f", {layer.shared_experts} shared of {layer.shared_ffn}" if layer.shared_experts else ""
         lines.append(
-            f"layer {layer.layer}: MoE, {layer.how}: top-{layer.top_k} of {layer.experts} experts, "
+            f"{named}: MoE, {layer.how}: top-{layer.top_k} of {layer.experts} experts, "
             f"{layer.hidden} → {layer.expert_ffn}{shared}"
         )
-        lines += [f"layer {layer.layer}: unclear: {note}" for note in layer.notes]
+        lines += [f"{named}: unclear: {note}" for note in layer.notes]
     known = {layer.layer for layer in layers}
     dense = sorted({p.layer for p in graph.products if p.layer is not None} - known)
     if dense:

@@ -129,5 +129,6 @@ def _of_reference(name: str, calibration: CalibrationSpec, dtype: str, die: Die)
 
 def _listed(systems: Iterable[str]) -> str:
     systems = list(dict.fromkeys(systems))
-    others = f" and {len(systems) - MOST_NAMED} others" if len(systems) > MOST_NAMED else ""
+    left = len(systems) - MOST_NAMED
+    others = f" and {left} other{'s' if left > 1 else ''}" if left > 0 else ""
     return f"{', '.join(systems[:MOST_NAMED])}{others}"

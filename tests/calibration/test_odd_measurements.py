@@ -95,6 +95,16 @@ def test_two_runs_that_differ_are_both_kept_and_so_are_runs_that_all_differ(tmp_
     assert len(found.table("gemm")) == 108 and found.problems == []
 
 
+def test_rows_faster_than_the_peak_are_told(tmp_path, capsys):
+    own = [row.replace("NVIDIA H100", "X900") for row in on("h100", 0.5)]
+    good, fast = written(tmp_path / "good", gemm=on("h100")), written(tmp_path / "fast", gemm=own)
+    assert main(["calibrate", str(good), "--out", str(tmp_path / "h100.yaml")]) == 0
+    assert "faster than its peak" not in capsys.readouterr().err
+    assert main(["calibrate", str(fast), "--peak", "bf16=989TFLOP/s", "--out", str(tmp_path / "x900.yaml")]) == 0
+    told = "of 36 rows of x900 in bf16 are faster than its peak of 989 TFLOP/s, up to 1.4 times"
+    assert told in capsys.readouterr().err
+
+
 def test_a_refused_file_fails_and_never_takes_a_table_away(tmp_path, capsys):
     out, folder = tmp_path / "h100.yaml", tmp_path / "measured"
     written(folder, gemm=gemm(), p2p=copies(POWERS))

@@ -58,7 +58,7 @@ def test_second_sweep_says_that_all_runs_are_kept(swept):
     lines = ended.stderr.splitlines()
     assert ended.returncode == 0 and lines[:3] == [
         "reading tiny.yaml ...",
-        "loading the simulator ...",
+        "loading the simulator, compiling what is new ...",
         "20 of 20 runs kept from before",
     ]
     assert f"note: {THREE_NUMBERS}" in lines and all(line.startswith("note: ") for line in lines[3:])

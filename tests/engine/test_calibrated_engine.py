@@ -188,6 +188,7 @@ def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
         "s0, s1" in (note := calibration_notes(many, [(f"s{number}", PLAIN) for number in range(11)])[0])
         and "s7 and 3 others)" in note
     )
+    assert "s7 and 1 other)" in calibration_notes(many[:9], [(f"s{number}", PLAIN) for number in range(9)])[0]
 
 
 def test_notes_name_runs_whose_slices_are_outside_of_the_measured_copies():

@@ -80,3 +80,24 @@ def test_uneven_layers_are_not_guessed(tmp_path):
     uneven = QWEN_3 | {"mlp_only_layers": [3]}
     with pytest.raises(SpecError, match="does not say moe_layers; give --moe-layers"):
         import_config(written(tmp_path, uneven))
+
+
+JAMBA = {
+    "model_type": "jamba", "num_hidden_layers": 32, "expert_layer_period": 2, "expert_layer_offset": 1,
+    "attn_layer_period": 8, "attn_layer_offset": 4, "hidden_size": 4096, "intermediate_size": 14336, "num_experts": 16,
+    "num_experts_per_tok": 2, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 65536,
+}  # fmt: skip
+
+
+def test_a_type_that_is_not_known_is_read_with_a_note(tmp_path, capsys):
+    config, out = written(tmp_path, JAMBA), tmp_path / "mine.yaml"
+    assert main(["model", "import", str(config), "--out", str(out)]) == 0
+    told = capsys.readouterr().err
+    assert "model_type 'jamba' is not among those known" in told and "only some layers have attention" in told
+    model = load_model(out)
+    assert model.moe_layer_ids == tuple(range(1, 32, 2)) and model.attention is None
+
+
+def test_a_known_type_gets_no_note(tmp_path, capsys):
+    assert main(["model", "import", str(written(tmp_path, QWEN_3)), "--out", str(tmp_path / "mine.yaml")]) == 0
+    assert capsys.readouterr().err == ""

@@ -96,6 +96,7 @@ def test_layers_without_names_are_told_apart_by_their_routers(layer_of, small, t
         import_model(path)
     found = import_model(path, given={"layers": 2, "moe_layers": {"first": 0, "last": 1, "every": 1}})
     assert sizes(found.spec) == sizes(small)
+    assert found.found[0].startswith("a layer without a number: MoE, ")
 
 
 def test_what_might_be_a_router_is_named_with_what_it_lacks(small, tmp_path):

@@ -1,5 +1,6 @@
 """The reference and the JSON Schemas are those that the specs give, and accept every file that ships."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,23 @@ def test_a_new_file_checks_and_fits_its_schema(kind, tmp_path, monkeypatch, caps
     assert main(["new", kind, "mine"]) == 2
     assert "exists already" in capsys.readouterr().err
     assert Path("mine.yaml").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("kind", ["system", "model", "experiment"])
+def test_keys_that_a_new_file_comments_out_are_keys(kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", kind, "mine"]) == 0
+    text = Path("mine.yaml").read_text(encoding="utf-8")
+    whole, keys = re.subn(r"^( *)# (?=[a-z_]+:|  [a-z_]+: )", r"\1", text, flags=re.MULTILINE)
+    assert keys >= 2
+    Path("mine.yaml").write_text(whole, encoding="utf-8")
+    assert main(["check", "mine.yaml"]) == 0, capsys.readouterr().err
+
+
+def test_a_new_experiment_fits_in_memory(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "experiment", "mine"]) == 0
+    assert main(["sweep", "mine.yaml", "--dry-run"]) == 0, capsys.readouterr().err
 
 
 def test_schemas_refuse_what_is_unknown_or_out_of_range():

@@ -495,6 +495,10 @@ def test_commands(tmp_path):
     point = archsim(tmp_path, "sweep", "tiny.yaml", "--point", "63").stdout
     (tmp_path / "point.yaml").write_text(point, encoding="utf-8")
     assert load_experiment(tmp_path / "point.yaml").runs == 1
+    axis = "sweep={grid: {workload.batch: [4, 8]}}"
+    batches = archsim(tmp_path, "sweep", "tiny.yaml", "--dry-run", "--set", axis).stdout
+    heads = next(line for line in batches.splitlines() if line.split()[:1] == ["point"]).split()
+    assert heads.count("batch") == 1 and "8" in batches
     assert "the sweep has 64" in archsim(tmp_path, "sweep", "tiny.yaml", "--point", "64").stderr
     process = start(tmp_path, "sweep", "tiny.yaml", "--jobs", "1", "--out", "out")
     out, err = process.communicate(timeout=180)

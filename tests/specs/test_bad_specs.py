@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.bad_experiments import CHANGED, GOOD, KNOWN_SYSTEMS, PRESET_NAMES
 
+import archsim as ar
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.specs.loading.library import check_file, load_assumptions, load_experiment, load_model, load_system
@@ -134,6 +135,11 @@ OVERRIDES = {
 def test_override(tmp_path, case):
     override, message = OVERRIDES[case]
     assert refused(tmp_path, GOOD, (override,)) == f"--set {override}: {message}"
+
+
+def test_values_of_a_key_that_may_be_null_are_listed():
+    with pytest.raises(SpecError, match=r"unknown value 'fp7'; did you mean 'fp8'\? \(valid: bf16, fp8, fp8_block, "):
+        ar.load("serve_h200", {"precision.experts": "fp7"})
 
 
 def test_problem_in_a_named_file_names_that_file_and_line(tmp_path):

@@ -163,15 +163,15 @@ def _stand_in(tree: Tree, axis: Axis) -> None:
             tree.places.setdefault((PLURAL[axis.path[0]], 0), axis.places[0])
 
 
-def load_system(name: str) -> SystemSpec:
+def load_system(name: str | os.PathLike[str]) -> SystemSpec:
     """Load a system by name or path, as in an experiment's ``systems``. Raises SpecError."""
-    tree = _reference("systems", name)
+    tree = _reference("systems", os.fspath(name))
     return validate(SystemSpec, tree, ("systems", 0))
 
 
-def load_model(name: str) -> ModelSpec:
+def load_model(name: str | os.PathLike[str]) -> ModelSpec:
     """Load a model by name or path, as in an experiment's ``models``. Raises SpecError."""
-    tree = _reference("models", name)
+    tree = _reference("models", os.fspath(name))
     return validate(ModelSpec, tree, ("models", 0))
 
 

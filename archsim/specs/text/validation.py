@@ -70,7 +70,7 @@ def _problem(kind: type[Spec], at: Keys, error: Any) -> str:
         case "missing":
             return _MISSING
         case "literal_error":
-            valid = [str(value) for value in get_args(_type_at(kind, at))]
+            valid = _literals(_type_at(kind, at))
             return f"unknown value {found!r}{did_you_mean(str(found), valid)} (valid: {', '.join(valid)})"
         case "string_type":
             quoted = f"; put it in quotes: '{found}'" if isinstance(found, int | float) else ""
@@ -89,6 +89,12 @@ def _problem(kind: type[Spec], at: Keys, error: Any) -> str:
             return f"{error['msg']}, not {describe(found)}"
         case _:
             return str(error["msg"])
+
+
+def _literals(kind: Any) -> list[str]:
+    """The values of a literal type, also of one that may be null."""
+    parts = [part for each in get_args(kind) for part in (get_args(each) or (each,))]
+    return [str(part) for part in parts if part is not type(None)]
 
 
 def keys_of(kind: Any) -> list[str]:
