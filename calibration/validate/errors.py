@@ -19,8 +19,8 @@ from calibration.laws.fused_moe import EPLB, moe_ns, outside_ranks
 from calibration.laws.fused_moe import POINT as RANK_POINT
 from calibration.laws.gemm import outside, table_times
 from calibration.laws.tables import CalibrationSpec, GemmTable, MoeTable
-from calibration.measurements.reading import Measurements
 from calibration.measurements.fingerprints import in_fit
+from calibration.measurements.reading import Measurements
 from calibration.measurements.sweeps import (
     SAME,
     consensus,
