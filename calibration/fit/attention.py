@@ -48,7 +48,8 @@ def fit_attention(rows: pd.DataFrame) -> tuple[AttentionTable, ...]:
         named |= {key: int(named[key]) for key in ("head_dim", "window")}
         for version, sweeps in pools(mine, POINT, "latency_us_median"):
             source = ", ".join(sorted(set(mine["file"])))
-            who = {"version": version, "source": source, "sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps)}
+            who = {"version": version, "source": source, "note": note_of(sweeps)}
+            who["sweeps"] = tuple(sorted(sweeps.columns))
             tables.append(fit_table(consensus(sweeps) + np.log(NS_PER_US), named | who))
     return tuple(sorted(tables, key=lambda t: tuple(getattr(t, key) for key in ("version", *KEYS))))
 

@@ -98,8 +98,8 @@ def note_of(sweeps: pd.DataFrame) -> str:
     shared = int((sweeps.notna().sum(axis=1) > 1).sum())
     names = ", ".join(name for name in sweeps if kept[name].any())
     return (
-        f"sweeps are over {MOST_APART:g} times apart at {len(kept)} of {shared} points ({times:.1f} times at most): not "
-        f"averaged there, but as in {names}"
+        f"sweeps are over {MOST_APART:g} times apart at {len(kept)} of {shared} points ({times:.1f} times at most): "
+        f"not averaged there, but as in {names}"
     )
 
 
