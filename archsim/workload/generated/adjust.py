@@ -156,7 +156,7 @@ def _moved(model: TrafficModel, wanted: Figures, found: Figures, pace: float) ->
     return model.changed(
         repeats=repeats * min(1, MOST_WEIGHT / max(repeats.sum(), 1e-9)),
         repeated=repeated,
-        weights=_moved_weights(model.weights, PATH, 0.3 * mutual * (model.top_k == 1)),
+        weights=_moved_weights(model.weights, PATH, 0.6 * mutual * (model.top_k == 1)),
     )
 
 
