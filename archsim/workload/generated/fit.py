@@ -43,9 +43,6 @@ LARGEST_TABLE = 400_000
 
 EM_ROUNDS, SCRIPT_ROUNDS = 25, 20
 
-PATH_POWER, SINKHORN_ROUNDS = 2.0, 50
-"""Of several experts of the layer before, one proposes: pairs to this power, so that it determines more."""
-
 FIRST_REPEATS = 0.2 / np.arange(1, MOST_LAGS + 1) / (1 / np.arange(1, MOST_LAGS + 1)).sum()
 FIRST_REPEATED = 0.8
 """Where the simulation begins: a fifth of the tokens repeat another, with Zipf's law of the lag."""
@@ -87,7 +84,7 @@ def fit_trace(
         kind_taste_size=_taste_size(kinds, kind_weights[None]),
         kind_popularity=phase_shares(kinds, starts)[:, 0],
         kind_following=_smoothed(following, task_kinds.sum(axis=0)),
-        paths=path_shares(statistics.cross_layer(trace), PATH_POWER if trace.top_k > 1 else 1.0),
+        paths=path_shares(trace),
         repeats=FIRST_REPEATS,
         repeated=np.full(len(trace.layer_ids), FIRST_REPEATED),
         script=script,
@@ -216,19 +213,15 @@ def _smoothed(counts: np.ndarray, prior: np.ndarray, selections: float | np.ndar
     return blended / blended.sum(axis=-1, keepdims=True)
 
 
-def path_shares(pairs: np.ndarray, power: float) -> np.ndarray:
-    """float64[layer - 1, i, j]: shares of j after i, from pairs [layer - 1, i, j] to some power.
-
-    A power above 1 makes j depend on i more; rows and columns are scaled in turn until experts are chosen as often as
-    before (Sinkhorn and Knopp, Pacific J. Math. 21, 1967).
+def path_shares(trace: Trace) -> np.ndarray:
+    """float64[layer - 1, i, j]: shares of j after i; none where tokens have several experts, as one of them tells less
+    of the next than the kind of the token.
     """
-    pairs = pairs.astype(np.float64)
+    if trace.top_k > 1:
+        return np.zeros((0, trace.num_experts, trace.num_experts))
+    pairs = statistics.cross_layer(trace).astype(np.float64)
     rows, columns = (pairs.sum(axis=axis, keepdims=True) for axis in (2, 1))
-    table = pairs**power
-    for _ in range(SINKHORN_ROUNDS):
-        table *= columns / np.maximum(table.sum(axis=1, keepdims=True), 1e-300)
-        table *= rows / np.maximum(table.sum(axis=2, keepdims=True), 1e-300)
-    return np.where(rows > 0, table / np.maximum(rows, 1), columns / columns.sum(axis=2, keepdims=True))
+    return np.where(rows > 0, pairs / np.maximum(rows, 1), columns / columns.sum(axis=2, keepdims=True))
 
 
 def _expert_weights(
@@ -245,6 +238,7 @@ def _expert_weights(
         script[phase] = _mixed(np.concatenate([each[phase] for each in scripted], axis=1))
     weights = np.array(weights)
     weights[:, [KEEP, TASTE]] = 0
+    weights[: 1 if trace.top_k == 1 else None, PATH] = 0
     return weights / weights.sum(axis=1, keepdims=True), script
 
 
