@@ -11,8 +11,14 @@ task        by its share in tokens of the request's task; a task that the model 
 taste       one of the few experts that this request prefers, themselves drawn from the shares of its task.
 keep        an expert of the previous token: experts stay, with a probability that decays geometrically with the lag.
 kind        by its share in tokens of this kind.
+path        by how often tokens choose it that choose an expert of this token's at the MoE layer before.
 
 The kind of a token is drawn by the same components; there, *kind* means by what follows the previous token's kind.
+Tokens *repeat* earlier ones of their request: a token takes the kind and the random numbers of the one ``lag`` before
+it with the probability `repeats[lag - 1]`, and so its experts, each with the probability `repeated` of the layer; what
+it repeats may itself have been repeated. Answers begin alike: in the first decode steps an expert is drawn from the
+popularity of its step, with the probability `script` of the step, and only else by the components.
+
 Tastes are dealt out by Latin hypercube sampling over BLOCK requests of a task, so that loads depend little on the
 seed. Acceptance, of each phase its own, settles how far the loads of the phases agree, and corrects what distinct
 experts of a token change of the shares. Numbers are counter-based, as in `archsim.workload.generated.synthetic`: the
@@ -42,7 +48,7 @@ MOST_TASTES = 64
 _ATTEMPTS = np.int64(256)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _BITS_16 = np.uint64(0xFFFF)
-_POPULARITY, _TASK, _TASTE, _KEEP, _KIND = range(len(COMPONENTS))
+_POPULARITY, _TASK, _TASTE, _KEEP, _KIND, _PATH = range(len(COMPONENTS))
 
 
 class GenerativeTraffic:
@@ -93,7 +99,7 @@ class GenerativeTraffic:
         """See `archsim.workload.trace.TokenSource.steps`. Holds only the last token of every request."""
         layers = len(self.layer_ids)
         last = np.zeros((len(requests), layers, self.top_k), np.int16)
-        kind = np.zeros(len(requests), np.int64)
+        history = np.zeros((2, len(requests), max(len(self.model.repeats), 1)), np.int32)
         group = np.arange(self.num_experts) * self.model.groups // self.num_experts
         most = np.int64(self.model.top_groups if self.model.groups > 1 else 2)
         tastes = self._tastes(requests)
@@ -103,7 +109,7 @@ class GenerativeTraffic:
             phase = np.searchsorted(self.model.phase_starts, iteration, side="right") - 1
             _generate(
                 np.uint64(self.seed), np.int64(phase), group, most, request, token, position,
-                self.request_task[request], self.layer_ids, *tastes, *self._tables, kind, last, experts,
+                self.request_task[request], self.layer_ids, *tastes, *self._tables, history, last, experts,
             )  # fmt: skip
             yield StepTokens(iteration, position, experts)
 
@@ -206,18 +212,28 @@ def _tables(model: TrafficModel, tasks: tuple[str, ...]) -> tuple[tuple[np.ndarr
         for name in tasks
     ]
     kinds = np.stack(kinds)
+    of_tokens = np.cumsum(model.repeats), model.repeated, model.script
     drawn = (
         _thresholds(model.kind_weights[None], [_KEEP, _KIND])[0],
         _compact(model.kind_popularity),
         _compact(kinds),
         _compact(model.kind_following),
-        _thresholds(model.weights, [_KEEP]),
+        _thresholds(_from_first_layer(model.weights), [_KEEP]),
         _compact(model.popularity),
         _compact(task),
         _compact(model.kind_experts),
+        _compact(model.paths),
         np.round(model.acceptance * 65536).astype(np.uint32),
+        *(np.round(65536 * each).astype(np.uint64) for each in of_tokens),
     )
     return drawn, (_ends(task), _ends(kinds[:, None]))
+
+
+def _from_first_layer(weights: np.ndarray) -> np.ndarray:
+    """Weights [layer, component] without paths to the first layer, which has none before it."""
+    changed = weights.copy()
+    changed[0, _PATH] = 0
+    return changed
 
 
 def _thresholds(weights: np.ndarray, needs_previous: list[int]) -> np.ndarray:
@@ -261,42 +277,58 @@ def _strata(task: np.ndarray) -> np.ndarray:
 @njit(cache=True)
 def _generate(
     seed, phase, group, most_groups, request, token, position, task, layer_ids, tastes, taste_starts, kind_tastes,
-    kind_limits, kind_popular, kind_tasked, kind_next, limits, popular, tasked, by_kind, acceptance, last_kind, last, out,  # noqa: E501
+    kind_limits, kind_popular, kind_tasked, kind_next, limits, popular, tasked, by_kind, paths, acceptance, repeats,
+    repeated, script, history, last, out,
 ):  # fmt: skip
-    """Fill out int16[n, layer, k]; leave each request's latest token in last int16[batch, layer, k] and last_kind.
+    """Fill out int16[n, layer, k]; leave each request's latest token in last int16[batch, layer, k], and in history
+    int32[2, batch, lag] whose random numbers its latest tokens have, and their kinds.
 
     group: int64[expert], a token uses most_groups of them. request, token, task int64[n], position int32[n]: of every
-    row. kind_limits, limits: `_thresholds`. The rest are alias tables: popular[phase, layer], tasked[task, layer],
-    by_kind[kind, layer], and the same of kinds; acceptance uint32[phase, layer, expert] of 65536.
+    row. kind_limits, limits: `_thresholds`. The rest up to paths are alias tables: popular[phase, layer],
+    tasked[task, layer], by_kind[kind, layer], paths[layer - 1, expert before], and the same of kinds. Of 65536:
+    acceptance uint32[phase, layer, expert], repeats uint64[lag] (cumulative), repeated uint64[layer], script
+    uint64[phase].
     """
     rows, layers, top_k = out.shape
     experts = popular.shape[2]
     taken_by = np.full(experts, -1, np.int64)
     for row in range(rows):
-        first = np.int64(token[row] == 0)
+        now, batch_row = token[row], position[row]
+        first = np.int64(now == 0)
         origin = scatter(scatter(seed + _GOLDEN) ^ np.uint64(request[row]))
-        before = last[position[row]]
-        kind = _kind_of(
-            origin, token[row], kind_limits[first], kind_tastes[position[row]], kind_popular[phase],
-            kind_tasked[task[row]], kind_next, last_kind[position[row]],
-        )  # fmt: skip
-        last_kind[position[row]] = kind
+        before, sources, kinds = last[batch_row], history[0, batch_row], history[1, batch_row]
+        source, kind = _source_of(origin, now, repeats, sources, kinds)
+        if source == now:
+            kind = _kind_of(
+                origin, now, kind_limits[first], kind_tastes[batch_row], kind_popular[phase],
+                kind_tasked[task[row]], kind_next, np.int64(kinds[(now - 1) % len(kinds)]),
+            )  # fmt: skip
+        sources[now % len(sources)], kinds[now % len(kinds)] = source, kind
         for layer in range(layers):
             owner = row * layers + layer
             own = scatter(origin + np.uint64(layer_ids[layer] + 1) * _GOLDEN)
-            stream = scatter(own ^ (np.uint64(token[row]) + _GOLDEN))
+            stream, earlier = scatter(own ^ (np.uint64(now) + _GOLDEN)), scatter(own ^ (np.uint64(source) + _GOLDEN))
             chosen, attempts, used, groups_used = 0, 0, np.uint64(0), 0
+            repeats_it = source != now and _coin(stream, chosen) < repeated[layer]
             while chosen < top_k:
-                stream += _GOLDEN
-                pick = scatter(stream)
+                if repeats_it:
+                    earlier += _GOLDEN
+                    pick = scatter(earlier)
+                else:
+                    stream += _GOLDEN
+                    pick = scatter(stream)
                 draw = (pick ^ (pick >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
                 component = _component(pick, limits[layer, first])
+                if (pick >> np.uint64(16)) & _BITS_16 < script[phase]:
+                    component = _POPULARITY
                 if component == _KIND:
                     expert = _column(draw, by_kind[kind, layer])
+                elif component == _PATH:
+                    expert = _column(scatter(draw), paths[layer - 1, _item(draw, out[row, layer - 1])])
                 elif component == _KEEP:
                     expert = np.int64(_item(draw, before[layer]))
                 elif component == _TASTE:
-                    of_layer = tastes[position[row], taste_starts[layer] : taste_starts[layer + 1]]
+                    of_layer = tastes[batch_row, taste_starts[layer] : taste_starts[layer + 1]]
                     expert = np.int64(_item(draw, of_layer))
                 elif component == _TASK:
                     expert = _column(draw, tasked[task[row], layer])
@@ -315,9 +347,28 @@ def _generate(
                     groups_used += (used & bit) == 0
                     used |= bit
                     chosen += 1
+                    repeats_it = source != now and _coin(stream, chosen) < repeated[layer]
         for layer in range(layers):
             for rank in range(top_k):
                 before[layer, rank] = out[row, layer, rank]
+
+
+@njit(cache=True)
+def _source_of(origin, token, repeats, sources, kinds):
+    """The token whose random numbers a token has, itself or an earlier one, and the kind of that one."""
+    if len(repeats):
+        number = scatter(scatter(origin + _GOLDEN) ^ np.uint64(token)) & _BITS_16
+        for back in range(min(len(repeats), token)):
+            if number < repeats[back]:
+                slot = (token - 1 - back) % len(sources)
+                return np.int64(sources[slot]), np.int64(kinds[slot])
+    return np.int64(token), np.int64(0)
+
+
+@njit(cache=True)
+def _coin(stream, chosen):
+    """16 random bits for every expert of a token at a layer."""
+    return scatter(stream ^ (np.uint64(chosen + 1) << np.uint64(32))) & _BITS_16
 
 
 @njit(cache=True)

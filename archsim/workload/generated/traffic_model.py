@@ -16,8 +16,13 @@ import yaml
 from archsim.base.files import regular
 from archsim.workload.generated.traffic_heads import TrafficTables
 
-COMPONENTS = ("popularity", "task", "taste", "keep", "kind")
-"""Ways in which an expert is chosen; also those in which the kind of a token is (there, the last is a transition)."""
+KIND_COMPONENTS = ("popularity", "task", "taste", "keep", "kind")
+"""Ways in which the kind of a token is chosen; the last by what follows the kind of the token before."""
+
+COMPONENTS = (*KIND_COMPONENTS, "path")
+"""Ways in which an expert is chosen."""
+
+POPULARITY, TASK, TASTE, KEEP, KIND, PATH = range(len(COMPONENTS))
 
 QUANTILES = 21
 
@@ -33,9 +38,12 @@ class TrafficModel:
     phases. popularity, acceptance: float64[phase, layer, expert]: shares, and the probability that a drawn expert is
     taken. kind_experts: float64[kind, layer, expert], shares. kind_weights: float64[component], kind_taste_size:
     float64[1], kind_popularity: float64[phase, kind], kind_following: float64[kind, kind]: the same of the kinds of
-    tokens. task_names, task_share: known tasks and their shares of the requests; task_popularity: float64[task,
-    layer, expert], task_kinds: float64[task, kind]: shares of a task. prompt_tokens, decode_steps:
-    float64[QUANTILES], quantiles of the lengths of requests at 0, 5, ..., 100 %.
+    tokens. paths: float64[layer - 1, expert, expert], shares of experts after one of the layer before; no layers:
+    none are known. repeats: float64[lag], the probability that a token repeats the one `lag` before it; repeated:
+    float64[layer], that it then repeats an expert. script: float64[phase], that an expert is drawn from the popularity
+    of its phase before the components are asked. task_names, task_share: known tasks and their shares of the requests;
+    task_popularity: float64[task, layer, expert], task_kinds: float64[task, kind]: shares of a task. prompt_tokens,
+    decode_steps: float64[QUANTILES], quantiles of the lengths of requests at 0, 5, ..., 100 %.
     """
 
     name: str
@@ -55,6 +63,10 @@ class TrafficModel:
     kind_taste_size: np.ndarray
     kind_popularity: np.ndarray
     kind_following: np.ndarray
+    paths: np.ndarray
+    repeats: np.ndarray
+    repeated: np.ndarray
+    script: np.ndarray
     task_share: np.ndarray
     task_popularity: np.ndarray
     task_kinds: np.ndarray
@@ -105,7 +117,7 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
     and ValueError, KeyError, TypeError or IndexError if they do not fit.
     """
     with np.load(regular(path.parent / head.tables), allow_pickle=False) as archive:
-        arrays = {name: _decoded(name, archive[name]) for name in archive.files}
+        arrays = _completed({name: _decoded(name, archive[name]) for name in archive.files})
     model = TrafficModel(
         name=head.name,
         source=head.source,
@@ -119,12 +131,33 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
     return model
 
 
+def without_paths(phases: int, layers: int, experts: int) -> dict[str, np.ndarray]:
+    """The arrays of a model whose tokens repeat none and follow no paths."""
+    return {
+        "paths": np.zeros((0, experts, experts)),
+        "repeats": np.zeros(0),
+        "repeated": np.zeros(layers),
+        "script": np.zeros(phases),
+    }
+
+
+def _completed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of a file, also one of before paths, repeats and script."""
+    missing = without_paths(*arrays["popularity"].shape)
+    weights = arrays["weights"]
+    if weights.shape[1] == len(KIND_COMPONENTS):
+        weights = np.pad(weights, ((0, 0), (0, 1)))
+    return missing | arrays | {"weights": weights}
+
+
 def _check(model: TrafficModel) -> None:
     kinds, layers, experts = model.kind_experts.shape
-    tasks, components, phases = len(model.task_names), len(COMPONENTS), len(model.phase_starts)
+    tasks, phases = len(model.task_names), len(model.phase_starts)
     expected = {
-        "layer_ids": (layers,), "weights": (layers, components), "taste_size": (layers,),
-        "popularity": (phases, layers, experts), "acceptance": (phases, layers, experts), "kind_weights": (components,),
+        "layer_ids": (layers,), "weights": (layers, len(COMPONENTS)), "taste_size": (layers,),
+        "popularity": (phases, layers, experts), "acceptance": (phases, layers, experts),
+        "kind_weights": (len(KIND_COMPONENTS),), "paths": (len(model.paths) and layers - 1, experts, experts),
+        "repeats": model.repeats.shape[:1], "repeated": (layers,), "script": (phases,),
         "kind_taste_size": (1,), "kind_popularity": (phases, kinds), "kind_following": (kinds, kinds),
         "task_share": (tasks,), "task_popularity": (tasks, layers, experts), "task_kinds": (tasks, kinds),
         "prompt_tokens": (QUANTILES,), "decode_steps": (QUANTILES,),
@@ -137,6 +170,8 @@ def _check(model: TrafficModel) -> None:
             raise ValueError(f"{name} has values that are negative or no numbers")
     if model.phase_starts[0] != 0 or (np.diff(model.phase_starts) <= 0).any():
         raise ValueError(f"phase_starts is {model.phase_starts.tolist()}; expected to rise from 0")
+    if model.repeats.sum() > 1 or (model.weights[:, -1].any() and not len(model.paths)):
+        raise ValueError("repeats exceed 1, or there are weights of paths but no paths")
     if not 1 <= model.top_k <= experts:
         raise ValueError(f"top_k is {model.top_k}; expected 1 to {experts}")
     if model.groups > 1 and (experts % model.groups or model.top_groups * experts // model.groups < model.top_k):
@@ -144,12 +179,14 @@ def _check(model: TrafficModel) -> None:
 
 
 def _is_shares(name: str) -> bool:
-    return name in ("popularity", "task_popularity", "kind_experts", "kind_following", "kind_popularity", "task_kinds")
+    return name in (
+        "popularity", "task_popularity", "kind_experts", "kind_following", "kind_popularity", "task_kinds", "paths",
+    )  # fmt: skip
 
 
 def _coded(name: str, array: np.ndarray) -> np.ndarray:
     """Shares relative to the largest of their row: 16 bits, those of kinds 8 bits of the square root."""
-    if name in ("kind_experts", "task_popularity"):
+    if name in ("kind_experts", "task_popularity", "paths"):
         return np.round(np.sqrt(array / array.max(axis=-1, keepdims=True)) * 255).astype(np.uint8)
     if _is_shares(name):
         return np.round(array / array.max(axis=-1, keepdims=True) * 65535).astype(np.uint16)

@@ -7,6 +7,7 @@ import hashlib
 import os
 import zlib
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -19,7 +20,7 @@ from archsim.specs.loading.config_files import named_files
 from archsim.workload.generated.generative import GenerativeTraffic
 from archsim.workload.generated.synthetic import SyntheticTraffic, popularity
 from archsim.workload.generated.traffic_heads import TrafficStatistics, TrafficTables, read_head, stated_model
-from archsim.workload.generated.traffic_model import QUANTILES, TrafficModel, read_tables
+from archsim.workload.generated.traffic_model import QUANTILES, TrafficModel, read_tables, without_paths
 from archsim.workload.layers import spread_layers
 from archsim.workload.trace import TokenSource
 
@@ -50,7 +51,7 @@ def generated_traffic(model, spec, largest_batch: int, layers: int | None = None
         return SyntheticTraffic(shape, spec, largest_batch)
     parameters = load_traffic(like, model)
     if layers is not None:
-        parameters = _of_layers(parameters, shape.layer_ids, traffic_file(like))
+        parameters = of_layers(parameters, shape.layer_ids, traffic_file(like))
     if spec.prompt_tokens is not None:
         parameters = parameters.changed(prompt_tokens=np.full(QUANTILES, float(spec.prompt_tokens)))
     if spec.decode_steps is not None:
@@ -97,7 +98,7 @@ def load_traffic(like: str, model) -> TrafficModel:
             f"{tree.place(())}: traffic of {found.experts} experts, top-{found.top_k}; model {model.name} has "
             f"{model.experts}, top-{model.top_k}"
         )
-    return _of_layers(found, shape.layer_ids, file)
+    return of_layers(found, shape.layer_ids, file)
 
 
 def model_of(like: str) -> str:
@@ -128,7 +129,7 @@ def from_statistics(head: TrafficStatistics, file: Path, shape: _Shape) -> Traff
         top_k=shape.top_k,
         task_names=("any",),
         layer_ids=layer_ids,
-        weights=np.tile(weights / weights.sum(), (layers, 1)),
+        weights=np.tile(np.append(weights / weights.sum(), 0), (layers, 1)),
         taste_size=np.full(layers, head.taste_size),
         phase_starts=np.arange(2),
         popularity=shares,
@@ -138,6 +139,7 @@ def from_statistics(head: TrafficStatistics, file: Path, shape: _Shape) -> Traff
         kind_taste_size=np.array([head.kind_taste_size]),
         kind_popularity=np.full((2, kinds), 1 / kinds),
         kind_following=np.roll(np.eye(kinds), 1, axis=1),
+        **without_paths(2, layers, shape.experts),
         task_share=np.ones(1),
         task_popularity=mean[None],
         task_kinds=np.full((1, kinds), 1 / kinds),
@@ -184,7 +186,8 @@ def _quantiles(three: tuple[int, ...]) -> np.ndarray:
     return np.interp(np.linspace(0, 1, QUANTILES), [0, 0.5, 1], np.array(three, float))
 
 
-def _of_layers(found: TrafficModel, layer_ids: np.ndarray, file: Path) -> TrafficModel:
+def of_layers(found: TrafficModel, layer_ids: np.ndarray, file: Path | str) -> TrafficModel:
+    """The parameters of some layers, in their order. file: for the message. Raises TraceError for other layers."""
     at = {int(layer): index for index, layer in enumerate(found.layer_ids)}
     missing = [int(layer) for layer in layer_ids if int(layer) not in at]
     if missing:
@@ -194,7 +197,17 @@ def _of_layers(found: TrafficModel, layer_ids: np.ndarray, file: Path) -> Traffi
         layer_ids=layer_ids,
         weights=found.weights[rows],
         taste_size=found.taste_size[rows],
+        repeated=found.repeated[rows],
+        paths=_between(found.paths, rows),
         **{
             key: getattr(found, key)[:, rows] for key in ("popularity", "acceptance", "kind_experts", "task_popularity")
         },
     )
+
+
+def _between(paths: np.ndarray, rows: list[int]) -> np.ndarray:
+    """Paths float64[layer - 1, expert, expert] between some of the layers: over those left out, products."""
+    if not len(paths):
+        return paths
+    steps = [np.linalg.multi_dot([*paths[one:other], np.eye(paths.shape[1])]) for one, other in pairwise(rows)]
+    return np.stack(steps) if steps else paths[:0]

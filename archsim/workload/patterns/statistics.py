@@ -100,6 +100,17 @@ def pair_coverage(counts: np.ndarray, top: float = TOP) -> np.ndarray:
     return coverage(counts[:, above[0], above[1]], top)
 
 
+def mutual_information(counts: np.ndarray) -> np.ndarray:
+    """float64[layer]: bits that one expert of a pair tells of the other, from pairs [layer, i, j].
+
+    As counted: few pairs add about (E − 1)² / (2 · pairs · ln 2) bits (Miller, 1955), so compare tables of as many.
+    """
+    share = counts / np.maximum(counts.sum(axis=(1, 2), keepdims=True), 1)
+    alone = share.sum(axis=2, keepdims=True) * share.sum(axis=1, keepdims=True)
+    ratio = np.divide(share, alone, out=np.ones(share.shape), where=share > 0)
+    return (share * np.log2(ratio)).sum(axis=(1, 2))
+
+
 def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """float64[layer]: rank correlation over the experts of two tables [layer, expert]; ties share their mean rank.
 

@@ -1,0 +1,254 @@
+"""Simulation in fits of generated routing: parameters are moved until generated traffic measures like the trace.
+
+Traffic with the lengths of the recorded requests is generated; every figure has the parameter that governs it:
+
+===========================================================  ==================================================
+loads of every phase, how far apart they are and phases agree acceptance
+experts shared with the token 1, 2, ... before, per lag       repeats
+experts shared with a distant token                           repeats, of long lags
+both, per layer                                               repeated
+mutual information of experts at adjacent layers              weight of path
+the same, where tokens have several experts                    how sharp the kinds are
+===========================================================  ==================================================
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.workload.generated.generative import GenerativeTraffic, collect
+from archsim.workload.generated.traffic_model import PATH, TrafficModel
+from archsim.workload.patterns import statistics
+from archsim.workload.trace import Trace
+
+SIMULATED_ROUNDS, SETTLED, TILT_STEP = 36, 5, 1.8
+"""Rounds; with two phases: the first that looks at their agreement, and by how much it then moves for each 1 of excess.
+"""
+
+COPIES = {False: 3, True: 4}
+"""Number of times the recorded requests are generated per round, with one phase and with two: less noise in loads."""
+
+CHANCE = 0.07
+"""Twice the standard deviation of a layer's Spearman coefficient of the phases over draws of 117 requests
+(0.01–0.037).
+"""
+
+LAGS, MOST_LAGS = 16, 64
+"""Lags of their own, and the largest: from LAGS on, the probability of a lag is as 1 over the lag (Zipf's law)."""
+
+FAR_LAGS = 1 / np.arange(LAGS + 1, MOST_LAGS + 1)
+
+MOST_MORE = 0.05
+"""By how much the share of tokens that repeat others moves in a round, at most."""
+
+SLOWER = 15
+"""Rounds after which repetition moves by half as much for each difference."""
+
+LATE = 8
+"""Rounds over whose parameters the mean is taken at the end: a single draw of traffic is noisy."""
+
+SHARPNESS = 0.5, 2.2
+"""Smallest and largest power of the shares of kinds: beyond it, kinds tell less of one another's experts again."""
+
+SPREAD = 0.7, 1.2
+"""Smallest and largest power of the loads wanted: tokens that repeat others add to what they are apart by chance."""
+
+MOST_WEIGHT = 0.95
+"""Of paths and of repeats together: what no path leads to must be reached too, and not all tokens can repeat."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What generated traffic is to have as the trace has it; decode steps alone, where there are any.
+
+    by_lag: float64[lag], share of a token's experts that the token 1, 2, ... before had too; near, far: float64[layer],
+    the same for the previous token and a distant one; mutual: float64[layer - 1], bits.
+    """
+
+    by_lag: np.ndarray
+    near: np.ndarray
+    far: np.ndarray
+    mutual: np.ndarray
+
+    @classmethod
+    def of(cls, trace: Trace, lags: int) -> "Figures":
+        decode = trace.iteration > 0
+        rows = statistics.rows_of(trace, decode) if decode.any() else trace
+        shared = np.nan_to_num([statistics.same_expert(rows, lag) for lag in range(1, lags + 1)])
+        return cls(
+            by_lag=shared.mean(axis=1),
+            near=shared[0],
+            far=np.nan_to_num(statistics.same_expert(rows, statistics.FAR)),
+            mutual=statistics.mutual_information(statistics.cross_layer(rows)),
+        )
+
+
+def simulate(model: TrafficModel, lengths: np.ndarray, task: np.ndarray, seed: int) -> Trace:
+    """Generated routing with the lengths int64[request, 2] and tasks int64[request] (of the model) of given requests.
+    """
+    return collect(GenerativeTraffic(model, len(task), seed, lengths=lengths, request_task=task))
+
+
+def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0) -> TrafficModel:
+    """Move the parameters until generated traffic measures like the trace, whose loads have the shares [phase, layer,
+    expert].
+    """
+    agreed = _decided(phase_agreement(trace))
+    copies = COPIES[agreed is not None]
+    requests, starts = trace.requests, model.phase_starts
+    lengths, task = np.tile(trace.lengths, (copies, 1)), np.tile(trace.request_subject, copies)
+    recorded, wanted = _without_chance(trace, shares), Figures.of(trace, LAGS)
+    kind_experts, sharpness, late = model.kind_experts, np.ones(len(model.layer_ids)), []
+    gini, spread = statistics.gini(statistics.loads(trace)), np.ones(len(model.layer_ids))
+    tilt, least = np.zeros(len(model.layer_ids)), 1 / max(int(lengths[:requests, 0].sum()), 1)
+    for step in range(SIMULATED_ROUNDS):
+        simulated = simulate(model, lengths, task, seed + step)
+        target, got = _tilted(_spread(recorded, spread), tilt, least), phase_loads(simulated, starts)
+        model = model.changed(acceptance=moved_acceptance(model.acceptance, target, got, step))
+        late = [*late[1 - LATE :], model]
+        parts = [statistics.subset(simulated, np.arange(requests) + requests * copy) for copy in range(copies)]
+        drawn = np.mean([statistics.gini(statistics.loads(part)) for part in parts], axis=0)
+        spread = np.clip(spread + 0.5 * (gini - drawn) / (1 + step / SLOWER), *SPREAD)
+        if agreed is not None and step >= SETTLED:
+            excess = np.mean([phase_agreement(part) for part in parts], axis=0) - agreed
+            tilt = np.clip(tilt + TILT_STEP * excess / (1 + step / 20), -0.5, 1)
+        found = Figures.of(parts[0], LAGS)
+        if trace.top_k > 1:
+            sharpness = np.clip(sharpness + 0.3 * _of_layers(_relative(wanted.mutual, found.mutual)), *SHARPNESS)
+        model = _moved(model, wanted, found, 1 / (1 + step / SLOWER)).changed(
+            kind_experts=_sharpened(model.kind_popularity[-1], kind_experts, sharpness)
+        )
+    averaged = ("acceptance", "repeats", "repeated", "weights", "kind_experts")
+    return model.changed(**{name: np.mean([getattr(each, name) for each in late], axis=0) for name in averaged})
+
+
+def _spread(shares: np.ndarray, power: np.ndarray) -> np.ndarray:
+    """Shares [phase, layer, expert] to a power of each layer: how far the loads of experts are apart."""
+    powered = shares ** power[:, None]
+    return powered / powered.sum(axis=2, keepdims=True)
+
+
+def _relative(wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """What is lacking in bits [layer - 1], relative to those wanted; to 0.1 where there are fewer."""
+    return (wanted - found) / np.maximum(wanted, 0.1)
+
+
+def _of_layers(between: np.ndarray) -> np.ndarray:
+    """float64[layer]: means of what lies before and behind every layer."""
+    if not len(between):
+        return np.zeros(1)
+    return (np.append(between, between[-1]) + np.insert(between, 0, between[0])) / 2
+
+
+def _moved(model: TrafficModel, wanted: Figures, found: Figures, pace: float) -> TrafficModel:
+    """The model with repetition and path moved towards the figures wanted."""
+    lacking, far = wanted.by_lag - found.by_lag, wanted.far - found.far
+    fresh = 1 - model.repeats.sum()  # repetitions of repetitions count: the fewer tokens are fresh, the more they do
+    near_lags = 0.7 * pace * max(fresh, 0.3) * (lacking - far.mean()) / model.repeated.mean()
+    far_lags = 3 * pace * max(fresh, 0.2) * far.mean() * FAR_LAGS / FAR_LAGS.sum()
+    more = np.concatenate([near_lags, far_lags])
+    more *= min(1, MOST_MORE / max(abs(more.sum()), 1e-9))
+    repeats = np.maximum(model.repeats + more, 0)
+    of_layer = (wanted.near - found.near + far) / 2
+    of_layer -= np.quantile(of_layer, 0.25)  # most layers repeat as much as they can: few tokens need to
+    repeated = np.clip(model.repeated + 0.7 * of_layer / max(repeats.sum(), 0.05), 0.05, 1)
+    mutual = np.insert(_relative(wanted.mutual, found.mutual), 0, 0)
+    return model.changed(
+        repeats=repeats * min(1, MOST_WEIGHT / max(repeats.sum(), 1e-9)),
+        repeated=repeated,
+        weights=_moved_weights(model.weights, PATH, 0.6 * mutual * (model.top_k == 1)),
+    )
+
+
+def phase_loads(trace: Trace, starts: np.ndarray) -> np.ndarray:
+    """int64[phase, layer, expert]: selections of every phase."""
+    phase = np.searchsorted(starts, trace.iteration, side="right") - 1
+    return np.stack([statistics.loads(trace, phase == each) for each in range(len(starts))])
+
+
+def phase_agreement(trace: Trace) -> np.ndarray | None:
+    """float64[layer]: Spearman coefficient of the loads in prefill and in decode; None if a phase is missing."""
+    prefill = trace.iteration == 0
+    if prefill.all() or not prefill.any():
+        return None
+    one, other = statistics.loads(trace, prefill), statistics.loads(trace, ~prefill)
+    return np.nan_to_num(statistics.spearman(one, other), nan=1)
+
+
+def _without_chance(trace: Trace, shares: np.ndarray) -> np.ndarray:
+    """Shares [phase, layer, expert] with the spread of infinitely long traffic, as generation adds its own noise.
+
+    Square roots of loads (where chance is alike for all experts) vary by what experts differ in, which two halves of
+    the requests have in common, and by chance. Deviations from their mean are scaled so that the former alone is
+    left.
+    """
+    one, other = (np.sqrt(_shares_of(statistics.loads(half))) for half in statistics.halves(trace))
+    common = ((one - one.mean(axis=1, keepdims=True)) * (other - other.mean(axis=1, keepdims=True))).mean(axis=1)
+    whole = np.sqrt(_shares_of(statistics.loads(trace)))
+    real = np.sqrt(np.clip(common / np.maximum(whole.var(axis=1), 1e-12), 0, 1))[:, None]
+    mean = whole.mean(axis=1, keepdims=True)
+    ratio = ((mean + real * (whole - mean)) / np.maximum(whole, 1e-3)) ** 2
+    changed = shares * np.clip(ratio, 0.25, 4)
+    return changed / changed.sum(axis=2, keepdims=True)
+
+
+def _shares_of(counts: np.ndarray) -> np.ndarray:
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+
+
+def _decided(agreed: np.ndarray | None) -> np.ndarray | None:
+    """Agreement of the phases, moved by at most CHANCE away from STRONG where it is nearer than that.
+
+    A layer whose coefficient is STRONG but for chance would else be above it in half of all generated traffic,
+    and the share of strong layers would depend on the seed.
+    """
+    if agreed is None:
+        return None
+    side = np.where(agreed >= statistics.STRONG, CHANCE, -CHANCE)
+    return np.where(np.abs(agreed - statistics.STRONG) < CHANCE, statistics.STRONG + side, agreed)
+
+
+def _tilted(shares: np.ndarray, tilt: np.ndarray, least: float) -> np.ndarray:
+    """Shares whose prefill differs more (tilt > 0) or less (< 0) from the late decode steps, layer by layer."""
+    if len(shares) == 1:
+        return shares
+    prefill = shares[0] * ((shares[0] + least) / (shares[-1] + least)) ** tilt[:, None]
+    return np.concatenate([prefill[None] / prefill.sum(axis=1, keepdims=True), shares[1:]])
+
+
+def moved_acceptance(acceptance: np.ndarray, wanted: np.ndarray, got: np.ndarray, step: int) -> np.ndarray:
+    """Acceptance moved from the loads it gave to the shares wanted, damped; 1 for the one popular expert that needs
+    most.
+
+    One selection is added to either, or experts too rare to be seen in a round would grow until they are.
+    Rarely chosen experts do not set the scale, or most draws would be rejected.
+    """
+    ratio = (wanted * got.sum(axis=-1, keepdims=True) + 0.5) / (got + 0.5)
+    moved = acceptance * np.clip(ratio, 0.5, 2) ** (0.9 if step < 3 else 0.5)
+    popular = np.where(wanted * wanted.shape[-1] >= 1, moved, 0)
+    return np.clip(moved / popular.max(axis=-1, keepdims=True), 0.001, 1)
+
+
+def _moved_weights(weights: np.ndarray, component: int, more: np.ndarray) -> np.ndarray:
+    """Weights [layer, component] with one increased by float64[layer]; the others share the rest as before."""
+    moved = weights.copy()
+    moved[:, component] = np.clip(weights[:, component] + more, 0, MOST_WEIGHT)
+    others = np.arange(weights.shape[1]) != component
+    rest = np.maximum(weights[:, others].sum(axis=1), 1e-9)
+    moved[:, others] *= ((1 - moved[:, component]) / rest)[:, None]
+    return moved
+
+
+def _sharpened(share: np.ndarray, kind_experts: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
+    """kind_experts to the power of sharpness [layer]; an expert's mean over the kinds, weighted by share, about as
+    before.
+
+    Otherwise rare experts would become rarer than acceptance, at most 1, can make up for.
+    """
+    powered = kind_experts ** sharpness[:, None]
+    powered /= powered.sum(axis=2, keepdims=True)
+    before, after = (np.tensordot(share, table, 1) for table in (kind_experts, powered))
+    powered *= before / np.maximum(after, 1e-12)
+    return powered / powered.sum(axis=2, keepdims=True)
+
+

@@ -1,0 +1,106 @@
+"""Generated routing beside recorded routing that is not in its fit: ``python benchmarks/routing.py TRACES [NAME…]``.
+
+TRACES: the folder of recorded traces. Traffic is fitted to one half of the requests of each, and generated with the
+lengths of the requests of the other. Figures of decode steps (of all tokens, where there are none), means over layers
+and DRAWS seeds: recorded (the half judged), of the half fitted, generated, and the difference of the generated from the
+recorded in %. Decode times are those of the event engine on LAYERS layers of Dojo under the assumptions of `physical`:
+of as many requests as are recorded, and of LARGE, for which both are redrawn.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.small_runs import replay
+
+from archsim.engine.run_demand import build_run_demand
+from archsim.policies.registry import build_policy
+from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.workload import open_trace
+from archsim.workload.generated.adjust import simulate
+from archsim.workload.generated.fit import fit_trace, known_tasks
+from archsim.workload.layers import some_layers
+from archsim.workload.patterns import statistics
+
+TRACES = {
+    "llama-4-maverick": "llama4-maverick/mmlu_abstract_algebra_anatomy.npz",
+    "gpt-oss-20b": "gpt-oss-20b/mmlu_decode.npz",
+    "deepseek-v2-lite": "deepseek-v2-lite/esft_vanilla_lite_4tasks.npz",
+}
+LAGS, STEPS = (1, 2, 4, 8, 16), (1, 2, 3, 4, 8, 16, 64)
+DRAWS, LAYERS, LARGE, DECODE_STEPS = 3, 4, 4096, 127
+DIES = 25
+
+
+def halves(name, folder):
+    """The half that is fitted, the one that judges, and traffic like the latter, one for each of DRAWS seeds."""
+    one, other = statistics.halves(open_trace(str(Path(folder) / TRACES[name]), load_model(name)))
+    model = fit_trace(one, name, "")
+    names, task = known_tasks(other)
+    task = np.array([model.task_names.index(names[each]) for each in task])
+    return one, other, [simulate(model, other.lengths, task, seed) for seed in range(1, DRAWS + 1)]
+
+
+def figures(trace):
+    """{figure: number}, means over layers."""
+    decode = trace.iteration > 0
+    rows = statistics.rows_of(trace, decode) if decode.any() else trace
+    loads = statistics.loads(rows)
+    found = {"bits across layers": statistics.mutual_information(statistics.cross_layer(rows)).mean()}
+    for lag in LAGS:
+        found[f"repeated at lag {lag}"] = statistics.same_expert(rows, lag).mean()
+    found["largest over mean load"] = statistics.max_over_mean(loads).mean()
+    found["Gini of loads"] = statistics.gini(loads).mean()
+    if decode.any():
+        for step in STEPS:
+            found[f"active at step {step}"] = active(trace, step)
+        found["busiest die over mean"] = np.mean([imbalance(trace, step) for step in range(1, 128)])
+    return found
+
+
+def active(trace, step):
+    return (statistics.loads(trace, trace.iteration == step) > 0).sum(axis=1).mean()
+
+
+def imbalance(trace, step):
+    """Tokens of the busiest of DIES dies over the mean, experts placed in turn."""
+    loads = statistics.loads(trace, trace.iteration == step)
+    dies = np.stack([np.bincount(np.arange(loads.shape[1]) % DIES, each, DIES) for each in loads])
+    return statistics.max_over_mean(dies).mean()
+
+
+def times(trace, name):
+    """{figure: ms}: simulated decode times."""
+    model, system, found = load_model(name), load_system("dojo"), {}
+    source = some_layers(trace, LAYERS)
+    for policy in (PolicySpec(name=each, **PRESETS[each]) for each in ("ep", "pred")):
+        for batch in (trace.requests, LARGE):
+            steps = DECODE_STEPS if batch < LARGE else 16
+            predictor = build_policy(policy).predictor
+            demand = build_run_demand(source, batch, steps, 0, origin_dies=system.dies, predictor=predictor)
+            requests = np.random.default_rng(0).integers(trace.requests, size=batch)
+            stream = source.steps(requests, steps)
+            run = replay(system, model, policy, load_assumptions("physical"), demand, stream).run()
+            found[f"ms under {policy.name}, {batch} requests, {steps} steps"] = run.decode_ns / 1e6
+    return found
+
+
+def main():
+    folder, *names = sys.argv[1:]
+    for name in names or TRACES:
+        one, other, drawn = halves(name, folder)
+        measured = [figures(each) | (times(each, name) if (each.iteration > 0).any() else {}) for each in (one, other)]
+        made = [figures(each) | (times(each, name) if (each.iteration > 0).any() else {}) for each in drawn]
+        print(f"{name:42s} {'fitted':>9s} {'recorded':>9s} {'generated':>9s} {'%':>7s} {'% fitted':>8s}")
+        for (key, fitted), recorded in zip(measured[0].items(), measured[1].values(), strict=True):
+            found = np.mean([list(each.values())[list(measured[0]).index(key)] for each in made])
+            off, halves_off = (100 * (each / recorded - 1) for each in (found, fitted))
+            print(f"  {key:40s} {fitted:9.3f} {recorded:9.3f} {found:9.3f} {off:+7.1f} {halves_off:+8.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
