@@ -89,10 +89,30 @@ def test_one_throttled_run_of_five_is_not_used(tmp_path):
     assert "run '0' takes 1.38 times as long as the 4 others of its kind, which agree" in problem.reason
 
 
-def test_two_runs_that_differ_are_both_kept_and_so_are_runs_that_all_differ(tmp_path):
-    assert len(read_measurements(written(tmp_path / "2", gemm=of_runs({"0": 1, "1": 1.4}))).table("gemm")) == 72
-    found = read_measurements(written(tmp_path / "3", gemm=of_runs({"0": 1, "1": 1.4, "2": 2})))
-    assert len(found.table("gemm")) == 108 and found.problems == []
+@pytest.mark.parametrize("slow", [0, 1], ids=["older", "newer"])
+def test_of_two_runs_that_differ_the_faster_one_is_the_table(tmp_path, capsys, slow):
+    runs = {str(run): 1.4 if run == slow else 1.0 for run in range(2)}
+    out = tmp_path / "h100.yaml"
+    assert main(["calibrate", str(written(tmp_path / "2", gemm=of_runs(runs))), "--out", str(out)]) == 0
+    told = f"NVIDIA H100, torch 2.8: run '{slow}' takes 1.40 times as long as run '{1 - slow}', at 36 points: not used"
+    assert told in capsys.readouterr().err
+    (table,) = read_yaml(out).data["gemm"]
+    assert table["sweeps"] == [f"2.8/{1 - slow}"]
+
+
+def test_of_runs_that_all_differ_the_fastest_counts_and_a_majority_counts_before_it(tmp_path):
+    found = read_measurements(written(tmp_path / "all", gemm=of_runs({"0": 1.4, "1": 1, "2": 2})))
+    assert set(found.table("gemm")["run_id"]) == {"1"} and len(found.problems) == 2
+    found = read_measurements(written(tmp_path / "one", gemm=of_runs({"0": 1.0, "1": 1.01, "2": 0.8})))
+    assert set(found.table("gemm")["run_id"]) == {"0", "1"}
+    (problem,) = found.problems
+    assert "run '2' takes 0.80 times as long as the 2 others" in problem.reason
+
+
+def test_versions_that_differ_are_both_kept(tmp_path):
+    new = [row.replace(",2.8,", ",2.9,") for row in on("h100", 1.4, "1")]
+    found = read_measurements(written(tmp_path, gemm=on("h100", 1, "0") + new))
+    assert set(found.table("gemm")["library_version"]) == {"2.8", "2.9"} and found.problems == []
 
 
 def test_rows_faster_than_the_peak_are_told(tmp_path, capsys):
