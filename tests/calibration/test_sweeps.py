@@ -34,6 +34,14 @@ def test_of_two_that_disagree_the_newer_counts(time, factor):
         assert "apart at 1 of 2 points" in note_of(sweeps) and note_of(sweeps).endswith("as in c")
 
 
+@given(TIMES, st.floats(MOST_APART + 0.001, 100), st.booleans())
+def test_of_two_of_one_version_the_faster_counts_at_each_point(time, factor, swapped):
+    columns = [time, time * factor, time], [time * factor, time, time]
+    sweeps = sweeps_of(*columns[:: -1 if swapped else 1]).rename(columns={"c": "2.8/2", "b": "2.8/1"})
+    assert np.exp(consensus(sweeps)).tolist() == pytest.approx([time] * 3)
+    assert "apart at 2 of 3 points" in note_of(sweeps)
+
+
 @given(TIMES, st.floats(2.3, 100), st.permutations(range(3)))
 def test_of_three_those_that_agree_count(time, factor, order):
     times = np.array([time, time * 1.01, time * factor])[list(order)]
