@@ -37,7 +37,7 @@ class Calibrations:
         """One row per GPU: gpu, file (None if none was written), and the number of fitted tables of each section."""
         import pandas
 
-        from calibration.fit.calibrate import SECTIONS
+        from calibration.fit.coverage import SECTIONS
 
         rows = [(each.gpu, each.path, *(each.tables.get(kind, 0) for kind in SECTIONS)) for each in self.fitted]
         return pandas.DataFrame(rows, columns=["gpu", "file", *SECTIONS])

@@ -7,6 +7,8 @@ import sys
 
 from archsim.cli.exit_codes import INTERRUPTED, OK, USER_ERROR
 
+MOST_NOTES = 10  # printed of one GPU
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
@@ -67,11 +69,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_fitted(fitted) -> None:
+    from calibration.fit.coverage import notes_of
+
     if fitted.path is None:
         print(f"{fitted.gpu}: these measurements alone determine no table of a calibration", file=sys.stderr)
         return
     if fitted.note:
         print(f"note: {fitted.note}", file=sys.stderr)
+    notes = [*notes_of(fitted.calibration)]
+    for note in notes[:MOST_NOTES]:
+        print(f"note: {fitted.gpu} {note}", file=sys.stderr)
+    if len(notes) > MOST_NOTES:
+        print(f"note: {fitted.gpu}: and {len(notes) - MOST_NOTES} more, as `note` of the tables", file=sys.stderr)
     counts = ", ".join(f"{kind} {count}" for kind, count in fitted.tables.items())
     print(f"{fitted.path}: {fitted.gpu}, tables: {counts}")
 

@@ -4,7 +4,10 @@ import pytest
 from support.made_up_measurements import gemm, written
 
 from archsim.cli.main import main
+from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import read_yaml
+from calibration.fit.parameters import write_calibration
+from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import CalibrationError, read_measurements
 
@@ -133,13 +136,46 @@ def test_a_refused_file_fails_and_never_takes_a_table_away(tmp_path, capsys):
     written(folder, gemm=[row.replace(",torch,", ",torch,", 1).rpartition(",")[0] + ",5 us" for row in gemm()])
     assert main(["calibrate", str(folder), "--out", str(out)]) == 2
     said = capsys.readouterr().err
-    assert "h100.yaml: is kept, as these measurements give fewer tables (gemm 0 instead of 1)" in said
+    assert "h100.yaml: is kept, as these measurements cover less (gemm torch bf16 apart: no table)" in said
     assert out.read_bytes() == before
     assert main(["calibrate", str(folder), "--out", str(tmp_path / "other.yaml"), "--gpu", "h100"]) == 2
     said = capsys.readouterr().err
     assert "not complete: gemm.csv refused" in said and (tmp_path / "other.yaml").is_file()
     with pytest.raises(CalibrationError, match="no such file"):
         read_measurements(tmp_path / "nothing")
+
+
+def test_a_second_table_of_one_name_is_no_loss_and_fewer_points_are(tmp_path, capsys):
+    out, data = tmp_path / "h100.yaml", tmp_path / "measured"
+    assert main(["calibrate", str(written(data, gemm=on("h100"))), "--out", str(out)]) == 0
+    before = validate(CalibrationSpec, read_yaml(out))
+    write_calibration(before.model_copy(update={"gemm": before.gemm * 2}), out)
+    assert main(["calibrate", str(data), "--out", str(out)]) == 0
+    assert len(read_yaml(out).data["gemm"]) == 1
+    capsys.readouterr()
+    fewer = [row for row in on("h100") if ",2048,7168," not in row and ",4096,4096,7168" not in row]
+    assert main(["calibrate", str(written(data, gemm=fewer)), "--out", str(out)]) == 2
+    assert "cover less (gemm torch bf16 apart: without 2048x7168)" in capsys.readouterr().err
+    fewer = [row for row in on("h100") if int(row.split(",")[-4]) < 4096]
+    assert main(["calibrate", str(written(data, gemm=fewer)), "--out", str(out)]) == 2
+    assert "m 1 to 1024 instead of 1 to 4096" in capsys.readouterr().err
+    other = [row.replace(",2.8,", ",2.9,") for row in on("h100")]
+    assert main(["calibrate", str(written(data, gemm=other)), "--out", str(out)]) == 0
+
+
+def test_a_shape_that_is_slow_in_one_run_is_told_and_not_averaged(tmp_path, capsys):
+    def slow(row):
+        head, _, us = row.rpartition(",")
+        return f"{head},{10 * float(us)}" if ",2048,7168," in row else row
+
+    out, good = tmp_path / "h100.yaml", on("h100", 1, "0")
+    folder = written(tmp_path / "two", gemm=good + [slow(row) for row in on("h100", 1, "1")])
+    assert main(["calibrate", str(folder), "--out", str(out)]) == 0
+    told = "note: h100 gemm torch bf16 apart, version 2.8: sweeps are over 1.5 times apart at 6 of 36 points"
+    assert told in capsys.readouterr().err
+    fast = tmp_path / "fast.yaml"
+    assert main(["calibrate", str(written(tmp_path / "one", gemm=good)), "--out", str(fast), "--gpu", "h100"]) == 0
+    assert read_yaml(out).data["gemm"][0]["shapes"] == read_yaml(fast).data["gemm"][0]["shapes"]
 
 
 def test_fits_are_written_with_six_digits_and_exact_sizes(tmp_path):
