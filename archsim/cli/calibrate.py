@@ -39,15 +39,15 @@ def run(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import print_measurement_problems
     from calibration.fit.parameters import is_calibration_file
-    from calibration.measurements.beyond_peaks import beyond_peaks
+    from calibration.measurements.beyond_peaks import Peaks
     from calibration.measurements.datasheets import Nominal
+    from calibration.measurements.fittable import fittable
     from calibration.measurements.reading import read_measurements
 
     is_calibration_file(args.out)  # a wrong name is refused before measurements are read
-    measurements = read_measurements(args.measurements)
+    peaks = Peaks(Nominal(dict(args.peak), args.hbm), args.gpu)
+    measurements = fittable(read_measurements(args.measurements, peaks))
     print_measurement_problems(measurements)
-    for line in beyond_peaks(measurements.table("gemm", args.gpu), Nominal(dict(args.peak), args.hbm)):
-        print(f"note: {line}", file=sys.stderr)
     written: list[str] = []
 
     def report(fitted) -> None:

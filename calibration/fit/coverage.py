@@ -30,9 +30,7 @@ def name_of(section: str, table: Fitted) -> str:
     """Section and configuration of a table, without its version: 'gemm torch bf16 apart'."""
     fields = type(table).model_fields
     words = [
-        str(getattr(table, name))
-        for name in _NAMES
-        if name in fields and getattr(table, name) != fields[name].default
+        str(getattr(table, name)) for name in _NAMES if name in fields and getattr(table, name) != fields[name].default
     ]
     return " ".join([section, *words, *(f"{key} {value}" for key, value in getattr(table, "of", {}).items())])
 

@@ -118,14 +118,67 @@ def test_versions_that_differ_are_both_kept(tmp_path):
     assert set(found.table("gemm")["library_version"]) == {"2.8", "2.9"} and found.problems == []
 
 
-def test_rows_faster_than_the_peak_are_told(tmp_path, capsys):
+def test_many_rows_faster_than_the_peak_refuse_a_file(tmp_path, capsys):
     own = [row.replace("NVIDIA H100", "X900") for row in on("h100", 0.5)]
     good, fast = written(tmp_path / "good", gemm=on("h100")), written(tmp_path / "fast", gemm=own)
     assert main(["calibrate", str(good), "--out", str(tmp_path / "h100.yaml")]) == 0
     assert "faster than its peak" not in capsys.readouterr().err
-    assert main(["calibrate", str(fast), "--peak", "bf16=989TFLOP/s", "--out", str(tmp_path / "x900.yaml")]) == 0
-    told = "of 36 rows of x900 in bf16 are faster than its peak of 989 TFLOP/s, up to 1.4 times"
+    asked = ["calibrate", str(fast), "--peak", "bf16=989TFLOP/s", "--out", str(tmp_path / "x900.yaml")]
+    assert main(asked) == 2
+    told = "refused: 13 of 36 rows of x900 in bf16 are faster than its peak of 989 TFLOP/s, up to 1.4 times"
     assert told in capsys.readouterr().err
+
+
+def test_a_single_row_faster_than_the_peak_is_left_out(tmp_path):
+    rows = on("h100")
+    rows[35] = f"{rows[35].rpartition(',')[0]},100"
+    found = read_measurements(written(tmp_path, gemm=rows))
+    assert len(found.table("gemm")) == 35
+    (problem,) = found.problems
+    assert (problem.line, problem.kind) == (37, "quarantined") and "times its peak (1 of 36 rows" in problem.reason
+
+
+def memory(share, op="read"):
+    head = "run_id,gpu_name,library,library_version,level,op,working_set_bytes,quantity,value"
+    rows = [f"1,NVIDIA H100,torch,2.8,any,{op},{2**size},bytes_per_s,{share * 3.35e12}" for size in range(20, 33)]
+    return "\n".join([head, *rows]) + "\n"
+
+
+def test_memory_is_compared_with_the_datasheet(tmp_path):
+    found = {}
+    for share in (0.9, 0.3, 1.2):
+        (tmp_path / "memory.csv").write_text(memory(share))
+        found[share] = read_measurements(tmp_path)
+    assert found[0.9].problems == [] and len(found[0.3].table("memory")) == 13 and not found[1.2].tables
+    (slow,), (fast,) = found[0.3].problems, found[1.2].problems
+    assert slow.kind == "warning" and "HBM of h100: read at 30% of its 3.35 TB/s" in slow.reason
+    assert fast.kind == "refused" and "3 of 3 rows of h100, read, are faster than its HBM of 3.35 TB/s" in fast.reason
+
+
+def test_swapped_columns_are_refused(tmp_path):
+    def swapped(row):
+        *head, m, n, k, us = row.split(",")
+        return ",".join([*head, n, m, k, us])
+
+    found = read_measurements(written(tmp_path, gemm=[swapped(row) for row in on("h100")]))
+    assert not found.tables and found.problems[0].kind == "refused"
+    assert "are the columns m (rows, tokens) and n (output features) swapped?" in found.problems[0].reason
+
+
+@pytest.mark.parametrize("rows", [gemm(m=(1, 64), shapes=[(4096, 7168)]), gemm(m=(1,)), gemm(m=(1, 4096))])
+def test_too_few_points_for_a_law_are_refused(tmp_path, capsys, rows):
+    folder, out = written(tmp_path, gemm=rows, p2p=copies(POWERS)), tmp_path / "h100.yaml"
+    assert main(["calibrate", str(folder), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert "no law can be judged" in said and "python -m calibration.measure gemm" in said
+    assert "not complete: gemm.csv refused" in said and "gemm" not in read_yaml(out).data
+    assert len(read_measurements(folder).table("gemm")) == len(rows)  # validation may compare few points
+
+
+def test_shapes_with_few_sizes_are_told(tmp_path, capsys):
+    rows = gemm(m=(1, 16, 256, 4096), shapes=[(4096, 7168)]) + gemm(shapes=[(512, 1024), (2048, 1024)])
+    assert main(["calibrate", str(written(tmp_path, gemm=rows)), "--out", str(tmp_path / "h100.yaml")]) == 0
+    assert "1 of 3 shapes have fewer than 5 sizes of m (n 4096, k 7168 has 4)" in capsys.readouterr().err
 
 
 def test_a_refused_file_fails_and_never_takes_a_table_away(tmp_path, capsys):
