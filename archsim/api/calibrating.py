@@ -37,7 +37,7 @@ class Calibrations:
         """One row per GPU: gpu, file (None if none was written), and the number of fitted tables of each section."""
         import pandas
 
-        from calibration.fit.calibrate import SECTIONS
+        from calibration.fit.coverage import SECTIONS
 
         rows = [(each.gpu, each.path, *(each.tables.get(kind, 0) for kind in SECTIONS)) for each in self.fitted]
         return pandas.DataFrame(rows, columns=["gpu", "file", *SECTIONS])
@@ -63,10 +63,9 @@ def calibrate(
     """
     from calibration.fit.calibrate import calibrate_gpus
 
-    read = _read(measurements)
-    fitted = calibrate_gpus(
-        read, None if out is None else os.fspath(out), gpu, _nominal(peaks or {}, hbm), told or (lambda _: None)
-    )
+    named = _nominal(peaks or {}, hbm)
+    read = _to_fit(measurements, named, gpu)
+    fitted = calibrate_gpus(read, None if out is None else os.fspath(out), gpu, named, told or (lambda _: None))
     return Calibrations(fitted, read)
 
 
@@ -90,6 +89,16 @@ def validate(
     if out is not None:
         found.write(Path(out))
     return found
+
+
+def _to_fit(measurements: str | os.PathLike[str] | Measurements, named: Nominal, gpu: str | None) -> Measurements:
+    from calibration.measurements.beyond_peaks import Peaks
+    from calibration.measurements.fittable import fittable
+    from calibration.measurements.reading import Measurements, read_measurements
+
+    if isinstance(measurements, Measurements):
+        return measurements
+    return fittable(read_measurements(Path(measurements), Peaks(named, gpu)))
 
 
 def _read(measurements: str | os.PathLike[str] | Measurements) -> Measurements:

@@ -7,6 +7,8 @@ import sys
 
 from archsim.cli.exit_codes import INTERRUPTED, OK, USER_ERROR
 
+MOST_NOTES = 10  # printed of one GPU
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
@@ -37,15 +39,15 @@ def run(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import print_measurement_problems
     from calibration.fit.parameters import is_calibration_file
-    from calibration.measurements.beyond_peaks import beyond_peaks
+    from calibration.measurements.beyond_peaks import Peaks
     from calibration.measurements.datasheets import Nominal
+    from calibration.measurements.fittable import fittable
     from calibration.measurements.reading import read_measurements
 
     is_calibration_file(args.out)  # a wrong name is refused before measurements are read
-    measurements = read_measurements(args.measurements)
+    peaks = Peaks(Nominal(dict(args.peak), args.hbm), args.gpu)
+    measurements = fittable(read_measurements(args.measurements, peaks))
     print_measurement_problems(measurements)
-    for line in beyond_peaks(measurements.table("gemm", args.gpu), Nominal(dict(args.peak), args.hbm)):
-        print(f"note: {line}", file=sys.stderr)
     written: list[str] = []
 
     def report(fitted) -> None:
@@ -67,11 +69,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_fitted(fitted) -> None:
+    from calibration.fit.coverage import notes_of
+
     if fitted.path is None:
         print(f"{fitted.gpu}: these measurements alone determine no table of a calibration", file=sys.stderr)
         return
     if fitted.note:
         print(f"note: {fitted.note}", file=sys.stderr)
+    notes = [*notes_of(fitted.calibration)]
+    for note in notes[:MOST_NOTES]:
+        print(f"note: {fitted.gpu} {note}", file=sys.stderr)
+    if len(notes) > MOST_NOTES:
+        print(f"note: {fitted.gpu}: and {len(notes) - MOST_NOTES} more, as `note` of the tables", file=sys.stderr)
     counts = ", ".join(f"{kind} {count}" for kind, count in fitted.tables.items())
     print(f"{fitted.path}: {fitted.gpu}, tables: {counts}")
 

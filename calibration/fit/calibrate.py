@@ -10,12 +10,13 @@ from archsim.base.errors import SpecError
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import read_yaml
 from calibration.fit import fit
+from calibration.fit.coverage import SECTIONS, lost
 from calibration.fit.parameters import is_calibration_file, write_calibration
 from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.datasheets import Nominal, fitted_note
 from calibration.measurements.reading import CalibrationError, Measurements
 
-SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch")
+MOST_LOST = 5  # tables that a message names
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def calibrate_gpus(
     named: nominal rates of an own GPU. told: called for every GPU, once its file is whole.
 
     Raises CalibrationError where there is nothing to fit, where one GPU must be chosen, and instead of replacing a
-    file by one with fewer tables.
+    file by one that covers less.
     """
     is_file = out is not None and is_calibration_file(out)
     if is_file or gpu:
@@ -77,15 +78,15 @@ def _fit_one(measurements: Measurements, gpu: str, named: Nominal, path: Path | 
 
 
 def _refuse_less(calibration: CalibrationSpec, path: Path) -> None:
-    """Raise CalibrationError if ``path`` has more tables of a section; a file that is no calibration is replaced."""
+    """Raise CalibrationError if ``path`` covers more; a file that is no calibration is replaced."""
     try:
         before = validate(CalibrationSpec, read_yaml(path))
     except SpecError:
         return
-    counts = {kind: (len(getattr(before, kind)), len(getattr(calibration, kind))) for kind in SECTIONS}
-    lost = ", ".join(f"{kind} {now} instead of {had}" for kind, (had, now) in counts.items() if now < had)
-    if lost:
+    less = [*lost(before, calibration)]
+    if less:
+        more = [f"and {len(less) - MOST_LOST} more"] if len(less) > MOST_LOST else []
         raise CalibrationError(
-            f"{path}: is kept, as these measurements give fewer tables ({lost}): add what is missing, or choose "
-            "another file with --out"
+            f"{path}: is kept, as these measurements cover less ({'; '.join([*less[:MOST_LOST], *more])}): add what is "
+            "missing, or choose another file with --out"
         )

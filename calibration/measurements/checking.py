@@ -145,14 +145,16 @@ def without_contradictions(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFra
 
 def _without_odd_runs(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
     problems: list[Problem] = []
-    odd = runs_in_another_unit(table.kind, rows, table.value).copy()
-    found = [(odd & (rows["run_id"] == run).to_numpy(), None) for run in rows["run_id"][odd].unique()]
-    for there, said in [*found, *throttled_runs(rows[~odd].reset_index(drop=True), table)]:
-        at = np.flatnonzero(~odd)[there] if said else np.flatnonzero(there)
-        first = rows.iloc[at[0]]
-        reason = f"{said or _other_run(table, first)} ({len(at)} rows)"
+    odd = runs_in_another_unit(table.kind, rows, table.value)
+    found = [(odd & (rows["run_id"] == run).to_numpy(), "") for run in rows["run_id"][odd].unique()]
+    rest = np.flatnonzero(~odd)
+    for there, why in throttled_runs(rows.iloc[rest].reset_index(drop=True), table):
+        found.append((np.isin(np.arange(len(rows)), rest[there]), why))
+    for there, why in found:
+        first = rows[there].iloc[0]
+        reason = f"{why or _other_run(table, first)} ({there.sum()} rows)"
         problems.append(Problem(first["file"], int(first["line"]), reason))
-        odd[at] = True
+        odd = odd | there
     return rows[~odd].reset_index(drop=True), problems
 
 

@@ -10,11 +10,13 @@ import pandas as pd
 
 from archsim.base.errors import ArchsimError
 from calibration.measurements.adapters import LAYOUTS
+from calibration.measurements.beyond_peaks import Peaks, within_peaks
 from calibration.measurements.cells import is_table, read_cells
 from calibration.measurements.checking import Problem, checked, without_contradictions
 from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
 from calibration.measurements.machine import with_machine
 from calibration.measurements.schema import TABLES, Table
+from calibration.measurements.swapped import swapped_columns
 
 UNKNOWN_LAYOUT = "no known layout has these columns"
 CASES = "cases.parquet"  # marks folders written by ``archsim validate``, which have no measurements
@@ -28,12 +30,14 @@ class CalibrationError(ArchsimError):
 class Measurements:
     """``tables``: kind → rows in the columns of the schema plus ``gpu`` (short name), ``file``, ``line``.
 
-    ``skipped``: CSV file → why it is not read: unknown layout, or a layout without a law.
+    ``skipped``: CSV file → why it is not read: unknown layout, or a layout without a law. ``own``: the files that the
+    user measured; the others are public sets.
     """
 
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    own: set[str] = field(default_factory=set)
 
     def table(self, kind: str, gpu: str | None = None) -> pd.DataFrame:
         """Rows of a kind (of one GPU); an empty frame with the schema's columns if there are none."""
@@ -46,8 +50,11 @@ class Measurements:
         return sorted({gpu for kind in kinds for gpu in self.table(kind)["gpu"].unique()})
 
 
-def read_measurements(path: str | Path) -> Measurements:
-    """All CSV files below a folder (or one file). Raises CalibrationError if there are none."""
+def read_measurements(path: str | Path, peaks: Peaks | None = None) -> Measurements:
+    """All CSV files below a folder (or one file). Raises CalibrationError if there are none.
+
+    peaks: what no measurement exceeds; None: those of the datasheets.
+    """
     path = Path(path)
     files = [path] if path.is_file() else sorted(filter(_may_hold_measurements, path.rglob("*")))
     if not files:
@@ -56,7 +63,7 @@ def read_measurements(path: str | Path) -> Measurements:
     frames: dict[str, list[pd.DataFrame]] = {}
     for file in files:
         label = str(file.relative_to(path)) if path.is_dir() else str(file)
-        for kind, rows in _read_file(file, label, found):
+        for kind, rows in _read_file(file, label, peaks or Peaks(), found):
             frames.setdefault(kind, []).append(rows)
     for kind in (kind for kind in TABLES if kind in frames):
         rows, problems = without_contradictions(pd.concat(frames[kind], ignore_index=True), TABLES[kind])
@@ -70,7 +77,7 @@ def _may_hold_measurements(file: Path) -> bool:
     return is_table(file) and not (file.parent / CASES).exists()
 
 
-def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, pd.DataFrame]]:
+def _read_file(file: Path, label: str, peaks: Peaks, found: Measurements) -> list[tuple[str, pd.DataFrame]]:
     """(kind, rows) of one file: several only for layouts of several kinds."""
     problems: list[Problem] = []
     raw = read_cells(file, label, problems)
@@ -80,10 +87,14 @@ def _read_file(file: Path, label: str, found: Measurements) -> list[tuple[str, p
     elif not len(raw) and not problems:
         problems.append(Problem(label, 1, "a header and no rows", "warning"))
     if any(layout.of_user for layout in layouts):
+        found.own.add(label)
         raw = with_machine(raw, file, label, problems)
     read = []
     for layout in layouts if raw is not None else []:
         rows = checked(_rows_of(raw, layout, label, problems), TABLES[layout.kind], label, problems, own=layout.of_user)
+        if layout.kind == "gemm" and layout.of_user and len(rows) and (why := swapped_columns(rows)):
+            problems.append(Problem(label, 1, why, "refused"))
+        rows = within_peaks(layout.kind, rows, peaks, problems)
         if len(rows):
             read.append((layout.kind, rows))
         elif layout.of_user and len(raw):

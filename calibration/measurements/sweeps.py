@@ -13,6 +13,8 @@ MOST_DISAGREEMENT = 0.05  # median |log ratio| of two release candidates that st
 SAME = " = "  # between the names of duplicate sweeps
 LEAST_COMMON = 20  # points, before two sweeps are compared
 MOST_APART = 1.5  # ratio of the times of two sweeps at a point that are still averaged
+# Of two sweeps of one version, the newer counts unless it is slower by more: two public ones are up to 1.52 apart
+PLAINLY_SLOWER = 2.0
 
 
 def release(version: str) -> str:
@@ -80,7 +82,8 @@ def consensus(sweeps: pd.DataFrame) -> pd.Series:
     """ln of the time at each point: the median over the sweeps that measured it.
 
     Sweeps that are over MOST_APART apart at a point are not averaged: the median is over those that agree with most
-    others, of two that disagree the newer one. Columns are sweeps, the newest first.
+    others, of two that disagree the newer, or the faster one of a version if the newer is over PLAINLY_SLOWER: a
+    throttled GPU is only slower. Columns are sweeps, the newest first.
     """
     found = sweeps.median(axis=1)
     kept = _kept(sweeps)
@@ -108,5 +111,11 @@ def _kept(sweeps: pd.DataFrame) -> pd.DataFrame:
     apart = sweeps[sweeps.max(axis=1) - sweeps.min(axis=1) > np.log(MOST_APART)]
     times = apart.to_numpy()
     near = np.abs(times[:, :, None] - times[:, None, :]) <= np.log(MOST_APART)  # point, sweep, other sweep
-    best = near.sum(axis=2).argmax(axis=1)  # the first, hence newest, of equal ones
-    return pd.DataFrame(near[np.arange(len(apart)), best], index=apart.index, columns=apart.columns)
+    others, point = near.sum(axis=2), np.arange(len(apart))
+    most = others == others.max(axis=1, keepdims=True)
+    newest = most.argmax(axis=1)  # the first, of those with most others
+    version = np.array([name.partition("/")[0] for name in apart])
+    fastest = np.where(most & (version == version[newest][:, None]), times, np.inf).argmin(axis=1)
+    throttled = times[point, newest] - times[point, fastest] > np.log(PLAINLY_SLOWER)
+    best = np.where(throttled, fastest, newest)
+    return pd.DataFrame(near[point, best], index=apart.index, columns=apart.columns)

@@ -252,7 +252,11 @@ class FakeBackend:
         self.calls += 1
         size = point.get("bytes", point.get("working_set_bytes", 1000 * point.get("m", 1)))
         median = 5 + size / 3e5
-        if kind == "moe":  # no layer is faster than its GPU could be
+        if kind == "gemm":  # nothing is faster than its GPU could be
+            median = 5 + 2 * point["m"] * point["n"] * point["k"] / 4e8
+        if kind == "memory":
+            median = 5 + size / 2.5e6
+        if kind == "moe":
             pairs = point["tokens_total"] * point["top_k"] / (point.get("ep", 1) * point.get("tp", 1))
             median = 100 + 6 * pairs * point["hidden"] * point["ffn"] / 2e8
         if kind == "power":

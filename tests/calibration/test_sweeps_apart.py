@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.measurements.fingerprints import fingerprints, in_fit
-from calibration.measurements.sweeps import MOST_APART, consensus, note_of
+from calibration.measurements.sweeps import MOST_APART, PLAINLY_SLOWER, consensus, note_of
 
 TIMES = st.floats(1.0, 1e6)
 
@@ -32,6 +32,14 @@ def test_of_two_that_disagree_the_newer_counts(time, factor):
         sweeps = sweeps_of([newest, 1.0], [other, 1.0])
         assert np.exp(consensus(sweeps)).tolist() == pytest.approx([newest, 1.0])
         assert "apart at 1 of 2 points" in note_of(sweeps) and note_of(sweeps).endswith("as in c")
+
+
+@given(TIMES, st.floats(PLAINLY_SLOWER + 0.001, 100), st.booleans())
+def test_of_two_of_one_version_the_faster_counts_at_each_point(time, factor, swapped):
+    columns = [time, time * factor, time], [time * factor, time, time]
+    sweeps = sweeps_of(*columns[:: -1 if swapped else 1]).rename(columns={"c": "2.8/2", "b": "2.8/1"})
+    assert np.exp(consensus(sweeps)).tolist() == pytest.approx([time] * 3)
+    assert "apart at 2 of 3 points" in note_of(sweeps)
 
 
 @given(TIMES, st.floats(2.3, 100), st.permutations(range(3)))
