@@ -39,11 +39,11 @@ _MANY = 1000  # points whose checking takes long enough to be told
 
 
 class RunMaker:
-    """Makes the runs of a plan's points; opens each trace once."""
+    """Makes the runs of a plan's points; opens each trace once. ``numbered``: runs are named with their points."""
 
-    def __init__(self, tell: Tell = lambda text: None, columns: tuple[str, ...] = ()) -> None:
+    def __init__(self, tell: Tell = lambda text: None, columns: tuple[str, ...] = (), numbered: bool = True) -> None:
         self.contexts = Contexts()
-        self._tell, self._columns = tell, columns
+        self._tell, self._columns, self._numbered = tell, columns, numbered
         self._routing: dict[tuple[int, int], tuple[str, str]] = {}
         self._texts: dict[int, str] = {}
         self._predictions: dict[int, str] = {}
@@ -76,7 +76,8 @@ class RunMaker:
         scenario = Scenario(point.system, point.model, point.assumptions, point.policy, workload, point.batch)
         dies, predicting = _origin_dies(point), _predicting(point) or shared_predicting
         demand = self._demand(point, shared_dies if dies is None else dies, predicting)
-        run = Run(scenario, point.engine, demand, self.routing(point), self._columns)
+        number = point.index if self._numbered else None
+        run = Run(scenario, point.engine, demand, self.routing(point), self._columns, number)
         # What Run.key would find, from texts of parts that points share.
         run.__dict__["key"] = key_of(run, self._text)
         return run
@@ -189,7 +190,7 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
     no point is left; with ``refuse`` CapacityError and ArchsimError for points that could not run.
     """
     plan = plan_of(planned)
-    dropped, maker = Dropped(), RunMaker(tell, plan.experiment.columns)
+    dropped, maker = Dropped(), RunMaker(tell, plan.experiment.columns, bool(plan.sweep.axes))
     measures = Measures(maker.contexts)
     kept, misfits = [], []
     if plan.combinations >= _MANY:

@@ -485,6 +485,16 @@ def test_points_that_do_not_fit_are_told_before_anything_runs(tmp_path):
         select(one_of_everything(tmp_path, f"{sweep}  where: dies > 99\n"))
 
 
+def test_runs_of_variants_are_named_with_their_points(tmp_path):
+    plan = one_of_everything(tmp_path, "  grid: {system.hbm.bandwidth: [1 TB/s, 2 TB/s]}\n")
+    selection = select(plan)
+    assert [run.name.partition(": ")[0] for run in selection.runs()] == [f"point {at}" for at in selection.kept]
+    alone = load_experiment(plan.resolved(plan.point(1)))
+    named, plain = selection.runs()[1], prepare(alone).runs[0]
+    assert plain.name.startswith("small.") and named.name == f"point 1: {plain.name}"
+    assert named == plain and named.key == plain.key
+
+
 def test_commands(tmp_path):
     file_of(
         tmp_path, f"{SWEEP}  where: [dies < 6]\n", TINY.replace("[base, ep, allo, pred, allo+pred]", "[base, allo]")
