@@ -97,6 +97,12 @@ def test_overrides_as_one_string_are_refused():
 # run and sweep
 
 
+@pytest.mark.parametrize("function", [ar.load, ar.run, ar.sweep, ar.ablate, ar.explore, ar.engines, ar.serve])
+def test_what_is_no_experiment_is_refused(function):
+    with pytest.raises(SpecError, match="42 is of type int; expected the path of a YAML file, the name of"):
+        function(42)
+
+
 def test_run_is_a_row_of_the_sweep():
     swept = ar.sweep(SMALL, jobs=1).runs.to_pandas().set_index("policy")
     own = ar.run(SMALL, policy="allo").runs.to_pandas().set_index("policy")

@@ -1,11 +1,14 @@
-"""``archsim check``: whether a file is valid, and what it contains."""
+"""``archsim check``: whether a file is valid, and an experiment's points can run; and what it contains."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 from archsim.cli.arguments import add_experiment
 from archsim.cli.exit_codes import OK
+
+_MOST_POINTS = 1000  # a second or so to check
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +20,26 @@ def run(args: argparse.Namespace) -> int:
     """Print one line."""
     from archsim.api.loading import load
 
-    print(f"{args.file}: {_summary(load(args.file, args.overrides), args.file)}")
+    found = load(args.file, args.overrides)
+    print(f"{args.file}: {_summary(found, args.file)}{_points_checked(found)}")
     return OK
+
+
+def _points_checked(found) -> str:
+    """Make the checks of ``archsim sweep`` before it simulates, where they are quick; else say what makes them."""
+    from archsim.api.loading import ExplorationPlan
+    from archsim.specs.experiment import ExperimentSpec
+    from archsim.specs.sweeps.plan import SweepPlan
+
+    if not isinstance(found, ExperimentSpec | SweepPlan | ExplorationPlan):
+        return ""
+    from archsim.runs.plan import plan_of, select
+
+    plan = plan_of(found.plan if isinstance(found, ExplorationPlan) else found)
+    if plan.combinations > _MOST_POINTS:
+        return "; `archsim sweep --dry-run` checks whether every point can run"
+    select(plan, lambda text: print(text, file=sys.stderr, flush=True))
+    return ""
 
 
 def _summary(found, file: str) -> str:

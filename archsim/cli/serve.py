@@ -7,7 +7,7 @@ import argparse
 from archsim.cli.arguments import add_experiment, add_report
 from archsim.cli.exit_codes import OK
 
-SHOWN = 10  # configurations of a search
+SHOWN = 10  # rows of a search
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     _refuse_unwritten(args)
     print_compiling()
     if args.search:
-        _print_search(ar.search_serving(args.file, args.overrides))
+        _search(args.file, args.overrides)
     elif args.compare:
         _print_comparison(ar.compare_serving(args.file, args.compare, args.overrides))
     elif args.calibrate:
@@ -112,25 +112,25 @@ def _print_comparison(compared) -> None:
     print_notes((*compared.advice, *compared.outcome.notes))
 
 
-def _print_search(found) -> None:
+def _search(file: str, overrides) -> None:
     from archsim.cli.printing import console, grid
+    from archsim.specs.loading.serving import load_serving
+    from archsim.studies.serving.search import search
+    from archsim.studies.serving.search_table import COLUMNS, alike, best_told, values
 
-    numbers = ("goodput /s", "requests /s", "tokens/s a device", "TTFT p50 ms", "TPOT p50 ms", "KV")
-    table = grid("configuration", title=f"{len(found)} configurations, most goodput first", numbers=numbers)
-    for each in found[:SHOWN]:
-        if each.measures is None:
-            table.add_row(each.choice.name, "refused", *("–",) * 5)
-            continue
-        m = each.measures
-        values = (
-            m.goodput_per_s,
-            m.requests_per_s,
-            m.output_tokens_per_s_device,
-            m.ttft.percentiles[0],
-            m.tpot.percentiles[0],
-        )
-        table.add_row(each.choice.name, *(f"{value:,.2f}" for value in values), f"{m.kv_peak:.0%}")
-    console().print(table)
+    serving = load_serving(file, overrides)
+    found = search(serving)
+    for sentence in best_told(serving, found):
+        print(sentence)
+    groups = alike(found)
+    title = f"{len(found)} configurations, most goodput first; a row has all with the same numbers"
+    table = grid("configuration", title=title, numbers=COLUMNS)
+    for each in groups[:SHOWN]:
+        table.add_row(each.name, *values(each.measures))
+    if groups:
+        console().print(table)
+    if len(groups) > SHOWN:
+        print(f"and {len(groups) - SHOWN:,} more rows")
     refused = [each for each in found if each.measures is None]
     if refused:
         print(f"{len(refused)} configurations refused; the first: {refused[0].choice.name}: {refused[0].refused}")

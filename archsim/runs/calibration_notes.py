@@ -9,6 +9,7 @@ from archsim.base.errors import SpecError
 from archsim.engine.transfer import INSTEAD
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.machine.system import SystemSpec
+from archsim.specs.sweeps.variants import is_variant
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
 from calibration.laws.tables import HBM, CalibrationSpec
 
@@ -49,7 +50,8 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
     rows, dies = list(rows), list(dict.fromkeys(dies))
     calibrated = [row for row in rows if row.get("gemm_extrapolated") is not None]
     used = {row["system"] for row in calibrated}
-    dies = [(system, die) for system, die in dies if system in used]
+    first = {row["system"]: row.get("point") for row in reversed(calibrated)}
+    dies = [(_numbered(system, first[system]), die) for system, die in dies if system in used]
     unnamed = [system for system, die in dies if die.calibration is None]
     notes = []
     if unnamed:
@@ -125,6 +127,11 @@ def _of_reference(name: str, calibration: CalibrationSpec, dtype: str, die: Die)
                 f"{format_quantity(float(f'{measured:.4g}'), dimension)} to another one of the die"
             )
     return said
+
+
+def _numbered(system: str, point: int | None) -> str:
+    """A variant of a system with a point that has it, as a digest alone tells nobody which one it is."""
+    return f"{system} (point {point})" if point is not None and is_variant(system) else system
 
 
 def _listed(systems: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.base.nearest import did_you_mean
+from archsim.engine.gemm import refuse_unmeasured
 from archsim.runs.capacity import refuse_misroutes, rooms
 from archsim.runs.contexts import Contexts, Traces
 from archsim.runs.machine_measures import Measures
@@ -29,6 +30,7 @@ from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
 from archsim.specs.sweeps.plan import Dropped, Point, SweepPlan, plan_without_axes
 from archsim.specs.text.fields import Spec
+from archsim.workload.generated.traffic_presets import load_traffic
 from archsim.workload.layers import some_layers
 
 Tell = Callable[[str], None]
@@ -37,15 +39,16 @@ _MANY = 1000  # points whose checking takes long enough to be told
 
 
 class RunMaker:
-    """Makes the runs of a plan's points; opens each trace once."""
+    """Makes the runs of a plan's points; opens each trace once. ``numbered``: runs are named with their points."""
 
-    def __init__(self, tell: Tell = lambda text: None, columns: tuple[str, ...] = ()) -> None:
+    def __init__(self, tell: Tell = lambda text: None, columns: tuple[str, ...] = (), numbered: bool = True) -> None:
         self.contexts = Contexts()
-        self._tell, self._columns = tell, columns
+        self._tell, self._columns, self._numbered = tell, columns, numbered
         self._routing: dict[tuple[int, int], tuple[str, str]] = {}
         self._texts: dict[int, str] = {}
         self._predictions: dict[int, str] = {}
         self._demands: dict[tuple, DemandSpec] = {}
+        self._presets: set[tuple] = set()
 
     @property
     def traces(self) -> Traces:
@@ -55,7 +58,7 @@ class RunMaker:
     def runs(self, points: Iterable[Point]) -> list[Run]:
         """The runs of points, in order; runs without special needs share a demand built for others.
 
-        Raises TraceError if a trace is malformed or belongs to another model.
+        Raises TraceError if a trace or a traffic preset is malformed or belongs to another model.
         """
         points = list(points)
         most: dict[tuple[int, int, int], tuple[int | None, Point | None]] = {}
@@ -73,7 +76,8 @@ class RunMaker:
         scenario = Scenario(point.system, point.model, point.assumptions, point.policy, workload, point.batch)
         dies, predicting = _origin_dies(point), _predicting(point) or shared_predicting
         demand = self._demand(point, shared_dies if dies is None else dies, predicting)
-        run = Run(scenario, point.engine, demand, self.routing(point), self._columns)
+        number = point.index if self._numbered else None
+        run = Run(scenario, point.engine, demand, self.routing(point), self._columns, number)
         # What Run.key would find, from texts of parts that points share.
         run.__dict__["key"] = key_of(run, self._text)
         return run
@@ -109,9 +113,17 @@ class RunMaker:
             self._routing[key] = (
                 self._opened(point)
                 if isinstance(workload.trace, str)
-                else (generated_digest(workload, point.model), "")
+                else self._generated(point, workload.trace.synthetic.preset_of(point.model.name))
             )
         return self._routing[key]
+
+    def _generated(self, point: Point, like: str | None) -> tuple[str, str]:
+        model = point.model
+        preset = like, model.experts, model.top_k, model.moe_layer_ids
+        if like is not None and preset not in self._presets:
+            load_traffic(like, model)  # refuses one of other experts or layers
+            self._presets.add(preset)
+        return generated_digest(point.workload, model), ""
 
     def _opened(self, point: Point) -> tuple[str, str]:
         workload, at = point.workload, (point.workload.trace, point.model.name)
@@ -174,11 +186,11 @@ def plan_of(planned: ExperimentSpec | SweepPlan) -> SweepPlan:
 def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, refuse: bool = True) -> Selection:
     """Evaluate the constraints of every point; open its trace. tell: called with progress texts.
 
-    Raises TraceError; ArchsimError if no point is left; with ``refuse`` CapacityError and ArchsimError for points that
-    could not run.
+    Raises TraceError; LawMissing (a SpecError) for a calibration without the tables that points read; ArchsimError if
+    no point is left; with ``refuse`` CapacityError and ArchsimError for points that could not run.
     """
     plan = plan_of(planned)
-    dropped, maker = Dropped(), RunMaker(tell, plan.experiment.columns)
+    dropped, maker = Dropped(), RunMaker(tell, plan.experiment.columns, bool(plan.sweep.axes))
     measures = Measures(maker.contexts)
     kept, misfits = [], []
     if plan.combinations >= _MANY:
@@ -194,7 +206,9 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
             functions[decides] = own_functions(point.system, point.policy, point.assumptions)
         if refuse and point.assumptions.capacity == "finite" and not measures.fits(point):
             misfits.append(point)
-        routes.setdefault((id(point.system), id(point.assumptions)), point)
+        if (machine := (id(point.system), id(point.assumptions))) not in routes:
+            refuse_unmeasured(point.system, point.assumptions)
+            routes[machine] = point
     if not kept:
         said = ", ".join(f"{count:,} by `{text}`" for text, count in dropped.by_constraint.items())
         raise ArchsimError(f"no point is left of {plan.combinations:,}: dropped {said}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from archsim.runs.run import point_told
+
 MOST_NAMED = 4  # policies
 SLOWER = 0.99  # of the throughput of ep; above it, a policy is as fast
 
@@ -32,10 +34,11 @@ def _slower(rows: list[Mapping[str, Any]]) -> list[str]:
     notes = []
     for name in slower[:MOST_NAMED]:
         least = min(worse[name], key=lambda row: row["speedup_vs_ep"])
+        where = f"{point_told(least.get('point'))}{least['system']}, {least['model']}, batch {int(least['batch'])}"
         notes.append(
             f"policy {name} is slower than ep in {len(worse[name])} of {len(compared[name])} runs, at worst "
-            f"{least['speedup_vs_ep']:.2f}× of its throughput ({least['system']}, {least['model']}, batch "
-            f"{int(least['batch'])}, {least['assumptions']}): there its plan costs more than it gains"
+            f"{least['speedup_vs_ep']:.2f}× of its throughput ({where}, {least['assumptions']}): there its plan costs "
+            "more than it gains"
         )
     if len(slower) > MOST_NAMED:
         others = ", ".join(slower[MOST_NAMED:])

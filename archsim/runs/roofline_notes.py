@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from archsim.runs.run import point_told
+
 FAR = 3.0  # times of its roofline, from which a run is told
 MOST_TOLD = 3  # systems one by one
 COLUMNS = ("over_roofline", "mfu", "hbm_bandwidth_utilisation", "decode_step_ns", "load_max_over_mean")
@@ -40,7 +42,7 @@ def roofline_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _sentence(where: str, row: Mapping[str, Any], beside: list[Mapping[str, Any]]) -> str:
     far = sum(each["over_roofline"] > FAR for each in beside)
-    name = "" if row["system"] == where else f"{row['system']}, "
+    name = point_told(row.get("point")) + ("" if row["system"] == where else f"{row['system']}, ")
     name += f"{row['model']}, batch {int(row['batch'])}, {row['policy']}, {row['assumptions']}"
     step = row.get("decode_step_ns")
     took = f"a decode step of {step / 1e6:.3g} ms is " if step else "the time is "

@@ -8,7 +8,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -70,7 +70,8 @@ class DemandSpec:
 class Run:
     """One row of the results. ``trace``: what the routing is, for the key: a digest, or the resolved generator.
 
-    ``columns``: functions of the user's that measure more columns, as ``package.module:function``.
+    ``columns``: functions of the user's that measure more columns, as ``package.module:function``. ``point``: its
+    number in a sweep with axes, for people; not part of the key.
     """
 
     scenario: Scenario
@@ -78,6 +79,7 @@ class Run:
     demand: DemandSpec
     trace: str
     columns: tuple[str, ...] = ()
+    point: int | None = field(default=None, compare=False)
 
     @property
     def system(self) -> SystemSpec:
@@ -137,7 +139,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        return f"{self.system.name} {self.model.name} batch {self.batch} {self.policy.name} {self.assumptions.label}"
+        parts = f"{self.system.name} {self.model.name} batch {self.batch} {self.policy.name} {self.assumptions.label}"
+        return f"{point_told(self.point)}{parts}"
+
+
+def point_told(point: int | None) -> str:
+    """``point 12: ``, as pages number points; variants of systems are named by a digest. '' without a number."""
+    return "" if point is None else f"point {point}: "
 
 
 def key_of(run: Run, text: Callable[[Spec], str]) -> str:

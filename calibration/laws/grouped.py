@@ -80,7 +80,7 @@ class GroupedLaw:
         library: str | None = None,
         launched: bool = True,
     ):
-        every, own_dtype = _of_dtype(calibration, dtype, library)
+        every, own_dtype = tables_of(calibration, dtype, library)
         self.tables = _nearest(every, sizes)
         self.measured = own_dtype and _shape(self.tables[0]) == (sizes.hidden, sizes.ffn)
         names = ", ".join(f"{name_of_table(table)} {table.model}" for table in self.tables)
@@ -165,9 +165,9 @@ class _Die:
         return parts * np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
 
 
-def _of_dtype(calibration: CalibrationSpec, dtype: str, library: str | None) -> tuple[list[MoeTable], bool]:
+def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> tuple[list[MoeTable], bool]:
     """Balanced tables of the dtype, in the newest version of each library, kernel and shape; whether they were measured
-    in it.
+    in it. Raises LawMissing.
     """
     there = [table for table in calibration.moe if table.distribution == BALANCED and not table.eplb_slots]
     stands = STAND_IN.get(dtype)

@@ -11,6 +11,7 @@ import sys
 import pytest
 from support.tiny import archsim, start, tiny_file
 
+from archsim.cli.main import main
 from archsim.report.units import RATE_UNITS, TIME_UNITS, scaled
 from archsim.runs.traffic_notes import THREE_NUMBERS
 
@@ -234,3 +235,23 @@ def test_help_is_light():
     code += "print('imported:', sorted(heavy & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.stdout.endswith("imported: []\n"), ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["workload.trace={synthetic: {prompt_tokens: 0}}", "assumptions=[physical]"], "workload.context"),
+        (["workload.trace={synthetic: {like: deepseek-v3}}"], "traffic of 256 experts, top-2; model toy has 16, top-2"),
+        (["systems.0.compute.calibration=gb200", "assumptions=[physical]", "workload.context=8"], "has no fused MoE"),
+        (["systems.1.hbm.capacity=2MB", FINITE[1], "workload.context=0"], "toy does not fit on square"),
+    ],
+)
+def test_check_refuses_what_a_sweep_would(tmp_path, capsys, changes, said):
+    file = tiny_file(tmp_path)
+    sizes = ["attention={heads: 8, kv_heads: 8, head_dim: 64}", "vocabulary=100", "dense_ffn=512"]
+    given = [str(file), *(word for size in sizes for word in ("--set", f"models.0.{size}"))]
+    given += [word for change in changes for word in ("--set", change)]
+    for command in (["check"], ["sweep", "--dry-run"], ["sweep", "--out", str(tmp_path / "out")]):
+        assert main([*command, *given]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -180,6 +180,7 @@ def test_policies_that_are_slower_than_ep_are_told():
     (note,) = policy_notes(rows)
     assert note.startswith("policy allo is slower than ep in 2 of 3 runs, at worst 0.70×")
     assert "(s, m, batch 2, physical)" in note
+    assert "(point 7: s, m, batch 1, physical)" in policy_notes([row("allo", 1, 0.5, point=7)])[0]
     many = [row(name, 1, 0.5) for name in "abcdef"]
     assert policy_notes(many)[-1] == "so are, in some runs, e, f (column speedup_vs_ep)"
     assert policy_notes([row("allo", 1, None), row("allo", 1, 1.0)]) == []

@@ -17,7 +17,7 @@ from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.loading.library import load_experiment, load_sweep
 from archsim.specs.sweeps.axis_values import counted_values
 from archsim.specs.sweeps.constraints import parse_constraint
-from archsim.specs.sweeps.plan import MEASURES, Dropped
+from archsim.specs.sweeps.plan import MEASURES, Dropped, in_words
 from archsim.specs.text.yaml import dump_yaml
 
 FIRST_LINE = len(TINY.splitlines()) + 1
@@ -483,6 +483,24 @@ def test_points_that_do_not_fit_are_told_before_anything_runs(tmp_path):
     assert len(select(one_of_everything(tmp_path, f"{sweep}  where: hbm_capacity fits\n")).kept) == 2
     with pytest.raises(ArchsimError, match="no point is left of 4: dropped 4 by `dies > 99`"):
         select(one_of_everything(tmp_path, f"{sweep}  where: dies > 99\n"))
+
+
+def test_runs_of_variants_are_named_with_their_points(tmp_path):
+    plan = one_of_everything(tmp_path, "  grid: {system.hbm.bandwidth: [1 TB/s, 2 TB/s]}\n")
+    selection = select(plan)
+    assert [run.name.partition(": ")[0] for run in selection.runs()] == [f"point {at}" for at in selection.kept]
+    alone = load_experiment(plan.resolved(plan.point(1)))
+    named, plain = selection.runs()[1], prepare(alone).runs[0]
+    assert plain.name.startswith("small.") and named.name == f"point 1: {plain.name}"
+    assert named == plain and named.key == plain.key
+
+
+def test_mappings_are_shown_in_words(tmp_path):
+    topologies = "[torus, {name: mesh, vertical: {bandwidth: 300 GB/s, hop_latency: 700 ns}}]"
+    plan = one_of_everything(tmp_path, f"  grid: {{system.topology: {topologies}}}\n")
+    shown = [plan.shown(point)["system.topology"] for point in points_of(plan)[0]]
+    assert shown == ["torus", "mesh, vertical bandwidth 300 GB/s, vertical hop latency 700 ns"]
+    assert in_words({"levels": [1, 2]}) == "{levels: [1, 2]}"
 
 
 def test_commands(tmp_path):

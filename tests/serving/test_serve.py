@@ -7,8 +7,12 @@ import pytest
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
+from archsim.cli.main import main
 from archsim.engine.iteration import batches_of, iteration_times
 from archsim.specs.loading.serving import load_serving
+from archsim.specs.serving import ParallelSpec
+from archsim.studies.serving.search import Choice, search
+from archsim.studies.serving.search_table import Alike, alike, best_told
 
 FILE = {
     "system": "h200_node",
@@ -105,6 +109,32 @@ def test_a_search_puts_most_goodput_first():
     served = [each.measures.goodput_per_s for each in found if each.measures]
     assert served == sorted(served, reverse=True) and len(served) >= 4
     assert all(each.refused for each in found if not each.measures)
+
+
+def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, capsys):
+    sizes = {"devices": 2, "max_num_seqs": [64, 2], "max_num_batched_tokens": [2048, 4096]}
+    requests = {"arrivals": {"rate": "1/s"}, "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 12}
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps(FILE | {"model": "qwen3-30b-a3b", "requests": requests, "search": sizes}))
+    serving = load_serving(file)
+    found = search(serving)
+    served, groups = [each for each in found if each.measures], alike(found)
+    assert len(groups) < len(served) and max(len(each.choices) for each in groups) > 1
+    members = [choice for each in groups for choice in each.choices]
+    assert len(members) == len(served) and set(members) == {each.choice for each in served}
+    assert members[0] == found[0].choice
+    best = next(best_told(serving, found))
+    assert best.startswith(f"best: goodput {found[0].measures.goodput_per_s:.3f} requests/s on 2 devices, ")
+    assert best.endswith(f"within TTFT 2 s, TPOT 50 ms: {found[0].choice.name}")
+    assert main(["serve", str(file), "--search"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(best) and "2 or 64 seqs, 2048 or 4096 tokens" in said and "requests.arrivals.rate" in said
+
+
+def test_configurations_that_are_no_product_are_counted():
+    choices = tuple(Choice(ParallelSpec(attention={"tp": 1}), 1, *each) for each in ((8, 16), (8, 32), (4, 16)))
+    assert Alike(choices[:2], None).name == "1 x tp 1 dp 1, 8 seqs, 16 or 32 tokens"
+    assert Alike(choices, None).name == "1 x tp 1 dp 1, 8 seqs, 16 tokens; and 2 more"
 
 
 @pytest.mark.parametrize(

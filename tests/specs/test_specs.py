@@ -489,6 +489,13 @@ def test_check_takes_every_kind(capsys, file, kind):
     assert capsys.readouterr().out == f"{path}: ok, a valid {kind}\n"
 
 
+def test_what_experiments_ask_is_wrapped_not_cut(capsys):
+    assert main(["list", "experiments"]) == 0
+    said = capsys.readouterr().out
+    assert "…" not in said and max(map(len, said.splitlines())) < 150
+    assert "what it costs, and when it does not pay" in " ".join(said.split())
+
+
 @pytest.mark.parametrize(
     ("what", "names"),
     [

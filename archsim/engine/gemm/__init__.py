@@ -6,6 +6,9 @@ from archsim.engine.gemm.calibrated import Calibrated
 from archsim.engine.gemm.grouped import Grouped
 from archsim.engine.gemm.share_of_peak import ShareOfPeak
 from archsim.engine.state import Machine
+from archsim.specs.loading.calibrations import calibration_named
+from calibration.laws.gemm import choose_table
+from calibration.laws.grouped import tables_of
 
 
 def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Calibrated | Grouped:
@@ -15,3 +18,14 @@ def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Ca
     if assumptions.gemm == "grouped":
         return Grouped(system, model, machine)
     return ShareOfPeak(system, model, assumptions)
+
+
+def refuse_unmeasured(system, assumptions) -> None:
+    """Raises LawMissing (a SpecError), as `gemm_model` would, where the system's calibration lacks the tables that the
+    assumption ``gemm`` reads.
+    """
+    compute = system.compute
+    if assumptions.gemm == "calibrated":
+        choose_table(calibration_named(compute.calibration), compute.dtype, compute.library)
+    if assumptions.gemm == "grouped":
+        tables_of(calibration_named(compute.calibration), compute.dtype, compute.library)

@@ -22,6 +22,7 @@ from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format
 from archsim.specs.text.yaml import read_yaml
 
 _WIDTH = 116
+_OPENING_WIDTH = 72  # of what an experiment asks, beside its name and file
 
 
 def listing(what: str) -> str:
@@ -220,9 +221,10 @@ def _calibrations() -> str:
 
 
 def _experiments() -> str:
-    rows = [("name", "what it asks", "file")]
+    rows = [("name", "file", "what it asks")]
     for name, file in named_files("").items():
-        rows.append((name, _opening(file), display(file)))
+        first, *others = textwrap.wrap(_opening(file), _OPENING_WIDTH) or [""]
+        rows += [(name, display(file), first), *(("", "", line) for line in others)]
     return _table(rows)
 
 
@@ -230,7 +232,7 @@ def _opening(file: Path) -> str:
     """The first sentence of the comment that a file begins with, on one line."""
     lines = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
     sentence = " ".join(line.lstrip("# ") for line in lines).split(". ")[0].rstrip(".")
-    return textwrap.shorten(sentence, _WIDTH, placeholder=" …")
+    return " ".join(sentence.split())
 
 
 def _traffic() -> str:

@@ -27,6 +27,7 @@ from archsim.specs.text.yaml import Place, Tree, read_yaml
 # The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
 _MOST_INTEGER = 10**99  # as in YAML
+_LONGEST_REPR = 60  # of a value in a message
 Source = str | os.PathLike[str] | Mapping[str, Any]
 """The path of a YAML file, the name of an experiment in configs, or a mapping with the keys that such a file has."""
 
@@ -105,8 +106,13 @@ def tree_of(source: Source) -> Tree:
 def file_of(source: str | os.PathLike[str]) -> Path:
     """The file at a path, or of an experiment's name: in ``./configs``, then in the shipped configs.
 
-    Raises SpecError for a name that is neither.
+    Raises SpecError for a name that is neither, and for what is no path.
     """
+    if not isinstance(source, str | os.PathLike):
+        raise SpecError(
+            f"{_short(source)} is of type {type(source).__name__}; expected the path of a YAML file, the name of an "
+            "experiment, a mapping with the keys of such a file, or an experiment from ar.load"
+        )
     text = os.fspath(source)
     if is_path(text) or os.path.exists(text):
         return Path(text)
@@ -115,6 +121,11 @@ def file_of(source: str | os.PathLike[str]) -> Path:
         hint = f"{did_you_mean(text, known)} (`archsim list experiments` names those that ship)"
         raise SpecError(f"{text}: no such file, nor an experiment of this name{hint}")
     return known[text]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]} …"
 
 
 def label_of(source: Source) -> str:

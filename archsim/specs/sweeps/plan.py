@@ -219,10 +219,10 @@ class SweepPlan:
         }
 
     def shown(self, point: Point) -> dict[str, str]:
-        """Path → value of every axis as written in YAML; ``–`` if the axis does not apply to the point."""
+        """Path → value of every axis in words (`in_words`); ``–`` if the axis does not apply to the point."""
         absent = point.variants["policy"].absent
         return {
-            axis.name: "–" if axis.name in absent else written(axis.values[point.choice[self._group_of[axis.name]]])
+            axis.name: "–" if axis.name in absent else in_words(axis.values[point.choice[self._group_of[axis.name]]])
             for axis in self.sweep.axes
         }
 
@@ -422,3 +422,20 @@ def _engines(axis: Axis) -> tuple[str, ...]:
 def written(value: Any) -> str:
     """Text unchanged; anything else as YAML on one line."""
     return value if isinstance(value, str) else dump_yaml([value], flow=True)[1:-1]
+
+
+def in_words(value: Any) -> str:
+    """As `written`; of a mapping its name, then its keys: ``mesh, vertical bandwidth 1 TB/s``."""
+    if not isinstance(value, dict) or "name" not in value:
+        return written(value)
+    others = {key: each for key, each in value.items() if key != "name"}
+    return ", ".join([written(value["name"]), *_keys_in_words(others)])
+
+
+def _keys_in_words(value: dict[str, Any], above: str = "") -> Iterator[str]:
+    for key, each in value.items():
+        words = f"{above}{key.replace('_', ' ')} "
+        if isinstance(each, dict):
+            yield from _keys_in_words(each, words)
+        else:
+            yield f"{words}{written(each)}"

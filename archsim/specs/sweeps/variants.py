@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from archsim.specs.text.yaml import Place, Tree
 PLURAL = {"system": "systems", "model": "models", "policy": "policies", "assumptions": "assumptions"}
 NAMED = ("system", "model", "policy")
 _DIGITS, _MOST_OF_NAME = 10, 69  # lengths of digest and name, which together form a name of at most 80
+_VARIANT = re.compile(rf"\.[0-9a-f]{{{_DIGITS}}}$")
 _SHORT_FORMS = ("topology", *RULE_TYPES)  # text in place of these mappings is their name
 
 
@@ -37,6 +39,11 @@ class Variant(NamedTuple):
     spec: Any
     name: str
     absent: frozenset[str]
+
+
+def is_variant(name: str) -> bool:
+    """Whether a name is one that a `Maker` gives: an original's, with a digest."""
+    return _VARIANT.search(name) is not None
 
 
 class Maker:

@@ -30,13 +30,17 @@ class Choice(NamedTuple):
     policy: str = ""
 
     @property
-    def name(self) -> str:
-        """``2 x tp 4 dp 1, ep 4, 256 seqs, 8192 tokens``."""
+    def ranks(self) -> str:
+        """``2 x tp 4 dp 1, ep 4 tp 1``."""
         attention, experts = self.parallel.attention, self.parallel.experts
-        ranks = f"{self.instances} x tp {attention.tp} dp {attention.dp}"
         spread = f", ep {experts.ep} tp {experts.tp}" if experts else ""
+        return f"{self.instances} x tp {attention.tp} dp {attention.dp}{spread}"
+
+    @property
+    def name(self) -> str:
+        """``2 x tp 4 dp 1, ep 4 tp 1, 256 seqs, 8192 tokens``."""
         policy = f", {self.policy}" if self.policy else ""
-        return f"{ranks}{spread}, {self.max_num_seqs} seqs, {self.max_num_batched_tokens} tokens{policy}"
+        return f"{self.ranks}, {self.max_num_seqs} seqs, {self.max_num_batched_tokens} tokens{policy}"
 
 
 class Found(NamedTuple):

@@ -1,0 +1,91 @@
+"""A search of configurations in words: the best, and rows that stand for all configurations with the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from archsim.serving.measures import Measures
+from archsim.specs.loading.serving import Serving
+from archsim.specs.serving import SloSpec
+from archsim.specs.text.quantities import TIME, format_quantity
+from archsim.studies.serving.search import Choice, Found
+
+COLUMNS = ("goodput /s", "requests /s", "tokens/s a device", "TTFT p50 ms", "TPOT p50 ms", "KV")
+_NEAR = 0.99  # of the best goodput, which as many others reach if the rate of arrivals bounds it
+
+
+class Alike(NamedTuple):
+    """Configurations of the same parallel sizes, with the same `values`; the first of the search's order leads."""
+
+    choices: tuple[Choice, ...]
+    measures: Measures
+
+    @property
+    def name(self) -> str:
+        """With all batch limits and policies, if any of the one goes with any of the other; else the first, and how
+        many more.
+        """
+        kept = [(each.max_num_seqs, each.max_num_batched_tokens, each.policy) for each in self.choices]
+        columns = [list(dict.fromkeys(column)) for column in zip(*kept, strict=True)]
+        seqs, tokens, policies = columns
+        if len(kept) < len(seqs) * len(tokens) * len(policies):
+            return f"{self.choices[0].name}; and {len(kept) - 1} more"
+        limits = f"{_either(sorted(seqs))} seqs, {_either(sorted(tokens))} tokens"
+        return ", ".join([self.choices[0].ranks, limits, *filter(None, [_either(policies)])])
+
+
+def values(measures: Measures) -> tuple[str, ...]:
+    """COLUMNS of a configuration."""
+    each = (
+        measures.goodput_per_s,
+        measures.requests_per_s,
+        measures.output_tokens_per_s_device,
+        measures.ttft.percentiles[0],
+        measures.tpot.percentiles[0],
+    )
+    return *(f"{value:,.2f}" for value in each), f"{measures.kv_peak:.0%}"
+
+
+def alike(found: Sequence[Found]) -> list[Alike]:
+    """The configurations that can run, in groups, most goodput first."""
+    groups: dict[tuple, tuple[list[Choice], Measures]] = {}
+    for each in found:
+        if each.measures is not None:
+            key = each.choice.parallel, each.choice.instances, values(each.measures)
+            groups.setdefault(key, ([], each.measures))[0].append(each.choice)
+    return [Alike(tuple(choices), measures) for choices, measures in groups.values()]
+
+
+def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
+    """Sentences: the best configuration with its numbers, those that equal it, and why many do; none if all were
+    refused.
+    """
+    served = [each.measures for each in found if each.measures is not None]
+    if not served:
+        return
+    first, best = alike(found)[0], served[0]
+    choice = first.choices[0]
+    devices = choice.instances * choice.parallel.ranks
+    yield (
+        f"best: goodput {best.goodput_per_s:.3f} requests/s on {devices} devices, {best.within_slo:.1%} of requests "
+        f"within {_limits(serving.spec.slo)}: {choice.name}"
+    )
+    if len(first.choices) > 1:
+        yield f"the same numbers, {len(first.choices)} configurations: {first.name}"
+    near = sum(each.goodput_per_s >= _NEAR * best.goodput_per_s for each in served)
+    if serving.spec.requests.arrivals is not None and near > len(first.choices) and best.within_slo >= _NEAR:
+        yield (
+            f"{near} of {len(served)} are within 1% of the best goodput, as requests come at a fixed rate: raise "
+            "requests.arrivals.rate to tell them apart"
+        )
+
+
+def _limits(slo: SloSpec) -> str:
+    given = (("TTFT", slo.ttft_ns), ("TPOT", slo.tpot_ns), ("E2E", slo.e2e_ns))
+    told = [f"{name} {format_quantity(limit, TIME)}" for name, limit in given if limit is not None]
+    return ", ".join(told) or "no limits (the file has no slo:)"
+
+
+def _either(each: Sequence) -> str:
+    return " or ".join(", ".join(map(str, each)).rsplit(", ", 1))
