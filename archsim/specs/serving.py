@@ -171,7 +171,7 @@ class HostSpec(Spec):
     sequence_ns: Time = Field(0.0, alias="sequence")
     prompt_ns: Time = Field(0.0, alias="prompt")
     request_ns: Time = Field(0.0, alias="request")
-    # Tokens that are out when a client sees the first: an engine may stream in groups.
+    # Tokens that are out when a client sees the first; it sees all tokens as late.
     first_after: count(1, 10_000) = 1
 
 
