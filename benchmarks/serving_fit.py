@@ -25,6 +25,9 @@ MOST_CLIENTS, MOST_OF_LONG, LONG = 128, 16, 8192  # points with more (of long ou
 STEPS = np.array([0.3e6, 0.01e6, 0.1e6, 10e6, 0.1, 0.1])
 OF_HOST, EXPERTS, PRODUCTS = range(4), 4, 5
 OUTLIER = 0.2  # errors above count less and less (Cauchy's loss)
+# Spread of ln of the factors before anything is measured, against which a group counts; of 0.4, 1 and endless, by two
+# folds of the fitted groups
+OF_A_LAW = 1.0
 LEAST = 0.2  # of a factor
 NO_KEYS = {(None, EXPERTS), (None, PRODUCTS)}
 Key = tuple[str, bool]
@@ -83,6 +86,15 @@ class Fit:
         key = self.key(at, move)
         return 1.0 if key is None else self.factors[move][key]
 
+    def _prior(self, columns: list) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that draw factors to 1: their derivatives and ln of the factors, in units of the error of a group."""
+        rows, off = np.zeros((len(columns), len(columns))), np.zeros(len(columns))
+        for i, (where, move) in enumerate(columns):
+            if move not in OF_HOST:
+                factor = self.factors[move][where]
+                rows[i, i], off[i] = STEPS[move] / factor, np.log(factor)
+        return rows * OUTLIER / OF_A_LAW, off * OUTLIER / OF_A_LAW
+
     def round(self) -> dict[Key, float]:
         """One step; returns the mean loss before it."""
         columns = sorted(
@@ -100,12 +112,15 @@ class Fit:
                     block[:, column] = (self.errors(at, move) - now).ravel()
             rows.append(block)
             right.append(now.ravel())
+        # a group counts once, however many rows it has
+        each = np.concatenate([np.full(len(now), len(now) ** -0.5) for now in right])
         matrix, off = np.concatenate(rows), np.concatenate(right)
-        weight = 1 / np.sqrt(1 + (off / OUTLIER) ** 2)
-        ridge = 0.02 * np.eye(len(columns)) * np.sqrt(len(off)) / 10
+        weight = each / np.sqrt(1 + (off / OUTLIER) ** 2)
+        ridge = 0.002 * np.eye(len(columns)) * np.sqrt(len(self.cases))
+        prior, is_off = self._prior(columns)
         step = np.linalg.lstsq(
-            np.concatenate([matrix * weight[:, None], ridge]),
-            np.concatenate([-off * weight, np.zeros(len(columns))]), rcond=None,
+            np.concatenate([matrix * weight[:, None], ridge, prior]),
+            np.concatenate([-off * weight, np.zeros(len(columns)), -is_off]), rcond=None,
         )[0]  # fmt: skip
         for (where, move), change in zip(columns, step, strict=True):
             if move in OF_HOST:

@@ -21,7 +21,8 @@ Time = quantity(TIME, "0 ns", "1000 s", zero=True)
 class HostRow(Spec):
     """Constants of an engine with MoE or dense models. ``prompt_layer``: of a layer, in an iteration with a prompt;
     ``first_after``: engines choose an iteration while the one before runs, so that a new request waits for one more,
-    and its client sees the first token about when the second is out (or later, where tokens are streamed in groups).
+    and its client sees the first token about when the second is out, and all others as late (SGLang's dense models
+    even later, by the fit alone).
     """
 
     engine: str

@@ -222,8 +222,10 @@ def _sampled(state: State, r, new, now, limits: Limits):
     request = state.requests[r]
     if new == 0 or request.computed < request.input + request.made:
         return False
-    if request.made < min(limits.first_after, request.output):
+    if request.made == 0:
         request.first_ns = now
+    elif request.made < limits.first_after:
+        request.lag_ns = now - request.first_ns
     if request.made:
         gap = math.log(max((now - request.last_ns) / GAP_FIRST_NS, 1.0)) / GAP_STEP
         state.gaps[min(int(gap), GAPS - 1)] += 1

@@ -31,6 +31,7 @@ REQUEST = np.dtype(
         ("scheduled_ns", "f8"),  # first admitted
         ("first_ns", "f8"),
         ("last_ns", "f8"),
+        ("lag_ns", "f8"),  # from a token to its client
         ("ready_ns", "f8"),  # its KV has arrived at the decode instance
     ]
 )

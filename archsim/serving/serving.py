@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.base.errors import SpecError
+from archsim.base.errors import SpecError, TraceError
 from archsim.engine.iteration import Precision
 from archsim.engine.iteration_parts import Parallel, has_experts
 from archsim.serving import requests as drawn
@@ -94,6 +94,11 @@ def requests_of(serving: Serving) -> Requests:
     if serving.trace is not None:
         found = drawn.scaled(read_requests(serving.trace, given.format), given.speed)
         found = found._replace(concurrency=given.concurrency or 0)
+        if serving.spec.loads.rates and not found.offered_per_s:
+            raise TraceError(
+                f"{serving.trace}: all requests arrive at once: there is no rate that loads.rates could change; "
+                "leave rates out, or give requests.concurrency and loads.clients"
+            )
         return drawn.first(found, given.total) if given.total else found
     assert given.input is not None and given.output is not None
     count = given.total or (REQUESTS_A_CLIENT * given.concurrency if given.concurrency else OPEN_REQUESTS)

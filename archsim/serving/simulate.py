@@ -102,7 +102,8 @@ def simulate(
     """Serve all requests on a pool; with ``decode``, the pool only prefills and KV moves by ``transfer``.
 
     ``request_ns``: host's time from arrival to the queue; ``first_after``: tokens that are out when a client sees the
-    first; ``logged``: iterations to keep a log of. Raises TraceError for requests that can never be served.
+    first; it sees all tokens as late. ``logged``: iterations to keep a log of. Raises TraceError for requests that can
+    never be served.
     """
     chunked, preempted = scheduler.chunked_prefill, scheduler.name != "trtllm"
     for each in (pool, decode) if decode else (pool,):
@@ -239,6 +240,8 @@ def _served(state: State, totals: np.void, concurrency: int, balance: np.ndarray
     means = state.series[:used] / spans[:, None]
     means[:, -1] *= 1e9
     log = state.log[: int(totals["iterations"])]
+    for name in ("first_ns", "last_ns"):  # as clients see them
+        state.requests[name] += state.requests["lag_ns"]
     return Served(state.requests, state.gaps, means, bin_ns, totals, concurrency, balance, moves, log)
 
 

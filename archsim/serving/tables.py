@@ -16,8 +16,8 @@ _SEEN = 400  # batches on which interpolation is judged
 
 class Host(NamedTuple):
     """Time of the host: an iteration, each request in it, an iteration with a prompt (which no graph covers), and once
-    a request before it is queued. ``first_after``: tokens that are out when a client sees the first (streaming in
-    groups, polling for requests). ``experts``, ``products``: time of expert layers, and of other products, relative to
+    a request before it is queued. ``first_after``: tokens that are out when a client sees the first; it sees
+    all tokens as late. ``experts``, ``products``: time of expert layers, and of other products, relative to
     their laws, for laws that are scaled.
     """
 

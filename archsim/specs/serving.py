@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from archsim.specs.text.fields import KeyProblem, Spec, count, number
 from archsim.specs.text.quantities import BANDWIDTH, TIME, describe, fraction, quantity
@@ -149,13 +149,19 @@ class SchedulerSpec(Spec):
     name: Literal["vllm_v1", "sglang", "trtllm"] = "vllm_v1"
     max_num_seqs: count(1, 65536) = 256
     max_num_batched_tokens: count(1, 10_000_000) = 8192
-    chunked_prefill: bool = True
+    # null: as the engine does by itself; trtllm takes prompts whole.
+    chunked_prefill: bool | None = Field(None, validate_default=True)
     prefix_caching: bool = True
     block_tokens: count(1, 4096) = 16
     # sglang: iterations of decodes between two looks for new requests (--scheduler-recv-interval).
     poll_every: count(1, 10_000) = 1
     # Which rank of which engine a request goes to.
     balance: Literal["round_robin", "least_loaded"] = "least_loaded"
+
+    @field_validator("chunked_prefill")
+    @classmethod
+    def _chunked(cls, given: bool | None, info: ValidationInfo) -> bool:
+        return info.data.get("name") != "trtllm" if given is None else given
 
     @model_validator(mode="after")
     def _polled(self) -> "SchedulerSpec":
@@ -171,7 +177,7 @@ class HostSpec(Spec):
     sequence_ns: Time = Field(0.0, alias="sequence")
     prompt_ns: Time = Field(0.0, alias="prompt")
     request_ns: Time = Field(0.0, alias="request")
-    # Tokens that are out when a client sees the first: an engine may stream in groups.
+    # Tokens that are out when a client sees the first; it sees all tokens as late.
     first_after: count(1, 10_000) = 1
 
 

@@ -157,3 +157,18 @@ def test_loads_are_those_that_the_file_asks_for(tmp_path):
 def test_loads_that_do_not_fit_the_requests_are_refused(change, told):
     with pytest.raises(ArchsimError, match=told):
         load_serving(SMALL | change)
+
+
+def test_tensorrt_llm_takes_prompts_whole_unless_told():
+    named = {"name": "trtllm"}
+    assert not load_serving(SMALL | {"scheduler": named}).spec.scheduler.chunked_prefill
+    assert load_serving(SMALL | {"scheduler": named | {"chunked_prefill": True}}).spec.scheduler.chunked_prefill
+    assert load_serving(SMALL).spec.scheduler.chunked_prefill
+
+
+def test_rates_need_a_trace_that_has_one(tmp_path):
+    trace = tmp_path / "at_once.jsonl"
+    trace.write_text('{"timestamp": 5, "input_length": 20, "output_length": 4, "hash_ids": []}\n' * 3)
+    at_once = SMALL | {"requests": {"trace": str(trace)}, "loads": {"rates": ["1/s", "2/s"]}}
+    with pytest.raises(TraceError, match=r"at_once\.jsonl: all requests arrive at once: .* loads\.rates"):
+        ar.serve(at_once)

@@ -59,12 +59,14 @@ def test_all_kv_blocks_come_back(rows, name, blocks, shared):
     assert state.requests["blocks"].sum() == 0 and state.held.sum() == 0
 
 
-def test_one_request_takes_its_iterations():
-    found = served([(3.0, 100, 5)])
+@pytest.mark.parametrize(("first_after", "late"), [(1, 0), (2, 1), (20, 4)])
+def test_one_request_takes_its_iterations(first_after, late):
+    """Its client may see tokens iterations late: the first one, and as much the last one."""
+    found = served([(3.0, 100, 5)], first_after=first_after)
     request = found.requests[0]
     prefill, decode = 2 * MS + 100 * 1e4 + 1e3, 2 * MS + 1e4 + 1e3
-    assert request["first_ns"] - request["arrival_ns"] == pytest.approx(prefill)
-    assert request["last_ns"] - request["first_ns"] == pytest.approx(4 * decode)
+    assert request["first_ns"] - request["arrival_ns"] == pytest.approx(prefill + late * decode)
+    assert times_ns(found)["tpot"][0] == pytest.approx(decode)
 
 
 def test_a_long_prompt_takes_chunks():
