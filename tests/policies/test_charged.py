@@ -50,7 +50,7 @@ class Fixed:
         return compute_ns.max() + self._hop_ns * float((away * plan.tokens).sum())
 
     def decision_ns(self, plan):
-        return self._asks_ns
+        return 0.0 if plan.effort is NO_EFFORT else self._asks_ns
 
 
 def step_of(seed, mesh=(3, 3), experts=40, most=400, **charges):

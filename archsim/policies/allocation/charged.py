@@ -6,19 +6,25 @@ that the engine charges (``Rates``); an expert that two dies run is read twice a
 if the engine charges less for it than for the plan of ``home`` (``Charged.plan_ns``): compute and kernels, reads for
 others, hidden vectors, links and order included.
 
-The Global CP asks for the demand only where that is cheap against the step; else the step runs as under ``home``.
-Neither plan depends on the bandwidth of links, and each takes no longer with more of it; so the shorter one does, too.
+The Global CP asks for the demand only where that, the sort and both estimates are cheap against the step; else the
+step runs as under ``home``. What is left of that budget bounds the number of moves, so that the decision never takes
+more. Once spent, its time is the same for both plans, except for commands to the dies, which are compared, too.
 """
 
 from __future__ import annotations
 
-from math import ceil, log2
-
 import numpy as np
 
 from archsim.base.kernels import inner, kernel
-from archsim.policies.allocation.rules import Effort, Plan, Rates, StepView, home
-from archsim.specs.model import SLICES
+from archsim.policies.allocation.rules import (
+    Effort,
+    Plan,
+    Rates,
+    StepView,
+    entry_operations,
+    estimating,
+    home,
+)
 
 LOAD = np.dtype([("compute_ns", "f8"), ("reads_ns", "f8")])
 MOVES_PER_DIE = 8  # at most
@@ -28,24 +34,45 @@ def charged(step: StepView, slack: float = 0.02, asking: float = 0.005) -> Plan:
     """The plan of ``home``, or the levelled one; that of ``home`` where nobody knows what is charged.
 
     ``slack``: how much fuller than the mean die the fullest may stay, and the least that levelling must promise.
-    ``asking``: share of the mean die's time that asking all dies for their demand may take; above it, nobody asks.
+    ``asking``: share of the mean die's time that the whole decision may take; where less would not do, nobody asks.
     """
     plan = home(step)
     if step.charged is None:
         return plan
     rates = step.rates
-    if step.charged.decision_ns(plan._replace(effort=_effort(len(step.tokens)))) > asking * _mean_ns(step, rates):
+    most = _affordable_moves(step, plan, asking * _mean_ns(step, rates))
+    if not most:
         return plan
     given = np.zeros((len(step.tokens), len(step.hops)), np.int64)
     given[plan.expert, plan.die] = plan.tokens
     loads = np.zeros(len(step.hops), LOAD)
     mean_ns = _fill(rates, loads, given)
     before_ns = _fullest_ns(loads)
-    moves = _level(step.hops, rates, slack, MOVES_PER_DIE * len(loads), mean_ns, loads, given)
+    moves = _level(step.hops, rates, slack, most, mean_ns, loads, given)
     effort = _effort(len(plan.expert), moves, len(loads))
     if _fullest_ns(loads) < (1.0 - slack) * before_ns:
         return cheaper(step, plan, _plan_of(given)._replace(effort=effort))
     return plan._replace(effort=effort)
+
+
+def _affordable_moves(step: StepView, plan: Plan, most_ns: float) -> int:
+    """How many moves ``most_ns`` pay for, beside the demand, the sort and both estimates; 0: nobody asks.
+
+    A move adds an entry to the second estimate, at most as far from home as dies are apart.
+    """
+    dies = len(step.hops)
+    longest = entry_operations(dies, int(step.hops.max()))
+
+    def decision_ns(moves: int) -> float:
+        effort = _effort(len(step.tokens), moves, dies).plus(2 * estimating(step, plan) + moves * longest)
+        return step.charged.decision_ns(plan._replace(effort=effort))
+
+    most, asking_ns = MOVES_PER_DIE * dies, decision_ns(0)
+    left_ns = most_ns - (asking_ns - step.charged.decision_ns(plan))
+    all_ns = decision_ns(most) - asking_ns  # in proportion to the number of moves
+    if left_ns < 0:
+        return 0
+    return most if all_ns <= left_ns else int(most * left_ns / all_ns)
 
 
 def _mean_ns(step: StepView, rates: Rates) -> float:
@@ -64,14 +91,14 @@ def _effort(experts: int, moves: int = 0, dies: int = 0) -> Effort:
 
 
 def cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
-    """The plan for which the engine charges less, the first of equals; with the effort of the second, and that of both
-    estimates. The second, where nobody knows what is charged.
+    """The plan for which the engine charges less, commands included, the first of equals; with the effort of the
+    second and that of both estimates, which is spent either way. The second, where nobody knows what is charged.
     """
     if step.charged is None:
         return second
-    effort = second.effort.plus(_estimating(step, first) + _estimating(step, second))
-    best = second if step.charged.plan_ns(second) < step.charged.plan_ns(first) else first
-    return best._replace(effort=effort)
+    effort = second.effort.plus(estimating(step, first) + estimating(step, second))
+    plans = first._replace(effort=effort), second._replace(effort=effort)
+    return min(plans, key=lambda plan: step.charged.plan_ns(plan) + step.charged.decision_ns(plan))
 
 
 def _fullest_ns(loads: np.ndarray) -> float:
@@ -82,15 +109,6 @@ def _plan_of(given: np.ndarray) -> Plan:
     """The plan of ``given: int64[expert, die]``."""
     expert, die = np.nonzero(given)
     return Plan(expert.astype(np.int32), die.astype(np.int32), given[expert, die].astype(np.int32))
-
-
-def _estimating(step: StepView, plan: Plan) -> int:
-    """Operations that estimate a plan: for every entry the expected vectors of all dies, and for each of its slices a
-    place in a calendar of dies and a booking of both ends and of every link between them.
-    """
-    dies = len(step.hops)
-    links = int(step.hops[step.home[plan.expert], plan.die].sum())
-    return len(plan.expert) * (dies + SLICES * (ceil(log2(dies)) + 2)) + SLICES * links
 
 
 @inner
