@@ -6,9 +6,10 @@ that the engine charges (``Rates``); an expert that two dies run is read twice a
 if the engine charges less for it than for the plan of ``home`` (``Charged.plan_ns``): compute and kernels, reads for
 others, hidden vectors, links and order included.
 
-The Global CP asks for the demand only where that, the sort and both estimates are cheap against the step; else the
-step runs as under ``home``. What is left of that budget bounds the number of moves, so that the decision never takes
-more. Once spent, its time is the same for both plans, except for commands to the dies, which are compared, too.
+The Global CP asks for the demand only where that and the sort are cheap against the mean die's time; else the step runs
+as under ``home``. Once loads are known, the time of the fullest die bounds the whole decision, both estimates included:
+it pays for so many moves, or for none. Time that is spent counts for both plans; commands to the dies, which differ,
+are compared, too.
 """
 
 from __future__ import annotations
@@ -16,15 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.base.kernels import inner, kernel
-from archsim.policies.allocation.rules import (
-    Effort,
-    Plan,
-    Rates,
-    StepView,
-    entry_operations,
-    estimating,
-    home,
-)
+from archsim.policies.allocation.rules import Effort, Plan, Rates, StepView, entry_operations, estimating, home
 
 LOAD = np.dtype([("compute_ns", "f8"), ("reads_ns", "f8")])
 MOVES_PER_DIE = 8  # at most
@@ -34,20 +27,21 @@ def charged(step: StepView, slack: float = 0.02, asking: float = 0.005) -> Plan:
     """The plan of ``home``, or the levelled one; that of ``home`` where nobody knows what is charged.
 
     ``slack``: how much fuller than the mean die the fullest may stay, and the least that levelling must promise.
-    ``asking``: share of the mean die's time that the whole decision may take; where less would not do, nobody asks.
+    ``asking``: share that the decision may take of the mean die's time before loads are known, and of the fullest die's
+    after.
     """
     plan = home(step)
     if step.charged is None:
         return plan
     rates = step.rates
-    most = _affordable_moves(step, plan, asking * _mean_ns(step, rates))
-    if not most:
+    if _added_ns(step, plan, _effort(len(step.tokens))) > asking * _mean_ns(step, rates):
         return plan
     given = np.zeros((len(step.tokens), len(step.hops)), np.int64)
     given[plan.expert, plan.die] = plan.tokens
     loads = np.zeros(len(step.hops), LOAD)
     mean_ns = _fill(rates, loads, given)
     before_ns = _fullest_ns(loads)
+    most = _affordable_moves(step, plan, asking * before_ns)
     moves = _level(step.hops, rates, slack, most, mean_ns, loads, given)
     effort = _effort(len(plan.expert), moves, len(loads))
     if _fullest_ns(loads) < (1.0 - slack) * before_ns:
@@ -55,24 +49,28 @@ def charged(step: StepView, slack: float = 0.02, asking: float = 0.005) -> Plan:
     return plan._replace(effort=effort)
 
 
+def _added_ns(step: StepView, plan: Plan, effort: Effort) -> float:
+    """What this effort adds to a step that runs ``plan`` without any."""
+    return step.charged.decision_ns(plan._replace(effort=effort)) - step.charged.decision_ns(plan)
+
+
 def _affordable_moves(step: StepView, plan: Plan, most_ns: float) -> int:
-    """How many moves ``most_ns`` pay for, beside the demand, the sort and both estimates; 0: nobody asks.
+    """How many moves ``most_ns`` pays for, beside the demand, the sort and both estimates.
 
     A move adds an entry to the second estimate, at most as far from home as dies are apart.
     """
     dies = len(step.hops)
-    longest = entry_operations(dies, int(step.hops.max()))
+    entry = entry_operations(dies, int(step.hops.max()))
 
-    def decision_ns(moves: int) -> float:
-        effort = _effort(len(step.tokens), moves, dies).plus(2 * estimating(step, plan) + moves * longest)
-        return step.charged.decision_ns(plan._replace(effort=effort))
+    def added_ns(moves: int) -> float:
+        both = 2 * estimating(step, plan) + moves * entry
+        return _added_ns(step, plan, _effort(len(plan.expert), moves, dies).plus(both))
 
-    most, asking_ns = MOVES_PER_DIE * dies, decision_ns(0)
-    left_ns = most_ns - (asking_ns - step.charged.decision_ns(plan))
-    all_ns = decision_ns(most) - asking_ns  # in proportion to the number of moves
+    most = MOVES_PER_DIE * dies
+    left_ns, moving_ns = most_ns - added_ns(0), added_ns(most) - added_ns(0)
     if left_ns < 0:
         return 0
-    return most if all_ns <= left_ns else int(most * left_ns / all_ns)
+    return most if moving_ns <= left_ns else int(most * left_ns / moving_ns)
 
 
 def _mean_ns(step: StepView, rates: Rates) -> float:
