@@ -124,8 +124,11 @@ def simulate(**parts):
         ("allocation", uneven, "the columns of the plan differ in length: 20 of expert, 19 of die, 20 of tokens"),
         ("allocation", unknown_expert, "the plan names expert 100; the model has 0 to 19"),
         ("allocation", halves, "die of the plan must be a row of integers, got float64 of shape (20,)"),
-        ("allocation", compiled_with_step, "a compiled function cannot take `step`; "
-         "pass `step.compiled` to compiled functions"),
+        (
+            "allocation",
+            compiled_with_step,
+            "a compiled function cannot take `step`; pass `step.compiled` to compiled functions",
+        ),
         ("prediction", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -216,10 +219,13 @@ def test_the_page_says_where_and_why_a_policy_is_slower_than_ep():
     rows = [row("ep", 1, 100.0), row("ep", 2, 100.0), row("mine", 1, 80.0), row("mine", 2, 99.5), row("base", 1, 99.0)]
     rows.append(row("allo", 2, 50.0, bound_link=0.5, bound_hbm=0.5))
     policies = [{"name": name, "allocation": {"name": rule}} for name, rule in (("mine", "x:y"), ("allo", "isca26"))]
-    found = slower.section(rows, policies)
+    sets = {"physical": load_assumptions("physical")}
+    found = slower.section(rows, policies, sets)
     assert (found["heads"], found["lost"], found["compared"]) == (["batch"], 2, 4)
     worst, second = found["rows"][:2]
     assert (worst.place, worst.policy, worst.loss, worst.step) == (("2",), "allo", "100.0\u00a0%", 4)
     assert worst.longer == "links: +100.0\u00a0%" and "hidden vectors" in worst.unseen
     assert (second.policy, second.loss, second.unseen) == ("mine", "25.0\u00a0%", slower.OTHER)
-    assert slower.section(rows[:2], policies) is None
+    assert slower.section(rows[:2], policies, sets) is None
+    ignored = {"physical": load_assumptions("physical", activations="ignored", gemm="roofline")}
+    assert slower.section(rows, policies, ignored)["rows"][0].unseen == "links that pairs share"
