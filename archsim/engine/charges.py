@@ -76,7 +76,7 @@ class StepCharges:
         return self._charges.rates(self._order.demand.tokens)
 
     def decision_ns(self, plan: Plan) -> float:
-        return self._charges.decision.adds_ns(plan)
+        return self._charges.decision.takes_ns(plan)
 
     def plan_ns(self, plan: Plan) -> float:
         return self._charges.plan_ns(self._order._replace(plan=plan))

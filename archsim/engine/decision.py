@@ -14,7 +14,7 @@ import numpy as np
 
 from archsim.engine.pair_traffic import send_statistics
 from archsim.engine.state import STATISTICS, Machine, Tally
-from archsim.policies.allocation.rules import NO_EFFORT, Effort, Plan
+from archsim.policies.allocation.rules import NO_EFFORT, Charged, Effort, Plan, Rates, StepView, estimating
 from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import Counts, Reach, State
@@ -51,6 +51,42 @@ def reach_of(machine: Machine, fabric: Fabric) -> Reach:
     return Reach(float(machine.route_ns[die].max()), float(bytes_per_ns) or machine.link_bytes_per_ns)
 
 
+class Untimed:
+    """Charges whose calls are not the policy's time: what the simulator takes for an estimate is left out, and its
+    operations count with HOST_OPERATION_NS each.
+    """
+
+    def __init__(self, charged: Charged, view: StepView):
+        self._charged, self._view = charged, view
+        self.apart_ns = 0
+
+    @property
+    def rates(self) -> Rates:
+        return self._leave_out(lambda: self._charged.rates)
+
+    def plan_ns(self, plan: Plan) -> float:
+        self.apart_ns -= round(estimating(self._view, plan) * global_cp.HOST_OPERATION_NS)
+        return self._leave_out(lambda: self._charged.plan_ns(plan))
+
+    def decision_ns(self, plan: Plan) -> float:
+        return self._leave_out(lambda: self._charged.decision_ns(plan))
+
+    def _leave_out(self, ask):
+        begin = time.perf_counter_ns()
+        answer = ask()
+        self.apart_ns += time.perf_counter_ns() - begin
+        return answer
+
+
+def timed(allocate, view: StepView) -> tuple[Plan, int]:
+    """The plan, and the ns that the policy took for it on this machine, without what ``Untimed`` leaves out."""
+    untimed = Untimed(view.charged, view) if view.charged is not None else None
+    begin = time.perf_counter_ns()
+    plan = allocate(view._replace(charged=untimed))
+    took_ns = time.perf_counter_ns() - begin
+    return plan, took_ns - (untimed.apart_ns if untimed else 0)
+
+
 class FreeDecision:
     """``decision_cost: free``: nothing takes time."""
 
@@ -75,9 +111,9 @@ class FreeDecision:
         self.totals.by_step.append(0.0)
         return 0.0
 
-    def adds_ns(self, plan: Plan) -> float:
-        """What deciding on the plan adds to a step, beyond a plan without effort, in ns. The time of a host that is
-        timed is not known before: it counts with what its last decision took.
+    def takes_ns(self, plan: Plan) -> float:
+        """What deciding on the plan takes on the critical path, by its effort, in ns; reads no clock, changes nothing.
+        A host that is timed counts with HOST_OPERATION_NS an operation.
         """
         return 0.0
 
@@ -115,17 +151,19 @@ class ChargedDecision(FreeDecision):
             plan = allocate(view)
             if plan.effort is NO_EFFORT:
                 self.totals.uncounted.add(ALLOCATION)
-            allocates = plan.effort.sorted_experts or len(plan.effort.candidates)
-            self._decided_ns = (self._spec.host.time_ns or 0.0) if allocates else 0.0
+            self._decided_ns = self._given_ns(plan)
             return plan
         taken = []
         for _ in range(REPEATS):
-            begin = time.perf_counter_ns()
-            plan = allocate(view)
-            taken.append(time.perf_counter_ns() - begin)
+            plan, took_ns = timed(allocate, view)
+            taken.append(took_ns)
         self._decided_ns = float(median(taken))
         self.totals.called_ns += taken
         return plan
+
+    def _given_ns(self, plan: Plan) -> float:
+        allocates = plan.effort.sorted_experts or len(plan.effort.candidates)
+        return (self._spec.host.time_ns or 0.0) if allocates else 0.0
 
     def predict(self, copy_bits, layer, plan, predicted):
         """If the host is timed, add the time of prediction, called once because it advances the heatmap, to every
@@ -157,7 +195,8 @@ class ChargedDecision(FreeDecision):
             statistics_bytes=effort.statistics_bytes,
         )
 
-    def _states_ns(self, counts: Counts) -> np.ndarray:
+    def _states_ns(self, counts: Counts, decided_ns: float) -> np.ndarray:
+        """``decided_ns``: what a host takes to decide."""
         if self._spec.executor == "gpu":
             return global_cp.gpu_ns(counts, self._spec.gpu, self._reach)
         messages = global_cp.message_ns(counts, self._reach)
@@ -165,7 +204,7 @@ class ChargedDecision(FreeDecision):
             return messages + np.maximum(global_cp.fsm_ns(counts, self._spec.fsm), self._dram_ns(counts))
         if self._spec.executor == "firmware":
             return messages + global_cp.firmware_ns(counts, self._spec.firmware)
-        return messages + global_cp.host_ns(counts, self._spec.host, self._decided_ns)
+        return messages + global_cp.host_ns(counts, self._spec.host, decided_ns)
 
     def _dram_ns(self, counts):
         """Time the Global CP waits for tables in HBM, float64[State]: the slower of port and HBM counts."""
@@ -176,7 +215,7 @@ class ChargedDecision(FreeDecision):
     def before_step(self, plan, rows):
         if not rows or self._spec.executor in ("host", "gpu"):  # a host sends bits and plan together; a GPU has both
             return 0.0
-        states_ns = self._states_ns(self._counts(plan, rows, 0))
+        states_ns = self._states_ns(self._counts(plan, rows, 0), self._decided_ns)
         return max(
             0.0,
             float(states_ns[State.ROWS] + states_ns[State.SELECT] + states_ns[State.WRITE] - states_ns[State.DISPATCH]),
@@ -184,7 +223,7 @@ class ChargedDecision(FreeDecision):
 
     def after_step(self, plan, rows, copies, before_ns, step_ns):
         counts = self._counts(plan, rows, copies)
-        states_ns = self._states_ns(counts)
+        states_ns = self._states_ns(counts, self._decided_ns)
         if counts.demand_received:
             own = counts.experts * global_cp.COUNT_BYTES + counts.statistics_bytes
             send_statistics(self._sent, own, self._die, self._spec.executor)
@@ -195,13 +234,11 @@ class ChargedDecision(FreeDecision):
         self.totals.by_step.append(float(exposed_ns.sum()))
         return self.totals.by_step[-1]
 
-    def adds_ns(self, plan):
-        given_ns = self._spec.host.time_ns
-        if given_ns is not None:
-            self._decided_ns = given_ns
-        both = plan, plan._replace(effort=NO_EFFORT)
-        ns, plain_ns = (self._states_ns(self._counts(each, 0, 0))[global_cp.ON_THE_PATH].sum() for each in both)
-        return float(ns - plain_ns)
+    def takes_ns(self, plan):
+        counts = self._counts(plan, 0, 0)
+        is_given = self._spec.host.time_ns is not None
+        decided_ns = self._given_ns(plan) if is_given else global_cp.operations(counts) * global_cp.HOST_OPERATION_NS
+        return float(self._states_ns(counts, decided_ns)[global_cp.ON_THE_PATH].sum())
 
     def aside_ns(self, effort):
         send_statistics(self._sent, effort.statistics_bytes, self._die, self._spec.executor)

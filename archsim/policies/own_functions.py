@@ -178,6 +178,10 @@ def _call(target: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except ArchsimError:
         raise
     except Exception as error:
+        if type(error).__module__.startswith("numba.") and any(getattr(each, "charged", None) for each in arguments):
+            raise ArchsimError(
+                f"{target}: a compiled function cannot take `step`; pass `step.compiled` to compiled functions"
+            ) from error
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = "" if place.filename == __file__ else f" ({place.filename}:{place.lineno})"
         raise ArchsimError(f"{target}: {type(error).__name__}: {error}{where}") from error

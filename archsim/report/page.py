@@ -96,7 +96,7 @@ def _context(report: Report) -> dict[str, Any]:
         "colour_bar": colour_bar(),
         "matrices": [(place, drawn) for place in places if (drawn := figures.matrix_panels(report, place))],
         "balancers": balancers.section(_plain(report)),
-        "slower": slower.section(_plain(report), report.experiment["policies"]),
+        "slower": slower.section(_plain(report), report.experiment["policies"], report.assumptions),
         "has_pairs": bool(report.pairs),
         "light": scale_css(dark=False),
         "dark": scale_css(dark=True),

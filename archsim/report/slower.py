@@ -15,19 +15,29 @@ from archsim.report.balancers import PLACE, REFERENCE, Row, gain
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.units import percent
 from archsim.runs.policy_notes import SLOWER
+from archsim.specs.assumptions import AssumptionsSpec
 
 MOST_SHOWN, MOST_OF_ONE = 16, 4  # rows, the largest losses; of one policy
 STEPS = (0.05, 0.15, 0.35)  # losses from which a cell is redder
-# What the engine charges under `physical` and an allocation does not weigh (docs/policies.md).
-UNSEEN = {
-    "first_seen": "anything but the order of experts: weights, links, balance",
-    "home": "how the load is divided",
-    "isca26": "hidden vectors, links that pairs share, times of kernels",
-    "paper": "hidden vectors, links that pairs share, HBM reads for others, times of kernels",
-    "copy_aware": "hidden vectors, links that pairs share, times of kernels",
-    "lp": "what its solver takes",
-    "charged": "single tokens: it expects numbers of hidden vectors",
+# What the engine charges and an allocation does not weigh (docs/policies.md), where assumptions have these values.
+VECTORS = "hidden vectors", {"activations": "dispatched"}
+KERNELS = "times of kernels", {"gemm": "grouped"}
+LINKS: tuple[str, Mapping[str, str]] = ("links that pairs share", {})
+UNSEEN: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
+    "first_seen": (("anything but the order of experts: weights, links, balance", {}),),
+    "home": (("how the load is divided", {}),),
+    "isca26": (VECTORS, LINKS, KERNELS),
+    "paper": (VECTORS, LINKS, ("HBM reads for others", {}), KERNELS),
+    "copy_aware": (VECTORS, LINKS, KERNELS),
+    "lp": (("what its solver takes", {"decision_cost": "charged"}),),
+    "charged": (
+        (
+            "single tokens: it expects numbers of hidden vectors",
+            {"activations": "dispatched", "dispatch": "per_rank"},
+        ),
+    ),
 }
+NOTHING = "–"
 OTHER = "the time of a step: it balances numbers of tokens"
 
 
@@ -43,8 +53,12 @@ class Slower:
     unseen: str
 
 
-def section(rows: Iterable[Row], policies: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What the section shows; None where no run is slower than ``ep``. policies: as the manifest has them."""
+def section(
+    rows: Iterable[Row], policies: Iterable[Mapping[str, Any]], assumptions: Mapping[str, AssumptionsSpec]
+) -> dict[str, Any] | None:
+    """What the section shows; None where no run is slower than ``ep``. policies: as the manifest has them; assumptions:
+    by label.
+    """
     places: dict[tuple, dict[str, Row]] = {}
     for row in rows:
         if row.get("throughput_tokens_per_s"):
@@ -69,17 +83,36 @@ def section(rows: Iterable[Row], policies: Iterable[Mapping[str, Any]]) -> dict[
     varies = [at for at in range(len(PLACE)) if len({place[at] for place, _, _ in compared}) > 1]
     return {
         "heads": [PLACE[at] for at in varies],
-        "rows": [_slower([str(place[at]) for at in varies], row, ep, rules) for place, row, ep in shown],
+        "rows": [
+            _slower(
+                [str(place[at]) for at in varies],
+                row,
+                ep,
+                _unseen(rules.get(row["policy"], ""), assumptions[row["assumptions"]]),
+            )
+            for place, row, ep in shown
+        ],
         "lost": len(lost),
         "compared": len(compared),
     }
 
 
-def _slower(place: list[str], row: Row, ep: Row, rules: Mapping[str, str]) -> Slower:
+def _unseen(rule: str, assumptions: AssumptionsSpec) -> str:
+    """What the rule does not see of what is charged under these assumptions."""
+    if rule not in UNSEEN:
+        return OTHER
+    parts = [
+        part
+        for part, needs in UNSEEN[rule]
+        if all(getattr(assumptions, field) == value for field, value in needs.items())
+    ]
+    return ", ".join(parts) or NOTHING
+
+
+def _slower(place: list[str], row: Row, ep: Row, unseen: str) -> Slower:
     loss = 1 / gain(row, ep) - 1
-    rule = rules.get(row["policy"], "")
     step = 1 + sum(loss >= least for least in STEPS)
-    return Slower(tuple(place), row["policy"], percent(loss, 1), step, _longer(row, ep), UNSEEN.get(rule, OTHER))
+    return Slower(tuple(place), row["policy"], percent(loss, 1), step, _longer(row, ep), unseen)
 
 
 def _longer(row: Row, ep: Row) -> str:

@@ -277,6 +277,12 @@ def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
     return ns
 
 
+def operations(counts: Counts) -> float:
+    """Comparisons that sort and rank, evaluations of blocks, multiply-adds of a solver, counters of a heatmap."""
+    work = comparisons(counts.sorted_experts, "merge") + counts.candidates.sum() + counts.operations
+    return work + (counts.blocks * counts.candidates).sum() + counts.rows * counts.experts
+
+
 def all_reduce_ns(n_bytes: float, dies: int, reach: Reach) -> float:
     """Recursive doubling over log2 D rounds, in each of which a die sends all counts to a partner."""
     rounds = ceil(log2(dies)) if dies > 1 else 0
@@ -295,9 +301,7 @@ def gpu_ns(counts: Counts, gpu, reach: Reach) -> np.ndarray:
         return ns
     own = counts.experts * COUNT_BYTES + counts.statistics_bytes
     ns[State.RECEIVE] = all_reduce_ns(own, counts.dies, reach) if counts.demand_received else 0.0
-    work = comparisons(counts.sorted_experts, "merge") + counts.candidates.sum() + counts.operations
-    work += (counts.blocks * counts.candidates).sum() + counts.rows * counts.experts
-    ns[State.EVALUATE] = gpu.launch_ns + work / gpu.operations_per_ns
+    ns[State.EVALUATE] = gpu.launch_ns + operations(counts) / gpu.operations_per_ns
     return ns
 
 

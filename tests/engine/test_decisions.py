@@ -1,5 +1,7 @@
 """What decisions cost, and that nothing else changes."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,10 +21,10 @@ from support.small_runs import (
 )
 
 from archsim.base.kernels import kernel
-from archsim.engine.decision import REPEATS, ChargedDecision
+from archsim.engine.decision import REPEATS, ChargedDecision, timed
 from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY, new_tally
-from archsim.policies.allocation.rules import isca26, paper
+from archsim.policies.allocation.rules import estimating, home, isca26, paper
 from archsim.policies.prediction.heatmap import TopPositive, copy_bits
 from archsim.policies.prediction.ported_heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
 from archsim.specs.loading.library import load_assumptions
@@ -111,6 +113,43 @@ def test_a_host_that_is_timed_keeps_what_every_call_took(name):
     assert len(decision.called_ns) == REPEATS * len(decision.by_step) > 0
     medians = np.median(np.reshape(decision.called_ns, (-1, REPEATS)), axis=1)
     assert decision.states_ns[State.EVALUATE] == pytest.approx(medians.sum(), rel=1e-12)
+
+
+def asks(view):
+    """Allocates as `home` does, and asks what the plan takes."""
+    plan = home(view)
+    view.charged.plan_ns(plan)
+    return plan
+
+
+class SlowCharges:
+    def __init__(self):
+        self.now_ns = 0
+
+    def plan_ns(self, plan):
+        self.now_ns += 10**9
+        return 1.0
+
+
+def test_what_the_simulator_takes_to_tell_charges_is_not_the_policys_time(monkeypatch):
+    view, _, _ = view_of(np.random.default_rng(1))
+    slow = SlowCharges()
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: slow.now_ns)
+    plan, took_ns = timed(asks, view._replace(charged=slow))
+    assert slow.now_ns == 10**9 and took_ns == estimating(view, plan) * global_cp.HOST_OPERATION_NS > 0
+
+
+@pytest.mark.parametrize("host", [{}, {"time_ns": 20_000.0}])
+def test_no_clock_reaches_what_a_decision_will_take(host):
+    _, machine, mesh = view_of(np.random.default_rng(1))
+    spec = system_deciding("host", **host).decision
+    decision = ChargedDecision(spec, machine, mesh, EXPERTS, new_tally(machine, 1))
+    view, _, _ = view_of(np.random.default_rng(2))
+    plan = isca26(view)
+    before_ns = decision.takes_ns(plan)
+    decision.decide(isca26, view)
+    state = dict(vars(decision))
+    assert decision.takes_ns(plan) == before_ns > 0 and vars(decision) == state
 
 
 def test_a_host_whose_time_is_given_does_the_same_every_time():

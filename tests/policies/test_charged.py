@@ -1,5 +1,5 @@
-"""Laws of allocations that weigh plans by what the engine charges: never slower than ep's, nor slower with faster
-links, and asking what a plan costs changes nothing.
+"""Laws of allocations that weigh plans by what the engine charges: slower than ep's by no more than
+deciding may take, not slower with faster links, and asking what a plan costs changes nothing.
 """
 
 import pickle
@@ -50,7 +50,7 @@ class Fixed:
         return compute_ns.max() + self._hop_ns * float((away * plan.tokens).sum())
 
     def decision_ns(self, plan):
-        return self._asks_ns
+        return 0.0 if plan.effort is NO_EFFORT else self._asks_ns
 
 
 def step_of(seed, mesh=(3, 3), experts=40, most=400, **charges):
@@ -90,6 +90,22 @@ def test_full_dies_give_tokens_away_only_where_moving_them_is_cheap():
 def test_nobody_asks_where_asking_is_dear_or_charges_are_unknown():
     assert charged(step_of(3, asks_ns=1e9)).effort is NO_EFFORT
     assert charged(step_of(3)._replace(charged=None)).effort is NO_EFFORT
+
+
+class Priced(Fixed):
+    """Charges ``asks_ns`` for every operation of a decision."""
+
+    def decision_ns(self, plan):
+        return self._asks_ns * (plan.effort.operations + plan.effort.candidates.sum())
+
+
+@pytest.mark.parametrize("price_ns", [1e-4, 1e-3, 2e-3, 5e-3, 1e-2, 1.0])
+def test_a_decision_takes_no_more_than_its_share_of_the_fullest_dies_time(price_ns):
+    step = step_of(3)
+    step = step._replace(charged=Priced(step, asks_ns=price_ns))
+    plan, before_ns = charged(step), step.charged.plan_ns(home(step))
+    assert step.charged.decision_ns(plan) <= 0.005 * before_ns
+    assert step.charged.plan_ns(plan) <= before_ns
 
 
 @pytest.mark.parametrize("number", range(HELD_OUT + 200, HELD_OUT + 206))

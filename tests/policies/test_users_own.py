@@ -9,6 +9,7 @@ from support.small_runs import engine_of, policy, small_model, small_system
 from support.tiny import TINY
 
 from archsim.base.errors import ArchsimError
+from archsim.base.kernels import kernel
 from archsim.cli.main import main
 from archsim.policies.allocation.rules import NO_EFFORT, Effort, Plan, home
 from archsim.report import slower
@@ -40,6 +41,21 @@ def nothing(*_):
 
 def fails(*_, **__):
     raise RuntimeError("no idea")
+
+
+@kernel
+def first_die(step):
+    return step.home[0]
+
+
+def compiled_with_step(step):
+    first_die(step)
+    return home(step)
+
+
+def compiled_as_it_should_be(step):
+    first_die(step.compiled)
+    return home(step)
 
 
 def lists(step):
@@ -108,6 +124,11 @@ def simulate(**parts):
         ("allocation", uneven, "the columns of the plan differ in length: 20 of expert, 19 of die, 20 of tokens"),
         ("allocation", unknown_expert, "the plan names expert 100; the model has 0 to 19"),
         ("allocation", halves, "die of the plan must be a row of integers, got float64 of shape (20,)"),
+        (
+            "allocation",
+            compiled_with_step,
+            "a compiled function cannot take `step`; pass `step.compiled` to compiled functions",
+        ),
         ("prediction", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -122,6 +143,11 @@ def test_what_is_wrong_is_told_with_the_function(part, function, message):
 
 def test_rows_of_any_kind_of_integers_are_a_plan():
     one, other = simulate()[1], simulate(allocation="test_users_own:lists")[1]
+    assert (one.step_ns == other.step_ns).all()
+
+
+def test_a_compiled_function_takes_the_compiled_view():
+    one, other = simulate()[1], simulate(allocation="test_users_own:compiled_as_it_should_be")[1]
     assert (one.step_ns == other.step_ns).all()
 
 
@@ -194,10 +220,13 @@ def test_the_page_says_where_and_why_a_policy_is_slower_than_ep():
     rows = [row("ep", 1, 100.0), row("ep", 2, 100.0), row("mine", 1, 80.0), row("mine", 2, 99.5), row("base", 1, 99.0)]
     rows.append(row("allo", 2, 50.0, bound_link=0.5, bound_hbm=0.5))
     policies = [{"name": name, "allocation": {"name": rule}} for name, rule in (("mine", "x:y"), ("allo", "isca26"))]
-    found = slower.section(rows, policies)
+    sets = {"physical": load_assumptions("physical")}
+    found = slower.section(rows, policies, sets)
     assert (found["heads"], found["lost"], found["compared"]) == (["batch"], 2, 4)
     worst, second = found["rows"][:2]
     assert (worst.place, worst.policy, worst.loss, worst.step) == (("2",), "allo", "100.0\u00a0%", 4)
     assert worst.longer == "links: +100.0\u00a0%" and "hidden vectors" in worst.unseen
     assert (second.policy, second.loss, second.unseen) == ("mine", "25.0\u00a0%", slower.OTHER)
-    assert slower.section(rows[:2], policies) is None
+    assert slower.section(rows[:2], policies, sets) is None
+    ignored = {"physical": load_assumptions("physical", activations="ignored", gemm="roofline")}
+    assert slower.section(rows, policies, ignored)["rows"][0].unseen == "links that pairs share"

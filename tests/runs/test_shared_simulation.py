@@ -9,19 +9,22 @@ from archsim.runs.simulator import Simulator
 from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
 from archsim.specs.loading.library import load_assumptions
 
-POLICIES = "policies=[ep, allo, allo+pred]"
+POLICIES = "policies=[ep, allo, allo+pred, eplb]"
 SENT = {"transfer_software", "dispatch", "combine"}
 COUNTED = {"hops", "throughput", "overlap"}
 SHARED = {
     "published": COUNTED | {"arbitration", "reads", "dispatch", "combine", "transfer_software", "migration"},
     "physical": COUNTED | {"ties", "migration"},
+    "groups": COUNTED - {"overlap"} | {"ties", "migration"},
 }
+BASES = {"groups": ("physical", {"execution": "expert_parallel", "transfer_software": "free"})}  # others: shipped
 OF_PREDICTORS = {"heatmap_update", "prediction_rows", "copy_writes", "tables"}
 
 
 def changed(name):
     """The set, and every set in which one field has another of its values that any system can run."""
-    base = load_assumptions(name)
+    shipped, changes = BASES.get(name, (name, {}))
+    base = load_assumptions(shipped, **changes).model_copy(update={"set": name})
     skipped = {"execution", "gemm", "memory"} | (set() if name == "published" else {"arbitration", "reads"} | SENT)
     others = [
         base.model_copy(update={"set": f"{field}-{value}", field: value})
@@ -48,7 +51,8 @@ def test_only_fields_that_count_are_shared(made):
         if run.simulation == own[run.policy.name, run.batch, run.system.name].simulation:
             alike.setdefault(run.policy.name, set()).add(run.assumptions.set.partition("-")[0])
     expected = SHARED[name] | {name}
-    assert alike == {"ep": expected | OF_PREDICTORS, "allo": expected | OF_PREDICTORS, "allo+pred": expected}
+    plain = expected | OF_PREDICTORS
+    assert alike == {"ep": plain, "allo": plain, "allo+pred": expected, "eplb": plain - {"migration"}}
 
 
 def test_results_are_those_of_simulations_of_their_own(made, monkeypatch):

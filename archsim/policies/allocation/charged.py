@@ -6,19 +6,18 @@ that the engine charges (``Rates``); an expert that two dies run is read twice a
 if the engine charges less for it than for the plan of ``home`` (``Charged.plan_ns``): compute and kernels, reads for
 others, hidden vectors, links and order included.
 
-The Global CP asks for the demand only where that is cheap against the step; else the step runs as under ``home``.
-Neither plan depends on the bandwidth of links, and each takes no longer with more of it; so the shorter one does, too.
+The Global CP asks for the demand only where that and the sort are cheap against the mean die's time; else the step runs
+as under ``home``. Once loads are known, the time of the fullest die bounds the whole decision, both estimates included:
+it pays for so many moves, or for none. Time that is spent counts for both plans; commands to the dies, which differ,
+are compared, too.
 """
 
 from __future__ import annotations
 
-from math import ceil, log2
-
 import numpy as np
 
 from archsim.base.kernels import inner, kernel
-from archsim.policies.allocation.rules import Effort, Plan, Rates, StepView, home
-from archsim.specs.model import SLICES
+from archsim.policies.allocation.rules import Effort, Plan, Rates, StepView, entry_operations, estimating, home
 
 LOAD = np.dtype([("compute_ns", "f8"), ("reads_ns", "f8")])
 MOVES_PER_DIE = 8  # at most
@@ -28,24 +27,50 @@ def charged(step: StepView, slack: float = 0.02, asking: float = 0.005) -> Plan:
     """The plan of ``home``, or the levelled one; that of ``home`` where nobody knows what is charged.
 
     ``slack``: how much fuller than the mean die the fullest may stay, and the least that levelling must promise.
-    ``asking``: share of the mean die's time that asking all dies for their demand may take; above it, nobody asks.
+    ``asking``: share that the decision may take of the mean die's time before loads are known, and of the fullest die's
+    after.
     """
     plan = home(step)
     if step.charged is None:
         return plan
     rates = step.rates
-    if step.charged.decision_ns(plan._replace(effort=_effort(len(step.tokens)))) > asking * _mean_ns(step, rates):
+    if _added_ns(step, plan, _effort(len(step.tokens))) > asking * _mean_ns(step, rates):
         return plan
     given = np.zeros((len(step.tokens), len(step.hops)), np.int64)
     given[plan.expert, plan.die] = plan.tokens
     loads = np.zeros(len(step.hops), LOAD)
     mean_ns = _fill(rates, loads, given)
     before_ns = _fullest_ns(loads)
-    moves = _level(step.hops, rates, slack, MOVES_PER_DIE * len(loads), mean_ns, loads, given)
+    most = _affordable_moves(step, plan, asking * before_ns)
+    moves = _level(step.hops, rates, slack, most, mean_ns, loads, given)
     effort = _effort(len(plan.expert), moves, len(loads))
     if _fullest_ns(loads) < (1.0 - slack) * before_ns:
         return cheaper(step, plan, _plan_of(given)._replace(effort=effort))
     return plan._replace(effort=effort)
+
+
+def _added_ns(step: StepView, plan: Plan, effort: Effort) -> float:
+    """What this effort adds to a step that runs ``plan`` without any."""
+    return step.charged.decision_ns(plan._replace(effort=effort)) - step.charged.decision_ns(plan)
+
+
+def _affordable_moves(step: StepView, plan: Plan, most_ns: float) -> int:
+    """How many moves ``most_ns`` pays for, beside the demand, the sort and both estimates.
+
+    A move adds an entry to the second estimate, at most as far from home as dies are apart.
+    """
+    dies = len(step.hops)
+    entry = entry_operations(dies, int(step.hops.max()))
+
+    def added_ns(moves: int) -> float:
+        both = 2 * estimating(step, plan) + moves * entry
+        return _added_ns(step, plan, _effort(len(plan.expert), moves, dies).plus(both))
+
+    most = MOVES_PER_DIE * dies
+    left_ns, moving_ns = most_ns - added_ns(0), added_ns(most) - added_ns(0)
+    if left_ns < 0:
+        return 0
+    return most if moving_ns <= left_ns else int(most * left_ns / moving_ns)
 
 
 def _mean_ns(step: StepView, rates: Rates) -> float:
@@ -64,14 +89,14 @@ def _effort(experts: int, moves: int = 0, dies: int = 0) -> Effort:
 
 
 def cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
-    """The plan for which the engine charges less, the first of equals; with the effort of the second, and that of both
-    estimates. The second, where nobody knows what is charged.
+    """The plan for which the engine charges less, commands included, the first of equals; with the effort of the
+    second and that of both estimates, which is spent either way. The second, where nobody knows what is charged.
     """
     if step.charged is None:
         return second
-    effort = second.effort.plus(_estimating(step, first) + _estimating(step, second))
-    best = second if step.charged.plan_ns(second) < step.charged.plan_ns(first) else first
-    return best._replace(effort=effort)
+    effort = second.effort.plus(estimating(step, first) + estimating(step, second))
+    plans = first._replace(effort=effort), second._replace(effort=effort)
+    return min(plans, key=lambda plan: step.charged.plan_ns(plan) + step.charged.decision_ns(plan))
 
 
 def _fullest_ns(loads: np.ndarray) -> float:
@@ -82,15 +107,6 @@ def _plan_of(given: np.ndarray) -> Plan:
     """The plan of ``given: int64[expert, die]``."""
     expert, die = np.nonzero(given)
     return Plan(expert.astype(np.int32), die.astype(np.int32), given[expert, die].astype(np.int32))
-
-
-def _estimating(step: StepView, plan: Plan) -> int:
-    """Operations that estimate a plan: for every entry the expected vectors of all dies, and for each of its slices a
-    place in a calendar of dies and a booking of both ends and of every link between them.
-    """
-    dies = len(step.hops)
-    links = int(step.hops[step.home[plan.expert], plan.die].sum())
-    return len(plan.expert) * (dies + SLICES * (ceil(log2(dies)) + 2)) + SLICES * links
 
 
 @inner

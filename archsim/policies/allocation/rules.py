@@ -22,6 +22,7 @@ others          tokens among the holders of an expert (``archsim.policies.alloca
 
 from __future__ import annotations
 
+from math import ceil, log2
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -63,7 +64,7 @@ class Charged(Protocol):
         """The time of the step with this plan, by the law of the analytical engine; the decision is not included."""
 
     def decision_ns(self, plan: Plan) -> float:
-        """What the effort of deciding on this plan adds to the step."""
+        """What deciding on this plan, by its effort, takes on the critical path; no clock is read for it."""
 
 
 class StepView(NamedTuple):
@@ -127,6 +128,19 @@ class Plan(NamedTuple):
     effort: Effort = NO_EFFORT
     # int64[die, die] tokens that live on the first die and whose shared experts run on the second; None: at home
     shared: np.ndarray | None = None
+
+
+def estimating(step: StepView, plan: Plan) -> int:
+    """Operations that estimate a plan (``Charged.plan_ns``): those of every entry, by its distance from home."""
+    hops = step.hops[step.home[plan.expert], plan.die]
+    return len(hops) * entry_operations(len(step.hops), 0) + SLICES * int(hops.sum())
+
+
+def entry_operations(dies: int, hops: int) -> int:
+    """Of an entry: the expected vectors of all dies, and for each slice a place in a calendar of dies and a booking of
+    both ends and of every link between them.
+    """
+    return dies + SLICES * (ceil(log2(dies)) + 2 + hops)
 
 
 def first_seen(step: StepView, offset: int = 7) -> Plan:
