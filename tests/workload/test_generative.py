@@ -1,6 +1,7 @@
 """Generated routing with parameters: laws, and statistics, loads and speed-ups like those of recorded routing."""
 
 from functools import lru_cache
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -173,16 +174,18 @@ def test_paths_lead_from_layer_to_layer():
         assert len(experts) == 20 and (np.diff(experts.astype(int), axis=1) % 128 == step).all()
 
 
-def test_files_of_older_fits_are_read(tmp_path):
-    """Without paths, repeats and script, and with one component less."""
-    model = load_model("gpt-oss-20b")
-    save_model(load_traffic("gpt-oss-20b", model), tmp_path / "old.yaml")
+def test_files_of_older_fits_are_read_and_generate_what_they_did(tmp_path):
+    """Without paths, repeats and script, and with one component less: the digest is that of generation without them."""
+    model = load_model("olmoe-1b-7b")
+    save_model(load_traffic("olmoe-1b-7b", model), tmp_path / "old.yaml")
     with np.load(tmp_path / "old.npz") as archive:
         arrays = {key: archive[key] for key in archive.files if key not in ("paths", "repeats", "repeated", "script")}
     np.savez(tmp_path / "old.npz", **arrays | {"weights": arrays["weights"][:, :5]})
     read = load_traffic(str(tmp_path / "old.yaml"), model)
-    assert read.weights.shape == (24, 6) and not read.repeats.any() and not read.script.any()
-    assert collect(GenerativeTraffic(read, 2, 1, lengths=np.full((2, 2), (1, 3)))).experts.shape == (8, 24, 4)
+    assert read.weights.shape == (16, 6) and not read.repeats.any() and not read.script.any()
+    experts = collect(GenerativeTraffic(read, 3, 1, lengths=np.full((3, 2), (4, 5)))).experts
+    assert experts.shape == (27, 16, 8) and experts.dtype == np.int16
+    assert sha256(experts.tobytes()).hexdigest()[:16] == "cbcfcd29b6ac71cd"
 
 
 def test_first_decode_steps_use_as_many_experts(shared):
