@@ -85,21 +85,27 @@ def times(trace, name):
             requests = np.random.default_rng(0).integers(trace.requests, size=batch)
             stream = source.steps(requests, steps)
             run = replay(system, model, policy, load_assumptions("physical"), demand, stream).run()
-            found[f"ms under {policy.name}, {batch} requests, {steps} steps"] = run.decode_ns / 1e6
+            drawn = "as recorded" if batch < LARGE else f"{batch} requests"
+            found[f"ms under {policy.name}, {drawn}, {steps} steps"] = run.decode_ns / 1e6
     return found
+
+
+def measured(trace, name):
+    """{figure: number} of a trace, with decode times where it has decode steps."""
+    return figures(trace) | (times(trace, name) if (trace.iteration > 0).any() else {})
 
 
 def main():
     folder, *names = sys.argv[1:]
     for name in names or TRACES:
         one, other, drawn = halves(name, folder)
-        measured = [figures(each) | (times(each, name) if (each.iteration > 0).any() else {}) for each in (one, other)]
-        made = [figures(each) | (times(each, name) if (each.iteration > 0).any() else {}) for each in drawn]
+        fitted, recorded, *made = (measured(each, name) for each in (one, other, *drawn))
+        generated = {key: np.mean([each[key] for each in made]) for key in recorded}
         print(f"{name:42s} {'fitted':>9s} {'recorded':>9s} {'generated':>9s} {'%':>7s} {'% fitted':>8s}")
-        for (key, fitted), recorded in zip(measured[0].items(), measured[1].values(), strict=True):
-            found = np.mean([list(each.values())[list(measured[0]).index(key)] for each in made])
-            off, halves_off = (100 * (each / recorded - 1) for each in (found, fitted))
-            print(f"  {key:40s} {fitted:9.3f} {recorded:9.3f} {found:9.3f} {off:+7.1f} {halves_off:+8.1f}", flush=True)
+        for key, number in recorded.items():
+            off, halves_off = (100 * (each[key] / number - 1) for each in (generated, fitted))
+            numbers = f"{fitted[key]:9.3f} {number:9.3f} {generated[key]:9.3f}"
+            print(f"  {key:40s} {numbers} {off:+7.1f} {halves_off:+8.1f}", flush=True)
 
 
 if __name__ == "__main__":

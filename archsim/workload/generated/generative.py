@@ -32,6 +32,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numba import njit
 
+from archsim.base.kernels import inner
 from archsim.workload.generated.synthetic import alias_table, mix_bits, scatter
 from archsim.workload.generated.traffic_model import COMPONENTS, TrafficModel
 from archsim.workload.trace import StepTokens, Trace, rows_per_piece
@@ -284,10 +285,9 @@ def _generate(
     int32[2, batch, lag] whose random numbers its latest tokens have, and their kinds.
 
     group: int64[expert], a token uses most_groups of them. request, token, task int64[n], position int32[n]: of every
-    row. kind_limits, limits: `_thresholds`. The rest up to paths are alias tables: popular[phase, layer],
-    tasked[task, layer], by_kind[kind, layer], paths[layer - 1, expert before], and the same of kinds. Of 65536:
-    acceptance uint32[phase, layer, expert], repeats uint64[lag] (cumulative), repeated uint64[layer], script
-    uint64[phase].
+    row. kind_limits, limits: `_thresholds`. Alias tables: popular[phase, layer], tasked[task, layer],
+    by_kind[kind, layer], paths[layer - 1, expert before], and the same of kinds. Of 65536: acceptance
+    uint32[phase, layer, expert], repeats uint64[lag] (cumulative), repeated uint64[layer], script uint64[phase].
     """
     rows, layers, top_k = out.shape
     experts = popular.shape[2]
@@ -296,7 +296,7 @@ def _generate(
         now, batch_row = token[row], position[row]
         first = np.int64(now == 0)
         origin = scatter(scatter(seed + _GOLDEN) ^ np.uint64(request[row]))
-        before, sources, kinds = last[batch_row], history[0, batch_row], history[1, batch_row]
+        before, mine, sources, kinds = last[batch_row], tastes[batch_row], history[0, batch_row], history[1, batch_row]
         source, kind = _source_of(origin, now, repeats, sources, kinds)
         if source == now:
             kind = _kind_of(
@@ -317,23 +317,10 @@ def _generate(
                 else:
                     stream += _GOLDEN
                     pick = scatter(stream)
-                draw = (pick ^ (pick >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
-                component = _component(pick, limits[layer, first])
-                if (pick >> np.uint64(16)) & _BITS_16 < script[phase]:
-                    component = _POPULARITY
-                if component == _KIND:
-                    expert = _column(draw, by_kind[kind, layer])
-                elif component == _PATH:
-                    expert = _column(scatter(draw), paths[layer - 1, _item(draw, out[row, layer - 1])])
-                elif component == _KEEP:
-                    expert = np.int64(_item(draw, before[layer]))
-                elif component == _TASTE:
-                    of_layer = tastes[batch_row, taste_starts[layer] : taste_starts[layer + 1]]
-                    expert = np.int64(_item(draw, of_layer))
-                elif component == _TASK:
-                    expert = _column(draw, tasked[task[row], layer])
-                else:
-                    expert = _column(draw, popular[phase, layer])
+                expert = _proposed(
+                    pick, first, phase, task[row], kind, layer, limits, script, popular, tasked, by_kind, paths,
+                    mine, taste_starts, before, out[row],
+                )  # fmt: skip
                 attempts += 1
                 forced = attempts > _ATTEMPTS  # the tables may hold fewer than top_k experts: then all in turn
                 if forced:
@@ -348,9 +335,34 @@ def _generate(
                     used |= bit
                     chosen += 1
                     repeats_it = source != now and _coin(stream, chosen) < repeated[layer]
-        for layer in range(layers):
-            for rank in range(top_k):
-                before[layer, rank] = out[row, layer, rank]
+        before[:] = out[row]
+
+
+@inner
+def _proposed(
+    pick, first, phase, task, kind, layer, limits, script, popular, tasked, by_kind, paths, tastes, taste_starts,
+    before, chosen,
+):  # fmt: skip
+    """The expert that a random number proposes at a layer; see `_generate`.
+
+    tastes: int16[item], what the request prefers. before, chosen: int16[layer, k], experts of the previous token and,
+    up to the layer before, of this one.
+    """
+    draw = (pick ^ (pick >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
+    component = _component(pick, limits[layer, first])
+    if (pick >> np.uint64(16)) & _BITS_16 < script[phase]:
+        component = _POPULARITY
+    if component == _KIND:
+        return _column(draw, by_kind[kind, layer])
+    if component == _PATH:
+        return _column(scatter(draw), paths[layer - 1, _item(draw, chosen[layer - 1])])
+    if component == _KEEP:
+        return np.int64(_item(draw, before[layer]))
+    if component == _TASTE:
+        return np.int64(_item(draw, tastes[taste_starts[layer] : taste_starts[layer + 1]]))
+    if component == _TASK:
+        return _column(draw, tasked[task, layer])
+    return _column(draw, popular[phase, layer])
 
 
 @njit(cache=True)
