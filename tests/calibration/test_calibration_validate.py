@@ -156,16 +156,16 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
     assert (tmp_path / "a.yaml").read_bytes() == (tmp_path / "b.yaml").read_bytes()
 
 
-@pytest.mark.parametrize("table", ["launch", "one_copy", "one_product", "one_layer"])
+@pytest.mark.parametrize("table", ["launch", "one_copy", "ten_products", "one_layer"])
 def test_very_few_measurements(tmp_path, capsys, table):
-    """One point of one kind: fitted, validated with everything left out that can be, nothing said that is not so."""
+    """As few points as can be fitted, of one kind: fitted, validated with everything left out that can be, nothing said that is not so."""
     launch = (
         "run_id,gpu_name,library,library_version,kind,kernel_bytes,latency_us_median\n1,NVIDIA "
         "H100,cuda,12.8,stream,0,2.4\n"
     )
     one = {
         "one_copy": {"p2p": copies([65536])},
-        "one_product": {"gemm": gemm(m=(16,), shapes=SHAPES[:1])},
+        "ten_products": {"gemm": gemm(m=(16, 32, 64, 128, 256), shapes=SHAPES[:2])},
         "one_layer": {"moe": layers((8,), (64,))},
     }
     folder = written(tmp_path / "mine", **one.get(table, {}))
