@@ -158,7 +158,7 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
 
 @pytest.mark.parametrize("table", ["launch", "one_copy", "ten_products", "one_layer"])
 def test_very_few_measurements(tmp_path, capsys, table):
-    """As few points as can be fitted, of one kind: fitted, validated with everything left out that can be, nothing said that is not so."""
+    """As few points as can be fitted, of one kind: validated with all left out that can be; no false word."""
     launch = (
         "run_id,gpu_name,library,library_version,kind,kernel_bytes,latency_us_median\n1,NVIDIA "
         "H100,cuda,12.8,stream,0,2.4\n"
