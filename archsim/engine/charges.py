@@ -15,12 +15,11 @@ from archsim.base.errors import ArchsimError
 from archsim.engine.decision import FreeDecision
 from archsim.engine.executions.execution import Execution, Order
 from archsim.engine.state import NO_NOTES, SLICES, Machine
-from archsim.policies.allocation.rules import Plan, Rates
+from archsim.policies.allocation.rules import NO_PLAN, Plan, Rates
 from archsim.policies.placement.placement import Placement
 from archsim.workload.step_demand import StepDemand
 
 ASKED = "time_of", "kernel_ns"  # methods that an execution needs for it
-NO_PLAN = Plan(*(np.zeros(0, np.int32),) * 3)
 
 
 class Charges:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.base.kernels import inner, kernel
-from archsim.policies.allocation.rules import Effort, Plan, Rates, StepView, entry_operations, estimating, home
+from archsim.policies.allocation.rules import Effort, Plan, Rates, StepView, entry_operations, estimating, home, plan_of
 
 LOAD = np.dtype([("compute_ns", "f8"), ("reads_ns", "f8")])
 MOVES_PER_DIE = 8  # at most
@@ -45,7 +45,7 @@ def charged(step: StepView, slack: float = 0.02, asking: float = 0.005) -> Plan:
     moves = _level(step.hops, rates, slack, most, mean_ns, loads, given)
     effort = _effort(len(plan.expert), moves, len(loads))
     if _fullest_ns(loads) < (1.0 - slack) * before_ns:
-        return cheaper(step, plan, _plan_of(given)._replace(effort=effort))
+        return cheaper(step, plan, plan_of(given, effort))
     return plan._replace(effort=effort)
 
 
@@ -101,12 +101,6 @@ def cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
 
 def _fullest_ns(loads: np.ndarray) -> float:
     return float(np.maximum(loads["compute_ns"], loads["reads_ns"]).max())
-
-
-def _plan_of(given: np.ndarray) -> Plan:
-    """The plan of ``given: int64[expert, die]``."""
-    expert, die = np.nonzero(given)
-    return Plan(expert.astype(np.int32), die.astype(np.int32), given[expert, die].astype(np.int32))
 
 
 @inner

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.base.kernels import inner, kernel
-from archsim.policies.allocation.rules import Effort, Plan, StepView
+from archsim.policies.allocation.rules import Effort, Plan, StepView, plan_of
 from archsim.specs.model import SLICES
 
 LOAD = np.dtype([("compute_ns", "f8"), ("hbm_ns", "f8"), ("inbound_ns", "f8")])
@@ -26,9 +26,7 @@ def copy_aware(step: StepView, block_tokens: int = 128, slack: float = 0.05) -> 
     effort = Effort(True, len(order), np.zeros(len(order), np.int64), np.zeros(len(order), np.int64))
     loads = np.zeros(len(step.hops), LOAD)
     _place(step.compiled, order, block_tokens, slack, loads, given, effort.candidates, effort.blocks)
-    expert, die = np.nonzero(given)
-    tokens = given[expert, die].astype(np.int32)
-    return Plan(expert.astype(np.int32), die.astype(np.int32), tokens, effort)
+    return plan_of(given, effort)
 
 
 @inner

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.policies.allocation.lplb import lplb as share_out
-from archsim.policies.allocation.rules import NO_EFFORT, Effort, Plan, StepView
+from archsim.policies.allocation.rules import Effort, Plan, StepView, plan_of
 from archsim.policies.prediction.lina import uniform_split
 
 LPLB_STEPS = 5  # of the interior-point solver (SGLang's LPLB); what is charged, whatever solves the programme here
@@ -20,14 +20,14 @@ def even(step: StepView) -> Plan:
     for expert in np.flatnonzero(step.tokens).tolist():
         holders = np.flatnonzero(step.holders[expert])
         given[expert, holders] = uniform_split(int(step.tokens[expert]), len(holders))
-    return _plan(given, NO_EFFORT)
+    return plan_of(given)
 
 
 def nearest(step: StepView) -> Plan:
     """Every die's tokens go to the holder with the fewest hops, ties to the lowest die."""
     far = np.iinfo(np.int32).max
     distance = np.where(step.holders[:, None, :], step.hops[None], far)  # [expert, origin, holder]
-    return _plan(_sent(step, distance.argmin(axis=2)), NO_EFFORT)
+    return plan_of(_sent(step, distance.argmin(axis=2)))
 
 
 def static(step: StepView) -> Plan:
@@ -40,7 +40,7 @@ def static(step: StepView) -> Plan:
         for die in range(dies):
             close = holders[distance[die] == distance[die].min()]
             chosen[expert, die] = close[(die + expert) % len(close)]
-    return _plan(_sent(step, chosen), NO_EFFORT)
+    return plan_of(_sent(step, chosen))
 
 
 def lplb(step: StepView) -> Plan:
@@ -59,7 +59,7 @@ def lplb(step: StepView) -> Plan:
     replicated = counts[counts > 1]
     rows, columns = len(replicated) + len(step.hops), int(replicated.sum()) + len(step.hops) + 2
     operations = LPLB_STEPS * (rows * rows * columns + rows**3 // 3)
-    return _plan(given, Effort(True, 0, counts, np.ones(len(counts), np.int64), operations))
+    return plan_of(given, Effort(True, 0, counts, np.ones(len(counts), np.int64), operations))
 
 
 def whole_shares(tokens: int, split: np.ndarray) -> np.ndarray:
@@ -78,9 +78,3 @@ def _sent(step: StepView, holder: np.ndarray) -> np.ndarray:
     expert = np.broadcast_to(np.arange(len(holder))[:, None], holder.shape)
     np.add.at(given, (expert, holder), step.origins.T.astype(np.int64))
     return given
-
-
-def _plan(given: np.ndarray, effort: Effort) -> Plan:
-    """The plan of ``given: int64[expert, die]`` tokens."""
-    expert, die = np.nonzero(given)
-    return Plan(expert.astype(np.int32), die.astype(np.int32), given[expert, die].astype(np.int32), effort)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.policies.allocation.charged import cheaper
-from archsim.policies.allocation.rules import SLICES, Effort, Plan, StepView, home
+from archsim.policies.allocation.rules import NO_PLAN, SLICES, Effort, Plan, StepView, home
 from archsim.policies.placement.placement import nearest_holders
 
 LEAST_SHARE = 1e-6  # of an expert's tokens; less is rounding error of the solver
@@ -41,7 +41,7 @@ def lp(step: StepView) -> Plan:
     """
     active = np.flatnonzero(step.tokens)
     if not len(active):
-        return Plan(*(np.zeros(0, np.int32),) * 3)
+        return NO_PLAN
     choices = _choices(step, active)
     share, iterations, operations = _solve(choices, len(active))
     given = _round(step.tokens[active].astype(np.int64), choices, share)

@@ -130,6 +130,15 @@ class Plan(NamedTuple):
     shared: np.ndarray | None = None
 
 
+NO_PLAN = Plan(*(np.zeros(0, np.int32),) * 3)
+
+
+def plan_of(given: np.ndarray, effort: Effort = NO_EFFORT) -> Plan:
+    """The plan of ``given: int64[expert, die]`` tokens; entries in order of expert, then of die."""
+    expert, die = np.nonzero(given)
+    return Plan(expert.astype(np.int32), die.astype(np.int32), given[expert, die].astype(np.int32), effort)
+
+
 def estimating(step: StepView, plan: Plan) -> int:
     """Operations that estimate a plan (``Charged.plan_ns``): those of every entry, by its distance from home."""
     hops = step.hops[step.home[plan.expert], plan.die]

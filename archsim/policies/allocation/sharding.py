@@ -6,7 +6,7 @@ import numpy as np
 
 from archsim.policies.allocation.harmoeny import harmoeny as schedule
 from archsim.policies.allocation.libra import libra_shard
-from archsim.policies.allocation.rules import Effort, Plan, StepView
+from archsim.policies.allocation.rules import Effort, Plan, StepView, plan_of
 
 
 def libra(step: StepView, epsilon: float = 0.01, rule: str = "literal") -> Plan:
@@ -43,9 +43,8 @@ def harmoeny(step: StepView, threshold: int = 150, rule: str = "released") -> Pl
 
 def _plan(given: np.ndarray, moves: int, dies: int) -> Plan:
     """The plan of ``given: int64[expert, die]`` tokens, found with that many moves."""
-    expert, die = np.nonzero(given)
     active = np.count_nonzero(given.any(axis=1))
     effort = Effort(
         True, active, np.full(active, dies, np.int64), np.ones(active, np.int64), given.size + moves * (dies + active)
     )
-    return Plan(expert.astype(np.int32), die.astype(np.int32), given[expert, die].astype(np.int32), effort)
+    return plan_of(given, effort)
