@@ -80,13 +80,18 @@ class Cost:
     why: str
 
 
-def section(rows: Iterable[Row]) -> dict[str, Any] | None:
-    """What the section shows; None without ``ep`` or without a balancer beside it."""
+def places_with_reference(rows: Iterable[Row]) -> dict[tuple, dict[str, Row]]:
+    """Place (the values of PLACE) → policy → its row, of places at which ``ep`` ran."""
     places: dict[tuple, dict[str, Row]] = {}
     for row in rows:
         if row.get("throughput_tokens_per_s"):
             places.setdefault(tuple(row[name] for name in PLACE), {})[row["policy"]] = row
-    places = {place: runs for place, runs in places.items() if REFERENCE in runs}
+    return {place: runs for place, runs in places.items() if REFERENCE in runs}
+
+
+def section(rows: Iterable[Row]) -> dict[str, Any] | None:
+    """What the section shows; None without ``ep`` or without a balancer beside it."""
+    places = places_with_reference(rows)
     policies = list(dict.fromkeys(name for runs in places.values() for name in runs if name != REFERENCE))
     if not any(_is_balancer(name, runs.get(name)) for runs in places.values() for name in policies):
         return None

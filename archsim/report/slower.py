@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from archsim.report.balancers import PLACE, REFERENCE, Row, gain
+from archsim.report.balancers import PLACE, REFERENCE, Row, gain, places_with_reference
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.units import percent
 from archsim.runs.policy_notes import SLOWER
@@ -59,15 +59,10 @@ def section(
     """What the section shows; None where no run is slower than ``ep``. policies: as the manifest has them; assumptions:
     by label.
     """
-    places: dict[tuple, dict[str, Row]] = {}
-    for row in rows:
-        if row.get("throughput_tokens_per_s"):
-            places.setdefault(tuple(row[name] for name in PLACE), {})[row["policy"]] = row
     rules = {each["name"]: (each.get("allocation") or {}).get("name", "") for each in policies}
     compared = [
         (place, row, runs[REFERENCE])
-        for place, runs in places.items()
-        if REFERENCE in runs
+        for place, runs in places_with_reference(rows).items()
         for name, row in runs.items()
         if name != REFERENCE
     ]
