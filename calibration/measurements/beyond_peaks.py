@@ -12,7 +12,7 @@ import pandas as pd
 
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity
 from calibration.measurements.checking import Problem
-from calibration.measurements.datasheets import DATASHEETS, SAME_PEAK, Nominal
+from calibration.measurements.datasheets import DATASHEETS, Nominal, peak_of
 
 TOLERANCE = 1.05  # boost clocks above those of the datasheet's peak
 MOST_BEYOND = 0.05  # share of the rows with a known peak, above which a file is refused
@@ -30,8 +30,7 @@ class Peaks:
     def flop_per_s(self, gpu: str, dtype: str) -> float | None:
         """None if not known."""
         peaks = DATASHEETS[gpu].peak_flop_per_s if gpu in DATASHEETS else {}
-        peaks = {**peaks, **self._of(gpu).peak_flop_per_s}
-        return peaks.get(dtype) or peaks.get(SAME_PEAK.get(dtype, ""))
+        return peak_of({**peaks, **self._of(gpu).peak_flop_per_s}, dtype)
 
     def hbm_bytes_per_s(self, gpu: str) -> float | None:
         """None if not known."""

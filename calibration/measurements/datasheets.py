@@ -6,6 +6,7 @@ They only scale a calibration to other dies; the fitted rates do not depend on t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from archsim.base.nearest import did_you_mean
@@ -46,6 +47,11 @@ SCALED = {
 UNKNOWN_SMS = 132
 # Equal tensor core peaks on all of DATASHEETS
 SAME_PEAK = {"fp16": "bf16", "bf16": "fp16", "fp8_block": "fp8", "fp8": "fp8_block"}
+
+
+def peak_of(peaks: Mapping[str, float], dtype: str) -> float | None:
+    """FLOP/s of a dtype, or of the one with the same peak; None if neither is known."""
+    return peaks.get(dtype) or peaks.get(SAME_PEAK.get(dtype, ""))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.rank_load import BALANCED
-from calibration.measurements.datasheets import DATASHEETS, SAME_PEAK
+from calibration.measurements.datasheets import DATASHEETS, peak_of
 from calibration.measurements.schema import IDLE_US, gpu_key
 
 LAUNCH_US = 3.0
@@ -90,7 +90,7 @@ def _rates(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     for name, dtype in rows[["gpu_name", "dtype"]].drop_duplicates().itertuples(index=False):
         sheet = DATASHEETS.get(gpu_key(name))
         peaks = sheet.peak_flop_per_s if sheet else {}
-        peak = peaks.get(dtype) or peaks.get(SAME_PEAK.get(dtype, "")) or peaks.get("bf16")
+        peak = peak_of(peaks, dtype) or peaks.get("bf16")
         memory = sheet.hbm_bytes_per_s / 1e6 if sheet else BYTES_PER_US
         found[name, dtype] = peak / 1e6 if peak else FLOP_PER_US, memory
     of_row = [found[key] for key in zip(rows["gpu_name"], rows["dtype"], strict=True)]
