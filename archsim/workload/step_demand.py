@@ -22,19 +22,6 @@ class Routing(NamedTuple):
     experts: np.ndarray  # int16[token, k], in rank order of the source
     die: np.ndarray  # int32[token]: where the token lives
 
-    def unique_pairs(self, target: np.ndarray, targets: int) -> np.ndarray:
-        """int64[die, target]: tokens that a die sends to a target if each is sent once, however many of its experts
-        are at the target.
-
-        ``target``: int[expert], where each expert runs.
-        """
-        wanted = target[self.experts.astype(np.int64)]
-        token = np.repeat(np.arange(len(wanted)), wanted.shape[1])
-        pairs = np.unique(np.stack([token, wanted.ravel()]), axis=1)
-        sent = np.zeros((int(self.die.max(initial=-1)) + 1, targets), np.int64)
-        np.add.at(sent, (self.die[pairs[0]], pairs[1]), 1)
-        return sent
-
 
 class StepDemand(NamedTuple):
     """One MoE layer in one iteration. Token counts are token–expert selections, ``top_k`` per token.
@@ -64,8 +51,3 @@ class StepDemand(NamedTuple):
         if self.residents is not None:
             return self.residents.astype(np.int64)
         return self.origins.sum(axis=1, dtype=np.int64) // self.top_k
-
-    @property
-    def decode_tokens(self) -> np.ndarray:
-        """int32[expert]"""
-        return self.tokens - self.prefill_tokens

@@ -103,10 +103,6 @@ class Placement:
         """Slots of each die, replicas included, all layers together: int64[die]."""
         return self.layer_slots.sum(axis=0) + self.buffers
 
-    def bytes_per_die(self, expert_bytes: int) -> np.ndarray:
-        """Weights that each die holds, int64[die], of experts of ``expert_bytes`` each."""
-        return self.slots * expert_bytes
-
     def sources(self, layer: int, expert: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.ndarray:
         """Where each die reads each expert: int32[n], the holder with the fewest hops, ties to the lowest die.
 
