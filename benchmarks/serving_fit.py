@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base.errors import ArchsimError
-from archsim.engine.iteration_parts import has_experts
+from archsim.iteration.layers import has_experts
 from archsim.serving.deployment import with_host
 from archsim.serving.hosts import host_file
 from archsim.serving.tables import Host, products_ns

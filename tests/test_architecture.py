@@ -16,6 +16,7 @@ FLOORS = [
     ("archsim.policies",),
     ("archsim.balancers",),
     ("microarch",),
+    ("archsim.iteration",),
     ("archsim.engine",),
     ("archsim.runs",),
     ("archsim.serving",),

@@ -25,10 +25,10 @@ from archsim.engine.event.shared import SharedKernel
 from archsim.engine.executions.execution import Kernel, Order, Setup
 from archsim.engine.executions.registry import build_execution
 from archsim.engine.machine import build_machine, build_memory, policy_costs
-from archsim.engine.memory_refusal import refuse_misfit
 from archsim.engine.state import SLICES, new_tally
 from archsim.engine.transitions import NoLog, TransitionLog
 from archsim.engine.weight_moves import WeightMover
+from archsim.iteration.refusal import refuse_misfit
 from archsim.policies.allocation.rules import NO_EFFORT, NO_ORIGINS, Effort, Plan, StepView
 from archsim.policies.placement.placement import Placement
 from archsim.policies.prediction.admission import CopiesView

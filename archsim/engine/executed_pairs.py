@@ -9,12 +9,8 @@ import numpy as np
 from archsim.base.threads import LayerThreads
 from archsim.policies.routing.rules import Pass, Routing
 from archsim.workload.demand import stacked
+from archsim.workload.step_demand import dies_of_requests
 from archsim.workload.trace import StepTokens, TokenSource
-
-
-def dies_of_requests(batch: int, dies: int) -> np.ndarray:
-    """int32[request]: requests live on dies in contiguous blocks of equal size."""
-    return (np.arange(batch, dtype=np.int64) * dies // batch).astype(np.int32)
 
 
 class ExecutedPairs:

@@ -19,9 +19,9 @@ from archsim.engine.ceilings import Ceilings, ceilings
 from archsim.engine.decision import DecisionTotals
 from archsim.engine.engine import EventEngine, StepTimes
 from archsim.engine.machine import NS_PER_S
-from archsim.engine.memory_fit import Fit
 from archsim.engine.state import Machine, Memory, Tally
 from archsim.engine.step_counts import StepCounts
+from archsim.iteration.memory import Fit
 from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import moves_between
 from archsim.policies.prediction.heatmap import Predictor

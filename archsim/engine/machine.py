@@ -17,7 +17,7 @@ from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
 from microarch.fabric.fabric import NS_PER_S, Fabric
 
 if TYPE_CHECKING:
-    from archsim.engine.memory_fit import Fit
+    from archsim.iteration.memory import Fit
 
 NO_WINDOW = 2**31 - 1
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from archsim.base.kernels import free
 from archsim.base.threads import LayerThreads
-from archsim.engine.executed_pairs import ExecutedPairs, dies_of_requests
+from archsim.engine.executed_pairs import ExecutedPairs
 from archsim.policies.prediction.free_heatmap import FreeHeatmap
 from archsim.policies.prediction.heatmap import Predictor
 from archsim.policies.prediction.paths import PathForecast
 from archsim.policies.registry import build_policy
 from archsim.specs.policies import PATHS, PolicySpec
 from archsim.workload.demand import Demand, build_demand, stacked
-from archsim.workload.step_demand import Predicted, Routing, StepDemand
+from archsim.workload.step_demand import Predicted, Routing, StepDemand, dies_of_requests
 from archsim.workload.trace import StepTokens, TokenSource
 
 MOST_ROUTED = 1 << 14

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from archsim.engine.memory_fit import memory_fit
+from archsim.iteration.memory import memory_fit
 from archsim.policies.placement.placement import Placement
 from archsim.policies.placement.rules import balanced
 from archsim.report.data import Place, Report, RunRow

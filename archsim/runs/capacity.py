@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.engine.event.transfers import port_ranks
 from archsim.engine.fabric import build_fabric
-from archsim.engine.memory_fit import ACTIVATIONS, ATTENTION, EXPERTS, KV, SHARED, Fit, fit_of
-from archsim.engine.memory_refusal import refuse_misfit
+from archsim.iteration.memory import ACTIVATIONS, ATTENTION, EXPERTS, KV, SHARED, Fit, fit_of
+from archsim.iteration.refusal import refuse_misfit
 from archsim.policies.registry import place_experts
 from archsim.runs.run import LONGEST, Run
 

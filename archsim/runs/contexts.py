@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from archsim.engine.memory_fit import counts_all
+from archsim.iteration.memory import counts_all
 from archsim.specs.sweeps.plan import Point
 from archsim.specs.workload import WorkloadSpec
 from archsim.workload import Trace, draw_requests, open_trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from archsim.engine.memory_fit import counts_all, memory_fit
+from archsim.iteration.memory import counts_all, memory_fit
 from archsim.policies.registry import place_experts
 from archsim.runs.contexts import Contexts
 from archsim.runs.economics import Machine, build_costs

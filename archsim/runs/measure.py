@@ -15,8 +15,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from archsim.engine.loop import Outcome
-    from archsim.engine.memory_fit import Fit
     from archsim.engine.run_demand import RunDemand
+    from archsim.iteration.memory import Fit
     from archsim.runs.run import Run
     from archsim.specs.scenario import Scenario
     from archsim.workload import TokenSource
@@ -126,7 +126,7 @@ class Finished:
     @cached_property
     def beside_experts(self) -> Fit:
         """What dies hold without routed experts."""
-        from archsim.engine.memory_fit import fit_of_slots
+        from archsim.iteration.memory import fit_of_slots
 
         run = self.run
         slots = np.zeros(run.system.dies, np.int64)
@@ -283,8 +283,8 @@ def replica_hbm(run: Finished) -> int:
     """Slots of the last placement beyond one for each expert: replicas, slots left empty, and those for fetched ones.
     """
     from archsim.engine.machine import slice_bytes
-    from archsim.engine.memory_fit import EXPERTS
     from archsim.engine.state import SLICES
+    from archsim.iteration.memory import EXPERTS
 
     model = run.run.model
     once = len(model.moe_layer_ids) * model.experts * SLICES * slice_bytes(run.run.system, model)
@@ -411,7 +411,7 @@ def uncharged(run: Finished) -> str | None:
 
 
 def beside_experts(kind: str) -> Callable[[Finished], int | None]:
-    """Bytes of a kind of ``archsim.engine.memory_fit`` on the die with most of it."""
+    """Bytes of a kind of ``archsim.iteration.memory`` on the die with most of it."""
     return lambda run: run.beside_experts.of(kind)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def of_iteration(cause: str) -> Callable[[Finished], float | None]:
-    """The ns of a cause of `archsim.engine.cluster.iteration.ITERATION`."""
+    """The ns of a cause of `archsim.iteration.overlap.ITERATION`."""
 
     def measured(run: Finished) -> float | None:
         found = run.iteration
@@ -31,7 +31,7 @@ def whole_iteration(run: Finished) -> float | None:
 
 def iteration_of(run: Finished) -> dict[str, float]:
     """Cause → ns of one decode iteration; empty where there is none."""
-    from archsim.engine.cluster.iteration import MoeTimes, decode_batch, iteration_ns, laws_of
+    from archsim.iteration.overlap import MoeTimes, decode_batch, iteration_ns, laws_of
 
     parts, layers = run.outcome.tally.part_ns, run.outcome.step_ns.shape[1]
     if not parts.any() or not len(run.decode) or not run.outcome.decode_ns:

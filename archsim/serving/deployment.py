@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import CapacityError, SpecError
-from archsim.engine.iteration import IterationLaws, Precision, iteration_laws
-from archsim.engine.iteration_parts import ACTIVATION_BYTES, LOGIT_BYTES, Parallel, has_experts
+from archsim.iteration.layers import ACTIVATION_BYTES, LOGIT_BYTES, has_experts
+from archsim.iteration.times import IterationLaws, iteration_laws
 from archsim.serving.simulate import Pool, Scheduler
 from archsim.serving.stand_ins import WEIGHT_BYTES, with_stand_ins
 from archsim.serving.tables import Host, prepare
+from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.model import ModelSpec
 from calibration.laws.choosing import LawMissing
 from calibration.laws.expert_gemm import Rates
@@ -34,7 +35,7 @@ class Engine(NamedTuple):
     model: ModelSpec
     calibration: CalibrationSpec
     hbm_bytes: float
-    parallel: Parallel = Parallel()
+    parallel: Parallelism = Parallelism()
     precision: Precision = Precision()
     routing: str | None = UNIFORM
     library: str | None = None

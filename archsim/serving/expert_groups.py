@@ -15,11 +15,12 @@ from archsim.serving.groups import Group, Parts, refuse_unserved, slots_of
 from archsim.serving.simulate import Scheduler
 from archsim.serving.tables import Host
 from archsim.serving.traffic import TokenPool, token_pool
+from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.serving import Serving
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.serving import ParallelSpec, RoutingSpec
+from archsim.specs.serving import RoutingSpec
 from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.workload import open_trace
 from archsim.workload.generated.traffic_presets import preset_digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from archsim.base.errors import SpecError
-from archsim.engine.iteration_parts import has_experts
+from archsim.iteration.layers import has_experts
 from archsim.serving.tables import Host
 from archsim.specs.loading.config_files import search_folders
 from archsim.specs.model import ModelSpec

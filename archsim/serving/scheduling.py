@@ -222,7 +222,7 @@ def _outstanding_blocks(state: State, r, limits: Limits):
 
 @outer
 def _sum_up(state: State, k):
-    """The batch of a rank, as ``archsim.engine.iteration.batches_of`` counts it."""
+    """The batch of a rank, as ``archsim.iteration.times.batches_of`` counts it."""
     rank = state.ranks[k]
     rank.tokens, rank.decodes, rank.decode_context = 0, 0, 0
     rank.chunks, rank.chunk_tokens, rank.pairs, rank.sampled = 0, 0, 0.0, 0

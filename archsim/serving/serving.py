@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from archsim.base.errors import SpecError, TraceError
-from archsim.engine.iteration import Precision
-from archsim.engine.iteration_parts import Parallel, has_experts
+from archsim.iteration.layers import has_experts
 from archsim.serving import requests as drawn
 from archsim.serving.deployment import Built, Engine, build, kv_token_bytes
 from archsim.serving.expert_groups import WITH_KERNELS, groups_of, refuse_on_wafer, slots_of_rank
@@ -19,9 +18,10 @@ from archsim.serving.requests import NS_PER_S, Requests
 from archsim.serving.simulate import Scheduler, Served, simulate
 from archsim.serving.tables import Host
 from archsim.serving.traces import read_requests
+from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.loading.serving import Serving
-from archsim.specs.serving import DisaggregatedSpec, ParallelSpec
+from archsim.specs.serving import DisaggregatedSpec
 from calibration.laws.expert_gemm import Rates
 
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
@@ -156,29 +156,14 @@ def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
     if system.launch != WITH_KERNELS:
         refuse_on_wafer(serving, parallel)
         rates = Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
-    dtype = "bf16" if system.compute.dtype == "fp16" else system.compute.dtype
-    precision = Precision(
-        spec.precision.products or dtype,
-        "bf16",
-        spec.precision.kv,
-        spec.precision.experts or spec.precision.products or dtype,
-    )
+    precision = spec.precision.dtypes(system.compute.dtype)
     utilisation = spec.utilisation if spec.utilisation is not None else 1 - system.hbm.reserved_fraction
     return Engine(
         serving.model, calibration_named(system.compute.calibration), system.hbm.capacity_bytes,
-        ranks_of(parallel, has_experts(serving.model)), precision, None if traffic else str(spec.routing),
+        parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots_of_rank(serving, parallel) if traffic else None,
     )  # fmt: skip
-
-
-def ranks_of(parallel: ParallelSpec, experts: bool) -> Parallel:
-    """Sizes as the engine counts them; without ``experts`` given, every rank has its share of whole experts."""
-    tp, dp = parallel.attention.tp, parallel.attention.dp
-    if not experts:
-        return Parallel(tp, dp)
-    given = parallel.experts
-    return Parallel(tp, dp, *((given.ep, given.tp) if given else (tp * dp, 1)))
 
 
 def host_for(serving: Serving) -> Host:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.engine.iteration import Batches, IterationLaws, iteration_times
+from archsim.iteration.times import Batches, IterationLaws, iteration_times
 from archsim.serving.clock import OCTAVE, StepTable, times_of
 from calibration.laws.attention import grid_ns
 

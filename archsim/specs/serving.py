@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from archsim.specs.deployment import ParallelSpec, PrecisionSpec
 from archsim.specs.text.fields import KeyProblem, Spec, count, number
 from archsim.specs.text.quantities import BANDWIDTH, TIME, describe, fraction, quantity
 from archsim.specs.workload import OF_MODEL, SyntheticSpec, known_preset
@@ -25,58 +26,6 @@ def _rate(value: Any) -> float:
 
 
 Rate = Annotated[float, BeforeValidator(_rate)]
-
-
-class AttentionRanks(Spec):
-    """``tp``: ranks that share the heads of a request; ``dp``: groups of them with requests of their own."""
-
-    tp: count(1, 4096) = 1
-    dp: count(1, 4096) = 1
-
-
-class ExpertRanks(Spec):
-    """``ep``: ranks that share experts; ``tp``: ranks that share each expert. Their product is that of attention."""
-
-    ep: count(1, 4096) = 1
-    tp: count(1, 4096) = 1
-
-
-class ParallelSpec(Spec):
-    """Ranks of one engine."""
-
-    attention: AttentionRanks = AttentionRanks()
-    # Null: every rank holds its share of the experts (ep = tp x dp of attention).
-    experts: ExpertRanks | None = None
-    # Stages of a pipeline: not modelled.
-    pp: count(1, 4096) = 1
-
-    @model_validator(mode="after")
-    def _same_ranks(self) -> "ParallelSpec":
-        if self.pp > 1:
-            raise KeyProblem(
-                ("pp",), f"{self.pp} stages: pipeline parallelism is not modelled; share layers by tp, dp and ep"
-            )
-        given = self.experts
-        if given is not None and given.ep * given.tp != self.ranks:
-            raise KeyProblem(
-                ("experts",),
-                f"ep {given.ep} x tp {given.tp} is not the {self.ranks} ranks of attention (tp {self.attention.tp} x "
-                f"dp {self.attention.dp})",
-            )
-        return self
-
-    @property
-    def ranks(self) -> int:
-        """Devices of an engine."""
-        return self.attention.tp * self.attention.dp
-
-
-class PrecisionSpec(Spec):
-    """dtypes of weights and of the KV cache; null: that of the system's compute array, and BF16 for KV."""
-
-    products: Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"] | None = None
-    experts: Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4"] | None = None
-    kv: Literal["bf16", "fp8"] = "bf16"
 
 
 class LengthSpec(Spec):

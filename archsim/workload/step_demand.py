@@ -7,6 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 
+def dies_of_requests(batch: int, dies: int) -> np.ndarray:
+    """int32[request]: requests live on dies in contiguous blocks of equal size."""
+    return (np.arange(batch, dtype=np.int64) * dies // batch).astype(np.int32)
+
+
 class Predicted(NamedTuple):
     """What a predictor expects in a step. ``took_ns``: time of the prediction on this host."""
 

@@ -7,9 +7,9 @@ from support.clusters import KERNELS, cluster, demand_of, engine_of, step
 from support.shared import shared_path
 
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.cluster.iteration import MoeTimes, decode_batch, iteration_ns, laws_of
 from archsim.engine.cluster.port_laws import PortLaw
-from archsim.engine.iteration import batches_of
+from archsim.iteration.overlap import MoeTimes, decode_batch, iteration_ns, laws_of
+from archsim.iteration.times import batches_of
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
 from calibration.laws.laws import Laws

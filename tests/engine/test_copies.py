@@ -9,8 +9,8 @@ from support.small_runs import BATCH, demand_of, policy, scenario_of, small_mode
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
-from archsim.engine.memory_fit import memory_fit
 from archsim.engine.state import DATA_MESSAGES
+from archsim.iteration.memory import memory_fit
 from archsim.policies.registry import place_experts
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.model import MoeLayers

@@ -9,7 +9,7 @@ from support.small_runs import policy, scenario_of, small_model, small_system, s
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.engine.engine import EventEngine
 from archsim.engine.machine import policy_costs
-from archsim.engine.memory_fit import memory_fit
+from archsim.iteration.memory import memory_fit
 from archsim.policies.allocation.linear_programme import lp
 from archsim.policies.allocation.rules import home, isca26, paper
 from archsim.policies.placement.placement import Placement, moves_between

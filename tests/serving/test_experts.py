@@ -7,7 +7,7 @@ import pytest
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
-from archsim.engine.iteration import batches_of, iteration_times
+from archsim.iteration.times import batches_of, iteration_times
 from archsim.serving.deployment import kv_blocks
 from archsim.serving.serving import deploy, engine_of
 from archsim.serving.simulate import Scheduler

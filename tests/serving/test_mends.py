@@ -10,7 +10,7 @@ import pytest
 import archsim as ar
 from archsim.base.errors import ArchsimError, TraceError
 from archsim.cli.main import main
-from archsim.engine.iteration import fastest_all_reduce_ns
+from archsim.iteration.times import fastest_all_reduce_ns
 from archsim.serving.expert_groups import NOT_MOVED, groups_of
 from archsim.serving.groups import SELDOM, Group
 from archsim.serving.requests import refuse_too_long, without_hashes

@@ -8,9 +8,9 @@ import pytest
 import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
-from archsim.engine.iteration import batches_of, iteration_times
+from archsim.iteration.times import batches_of, iteration_times
+from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.serving import load_serving
-from archsim.specs.serving import ParallelSpec
 from archsim.studies.serving.search import Choice, search
 from archsim.studies.serving.search_table import Alike, alike, best_told
 

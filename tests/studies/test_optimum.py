@@ -14,7 +14,7 @@ from support.tiny import tiny_file
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.machine import build_memory
-from archsim.engine.memory_refusal import refuse_misfit
+from archsim.iteration.refusal import refuse_misfit
 from archsim.policies.placement.placement import Placement
 from archsim.specs.loading.library import load_assumptions
 from archsim.studies.optimum.bound import lower_bound, proved_by

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.engine.engine import EventEngine
-from archsim.engine.memory_fit import memory_fit
 from archsim.engine.run_demand import RunDemand, build_run_demand
+from archsim.iteration.memory import memory_fit
 from archsim.policies.registry import build_policy, place_experts
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.loading.library import load_assumptions, load_model, load_system

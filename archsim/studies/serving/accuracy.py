@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError
-from archsim.engine.iteration import IterationLaws
-from archsim.engine.iteration_parts import Parallel
+from archsim.iteration.times import IterationLaws
 from archsim.serving.deployment import Engine, laws_of, with_host
 from archsim.serving.hosts import host_file, host_of
 from archsim.serving.measures import NS_PER_MS, times_ns
 from archsim.serving.requests import lengths, without_hashes
 from archsim.serving.simulate import Pool, Scheduler, simulate
 from archsim.serving.tables import Host
+from archsim.specs.deployment import Parallelism
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
 from archsim.studies.serving.recipes import INFERENCEX, precision_of, scheduler_of
@@ -92,7 +92,7 @@ def case_of(rows: list[Mapping[str, Any]]) -> Case:
     row = rows[0]
     gpu, hbm_bytes = SYSTEMS[row["system"]]
     sizes = (row["moe_ep"], row["moe_tp"]) if row["is_moe"] else (1, 1)
-    parallel = Parallel(*(int(each) for each in (row["tp"], row["attention_dp"], *sizes)))
+    parallel = Parallelism(*(int(each) for each in (row["tp"], row["attention_dp"], *sizes)))
     model, precision = load_model(MODELS[row["model"]]), precision_of(row)
     engine = Engine(model, calibration_named(gpu), hbm_bytes, parallel, precision, library=row["backend"])
     schedulers = [scheduler_of(each) for each in rows]

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from archsim.engine.iteration import Precision
 from archsim.serving.simulate import Scheduler
+from archsim.specs.deployment import Precision
 
 INFERENCEX = "inferencex_db"  # origin of its nightly runs
 SCHEDULERS = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})

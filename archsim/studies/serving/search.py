@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from archsim.base.errors import ArchsimError, SpecError
-from archsim.engine.iteration_parts import has_experts
+from archsim.iteration.layers import has_experts
 from archsim.serving.deployment import Built, Engine, kv_blocks, laws_of, with_host
 from archsim.serving.measures import Measures
 from archsim.serving.requests import Requests
 from archsim.serving.serving import Deployment, engine_of, host_for, requests_of, serve_requests, with_experts
 from archsim.serving.simulate import Scheduler
 from archsim.serving.tables import Host
+from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec
 from archsim.specs.loading.serving import Serving
 from archsim.specs.policies import PolicySpec
-from archsim.specs.serving import AttentionRanks, ExpertRanks, ParallelSpec, RoutingSpec
+from archsim.specs.serving import RoutingSpec
 
 ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
 

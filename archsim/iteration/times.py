@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.engine import iteration_parts as parts
-from archsim.engine.iteration_parts import Parallel
+from archsim.iteration import layers as parts
+from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
 from archsim.specs.model import ModelSpec
 from calibration.laws.attention import (
     DECODE,
@@ -44,18 +44,6 @@ CAUSES = (
 )
 _BY_TOKENS = ("projections", "dense_ffn", "router", "elementwise", "all_reduce", "moe")
 _BY_REQUESTS = ("lm_head", "sampling")
-
-
-class Precision(NamedTuple):
-    """dtypes of products (the router's is bf16), of attention and of its KV cache, and of experts."""
-
-    products: str = "bf16"
-    attention: str = "bf16"
-    kv: str = "bf16"
-    experts: str = "bf16"
-
-
-ALONE, BF16 = Parallel(), Precision()
 
 
 class Batches(NamedTuple):
@@ -101,7 +89,7 @@ class IterationLaws:
     """
 
     model: ModelSpec
-    parallel: Parallel
+    parallel: Parallelism
     decode: tuple[tuple[AttentionGrid, int], ...]
     prefill: tuple[tuple[AttentionGrid, int], ...]
     by_tokens: np.ndarray
@@ -145,7 +133,7 @@ def batches_of(new: ArrayLike, context: ArrayLike, iteration: ArrayLike = 0, ite
 def iteration_laws(
     model: ModelSpec,
     calibration: CalibrationSpec,
-    parallel: Parallel = ALONE,
+    parallel: Parallelism = ALONE,
     precision: Precision = BF16,
     *,
     routing: str | None = "balanced",
@@ -159,7 +147,9 @@ def iteration_laws(
     ``iteration_times`` is given their time. ``library``: of attention; by default the one with most shapes. ``rates``:
     of the modelled die. Raises SpecError where sizes do not divide, LawMissing for what was not measured.
     """
-    attention = parts.refuse_uneven(model, parallel)
+    refuse_uneven(model, parallel)
+    attention = model.attention
+    assert attention is not None
     laws, tokens = Laws(calibration), np.arange(most_tokens + 1)
     table, flagged = dict.fromkeys(_BY_TOKENS, np.zeros(len(tokens))), np.zeros(len(tokens))
     up: dict[str, np.ndarray] = {}
@@ -293,7 +283,7 @@ def _head_ns(
     return np.stack([ns, _stream_ns(laws, streams, rows, rates), ns * law.outside(rows)], axis=1)
 
 
-def _all_reduce_ns(laws: Laws, model: ModelSpec, parallel: Parallel, tokens: np.ndarray) -> np.ndarray:
+def _all_reduce_ns(laws: Laws, model: ModelSpec, parallel: Parallelism, tokens: np.ndarray) -> np.ndarray:
     count = parts.all_reduces(model, parallel)
     if not count:
         return np.zeros(len(tokens))
@@ -319,7 +309,7 @@ def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.
 
 
 def _moe_ns(
-    laws: Laws, model: ModelSpec, parallel: Parallel, dtype: str, routing: str, tokens: np.ndarray
+    laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, routing: str, tokens: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, str]:
     """(ns of all MoE layers, whether they are extrapolated, whose times they are), by tokens of one group."""
     sizes = MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)

@@ -20,15 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from archsim.base.errors import SpecError
-from archsim.engine.machine import slice_bytes
-from archsim.engine.run_demand import dies_of_requests
-from archsim.engine.state import SLICES
 from archsim.policies.placement.placement import Placement
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
-from archsim.specs.model import ModelSpec
+from archsim.specs.model import SLICES, ModelSpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.workload import KV_BYTES, WorkloadSpec
+from archsim.workload.step_demand import dies_of_requests
 
 EXPERTS, SHARED, ATTENTION, KV, ACTIVATIONS = "experts", "shared experts", "attention", "KV cache", "activations"
 BF16_BYTES, FP32_BYTES = 2, 4
@@ -101,7 +99,7 @@ def fit_of_slots(
     """As `memory_fit`, of the experts that each die holds in all layers together: int64[die]."""
     dtype_bytes = system.compute.dtype_bytes
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
-    parts = {EXPERTS: slots * (SLICES * slice_bytes(system, model))}
+    parts = {EXPERTS: slots * (SLICES * model.slice_weights * dtype_bytes)}
     if assumptions.weights == "all" and model.shared_experts:
         parts[SHARED] = np.full_like(slots, model.shared_weights * dtype_bytes)
     if not counts_all(model, assumptions):

@@ -6,17 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archsim.base.errors import SpecError
-from archsim.engine.iteration import (
+from archsim.iteration.layers import all_reduces, products
+from archsim.iteration.times import (
     CAUSES,
-    Precision,
     batches_of,
     fastest_all_reduce_ns,
     iteration_laws,
     iteration_times,
     layer_times,
 )
-from archsim.engine.iteration_parts import Parallel, all_reduces, products
 from archsim.specs.attention import AttentionSpec
+from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
 from archsim.specs.model import ModelSpec, MoeLayers
@@ -24,7 +24,7 @@ from calibration.laws.expert_gemm import Rates
 from calibration.laws.laws import Laws
 
 FP8 = Precision("fp8_block", "bf16", "fp8", "fp8_block")
-EIGHT = Parallel(tp=8, ep=8)
+EIGHT = Parallelism(tp=8, ep=8)
 SLACK = 0.98  # measured times fall by up to 2 % at the edges of tiles
 
 
@@ -35,7 +35,7 @@ def qwen():
 
 @pytest.fixture(scope="module")
 def deepseek():
-    return iteration_laws(load_model("deepseek-v3"), calibration_named("h100"), Parallel(dp=32, ep=32), FP8)
+    return iteration_laws(load_model("deepseek-v3"), calibration_named("h100"), Parallelism(dp=32, ep=32), FP8)
 
 
 def llama(layers: int = 32) -> ModelSpec:
@@ -129,7 +129,7 @@ def test_a_dense_decode_takes_the_time_to_read_its_weights():
 def test_ranks_share_products_and_pay_all_reduces():
     model, calibration = llama(), calibration_named("h100")
     batch = batches_of([2048], [2048])
-    one, four = (iteration_times(iteration_laws(model, calibration, Parallel(tp=tp)), batch) for tp in (1, 4))
+    one, four = (iteration_times(iteration_laws(model, calibration, Parallelism(tp=tp)), batch) for tp in (1, 4))
     for cause in ("attention", "projections", "dense_ffn", "lm_head"):
         assert four.ns[cause] < 0.5 * one.ns[cause]
     assert one.ns["all_reduce"] == 0 < four.ns["all_reduce"]
@@ -140,7 +140,7 @@ def test_ranks_share_products_and_pay_all_reduces():
 def test_every_tensor_parallel_size_has_its_laws(gpu, tp):
     """Of the products, collectives and attention that an iteration needs; what was not measured is flagged."""
     for model, precision in (("qwen3-235b-a22b", Precision()), ("deepseek-v3", FP8)):
-        ranks = Parallel(tp=tp, ep=tp)
+        ranks = Parallelism(tp=tp, ep=tp)
         laws = iteration_laws(load_model(model), calibration_named(gpu), ranks, precision, routing=None)
         times = iteration_times(laws, batches_of([1] * 32 + [1024], [2000] * 32 + [1024]))
         assert 1e6 < times.total_ns < 1e9 and 0 <= times.extrapolated < 0.25
@@ -149,7 +149,7 @@ def test_every_tensor_parallel_size_has_its_laws(gpu, tp):
 def test_weights_of_products_are_those_of_the_model():
     model = load_model("deepseek-v3")
     found = {cause: 0 for cause in ("projections", "dense_ffn", "router")}
-    for product in products(model, model.attention, Parallel()):
+    for product in products(model, model.attention, Parallelism()):
         if product.rows != "decode":  # the same weights as those of prompts
             found[product.cause] += product.layers * product.n * product.k
     assert found["projections"] == model.attention_weights
@@ -158,9 +158,9 @@ def test_weights_of_products_are_those_of_the_model():
 
 def test_experts_under_data_parallelism_combine_by_transfers_of_their_own():
     model = load_model("deepseek-v3")
-    assert all_reduces(model, Parallel()) == 0
-    assert all_reduces(model, Parallel(tp=8, ep=8)) == 2 * 61
-    assert all_reduces(model, Parallel(tp=8, dp=2, ep=16)) == 2 * 61 - 58
+    assert all_reduces(model, Parallelism()) == 0
+    assert all_reduces(model, Parallelism(tp=8, ep=8)) == 2 * 61
+    assert all_reduces(model, Parallelism(tp=8, dp=2, ep=16)) == 2 * 61 - 58
 
 
 def test_all_reduces_grow_with_their_size():
@@ -174,10 +174,10 @@ def test_all_reduces_grow_with_their_size():
 @pytest.mark.parametrize(
     ("parallel", "told"),
     [
-        (Parallel(tp=3), "tp 3 does not divide 64 heads"),
-        (Parallel(tp=8, ep=4), "ep 4 x expert_tp 1 is not the 8 ranks"),
-        (Parallel(dp=3, ep=3), "128 experts of 1536 are not divided"),
-        (Parallel(tp=0), "1 or more"),
+        (Parallelism(tp=3), "tp 3 does not divide 64 heads: 2 or 1 fit"),
+        (Parallelism(tp=8, ep=4), "ep 4 x expert_tp 1 is not the 8 ranks"),
+        (Parallelism(dp=3, ep=3), "128 experts are not divided by ep 3: 2 or 1 fit"),
+        (Parallelism(tp=0), "1 or more"),
     ],
 )
 def test_sizes_that_do_not_divide_are_refused(parallel, told):

@@ -9,7 +9,7 @@ from math import ceil
 import numpy as np
 
 from archsim.base.errors import CapacityError
-from archsim.engine.memory_fit import KV, Fit, counts_all, fit_of, fit_of_slots
+from archsim.iteration.memory import KV, Fit, counts_all, fit_of, fit_of_slots
 from archsim.policies.placement.placement import Placement
 from archsim.policies.placement.rules import balanced
 from archsim.specs.scenario import Scenario

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from archsim.base.errors import SpecError
 from archsim.specs.attention import AttentionSpec
+from archsim.specs.deployment import Parallelism
 from archsim.specs.model import ModelSpec
 from calibration.laws.attention import GQA, MLA, AttentionSizes
 
@@ -21,17 +21,6 @@ NORM_PASSES, ROPE_PASSES, SWIGLU_PASSES = 2 * 4, 2, 3
 NORM_KERNELS, ROPE_KERNELS, SWIGLU_KERNELS = 2, 1, 1
 # Sampling reads logits for temperature, softmax and choice: a pass for each of them, and one to write.
 SAMPLING_PASSES, SAMPLING_KERNELS = 4, 4
-
-
-class Parallel(NamedTuple):
-    """Ranks of one iteration. ``tp``: ranks that share the heads of a request; ``dp``: groups of ``tp`` ranks with
-    requests of their own; ``ep`` x ``expert_tp`` = ``tp`` x ``dp``: ranks that share experts, and each expert.
-    """
-
-    tp: int = 1
-    dp: int = 1
-    ep: int = 1
-    expert_tp: int = 1
 
 
 class Product(NamedTuple):
@@ -53,25 +42,6 @@ class Streams(NamedTuple):
     bytes_per_token: int
 
 
-def refuse_uneven(model: ModelSpec, parallel: Parallel) -> AttentionSpec:
-    """The attention of the model. Raises SpecError where sizes do not divide, or the model lacks its geometry."""
-    if model.attention is None or model.missing_geometry:
-        raise SpecError(f"{model.name}: times of an iteration need {', '.join(model.missing_geometry)}")
-    tp, dp, ep, expert_tp = parallel
-    if min(parallel) < 1:
-        raise SpecError(f"parallel sizes are 1 or more, not {tuple(parallel)}")
-    if model.attention.heads % tp:
-        raise SpecError(f"{model.name}: tp {tp} does not divide {model.attention.heads} heads")
-    if has_experts(model) and ep * expert_tp != tp * dp:
-        raise SpecError(f"ep {ep} x expert_tp {expert_tp} is not the {tp * dp} ranks of tp {tp} x dp {dp}")
-    if has_experts(model) and (model.experts % ep or model.expert_ffn % expert_tp):
-        raise SpecError(
-            f"{model.name}: {model.experts} experts of {model.expert_ffn} are not divided by ep {ep} x expert_tp "
-            f"{expert_tp}"
-        )
-    return model.attention
-
-
 def has_experts(model: ModelSpec) -> bool:
     """False for a dense model, which is one of a single expert."""
     return model.experts > 1
@@ -90,7 +60,7 @@ def attention_layers(model: ModelSpec, attention: AttentionSpec, tp: int) -> lis
     return [(sizes, full), (sizes._replace(window=attention.window), model.layers - full)]
 
 
-def products(model: ModelSpec, attention: AttentionSpec, parallel: Parallel) -> list[Product]:
+def products(model: ModelSpec, attention: AttentionSpec, parallel: Parallelism) -> list[Product]:
     """All products of the layers; the LM head apart (``lm_head``)."""
     found = _projections(model, attention, parallel.tp)
     dense = dense_ffns(model)
@@ -117,7 +87,7 @@ def lm_head(model: ModelSpec, tp: int) -> Product:
     return Product("lm_head", _share(model.vocabulary or 1, tp), model.hidden, 1)
 
 
-def all_reduces(model: ModelSpec, parallel: Parallel) -> int:
+def all_reduces(model: ModelSpec, parallel: Parallelism) -> int:
     """All-reduces of hidden vectors over ``tp``: after attention and after the FFN of every layer; experts under data
     parallelism combine by transfers of their own.
     """

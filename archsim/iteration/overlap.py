@@ -17,14 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.engine.iteration import (
+from archsim.iteration.times import (
     Batches,
     IterationLaws,
-    Parallel,
-    Precision,
     iteration_laws,
     iteration_times,
 )
+from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.loading.calibrations import calibration_digest, calibration_named
 from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
@@ -68,7 +67,7 @@ def _laws(model: str, name: str | None, digest: str, dies: int, gathered: bool, 
     """
     given = ModelSpec.model_validate_json(model)
     of = given.model_copy(update={"experts": -(-given.experts // dies) * dies})
-    parallel = Parallel(tp=dies, ep=dies) if gathered else Parallel(dp=dies, ep=dies)
+    parallel = Parallelism(tp=dies, ep=dies) if gathered else Parallelism(dp=dies, ep=dies)
     try:
         precision = Precision(dtype, "bf16", "bf16", dtype)
         return iteration_laws(of, calibration_named(name), parallel, precision, routing=None, rates=rates)

@@ -1,0 +1,151 @@
+"""How a model is spread over devices, and in which numbers it computes: one vocabulary for experiments and serve files.
+
+    parallel: {attention: {tp: 4, dp: 2}, experts: {ep: 8}}
+    precision: {products: fp8_block, kv: fp8}
+"""
+
+from typing import Literal, NamedTuple
+
+from pydantic import model_validator
+
+from archsim.base.errors import SpecError
+from archsim.specs.model import ModelSpec
+from archsim.specs.text.fields import KeyProblem, Spec, count
+
+Products = Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"]
+Experts = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4"]
+Cache = Literal["bf16", "fp8"]
+
+
+class Parallelism(NamedTuple):
+    """Ranks of one engine. ``tp``: ranks that share the heads of a request; ``dp``: groups of ``tp`` ranks with
+    requests of their own; ``ep`` x ``expert_tp`` = ``tp`` x ``dp``: ranks that share experts, and each expert.
+    """
+
+    tp: int = 1
+    dp: int = 1
+    ep: int = 1
+    expert_tp: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Devices of an engine."""
+        return self.tp * self.dp
+
+
+class Precision(NamedTuple):
+    """dtypes of products (the router's is bf16), of attention and of its KV cache, and of experts."""
+
+    products: str = "bf16"
+    attention: str = "bf16"
+    kv: str = "bf16"
+    experts: str = "bf16"
+
+
+ALONE, BF16 = Parallelism(), Precision()
+
+
+class AttentionRanks(Spec):
+    """``tp``: ranks that share the heads of a request; ``dp``: groups of them with requests of their own."""
+
+    tp: count(1, 4096) = 1
+    dp: count(1, 4096) = 1
+    # Ranks that share the tokens of a request: not modelled.
+    context: count(1, 4096) = 1
+
+
+class ExpertRanks(Spec):
+    """``ep``: ranks that share experts; ``tp``: ranks that share each expert. Their product is that of attention."""
+
+    ep: count(1, 4096) = 1
+    tp: count(1, 4096) = 1
+
+
+class ParallelSpec(Spec):
+    """Ranks of one engine."""
+
+    attention: AttentionRanks = AttentionRanks()
+    # Null: every rank holds its share of the experts (ep = tp x dp of attention).
+    experts: ExpertRanks | None = None
+    # Stages of a pipeline: not modelled.
+    pp: count(1, 4096) = 1
+    # Attention and experts on different devices: not modelled.
+    disaggregated: Literal["none", "attention_ffn"] = "none"
+
+    @model_validator(mode="after")
+    def _modelled(self) -> "ParallelSpec":
+        for keys, given, what in (
+            (("pp",), self.pp, "stages: pipeline parallelism"),
+            (("attention", "context"), self.attention.context, "ranks share the tokens of a request: this"),
+        ):
+            if given > 1:
+                raise KeyProblem(keys, f"{given} {what} is not modelled; share layers by tp, dp and ep")
+        if self.disaggregated != "none":
+            raise KeyProblem(
+                ("disaggregated",),
+                "attention and experts on devices of their own are not modelled; every device has its share of both",
+            )
+        given = self.experts
+        if given is not None and given.ep * given.tp != self.ranks:
+            raise KeyProblem(
+                ("experts",),
+                f"ep {given.ep} x tp {given.tp} is not the {self.ranks} ranks of attention (tp {self.attention.tp} x "
+                f"dp {self.attention.dp})",
+            )
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """Devices of an engine."""
+        return self.attention.tp * self.attention.dp
+
+    def sizes(self, experts: bool = True) -> Parallelism:
+        """As numbers; without ``experts`` (of a dense model), attention's alone."""
+        tp, dp, given = self.attention.tp, self.attention.dp, self.experts
+        if not experts:
+            return Parallelism(tp, dp)
+        return Parallelism(tp, dp, *((given.ep, given.tp) if given else (self.ranks, 1)))
+
+
+class PrecisionSpec(Spec):
+    """dtypes of weights and of the KV cache; null: that of the system's compute array, and BF16 for KV."""
+
+    products: Products | None = None
+    experts: Experts | None = None
+    kv: Cache | None = None
+
+    def dtypes(self, compute: str) -> Precision:
+        """As names; ``compute``: dtype of the system's compute array."""
+        dtype = "bf16" if compute == "fp16" else compute
+        products = self.products or dtype
+        return Precision(products, "bf16", self.kv or "bf16", self.experts or products)
+
+
+def refuse_uneven(model: ModelSpec, parallel: Parallelism) -> None:
+    """Raise SpecError where sizes do not divide, or the model lacks its geometry; says which sizes would fit."""
+    if model.attention is None or model.missing_geometry:
+        raise SpecError(f"{model.name}: times of an iteration need {', '.join(model.missing_geometry)}")
+    tp, dp, ep, expert_tp = parallel
+    if min(parallel) < 1:
+        raise SpecError(f"parallel sizes are 1 or more, not {tuple(parallel)}")
+    if model.attention.heads % tp:
+        fits = fitting(model.attention.heads, tp)
+        raise SpecError(f"{model.name}: tp {tp} does not divide {model.attention.heads} heads: {fits}")
+    if model.experts == 1:
+        return
+    if ep * expert_tp != parallel.ranks:
+        raise SpecError(f"ep {ep} x expert_tp {expert_tp} is not the {parallel.ranks} ranks of tp {tp} x dp {dp}")
+    if model.experts % ep:
+        fits = fitting(model.experts, ep)
+        raise SpecError(f"{model.name}: {model.experts} experts are not divided by ep {ep}: {fits}")
+    if model.expert_ffn % expert_tp:
+        fits = fitting(model.expert_ffn, expert_tp)
+        raise SpecError(
+            f"{model.name}: experts of {model.expert_ffn} are not divided by expert_tp {expert_tp}: {fits}"
+        )
+
+
+def fitting(whole: int, ranks: int) -> str:
+    """``64 or 32 fit``: the largest two divisors of ``whole`` up to ``ranks``."""
+    found = [each for each in range(min(whole, ranks), 0, -1) if whole % each == 0][:2]
+    return f"{' or '.join(map(str, found))} {'fits' if len(found) == 1 else 'fit'}"
