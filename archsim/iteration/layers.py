@@ -87,14 +87,14 @@ def lm_head(model: ModelSpec, tp: int) -> Product:
     return Product("lm_head", _share(model.vocabulary or 1, tp), model.hidden, 1)
 
 
-def all_reduces(model: ModelSpec, parallel: Parallelism) -> int:
-    """All-reduces of hidden vectors over ``tp``: after attention and after the FFN of every layer; experts under data
-    parallelism combine by transfers of their own.
+def all_reduces(model: ModelSpec, parallel: Parallelism, combined_apart: bool | None = None) -> int:
+    """All-reduces of hidden vectors over ``tp``: after attention and after the FFN of every layer; experts that are
+    ``combined_apart``, by default those under data parallelism, have transfers of their own.
     """
     if parallel.tp == 1:
         return 0
-    combined_apart = len(model.moe_layer_ids) if has_experts(model) and parallel.dp > 1 else 0
-    return 2 * model.layers - combined_apart
+    apart = parallel.dp > 1 if combined_apart is None else combined_apart
+    return 2 * model.layers - (len(model.moe_layer_ids) if has_experts(model) and apart else 0)
 
 
 def streams(model: ModelSpec, attention: AttentionSpec, tp: int) -> Streams:

@@ -1,7 +1,7 @@
 """A whole iteration of an expert-parallel group: what its MoE layers take, and all else by the laws of iterations.
 
-Attention is data-parallel (``tp`` 1, requests live on ranks) or, under ``dispatch: all_gather``, tensor-parallel over
-the ranks of a node. Causes follow each other, except for what ``overlap`` hides:
+Attention is parallel as the deployment says. Of a group of tensor-parallel ranks each dispatches its share of the
+tokens, whatever the assumption ``dispatch``. Causes follow each other, except for what ``overlap`` hides:
 
 ===================  =================================================================================================
 ``none``             dispatch, experts and combine follow attention
@@ -30,7 +30,6 @@ from archsim.specs.scenario import Scenario
 from calibration.laws.choosing import LawMissing
 from calibration.laws.expert_gemm import Rates
 
-GATHERED = "all_gather"
 TWO_BATCH = "two_batch"
 ITERATION = ("attention", "projections", "dense", "experts", "transfers", "all_reduce", "head", "host")
 
@@ -53,24 +52,22 @@ def laws_of(scenario: Scenario) -> IterationLaws | None:
     system, model = scenario.system, scenario.model
     if model.missing_geometry or model.attention is None:
         return None
-    dies, dtype = system.dies, system.compute.dtype
-    gathered = scenario.assumptions.dispatch == GATHERED
     rates = Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
-    name = system.compute.calibration
-    return _laws(model.model_dump_json(by_alias=True), name, calibration_digest(name), dies, gathered, dtype, rates)
+    name, sizes = system.compute.calibration, (scenario.parallel, scenario.precision)
+    return _laws(model.model_dump_json(by_alias=True), name, calibration_digest(name), *sizes, rates)
 
 
 @lru_cache(maxsize=16)
-def _laws(model: str, name: str | None, digest: str, dies: int, gathered: bool, dtype: str, rates: Rates):
+def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, precision: Precision, rates: Rates):
     """As `laws_of`; ``model``: as JSON, ``digest``: of the calibration's file. Experts are timed elsewhere, and may be
     replicated: here they are as many as divide.
     """
     given = ModelSpec.model_validate_json(model)
-    of = given.model_copy(update={"experts": -(-given.experts // dies) * dies})
-    parallel = Parallelism(tp=dies, ep=dies) if gathered else Parallelism(dp=dies, ep=dies)
+    of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
     try:
-        precision = Precision(dtype, "bf16", "bf16", dtype)
-        return iteration_laws(of, calibration_named(name), parallel, precision, routing=None, rates=rates)
+        return iteration_laws(
+            of, calibration_named(name), parallel, precision, routing=None, rates=rates, combined_apart=True
+        )
     except LawMissing:
         return None
 
@@ -124,9 +121,7 @@ def shared_ns(laws: IterationLaws, batch: Batches) -> float:
 
 
 def decode_batch(scenario: Scenario, context: float) -> Batches:
-    """One decode iteration of the batch on a rank (all ranks alike)."""
-    system = scenario.system
-    ranks = 1 if scenario.assumptions.dispatch == GATHERED else system.dies
-    requests = np.array([scenario.batch / ranks])
+    """One decode iteration of the batch on a rank, or group of tensor-parallel ranks (all alike)."""
+    requests = np.array([scenario.batch / scenario.parallel.dp])
     none = np.zeros(1)
     return Batches(requests, np.array([max(context, 1.0)]), none, np.ones(1), np.ones(1), requests)

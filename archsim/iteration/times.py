@@ -140,12 +140,15 @@ def iteration_laws(
     library: str | None = None,
     rates: Rates | None = None,
     most_tokens: int = MOST_TOKENS,
+    combined_apart: bool | None = None,
 ) -> IterationLaws:
     """The laws of a model on ranks of a calibrated GPU.
 
     ``routing``: of the fused MoE law (``balanced``, ``power_law_1.2``, ...); None: experts are timed elsewhere, and
     ``iteration_times`` is given their time. ``library``: of attention; by default the one with most shapes. ``rates``:
-    of the modelled die. Raises SpecError where sizes do not divide, LawMissing for what was not measured.
+    of the modelled die. ``combined_apart``: whether experts combine by transfers that are timed elsewhere instead of an
+    all-reduce; by default under data parallelism. Raises SpecError where sizes do not divide, LawMissing for what was
+    not measured.
     """
     refuse_uneven(model, parallel)
     attention = model.attention
@@ -165,7 +168,7 @@ def iteration_laws(
         else:
             up[product.rows] = up.get(product.rows, 0.0) + ns
     table["elementwise"] = _stream_ns(laws, parts.streams(model, attention, parallel.tp), tokens, rates)
-    table["all_reduce"] = _all_reduce_ns(laws, model, parallel, tokens)
+    table["all_reduce"] = _all_reduce_ns(laws, model, parallel, combined_apart, tokens)
     if routing is not None and parts.has_experts(model):
         table["moe"], beyond, library_of_moe = _moe_ns(laws, model, parallel, precision.experts, routing, tokens)
         flagged += table["moe"] * beyond
@@ -283,8 +286,10 @@ def _head_ns(
     return np.stack([ns, _stream_ns(laws, streams, rows, rates), ns * law.outside(rows)], axis=1)
 
 
-def _all_reduce_ns(laws: Laws, model: ModelSpec, parallel: Parallelism, tokens: np.ndarray) -> np.ndarray:
-    count = parts.all_reduces(model, parallel)
+def _all_reduce_ns(
+    laws: Laws, model: ModelSpec, parallel: Parallelism, combined_apart: bool | None, tokens: np.ndarray
+) -> np.ndarray:
+    count = parts.all_reduces(model, parallel, combined_apart)
     if not count:
         return np.zeros(len(tokens))
     sizes = np.maximum(tokens * model.hidden * parts.ACTIVATION_BYTES, 1)

@@ -73,7 +73,10 @@ class RunMaker:
 
     def _run(self, point: Point, shared_dies: int | None, shared_predicting: Point | None) -> Run:
         workload = self.contexts.workload(point)
-        scenario = Scenario(point.system, point.model, point.assumptions, point.policy, workload, point.batch)
+        scenario = Scenario(
+            point.system, point.model, point.assumptions, point.policy, workload, point.batch, point.deployment
+        )
+        scenario.refuse_undeployed()
         dies, predicting = _origin_dies(point), _predicting(point) or shared_predicting
         demand = self._demand(point, shared_dies if dies is None else dies, predicting)
         number = point.index if self._numbered else None

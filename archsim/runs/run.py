@@ -17,6 +17,7 @@ from archsim.base.code_digest import numbers_digest
 from archsim.engine.transfer import KERNELS, charges_kernels, kernels_from
 from archsim.policies.placement.from_file import file_of
 from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.deployment import DeploymentSpec
 from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import SystemSpec
@@ -160,6 +161,8 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         others.append(calibration_digest(run.system.compute.calibration))
     if run.assumptions.memory == "all":
         others += [getattr(run.workload, key) for key in _OF_MEMORY]
+    if run.scenario.deployment != DeploymentSpec():
+        others.append(f"deployment {text(run.scenario.deployment)}")
     if run.workload.extend != "redraw":
         others.append(f"extend {run.workload.extend}")
     if charges_kernels(run.scenario):

@@ -72,8 +72,8 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "per_rank": "A hidden vector is sent once for every token and die that runs some of its experts, and partial "
                 "results are summed before they return (on a GPU: DeepEP's normal kernels).",
                 "all_to_all": "As per_token_expert, by NCCL's all-to-all (execution: expert_parallel).",
-                "all_gather": "Every die gets every token by an all-gather, and a reduce-scatter sums the results (tensor-parallel "
-                "attention; execution: expert_parallel).",
+                "all_gather": "Every die gets every token by an all-gather, and a reduce-scatter sums the results "
+                "(execution: expert_parallel).",
             },
             "overlap": {
                 "none": "Dispatch, shared experts, routed experts and combine follow each other (execution: expert_parallel).",

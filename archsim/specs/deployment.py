@@ -121,8 +121,23 @@ class PrecisionSpec(Spec):
         return Precision(products, "bf16", self.kv or "bf16", self.experts or products)
 
 
-def refuse_uneven(model: ModelSpec, parallel: Parallelism) -> None:
-    """Raise SpecError where sizes do not divide, or the model lacks its geometry; says which sizes would fit."""
+class DeploymentSpec(Spec):
+    """Of an experiment. Null ``parallel``: every device has requests of its own and its share of the experts."""
+
+    parallel: ParallelSpec | None = None
+    precision: PrecisionSpec = PrecisionSpec()
+
+    def sizes(self, devices: int) -> Parallelism:
+        """As numbers, on so many devices."""
+        if self.parallel is None:
+            return Parallelism(dp=devices, ep=devices)
+        return self.parallel.sizes()
+
+
+def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True) -> None:
+    """Raise SpecError where sizes do not divide, or the model lacks its geometry; says which sizes would fit. Without
+    ``experts``: attention alone.
+    """
     if model.attention is None or model.missing_geometry:
         raise SpecError(f"{model.name}: times of an iteration need {', '.join(model.missing_geometry)}")
     tp, dp, ep, expert_tp = parallel
@@ -131,7 +146,7 @@ def refuse_uneven(model: ModelSpec, parallel: Parallelism) -> None:
     if model.attention.heads % tp:
         fits = fitting(model.attention.heads, tp)
         raise SpecError(f"{model.name}: tp {tp} does not divide {model.attention.heads} heads: {fits}")
-    if model.experts == 1:
+    if model.experts == 1 or not experts:
         return
     if ep * expert_tp != parallel.ranks:
         raise SpecError(f"ep {ep} x expert_tp {expert_tp} is not the {parallel.ranks} ranks of tp {tp} x dp {dp}")

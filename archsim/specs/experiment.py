@@ -7,6 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.nearest import did_you_mean
 from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
 from archsim.specs.loading.config_files import named_files
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -25,6 +26,9 @@ class ExperimentSpec(Spec):
     policies: tuple[PolicySpec, ...] = Field(min_length=1)
     assumptions: tuple[AssumptionsSpec, ...] = Field(min_length=1)
     engine: Literal["event", "analytical"] = "event"
+    # As in serve files; null: every device has requests of its own and its share of the experts.
+    parallel: ParallelSpec | None = None
+    precision: PrecisionSpec = PrecisionSpec()
     # Additional result columns, measured by a user's own functions: package.module:function.
     columns: tuple[str, ...] = ()
     # Files per die and per link: kept, dropped, or kept if there are few runs (archsim.runs.store).
@@ -73,6 +77,11 @@ class ExperimentSpec(Spec):
                         ("workload", "trace", "synthetic", "like"), f"{problem} (known: {', '.join(known)}); name one"
                     )
         return self
+
+    @property
+    def deployment(self) -> DeploymentSpec:
+        """How models are spread over the devices of a system."""
+        return DeploymentSpec(parallel=self.parallel, precision=self.precision)
 
     @property
     def runs(self) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from archsim.base.errors import SpecError
 from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.deployment import DeploymentSpec, Parallelism, Precision, refuse_uneven
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import RULE_TYPES, PolicySpec
@@ -21,6 +23,43 @@ class Scenario:
     policy: PolicySpec
     workload: WorkloadSpec
     batch: int
+    deployment: DeploymentSpec = DeploymentSpec()
+
+    @property
+    def parallel(self) -> Parallelism:
+        """Parallel sizes; ``refuse_undeployed`` says whether the machine can have them."""
+        return self.deployment.sizes(self.system.dies)
+
+    @property
+    def precision(self) -> Precision:
+        """dtypes: those of the deployment, else of the system and of the workload's KV."""
+        given, dtype = self.deployment.precision, self.system.compute.dtype
+        kv = given.kv or self.workload.kv_dtype
+        return given.dtypes(dtype)._replace(kv=kv, experts=given.experts or dtype)
+
+    def refuse_undeployed(self) -> None:
+        """Raise SpecError for a deployment that the machine cannot have, or that experiments do not model."""
+        parallel, system, given = self.parallel, self.system, self.deployment.precision
+        if parallel.ranks != system.dies:
+            raise SpecError(
+                f"parallel: attention tp {parallel.tp} x dp {parallel.dp} is {parallel.ranks} ranks, but {system.name} "
+                f"has {system.dies} dies, and an experiment uses all: give attention: {{tp: {parallel.tp}, dp: "
+                f"{max(system.dies // parallel.tp, 1)}}}, or a system of {parallel.ranks} dies"
+            )
+        if parallel.tp > 1:
+            refuse_uneven(self.model, parallel, experts=False)
+        if parallel.expert_tp > 1:
+            raise SpecError(
+                f"parallel.experts: tp {parallel.expert_tp}: experiments place whole experts; give ep: {system.dies}, "
+                "or serve the model (archsim serve) with routing: uniform"
+            )
+        if given.experts not in (None, system.compute.dtype):
+            raise SpecError(
+                f"precision.experts: {given.experts}: experts of an experiment have the dtype of the system, "
+                f"{system.compute.dtype}; give the system compute: {{dtype: {given.experts}, peak: ...}}"
+            )
+        if given.kv == "bf16" != self.workload.kv_dtype:
+            raise SpecError(f"precision.kv: bf16 is not workload.kv_dtype: {self.workload.kv_dtype}; give one of them")
 
     @property
     def own_functions(self) -> tuple[str, ...]:

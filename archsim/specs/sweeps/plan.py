@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
+from archsim.specs.deployment import DeploymentSpec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.sweeps.axes import KINDS, SWEEP_KEY, Axis, SweepSpec, canonical
 from archsim.specs.sweeps.axis_values import dimension_of
@@ -51,6 +52,7 @@ class Point(NamedTuple):
     variants: Mapping[str, Variant]
     batch: int
     engine: str
+    deployment: DeploymentSpec = DeploymentSpec()
 
     @property
     def system(self):
@@ -94,6 +96,7 @@ class SweepPlan:
 
     def __init__(self, tree: Tree, sweep: SweepSpec, experiment: ExperimentSpec, folder: Path | None) -> None:
         self.tree, self.sweep, self.experiment, self._folder = tree, sweep, experiment, folder
+        self._deployment = experiment.deployment
         self._group_of = {axis.name: index for index, group in enumerate(sweep.groups) for axis in group.axes}
         self._batch, self._engine = (_axis(sweep, path) for path in (("workload", "batch"), ("engine",)))
         self._batches = _batches(self._batch) if self._batch else experiment.workload.batch
@@ -206,7 +209,7 @@ class SweepPlan:
             raise SpecError(f"{error} (point {index}: {shown})") from None
         size = self._batches[choice[self._group_of[self._batch.name]] if self._batch else batch]
         engine = self._engines[choice[self._group_of[self._engine.name]] if self._engine else 0]
-        return Point(index, choice, variants, size, engine)
+        return Point(index, choice, variants, size, engine, self._deployment)
 
     def cells(self, point: Point) -> dict[str, Any]:
         """Column → value of every axis; None if the axis does not apply to the point."""

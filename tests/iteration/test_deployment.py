@@ -1,0 +1,73 @@
+"""How an experiment says how its model is spread over devices, and what it refuses."""
+
+import pytest
+
+import archsim
+from archsim.base.errors import SpecError
+from archsim.iteration.layers import all_reduces
+from archsim.runs.plan import prepare
+from archsim.specs.deployment import Parallelism, fitting
+from archsim.specs.loading.library import load_experiment, load_model
+
+EXPERIMENT = {
+    "name": "deployed",
+    "systems": ["h100_node"],
+    "models": ["qwen3-235b-a22b"],
+    "workload": {
+        "trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 64, "decode_steps": 2, "layers": 2, "context": 2000,
+    },
+    "policies": ["ep"],
+    "assumptions": {
+        "set": "physical", "execution": "expert_parallel", "gemm": "grouped", "dispatch": "all_gather",
+        "combine": "bf16", "transfer_software": "charged", "memory": "all",
+    },
+    "engine": "analytical",
+}  # fmt: skip
+
+
+def iteration_of(*overrides):
+    (row,) = archsim.run(load_experiment(EXPERIMENT, overrides)).runs.rows
+    return {name: value for name, value in row.items() if name.startswith("iteration_")}
+
+
+def test_the_way_to_dispatch_does_not_choose_the_parallelism_of_attention():
+    gathered, sent = iteration_of(), iteration_of("assumptions.dispatch=per_token_expert")
+    assert gathered["iteration_all_reduce_ns"] == sent["iteration_all_reduce_ns"] == 0
+    for cause in ("attention", "projections", "dense", "head"):
+        assert gathered[f"iteration_{cause}_ns"] == sent[f"iteration_{cause}_ns"]
+    assert gathered["iteration_transfers_ns"] != sent["iteration_transfers_ns"]
+
+
+def test_tensor_parallel_attention_is_asked_for_by_name():
+    alone, shared = iteration_of(), iteration_of("parallel.attention.tp=4", "parallel.attention.dp=2")
+    assert shared["iteration_all_reduce_ns"] > 0
+    assert shared["iteration_experts_ns"] == alone["iteration_experts_ns"]
+    assert shared["iteration_projections_ns"] < alone["iteration_projections_ns"]
+
+
+def test_transfers_take_the_place_of_the_all_reduce_after_experts():
+    model = load_model("qwen3-235b-a22b")
+    assert all_reduces(model, Parallelism(tp=8, ep=8)) == 2 * 94
+    assert all_reduces(model, Parallelism(tp=8, ep=8), combined_apart=True) == 94
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["parallel.pp=2"], "pipeline parallelism is not modelled"),
+        (["parallel.attention.context=2"], "ranks share the tokens of a request"),
+        (["parallel.disaggregated=attention_ffn"], "attention and experts on devices of their own"),
+        (["parallel.attention.dp=4"], "4 ranks, but h100_node has 8 dies.*dp: 8"),
+        (["parallel.attention.tp=8", "parallel.experts.ep=4", "parallel.experts.tp=2"], "experiments place whole"),
+        (["precision.experts=bf16"], "have the dtype of the system, fp8"),
+        (["precision.kv=bf16", "workload.kv_dtype=fp8"], "give one of them"),
+    ],
+)  # fmt: skip
+def test_what_is_not_modelled_is_refused_by_name(overrides, said):
+    with pytest.raises(SpecError, match=said):
+        prepare(load_experiment(EXPERIMENT, overrides))
+
+
+def test_sizes_that_fit_are_named():
+    assert fitting(128, 72) == "64 or 32 fit"
+    assert fitting(7, 4) == "1 fits"
