@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ class Calibrations:
         """One row per GPU: gpu, file (None if none was written), and the number of fitted tables of each section."""
         import pandas
 
-        from calibration.fit.coverage import SECTIONS
+        from calibration.laws.tables import SECTIONS
 
         rows = [(each.gpu, each.path, *(each.tables.get(kind, 0) for kind in SECTIONS)) for each in self.fitted]
         return pandas.DataFrame(rows, columns=["gpu", "file", *SECTIONS])
@@ -51,6 +51,7 @@ def calibrate(
     peaks: Mapping[str, float | str] | None = None,
     hbm: float | str | None = None,
     told: Callable[[Fitted], None] | None = None,
+    only: Sequence[str] = (),
 ) -> Calibrations:
     """Fit the laws of GEMMs, fused MoE layers, transfers, HBM and launches to measurements.
 
@@ -58,14 +59,16 @@ def calibrate(
     file per GPU; None: nothing is written. gpu: short name of the only GPU to fit, such as ``h100``.
     peaks: dtype → nominal peak in FLOP/s, or text such as ``"600 TFLOP/s"``; hbm: nominal bandwidth in bytes/s, or text
     such as ``"2.4 TB/s"``: both for a GPU without a datasheet here. told: called for every GPU as soon as it is fitted.
+    only: sections to fit, such as ``["moe"]``, in the files that there are; the others stay. Empty: all.
 
     Raises CalibrationError if no measurement can be used, or if one GPU must be chosen; SpecError for an invalid rate.
     """
     from calibration.fit.calibrate import calibrate_gpus
+    from calibration.laws.tables import SECTIONS
 
     named = _nominal(peaks or {}, hbm)
-    read = _to_fit(measurements, named, gpu)
-    fitted = calibrate_gpus(read, None if out is None else os.fspath(out), gpu, named, told or (lambda _: None))
+    read, to = _to_fit(measurements, named, gpu), None if out is None else os.fspath(out)
+    fitted = calibrate_gpus(read, to, gpu, named, told or (lambda _: None), only or SECTIONS)
     return Calibrations(fitted, read)
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from archsim.cli.exit_codes import INTERRUPTED, OK, USER_ERROR
+from calibration.laws.tables import SECTIONS
 
 MOST_NOTES = 10  # printed of one GPU
 
@@ -20,6 +21,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="YAML file, named after the GPU; or a folder, for one file per GPU (default: configs/calibrations)",
     )
     parser.add_argument("--gpu", metavar="NAME", help="fit only this GPU of the measurements, such as h100")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=SECTIONS,
+        metavar="SECTION",
+        help=f"fit only this section and leave the others of the file as they are ({', '.join(SECTIONS)}); repeatable",
+    )
     parser.add_argument(
         "--peak",
         action="append",
@@ -42,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
     from calibration.measurements.beyond_peaks import Peaks
     from calibration.measurements.datasheets import Nominal
     from calibration.measurements.fittable import fittable
-    from calibration.measurements.reading import read_measurements
+    from calibration.measurements.reading import kinds_of, read_measurements
 
     is_calibration_file(args.out)  # a wrong name is refused before measurements are read
     peaks = Peaks(Nominal(dict(args.peak), args.hbm), args.gpu)
-    measurements = fittable(read_measurements(args.measurements, peaks))
+    measurements = fittable(read_measurements(args.measurements, peaks, kinds_of(args.only)))
     print_measurement_problems(measurements)
     written: list[str] = []
 
@@ -55,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
         _print_fitted(fitted)
 
     try:
-        ar.calibrate(measurements, args.out, gpu=args.gpu, peaks=dict(args.peak), hbm=args.hbm, told=report)
+        ar.calibrate(
+            measurements, args.out, gpu=args.gpu, peaks=dict(args.peak), hbm=args.hbm, told=report, only=args.only
+        )
     except KeyboardInterrupt:
         kept = f"kept, complete: {', '.join(written)}" if written else "no file was written"
         print(f"\ninterrupted; {kept}", file=sys.stderr)

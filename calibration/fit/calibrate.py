@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from archsim.base.errors import SpecError
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import read_yaml
+from archsim.specs.loading.calibrations import read_calibration
 from calibration.fit import fit
-from calibration.fit.coverage import SECTIONS, lost
+from calibration.fit.coverage import lost
 from calibration.fit.parameters import is_calibration_file, write_calibration
-from calibration.laws.tables import CalibrationSpec
+from calibration.laws.tables import SECTIONS, CalibrationSpec
 from calibration.measurements.datasheets import Nominal, fitted_note
 from calibration.measurements.reading import CalibrationError, Measurements
 
@@ -40,12 +39,18 @@ class Fitted:
 
 
 def calibrate_gpus(
-    measurements: Measurements, out: str | None, gpu: str | None, named: Nominal, told: Callable[[Fitted], None]
+    measurements: Measurements,
+    out: str | None,
+    gpu: str | None,
+    named: Nominal,
+    told: Callable[[Fitted], None],
+    only: Collection[str] = SECTIONS,
 ) -> tuple[Fitted, ...]:
     """Fit every GPU of the measurements, or one: as named by ``gpu``, or by ``out`` where that is a file.
 
     out: YAML file, or folder for one file a GPU; None: nothing is written. A calibration without tables is not written.
-    named: nominal rates of an own GPU. told: called for every GPU, once its file is whole.
+    named: nominal rates of an own GPU. told: called for every GPU, once its file is whole. only: the sections that are
+    fitted; the others of a file are left as they are.
 
     Raises CalibrationError where there is nothing to fit, where one GPU must be chosen, and instead of replacing a
     file by one that covers less.
@@ -61,28 +66,33 @@ def calibrate_gpus(
     found = []
     for each in gpus:
         path = None if out is None else Path(out) if is_file else Path(out) / f"{each}.yaml"
-        found.append(_fit_one(measurements, each, named, path))
+        found.append(_fit_one(measurements, each, named, path, only))
         told(found[-1])
     return tuple(found)
 
 
-def _fit_one(measurements: Measurements, gpu: str, named: Nominal, path: Path | None) -> Fitted:
-    calibration = fit.fit_measurements(measurements, gpu, named)
+def _fit_one(measurements: Measurements, gpu: str, named: Nominal, path: Path | None, only: Collection[str]) -> Fitted:
+    before = None if path is None else _before(path)
+    calibration = fit.fit_measurements(measurements, gpu, named, before if set(only) != set(SECTIONS) else None, only)
     if not any(getattr(calibration, kind) for kind in SECTIONS):
         return Fitted(gpu, calibration, None, "")
-    if path is not None:
-        _refuse_less(calibration, path)
-    written = None if path is None else write_calibration(calibration, path)
+    if path is not None and before is not None:
+        _refuse_less(before, calibration, path)
+    written = None if path is None else write_calibration(calibration, path, only)
     fits_rates = calibration.gemm or calibration.hbm
     return Fitted(gpu, calibration, written, fitted_note(gpu, calibration.reference) if fits_rates else "")
 
 
-def _refuse_less(calibration: CalibrationSpec, path: Path) -> None:
-    """Raise CalibrationError if ``path`` covers more; a file that is no calibration is replaced."""
+def _before(path: Path) -> CalibrationSpec | None:
+    """The calibration in a file, without what it takes scaled from others; None for any other file."""
     try:
-        before = validate(CalibrationSpec, read_yaml(path))
+        return read_calibration(path)
     except SpecError:
-        return
+        return None
+
+
+def _refuse_less(before: CalibrationSpec, calibration: CalibrationSpec, path: Path) -> None:
+    """Raise CalibrationError if the file ``path`` covers more."""
     less = [*lost(before, calibration)]
     if less:
         more = [f"and {len(less) - MOST_LOST} more"] if len(less) > MOST_LOST else []

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from calibration.laws.tables import AttentionTable, CalibrationSpec, Fitted, GemmTable, MoeTable, TransferTable
+from calibration.laws.tables import (
+    SECTIONS,
+    AttentionTable,
+    CalibrationSpec,
+    Fitted,
+    GemmTable,
+    MoeTable,
+    TransferTable,
+)
 from calibration.measurements.sweeps import release
 
-SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch")
 # Fields that tell tables of a section apart, besides the version and ``of``; those at their defaults are not named.
 _NAMES = (
     *("model", "library", "kernel", "phase", "kind", "dtype", "kv_dtype", "quantisation", "groups"),

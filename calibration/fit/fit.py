@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 import pandas as pd
 
 from calibration.fit.attention import fit_attention
@@ -13,7 +15,7 @@ from calibration.fit.moe import fit_moe
 from calibration.fit.parameters import rounded
 from calibration.fit.quantisation import without_quantisation
 from calibration.laws.gemm import choose_table
-from calibration.laws.tables import CalibrationSpec, GemmLaw, GemmTable
+from calibration.laws.tables import SECTIONS, CalibrationSpec, GemmLaw, GemmTable, Reference
 from calibration.measurements.datasheets import DATASHEETS, SCALED, UNKNOWN_SMS, Nominal, reference_of
 from calibration.measurements.reading import CalibrationError, Measurements
 from calibration.measurements.schema import TABLES
@@ -26,36 +28,52 @@ def sms_of(gpu: str) -> int:
     return DATASHEETS[gpu].sms if gpu in DATASHEETS else UNKNOWN_SMS
 
 
-def fit_measurements(measurements: Measurements, gpu: str, named: Nominal | None = None) -> CalibrationSpec:
+def fit_measurements(
+    measurements: Measurements,
+    gpu: str,
+    named: Nominal | None = None,
+    kept: CalibrationSpec | None = None,
+    only: Collection[str] = SECTIONS,
+) -> CalibrationSpec:
     """All sections that the measurements of a GPU support. Raises CalibrationError if it has no measurements.
 
-    ``named``: nominal rates of the GPU, which override those of a datasheet.
+    ``named``: nominal rates of the GPU, which override those of a datasheet. ``only``: the sections that are fitted;
+    the others are those of ``kept``, and its reference stays if GEMMs are among them.
     """
     if gpu not in measurements.gpus():
         known = ", ".join(measurements.gpus()) or "none"
         raise CalibrationError(f"no measurements of {gpu!r} (measured: {known})")
-    gemm, memory = fit_gemm(products(measurements, gpu), sms_of(gpu)), measurements.table("memory", gpu)
+    found = {section: fit() for section, fit in _fits(measurements, gpu).items() if section in only}
+    if kept is None or "gemm" in only:
+        reference = _reference(measurements, gpu, found.get("gemm", ()), named)
+    else:
+        reference = kept.reference
+    if "hbm" in only:
+        found["hbm"] = fit_memory(measurements.table("memory", gpu), reference.hbm_bytes_per_s)
+    before = {} if kept is None else {section: getattr(kept, section) for section in SECTIONS}
+    return rounded(CalibrationSpec(gpu=gpu, reference=reference, scaled=SCALED.get(gpu), **(before | found)))
+
+
+def _fits(measurements: Measurements, gpu: str) -> dict[str, Callable[[], tuple]]:
+    """Section → its fit; HBM's follows the reference."""
+    return {
+        "gemm": lambda: fit_gemm(products(measurements, gpu), sms_of(gpu)),
+        "moe": lambda: fit_moe(measurements.table("moe", gpu)),
+        "attention": lambda: fit_attention(measurements.table("attention", gpu)),
+        "p2p": lambda: fit_transfers(measurements.table("p2p", gpu), "p2p"),
+        "collectives": lambda: fit_transfers(measurements.table("collective", gpu), "collective"),
+        "pcie": lambda: fit_transfers(measurements.table("hostpath", gpu), "hostpath"),
+        "launch": lambda: fit_launch(measurements, gpu),
+    }
+
+
+def _reference(measurements: Measurements, gpu: str, gemm: tuple[GemmTable, ...], named: Nominal | None) -> Reference:
     laws = _laws_in_use(gpu, gemm)
     rates = {dtype: law.flop_per_s for dtype, law in laws.items()}
-    bandwidth = hbm_read_bytes_per_s(memory) or max(
+    bandwidth = hbm_read_bytes_per_s(measurements.table("memory", gpu)) or max(
         (law.bytes_per_s for law in laws.values()), default=UNKNOWN_BANDWIDTH
     )
-    reference = reference_of(gpu, rates, bandwidth, named)
-    return rounded(
-        CalibrationSpec(
-            gpu=gpu,
-            reference=reference,
-            scaled=SCALED.get(gpu),
-            gemm=gemm,
-            moe=fit_moe(measurements.table("moe", gpu)),
-            attention=fit_attention(measurements.table("attention", gpu)),
-            p2p=fit_transfers(measurements.table("p2p", gpu), "p2p"),
-            collectives=fit_transfers(measurements.table("collective", gpu), "collective"),
-            pcie=fit_transfers(measurements.table("hostpath", gpu), "hostpath"),
-            hbm=fit_memory(memory, reference.hbm_bytes_per_s),
-            launch=fit_launch(measurements, gpu),
-        )
-    )
+    return reference_of(gpu, rates, bandwidth, named)
 
 
 def _laws_in_use(gpu: str, gemm: tuple[GemmTable, ...]) -> dict[str, GemmLaw]:

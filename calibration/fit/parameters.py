@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from archsim.base.files import write_text
+from archsim.base.files import drafted, write_text
+from archsim.specs.loading.calibration_sections import NUMBERS, TABLES
 from archsim.specs.text.yaml import dump_yaml
-from calibration.laws.tables import CalibrationSpec
+from calibration.laws.stored import STORED, digest, packed, save
+from calibration.laws.tables import SECTIONS, CalibrationSpec, Fitted
 from calibration.measurements.reading import CalibrationError
 
 YAML = (".yaml", ".yml")
@@ -31,17 +34,40 @@ def _rounded(value: Any, key: str = "") -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and key not in EXACT else value
 
 
-def text_of(calibration: CalibrationSpec) -> str:
-    """YAML text that reads back to an equal calibration."""
-    return HEAD + dump_yaml(calibration.model_dump(mode="json", exclude_defaults=True))
+def write_calibration(calibration: CalibrationSpec, path: str | Path, only: Collection[str] = SECTIONS) -> Path:
+    """Write the file, and its sections into the folder of its name beside it; each is replaced atomically.
 
-
-def write_calibration(calibration: CalibrationSpec, path: str | Path) -> Path:
-    """Write the file atomically."""
+    only: the sections that are written; the others stay as they are.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text_of(calibration))
+    head = calibration.model_dump(mode="json", exclude_defaults=True, exclude=set(SECTIONS))
+    for section in SECTIONS:
+        file = path.parent / path.stem / f"{section}.yaml"
+        if section in only:
+            _write_section(getattr(calibration, section), file)
+        if getattr(calibration, section):
+            head[section] = f"{path.stem}/{file.name}"
+    write_text(path, HEAD + dump_yaml(head, flow=None))
     return path
+
+
+def _write_section(tables: Sequence[Fitted], file: Path) -> None:
+    beside = file.with_suffix(".npz")
+    if not tables:
+        file.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
+        return
+    file.parent.mkdir(exist_ok=True)
+    written, arrays = packed(tables)
+    data: dict[str, Any] = {TABLES: written}
+    if any(STORED in table for table in written):
+        data = {NUMBERS: {"file": beside.name, "sha256": digest(arrays)}} | data
+        with drafted(beside) as draft:
+            save(draft, arrays)
+    else:
+        beside.unlink(missing_ok=True)
+    write_text(file, HEAD + dump_yaml(data, flow=None))
 
 
 def is_calibration_file(out: str) -> bool:

@@ -1,7 +1,8 @@
 """The tables of a calibration file (``configs/calibrations/<gpu>.yaml``): the parameters fitted to the measurements of
 a GPU.
 
-Long rows of numbers are written as one string of space-separated numbers, which keeps the files small and readable.
+Sections may be files of their own (``archsim.specs.loading.calibration_sections``), long rows of numbers beside them
+(``calibration.laws.stored``). In YAML, a row of numbers is one string of space-separated numbers.
 Every table names its source, library and version. Times are in ns, sizes in bytes, rates per second.
 ``calibration.laws.laws`` evaluates them; ``archsim.specs.loading.calibrations`` finds and reads files.
 """
@@ -16,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from archsim.specs.text.fields import Name, Spec
 
 HBM = "hbm"  # in ``fitted`` of a reference
+SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch")  # of a calibration
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 

@@ -22,6 +22,16 @@ def is_table(file: Path) -> bool:
     return file.name.lower().endswith(SUFFIXES) and file.is_file()
 
 
+def header_of(file: Path) -> list[str]:
+    """The cells of the first line; none of a file that cannot be read."""
+    opened = gzip.open if file.suffix.lower() == PACKED else open
+    try:
+        with opened(file, "rt", encoding="utf-8-sig", newline="") as stream:
+            return _cells(stream.readline().rstrip("\r\n")) or []
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+        return []
+
+
 def read_cells(file: Path, label: str, problems: list[Problem]) -> pd.DataFrame | None:
     """All cells as text; index = line number. Lines with the wrong number of cells are quarantined."""
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ import pandas as pd
 from archsim.base.errors import ArchsimError
 from calibration.measurements.adapters import LAYOUTS
 from calibration.measurements.beyond_peaks import Peaks, within_peaks
-from calibration.measurements.cells import is_table, read_cells
+from calibration.measurements.cells import header_of, is_table, read_cells
 from calibration.measurements.checking import Problem, checked, without_contradictions
 from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
 from calibration.measurements.machine import with_machine
@@ -50,10 +52,33 @@ class Measurements:
         return sorted({gpu for kind in kinds for gpu in self.table(kind)["gpu"].unique()})
 
 
-def read_measurements(path: str | Path, peaks: Peaks | None = None) -> Measurements:
+# Section of a calibration → the measurements that it is fitted to.
+KINDS = MappingProxyType(
+    {
+        "gemm": ("gemm", "quantisation", "memory"),
+        "moe": ("moe",),
+        "attention": ("attention",),
+        "p2p": ("p2p",),
+        "collectives": ("collective",),
+        "pcie": ("hostpath",),
+        "hbm": ("memory",),
+        "launch": ("launch",),
+    }
+)
+
+
+def kinds_of(sections: Sequence[str]) -> frozenset[str]:
+    """The kinds of measurements behind sections; all of none."""
+    return frozenset(kind for section in sections for kind in KINDS[section]) or frozenset(TABLES)
+
+
+def read_measurements(
+    path: str | Path, peaks: Peaks | None = None, kinds: Collection[str] = tuple(TABLES)
+) -> Measurements:
     """All CSV files below a folder (or one file). Raises CalibrationError if there are none.
 
-    peaks: what no measurement exceeds; None: those of the datasheets.
+    peaks: what no measurement exceeds; None: those of the datasheets. kinds: of measurements; files of others are not
+    read.
     """
     path = Path(path)
     files = [path] if path.is_file() else sorted(filter(_may_hold_measurements, path.rglob("*")))
@@ -63,7 +88,7 @@ def read_measurements(path: str | Path, peaks: Peaks | None = None) -> Measureme
     frames: dict[str, list[pd.DataFrame]] = {}
     for file in files:
         label = str(file.relative_to(path)) if path.is_dir() else str(file)
-        for kind, rows in _read_file(file, label, peaks or Peaks(), found):
+        for kind, rows in _read_file(file, label, peaks or Peaks(), kinds, found):
             frames.setdefault(kind, []).append(rows)
     for kind in (kind for kind in TABLES if kind in frames):
         rows, problems = without_contradictions(pd.concat(frames[kind], ignore_index=True), TABLES[kind])
@@ -77,9 +102,13 @@ def _may_hold_measurements(file: Path) -> bool:
     return is_table(file) and not (file.parent / CASES).exists()
 
 
-def _read_file(file: Path, label: str, peaks: Peaks, found: Measurements) -> list[tuple[str, pd.DataFrame]]:
+def _read_file(
+    file: Path, label: str, peaks: Peaks, kinds: Collection[str], found: Measurements
+) -> list[tuple[str, pd.DataFrame]]:
     """(kind, rows) of one file: several only for layouts of several kinds."""
     problems: list[Problem] = []
+    if not _may_be_of(file, kinds):
+        return []
     raw = read_cells(file, label, problems)
     layouts = _layouts_of(raw, label, problems, found) if raw is not None else []
     if not layouts:  # problems of other files do not matter
@@ -119,6 +148,19 @@ def _rows_of(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Probl
             )
             problems.append(Problem(label, int(nameless[0]), reason, "warning"))
     return rows
+
+
+def _may_be_of(file: Path, kinds: Collection[str]) -> bool:
+    """Whether a file may have measurements of these kinds: false only where its header tells another one."""
+    if set(kinds) == set(TABLES):
+        return True
+    header = set(header_of(file))
+    fitting = [
+        layout for layout in (*map(_own_layout, TABLES.values()), *LAYOUTS) if header.issuperset(layout.required)
+    ]
+    most = max((len(layout.required) for layout in fitting), default=0)
+    named = {layout.kind for layout in fitting if len(layout.required) == most}
+    return not named or not named.isdisjoint(kinds)
 
 
 def _own_layout(table: Table) -> Layout:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from calibration.fit import moe_between
 from calibration.fit.fit import fit_measurements
 from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools
-from calibration.fit.parameters import text_of
 from calibration.laws import rank_load as routing
 from calibration.laws.fused_moe import POINT, law_ns
 from calibration.laws.tables import CalibrationSpec, MoeLaw, Reference
@@ -145,10 +144,10 @@ class TestFit:
 
     def test_equal_measurements_equal_bytes(self):
         rows = layers(SKEWED, routing.RANK_BY_RANK, powers=8)
-        first = text_of(fit_measurements(Measurements({"moe": rows}), "h100"))
+        first = fit_measurements(Measurements({"moe": rows}), "h100")
         routing._rank_draws.cache_clear()
         routing._counts.cache_clear()
-        assert text_of(fit_measurements(Measurements({"moe": rows.iloc[::-1]}), "h100")) == first
+        assert fit_measurements(Measurements({"moe": rows.iloc[::-1]}), "h100") == first
 
 
 def test_of_noise_between_ranks_none_is_carried():

@@ -4,10 +4,8 @@ import pytest
 from support.made_up_measurements import gemm, written
 
 from archsim.cli.main import main
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import read_yaml
+from archsim.specs.loading.calibrations import read_calibration
 from calibration.fit.parameters import write_calibration
-from calibration.laws.tables import CalibrationSpec
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import CalibrationError, read_measurements
 
@@ -99,8 +97,8 @@ def test_of_two_runs_that_differ_the_faster_one_is_the_table(tmp_path, capsys, s
     assert main(["calibrate", str(written(tmp_path / "2", gemm=of_runs(runs))), "--out", str(out)]) == 0
     told = f"NVIDIA H100, torch 2.8: run '{slow}' takes 1.40 times as long as run '{1 - slow}', at 36 points: not used"
     assert told in capsys.readouterr().err
-    (table,) = read_yaml(out).data["gemm"]
-    assert table["sweeps"] == [f"2.8/{1 - slow}"]
+    (table,) = read_calibration(out).gemm
+    assert table.sweeps == (f"2.8/{1 - slow}",)
 
 
 def test_of_runs_that_all_differ_the_fastest_counts_and_a_majority_counts_before_it(tmp_path):
@@ -171,7 +169,7 @@ def test_too_few_points_for_a_law_are_refused(tmp_path, capsys, rows):
     assert main(["calibrate", str(folder), "--out", str(out)]) == 2
     said = capsys.readouterr().err
     assert "no law can be judged" in said and "python -m calibration.measure gemm" in said
-    assert "not complete: gemm.csv refused" in said and "gemm" not in read_yaml(out).data
+    assert "not complete: gemm.csv refused" in said and not read_calibration(out).gemm
     assert len(read_measurements(folder).table("gemm")) == len(rows)  # validation may compare few points
 
 
@@ -201,10 +199,10 @@ def test_a_refused_file_fails_and_never_takes_a_table_away(tmp_path, capsys):
 def test_a_second_table_of_one_name_is_no_loss_and_fewer_points_are(tmp_path, capsys):
     out, data = tmp_path / "h100.yaml", tmp_path / "measured"
     assert main(["calibrate", str(written(data, gemm=on("h100"))), "--out", str(out)]) == 0
-    before = validate(CalibrationSpec, read_yaml(out))
+    before = read_calibration(out)
     write_calibration(before.model_copy(update={"gemm": before.gemm * 2}), out)
     assert main(["calibrate", str(data), "--out", str(out)]) == 0
-    assert len(read_yaml(out).data["gemm"]) == 1
+    assert len(read_calibration(out).gemm) == 1
     capsys.readouterr()
     fewer = [row for row in on("h100") if ",2048,7168," not in row and ",4096,4096,7168" not in row]
     assert main(["calibrate", str(written(data, gemm=fewer)), "--out", str(out)]) == 2
@@ -228,14 +226,14 @@ def test_a_shape_that_is_slow_in_one_run_is_told_and_not_averaged(tmp_path, caps
     assert told in capsys.readouterr().err
     fast = tmp_path / "fast.yaml"
     assert main(["calibrate", str(written(tmp_path / "one", gemm=good)), "--out", str(fast), "--gpu", "h100"]) == 0
-    assert read_yaml(out).data["gemm"][0]["shapes"] == read_yaml(fast).data["gemm"][0]["shapes"]
+    assert read_calibration(out).gemm[0].shapes == read_calibration(fast).gemm[0].shapes
 
 
 def test_fits_are_written_with_six_digits_and_exact_sizes(tmp_path):
     folder, out = written(tmp_path / "measured", gemm=gemm(), p2p=copies(POWERS)), tmp_path / "h100.yaml"
     assert main(["calibrate", str(folder), "--out", str(out)]) == 0
-    data = read_yaml(out).data
-    laws = [value for table in data["gemm"] for value in table["law"].values()]
-    slopes = [float(word) for table in data["p2p"] for word in table["ns_per_byte"].split()]
+    found = read_calibration(out)
+    laws = [value for table in found.gemm for value in dict(table.law).values()]
+    slopes = [slope for table in found.p2p for slope in table.ns_per_byte]
     assert laws and slopes and all(float(f"{value:.6g}") == value for value in laws + slopes)
-    assert data["p2p"][0]["last_bytes"] == POWERS[-1]
+    assert found.p2p[0].last_bytes == POWERS[-1]

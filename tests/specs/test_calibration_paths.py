@@ -32,7 +32,9 @@ def folder(tmp_path, monkeypatch):
     (there / "fits").mkdir(parents=True)
     here.mkdir()
     for name in ("h100", "a100"):
-        shutil.copy(shipped_configs() / "calibrations" / f"{name}.yaml", there / "fits" / f"my_{name}.yaml")
+        shipped = shipped_configs() / "calibrations"
+        shutil.copy(shipped / f"{name}.yaml", there / "fits" / f"my_{name}.yaml")
+        shutil.copytree(shipped / name, there / "fits" / name)
     monkeypatch.chdir(here)
     return there
 
@@ -107,10 +109,8 @@ def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(folder):
 
 
 def test_the_content_of_a_calibration_is_part_of_the_key(folder):
-    file, fit = (
-        experiment(folder, SYSTEM.format(compute="fits/my_h100.yaml", d2d="fits/my_h100.yaml")),
-        folder / "fits" / "my_h100.yaml",
-    )
+    file = experiment(folder, SYSTEM.format(compute="fits/my_h100.yaml", d2d="fits/my_h100.yaml"))
+    fit = folder / "fits" / "h100" / "gemm.yaml"
 
     def key():
         return prepare(load_experiment(file)).runs[0].key

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
+from archsim.specs.loading.calibration_sections import files_of, with_sections
 from archsim.specs.loading.config_files import display, named_files, search_folders
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import read_yaml
@@ -39,39 +40,53 @@ def calibration_named(name: str | None) -> CalibrationSpec:
 
 
 def calibration_digest(name: str | None) -> str:
-    """sha256 of the file, or of the default if ``name`` is None. Raises SpecError for an unknown calibration."""
+    """sha256 of the file and its sections; of the default if ``name`` is None. Raises SpecError for an unknown one."""
     return _digest_once(*_version(name))
 
 
-def _version(name: str | None) -> tuple[Path, int]:
-    """(file, modification time)"""
+def _version(name: str | None) -> tuple[Path, tuple[int, ...]]:
+    """(file, modification times of it and of the files of its sections)"""
     path = find_calibration(name or DEFAULT_CALIBRATION).absolute()
     try:
-        return path, path.stat().st_mtime_ns
-    except OSError:
-        raise SpecError(f"{display(path)}: no such file") from None
+        changed_ns = path.stat().st_mtime_ns
+        return path, (changed_ns, *(file.stat().st_mtime_ns for file in _sections_once(path, changed_ns)))
+    except OSError as error:
+        raise SpecError(f"{display(Path(error.filename))}: no such file") from None
+
+
+@lru_cache(maxsize=32)
+def _sections_once(path: Path, changed_ns: int) -> tuple[Path, ...]:
+    return tuple(files_of(read_yaml(path, display(path)).data, path.parent))
 
 
 @lru_cache(maxsize=8)
-def _read_once(path: Path, changed_ns: int) -> CalibrationSpec:
+def _read_once(path: Path, changed_ns: tuple[int, ...]) -> CalibrationSpec:
     return load_calibration(path)
 
 
 @lru_cache(maxsize=8)
-def _digest_once(path: Path, changed_ns: int) -> str:
-    content = path.read_bytes()
+def _digest_once(path: Path, changed_ns: tuple[int, ...]) -> str:
     scaled = calibration_named(str(path)).scaled
-    if scaled:
-        content += find_calibration(scaled.gpu).read_bytes()
+    content = _content(path) + (_content(find_calibration(scaled.gpu)) if scaled else b"")
     return hashlib.sha256(content).hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    """Of the file and of its sections, which have the digests of the numbers beside them."""
+    files = [path, *files_of(read_yaml(path, display(path)).data, path.parent)]
+    return b"".join(file.read_bytes() for file in files)
+
+
+def read_calibration(path: Path) -> CalibrationSpec:
+    """What a file has itself, without tables of other calibrations. Raises SpecError."""
+    return validate(CalibrationSpec, with_sections(read_yaml(path, display(path)), path.parent))
 
 
 def load_calibration(name: str | Path) -> CalibrationSpec:
     """A calibration by name ('h100') or path, with the tables that it takes scaled from another one. Raises
     SpecError.
     """
-    path = find_calibration(name)
-    found = validate(CalibrationSpec, read_yaml(path, display(path)))
+    found = read_calibration(find_calibration(name))
     if not found.scaled:
         return found
     from calibration.laws.scaled import with_scaled  # here, as it imports numpy

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.calibration_sections import with_sections
 from archsim.specs.loading.config_files import display, named_files
 from archsim.specs.loading.file_kinds import SPECS
 from archsim.specs.loading.library import load_model, load_system
@@ -215,7 +216,8 @@ def _assumptions() -> str:
 def _calibrations() -> str:
     rows = [("name", "tables", "file")]
     for name, file in named_files("calibrations").items():
-        tables = {key: len(value) for key, value in read_yaml(file).data.items() if isinstance(value, list)}
+        data = with_sections(read_yaml(file), file.parent, numbers=False).data
+        tables = {key: len(value) for key, value in data.items() if isinstance(value, list)}
         rows.append((name, ", ".join(f"{key} {count}" for key, count in tables.items()), display(file)))
     return _table(rows)
 

@@ -10,6 +10,7 @@ from archsim.base.nearest import did_you_mean
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.calibration_paths import find_calibrations
+from archsim.specs.loading.calibration_sections import with_sections
 from archsim.specs.loading.config_files import display, named_files
 from archsim.specs.loading.file_kinds import EXPERIMENT_KEYS, SPECS, kind_of, refuse_other_kinds
 from archsim.specs.loading.overrides import apply_overrides
@@ -23,6 +24,7 @@ from archsim.specs.sweeps.variants import PLURAL
 from archsim.specs.text.fields import Spec
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import Place, Tree, read_yaml
+from calibration.laws.tables import CalibrationSpec
 
 # The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
@@ -203,6 +205,8 @@ def check_file(source: Source, overrides: Sequence[str] = ()) -> Spec:
     kind = SPECS.get(kind_of(tree.data), ExperimentSpec)
     if kind is ExperimentSpec:
         return load_experiment(source, overrides)
+    if kind is CalibrationSpec:
+        with_sections(tree, folder_of(source) or Path())
     apply_overrides(tree, overrides, lambda keys: None)
     if kind is SystemSpec:
         find_calibrations(tree, (), folders_around(folder_of(source)))

@@ -26,6 +26,8 @@ Keys = tuple[Key, ...]
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9]\d*)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:0|[1-9]\d*)?(?:\.\d*)?(?:[eE][-+]?\d+)?", re.ASCII)
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_QUOTED = r"""(?:(?<=[\[{])|(?<=, )|(?<=: ))'[^][{}"'#]*'"""
+_INNERMOST = re.compile(rf"""[\[{{](?:[^][{{}}"'#]|{_QUOTED})*[]}}]""")
 _SAFE_DEPTH = 500  # libyaml's composer recurses at every level; an 8 MB stack holds about ten thousand
 _MOST_NODES = 50_000  # aliases of aliases can expand a small file indefinitely
 
@@ -160,8 +162,10 @@ def parse_yaml(text: str, label: str) -> Tree:
 
 def _composed(text: str) -> yaml.Node | None:
     """Composed by libyaml, if PyYAML has it: eight times faster. The Python parser has better messages, and survives
-    deep nesting, which libyaml does not. Depth is at most the number of brackets, or of columns in a line."""
-    deepest = text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0)
+    deep nesting, which libyaml does not. Depth is at most the number of brackets (of those around nothing but scalars
+    one), or of columns in a line."""
+    outer = _INNERMOST.sub("", text)
+    deepest = 1 + outer.count("[") + outer.count("{") + max(map(len, text.splitlines()), default=0)
     if deepest <= _SAFE_DEPTH and yaml.__with_libyaml__:
         with suppress(yaml.YAMLError):
             return yaml.compose(text, Loader=yaml.CBaseLoader)
@@ -191,15 +195,15 @@ def resolve_scalar(text: str) -> None | bool | int | float | str:
     return text
 
 
-def dump_yaml(data: Any, *, flow: bool = False) -> str:
+def dump_yaml(data: Any, *, flow: bool | None = False) -> str:
     """YAML text that :func:`parse_yaml` reads back as equal data; keys keep their order. flow: on one line, in
-    brackets.
+    brackets; None: only what holds nothing but scalars.
     """
     if flow:
         return yaml.dump(
             data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True
         ).strip()
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=flow)
 
 
 class _Dumper(yaml.SafeDumper):
