@@ -106,6 +106,17 @@ def send_once_to(
     return found
 
 
+def received_of_experts(sizes: Sizes, experts: int, tokens: int) -> float:
+    """Distinct tokens that a die receives if it runs ``experts`` with ``tokens`` each and the router favours none."""
+    experts = min(experts, sizes.experts)
+    every = np.arange(sizes.experts, dtype=np.int32)
+    on_other = (every >= experts).astype(np.int32)
+    plan = Plan(every, on_other, np.full(sizes.experts, sizes.top_k, np.int32))
+    origins = np.array([np.zeros(sizes.experts), np.full(sizes.experts, sizes.top_k)], np.int64)
+    arrived = send_once(plan, origins, None, sizes, 1 - np.eye(2, dtype=np.int64)).sum(axis=0)[0]
+    return float(arrived / sizes.top_k * tokens)
+
+
 def _merged(expert, group, taken, groups) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(expert, group, taken) with one row for every expert and group, in order of expert."""
     every = expert.astype(np.int64) * groups + group

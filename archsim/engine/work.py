@@ -6,7 +6,7 @@ import numpy as np
 
 from archsim.base.kernels import inner, kernel
 from archsim.engine.gemm import gemm_model
-from archsim.engine.hidden import SENDS, Sizes, vector_bytes
+from archsim.engine.hidden import SENDS, Sizes, received_of_experts, send_once, vector_bytes
 from archsim.engine.own_blocks import OwnBlocks
 from archsim.engine.state import (
     COMBINE,
@@ -43,6 +43,7 @@ class WorkBuilder:
         dtype_bytes = system.compute.dtype_bytes
         self._blocks = OwnBlocks(system.blocks)
         self.gemm = gemm_model(system, model, assumptions, machine)
+        self._by_tokens = assumptions.gemm == "grouped"
         self._experts, self.ids = model.experts, model.experts + model.shared_experts
         self._vector_bytes = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
         self._send = SENDS[assumptions.dispatch]
@@ -77,7 +78,7 @@ class WorkBuilder:
         """
         entries = self._entries(row, plan, placement, self._shared(plan, origins, top_k, residents))
         n, dies = len(entries), self._machine.dies
-        moves = self._moves(plan, origins, routing)
+        moves, arrived = self._moves(plan, origins, routing)
         chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, LOCAL_CP)
         _complete(
             entries,
@@ -93,7 +94,7 @@ class WorkBuilder:
             chains,
             local,
         )
-        self._take_time(entries, local)
+        self._take_time(entries, local, arrived)
         return Work(
             entries=entries,
             cp_en=self._no_bits if cp_en is None else cp_en,
@@ -105,6 +106,14 @@ class WorkBuilder:
             held=np.zeros(len(chains), HELD),
             notes=NO_NOTES,
         )
+
+    def arrived(self, experts: int, tokens: int) -> np.ndarray | None:
+        """Distinct tokens of every die that runs ``experts`` with ``tokens`` each, float64[die]; None where no time
+        depends on them.
+        """
+        if not (self._dispatched and self._by_tokens):
+            return None
+        return np.full(self._machine.dies, received_of_experts(self._sizes, experts, tokens))
 
     def _entries(self, row, plan, placement, shared):
         """ENTRY[entry] with expert, die, tokens and home: those of the plan, then the ``shared`` (id, die, tokens)."""
@@ -118,9 +127,9 @@ class WorkBuilder:
             own["expert"], own["die"], own["tokens"], own["home"] = shared_id, shared_die, shared_tokens, shared_die
         return entries
 
-    def _take_time(self, entries, local):
+    def _take_time(self, entries, local, arrived):
         """How long the array holds a slice of each entry, and a launch delays the first one."""
-        times = self.gemm.of(entries["tokens"], entries["routed"], entries["read_bytes"], entries["die"])
+        times = self.gemm.of(entries["tokens"], entries["routed"], entries["read_bytes"], entries["die"], arrived)
         local["launch_ns"] = local["launched_ns"] = times.launch_ns
         block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes)) if self._blocks else 0.0
         compute_ns = times.compute_ns + block_ns
@@ -144,16 +153,23 @@ class WorkBuilder:
         return ids, np.tile(dies, self._shared_experts), np.tile(here[dies], self._shared_experts)
 
     def _moves(self, plan, origins, routing):
-        """Bundles of hidden vectors, MOVE[2, move]: dispatch and combine, each row sorted by source."""
+        """Bundles of hidden vectors, MOVE[2, move]: dispatch and combine, each row sorted by source; and the distinct
+        tokens that each die receives, float64[die], None where no time depends on them.
+        """
         if not self._dispatched:
-            return NO_MOVES
-        sent = self._send(plan, origins, routing, self._sizes, self._fabric.hops)
+            return NO_MOVES, None
+        hops = self._fabric.hops
+        sent = self._send(plan, origins, routing, self._sizes, hops)
+        arrived = None
+        if self._by_tokens:
+            once = sent if self._send is send_once else send_once(plan, origins, routing, self._sizes, hops)
+            arrived = once.sum(axis=0).astype(float)
         if plan.shared is not None:  # once a token, however many shared experts there are
             sent = sent + plan.shared
         moves = np.zeros((2, np.count_nonzero(sent)), MOVE)
         for row, vectors in ((DISPATCH, sent), (COMBINE, sent.T)):
             moves[row] = _bundles(vectors, self._vector_bytes[row])
-        return moves
+        return moves, arrived
 
     def _move_ptr(self, moves):
         """Start of the moves of each source, int64[2, die + 1]."""

@@ -1,9 +1,13 @@
-"""The experts of a die as one grouped kernel: fitted laws of fused MoE layers, for a rank's pairs and active experts.
+"""The experts of a die as one grouped kernel: fitted laws of fused MoE layers, for a die's pairs, active experts and
+tokens.
 
-A die is a rank of an expert-parallel group that has ``experts / local`` of them. Its time is (``MoeLaw``; pairs of the
-rank, tokens of the group that would give every rank as many)
+Its time is (``MoeLaw``)
 
     correction · (launch + tokens and pairs + experts + p-norm of FLOP over rate and bytes over bandwidth)
+
+Which tokens pass a die is a matter of how they come to it (``local``): behind a dispatch those with at least one
+expert there, each once, however large the group is (`Received`); without one all tokens of the group, as in the
+measured fused layers, where every rank sees all of them (`AsMeasured`).
 
 On another die FLOP scale with the peak, and what moves bytes (weights, pairs, tokens) with the HBM; the cost of an
 expert with whichever of the two gained less; the launch is software and does not scale. A die that its command
@@ -25,11 +29,10 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration.laws.choosing import PARTS_OF_LAYERS, LawMissing, matching, newest
+from calibration.laws.die_kernel import AsMeasured, DieKernel, Received
 from calibration.laws.expert_gemm import Rates, Scale, scale_to
-from calibration.laws.fused_moe import SLICES, measured_corrections, named_of
-from calibration.laws.gemm import NS_PER_S, OPERAND_BYTES
 from calibration.laws.laws import MoeSizes
-from calibration.laws.rank_load import BALANCED, rank_loads, routing_of
+from calibration.laws.rank_load import BALANCED
 from calibration.laws.tables import CalibrationSpec, MoeTable, shape_of
 
 STAND_IN = {"fp16": "bf16", "bf16": "fp16"}  # as fast as each other
@@ -44,37 +47,39 @@ OCTAVES_OF_EXPERTS = 0.25  # weight of the number of experts, against hidden and
 class GroupedTimes(NamedTuple):
     """Times of dies, float64[die] in ns each, for ``pairs`` float64[die].
 
-    ``ns`` is the sum of ``launch_ns``, ``flop_ns``, ``pair_ns``, ``expert_ns`` and ``excess_ns`` (what the p-norm adds
-    to the FLOP). ``multiply_ns``: FLOP over the law's rate, without the correction. ``low``, ``high``: relative
+    ``ns`` is the sum of its parts: ``launch_ns``, ``multiply_ns`` (FLOP at the die's peak), ``inefficiency_ns`` (what
+    the kernels lose against it), ``permute_ns`` (permute, quantise and finalise: by token and pair), ``expert_ns`` (of
+    every expert) and ``excess_ns`` (what the p-norm adds to the FLOP for bytes). ``low``, ``high``: relative
     uncertainty, from the 5 % and 95 % residual. ``extrapolated``: bool[die].
     """
 
     pairs: np.ndarray
     ns: np.ndarray
     launch_ns: np.ndarray
-    flop_ns: np.ndarray
-    pair_ns: np.ndarray
+    multiply_ns: np.ndarray
+    inefficiency_ns: np.ndarray
+    permute_ns: np.ndarray
     expert_ns: np.ndarray
     excess_ns: np.ndarray
-    multiply_ns: np.ndarray
     low: np.ndarray
     high: np.ndarray
     extrapolated: np.ndarray
 
 
 class GroupedLaw:
-    """The law of dies with ``local`` experts each, of a model with these sizes.
+    """The law of dies that run experts of a model with these sizes.
 
-    ``tables``: the candidates, preferred first, in words ``named``; ``measured``: whether the shape was.
-    ``launched``: whether a kernel is launched as on the measured GPU. Raises LawMissing if the calibration has no
-    table for the dtype, or no peak.
+    ``local``: experts of each die of a group in which every die sees all tokens; None: dies behind a dispatch, which
+    see the tokens that they receive. ``tables``: the candidates, preferred first, in words ``named``; ``measured``:
+    whether the shape was. ``launched``: whether a kernel is launched as on the measured GPU; ``idle_ns``: time of a die
+    without pairs, its launch. Raises LawMissing if the calibration has no table for the dtype, or no peak.
     """
 
     def __init__(
         self,
         calibration: CalibrationSpec,
         sizes: MoeSizes,
-        local: float,
+        local: float | None,
         dtype: str,
         rates: Rates | None = None,
         library: str | None = None,
@@ -85,84 +90,31 @@ class GroupedLaw:
         self.measured = own_dtype and _shape(self.tables[0]) == (sizes.hidden, sizes.ffn)
         names = ", ".join(f"{name_of_table(table)} {table.model}" for table in self.tables)
         self.named = names if self.measured else (NEAREST if own_dtype else OTHER_DTYPE) + names
-        scale = scale_to(calibration, self.tables[0], rates)
-        self._laws = [_Die(table, sizes, local, scale, launched, self.measured) for table in self.tables]
+        self._laws = [_die(calibration, table, sizes, local, rates, launched, self.measured) for table in self.tables]
+        self.idle_ns = min(law.kernel.launch_ns for law in self._laws)
         residuals = [_residual(table, self.tables) for table in self.tables]
         if not self.measured:
             carried_over = between_shapes(every, self.tables[0])
             residuals = [(min(low, carried_over[0]), max(high, carried_over[1])) for low, high in residuals]
         self._low, self._high = np.maximum(-np.array(residuals)[:, 0], 0.0), np.maximum(np.array(residuals)[:, 1], 0.0)
 
-    def times(self, pairs: np.ndarray, active: np.ndarray) -> GroupedTimes:
-        """Of dies with these pairs and active experts, float64[die] above 0 each."""
-        parts = np.stack([law.parts_ns(pairs, active) for law in self._laws])
-        multiply = np.stack([law.multiply_ns(pairs) for law in self._laws])
-        total, begun = parts.sum(axis=1), np.stack([law.begun(pairs) for law in self._laws])
-        ranked = np.where(begun, total, np.inf)
-        chosen = np.where(begun.any(axis=0), ranked.argmin(axis=0), 0)
+    def times(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None = None) -> GroupedTimes:
+        """Of dies with these pairs, active experts and distinct tokens, float64[die] above 0 each.
+
+        ``tokens`` None, where dies see all of them: as many as give every die of the group as many pairs.
+        """
+        parts = np.stack([law.parts_ns(pairs, active, tokens) for law in self._laws])
+        begun, covered = np.stack([law.within(pairs, active) for law in self._laws], axis=1)
+        total = parts.sum(axis=1)
+        chosen = np.where(begun.any(axis=0), np.where(begun, total, np.inf).argmin(axis=0), 0)
         die = np.arange(len(pairs))
-        launch, flop, pair, expert, excess = parts[chosen, :, die].T
-        covered = np.stack([law.covers(pairs) for law in self._laws])
+        launch, flop, permute, expert, excess = parts[chosen, :, die].T
+        multiply = np.minimum(flop, pairs * self._laws[0].kernel.least_ns)
         outside = ~covered[chosen, die] | (not self.measured)
-        found = total[chosen, die]
         uncertain = self._low[chosen], self._high[chosen], outside
-        return GroupedTimes(pairs, found, launch, flop, pair, expert, excess, multiply[chosen, die], *uncertain)
-
-
-class _Die:
-    """The law of one table on one kind of die."""
-
-    def __init__(self, table: MoeTable, sizes: MoeSizes, local: float, scale: Scale, launched: bool, measured: bool):
-        law, weights = table.law, sizes.hidden * sizes.ffn
-        wider = sizes.hidden / table.hidden
-        slower = min(scale)
-        self._order, self._local = law.order, local
-        self._launch_ns = law.launch_ns if launched else 0.0
-        self._floor_ns = law.floor_ns if launched else 0.0
-        experts, top_k = (table.experts, table.top_k) if measured else (sizes.experts, sizes.top_k)
-        self._tokens = experts / local / top_k  # of the group, for one pair of the rank
-        self._pair_ns = (law.ns_per_pair + law.ns_per_token * self._tokens) * wider / scale.memory
-        self._expert_ns = law.ns_per_expert / slower
-        self._flop_ns = 2 * SLICES * weights / (law.flop_per_s * scale.compute) * NS_PER_S
-        n_bytes = SLICES * weights * OPERAND_BYTES[table.dtype]
-        self._bytes_ns = n_bytes / (law.bytes_per_s * scale.memory) * NS_PER_S
-        ep = table.experts / local
-        tokens = np.array(table.tokens)
-        pairs, _ = rank_loads(named_of(table), routing_of(table), law, np.full(len(tokens), ep), tokens)
-        self._axis, self._corrections = np.log(pairs), _corrections_at(table, ep) if measured else 0.0 * pairs
-        ranks = [shape_of(name)[0] for name in table.ranks if shape_of(name)[1] == 1]
-        self._known = bool(ranks) and min(ranks) * 0.99 <= ep <= max(ranks) * 1.01
-        self._first, self._last = pairs[0] * 0.99, pairs[-1] * 1.01
-
-    def begun(self, pairs: np.ndarray) -> np.ndarray:
-        """bool[die]: within the measured EP sizes, and at or above the fewest tokens."""
-        return self._known & (pairs >= self._first)
-
-    def covers(self, pairs: np.ndarray) -> np.ndarray:
-        """bool[die]: within the measured EP sizes and tokens."""
-        return self.begun(pairs) & (pairs <= self._last)
-
-    def multiply_ns(self, pairs: np.ndarray) -> np.ndarray:
-        """FLOP over the law's rate, float64[die]."""
-        return pairs * self._flop_ns
-
-    def parts_ns(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
-        """float64[5, die]: launch, FLOP, pairs, experts, and what the p-norm adds to the FLOP."""
-        flop_ns, bytes_ns = pairs * self._flop_ns, active * self._bytes_ns
-        longer = np.maximum(flop_ns, bytes_ns)
-        both = longer * ((flop_ns / longer) ** self._order + (bytes_ns / longer) ** self._order) ** (1 / self._order)
-        parts = np.stack(
-            [
-                np.full(len(pairs), self._launch_ns),
-                flop_ns,
-                pairs * self._pair_ns,
-                np.maximum(active, self._local) * self._expert_ns,
-                both - flop_ns,
-            ]
+        return GroupedTimes(
+            pairs, total[chosen, die], launch, multiply, flop - multiply, permute, expert, excess, *uncertain
         )
-        if self._floor_ns:
-            parts[0] += np.maximum(self._floor_ns - parts.sum(axis=0), 0.0)
-        return parts * np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
 
 
 def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> tuple[list[MoeTable], bool]:
@@ -236,14 +188,6 @@ def _points(table: MoeTable) -> int:
     return len(table.ranks) * len(table.tokens)
 
 
-def _corrections_at(table: MoeTable, ep: float) -> np.ndarray:
-    """Logarithms of measured over law at the table's tokens, for one EP size, float64[token]."""
-    tokens = np.array(table.tokens)
-    near = [float(shape_of(name)[0]) for name in table.ranks if shape_of(name)[1] == 1]
-    ep = min(near, key=lambda each: abs(np.log(each / ep))) if near and not min(near) <= ep <= max(near) else ep
-    return measured_corrections(table, np.full(len(tokens), ep), np.ones(len(tokens)), tokens)
-
-
 def _residual(table: MoeTable, others: Sequence[MoeTable]) -> tuple[float, float]:
     """5 % and 95 % residual of EP sizes that were left out; of the widest of the others where too few were measured."""
     if table.unseen.points:
@@ -281,8 +225,20 @@ def _off(table: MoeTable, others: Sequence[MoeTable]) -> np.ndarray:
             pairs = np.array(table.tokens) * table.top_k / ep
             active = np.minimum(local, np.maximum(pairs, 1.0))
             own, other = (
-                _Die(each, sizes, local, Scale(1.0, 1.0), True, each is table).parts_ns(pairs, active).sum(axis=0)
+                AsMeasured(each, DieKernel(each, sizes, Scale(1.0, 1.0), 1.0, True), sizes, local, each is table)
+                .parts_ns(pairs, active, None)
+                .sum(axis=0)
                 for each in (table, law)
             )
             found.append(own / other - 1)
     return np.concatenate(found)
+
+
+def _die(calibration, table, sizes: MoeSizes, local, rates, launched: bool, measured: bool) -> AsMeasured | Received:
+    """The law of one table on one kind of die."""
+    scale = scale_to(calibration, table, rates)
+    peak = calibration.reference.peak_flop_per_s[table.dtype] * scale.compute
+    kernel = DieKernel(table, sizes, scale, peak, launched)
+    if local is None:
+        return Received(table, kernel, measured)
+    return AsMeasured(table, kernel, sizes, local, measured)

@@ -18,7 +18,8 @@ GATE_AND_UP = 2
 
 
 class RankTimes(NamedTuple):
-    """float64[die] ns: the grouped kernel, of it the multiplication and the bytes that it waits for; ``low_ns``,
+    """float64[die] ns: the grouped kernel (of a rank without pairs its launch), of it the multiplication and the bytes
+    that it waits for; ``low_ns``,
     ``high_ns``: how much shorter and longer at the residuals of the law; shared experts. ``pairs``, ``active``:
     float64[die] of tokens and experts.
     """
@@ -41,7 +42,9 @@ class Ranks:
         system, model = scenario.system, scenario.model
         self._dies, self._gpu = system.dies, system.launch == "gpu"
         self._clock_hz = system.decision.fsm.clock_hz
-        self._law = law_of_ranks(system, model, system.dies)
+        # behind an all-gather every rank sees all tokens, as in the measured layers
+        gathered = scenario.assumptions.dispatch == "all_gather"
+        self._law = law_of_ranks(system, model, system.dies, dispatched=not gathered)
         self.named = self._law.named
         self._shared = ()
         self._count = model.shared_experts if scenario.assumptions.weights == "all" else 0
@@ -52,15 +55,18 @@ class Ranks:
             shapes = (GATE_AND_UP * model.shared_ffn, model.hidden), (model.hidden, model.shared_ffn)
             self._shared = tuple(dense_product(calibration, n, k, compute.dtype, rates) for n, k in shapes)
 
-    def times(self, plan: Plan, tokens: np.ndarray, share: float = 1.0) -> RankTimes:
-        """Of a plan; ``tokens``: float64[die] that live on each. ``share``: of all tokens."""
+    def times(self, plan: Plan, tokens: np.ndarray, arrived: np.ndarray, share: float = 1.0) -> RankTimes:
+        """Of a plan; ``tokens``: float64[die] that live on each, ``arrived``: that each has after the dispatch.
+        ``share``: of tokens and pairs of the plan.
+        """
         pairs = np.bincount(plan.die, plan.tokens, self._dies) * share
         active = np.minimum(np.bincount(plan.die, minlength=self._dies).astype(float), pairs)
         used = np.flatnonzero(pairs)
-        columns = [np.zeros(self._dies) for _ in range(5)]
+        columns = [np.full(self._dies, self._law.idle_ns), *(np.zeros(self._dies) for _ in range(4))]
         extrapolated_ns = 0.0
         if len(used):
-            at = self._law.times(np.maximum(pairs[used], 1.0), np.maximum(active[used], 1.0))
+            load = pairs[used], active[used], arrived[used]
+            at = self._law.times(*(np.maximum(each, 1.0) for each in load))
             ns = at.ns if self._gpu else at.ns + launch_ns(active[used], self._clock_hz)
             waits_ns = np.minimum(at.excess_ns, at.ns - at.multiply_ns)
             found = ns, at.multiply_ns, waits_ns, at.ns * at.low, at.ns * at.high

@@ -27,7 +27,7 @@ from archsim.engine.cluster.ports import (
     outer_ports,
 )
 from archsim.engine.cluster.routes import link_bytes, slowest_link
-from archsim.engine.hidden import Sizes, send_once_to, send_selections, vector_bytes
+from archsim.engine.hidden import Sizes, send_once, send_once_to, send_selections, vector_bytes
 from archsim.engine.state import COMBINE, DISPATCH, Machine
 from archsim.engine.transfer import own_calibration
 from archsim.policies.allocation.rules import Plan
@@ -38,17 +38,18 @@ from microarch.fabric.fabric import NS_PER_S, Fabric
 
 
 class Sent(NamedTuple):
-    """What a dispatch sends. ``vectors``: [home, die], as they count for HBM and energy; ``flows``: of GPUs behind
-    switches, else None.
+    """What a dispatch sends. ``vectors``: [home, die], as they count for HBM and energy; ``arrived``: float64[die],
+    distinct tokens that every die has then; ``flows``: of GPUs behind switches, else None.
     """
 
     vectors: np.ndarray
+    arrived: np.ndarray
     flows: Flows | None = None
 
     def part(self, share: float) -> Sent:
         """A share of it."""
         flows = self.flows and Flows(self.flows.inner * share, self.flows.outer * share)
-        return Sent(self.vectors * share, flows)
+        return Sent(self.vectors * share, self.arrived * share, flows)
 
 
 class OnLinks(NamedTuple):
@@ -107,11 +108,12 @@ class PortMoves:
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         grid, hops = self._grid, self._fabric.hops
         if not self._kernel.once:
-            vectors = send_selections(plan, demand.origins, demand.routing, self._sizes, hops)
-            return Sent(vectors, flows_direct(vectors, grid, self.vector_bytes[DISPATCH]))
+            vectors, arrived = _selections(plan, demand, self._sizes, hops)
+            return Sent(vectors, arrived, flows_direct(vectors, grid, self.vector_bytes[DISPATCH]))
         groups = [np.arange(grid.dies), grid.node_of] if grid.nodes > 1 else [np.arange(grid.dies)]
         found = send_once_to(groups, plan, demand.origins, demand.routing, self._sizes, hops)
-        return Sent(found[0], flows_forwarded(found[0], found[-1], grid, self.vector_bytes[DISPATCH]))
+        flows = flows_forwarded(found[0], found[-1], grid, self.vector_bytes[DISPATCH])
+        return Sent(found[0], found[0].sum(axis=0), flows)
 
     def dispatched(self, sent: Sent) -> np.ndarray:
         return self._done(sent.flows, DISPATCH, np.zeros(self._grid.dies))
@@ -179,7 +181,8 @@ class GatherMoves:
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         tokens = demand.origins.sum(axis=1, dtype=np.int64) / self._top_k
-        return Sent(np.repeat(tokens[:, None], self._ranks, axis=1))
+        vectors = np.repeat(tokens[:, None], self._ranks, axis=1)
+        return Sent(vectors, vectors.sum(axis=0))
 
     def dispatched(self, sent: Sent) -> np.ndarray:
         return self._all("all_gather", sent, self.vector_bytes[DISPATCH])
@@ -220,10 +223,11 @@ class RouteMoves:
         self.named = ""
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
-        every, hops = [np.arange(self._fabric.dies)], self._fabric.hops
+        hops = self._fabric.hops
         if self._once:
-            return Sent(send_once_to(every, plan, demand.origins, demand.routing, self._sizes, hops)[0])
-        return Sent(send_selections(plan, demand.origins, demand.routing, self._sizes, hops))
+            vectors = send_once(plan, demand.origins, demand.routing, self._sizes, hops)
+            return Sent(vectors, vectors.sum(axis=0))
+        return Sent(*_selections(plan, demand, self._sizes, hops))
 
     def dispatched(self, sent: Sent) -> np.ndarray:
         return self._done(sent.vectors * float(self.vector_bytes[DISPATCH]), DISPATCH)
@@ -245,6 +249,12 @@ class RouteMoves:
     def _phase(self, vectors: np.ndarray, phase: int) -> OnLinks:
         n_bytes = link_bytes(self._fabric, vectors * self.vector_bytes[phase])
         return OnLinks(n_bytes, n_bytes / self._fabric.link_bytes_per_ns)
+
+
+def _selections(plan: Plan, demand: StepDemand, sizes: Sizes, hops) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors and tokens of ``Sent`` where one is sent for every token and expert."""
+    once = send_once(plan, demand.origins, demand.routing, sizes, hops)
+    return send_selections(plan, demand.origins, demand.routing, sizes, hops), once.sum(axis=0)
 
 
 def _law(scenario: Scenario, number: int, op: str) -> PortLaw:

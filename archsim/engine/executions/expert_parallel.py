@@ -22,6 +22,7 @@ from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.cluster.ranks import Ranks, RankTimes
 from archsim.engine.cluster.transfers import Moves, Sent, build_moves
 from archsim.engine.executions.execution import GemmTime, Order, Setup
+from archsim.engine.hidden import Sizes, received_of_experts
 from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, LAUNCH, SLICES, UNITS
 from archsim.policies.allocation.rules import Plan
 from microarch.blocks.request import State
@@ -47,6 +48,8 @@ class ExpertParallel:
         if scenario.system.launch == "gpu" and scenario.assumptions.transfer_software == "charged":
             refuse_unequal(setup.placement.layer_slots, scenario.model.experts)
         self._machine, self._fabric, self._tally = setup.machine, setup.fabric, setup.tally
+        model = scenario.model
+        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
         self._ranks = Ranks(scenario)
         self._fetches = Fetches(setup.machine, setup.fabric, setup.tally)
         self._moves: Moves = build_moves(scenario, setup.machine, setup.fabric, setup.analytical)
@@ -68,7 +71,9 @@ class ExpertParallel:
     def kernel_ns(self, tokens: int, experts: int) -> float:
         first = np.zeros(experts, np.int32)
         plan = Plan(np.arange(experts, dtype=np.int32), first, np.full(experts, tokens, np.int32))
-        return float(self._ranks.times(plan, np.zeros(self._machine.dies)).kernel_ns[0])
+        nobody = np.zeros(self._machine.dies)
+        arrived = np.full(self._machine.dies, received_of_experts(self._sizes, experts, tokens))
+        return float(self._ranks.times(plan, nobody, arrived).kernel_ns[0])
 
     def _run(self, order: Order) -> tuple[Sent, RankTimes, Fetched, Layer]:
         """The times of a step; nothing is counted."""
@@ -77,7 +82,7 @@ class ExpertParallel:
         if order.plan.shared is not None:  # moved to ranks that the tokens visit anyway: no further vectors
             tokens = order.plan.shared.sum(axis=0).astype(float)
         sent = self._moves.sent(order.plan, demand)
-        times = self._ranks.times(order.plan, tokens)
+        times = self._ranks.times(order.plan, tokens, sent.arrived)
         fetched = self._fetches.of(order)
         return sent, times, fetched, self._layer(self, order.plan, tokens, sent, times, fetched)
 
@@ -93,7 +98,8 @@ class ExpertParallel:
 
     def by_halves(self, plan, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
         """``overlap: two_batch``."""
-        half, half_times = sent.part(0.5), self._ranks.times(plan, tokens, 0.5)
+        half = sent.part(0.5)
+        half_times = self._ranks.times(plan, tokens, half.arrived, 0.5)
         one = self.in_turn(plan, tokens, half, half_times, fetched)
         dispatch, shared, kernel, combine = one.parts
         computed = shared + kernel

@@ -75,7 +75,8 @@ class WeightStreaming:
         every = np.full(experts, tokens, np.int64)
         first, routed = np.zeros(experts, np.int64), np.ones(experts, np.int64)
         read_bytes = np.full(experts, self._setup.machine.slice_bytes, np.int64)
-        return SLICES * float(self._estimating.gemm.of(every, routed, read_bytes, first).compute_ns.sum())
+        arrived = self._estimating.arrived(experts, tokens)
+        return SLICES * float(self._estimating.gemm.of(every, routed, read_bytes, first, arrived).compute_ns.sum())
 
 
 def build(setup: Setup) -> WeightStreaming:

@@ -16,7 +16,7 @@ def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Ca
     if assumptions.gemm == "calibrated":
         return Calibrated(system, model, machine, system.compute.library)
     if assumptions.gemm == "grouped":
-        return Grouped(system, model, machine)
+        return Grouped(system, model, assumptions, machine)
     return ShareOfPeak(system, model, assumptions)
 
 

@@ -63,7 +63,7 @@ class Calibrated:
         peak = compute.peak_flop_per_s / NS_PER_S
         self._least_ns_per_token = np.array([2.0 * model.hidden * ffn / peak for ffn in widths])
 
-    def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray, die: np.ndarray) -> GemmTimes:
+    def of(self, tokens: np.ndarray, routed, read_bytes, die, arrived: np.ndarray | None = None) -> GemmTimes:
         """See ``ShareOfPeak.of``."""
         fitted_ns, low, high = np.empty(len(tokens)), np.empty(len(tokens)), np.empty(len(tokens))
         multiply_ns, balanced_ns = np.empty(len(tokens)), np.empty(len(tokens))

@@ -1,7 +1,8 @@
 """``gemm: grouped``: the routed experts of a die are one kernel, launched once a step.
 
-Its time T is the fitted law of a rank with the die's pairs and active experts (``calibration.laws.grouped``). The
-engine streams the weights itself, slice by slice, and the kernel works on what is there:
+Its time T is the fitted law of a die with these pairs, active experts and tokens (``calibration.laws.grouped``): behind
+a dispatch those that it receives, under ``activations: ignored`` all of the group, as if every die had them. The engine
+streams the weights itself, slice by slice, and the kernel works on what is there:
 
 ====== ==============================================================================================================
 launch from the arrival of the die's tokens (or the start of the step) on; no routed slice is computed before its end.
@@ -39,7 +40,7 @@ class _Rank(NamedTuple):
     """What the law of a die depends on."""
 
     sizes: MoeSizes
-    local: float
+    local: float | None
     dtype: str
     rates: Rates
     library: str | None
@@ -53,23 +54,23 @@ class Grouped:
     fused layers of the die's dtype.
     """
 
-    def __init__(self, system, model, machine: Machine):
+    def __init__(self, system, model, assumptions, machine: Machine):
         self.calibrated_ns = self.extrapolated_ns = 0.0
         compute = system.compute
         self._machine, self._gpu, self._clock_hz = machine, system.launch == "gpu", system.decision.fsm.clock_hz
-        self._law = law_of_ranks(system, model, machine.dies)
+        self._law = law_of_ranks(system, model, machine.dies, assumptions.activations == "dispatched")
         self.law = self._law.named
         self.least_ns_per_token = 2.0 * model.hidden * model.expert_ffn / compute.peak_flop_per_s * NS_PER_S
         self._shared = _shared(system, model, machine) if model.shared_experts else None
         self._last = None  # asked of it, and answered
 
-    def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray, die: np.ndarray) -> GemmTimes:
+    def of(self, tokens: np.ndarray, routed, read_bytes, die, arrived: np.ndarray | None = None) -> GemmTimes:
         """See ``ShareOfPeak.of``."""
         found = _Rows(len(tokens))
         rows, others = np.flatnonzero(routed), np.flatnonzero(routed == 0)
-        launch = np.zeros(self._machine.dies)
+        launch = np.full(self._machine.dies, self._law.idle_ns)
         if len(rows):
-            launch = self._routed(found, rows, tokens[rows].astype(float), read_bytes[rows], die[rows])
+            self._routed(found, launch, rows, tokens[rows].astype(float), read_bytes[rows], die[rows], arrived)
         if len(others) and self._shared:
             found.put(others, self._of_shared(tokens[others], read_bytes[others]))
         return GemmTimes(*found.columns, launch)
@@ -88,16 +89,15 @@ class Grouped:
         self.extrapolated_ns += extrapolated_ns
         return times
 
-    def _routed(self, found: _Rows, rows, tokens, read_bytes, die) -> np.ndarray:
-        """Fill the rows of routed experts; the launch of every die, float64[die]."""
+    def _routed(self, found: _Rows, launch, rows, tokens, read_bytes, die, arrived) -> None:
+        """Fill the rows of routed experts, and ``launch`` of the dies that run any."""
         dies = self._machine.dies
         active = np.bincount(die, minlength=dies)
         used = np.flatnonzero(active)
         pairs = np.bincount(die, tokens, dies)[used]
-        times = self._law.times(pairs, active[used].astype(float))
+        times = self._law.times(pairs, active[used].astype(float), None if arrived is None else arrived[used])
         self.calibrated_ns += times.ns.sum()
         self.extrapolated_ns += times.ns[times.extrapolated].sum()
-        launch = np.zeros(dies)
         launch[used] = times.launch_ns if self._gpu else launch_ns(active[used], self._clock_hz)
         at = np.zeros(dies, np.int64)
         at[used] = np.arange(len(used))
@@ -107,13 +107,13 @@ class Grouped:
         found.put(rows, self._shares(times, launch[used], lead_ns[used], of, tokens / pairs[of], 1 / active[die]))
         multiply = found.columns[4]
         multiply[rows] = np.minimum(multiply[rows], found.columns[0][rows])
-        return launch
 
     def _shares(self, times: GroupedTimes, launch_ns, lead_ns, of, by_tokens, by_entries) -> GemmTimes:
         """The part of every entry in the dies' ``times``; ``by_tokens``, ``by_entries``: its shares, float64[entry]."""
         rest_ns = times.ns - times.launch_ns
         kept = np.maximum(rest_ns - np.maximum(lead_ns - launch_ns, 0.0), 0.0) / rest_ns
-        of_tokens, of_entries = (times.flop_ns + times.pair_ns)[of], (times.expert_ns + times.excess_ns)[of]
+        of_tokens = (times.multiply_ns + times.inefficiency_ns + times.permute_ns)[of]
+        of_entries = (times.expert_ns + times.excess_ns)[of]
         part_ns = of_tokens * by_tokens + of_entries * by_entries
         least_ns = self._least(by_tokens, times, of)
         compute_ns = np.maximum(kept[of] * part_ns, least_ns) / SLICES
@@ -143,12 +143,14 @@ class _Rows:
             column[rows] = values
 
 
-def law_of_ranks(system, model, dies: int) -> GroupedLaw:
-    """The law of a die that has its part of a model's experts. Raises LawMissing (a SpecError)."""
+def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
+    """The law of a die: behind a dispatch, or with its part of a model's experts where all dies see all tokens. Raises
+    LawMissing (a SpecError).
+    """
     compute = system.compute
     rank = _Rank(
         MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
-        model.experts / dies,
+        None if dispatched else model.experts / dies,
         compute.dtype,
         Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s),
         compute.library,

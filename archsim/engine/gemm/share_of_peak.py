@@ -22,8 +22,11 @@ class ShareOfPeak:
         self._peak_flop_per_ns = system.compute.peak_flop_per_s / NS_PER_S
         self._flop_per_token = 2.0 * model.hidden * model.expert_ffn, 2.0 * model.hidden * model.shared_ffn
 
-    def of(self, tokens: np.ndarray, routed: np.ndarray, read_bytes: np.ndarray, die: np.ndarray) -> GemmTimes:
-        """tokens, routed (0 for shared experts), read_bytes (of a slice from the die's HBM), die: int64[entry]."""
+    def of(self, tokens: np.ndarray, routed, read_bytes, die, arrived: np.ndarray | None = None) -> GemmTimes:
+        """tokens, routed (0 for shared experts), read_bytes (of a slice from the die's HBM), die: int64[entry].
+
+        ``arrived``: float64[die], distinct tokens that a dispatch brings; None without one. Grouped kernels alone ask.
+        """
         compute_ns = np.empty(len(tokens))
         _at_share(tokens, routed, self._bounds, self._share, self._peak_flop_per_ns, self._flop_per_token, compute_ns)
         return GemmTimes(compute_ns, 0.0, 0.0, 0.0, compute_ns)
