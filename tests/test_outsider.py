@@ -3,6 +3,7 @@
 Nothing in the package is edited. Every addition must change the results it targets.
 """
 
+import json
 import re
 
 import pytest
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from archsim.policies.allocation.rules import Plan
+from archsim.serving.scheduling import admit, serve_running
 from microarch.fabric.own import FabricDescription, LinkClass
 
 
@@ -45,6 +47,19 @@ def columns_of_numbers(path, model):
     """Trace format: one request per line, one prompt token; expert ids of every token, layer and rank."""
     for line in Path(path).read_text().splitlines():
         yield np.array(line.split(), int).reshape(-1, len(model.moe_layer_ids), model.top_k), 1
+
+
+def gentle(state, k, now_ns, limits, most=1):
+    """Scheduler: as vLLM, with at most so many new requests an iteration."""
+    rank = state.ranks[k]
+    budget = serve_running(state, k, limits.budget, limits)
+    admitted = 0
+    while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs and admitted < most:
+        new = admit(state, k, now_ns, budget, 0, 0, limits)
+        if new == 0:
+            break
+        budget -= new
+        admitted += 1
 
 
 def longest_step_ns(outcome, scenario) -> float:
@@ -119,3 +134,27 @@ def test_an_edited_function_runs_again(folder):
     slow = swept(folder, "mine", text)
     (folder / "mine.py").write_text(re.sub("5000.0", "9000.0", MINE))
     assert swept(folder, "mine", text)["decode_ns"] > slow["decode_ns"]
+
+
+SERVE = """
+system: h200_node
+model: qwen3-30b-a3b
+parallel: {attention: {dp: 2}}
+requests: {concurrency: 8, input: {fixed: 100}, output: {fixed: 5}, count: 16}
+scheduler: SCHEDULER
+"""
+
+
+def served(folder, name, scheduler):
+    """The measures of a run, and its page."""
+    (folder / f"{name}.yaml").write_text(SERVE.replace("SCHEDULER", scheduler))
+    process = archsim(folder, "serve", f"{name}.yaml", "--out", name)
+    assert process.returncode == 0, process.stderr
+    return json.loads((folder / name / "bench.json").read_text()), (folder / name / "index.html").read_text()
+
+
+def test_an_outsider_adds_a_scheduler(folder):
+    plain, _ = served(folder, "plain", "vllm_v1")
+    mine, page = served(folder, "mine", "{name: 'mine:gentle', most: 1}")
+    assert mine["mean_ttft_ms"] > plain["mean_ttft_ms"]
+    assert "mine:gentle" in page

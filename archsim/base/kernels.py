@@ -17,7 +17,7 @@ and would compile the function once per constant.
 from collections.abc import Callable
 from typing import Any
 
-from numba import njit
+from numba import cfunc, njit
 from numba.core.registry import CPUDispatcher
 
 
@@ -43,3 +43,10 @@ kernel = njit(_nrt=False, cache=True)
 free = njit(_nrt=False, cache=True, nogil=True)
 outer = _of_kernels()
 inner = _of_kernels(forceinline=True)
+
+
+def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True) -> Any:
+    """A function that kernels get as an argument: compiled for one signature, so that they are compiled once for all
+    such functions. ``cached``: on disk.
+    """
+    return cfunc(signature, _nrt=not cached, cache=cached)(function)

@@ -39,7 +39,8 @@ class Groups(NamedTuple):
     every: int
     alike: bool  # all ranks have all tokens
 
-    def __call__(self, instance: int) -> Group:
+    def group(self, instance: int) -> Group:
+        """Of instance i."""
         return Group(self.scenario, self.pool, self.parts, self.every, instance)
 
     @property
@@ -87,10 +88,11 @@ def part_of(system: SystemSpec, ranks: int) -> SystemSpec:
     if system.dies == ranks:
         return system
     levels = system.fabric.levels if system.fabric is not None else ()
-    if levels and all(level.switch for level in levels):
-        if ranks <= levels[0].switch:
+    sizes = [level.switch or 0 for level in levels]
+    if sizes and all(sizes):
+        if ranks <= sizes[0]:
             return _with_levels(system, (levels[0].model_copy(update={"switch": ranks}),))
-        nodes, rest = divmod(ranks, levels[0].switch)
+        nodes, rest = divmod(ranks, sizes[0])
         if len(levels) > 1 and not rest:
             return _with_levels(system, (levels[0], levels[1].model_copy(update={"switch": nodes})))
     raise SpecError(

@@ -72,11 +72,11 @@ class Group:
 
     def __init__(self, scenario: Scenario, pool: TokenPool, parts: Parts, every: int, instance: int):
         refuse_unserved(scenario.policy)
-        self._engine = EventEngine(scenario, pool.layer_ids)
+        self._engine = EventEngine(scenario, pool.layer_ids.tolist())
         self._pool, self._parts, self._every, self._instance = pool, parts, every, instance
         self._rule = self._engine.policy.rebalancing
         self._layers = len(scenario.model.moe_layer_ids)
-        self._records: list[tuple[int, np.ndarray]] = []
+        self._records: list[tuple[float, np.ndarray]] = []
         self._turn, self._calls, self._since, self.asked_at = 101 * instance, 0, 0, 0
         self._pending: _Pending | None = None
         points = int(np.ceil(np.log2(max(parts.most_tokens, 2)))) + 1
@@ -128,7 +128,7 @@ class Group:
         self.moves.clear()
         self._fill()
 
-    def _record(self, ran: int, tokens: Sequence[float], window: int | None) -> None:
+    def _record(self, ran: float, tokens: Sequence[float], window: int | None) -> None:
         """Loads of the iterations since the last call: as many tokens as were served, from where they were drawn."""
         counts = np.zeros((len(self._pool.layer_ids), self._engine.scenario.model.experts))
         for phase, count in enumerate(tokens):

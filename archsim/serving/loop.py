@@ -19,20 +19,21 @@ from archsim.serving.records import (
     State,
     Transfer,
 )
-from archsim.serving.scheduling import enqueue, schedule
+from archsim.serving.scheduling import empty, enqueue, sum_up
 
-ENDED, STUCK, PAUSED = 0, 1, 2
+ENDED, STUCK, PAUSED, FAILED = 0, 1, 2, 3
 
 
 @kernel
-def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits, transfer: Transfer):
+def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits, transfer: Transfer, schedule):
     """Serve all requests. Returns ENDED; STUCK if requests wait but none can be scheduled; PAUSED before an iteration
-    whose experts are to be asked for (``pause_at``, ``pause_ns``), to be called again.
+    whose experts are to be asked for (``pause_at``, ``pause_ns``), to be called again; FAILED where a scheduler did
+    what cannot be. ``schedule``: compiled (``archsim.serving.schedulers.registry``).
     """
     totals = state.totals[0]
     n = state.requests.shape[0]
-    if _begin_all(state, totals.now_ns, table, decode_table, limits):
-        return PAUSED
+    if _begin_all(state, totals.now_ns, table, decode_table, limits, schedule):
+        return FAILED if totals.failed else PAUSED
     while totals.finished < n:
         now, what, which = _next(state, limits)
         if what < 0:
@@ -46,14 +47,16 @@ def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits,
             _end(state, which, now, limits, transfer)
         if _more_at(state, now, limits):
             continue
-        if _begin_all(state, now, table, decode_table, limits):
-            return PAUSED
+        if _begin_all(state, now, table, decode_table, limits, schedule):
+            return FAILED if totals.failed else PAUSED
     return ENDED
 
 
 @outer
-def _begin_all(state: State, now, table: StepTable, decode_table: StepTable, limits: Limits):
-    """Begin an iteration of every idle instance; True, and the rest not begun, where one has to pause before."""
+def _begin_all(state: State, now, table: StepTable, decode_table: StepTable, limits: Limits, schedule):
+    """Begin an iteration of every idle instance; True, and the rest not begun, where one has to pause before, or a
+    scheduler failed.
+    """
     for i in range(state.instances.shape[0]):
         instance = state.instances[i]
         if instance.busy:
@@ -61,7 +64,9 @@ def _begin_all(state: State, now, table: StepTable, decode_table: StepTable, lim
         if (instance.iterations >= instance.pause_at or now >= instance.pause_ns) and _has_requests(state, i):
             state.totals[0].paused = i
             return True
-        _begin(state, i, now, decode_table if instance.does == DECODE else table, limits)
+        _begin(state, i, now, decode_table if instance.does == DECODE else table, limits, schedule)
+        if state.totals[0].failed:
+            return True
     return False
 
 
@@ -141,15 +146,17 @@ def _arrive(state: State, i):
 
 
 @outer
-def _begin(state: State, i, now, table: StepTable, limits: Limits):
+def _begin(state: State, i, now, table: StepTable, limits: Limits, schedule):
     """Start an iteration if there is anything to compute."""
     instance, totals = state.instances[i], state.totals[0]
     tokens = 0
     for k in range(instance.first, instance.last):
         if state.ranks[k].running + state.ranks[k].waiting:
             schedule(state, k, now, limits)
+            if totals.failed or not sum_up(state, k, limits):
+                return
         else:
-            _idle(state, k)
+            empty(state, k)
         tokens += state.ranks[k].tokens
         totals.prefill_tokens += state.ranks[k].chunk_tokens
         totals.decode_tokens += state.ranks[k].decodes
@@ -187,13 +194,6 @@ def _note(state: State, i, begin, end, experts):
         capacity += rank.capacity
         used += rank.capacity - rank.free
     row.kv = used / capacity
-
-
-@inner
-def _idle(state: State, k):
-    rank = state.ranks[k]
-    rank.tokens, rank.decodes, rank.decode_context = 0, 0, 0
-    rank.chunks, rank.chunk_tokens, rank.pairs, rank.sampled = 0, 0, 0.0, 0
 
 
 @outer

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 NONE = np.int64(-1)
-# Strategies of the scheduler (``archsim.serving.scheduling``) and of the choice of a rank, by number in compiled code.
-VLLM_V1, SGLANG, TRTLLM = np.int64(0), np.int64(1), np.int64(2)
+# Strategies of the choice of a rank, by number in compiled code.
 ROUND_ROBIN, LEAST_LOADED = np.int64(0), np.int64(1)
+# What a scheduler of the user's did that cannot be (``failed`` of TOTALS).
+RAISED, TOO_MANY, NOT_LACKING, NO_BLOCKS = np.int64(1), np.int64(2), np.int64(3), np.int64(4)
 BOTH, PREFILL, DECODE = np.int64(0), np.int64(1), np.int64(2)  # what an instance does
 
 REQUEST = np.dtype(
@@ -47,9 +48,8 @@ RANK = np.dtype(
         ("oldest", "i8"),  # prefix cache: blocks that no request holds, by last use
         ("newest", "i8"),
         ("unheld", "i8"),
-        ("received", "i8"),  # SGLang: waiting requests that its scheduler has seen
+        ("received", "i8"),  # waiting requests that a scheduler that polls has seen
         ("unpolled", "i8"),  # and iterations since it looked for more
-        ("reserved", "i8"),  # blocks promised to running requests (TRT-LLM, SGLang)
         ("tokens", "i8"),  # of this iteration
         ("decodes", "i8"),
         ("decode_context", "i8"),  # sum
@@ -90,6 +90,8 @@ TOTALS = np.dtype(
         ("shared_ns", "f8"),  # of experts
         ("balance", "f8"),  # of the pairs of ranks, over iterations
         ("paused", "i8"),  # instance whose experts are asked for
+        ("failed", "i8"),  # a user's scheduler raised (1), or gave what cannot be (other FAULTS)
+        ("failed_at", "i8"),  # the request
         ("preemptions", "i8"),
         ("prefill_tokens", "i8"),  # computed, recomputation included
         ("decode_tokens", "i8"),
@@ -120,9 +122,10 @@ GAPS, GAP_FIRST_NS, GAP_STEP = 4200, 1e3, 0.005
 
 
 class Limits(NamedTuple):
-    """Of a scheduler. ``hash_blocks``: KV blocks a hash block holds; 0: no prefix cache."""
+    """Of a scheduler. ``hash_blocks``: KV blocks a hash block holds; 0: no prefix cache. ``params``: float64[n], its
+    own, in the order of its row.
+    """
 
-    strategy: np.int64
     max_seqs: np.int64
     budget: np.int64
     block_tokens: np.int64
@@ -133,8 +136,7 @@ class Limits(NamedTuple):
     concurrency: np.int64  # closed loop; 0: open
     request_ns: np.float64  # host's time from arrival to the queue
     first_after: np.int64  # tokens that are out when a client sees the first
-    poll_every: np.int64  # SGLang: iterations of decodes between looks for new requests
-    kept_share: np.float64  # SGLang: share of the outstanding output that an admission keeps room for
+    params: np.ndarray
 
 
 class Transfer(NamedTuple):

@@ -1,32 +1,10 @@
-"""What a rank computes in its next iteration, as vLLM V1, SGLang and TensorRT-LLM choose it.
-
-``vllm_v1``: running requests first, each with all tokens that it lacks, then waiting ones in order of arrival, within
-one budget of tokens; a request that finds no block preempts the last one, which computes everything anew
-(vllm/v1/core/sched/scheduler.py). ``sglang``: prompts go before decodes and are not mixed with them; an admission keeps
-room for a share of the output still to come (managers/schedule_policy.py, PrefillAdder), and it looks for new requests
-after ``poll_every`` iterations of decodes, after prompts and when idle (managers/scheduler_recv_skipper.py).
-``trtllm``: decodes and
-prompts together, and an admission reserves the blocks of the whole output, so that nothing is preempted
-(GUARANTEED_NO_EVICT).
-"""
+"""Parts of a scheduler (``archsim.serving.schedulers``): queues, admission, preemption, and what the clock sums up."""
 
 from __future__ import annotations
 
 from archsim.base.kernels import inner, outer
 from archsim.serving.kv import available, blocks_of, cached_blocks, grow, hold, release, unheld_of
-from archsim.serving.records import SGLANG, TRTLLM, Limits, State
-
-
-@outer
-def schedule(state: State, k, now_ns, limits: Limits):
-    """Fill ``new`` of the running requests of a rank, and what the clock needs to know of them."""
-    if limits.strategy == SGLANG:
-        _schedule_sglang(state, k, now_ns, limits)
-    elif limits.strategy == TRTLLM:
-        _schedule_trtllm(state, k, now_ns, limits)
-    else:
-        _schedule_vllm(state, k, now_ns, limits)
-    _sum_up(state, k)
+from archsim.serving.records import NO_BLOCKS, NOT_LACKING, TOO_MANY, Limits, State
 
 
 @inner
@@ -86,7 +64,7 @@ def _preempt_last(state: State, k):
 
 
 @outer
-def _serve_running(state: State, k, budget, limits: Limits):
+def serve_running(state: State, k, budget, limits: Limits):
     """Tokens of running requests in order. Returns the budget left; -1 where one was preempted."""
     rank = state.ranks[k]
     i, preempted = 0, False
@@ -107,7 +85,7 @@ def _serve_running(state: State, k, budget, limits: Limits):
 
 
 @outer
-def _admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
+def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
     """Admit the first waiting request with up to ``new_most`` tokens, if the blocks of its first ``whole`` tokens and
     ``promised`` others are available.
 
@@ -143,95 +121,24 @@ def _admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
 
 
 @outer
-def _schedule_vllm(state: State, k, now_ns, limits: Limits):
+def sum_up(state: State, k, limits: Limits):
+    """The batch of a rank, as ``archsim.iteration.times.batches_of`` counts it. False, and a fault noted, where its
+    scheduler gave what cannot be.
+    """
     rank = state.ranks[k]
-    budget = _serve_running(state, k, limits.budget, limits)
-    while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
-        new = _admit(state, k, now_ns, budget, 0, 0, limits)
-        if new == 0:
-            break
-        budget -= new
-
-
-@outer
-def _schedule_sglang(state: State, k, now_ns, limits: Limits):
-    """A batch of prompts if there is one, else the decodes."""
-    rank = state.ranks[k]
-    budget, prompts, outstanding = limits.budget, 0, 0
-    if rank.unpolled >= limits.poll_every or rank.running == 0:
-        rank.received, rank.unpolled = rank.waiting, 0
+    empty(state, k)
+    if rank.running > limits.max_seqs:
+        return _fault(state, TOO_MANY, state.slots[k, 0])
     for i in range(rank.running):
-        r = state.slots[k, i]
-        request = state.requests[r]
-        outstanding += request.output - request.made
-        new = 0
-        if lacking(state, r) > 1 and budget > 0:  # a prompt whose first chunk is computed
-            new = min(lacking(state, r), budget)
-            if not grow(state, k, r, request.computed + new, limits):
-                new = 0
-        state.new[k, i] = new
-        budget -= new
-        prompts += new
-    while budget > 0 and rank.received > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
-        request = state.requests[rank.head]
-        later = outstanding + request.output - request.made
-        kept = blocks_of(int(limits.kept_share * later), limits) if rank.running else 0
-        new = _admit(state, k, now_ns, budget, kept, 0, limits)
-        if new == 0:
-            break
-        budget -= new
-        prompts += new
-        outstanding = later
-        rank.received -= 1
-    rank.unpolled = rank.unpolled + 1 if prompts == 0 else limits.poll_every
-    if prompts == 0:
-        _serve_running(state, k, limits.budget + limits.max_seqs, limits)
-
-
-@outer
-def _schedule_trtllm(state: State, k, now_ns, limits: Limits):
-    rank = state.ranks[k]
-    budget, promised = limits.budget, 0
-    for i in range(rank.running):
-        r = state.slots[k, i]
-        request = state.requests[r]
-        promised += _outstanding_blocks(state, r, limits)
-        new = min(lacking(state, r), budget)
-        if new and grow(state, k, r, request.computed + new, limits):
-            state.new[k, i] = new
-            budget -= new
-        else:
-            state.new[k, i] = 0
-    while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
-        r = rank.head
-        whole = state.requests[r].input + state.requests[r].output
-        new = _admit(state, k, now_ns, budget, promised, whole, limits)
-        if new == 0:
-            break
-        budget -= new
-        promised += _outstanding_blocks(state, r, limits)
-
-
-@inner
-def _outstanding_blocks(state: State, r, limits: Limits):
-    """Blocks that a request has yet to take until its last token."""
-    request = state.requests[r]
-    own = request.shared * limits.hash_blocks + request.blocks
-    return max(blocks_of(request.input + request.output, limits) - own, 0)
-
-
-@outer
-def _sum_up(state: State, k):
-    """The batch of a rank, as ``archsim.iteration.times.batches_of`` counts it."""
-    rank = state.ranks[k]
-    rank.tokens, rank.decodes, rank.decode_context = 0, 0, 0
-    rank.chunks, rank.chunk_tokens, rank.pairs, rank.sampled = 0, 0, 0.0, 0
-    for i in range(rank.running):
-        new = state.new[k, i]
+        r, new = state.slots[k, i], state.new[k, i]
         if new == 0:
             continue
-        request = state.requests[state.slots[k, i]]
+        request = state.requests[r]
         before = request.computed
+        if new < 0 or new > lacking(state, r):
+            return _fault(state, NOT_LACKING, r)
+        if blocks_of(before + new, limits) > request.shared * limits.hash_blocks + request.blocks:
+            return _fault(state, NO_BLOCKS, r)
         rank.tokens += new
         if new == 1 and before > 0:
             rank.decodes += 1
@@ -242,3 +149,18 @@ def _sum_up(state: State, k):
             rank.pairs += float(new) * before + new * (new + 1) / 2.0
         if before + new == request.input + request.made:
             rank.sampled += 1
+    return True
+
+
+@inner
+def _fault(state: State, fault, r):
+    state.totals[0].failed, state.totals[0].failed_at = fault, r
+    return False
+
+
+@inner
+def empty(state: State, k):
+    """No batch."""
+    rank = state.ranks[k]
+    rank.tokens, rank.decodes, rank.decode_context = 0, 0, 0
+    rank.chunks, rank.chunk_tokens, rank.pairs, rank.sampled = 0, 0, 0.0, 0

@@ -102,20 +102,18 @@ def requests_of(serving: Serving) -> Requests:
         return drawn.first(found, given.total) if given.total else found
     assert given.input is not None and given.output is not None
     count = given.total or (REQUESTS_A_CLIENT * given.concurrency if given.concurrency else OPEN_REQUESTS)
-    sizes = (
-        drawn.lengths(count, *each.drawn, given.seed, stream)
-        for each, stream in ((given.input, INPUT_STREAM), (given.output, OUTPUT_STREAM))
-    )
+    prompt = drawn.lengths(count, *given.input.drawn, given.seed, INPUT_STREAM)
+    output = drawn.lengths(count, *given.output.drawn, given.seed, OUTPUT_STREAM)
     if given.arrivals is None:
-        return drawn.without_hashes(np.zeros(count), *sizes, given.concurrency or 0)
+        return drawn.without_hashes(np.zeros(count), prompt, output, given.concurrency or 0)
     arrivals = drawn.gamma_arrivals(count, given.arrivals.rate, given.arrivals.burstiness, given.seed)
-    return drawn.without_hashes(arrivals, *sizes)
+    return drawn.without_hashes(arrivals, prompt, output)
 
 
 def deploy(serving: Serving) -> Deployment:
     """The engines of a file. Raises SpecError, LawMissing, CapacityError."""
     spec, system = serving.spec, serving.system
-    scheduler = Scheduler(**spec.scheduler.model_dump())
+    scheduler = Scheduler.of(spec.scheduler)
     host = host_for(serving)
     sides = spec.disaggregated
     if isinstance(sides, DisaggregatedSpec):
@@ -145,7 +143,7 @@ def with_experts(serving: Serving, engine: Engine, built: Built, scheduler: Sche
     if engine.routing is not None or not has_experts(engine.model):
         return built
     groups = groups_of(serving, engine, built, scheduler, host)
-    return built._replace(pool=built.pool._replace(experts=groups), notes=(*built.notes, groups.note))
+    return built._replace(pool=built.pool._replace(experts=groups.group), notes=(*built.notes, groups.note))
 
 
 def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:

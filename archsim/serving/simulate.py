@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.errors import ArchsimError
 from archsim.serving import loop
 from archsim.serving.clock import StepTable
 from archsim.serving.groups import BALANCE, DECODES, Group, Moved
@@ -18,32 +20,42 @@ from archsim.serving.records import (
     INSTANCE,
     ITERATION,
     LEAST_LOADED,
+    NO_BLOCKS,
+    NOT_LACKING,
     PREFILL,
+    RAISED,
     RANK,
     REQUEST,
     ROUND_ROBIN,
     SERIES,
-    SGLANG,
+    TOO_MANY,
     TOTALS,
-    TRTLLM,
-    VLLM_V1,
     Limits,
     State,
     Transfer,
     zeros,
 )
 from archsim.serving.requests import Requests, refuse_too_long
+from archsim.serving.schedulers.registry import compiled
+from archsim.specs.schedulers import SCHEDULERS, SchedulerSpec, is_function, row_of
 
-STRATEGIES = {"vllm_v1": VLLM_V1, "sglang": SGLANG, "trtllm": TRTLLM}
-CHOICES = {"round_robin": ROUND_ROBIN, "least_loaded": LEAST_LOADED}
+CHOICES = MappingProxyType({"round_robin": ROUND_ROBIN, "least_loaded": LEAST_LOADED})
+FAULTS = MappingProxyType(
+    {
+        int(RAISED): "raises an error",
+        int(TOO_MANY): "runs more requests than max_num_seqs, such as",
+        int(NOT_LACKING): "gives fewer than 0 tokens, or more than are left to compute (`lacking`), to",
+        int(NO_BLOCKS): "gives tokens without KV blocks (`grow`) to",
+    }
+)
 FIRST_BIN_NS = 1e7
 
 NO_LOG = np.zeros(0, ITERATION)
 
 
 class Scheduler(NamedTuple):
-    """``name``: of STRATEGIES; ``balance``: of CHOICES. ``poll_every``: SGLang's scheduler_recv_interval;
-    ``kept_share``: its new_token_ratio.
+    """``name``: of ``archsim.specs.schedulers``, or a user's own function; ``balance``: of CHOICES; ``params``: the
+    scheduler's own that differ from their defaults.
     """
 
     name: str = "vllm_v1"
@@ -53,8 +65,12 @@ class Scheduler(NamedTuple):
     prefix_caching: bool = True
     block_tokens: int = 16
     balance: str = "round_robin"
-    poll_every: int = 1
-    kept_share: float = 0.7
+    params: Mapping[str, float] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, spec: SchedulerSpec, **changes: int) -> Scheduler:
+        """As a file has it, but for ``changes``."""
+        return cls(**{name: getattr(spec, name) for name in cls._fields} | changes)
 
 
 class Pool(NamedTuple):
@@ -105,7 +121,7 @@ def simulate(
     first; it sees all tokens as late. ``logged``: iterations to keep a log of. Raises TraceError for requests that can
     never be served.
     """
-    chunked, preempted = scheduler.chunked_prefill, scheduler.name != "trtllm"
+    chunked, preempted = scheduler.chunked_prefill, row_of(scheduler.name).preempts
     for each in (pool, decode) if decode else (pool,):
         kv_tokens = each.kv_blocks * scheduler.block_tokens
         refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose, preempted=preempted)
@@ -117,16 +133,27 @@ def simulate(
         _put(state, i, group)
         state.instances[i]["pause_at"] = group.next_pause
     moved = transfer or Transfer(np.float64(0), np.float64(0))
+    schedule = compiled(scheduler.name, scheduler.params, state, limits)
     ended = loop.PAUSED
     while ended == loop.PAUSED:
-        ended = loop.run(state, pool.table, (decode or pool).table, limits, moved)
+        ended = loop.run(state, pool.table, (decode or pool).table, limits, moved, schedule)
         if ended == loop.PAUSED:
             balance.append(_ask(state, groups))
     if ended != loop.ENDED:
-        raise RuntimeError(f"{whose}: {state.totals[0]['finished']} requests ended, but no other can be scheduled")
+        raise ArchsimError(f"scheduler {scheduler.name}: {_fault(state, ended)}")
     totals = state.totals[0]
     moves = tuple(sorted((each for group in groups for each in group.moves), key=lambda each: each.time_ns))
     return _served(state, totals, requests.concurrency, np.array(balance, float).reshape(-1, 2), moves)
+
+
+def _fault(state: State, ended: int) -> str:
+    """What a scheduler did that cannot be."""
+    totals = state.totals[0]
+    if ended == loop.FAILED:
+        at = "" if totals["failed"] == RAISED else f" request {totals['failed_at']}"
+        return f"{FAULTS[int(totals['failed'])]}{at}"
+    left = len(state.requests) - totals["finished"]
+    return f"gives no token to any of {left} requests that are left, though no other event can change that"
 
 
 def _groups(pool: Pool, decode: Pool | None) -> list[Group]:
@@ -163,7 +190,6 @@ def _ask(state: State, groups: list[Group]) -> tuple[float, float]:
 def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_after: int = 1) -> Limits:
     caching = scheduler.prefix_caching and requests.hash_tokens > 0
     return Limits(
-        STRATEGIES[scheduler.name],
         np.int64(scheduler.max_num_seqs),
         np.int64(scheduler.max_num_batched_tokens),
         np.int64(scheduler.block_tokens),
@@ -174,9 +200,16 @@ def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_a
         np.int64(requests.concurrency),
         np.float64(request_ns),
         np.int64(first_after),
-        np.int64(scheduler.poll_every),
-        np.float64(scheduler.kept_share),
+        _params(scheduler),
     )
+
+
+def _params(scheduler: Scheduler) -> np.ndarray:
+    """float64[n] in the order of the scheduler's row; those of a user's function are bound to it."""
+    if is_function(scheduler.name):
+        return np.zeros(1)
+    known = SCHEDULERS[scheduler.name].parameters
+    return np.array([scheduler.params.get(key, each.default) for key, each in known.items()] or [0], float)
 
 
 def _state(

@@ -154,6 +154,10 @@ def _count(path: Path, line: int, row: dict[str, Any], key: str) -> int:
     return int(found)
 
 
+def _sizes(path: Path, line: int, row: dict[str, Any], prompt: str, output: str) -> tuple[int, int]:
+    return _count(path, line, row, prompt), _count(path, line, row, output)
+
+
 def _mooncake(path: Path) -> Iterator[Row]:
     """{"timestamp": ms, "input_length", "output_length", "hash_ids": [one per 512 tokens]}."""
     for line, row in _objects(path):
@@ -161,8 +165,7 @@ def _mooncake(path: Path) -> Iterator[Row]:
         if not isinstance(ids, list) or not all(type(each) is int for each in ids):
             raise TraceError(f"{path}:{line}: hash_ids is not a list of whole numbers")
         arrival = _number(path, line, row, "timestamp") * 1e6
-        sizes = (_count(path, line, row, key) for key in ("input_length", "output_length"))
-        yield Row(line, arrival, *sizes, tuple(ids))
+        yield Row(line, arrival, *_sizes(path, line, row, "input_length", "output_length"), tuple(ids))
 
 
 def _azure(path: Path) -> Iterator[Row]:
@@ -180,7 +183,7 @@ def _azure(path: Path) -> Iterator[Row]:
             fraction = float(f"0.{digits}") if digits else 0.0
         except ValueError:
             raise TraceError(f"{path}:{line}: TIMESTAMP is {text!r}; expected 2023-11-16 18:17:03.9799600") from None
-        sizes = (_count(path, line, row, key) for key in ("ContextTokens", "GeneratedTokens"))
+        sizes = _sizes(path, line, row, "ContextTokens", "GeneratedTokens")
         yield Row(line, (at + fraction) * NS_PER_S, *sizes)
 
 
@@ -197,15 +200,14 @@ def _vidur(path: Path) -> Iterator[Row]:
     """arrived_at (s; 0 where missing), num_prefill_tokens, num_decode_tokens."""
     for line, row in _records(path):
         arrival = _number(path, line, row, "arrived_at") * NS_PER_S if "arrived_at" in row else 0.0
-        sizes = (_count(path, line, row, key) for key in ("num_prefill_tokens", "num_decode_tokens"))
-        yield Row(line, arrival, *sizes)
+        yield Row(line, arrival, *_sizes(path, line, row, "num_prefill_tokens", "num_decode_tokens"))
 
 
 def _llmservingsim(path: Path) -> Iterator[Row]:
     """{"input_toks", "output_toks", "arrival_time_ns"}; token ids are not used."""
     for line, row in _objects(path):
         arrival = _number(path, line, row, "arrival_time_ns")
-        yield Row(line, arrival, *(_count(path, line, row, key) for key in ("input_toks", "output_toks")))
+        yield Row(line, arrival, *_sizes(path, line, row, "input_toks", "output_toks"))
 
 
 def _sharegpt(path: Path) -> Iterator[Row]:
@@ -219,8 +221,8 @@ def _sharegpt(path: Path) -> Iterator[Row]:
     for at, record in enumerate(records, 1):
         turns = [turn for turn in record.get("conversations") or [] if turn.get("from") in ("human", "gpt")]
         if len(turns) >= 2 and turns[0]["from"] == "human" and turns[1]["from"] == "gpt":
-            sizes = (max(1, round(len(turn["value"]) / 4)) for turn in turns[:2])
-            yield Row(at, 0.0, *sizes)
+            prompt, output = (max(1, round(len(turn["value"]) / 4)) for turn in turns[:2])
+            yield Row(at, 0.0, prompt, output)
 
 
 FORMATS = MappingProxyType(

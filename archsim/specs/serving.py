@@ -3,9 +3,10 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from archsim.specs.deployment import ParallelSpec, PrecisionSpec
+from archsim.specs.schedulers import SchedulerSpec
 from archsim.specs.text.fields import KeyProblem, Spec, count, number
 from archsim.specs.text.quantities import BANDWIDTH, TIME, describe, fraction, quantity
 from archsim.specs.workload import OF_MODEL, SyntheticSpec, known_preset
@@ -89,33 +90,6 @@ class RequestSpec(Spec):
             if (getattr(self, key) is None) != (self.trace is not None):
                 what = "a trace has its lengths" if self.trace is not None else "required key is missing"
                 raise KeyProblem((key,), what)
-        return self
-
-
-class SchedulerSpec(Spec):
-    """How an engine fills its iterations (docs/serving.md)."""
-
-    name: Literal["vllm_v1", "sglang", "trtllm"] = "vllm_v1"
-    max_num_seqs: count(1, 65536) = 256
-    max_num_batched_tokens: count(1, 10_000_000) = 8192
-    # null: as the engine does by itself; trtllm takes prompts whole.
-    chunked_prefill: bool | None = Field(None, validate_default=True)
-    prefix_caching: bool = True
-    block_tokens: count(1, 4096) = 16
-    # sglang: iterations of decodes between two looks for new requests (--scheduler-recv-interval).
-    poll_every: count(1, 10_000) = 1
-    # Which rank of which engine a request goes to.
-    balance: Literal["round_robin", "least_loaded"] = "least_loaded"
-
-    @field_validator("chunked_prefill")
-    @classmethod
-    def _chunked(cls, given: bool | None, info: ValidationInfo) -> bool:
-        return info.data.get("name") != "trtllm" if given is None else given
-
-    @model_validator(mode="after")
-    def _polled(self) -> "SchedulerSpec":
-        if self.poll_every != 1 and self.name != "sglang":
-            raise KeyProblem(("poll_every",), f"{self.name} looks for requests in every iteration; only sglang polls")
         return self
 
 

@@ -39,12 +39,23 @@ class TokenSource(Protocol):
     num_experts, top_k: shape of the model. digest: names the content. label: for the `trace` column of results.
     """
 
-    requests: int
-    layer_ids: np.ndarray
-    num_experts: int
-    top_k: int
-    digest: str
-    label: str
+    @property
+    def requests(self) -> int: ...
+
+    @property
+    def layer_ids(self) -> np.ndarray: ...
+
+    @property
+    def num_experts(self) -> int: ...
+
+    @property
+    def top_k(self) -> int: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
         """Stream the batch `requests: int64[n]` (indices, repeats allowed) through iterations 0 to `decode_steps`.

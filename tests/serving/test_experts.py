@@ -124,7 +124,7 @@ def test_replicas_take_about_as_much_kv_as_published(model, nodes, published):
     """CRAFT: KV cache under EPLB, on nodes of eight A100; its own replicas take far less (6 %)."""
     ranks = f"parallel={{attention: {{dp: {8 * nodes}}}, experts: {{ep: {8 * nodes}}}}}"
     serving = load_serving("configs/serve_craft.yaml", [f"model={model}", ranks])
-    scheduler = Scheduler(**serving.spec.scheduler.model_dump())
+    scheduler = Scheduler.of(serving.spec.scheduler)
     blocks = {
         policy.name: kv_blocks(engine_of(serving._replace(policy=policy), serving.spec.parallel), scheduler)
         for policy in serving.policies
@@ -189,7 +189,7 @@ def test_files_are_checked(capsys):
     [
         ({"routing": "uniform", "policies": ["eplb"]}, "eplb need routing from traffic"),
         ({"routing": "uniform", "assumptions": {"migration": "free"}}, "assumptions: are of routing from traffic"),
-        ({"scheduler": {"poll_every": 9}}, "only sglang polls"),
+        ({"scheduler": {"poll_every": 9}}, "unknown key 'poll_every' of scheduler vllm_v1: it is one of sglang"),
         ({"model": "llama-3.1-70b"}, "has no experts"),
         ({"policies": ["ep", "ep"]}, "two have the same name"),
         ({"policies": ["epbl"]}, "unknown policy 'epbl'"),

@@ -12,9 +12,11 @@ from archsim.serving import simulate as simulation
 from archsim.serving.measures import measure, times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.requests import Requests, gamma_arrivals, lengths, without_hashes
-from archsim.serving.simulate import STRATEGIES, Scheduler, simulate
+from archsim.serving.schedulers.registry import compiled
+from archsim.serving.simulate import Scheduler, simulate
+from archsim.specs.schedulers import SCHEDULERS
 
-SCHEDULERS = st.sampled_from(sorted(STRATEGIES))
+NAMES = st.sampled_from(sorted(SCHEDULERS))
 ROWS = st.lists(st.tuples(st.floats(0, 500), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=40)
 SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "block_tokens": 16}
 
@@ -24,7 +26,7 @@ def served(rows, name="vllm_v1", blocks=60, ranks=1, instances=1, **more):
 
 
 @settings(max_examples=60, deadline=None)
-@given(ROWS, SCHEDULERS, st.integers(24, 200), st.integers(1, 3), st.integers(1, 2))
+@given(ROWS, NAMES, st.integers(24, 200), st.integers(1, 3), st.integers(1, 2))
 def test_tokens_are_conserved_and_time_runs_forward(rows, name, blocks, ranks, instances):
     found = served(rows, name, blocks, ranks, instances)
     requests, totals = found.requests, found.totals
@@ -40,7 +42,7 @@ def test_tokens_are_conserved_and_time_runs_forward(rows, name, blocks, ranks, i
 
 
 @settings(max_examples=60, deadline=None)
-@given(ROWS, SCHEDULERS, st.integers(24, 80), st.booleans())
+@given(ROWS, NAMES, st.integers(24, 80), st.booleans())
 def test_all_kv_blocks_come_back(rows, name, blocks, shared):
     asked = opened(rows)
     if shared:
@@ -51,7 +53,9 @@ def test_all_kv_blocks_come_back(rows, name, blocks, shared):
     machine = pool(blocks)
     limits = simulation._limits(asked, scheduler, 0.0)
     state = simulation._state(asked, scheduler, machine, None, limits)
-    assert loop.run(state, machine.table, machine.table, limits, Transfer(np.float64(0), np.float64(0))) == loop.ENDED
+    no_transfer = Transfer(np.float64(0), np.float64(0))
+    schedule = compiled(name, {}, state, limits)
+    assert loop.run(state, machine.table, machine.table, limits, no_transfer, schedule) == loop.ENDED
     rank = state.ranks[0]
     cached = int((state.references[0] == 0).sum())
     assert np.all(state.references <= 0) and rank["unheld"] == cached
@@ -89,7 +93,7 @@ def test_too_little_kv_preempts_and_still_ends():
     assert served([(0.0, 100, 60)] * 6, "trtllm", blocks=24).totals["preemptions"] == 0
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
 def test_equal_runs_give_equal_bytes(name):
     rows = [(float(at % 7), 50 + 13 * at % 200, 1 + at % 31) for at in range(60)]
     first, second = (served(rows, name, 40, 2, 2) for _ in range(2))
@@ -97,7 +101,7 @@ def test_equal_runs_give_equal_bytes(name):
     assert first.series.tobytes() == second.series.tobytes()
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
 @pytest.mark.parametrize("more", [{"instances": 2}, {"blocks": 400}, {"token_ns": 5e3}])
 def test_more_machine_serves_more(name, more):
     sizes = [(40 + 37 * at % 250, 5 + 11 * at % 50) for at in range(200)]
@@ -195,7 +199,8 @@ def test_requests_without_hashes_share_nothing():
 def test_sglang_looks_for_requests_now_and_then():
     rows = [(0.0, 50, 60), (30.0, 50, 5)]
     often, seldom = (
-        simulate(opened(rows), Scheduler("sglang", **SMALL, poll_every=every), pool(400)).requests for every in (1, 20)
+        simulate(opened(rows), Scheduler("sglang", **SMALL, params={"poll_every": every}), pool(400)).requests
+        for every in (1, 20)
     )
     late = (seldom["scheduled_ns"] - often["scheduled_ns"]) / (2 * MS)  # iterations of about 2 ms
     assert late[0] == 0 and 2 < late[1] <= 20

@@ -68,7 +68,7 @@ def scheduler_of(row: Mapping[str, Any]) -> Scheduler:
         return base
     base = base._replace(max_num_batched_tokens=PROMPT_TOKENS.get((gpu, row["gemm_quant"]), 8192))
     if gpu == "B200":
-        base = base._replace(poll_every=POLLS_BUSY if clients >= BUSY else POLLS)
+        base = base._replace(params={"poll_every": POLLS_BUSY if clients >= BUSY else POLLS})
     return base
 
 

@@ -117,8 +117,7 @@ def _divisors(number: int) -> Sequence[int]:
 
 
 def _scheduler(serving: Serving, seqs: int, tokens: int) -> Scheduler:
-    given = serving.spec.scheduler.model_dump() | {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
-    return Scheduler(**given)
+    return Scheduler.of(serving.spec.scheduler, max_num_seqs=seqs, max_num_batched_tokens=tokens)
 
 
 def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engine, Built]:

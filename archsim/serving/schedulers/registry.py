@@ -1,0 +1,58 @@
+"""Schedulers by name: the module of that name in this package, or a user's own ``package.module:function``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from numba import float64, int64, njit, typeof, void
+from numba.core.errors import NumbaError
+
+from archsim.base.errors import ArchsimError
+from archsim.base.kernels import pointer
+from archsim.serving.records import Limits, State
+from archsim.specs.policies import import_function
+from archsim.specs.schedulers import ARGUMENTS, is_function
+
+Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)
+
+
+def compiled(name: str, params: Mapping[str, float], state: State, limits: Limits) -> Compiled:
+    """The scheduler that a file names, for compiled code. Shipped ones are compiled once and kept.
+
+    Raises ArchsimError for a function of the user's that numba cannot compile.
+    """
+    signature = void(typeof(state), int64, float64, typeof(limits))
+    if not is_function(name):
+        return pointer(import_module(f"{__package__}.{name}").schedule, signature)
+    try:
+        own = import_function(name)
+        return pointer(_bound(own, _values(own, params)), signature, cached=False)
+    except (NumbaError, ValueError) as error:
+        raise ArchsimError(f"scheduler: {name}: cannot be compiled: {_first_lines(error)}") from None
+
+
+def _values(own: Callable[..., None], params: Mapping[str, float]) -> tuple[float, ...]:
+    """Of the parameters of a user's function, in its order."""
+    named = list(inspect.signature(own).parameters.values())[ARGUMENTS:]
+    return tuple(float(params.get(each.name, each.default)) for each in named)
+
+
+def _bound(own: Callable[..., None], values: tuple[float, ...]) -> Callable[[State, int, float, Limits], None]:
+    """With its parameters. ``failed`` stays set where it raises, which compiled code would pass over."""
+    body = njit(boundscheck=True)(getattr(own, "py_func", own))
+
+    def schedule(state, k, now_ns, limits):
+        state.totals[0].failed = 1
+        body(state, k, now_ns, limits, *values)
+        state.totals[0].failed = 0
+
+    return schedule
+
+
+def _first_lines(error: Exception) -> str:
+    """What numba says, without its path through the compiler."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:4])

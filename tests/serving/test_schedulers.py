@@ -1,0 +1,110 @@
+"""A user's own scheduler: compiled with its parameters; what cannot be is refused by name, with the request."""
+
+import pytest
+from support.serving import opened, pool
+
+from archsim.base.errors import ArchsimError
+from archsim.serving.simulate import Scheduler, simulate
+from archsim.specs.loading.library import tree_of
+from archsim.specs.schedulers import SchedulerSpec
+from archsim.specs.text.validation import validate
+
+OWN = '''
+import numpy as np
+
+from archsim.serving.scheduling import admit, lacking, serve_running
+
+
+def gentle(state, k, now_ns, limits, most=1):
+    """As vLLM V1, with at most so many new requests an iteration."""
+    rank = state.ranks[k]
+    budget = serve_running(state, k, limits.budget, limits)
+    admitted = 0
+    while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs and admitted < most:
+        new = admit(state, k, now_ns, budget, 0, 0, limits)
+        if new == 0:
+            break
+        budget -= new
+        admitted += 1
+
+
+def idle(state, k, now_ns, limits):
+    pass
+
+
+def greedy(state, k, now_ns, limits):
+    gentle_most = admit(state, k, now_ns, limits.budget, 0, 0, limits)
+    state.new[k, 0] = gentle_most + 1
+
+
+def unpaid(state, k, now_ns, limits):
+    if state.ranks[k].running == 0:
+        admit(state, k, now_ns, limits.budget, 0, 0, limits)
+    else:
+        state.new[k, 0] = lacking(state, state.slots[k, 0])
+
+
+def outside(state, k, now_ns, limits):
+    state.new[k, 10_000_000] = 1
+
+
+def not_compiled(state, k, now_ns, limits):
+    {}[state] = open
+
+
+def without_rank(state):
+    pass
+'''
+ROWS = [(0.0, 20, 5)] * 12
+SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "block_tokens": 4}
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path, monkeypatch):
+    """The module ``mine_schedulers``, in the current folder."""
+    (tmp_path / "mine_schedulers.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def served(name, **params):
+    return simulate(opened(ROWS), Scheduler(name, **SMALL, params=params), pool(100))
+
+
+def test_an_own_scheduler_admits_as_its_parameter_says():
+    found = {most: served("mine_schedulers:gentle", most=most).requests for most in (1, 100)}
+    assert [len(set(each["scheduled_ns"])) for each in found.values()] == [12, 3]  # 6 prompts fill the budget of 128
+    assert found[100].tobytes() == served("vllm_v1").requests.tobytes()
+    assert served("mine_schedulers:gentle").requests.tobytes() == found[1].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("idle", "idle: gives no token to any of 12 requests that are left"),
+        ("greedy", "greedy: gives fewer than 0 tokens, or more than are left .* request 0"),
+        ("unpaid", "unpaid: gives tokens without KV blocks .* request 0"),
+        ("outside", "outside: raises an error"),
+        ("not_compiled", "not_compiled: cannot be compiled"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Exception ignored")  # numba prints what compiled code raises
+def test_what_cannot_be_is_refused(name, told):
+    with pytest.raises(ArchsimError, match=f"scheduler mine_schedulers:{told}|scheduler: mine_schedulers:{told}"):
+        served(f"mine_schedulers:{name}")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": "sglan"}, "unknown scheduler 'sglan'.*sglang"),
+        ({"name": "sglang", "poll_every": 0}, "out of range"),
+        ({"name": "vllm_v1", "max_num_seq": 3}, "unknown key 'max_num_seq'.*max_num_seqs"),
+        ({"name": "mine_schedulers:gently"}, "gentle"),
+        ({"name": "mine_schedulers:gentle", "mosst": 3}, "unknown parameter.*most"),
+        ({"name": "mine_schedulers:gentle", "most": "many"}, "expected a number"),
+    ],
+)
+def test_bad_keys_are_refused(given, told):
+    with pytest.raises(ArchsimError, match=told):
+        validate(SchedulerSpec, tree_of(given))
