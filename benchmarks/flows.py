@@ -1,24 +1,20 @@
 """Cost of one recompute of all rates: ``python benchmarks/flows.py``.
 
 Random pairs on an 8 × 8 mesh, so that nearly all flows are one connected component. One recompute = one flow leaves
-or enters, and the affected rates are solved. The oracle is the plain Python solver of the tests.
+or enters, and the affected rates are solved. The oracle is the interpreter's, in plain Python.
 """
 
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 from numba import njit
 
+from archsim.engine.interpreted.fair import fair_rates as oracle_rates
 from archsim.engine.network.fair import fair_rates
 from archsim.engine.network.flows import _network, _port_rank
 from archsim.engine.network.network import enter, leave
 from archsim.engine.network.round_robin import build_ports, round_robin_rates
 from microarch.fabric.grid import build_mesh
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from reference.flows_oracle import fair_rates as oracle_rates
 
 MESH = build_mesh(8, 8)
 

@@ -1,5 +1,6 @@
 """Exit codes of commands."""
 
 OK = 0
+DIFFERS = 1  # a check found what it was asked to look for
 USER_ERROR = 2  # the input is at fault
 INTERRUPTED = 130  # 128 + SIGINT, as shells count

@@ -25,6 +25,7 @@ from archsim.engine.event.shared import SharedKernel
 from archsim.engine.executions.execution import Kernel, Order, Setup
 from archsim.engine.executions.registry import build_execution
 from archsim.engine.machine import build_machine, build_memory, policy_costs
+from archsim.engine.own_blocks import refuse_engine
 from archsim.engine.state import SLICES, new_tally
 from archsim.engine.transitions import NoLog, TransitionLog
 from archsim.engine.weight_moves import WeightMover
@@ -71,10 +72,12 @@ class EventEngine:
     between steps.
     """
 
+    name = "event"
     analytical = False
 
     def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None, keep_transitions: bool = False):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+        refuse_engine(self.name, system, assumptions)
         self.scenario = scenario
         self.rows = _rows_of(layer_ids, model)
         self.policy = build_policy(scenario.policy, model)

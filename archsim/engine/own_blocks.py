@@ -4,28 +4,74 @@ A block serves one whole slice after the other in front of the compute array, no
 slice for the time of the blocks plus its GEMM, and the GEMM cannot end sooner than the blocks' time after the last
 byte arrives. So a block costs its full time if the step waits for the array, and nothing if the array waits for
 slices anyway. Block time counts as time of the array. Policies do not see it.
+
+A block that is a function says how long it holds slices, in every engine. One that is a class has states: only
+``engine: interpreted`` runs it (``archsim.engine.interpreted.blocks``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.errors import ArchsimError
-from archsim.specs.machine.blocks import BlockSpec
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.machine.blocks import NETWORK, BlockSpec, kind_of
+from archsim.specs.machine.system import SystemSpec
 from archsim.specs.policies import import_function
 
 NS_PER_S = 1e9
+INTERPRETED = "interpreted"
+
+
+class OwnObject(NamedTuple):
+    """A user's class: ``kind`` as in ``archsim.specs.machine.blocks``; ``build`` makes one, for a run."""
+
+    name: str
+    kind: str
+    build: Callable[..., Any]
+    serves: tuple[int, ...]
+
+
+def objects_of(specs: Sequence[BlockSpec]) -> tuple[OwnObject, ...]:
+    """The blocks of a system that are classes. Raises ValueError for one that cannot be imported."""
+    named = ((spec, import_function(spec.name)) for spec in specs)
+    return tuple(
+        OwnObject(spec.name, kind, partial(each, **spec.params), tuple(getattr(each, "SERVES", ())))
+        for spec, each in named
+        if (kind := kind_of(each))
+    )
+
+
+def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec) -> None:
+    """Raise ArchsimError for what the engine cannot run: a class among the blocks, or on the interpreted engine
+    anything but chains and moves.
+    """
+    objects = objects_of(system.blocks)
+    if engine == INTERPRETED:
+        if assumptions.execution != "weight_streaming":
+            raise ArchsimError(
+                f"engine: interpreted runs execution: weight_streaming, not {assumptions.execution}; take engine: event"
+            )
+        if assumptions.contention != "shared" and any(own.kind == NETWORK for own in objects):
+            raise ArchsimError("blocks: a network needs contention: shared; under reserved, transfers claim links")
+    elif objects:
+        raise ArchsimError(
+            f"blocks: {objects[0].name} is a class, with states of its own; engine: {engine} runs functions alone. "
+            "Take engine: interpreted, which runs both"
+        )
 
 
 class OwnBlocks:
-    """The blocks of a system. Raises ValueError for a function that cannot be imported."""
+    """The blocks of a system that are functions. Raises ValueError for one that cannot be imported."""
 
     def __init__(self, specs: Sequence[BlockSpec]):
+        named = [(spec, import_function(spec.name)) for spec in specs]
         self._blocks: list[tuple[BlockSpec, Callable[[np.ndarray], np.ndarray]]] = [
-            (spec, partial(import_function(spec.name), **spec.params)) for spec in specs
+            (spec, partial(each, **spec.params)) for spec, each in named if kind_of(each) is None
         ]
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.base.nearest import did_you_mean
 from archsim.engine.gemm import refuse_unmeasured
+from archsim.engine.own_blocks import refuse_engine
 from archsim.runs.capacity import refuse_misroutes, rooms
 from archsim.runs.contexts import Contexts, Traces
 from archsim.runs.machine_measures import Measures
@@ -209,8 +210,9 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
             functions[decides] = own_functions(point.system, point.policy, point.assumptions)
         if refuse and point.assumptions.capacity == "finite" and not measures.fits(point):
             misfits.append(point)
-        if (machine := (id(point.system), id(point.assumptions))) not in routes:
+        if (machine := (id(point.system), id(point.assumptions), point.engine)) not in routes:
             refuse_unmeasured(point.system, point.assumptions)
+            refuse_engine(point.engine, point.system, point.assumptions)
             routes[machine] = point
     if not kept:
         said = ", ".join(f"{count:,} by `{text}`" for text, count in dropped.by_constraint.items())

@@ -10,6 +10,7 @@ from typing import Any
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
+from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.loop import Outcome, Replay
 from archsim.engine.run_demand import RunDemand, build_run_demand
 from archsim.policies.prediction.heatmap import Predictor
@@ -26,7 +27,7 @@ from archsim.workload.generated.traffic_presets import generated_traffic
 from archsim.workload.layers import some_layers
 from archsim.workload.store import column_cache
 
-ENGINES = {"event": EventEngine, "analytical": AnalyticalEngine}
+ENGINES = {each.name: each for each in (EventEngine, AnalyticalEngine, InterpretedEngine)}
 
 
 _MOST_OUTCOMES = 64

@@ -25,7 +25,7 @@ class ExperimentSpec(Spec):
     workload: WorkloadSpec
     policies: tuple[PolicySpec, ...] = Field(min_length=1)
     assumptions: tuple[AssumptionsSpec, ...] = Field(min_length=1)
-    engine: Literal["event", "analytical"] = "event"
+    engine: Literal["event", "analytical", "interpreted"] = "event"
     # As in serve files; null: every device has requests of its own and its share of the experts.
     parallel: ParallelSpec | None = None
     precision: PrecisionSpec = PrecisionSpec()

@@ -6,15 +6,15 @@ from collections import Counter
 import numpy as np
 import pytest
 from reference.deciding import SlowGlobalCP
-from reference.die_memory import ring_order
 from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
-from reference.reserved import Reserved
-from reference.round_robin import SharedInTurns
-from reference.shared import Shared
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
 from archsim.engine.event.claims import BOOKED, CLAIMED, STAGES
 from archsim.engine.event.transfers import FLOWS, WAITING
+from archsim.engine.interpreted.memory import DieMemory, ring_order
+from archsim.engine.interpreted.reserved import Reserved
+from archsim.engine.interpreted.round_robin import SharedInTurns
+from archsim.engine.interpreted.shared import Shared
 from archsim.engine.transitions import Block
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.decision import FsmSpec, HostSpec
@@ -124,6 +124,7 @@ class Both:
         return bits, len(set(self.plan.expert.tolist()))
 
     def interpreter(self, work, memory):
+        memory = DieMemory(memory, int(self.machine.slice_bytes))
         if self.assumptions.contention == "reserved":
             return Reserved(self.machine, work, memory, self.assumptions.ties == "sequence")
         strategy = SharedInTurns if self.assumptions.arbitration == "round_robin" else Shared
@@ -150,7 +151,7 @@ class Both:
             assert end == pytest.approx(expected, rel=1e-9)
         assert [local.state for local in interpreter.local] == work.local["state"].tolist()
         compare_memory(interpreter.memory, memory)
-        assert memory.copies.room["unwritten_bytes"] == pytest.approx(interpreter.unwritten, abs=1)
+        assert memory.copies.room["unwritten_bytes"] == pytest.approx(interpreter.memory.unwritten, abs=1)
         check_drained(self.kernel, work, reserved)
         self.stages += len(told)
 

@@ -3,13 +3,15 @@
 import xml.etree.ElementTree as ET
 
 import pytest
-from reference.interpreter import walk
-from reference.reserved import Reserved
 from support import decompressor
 from support.contract import check_arrays, check_block, check_runs, check_walks
 from support.decompressor import State
 from support.small_runs import demand_of, policy, replay, small_model, small_system
 
+from archsim.engine.interpreted.blocks import shipped_blocks
+from archsim.engine.interpreted.interpreter import walk
+from archsim.engine.interpreted.memory import DieMemory
+from archsim.engine.interpreted.reserved import Reserved
 from archsim.report.draw.state_diagram import state_diagram
 from archsim.specs.loading.library import load_assumptions
 from microarch.blocks import catalogue as blocks
@@ -18,20 +20,35 @@ from microarch.blocks.request import Event
 EXPAND_NS = decompressor.Parameters().expand_ns
 
 
-class WithDecompressor(Reserved):
-    """Says of the new state what it needs and how long it lasts; the table says the rest."""
+class Decompressor:
+    """Holds every slice as long."""
 
-    def __init__(self, *inputs, expand_ns=EXPAND_NS):
-        super().__init__(*inputs, request=decompressor.REQUEST)
+    def __init__(self, expand_ns):
         self.expand_ns = expand_ns
+
+    def serve(self, request, now):
+        return Event.SERVED, self.expand_ns
+
+
+def interpreter(machine, work, memory, total_order):
+    return Reserved(machine, work, DieMemory(memory, int(machine.slice_bytes)), total_order)
+
+
+class WithDecompressor(Reserved):
+    """Says of the new state who serves it and what it needs; the table says the rest."""
+
+    def __init__(self, machine, work, memory, total_order, expand_ns=EXPAND_NS):
+        dies = DieMemory(memory, int(machine.slice_bytes))
+        served_by = shipped_blocks(machine, dies) | {State.EXPAND: Decompressor(expand_ns)}
+        super().__init__(machine, work, dies, total_order, served_by=served_by, request=decompressor.REQUEST)
 
     def needs(self, stage):
         if stage.state == State.EXPAND:
             return (("decompressor", self.entry(stage.item).die),)
         return super().needs(stage)
 
-    def duration(self, stage, event=None):
-        return self.expand_ns if stage.state == State.EXPAND else super().duration(stage, event)
+    def duration(self, stage):
+        return stage.ns if stage.state == State.EXPAND else super().duration(stage)
 
 
 class FirstStep(Exception):
@@ -73,7 +90,7 @@ def test_the_table_can_be_walked_from_the_new_state():
 
 
 def test_the_interpreter_runs_it(inputs):
-    before = Reserved(*inputs)
+    before = interpreter(*inputs)
     after = WithDecompressor(*inputs)
     assert {entry.die != entry.home for entry in before.entries} == {True}
     # Slices arrive further apart than they take to expand and to multiply: the last one is late by one expansion.
@@ -85,7 +102,7 @@ def test_the_interpreter_runs_it(inputs):
 
 
 def test_a_decompressor_that_takes_no_time_changes_nothing(inputs):
-    assert WithDecompressor(*inputs, expand_ns=0.0).run(0.0) == Reserved(*inputs).run(0.0)
+    assert WithDecompressor(*inputs, expand_ns=0.0).run(0.0) == interpreter(*inputs).run(0.0)
 
 
 def test_the_table_that_was_shipped_does_not_know_the_state():

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from math import ceil, log2
 
+from archsim.engine.interpreted.interpreter import walk
 from microarch.blocks.global_cp import TABLE, Event, State
-from reference.interpreter import walk
 
 NS = 1e9
 

@@ -1,25 +1,6 @@
-"""Max–min fairness the slow and obvious way, to compare `archsim.engine.network.flows` with. Plain Python, no
-arrays.
-"""
+"""Finish times of flows on a mesh the slow and obvious way, with the interpreter's max–min."""
 
-import math
-
-
-def fair_rates(routes, capacity):
-    """Rates of flows over ``routes`` (lists of resource ids): raise all, fix those at the tightest resource, repeat."""
-    rates = [math.inf] * len(routes)
-    waiting = {i for i, route in enumerate(routes) if route}
-    while waiting:
-        share = {}
-        for r in {r for i in waiting for r in routes[i]}:
-            users = [i for i in range(len(routes)) if r in routes[i]]
-            given = sum(rates[i] for i in users if i not in waiting)
-            share[r] = (capacity[r] - given) / sum(i in waiting for i in users)
-        tightest = min(share, key=share.get)
-        for i in [i for i in waiting if tightest in routes[i]]:
-            rates[i] = share[tightest]
-            waiting.discard(i)
-    return rates
+from archsim.engine.interpreted.fair import fair_rates
 
 
 def xy_route(mesh, src, dst, port_limited):

@@ -73,6 +73,7 @@ class WalkKernel:
 class AnalyticalEngine(EventEngine):
     """Runs steps of a scenario by walking them; see ``EventEngine``."""
 
+    name = "analytical"
     analytical = True
 
     def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None):

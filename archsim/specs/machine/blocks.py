@@ -7,9 +7,19 @@ from pydantic import Field, ValidationInfo, field_validator, model_serializer, m
 
 from archsim.specs.machine.fabric import Bandwidth
 from archsim.specs.policies import check_parameters, import_function
-from archsim.specs.text.fields import Spec
+from archsim.specs.text.fields import KeyProblem, Spec
 
 _KEYS = ("name", "bandwidth")
+BEFORE_ARRAY, REPLACES, NETWORK = "before_array", "replaces", "network"  # kinds of classes
+
+
+def kind_of(named: object) -> str | None:
+    """What a user's class does in ``engine: interpreted`` (``archsim.engine.interpreted.blocks``); None: a function."""
+    if not isinstance(named, type):
+        return None
+    if hasattr(named, "send"):
+        return NETWORK
+    return REPLACES if hasattr(named, "SERVES") else BEFORE_ARRAY
 
 
 class BlockSpec(Spec):
@@ -17,7 +27,7 @@ class BlockSpec(Spec):
 
     The function returns how long the block holds slices: ``(n_bytes: int64[entry], **parameters) -> ns:
     float64[entry]``. ``bandwidth``, if given, adds bytes / bandwidth. See ``archsim.engine.own_blocks`` for how the
-    engine uses it.
+    engine uses it. ``package.module:class`` is a block with states of its own, for ``engine: interpreted``.
     """
 
     name: str
@@ -44,7 +54,11 @@ class BlockSpec(Spec):
     @model_validator(mode="after")
     def _has_these_parameters(self, info: ValidationInfo) -> "BlockSpec":
         if info.context:
-            check_parameters(self.name, import_function(self.name), 1, self.params)
+            named = import_function(self.name)
+            kind = kind_of(named)
+            check_parameters(self.name, named, 0 if kind == BEFORE_ARRAY else 1, self.params)
+            if kind and self.bandwidth_bytes_per_s is not None:
+                raise KeyProblem(("bandwidth",), f"{self.name} is a class, which says its own time; omit bandwidth")
         return self
 
     def __hash__(self) -> int:

@@ -1,30 +1,32 @@
-"""A slow, obvious interpreter of the blocks' transition tables, in plain Python.
+"""A slow, obvious interpreter of the blocks' transition tables, in plain Python: ``engine: interpreted``.
 
-It takes the inputs of the compiled kernels (``Machine``, ``Work``, ``Memory``), leaves them as they are, and walks
-every chain and move of a step through the table of requests and that of the Local CPs. ``log`` has one ``Stage`` for
-each activity, in the order in which they were created; ``transitions`` one row for each event that a table answered.
-Caches and copies are dictionaries and lists here, queues are Python's ``heapq``, rates come from the max–min oracle.
+It takes the inputs of the compiled kernels (``Machine``, ``Work``, ``Memory``) and walks every chain and move of a
+step through the table of requests and that of the Local CPs. ``log`` has one ``Stage`` for each activity, in the order
+in which they were created; ``transitions`` one row for each event that a table answered. Caches and copies are
+dictionaries and lists here, queues are Python's ``heapq``, rates come from a max–min of their own.
 
-What follows an event is nowhere written but in the tables. What is written here is how long a state lasts, what it
-waits for, and how the blocks choose between events; ``Reserved`` and ``Shared`` (modules of their names) tell the
-first two in their own way. A new state needs a table that leads to it, and a subclass that says the same of it
-(``tests/microarch/test_extend_block.py``).
+What follows an event is nowhere written but in the tables. Blocks (``archsim.engine.interpreted.blocks``) choose
+between events and say how long they hold a request; ``Reserved`` and ``Shared`` (modules of their names) tell what a
+stage waits for. A new state needs a table that leads to it, and a subclass that says the same of it
+(``tests/microarch/test_extend_block.py``); a block of one's own needs one class.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from archsim.engine.interpreted.blocks import Block, Request, shipped_blocks
+from archsim.engine.interpreted.counting import Counted
+from archsim.engine.interpreted.memory import DieMemory
+from archsim.engine.state import COMBINE, DISPATCH, SLICES
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import local_cp
-from microarch.blocks.request import Event, State
+from microarch.blocks.request import State
 from microarch.blocks.state_machine import Table
-from reference.die_memory import DieMemory
 
-SLICES = 3
-DISPATCH, COMBINE = 0, 1
 MOVE_STATES = (State.ACT_READ, State.ACT_MOVE, State.ACT_WRITE)
 
 
@@ -69,7 +71,11 @@ class Stage:
     next: Any = None
     floor: float = 0.0  # Reserved: a compute stage does not end before its last segment is there
     reader: int = -1  # LLC_FILL: the die whose HBM the slice came from
-    walks: bool = False  # LOOKUP: the ATU does not know the expert and reads the table of copies in the HBM
+    ns: float = 0.0  # for which its block holds it
+    cause: Stage | None = None  # what it had to wait for: its parent, or the last user of a resource
+    # Shared
+    bound_from: float = 0.0  # from when on the step waited for it; before, for its cause
+    hbm_ns: float = 0.0  # time in which an HBM, not a link, limited its flow
     # Reserved
     resources: tuple = ()
     priority: int = 0
@@ -83,10 +89,25 @@ class Stage:
 
 
 class Interpreter:
-    """What both strategies share: how events are chosen, and what the Local CPs do."""
+    """What both strategies share: how blocks are asked, and what the Local CPs do.
 
-    def __init__(self, machine, work, memory, request: Table = blocks.REQUEST, local: Table = local_cp.TABLE):
+    ``memory``: a ``DieMemory``, which it changes. ``served_by``: the block of every state. ``before_array``: users'
+    blocks that hold each slice before the array multiplies it.
+    """
+
+    def __init__(
+        self,
+        machine,
+        work,
+        memory: DieMemory,
+        served_by: dict[int, Block] | None = None,
+        before_array: Sequence[Block] = (),
+        request: Table = blocks.REQUEST,
+        local: Table = local_cp.TABLE,
+    ):
         self.machine, self.request, self.local_table = machine, request, local
+        self.served_by = served_by or shipped_blocks(machine, memory)
+        self.before_array = before_array
         names = work.entries.dtype.names
         self.entries = [SimpleNamespace(**{name: entry[name].item() for name in names}) for entry in work.entries]
         self.moves = [
@@ -94,7 +115,6 @@ class Interpreter:
             for row in work.moves
         ]
         self.chains = work.chains.tolist()
-        self.cp_en, self.bits_ready = work.cp_en, work.cp_ready_ns
         self.local = [
             SimpleNamespace(
                 state=local.states(int(row["state"])),
@@ -107,8 +127,10 @@ class Interpreter:
             )
             for row in work.local
         ]
-        self.memory = DieMemory(memory, int(machine.slice_bytes))
-        self.unwritten = [int(room["unwritten_bytes"]) for room in memory.copies.room]
+        self.memory = memory
+        memory.cp_en, memory.bits_ready_ns = work.cp_en, work.cp_ready_ns
+        self.held_ns: dict[int, float] = {}  # chain: for which users' blocks hold the slice
+        self.counted = Counted(machine)
         self.log: list[Stage] = []
         self.transitions: list[Transition] = []
 
@@ -148,43 +170,46 @@ class Interpreter:
     def leave_copies(self, end, freed):
         """What is unwritten at the step's end. ``freed``: when each die's HBM has worked off its last stage."""
         if self.machine.copies_in_background:
-            self.unwritten = [int(max(0.0, at - end) * self.machine.hbm_bytes_per_ns) for at in freed]
+            rate = self.machine.hbm_bytes_per_ns
+            self.memory.unwritten = [int(max(0.0, at - end) * rate) for at in freed]
 
-    # how blocks choose between events
-    def outcome(self, stage, end):
-        """The event that ends a stage, and what it changes in caches and copies. ``end``: of DATA."""
+    # blocks
+    def asked(self, stage) -> Request:
+        """What the stage's block is asked."""
         if stage.state in MOVE_STATES:
-            move = self.move(stage.item)
-            return Event.HERE if stage.state == State.ACT_READ and move.src == move.dst else Event.SERVED
-        entry, key = self.entry(stage.item), self.key(stage.item)
-        if stage.state == State.LOOKUP:
-            event = self.look_up(entry, key)
-            redirected = self.memory.atu_entries and entry.look_here and entry.die != entry.home
-            if event != Event.HIT and redirected:
-                stage.walks = not self.memory.translate(entry.die, key // SLICES)
-            return event
-        if stage.state == State.REQUEST:
-            return Event.HIT if self.memory.in_llc(entry.home, entry.expert, key) else Event.MISS
-        if stage.state == State.DATA:
-            wanted = end >= self.bits_ready and self.cp_en[entry.die, entry.expert]
-            return Event.KEEP if wanted and key not in self.memory.copies[entry.die] else Event.SERVED
-        if stage.state == State.LLC_FILL:
-            self.memory.store(stage.reader, entry.expert, key)
-        if stage.state == State.COPY:
-            self.memory.keep(entry.die, key)
-        return Event.SERVED
+            move, phase = self.move(stage.item), self.phase(stage.item)
+            return Request(stage.state, move.dst, move.src, -1, -1, move.bytes, phase=phase)
+        entry = self.entry(stage.item)
+        moved = entry.read_bytes if stage.state == State.LOCAL_HBM else int(self.machine.slice_bytes)
+        return Request(
+            stage.state, entry.die, entry.home, entry.expert, self.key(stage.item), moved, entry.tokens,
+            bool(entry.look_here), stage.reader,
+        )  # fmt: skip
 
-    def look_up(self, entry, key):
-        if not entry.look_here:
-            return Event.AWAY
-        if self.memory.in_llc(entry.die, entry.expert, key):
-            return Event.HIT
-        if entry.die == entry.home:
-            return Event.HERE
-        if key in self.memory.copies[entry.die]:
-            self.memory.copies[entry.die].move_to_end(key)
-            return Event.HERE
-        return Event.AWAY
+    def serve(self, stage, now):
+        """The stage's block takes it: its event, if it is known by then, and the block's time."""
+        request = self.asked(stage)
+        stage.event, stage.ns = self.served_by[stage.state].serve(request, now)
+        self.counted.served(request, stage.event)
+
+    def finish(self, stage, end):
+        """The event that ends the stage."""
+        if stage.event is None:
+            stage.event = self.served_by[stage.state].finish(self.asked(stage), end)
+        return stage.event
+
+    def hold(self, chain, now):
+        """For how long users' blocks hold the slice that the array takes now."""
+        entry = self.entry(chain)
+        n_bytes = int(self.machine.slice_bytes)
+        request = Request(State.COMPUTE, entry.die, entry.home, entry.expert, self.key(chain), n_bytes, entry.tokens)
+        ns = sum((block.serve(request, now)[1] for block in self.before_array), 0.0)
+        self.held_ns[chain] = ns
+        return ns
+
+    def computing_ns(self, chain):
+        """For how long the array has the slice: users' blocks, then the product."""
+        return self.entry(chain).compute_ns + self.held_ns[chain]
 
     # the Local CPs
     def tell_local(self, die, event, now):
@@ -250,9 +275,3 @@ def route(machine, src, dst):
     return tuple(
         ("link", int(r)) for r in machine.group_resources[machine.group_ptr[pair] : machine.group_ptr[pair + 1]]
     )
-
-
-def look_up_ns(machine, event, walks):
-    """Latency of an LLC look-up, and of the read of the table of copies if the ATU has to."""
-    looked = machine.llc_hit_ns if event == Event.HIT else machine.llc_miss_ns
-    return looked + (machine.hbm_latency_ns if walks else 0)

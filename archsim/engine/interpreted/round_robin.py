@@ -10,9 +10,10 @@ from collections import Counter
 from graphlib import TopologicalSorter
 from math import inf
 
+from archsim.engine.event.transfers import UNSATURATED
+from archsim.engine.interpreted.interpreter import route
+from archsim.engine.interpreted.shared import Shared
 from microarch.blocks.request import State
-from reference.interpreter import route
-from reference.shared import Shared
 
 KEPT, SETTLED, MAX_SWEEPS = 0.6, 1e-4, 200
 
@@ -152,8 +153,8 @@ class PortFair:
 class SharedInTurns(Shared):
     """``contention: shared``, ``arbitration: round_robin``."""
 
-    def __init__(self, machine, work, memory, queued, in_order=False, **tables):
-        super().__init__(machine, work, memory, queued, in_order, **tables)
+    def __init__(self, machine, work, memory, queued, in_order=False, **parts):
+        super().__init__(machine, work, memory, queued, in_order, **parts)
         before = {}
         for src in range(machine.dies):
             for dst in range(machine.dies):
@@ -177,7 +178,16 @@ class SharedInTurns(Shared):
             lambda name: name[0] == "hbm",
         )
         rates |= dict(zip(found, solver.rates(), strict=True))
-        return [rates[self.group(flow)] for flow in self.flows]
+        left = dict(capacity)
+        for name, n in groups.items():
+            for resource in ways[name]:
+                left[resource] -= rates[name] * n
+        full = {resource for resource in left if left[resource] <= UNSATURATED * capacity[resource]}
+        return [(rates[self.group(flow)], self.limit(flow.route, full)) for flow in self.flows]
+
+    def limit(self, way, full):
+        """A saturated link of the way, else a saturated HBM, else None."""
+        return max((resource for resource in way if resource in full), default=None)
 
     def group(self, flow):
         """Flows over the same row of resources: (kind, source, target)."""

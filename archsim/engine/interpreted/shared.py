@@ -1,4 +1,6 @@
-"""``contention: shared``, slow and obvious: transfers as flows whose rates come from the max–min oracle."""
+"""``contention: shared``, slow and obvious: transfers as flows whose rates come from a plain max–min, or as messages
+of a user's packet-level network.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,14 @@ import heapq
 from dataclasses import dataclass
 from math import inf
 
+from archsim.base.errors import ArchsimError
+from archsim.engine.interpreted.blocks import Network
+from archsim.engine.interpreted.counting import explain_product, trace_back
+from archsim.engine.interpreted.fair import max_min
+from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Stage, route
 from archsim.engine.network.flows import SPENT
+from archsim.engine.state import DISPATCH, UNITS, Tally
 from microarch.blocks.request import Event, State
-from reference.flows_oracle import fair_rates
-from reference.interpreter import DISPATCH, MOVE_STATES, Interpreter, Stage, look_up_ns, route
 
 
 @dataclass(eq=False)
@@ -27,14 +33,17 @@ class Flow:
     since: float = 0.0
     takes: float = inf
     least: float = 0.0  # it takes no less
+    hbm_bound: bool = False  # whether an HBM is its bottleneck now
 
 
 class Shared(Interpreter):
     """``contention: shared``, ``arbitration: fair``: transfers share links and HBM max–min."""
 
-    def __init__(self, machine, work, memory, queued, in_order=False, **tables):
-        super().__init__(machine, work, memory, **tables)
+    def __init__(self, machine, work, memory, queued, in_order=False, network: Network | None = None, **parts):
+        super().__init__(machine, work, memory, **parts)
         self.queued, self.in_order = queued, in_order  # source: queued, reads: in_order
+        self.network = network
+        self.on_way: dict[int, Flow] = {}  # messages of the network
         self.timers: list[tuple] = []
         self.timers_set = 0
         self.flows: list[Flow] = []
@@ -44,12 +53,15 @@ class Shared(Interpreter):
         self.lines: dict[tuple, list[Flow]] = {}  # flows that wait for each other, the first of them under way
         self.room = [float(machine.stream_bytes or machine.window)] * machine.dies
         self.taken: dict[int, float] = {}  # chain: room that it takes
-        self.ends_from, self.computed = {}, set()  # chain: when its GEMM may end, as the whole slice is there
+        self.drained, self.computed = {}, set()  # chain: when the whole slice was there, and drained
+        self.arrived_by: dict[int, Stage] = {}
         self.compute_stage: dict[int, Stage] = {}
+        self.latest: list[Stage | None] = [None] * machine.dies  # what an array worked on last
+        self.metered: dict[tuple, float] = {}  # until when busy and waiting time of a resource are counted
 
     def run(self, begin: float) -> float:
         """Run the step; times count from 0. Returns ``begin`` plus how long it takes."""
-        for die, left in enumerate(self.unwritten):
+        for die, left in enumerate(self.memory.unwritten):
             if left:
                 stage = self.new_stage(State.COPY, -1 - die, None, 0.0)
                 self.send(Flow(stage, (("hbm", die),), left, 0.0, self.machine.hbm_latency_ns, 0.0, left), 0.0)
@@ -62,7 +74,7 @@ class Shared(Interpreter):
             if self.changed:
                 self.share(now)
                 flow_time = self.next_flow_time()
-            now = min(self.next_timer_time(), flow_time)
+            now = self.messages_arrive(min(self.next_timer_time(), flow_time))
             if now == inf:
                 break
             if flow_time <= now:
@@ -72,14 +84,34 @@ class Shared(Interpreter):
             while self.next_timer_time() <= now:
                 _, _, _, tells, stage = heapq.heappop(self.timers)
                 tells(stage, now)
-        end = max((stage.end for stage in self.log if self.ends_step(stage)), default=0.0)
+        self.last = max((stage for stage in self.log if self.ends_step(stage)), key=lambda s: s.end, default=None)
+        end = self.last.end if self.last else 0.0
         freed = [0.0] * self.machine.dies
         for stage in self.log:
             if stage.state == State.COPY:
                 die = -1 - stage.item if stage.item < 0 else self.entry(stage.item).die
                 freed[die] = max(freed[die], stage.end - self.machine.hbm_latency_ns)
         self.leave_copies(end, freed)
+        if self.machine.copies_in_background:
+            for die, left in enumerate(self.memory.unwritten):
+                row = self.machine.dies + die
+                self.counted.uses(row, bytes=-left, busy_ns=-(left / self.machine.hbm_bytes_per_ns))
         return begin + end
+
+    def messages_arrive(self, until):
+        """The time of what happens next, no later than ``until``: a message of the network may be first."""
+        arrival = self.network.poll(until) if self.network and self.on_way else None
+        if arrival is None:
+            if until == inf and self.on_way:
+                raise ArchsimError(f"blocks: the network delivers {len(self.on_way)} messages never")
+            return until
+        now, number = arrival
+        flow = self.on_way.pop(number)
+        if self.machine.first_bytes < self.machine.slice_bytes and flow.stage.state == State.DATA:
+            self.at(now + flow.latency, flow.stage, self.operand_ready)
+        self.at(now + flow.latency, flow.stage, self.served)
+        self.next_in_line(flow, now)
+        return now
 
     def next_timer_time(self):
         return self.timers[0][0] if self.timers else inf
@@ -94,11 +126,11 @@ class Shared(Interpreter):
     # stages
     def begin(self, state, item, now, parent):
         stage = self.new_stage(state, item, parent, now)
+        stage.cause, stage.bound_from = parent, now
         if state == State.LLC_FILL:
             at_home = parent.state == State.REMOTE_HBM
             stage.reader = self.entry(item).home if at_home else self.entry(item).die
-        if state == State.LOOKUP:
-            stage.event = self.outcome(stage, None)
+        self.serve(stage, now)
         flow = self.flow_of(stage, now)
         if flow is None:
             self.at(now + self.latency(stage), stage, self.served)
@@ -114,37 +146,35 @@ class Shared(Interpreter):
             if state == State.ACT_MOVE:
                 way = (*hbm, *route(m, move.src, move.dst), ("hbm", move.dst))
                 least = move.port_bytes / m.transfer_bytes_per_ns[self.phase(stage.item)]
-                return Flow(stage, way, move.bytes, 0.0, m.route_ns[move.src, move.dst], now, move.bytes, least=least)
+                return Flow(stage, way, move.bytes, 0.0, stage.ns, now, move.bytes, least=least)
             latency = self.latency(stage)
             return Flow(stage, hbm, move.bytes, 0.0, latency, now, move.bytes) if move.src == move.dst else None
         entry, whole = self.entry(stage.item), m.first_bytes == m.slice_bytes
         own = (("hbm", entry.die),)
         if state == State.LOCAL_HBM:
             rest = 0.0 if whole else max(0.0, entry.read_bytes - m.first_bytes)
-            return Flow(stage, own, entry.read_bytes, rest, m.hbm_latency_ns, now, entry.read_bytes)
+            return Flow(stage, own, entry.read_bytes, rest, stage.ns, now, entry.read_bytes)
         if state == State.COPY:
-            return Flow(stage, own, m.slice_bytes, 0.0, m.hbm_latency_ns, now, m.slice_bytes)
+            return Flow(stage, own, m.slice_bytes, 0.0, stage.ns, now, m.slice_bytes)
         if state == State.DATA:
             source = () if stage.parent.state == State.REMOTE_LLC else (("hbm", entry.home),)
             way = source + route(m, entry.home, entry.die)
-            latency = m.route_ns[entry.home, entry.die]
-            return Flow(stage, way, m.slice_bytes, m.slice_bytes - m.first_bytes, latency, now, m.slice_bytes)
+            return Flow(stage, way, m.slice_bytes, m.slice_bytes - m.first_bytes, stage.ns, now, m.slice_bytes)
         return None
 
     def latency(self, stage):
+        """Time of a stage that takes no part in sharing, or of what follows its last byte."""
         m, state = self.machine, stage.state
-        if state == State.LOOKUP:
-            return look_up_ns(m, stage.event, stage.walks)
         if state == State.REQUEST:
             entry = self.entry(stage.item)
-            return m.route_ns[entry.die, entry.home] + m.request_bytes / m.route_bytes_per_ns[entry.die, entry.home]
-        if state == State.REMOTE_LLC:
-            return m.llc_hit_ns
-        if state == State.LLC_FILL:
-            reading = m.slice_bytes / m.hbm_bytes_per_ns if stage.parent.state == State.REMOTE_HBM else 0.0
-            return m.llc_write_ns + reading
-        software_ns = m.transfer_ns[self.phase(stage.item)] if state == State.ACT_READ else 0.0
-        return m.hbm_latency_ns + software_ns  # REMOTE_HBM, ACT_READ
+            for name in route(m, entry.die, entry.home):
+                self.counted.uses(self.row(name), bytes=int(m.request_bytes))
+            return stage.ns + m.request_bytes / m.route_bytes_per_ns[entry.die, entry.home]
+        if state == State.LLC_FILL and stage.parent.state == State.REMOTE_HBM:
+            return stage.ns + m.slice_bytes / m.hbm_bytes_per_ns
+        if state == State.ACT_READ:
+            return m.transfer_ns[self.phase(stage.item)] + stage.ns
+        return stage.ns
 
     def served(self, stage, now):
         """A stage has ended: begin what follows, the spawned one first."""
@@ -152,8 +182,7 @@ class Shared(Interpreter):
         if stage.item < 0:  # copies of the step before are written
             stage.event, stage.next = Event.SERVED, State.DONE
             return
-        event = stage.event if stage.state == State.LOOKUP else self.outcome(stage, now)
-        step = self.answer(stage, event, now)
+        step = self.answer(stage, self.finish(stage, now), now)
         if step.spawn is not None:
             self.begin(step.spawn, stage.item, now, stage)
         if step.next == State.COMPUTE:
@@ -168,9 +197,23 @@ class Shared(Interpreter):
         """The whole slice is there. If the array has been waiting for it, it is done, but for what is left to drain."""
         if self.machine.first_bytes == self.machine.slice_bytes or stage.state == State.LOOKUP:
             self.operand_ready(stage, now)
-        self.ends_from[stage.item] = now + self.entry(stage.item).drain_ns
+        self.drained[stage.item], self.arrived_by[stage.item] = now + self.entry(stage.item).drain_ns, stage
         if stage.item in self.computed:
-            self.gemm_done(self.compute_stage[stage.item], now)
+            self.drain(stage.item, now)
+
+    def drain(self, chain, now):
+        """The array would be done but for the last segment, which came late."""
+        stage, ends_from = self.compute_stage[chain], self.ends_from(chain)
+        stage.cause = self.arrived_by[chain]
+        stage.bound_from = ends_from - (self.entry(chain).drain_ns + self.held_ns[chain])
+        if ends_from <= now:
+            self.array_done(chain, now)
+        else:
+            self.at(ends_from, stage, self.gemm_done)
+
+    def ends_from(self, chain):
+        """When the GEMM may end, as the whole slice is there; infinity while it is not."""
+        return self.drained.get(chain, inf) + self.held_ns[chain]
 
     def operand_ready(self, stage, now):
         """The first segment is there."""
@@ -181,16 +224,24 @@ class Shared(Interpreter):
 
     def compute(self, chain, now, floor, parent):
         die = self.entry(chain).die
-        self.compute_stage[chain] = self.new_stage(State.COMPUTE, chain, parent, now)
+        stage = self.compute_stage[chain] = self.new_stage(State.COMPUTE, chain, parent, now)
+        stage.cause, stage.bound_from = parent, now
+        self.serve(stage, now)
         self.queues[die].append(chain)
         self.start_array(die, now)
 
     def start_array(self, die, now):
         if self.running[die] is None and self.queues[die]:
             chain = self.running[die] = self.queues[die].pop(0)
-            self.compute_stage[chain].start = now
+            stage = self.compute_stage[chain]
+            if now > stage.start:
+                stage.cause = self.latest[die]
+            self.counted.uses(self.row(("array", die)), wait_ns=now - stage.start)
+            stage.start = stage.bound_from = now
+            self.latest[die] = stage
             launching = self.launching(chain, now)
-            self.at(now + (launching + self.entry(chain).compute_ns), self.compute_stage[chain], self.gemm_done)
+            self.hold(chain, now)
+            self.at(now + (launching + self.computing_ns(chain)), stage, self.gemm_done)
             self.watch_room(chain, now + launching)
 
     # room for slices that are asked for and not yet multiplied
@@ -210,7 +261,7 @@ class Shared(Interpreter):
         entry = self.entry(chain)
         lacking = self.least_room() - self.room[entry.die]
         if self.local[entry.die].waiting and lacking < self.taken[chain]:
-            after = entry.compute_ns * lacking / entry.read_bytes
+            after = self.computing_ns(chain) * lacking / entry.read_bytes
             self.at(now + after, self.compute_stage[chain], self.has_room)
 
     def has_room(self, stage, now):
@@ -221,22 +272,25 @@ class Shared(Interpreter):
         self.watch_room(stage.item, now)
 
     def gemm_done(self, stage, now):
-        self.computed.add(stage.item)
-        ends_from = self.ends_from.get(stage.item, inf)
-        if ends_from <= now:
-            self.array_done(stage.item, now)
+        """The array has worked on a slice for its time, or the slice has drained."""
+        chain, die = stage.item, self.entry(stage.item).die
+        self.computed.add(chain)
+        if self.ends_from(chain) <= now:
+            self.array_done(chain, now)
             return
-        if ends_from < inf:
-            self.at(ends_from, stage, self.gemm_done)
-        die = self.entry(stage.item).die
-        if self.in_order and self.running[die] == stage.item:  # the array does not wait for bytes
+        if chain in self.drained:
+            self.drain(chain, now)
+        if self.in_order and self.running[die] == chain:  # the array does not wait for bytes
             self.running[die] = None
             self.start_array(die, now)
 
     def array_done(self, chain, now):
         stage, die = self.compute_stage[chain], self.entry(chain).die
         stage.end = now
-        self.answer(stage, Event.SERVED, now)
+        computing_ns = self.computing_ns(chain)
+        waited_ns = max(0.0, now - stage.start - computing_ns)
+        self.counted.uses(self.row(("array", die)), busy_ns=computing_ns, wait_ns=waited_ns)
+        self.answer(stage, stage.event, now)
         if self.running[die] == chain:
             self.running[die] = None
         self.room[die] += self.taken[chain]
@@ -276,8 +330,23 @@ class Shared(Interpreter):
 
     def start_flow(self, flow, now):
         flow.start = now
+        if self.network and flow.stage.state in (State.DATA, State.ACT_MOVE) and flow.stage.item >= 0:
+            if self.enters_network(flow, now):
+                return
+        self.meter(flow.route, now, int(flow.size))
         self.changed.append(flow.route)
         self.flows.append(flow)
+
+    def enters_network(self, flow, now):
+        """Hand the bytes to the user's network, unless they stay on their die."""
+        request = self.asked(flow.stage)
+        if request.home == request.die:
+            return False
+        for name in flow.route:
+            self.counted.uses(self.row(name), bytes=int(flow.size))
+        self.on_way[flow.stage.number] = flow
+        self.network.send(flow.stage.number, request.home, request.die, int(flow.size), now)
+        return True
 
     def work_flows(self, now):
         for flow in list(self.flows):
@@ -289,35 +358,74 @@ class Shared(Interpreter):
                 self.at(told, flow.stage, self.operand_ready)
                 flow.goal, flow.takes = 0.0, flow.since + flow.left / flow.rate
             else:
+                self.end_flow(flow, now)
                 self.at(told, flow.stage, self.served)
-                self.flows.remove(flow)
-                self.changed.append(flow.route)
                 self.next_in_line(flow, now)
+
+    def end_flow(self, flow, now):
+        if flow.hbm_bound:
+            flow.stage.hbm_ns += now - (flow.start + flow.since)
+        self.meter(flow.route, now, 0)
+        self.flows.remove(flow)
+        self.changed.append(flow.route)
 
     def next_in_line(self, ended, now):
         flows = self.lines.get(self.line(ended), [])
         if flows:
             flows.pop(0)
         if flows:
-            flows[0].stage.start = now
+            stage = flows[0].stage
+            self.counted.uses(self.row(flows[0].route[0]), wait_ns=now - stage.start)
+            stage.start = stage.bound_from = now
+            stage.cause = ended.stage
             self.start_flow(flows[0], now)
 
     def share(self, now):
         """Find rates anew; a flow whose rate has changed is counted anew."""
         m = self.machine
         capacity = {
-            name: m.hbm_bytes_per_ns if name[0] == "hbm" else m.link_rates[name[1] - 3 * m.dies]
+            name: m.hbm_bytes_per_ns if name[0] == "hbm" else m.link_rates[name[1] - UNITS * m.dies]
             for flow in self.flows
             for name in flow.route
         }
-        rates = self.rates([flow.route for flow in self.flows], capacity)
+        found = self.rates([flow.route for flow in self.flows], capacity)
         self.changed = []
-        for flow, rate in zip(self.flows, rates, strict=True):
+        for flow, (rate, limit) in zip(self.flows, found, strict=True):
             if rate != flow.rate:
                 elapsed = now - flow.start
+                if flow.hbm_bound:
+                    flow.stage.hbm_ns += elapsed - flow.since
                 flow.left = max(0.0, flow.left - flow.rate * (elapsed - flow.since))
                 flow.since, flow.rate = elapsed, rate
                 flow.takes = flow.since + max(0.0, flow.left - flow.goal) / rate
+                flow.hbm_bound = limit is not None and limit[0] == "hbm"
 
     def rates(self, routes, capacity):
-        return fair_rates(routes, capacity)
+        """(rate, resource that limits it) of each flow."""
+        rates, limits = max_min(routes, capacity)
+        return [(rates[route], limits.get(route)) for route in routes]
+
+    # counting
+    def row(self, name):
+        """Row of a resource in ``Tally.resources``."""
+        unit = {"hbm": 1, "array": 2}
+        return unit[name[0]] * self.machine.dies + name[1] if name[0] in unit else name[1]
+
+    def meter(self, names, now, n_bytes):
+        """Count busy and waiting time of resources up to now, and the bytes about to pass them."""
+        for name in names:
+            load = sum(name in flow.route for flow in self.flows)
+            since = self.metered.get(name, 0.0)
+            self.metered[name] = now
+            busy = {"busy_ns": now - since, "wait_ns": (load - 1) * (now - since)} if load else {}
+            self.counted.uses(self.row(name), bytes=n_bytes, **busy)
+
+    def tally(self, tally: Tally) -> None:
+        """Add what the step counted, and its critical path."""
+        self.counted.leave(tally, self.memory.kept_bytes, self.timers_set)
+
+        def explain(stage, since, until):
+            entry, held_ns = self.entry(stage.item), self.held_ns[stage.item]
+            explain_product(tally, entry, self.launching(stage.item, since), held_ns, since, until)
+
+        trace_back(tally, self.last, 0.0, lambda stage: stage.bound_from, explain)

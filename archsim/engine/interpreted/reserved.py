@@ -7,14 +7,20 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
+from archsim.engine.interpreted.counting import explain_product, trace_back
+from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Stage, route
+from archsim.engine.state import DISPATCH, Tally
 from microarch.blocks.request import Event, State
-from reference.interpreter import DISPATCH, MOVE_STATES, Interpreter, Stage, look_up_ns, route
+
+ROWS = {"port": 0, "hbm": 1, "array": 2}  # of the resources of a die, in ``Tally.resources``
 
 
 @dataclass(eq=False)
 class Resource:
+    row: int | None = None  # of ``Tally.resources``
     claimed: bool = False
     free_at: float = 0.0
+    last_user: Stage | None = None
     queue: list = field(default_factory=list)
 
 
@@ -35,8 +41,8 @@ class Reserved(Interpreter):
     ``total_order``: equal times are served in order of creation (``ties: sequence``), else in the heap's (``heapq``).
     """
 
-    def __init__(self, machine, work, memory, total_order, **tables):
-        super().__init__(machine, work, memory, **tables)
+    def __init__(self, machine, work, memory, total_order, **parts):
+        super().__init__(machine, work, memory, **parts)
         self.total_order = total_order
         self.pool: dict[Any, Resource] = {}
         self.calendar: list[Stage] = []
@@ -44,11 +50,13 @@ class Reserved(Interpreter):
 
     def run(self, now: float) -> float:
         """Run the step from ``now``; returns when its last stage has ended."""
-        self.bits_ready += now
+        self.memory.bits_ready_ns += now
+        self.begun = now
         for local in self.local:
             local.launched += now
-        for die, left in enumerate(self.unwritten):
-            self.pool[("hbm", die)] = Resource(free_at=now + left / self.machine.hbm_bytes_per_ns)
+        for die, left in enumerate(self.memory.unwritten):
+            hbm = self.resource(("hbm", die))
+            hbm.free_at = now + left / self.machine.hbm_bytes_per_ns
         for die in range(self.machine.dies):
             self.start_moves(DISPATCH, die, now, None)
         if self.machine.window < len(self.chains):
@@ -60,12 +68,12 @@ class Reserved(Interpreter):
                 local.waiting = []
             for chain in range(len(self.chains)):
                 self.begin(State.LOOKUP, chain, now, None)
-        end = now
+        end, self.last = now, None
         while self.calendar:
             stage = heapq.heappop(self.calendar)
             self.process(stage)
-            if self.ends_step(stage):
-                end = max(end, stage.end)
+            if stage.end > end and self.ends_step(stage):
+                end, self.last = stage.end, stage
         self.leave_copies(end, [self.pool[("hbm", die)].free_at for die in range(self.machine.dies)])
         return end
 
@@ -79,7 +87,7 @@ class Reserved(Interpreter):
         if state == State.LLC_FILL:
             at_home = parent.state == State.REMOTE_HBM
             stage.reader = self.entry(item).home if at_home else self.entry(item).die
-        stage.resources = tuple(self.pool.setdefault(name, Resource()) for name in self.needs(stage))
+        stage.resources = tuple(self.resource(name) for name in self.needs(stage))
         if any(resource.claimed for resource in stage.resources):
             stage.arrival = self.arrivals
             self.arrivals += 1
@@ -88,10 +96,20 @@ class Reserved(Interpreter):
         else:
             self.admit(stage)
 
+    def resource(self, name):
+        if name not in self.pool:
+            row = ROWS[name[0]] * self.machine.dies + name[1] if name[0] in ROWS else None
+            self.pool[name] = Resource(name[1] if name[0] == "link" else row)
+        return self.pool[name]
+
     def admit(self, stage):
+        earliest, stage.cause, binding = stage.start, stage.parent, None
         for resource in stage.resources:
             resource.claimed = True
-            stage.start = max(stage.start, resource.free_at)
+            if resource.free_at > stage.start:
+                stage.start, stage.cause, binding = resource.free_at, resource.last_user, resource.row
+        if binding is not None:
+            self.counted.uses(binding, wait_ns=stage.start - earliest)
         stage.admitted = True
         heapq.heappush(self.calendar, stage)
 
@@ -104,8 +122,9 @@ class Reserved(Interpreter):
             elif stage.parent.state in MOVE_STATES:
                 self.move_done(stage.item, stage.start, stage)
             return
-        event = self.outcome(stage, stage.start + self.duration(stage) if stage.state == State.DATA else None)
-        stage.end = stage.start + self.duration(stage, event)
+        self.serve(stage, stage.start)
+        stage.end = stage.start + self.duration(stage)
+        event = self.finish(stage, stage.end)
         step = self.answer(stage, event, stage.end)
         if step.spawn is not None:
             self.begin(step.spawn, stage.item, stage.end, stage)
@@ -121,17 +140,30 @@ class Reserved(Interpreter):
         else:
             self.compute(stage.item, stage.end - self.early(stage), stage.end + self.entry(stage.item).drain_ns, stage)
         for resource in stage.resources:
-            resource.claimed, resource.free_at = False, stage.end
+            resource.claimed, resource.free_at, resource.last_user = False, stage.end, stage
+            self.count_use(stage, resource)
         self.offer(stage.resources)
 
-    def outcome(self, stage, end):
+    def count_use(self, stage, resource):
+        if resource.row is None:
+            return
+        if stage.state == State.COMPUTE:  # an array that waits for the last bytes of its slice is not busy
+            begun = stage.start + self.launching(stage.item, stage.start)
+            late_ns = stage.floor + self.held_ns[stage.item] - stage.start - self.computing_ns(stage.item)
+            stall_ns = max(0.0, begun - stage.start, late_ns)
+            self.counted.uses(resource.row, busy_ns=-stall_ns, wait_ns=stall_ns)
+        self.counted.uses(resource.row, busy_ns=self.duration(stage), bytes=self.passed_bytes(stage))
+
+    def serve(self, stage, now):
         """The look-up also chooses between the home's LLC and its HBM; the request only carries the answer there."""
         if stage.state == State.LOOKUP:
             entry = self.entry(stage.item)
             stage.home_hit = self.memory.in_llc(entry.home, entry.expert, self.key(stage.item))
-        if stage.state == State.REQUEST:
-            return Event.HIT if stage.parent.home_hit else Event.MISS
-        return super().outcome(stage, end)
+        super().serve(stage, now)
+        if stage.state == State.REQUEST and stage.event is None:
+            stage.event = Event.HIT if stage.parent.home_hit else Event.MISS
+        if stage.state == State.COMPUTE:
+            self.hold(stage.item, now)
 
     def compute(self, chain, now, floor, parent):
         self.begin(State.COMPUTE, chain, now, parent, floor)
@@ -174,32 +206,37 @@ class Reserved(Interpreter):
     def route(self, src, dst):
         return route(self.machine, src, dst)
 
-    def duration(self, stage, event=None):
+    def duration(self, stage):
+        """Time of the block, and of the bytes that it moves."""
         m, state = self.machine, stage.state
-        if state in MOVE_STATES:
+        if state == State.COMPUTE:
+            return self.multiplying_ns(stage)
+        if state in (State.LOOKUP, State.REMOTE_LLC, State.LLC_FILL):
+            return stage.ns
+        if state == State.ACT_MOVE:
             move = self.move(stage.item)
-            if state == State.ACT_MOVE:
-                port = m.transfer_bytes_per_ns[self.phase(stage.item)]
-                rate = min(m.route_bytes_per_ns[move.src, move.dst], port)
-                return self.transfer(m.route_ns[move.src, move.dst], move.bytes, rate)
-            return self.transfer(m.hbm_latency_ns, move.bytes, m.hbm_bytes_per_ns)
-        entry = self.entry(stage.item)
-        there, back = (entry.die, entry.home), (entry.home, entry.die)
-        return {
-            State.LOOKUP: lambda: look_up_ns(m, event, stage.walks),
-            State.LOCAL_HBM: lambda: self.transfer(m.hbm_latency_ns, entry.read_bytes, m.hbm_bytes_per_ns),
-            State.REQUEST: lambda: self.transfer(m.route_ns[there], m.request_bytes, m.route_bytes_per_ns[there]),
-            State.REMOTE_LLC: lambda: m.llc_hit_ns,
-            State.REMOTE_HBM: lambda: self.transfer(m.hbm_latency_ns, m.slice_bytes, m.hbm_bytes_per_ns),
-            State.DATA: lambda: self.transfer(m.route_ns[back], m.slice_bytes, m.route_bytes_per_ns[back]),
-            State.COMPUTE: lambda: self.multiplying_ns(stage),
-            State.LLC_FILL: lambda: m.llc_write_ns,
-            State.COPY: lambda: self.transfer(m.hbm_latency_ns, m.slice_bytes, m.hbm_bytes_per_ns),
-        }[state]()
+            port = m.transfer_bytes_per_ns[self.phase(stage.item)]
+            return self.transfer(stage.ns, move.bytes, min(m.route_bytes_per_ns[move.src, move.dst], port))
+        if state in (State.REQUEST, State.DATA):
+            entry = self.entry(stage.item)
+            ends = (entry.die, entry.home) if state == State.REQUEST else (entry.home, entry.die)
+            return self.transfer(stage.ns, self.passed_bytes(stage), m.route_bytes_per_ns[ends])
+        return self.transfer(stage.ns, self.passed_bytes(stage), m.hbm_bytes_per_ns)
+
+    def passed_bytes(self, stage):
+        """What a stage moves through its resources."""
+        if stage.state in MOVE_STATES:
+            return self.move(stage.item).bytes
+        if stage.state in (State.LOOKUP, State.COMPUTE):
+            return 0
+        if stage.state == State.REQUEST:
+            return int(self.machine.request_bytes)
+        return self.entry(stage.item).read_bytes if stage.state == State.LOCAL_HBM else int(self.machine.slice_bytes)
 
     def multiplying_ns(self, stage):
         begun = stage.start + self.launching(stage.item, stage.start)
-        return max(begun - stage.start + self.entry(stage.item).compute_ns, stage.floor - stage.start)
+        until_there_ns = stage.floor + self.held_ns[stage.item] - stage.start
+        return max(begun - stage.start + self.computing_ns(stage.item), until_there_ns)
 
     def transfer(self, fixed_ns, n_bytes, bytes_per_ns):
         ns = n_bytes / bytes_per_ns
@@ -214,3 +251,13 @@ class Reserved(Interpreter):
             return 0.0
         entry = self.entry(stage.item)
         return rest / self.machine.route_bytes_per_ns[entry.home, entry.die]
+
+    def tally(self, tally: Tally) -> None:
+        """Add what the step counted, and its critical path."""
+        self.counted.leave(tally, self.memory.kept_bytes, len(self.log))
+
+        def explain(stage, since, until):
+            entry, held_ns = self.entry(stage.item), self.held_ns[stage.item]
+            explain_product(tally, entry, self.launching(stage.item, since), held_ns, since, until)
+
+        trace_back(tally, self.last, self.begun, lambda stage: stage.start, explain)

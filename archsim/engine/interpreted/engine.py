@@ -1,0 +1,105 @@
+"""``engine: interpreted``: the event engine with the interpreter in the place of compiled kernels.
+
+Exact and slow (about a thousand times): for users' blocks with states of their own, for packet-level networks, for
+blocks in RTL, and to check the kernels. Plans, work, decisions and results are those of the event engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from archsim.engine.engine import EventEngine
+from archsim.engine.event.steplog import step_log
+from archsim.engine.interpreted.blocks import Network, shipped_blocks
+from archsim.engine.interpreted.memory import DieMemory
+from archsim.engine.interpreted.reserved import Reserved
+from archsim.engine.interpreted.round_robin import SharedInTurns
+from archsim.engine.interpreted.shared import Shared
+from archsim.engine.own_blocks import INTERPRETED, objects_of
+from archsim.engine.state import Machine, Memory, Tally, Work
+from archsim.specs.machine.blocks import NETWORK, REPLACES
+from archsim.specs.scenario import Scenario
+
+LOGGED = np.dtype(
+    [(name, "i8") for name in ("kind", "item", "parent", "cause", "event")] + [("time", "f8"), ("end", "f8")]
+)
+
+
+class InterpretedKernel:
+    """Runs steps one stage after the other; users' blocks live as long as the run."""
+
+    def __init__(self, machine: Machine, scenario: Scenario):
+        self._machine, self._assumptions = machine, scenario.assumptions
+        self._own = objects_of(scenario.system.blocks)
+        self._memory: DieMemory | None = None
+        self._parts: dict[str, Any] = {}
+
+    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+        """Run one step; returns its end in ns."""
+        self._take_over(memory)
+        interpreter = self.interpreter = self._strategy(work)
+        end_ns = interpreter.run(begin_ns)
+        assert self._memory is not None
+        self._memory.leave(memory)
+        interpreter.tally(tally)
+        self._note(work, interpreter, begin_ns)
+        self._work = work
+        return end_ns
+
+    def _take_over(self, memory: Memory) -> None:
+        if self._memory is not None:
+            self._memory.load(memory)
+            return
+        self._memory = DieMemory(memory, int(self._machine.slice_bytes))
+        served_by = shipped_blocks(self._machine, self._memory)
+        before_array, network = [], None
+        for own in self._own:
+            if own.kind == NETWORK:
+                network = own.build(self._machine)
+            elif own.kind == REPLACES:
+                served_by |= {state: own.build(served_by[state]) for state in own.serves}
+            else:
+                before_array.append(own.build())
+        self._parts = {"served_by": served_by, "before_array": before_array}
+        self._network: Network | None = network
+
+    def _strategy(self, work: Work) -> Reserved | Shared:
+        assumptions = self._assumptions
+        if assumptions.contention == "reserved":
+            return Reserved(self._machine, work, self._memory, assumptions.ties == "sequence", **self._parts)
+        strategy = SharedInTurns if assumptions.arbitration == "round_robin" else Shared
+        queued, in_order = assumptions.source == "queued", assumptions.reads == "in_order"
+        return strategy(self._machine, work, self._memory, queued, in_order, network=self._network, **self._parts)
+
+    def _note(self, work: Work, interpreter: Reserved | Shared, begin_ns: float) -> None:
+        """Rows of the transition log, if one is kept."""
+        if not len(work.notes):
+            return
+        since_ns = begin_ns if self._assumptions.contention == "reserved" else 0.0
+        told = [each for each in interpreter.transitions if each.table == "local_cp"]
+        for row, each in zip(work.notes, told, strict=False):
+            row["time_ns"], row["die"] = each.time - since_ns, each.item
+            row["state"], row["event"], row["next"] = each.state, each.event, each.next
+        work.notes[-1]["next"] = len(told)
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        """Log of the last step (``archsim.engine.event.steplog``)."""
+        stages = np.zeros(len(self.interpreter.log), LOGGED)
+        for row, stage in zip(stages, self.interpreter.log, strict=True):
+            row["kind"], row["item"] = stage.state, stage.item
+            row["event"] = -1 if stage.event is None else stage.event
+            row["parent"], row["cause"] = (-1 if of is None else of.number for of in (stage.parent, stage.cause))
+            row["time"], row["end"] = stage.start, stage.end
+        since_ns = begin_ns if self._assumptions.contention == "reserved" else 0.0
+        return step_log(stages, self._work, since_ns, not self._machine.copies_in_background)
+
+
+class InterpretedEngine(EventEngine):
+    """Runs steps of a scenario in the interpreter. Raises ArchsimError for an execution without chains."""
+
+    name = INTERPRETED
+
+    def _build_kernel(self) -> InterpretedKernel:
+        return InterpretedKernel(self.machine, self.scenario)

@@ -1,0 +1,83 @@
+"""Random small systems that the interpreter takes a fraction of a second for: system ``i`` is a function of ``i``."""
+
+import numpy as np
+
+from archsim.specs.loading.library import load_assumptions
+from archsim.specs.machine.fabric import TopologySpec
+from archsim.specs.model import MoeLayers
+from archsim.workload.trace import draw_requests
+from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
+
+CHOICES = {
+    "contention": ("shared", "shared", "reserved"),
+    "arbitration": ("fair", "fair", "round_robin"),
+    "reads": ("in_order", "together"),
+    "activations": ("dispatched", "dispatched", "ignored"),
+    "dispatch": ("per_rank", "per_token_expert"),
+    "combine": ("bf16", "weights_dtype"),
+    "transfer_software": ("charged", "free"),
+    "decision_cost": ("charged", "free"),
+    "heatmap_update": ("limited", "free"),
+    "weights": ("all", "routed"),
+    "llc": ("segments", "slices"),
+    "source": ("interleaved", "queued"),
+    "gemm": ("roofline", "calibrated"),
+    "numbering": ("row_major", "column_major"),
+    "order": ("local_first", "as_created"),
+    "tables": ("finite", "unbounded"),
+    "copy_writes": ("barrier", "background"),
+    "ties": ("sequence", "heapq"),
+}
+POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
+TOPOLOGIES = ("mesh", "mesh", "torus", "ring", "fully_connected", "switch")
+STEPS = 2
+
+
+def random_system(number):
+    """(system, model, policy, assumptions, batch)."""
+    rng = np.random.default_rng([number, 24])
+    published = rng.random() < 0.15
+    changes = {name: str(rng.choice(values)) for name, values in CHOICES.items()}
+    if changes["contention"] == "reserved":
+        changes |= {"arbitration": "fair", "reads": "together"}
+    if changes["arbitration"] == "round_robin":
+        changes["ties"] = "sequence"
+    assumptions = load_assumptions("published") if published else load_assumptions("physical", **changes)
+    experts = int(rng.integers(2, 9))
+    first = int(rng.integers(0, 2))
+    model = small_model(
+        experts=experts,
+        top_k=int(rng.integers(1, min(4, experts) + 1)),
+        hidden=int(rng.choice([256, 512, 1024])),
+        expert_ffn=int(rng.choice([256, 384, 640])),
+        shared_ffn=384,
+        shared_experts=int(rng.integers(0, 2)),
+        moe_layers=MoeLayers(first=first, last=first + 1),
+    )
+    slice_bytes = model.hidden * model.expert_ffn
+    x, y = int(rng.integers(1, 4)), int(rng.integers(1, 3))
+    system = small_system(
+        x,
+        y,
+        hbm={"bandwidth_bytes_per_s": rng.uniform(0.2, 4) * 1e12, "latency_ns": float(rng.integers(50, 500))},
+        d2d={"bandwidth_bytes_per_s": rng.uniform(0.1, 3) * 1e12, "hop_latency_ns": float(rng.integers(20, 400))},
+        llc={
+            "capacity_bytes": int(slice_bytes * rng.uniform(1.5, 12)),
+            "segment_bytes": 2 ** int(rng.integers(15, 19)),
+        },
+        decision={"atu_entries": int(rng.integers(1, 8))},
+    )
+    name = TOPOLOGIES[rng.integers(len(TOPOLOGIES))]
+    if changes["arbitration"] == "round_robin" and name in ("torus", "ring"):
+        name = "mesh"  # no steady state on these
+    launch = str(rng.choice(["local_cp", "gpu"]))
+    system = system.model_copy(update={"topology": TopologySpec(name=name), "launch": launch})
+    return system, model, policy(str(rng.choice(POLICIES))), assumptions, int(rng.integers(2, 24))
+
+
+def run_system(number, engine, **options):
+    """The outcome of a random system on an engine."""
+    system, model, spec, assumptions, batch = random_system(number)
+    demand = demand_of(model, system, spec, seed=number, decode_steps=STEPS, batch=batch)
+    routing = traffic(model, number, STEPS, batch).steps(draw_requests(batch, batch, 0), STEPS)
+    return replay(system, model, spec, assumptions, demand, routing, engine, **options).run()
