@@ -9,6 +9,10 @@ class ArchsimError(Exception):
     """Base class of all errors that a user can fix."""
 
 
+class FailedRuns(ArchsimError):
+    """Some runs of a sweep failed; the others are kept."""
+
+
 class SpecError(ArchsimError):
     """A YAML file, an override or a name in it is not valid."""
 

@@ -1,8 +1,10 @@
 """Files that are either complete or absent."""
 
 import errno
+import logging
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 from archsim.base.errors import ArchsimError
 
 DRAFT_SUFFIX = ".draft"
+LOG = logging.getLogger(__name__)
 
 
 def regular(path: Path) -> Path:
@@ -45,6 +48,23 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
     """Write UTF-8 text without changing line feeds; the file is replaced atomically."""
     with drafted(path, durable) as draft:
         draft.write_text(text, encoding="utf-8", newline="")
+
+
+def write_sealed(path: Path, text: str, durable: bool = False) -> None:
+    """As ``write_text``, after a line with the CRC-32 of the text."""
+    write_text(path, f"{zlib.crc32(text.encode()):08x}\n{text}", durable)
+
+
+def read_sealed(path: Path) -> str:
+    """What ``write_sealed`` wrote. Raises OSError as reading does, and ValueError, after a warning, for a file that is
+    damaged or was changed by hand: what it keeps is to be made anew.
+    """
+    content = path.read_bytes()
+    seal, _, text = content.partition(b"\n")
+    if seal != b"%08x" % zlib.crc32(text):
+        LOG.warning("%s: damaged: its checksum does not match; it is made anew", path)
+        raise ValueError(f"{path}: its checksum does not match")
+    return text.decode()
 
 
 def refuse_unwritable(path: Path) -> None:

@@ -45,7 +45,7 @@ class Table:
         from pyarrow import parquet
 
         with drafted(path) as draft:
-            parquet.write_table(self._arrow(_schema(self.columns, facts)), draft)
+            parquet.write_table(self._arrow(_schema(self.columns, facts)), draft, write_page_checksum=True)
 
     def _arrow(self, schema: pyarrow.Schema) -> pyarrow.Table:
         import pyarrow
@@ -118,16 +118,19 @@ def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterabl
     from pyarrow import parquet
 
     schema = _schema(columns, None)
-    with drafted(path) as draft, parquet.ParquetWriter(draft, schema) as writer:
+    with drafted(path) as draft, parquet.ParquetWriter(draft, schema, write_page_checksum=True) as writer:
         for table in tables:
             writer.write_table(table._arrow(schema))
 
 
 def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str]) -> Table:
-    """Read a table written by :meth:`Table.write_parquet`, from a file or what it holds."""
+    """Read a table written by :meth:`Table.write_parquet`, from a file or what it holds. Raises ValueError or OSError
+    for a damaged file: every page has a checksum.
+    """
     from pyarrow import parquet
 
-    return Table(columns, tuple(parquet.read_table(path, columns=list(columns)).to_pylist()))
+    found = parquet.read_table(path, columns=list(columns), page_checksum_verification=True)
+    return Table(columns, tuple(found.to_pylist()))
 
 
 def parquet_columns(path: Path) -> dict[str, str]:

@@ -2,5 +2,6 @@
 
 OK = 0
 DIFFERS = 1  # a check found what it was asked to look for
+FAILED_RUNS = 1  # some runs failed; the others are kept
 USER_ERROR = 2  # the input is at fault
 INTERRUPTED = 130  # 128 + SIGINT, as shells count

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from archsim.base.errors import ArchsimError
+from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.cli.arguments import Parser
-from archsim.cli.exit_codes import INTERRUPTED, OK, USER_ERROR
+from archsim.cli.exit_codes import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR
 
 
 class Command(NamedTuple):
@@ -68,13 +68,13 @@ COMMANDS: tuple[Command | Group, ...] = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns 0, or 2 with the message on stderr if the input is at fault."""
+    """Run a command; returns 0, or with the message on stderr 2 if the input is at fault, 1 if some runs failed."""
     arguments = _parse(list(sys.argv[1:] if argv is None else argv))
     try:
         return arguments.run(arguments)
     except ArchsimError as error:
         print(error, file=sys.stderr)
-        return USER_ERROR
+        return FAILED_RUNS if isinstance(error, FailedRuns) else USER_ERROR
     except BrokenPipeError:
         # The reader of our output is gone (`archsim list models | head`); nothing more may be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

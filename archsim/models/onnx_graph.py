@@ -55,6 +55,7 @@ class Graph:
             model = onnx.load(regular(path), load_external_data=False)
         except Exception as error:  # protobuf's own errors have no common base
             raise SpecError(f"{path}: not a readable ONNX model ({error})") from error
+        _refuse_unnamed(path, model.graph)
         if not model.graph.node:
             raise SpecError(f"{path}: not an ONNX model with a graph (it has no nodes)")
         self.path = path
@@ -209,6 +210,14 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         for each in node.attribute:
             if each.type == onnx.AttributeProto.GRAPH:
                 yield from _graphs(each.g)
+
+
+def _refuse_unnamed(path: Path, graph: onnx.GraphProto) -> None:
+    """Raise SpecError for a node whose operator is no text: protobuf gives bytes where they are not UTF-8."""
+    for number, node in enumerate(_nodes(graph)):
+        for name in (node.op_type, node.name, *node.input, *node.output):
+            if not isinstance(name, str):
+                raise SpecError(f"{path}: node {number} ({node.op_type!r:.60}): the name {name!r:.60} is not UTF-8")
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

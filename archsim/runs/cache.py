@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from archsim.base.files import write_text
+from archsim.base.files import read_sealed, write_sealed
 from archsim.runs.results import Record
 from archsim.runs.run import Run
 from archsim.workload.store import column_cache
@@ -42,9 +42,9 @@ def keep(run: Run, record: Record) -> None:
         return
     try:
         _file(run).parent.mkdir(parents=True, exist_ok=True)
-        write_text(_file(run), json.dumps({name: record[name] for name in _ROW}, allow_nan=False))
+        write_sealed(_file(run), json.dumps({name: record[name] for name in _ROW}, allow_nan=False))
         if record["dies"]:
-            write_text(_file(run, "-details"), json.dumps({name: record[name] for name in _DETAILS}, allow_nan=False))
+            write_sealed(_file(run, "-details"), json.dumps({name: record[name] for name in _DETAILS}, allow_nan=False))
     except OSError:
         return
 
@@ -64,7 +64,7 @@ def remove_oldest() -> None:
 
 def _load(file: Path, run: Run) -> dict[str, Any] | None:
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
+        kept = json.loads(read_sealed(file))
         os.utime(file)
     except (OSError, ValueError):
         return None

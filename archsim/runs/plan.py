@@ -31,7 +31,7 @@ from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
 from archsim.specs.sweeps.plan import Dropped, Point, SweepPlan, plan_without_axes
 from archsim.specs.text.fields import Spec
-from archsim.workload.generated.traffic_presets import load_traffic
+from archsim.workload.generated.traffic_presets import load_traffic, with_lengths
 from archsim.workload.layers import some_layers
 
 Tell = Callable[[str], None]
@@ -123,9 +123,10 @@ class RunMaker:
 
     def _generated(self, point: Point, like: str | None) -> tuple[str, str]:
         model = point.model
-        preset = like, model.experts, model.top_k, model.moe_layer_ids
+        spec = point.workload.trace.synthetic
+        preset = like, model.experts, model.top_k, model.moe_layer_ids, spec.prompt_tokens, spec.decode_steps
         if like is not None and preset not in self._presets:
-            load_traffic(like, model)  # refuses one of other experts or layers
+            with_lengths(load_traffic(like, model), spec, like)  # refuses one of other experts or layers, and nothing
             self._presets.add(preset)
         return generated_digest(point.workload, model), ""
 

@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from archsim.base.files import DRAFT_SUFFIX, write_text
+from archsim.base.files import DRAFT_SUFFIX, LOG, read_sealed, write_sealed, write_text
 from archsim.base.tables import (
     INTEGER,
     CsvLog,
@@ -91,7 +91,7 @@ class RecordStore:
     def load(self, run: Run) -> Record | None:
         """The record of a run if it exists, is complete, and is a result of the present code."""
         try:
-            kept = json.loads(self._file(run).read_text(encoding="utf-8"))
+            kept = json.loads(read_sealed(self._file(run)))
         except (OSError, ValueError):
             return None
         whole = isinstance(kept, dict) and kept.get("code") == run.code and kept.get("record", {}).get("run") == run.key
@@ -100,7 +100,7 @@ class RecordStore:
     def save(self, run: Run, record: Record) -> None:
         """Store a record; it is on disk when this returns."""
         text = json.dumps({"name": run.name, "code": run.code, "record": record}, allow_nan=False)
-        write_text(self._file(run), text, durable=True)
+        write_sealed(self._file(run), text, durable=True)
 
     def forget(self, run: Run) -> None:
         """Remove a record that is now kept elsewhere."""
@@ -125,8 +125,14 @@ class SweepStore:
         self.partial = CsvLog(folder / PARTIAL, self.columns)
 
     def has_part(self, number: int, points: Sequence[Point], runs: Sequence[Run]) -> bool:
-        """Whether a chunk exists, is complete, and holds these runs as results of the present code."""
-        return not self.details and parquet_facts(self._part(number)).get(_HOLDS) == self._digest(points, runs)
+        """Whether a chunk exists, is whole, and holds these runs as results of the present code."""
+        if self.details or parquet_facts(self._part(number)).get(_HOLDS) != self._digest(points, runs):
+            return False
+        try:
+            return len(read_parquet(self._part(number), self._kept_columns)) == len(runs)
+        except (OSError, ValueError) as error:
+            LOG.warning("%s: damaged (%s); it is made anew", self._part(number), error)
+            return False
 
     def write_part(
         self, number: int, points: Sequence[Point], runs: Sequence[Run], records: Mapping[str, Record]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from archsim.base.cores import available_cores
-from archsim.base.errors import ArchsimError
+from archsim.base.errors import FailedRuns
 from archsim.base.files import sole_writer
 from archsim.runs import cache
 from archsim.runs.plan import Selection, select
@@ -77,7 +77,7 @@ def sweep(
 
     jobs: parallel runs (default: available cores); scheduler: address of a Dask cluster to use instead. The tables in
     ``out`` do not depend on ``jobs``, on the order in which runs finish, or on kept results. Raises CapacityError and
-    TraceError before anything runs; ArchsimError at the end if runs have failed: the others are kept.
+    TraceError before anything runs; FailedRuns at the end if runs have failed: the others are kept.
     """
     watcher = watcher or Unwatched()
     selection = select(experiment, watcher.phase)
@@ -103,7 +103,7 @@ def sweep_selected(
             parts += 1
         cache.remove_oldest()
         if failures:
-            raise ArchsimError(_failures_told(failures, len(selection), folder))
+            raise FailedRuns(_failures_told(failures, len(selection), folder))
         if parts > 1:
             watcher.phase("writing the tables")
         kept.finish(parts)

@@ -21,6 +21,7 @@ from archsim.base.nearest import did_you_mean
 from archsim.serving.requests import NS_PER_S, Requests
 
 MOONCAKE_BLOCK = 512  # tokens of a hash id (Mooncake, FAST 2025, trace release)
+MOST_TOKENS = 1 << 30  # of a prompt or an output: a hundred times the longest contexts of 2026; sums stay in int64
 
 
 class Row(NamedTuple):
@@ -77,6 +78,8 @@ def _checked(path: Path, rows: Iterable[Row], hash_tokens: int) -> Iterator[Row]
     before = None
     for row in rows:
         where = f"{path}:{row.line}"
+        if max(row.input, row.output) > MOST_TOKENS:
+            raise TraceError(f"{where}: {max(row.input, row.output)} tokens; expected at most {MOST_TOKENS}")
         if row.input < 1:
             raise TraceError(f"{where}: a prompt of {row.input} tokens; expected 1 or more")
         if row.output < 1:
@@ -115,6 +118,8 @@ def _object(path: Path, line: int, text: str) -> dict[str, Any]:
         found = json.loads(text)
     except json.JSONDecodeError as error:
         raise TraceError(f"{path}:{line}: not JSON: {error.msg} at column {error.colno}") from None
+    except (RecursionError, ValueError) as error:
+        raise TraceError(f"{path}:{line}: not JSON: {error}") from None
     if not isinstance(found, dict):
         raise TraceError(f"{path}:{line}: expected an object, not {type(found).__name__}")
     return found
@@ -218,11 +223,24 @@ def _sharegpt(path: Path) -> Iterator[Row]:
         records = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise TraceError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    for at, record in enumerate(records, 1):
-        turns = [turn for turn in record.get("conversations") or [] if turn.get("from") in ("human", "gpt")]
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"{path}: not JSON: {error}") from None
+    for at, record in enumerate(records if isinstance(records, list) else [records], 1):
+        turns = [turn for turn in _turns(path, at, record) if turn.get("from") in ("human", "gpt")]
         if len(turns) >= 2 and turns[0]["from"] == "human" and turns[1]["from"] == "gpt":
             prompt, output = (max(1, round(len(turn["value"]) / 4)) for turn in turns[:2])
             yield Row(at, 0.0, prompt, output)
+
+
+def _turns(path: Path, at: int, record: Any) -> list[dict[str, Any]]:
+    """The turns of a conversation. Raises TraceError."""
+    turns = record.get("conversations") or [] if isinstance(record, dict) else None
+    if not isinstance(turns, list):
+        raise TraceError(f"{path}: conversation {at}: expected an object with a list `conversations`")
+    for turn in turns:
+        if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
+            raise TraceError(f"{path}: conversation {at}: a turn is {turn!r:.60}; expected {{from, value}} with text")
+    return turns
 
 
 FORMATS = MappingProxyType(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from support.waiting import wait_for
 
 from archsim.api.running import simulate
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
-from archsim.base.files import drafted, sole_writer
+from archsim.base.files import drafted, read_sealed, sole_writer, write_sealed
 from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.plan import prepare
 from archsim.runs.pool.schedule import Schedule
@@ -99,11 +100,13 @@ def test_only_what_changed_is_run(tmp_path):
 
 
 DAMAGE = {
-    "truncated": lambda text: text[: len(text) // 2],
-    "empty": lambda text: "",
-    "no mapping": lambda text: "[1]",
-    "other code": lambda text: json.dumps(json.loads(text) | {"code": "0" * 12}),
-    "other run": lambda text: text.replace('"run": "', '"run": "f'),
+    "truncated": lambda file: file.write_text(file.read_text()[: len(file.read_text()) // 2]),
+    "empty": lambda file: file.write_text(""),
+    "edited": lambda file: file.write_text(file.read_text().replace("1", "2")),
+    "row: null": lambda file: file.write_text(re.sub('"row": {.*?}', '"row": null', file.read_text())),
+    "no mapping": lambda file: write_sealed(file, "[1]"),
+    "other code": lambda file: write_sealed(file, json.dumps(json.loads(read_sealed(file)) | {"code": "0" * 12})),
+    "other run": lambda file: write_sealed(file, read_sealed(file).replace('"run": "', '"run": "f')),
 }
 
 
@@ -113,7 +116,7 @@ def test_what_is_damaged_or_stale_is_run_again(tmp_path, damage):
     sweep(experiment, tmp_path / "out", jobs=1)
     before, heard = files_of(tmp_path / "out"), Heard()
     victim = sorted((tmp_path / "out" / "runs").iterdir())[1]
-    victim.write_text(damage(victim.read_text()))
+    damage(victim)
     sweep(experiment, tmp_path / "out", jobs=1, watcher=heard)
     assert heard.ran == [victim.stem]
     assert files_of(tmp_path / "out") == before
@@ -351,7 +354,7 @@ def test_killed_at_any_point_it_goes_on_from_there(tmp_path):
         process.communicate(timeout=30)
         wait_for(lambda: not any(map(alive, workers)))  # noqa: B023
         kept = len(list(out.glob("runs/*.json")))
-        assert all(json.loads(file.read_text())["record"]["run"] == file.stem for file in out.glob("runs/*.json"))
+        assert all(json.loads(read_sealed(file))["record"]["run"] == file.stem for file in out.glob("runs/*.json"))
         # The table follows the run that has just been kept; killed in between, it is one row behind, or not there yet.
         table = out / "results.partial.csv"
         lines = table.read_text().splitlines() if table.exists() else [",".join(RUN_COLUMNS)]

@@ -170,9 +170,20 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
     assert trace.requests == 1 and not isinstance(trace.experts, np.memmap)
 
 
-def test_a_damaged_cache_entry_is_made_again(cached, tmp_path):
+def flip(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize("name", ["facts.json", "experts.npy", "iteration.npy", "request_offsets.npy"])
+@pytest.mark.parametrize("damage", [flip, lambda content: b"", lambda content: content[:-3]])
+def test_a_damaged_cache_entry_is_made_again(cached, tmp_path, name, damage):
     source = save_npz(tmp_path / "a.npz", toy_requests(["a/1"]), [1, 2, 3, 4])
-    open_trace(source, TOY)
-    next(cached.rglob("facts.json")).write_text('{"num_ex')
+    before = open_trace(source, TOY)
+    expected = {column: np.array(getattr(before, column)) for column in ("experts", "iteration", "request_offsets")}
+    file = next(cached.rglob(name))
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(damage(content))
     again = open_trace(source, TOY)
-    assert again.requests == 1 and isinstance(again.experts, np.memmap)
+    assert isinstance(again.experts, np.memmap)
+    assert all((getattr(again, column) == values).all() for column, values in expected.items())

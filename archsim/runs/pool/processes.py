@@ -29,7 +29,7 @@ def simulate_all(
     jobs = min(jobs, len(runs))
     if not runs:
         return
-    if jobs > 1:
+    if jobs > 1 or any(run.own_code for run in runs):  # a user's function may end its process
         yield from _simulate_beside(runs, jobs)
         return
     from archsim.runs.simulator import Simulator

@@ -38,6 +38,8 @@ def attempt(do: Callable[[Run], Record | None], run: Run) -> Record | Failure | 
     except ArchsimError as error:
         # The cause is the exception of the user's function.
         return Failure(str(error), own_frames(error.__cause__) if error.__cause__ else "")
+    except SystemExit as error:  # of a user's function; the other runs go on
+        return Failure(f"calls sys.exit({error.code!r:.100}); a rule returns its result, or raises", own_frames(error))
     except Exception as error:  # a user's function may raise anything; the other runs go on
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
 

@@ -39,6 +39,16 @@ class RequestRows:
 
 def read_request(content: bytes, origin: Origin, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
     """Read and check one request. layer_ids: the layers it must have, or None for those it has. Raises TraceError."""
+    found = _read(content, origin, model, layer_ids)
+
+    def row_place(row: int, column: int) -> str:
+        return origin.place(int(found.iteration[row]), int(found.layer_ids[column]))
+
+    checks.check_distinct(origin.where, found.experts, row_place)
+    return found
+
+
+def _read(content: bytes, origin: Origin, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
     scanned = scan(content, model.experts, model.top_k, checks.MAX_ITERATION + 1)
     if scanned is None:
         return _read_exactly(content, origin, model, layer_ids)

@@ -81,6 +81,9 @@ def _parse(line: bytes, where: str) -> dict:
         raise TraceError(f"{where}: not valid JSON ({error}); is the file truncated?") from error
     if not isinstance(data, dict):
         raise TraceError(f"{where}: expected an object with {' or '.join(IDS)}, and prompt_tokens")
+    name = str(data.get("model", ""))
+    if not name.isprintable():  # a lone surrogate or a control character cannot be written or shown
+        raise TraceError(f"{where}: model is {name!a:.60}; expected a name of printable characters")
     return data
 
 

@@ -52,11 +52,22 @@ def generated_traffic(model, spec, largest_batch: int, layers: int | None = None
     parameters = load_traffic(like, model)
     if layers is not None:
         parameters = of_layers(parameters, shape.layer_ids, traffic_file(like))
-    if spec.prompt_tokens is not None:
-        parameters = parameters.changed(prompt_tokens=np.full(QUANTILES, float(spec.prompt_tokens)))
-    if spec.decode_steps is not None:
-        parameters = parameters.changed(decode_steps=np.full(QUANTILES, float(spec.decode_steps)))
-    return GenerativeTraffic(parameters, spec.requests or largest_batch, spec.seed, spec.mix)
+    return GenerativeTraffic(with_lengths(parameters, spec, like), spec.requests or largest_batch, spec.seed, spec.mix)
+
+
+def with_lengths(parameters: TrafficModel, spec, like: str) -> TrafficModel:
+    """A preset's traffic with the prompts and decode steps of a SyntheticSpec. Raises TraceError where neither is left.
+    """
+    given = {"prompt_tokens": spec.prompt_tokens, "decode_steps": spec.decode_steps}
+    found = parameters.changed(
+        **{name: np.full(QUANTILES, float(value)) for name, value in given.items() if value is not None}
+    )
+    if not (found.prompt_tokens.any() or found.decode_steps.any()):
+        raise TraceError(
+            f"{traffic_file(like)}: its requests have no decode steps, and prompt_tokens: 0 leaves out the prompts: "
+            "nothing would run; give trace.synthetic.decode_steps, or more prompt_tokens"
+        )
+    return found
 
 
 def traffic_file(like: str) -> Path:

@@ -113,8 +113,9 @@ def check_index(where: str, index: dict[str, np.ndarray], facts: dict, manifest:
         if name not in index or index[name].shape != (requests,) or index[name].dtype.kind not in "iu":
             raise TraceError(f"{where}: column '{name}' is missing, or has not {requests} integers, one a request")
     for name in ("datasets", "subjects"):
-        if type(facts.get(name)) is not list or not all(type(each) is str for each in facts[name]):
-            raise TraceError(f"{where}: {name}: expected a list of names")
+        given = facts.get(name)
+        if type(given) is not list or not all(type(each) is str and each.isprintable() for each in given):
+            raise TraceError(f"{where}: {name}: expected a list of printable names")
     limits: list[tuple[str, int, Any]] = [
         ("dataset", 0, len(facts["datasets"]) - 1),
         ("subject", 0, len(facts["subjects"]) - 1),
@@ -136,14 +137,15 @@ def check_index(where: str, index: dict[str, np.ndarray], facts: dict, manifest:
         raise TraceError(f"{where}: its requests have other numbers of tokens than the manifest")
 
 
-def check_rows(where: str, experts: np.ndarray, iteration: np.ndarray | None, shape: tuple, num_experts: int) -> None:
-    """Raise TraceError unless a file of rows, int16[token, layer, k], has this shape and ids of experts."""
-    if experts.dtype != np.int16 or experts.shape != shape:
-        raise TraceError(f"{where}: experts are {experts.dtype}{list(experts.shape)}; expected {list(shape)}")
+def check_rows(where: str, experts: np.ndarray, shape: tuple[int, int], num_experts: int) -> None:
+    """Raise TraceError unless the column experts, int16[token, layer, k], has these (layers, k) and ids of experts."""
+    if experts.shape[1:] != shape:
+        raise TraceError(
+            f"{where}: column 'experts' has {experts.shape[1]} layers and top-{experts.shape[2]}; the manifest has "
+            f"{shape[0]} layers and top-{shape[1]}"
+        )
     if experts.size and experts.view(np.uint16).max() >= num_experts:  # negative ids are the largest: one pass
         raise TraceError(f"{where}: expert ids {experts.min()} to {experts.max()}; expected 0 to {num_experts - 1}")
-    if iteration is not None:
-        check_steps(where, iteration, shape[0])
 
 
 def check_scores(where: str, scores: np.ndarray, shape: tuple) -> None:

@@ -1,27 +1,29 @@
 """Converted traces on disk, memory-mapped when they are opened again.
 
 The folder is ``$ARCHSIM_CACHE``, else ``archsim`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. The name of an entry is a
-digest of the source content, so it is never stale, and may be deleted at any time.
+digest of the source content, so it is never stale, and may be deleted at any time. Columns are compared with their
+checksums whenever an entry is opened; a damaged entry is made anew.
 """
 
 import json
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from archsim.base.files import write_text
+from archsim.base.files import LOG, read_sealed, write_sealed
 from archsim.workload.trace import Trace, content_digest
 
-_LAYOUT = 3
+_LAYOUT = 4
 """Incremented when the file layout of an entry changes, so that old entries are not read."""
 
 _COLUMNS = ("experts", "request_offsets", "iteration", "layer_ids", "request_subject")
-_SCORES = "scores.npy"
+_SCORES = "scores"
 _FACTS = ("num_experts", "top_k", "model", "source", "subject_names", "known_digest")
 
 
@@ -36,12 +38,12 @@ def remembered(signature: str | None, compute: Callable[[], str]) -> str:
         return compute()
     note = folder().with_name("keys") / signature
     try:
-        return note.read_text(encoding="utf-8")
-    except OSError:
+        return read_sealed(note)
+    except (OSError, ValueError):
         key = compute()
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_text(note, key)
+        write_sealed(note, key)
     except OSError:
         pass
     return key
@@ -53,11 +55,13 @@ def load(key: str) -> Trace | None:
         return None
     entry = folder() / key
     try:
-        facts = json.loads((entry / "facts.json").read_text(encoding="utf-8"))
-        columns = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in _COLUMNS}
-        if (entry / _SCORES).is_file():
-            columns["scores"] = np.load(entry / _SCORES, mmap_mode="r")
-    except (OSError, ValueError):
+        facts = json.loads(read_sealed(entry / "facts.json"))
+        checksums = facts.pop("checksums")
+        columns = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in checksums}
+    except (OSError, ValueError, EOFError):
+        return None
+    if any(_checksum(columns[name]) != known for name, known in checksums.items()):
+        LOG.warning("%s: damaged: a checksum does not match; it is made anew", entry)
         return None
     return Trace(**columns, **{**facts, "subject_names": tuple(facts["subject_names"])}, stored_as=key)
 
@@ -87,20 +91,28 @@ def build(key: str, trace: Trace, blocks: Callable[[], Iterator[np.ndarray]]) ->
     return load(key)
 
 
+def _checksum(column: np.ndarray) -> int:
+    return zlib.crc32(column.reshape(-1).view(np.uint8))
+
+
 def _write_entry(draft: Path, trace: Trace, blocks: Iterator[np.ndarray]) -> None:
-    for name in _COLUMNS[1:]:
-        np.save(draft / f"{name}.npy", getattr(trace, name))
-    if trace.scores is not None:
-        np.save(draft / _SCORES, trace.scores)
+    checksums = {}
+    for name in _COLUMNS[1:] if trace.scores is None else (*_COLUMNS[1:], _SCORES):
+        column = np.ascontiguousarray(getattr(trace, name))
+        np.save(draft / f"{name}.npy", column)
+        checksums[name] = _checksum(column)
     with (draft / "experts.npy").open("wb") as stream:
         header = {"descr": "<i2", "fortran_order": False, "shape": trace.experts.shape}
         np.lib.format.write_array_header_1_0(stream, header)
 
         def written() -> Iterator[np.ndarray]:
+            checksums["experts"] = 0
             for block in blocks:
-                stream.write(np.ascontiguousarray(block, "<i2").data)
+                content = np.ascontiguousarray(block, "<i2").data
+                checksums["experts"] = zlib.crc32(content, checksums["experts"])
+                stream.write(content)
                 yield block
 
         known = replace(trace, known_digest=content_digest(trace, written()).hexdigest())
-    facts = {name: getattr(known, name) for name in _FACTS}
-    (draft / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+    facts = {name: getattr(known, name) for name in _FACTS} | {"checksums": checksums}
+    write_sealed(draft / "facts.json", json.dumps(facts))

@@ -44,7 +44,7 @@ def head_of(store: Store, rows: int) -> list[str]:
         left = rows - len(lines)
         if left <= 0:
             break
-        columns = rows_of(entry.file)
+        columns = rows_of(entry.file, store.shape)
         for row in range(entry.first, entry.first + min(left, entry.rows)):
             ids = "  ".join(
                 f"{layer}: {' '.join(map(str, ranks))}"

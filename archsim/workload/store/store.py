@@ -117,9 +117,9 @@ class Store:
         """int16[token, layer, k], file by file."""
         for about in self.manifest["rows"]:
             file = self.path / about["file"]
-            experts = rows_of(file, "experts")["experts"]
-            shape = (about["tokens"], len(self.shape.layer_ids), self.shape.top_k)
-            check_rows(str(file), experts, None, shape, self.shape.num_experts)
+            experts = rows_of(file, self.shape, "experts")["experts"]
+            if len(experts) != about["tokens"]:
+                raise TraceError(f"{file}: {len(experts)} tokens; the manifest has {about['tokens']}")
             yield experts
 
     def scores(self) -> np.ndarray | None:
@@ -129,7 +129,7 @@ class Store:
         every = []
         for about in self.manifest["rows"]:
             file = self.path / about["file"]
-            found = rows_of(file, "scores")["scores"]
+            found = rows_of(file, self.shape, "scores")["scores"]
             check_scores(str(file), found, (about["tokens"], len(self.shape.layer_ids), self.shape.top_k))
             every.append(found)
         return np.concatenate(every)
@@ -168,7 +168,7 @@ class Store:
         every = []
         for about in self.manifest["rows"]:
             file = self.path / about["file"]
-            iteration = rows_of(file, "iteration")["iteration"]
+            iteration = rows_of(file, self.shape, "iteration")["iteration"]
             check_steps(str(file), iteration, about["tokens"])
             every.append(iteration)
         iteration = np.concatenate(every)
@@ -228,9 +228,9 @@ def open_stored(path: Path, model: ModelSpec, source: str) -> Trace:
     return replace(store.trace(source), source=source)
 
 
-def rows_of(file: Path, *only: str) -> dict[str, np.ndarray]:
+def rows_of(file: Path, shape: Shape, *only: str) -> dict[str, np.ndarray]:
     """Columns of a file of rows: experts int16[token, layer, k], iteration int16[token], and where there are any,
-    scores float32[token, layer, k]. Raises TraceError.
+    scores float32[token, layer, k]. Raises TraceError, also where they have other layers or ids than the store.
     """
     columns, _ = read_frames(file, frozenset(only) if only else None)
     wanted = {"experts": (3, "iu"), "iteration": (1, "iu"), "scores": (3, "f")}
@@ -243,6 +243,7 @@ def rows_of(file: Path, *only: str) -> dict[str, np.ndarray]:
         if columns["experts"].dtype not in (np.uint8, np.int16):
             raise TraceError(f"{file}: column 'experts' is {columns['experts'].dtype}; expected uint8 or int16")
         columns["experts"] = np.ascontiguousarray(columns["experts"].transpose(1, 0, 2), np.int16)
+        check_rows(str(file), columns["experts"], (len(shape.layer_ids), shape.top_k), shape.num_experts)
     if "iteration" in columns:
         iteration = np.cumsum(columns["iteration"], dtype=np.int64)
         check_steps(str(file), iteration, len(iteration))

@@ -103,7 +103,7 @@ def _pack_rows(shape: Shape, entries: list[Entry]) -> tuple[bytes, bool]:
     ends = np.cumsum([entry.rows for entry in entries])
     placed = sorted(zip(entries, ends, strict=True), key=lambda pair: str(pair[0].file))
     for file, pairs in groupby(placed, key=lambda pair: pair[0].file):
-        columns = rows_of(file)
+        columns = rows_of(file, shape)
         for entry, end in pairs:
             rows = slice(entry.first, entry.first + entry.rows)
             experts[end - entry.rows : end] = columns["experts"][rows]

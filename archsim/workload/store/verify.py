@@ -1,10 +1,16 @@
 """Reads a whole store and compares its checksums and content with the manifest."""
 
 import hashlib
+from functools import partial
+from pathlib import Path
 
 from archsim.base.errors import TraceError
-from archsim.workload.store.checking import check_rows
+from archsim.workload.checks import check_distinct
 from archsim.workload.store.store import TOKENS, Store, rows_of
+
+
+def _place(file: Path, layers: tuple[int, ...], row: int, column: int) -> str:
+    return f"{file}: token {row}, layer {layers[column]}"
 
 
 def verify(store: Store) -> None:
@@ -17,7 +23,6 @@ def verify(store: Store) -> None:
     if store.kind == TOKENS:
         for about in store.manifest["rows"]:
             file = store.path / about["file"]
-            columns = rows_of(file)
-            shape = (about["tokens"], len(store.shape.layer_ids), store.shape.top_k)
-            check_rows(str(file), columns["experts"], columns["iteration"], shape, store.shape.num_experts)
+            experts = rows_of(file, store.shape)["experts"]
+            check_distinct(str(file), experts, partial(_place, file, store.shape.layer_ids))
         store.trace(str(store.path))

@@ -19,6 +19,7 @@ from archsim.base.errors import TraceError
 from archsim.workload.formats.loads.pickles import RefusedPickle, plain_values
 
 MOST_BYTES = 512 << 20
+LEAST_SUSPECT_BYTES, MOST_TIMES = 1 << 20, 100  # torch.save stores tensors without compression
 DTYPES = {
     "LongStorage": "i8",
     "IntStorage": "i4",
@@ -58,6 +59,9 @@ def _content(archive: zipfile.ZipFile) -> Any:
     size = sum(member.file_size for member in archive.infolist())
     if size > MOST_BYTES:
         raise RefusedPickle(f"declares {size} bytes; expected at most {MOST_BYTES} for a dump of loads")
+    packed = sum(member.compress_size for member in archive.infolist())
+    if size > MOST_TIMES * packed + LEAST_SUSPECT_BYTES:
+        raise RefusedPickle(f"declares {size} bytes, {size // max(packed, 1)} times the {packed} that it has")
     pickles = [name for name in archive.namelist() if name == "data.pkl" or name.endswith("/data.pkl")]
     if len(pickles) != 1:
         raise RefusedPickle(f"{len(pickles)} members are named data.pkl; expected one, as torch.save writes it")
