@@ -1,80 +1,142 @@
-"""The attention of a model: the shape of its heads, its weights, and what a token leaves in the KV cache."""
+"""The attention of a model: kinds by name, which layers have them, their weights and what the cache keeps.
 
-from pydantic import model_validator
+A kind is one class: of the table ``KINDS``, or a user's own ``package.module:Class``. Its fields are the keys that a
+model file gives; what it takes to run is told by ``archsim.iteration.attention.kind.Kind``, the base of all of them.
+"""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
+
+from archsim.base.nearest import did_you_mean
+from archsim.specs.layers import LayerSet
+from archsim.specs.policies import import_function
 from archsim.specs.text.fields import KeyProblem, Spec, count
+from archsim.specs.text.quantities import describe
 
-_HEADS = ("kv_heads", "head_dim")
-_LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-_DIMENSION = count(1, 1_000_000, none=True)
+_HERE = "archsim.iteration.attention"
+KINDS = MappingProxyType(
+    {
+        "grouped": f"{_HERE}.grouped:Grouped",
+        "latent": f"{_HERE}.latent:Latent",
+        "sparse": f"{_HERE}.sparse:Sparse",
+        "block_sparse": f"{_HERE}.block_sparse:BlockSparse",
+        "compressed": f"{_HERE}.compressed:Compressed",
+        "gated_delta_net": f"{_HERE}.delta:GatedDeltaNet",
+        "kda": f"{_HERE}.delta:KimiDelta",
+        "lightning": f"{_HERE}.lightning:Lightning",
+        "mamba": f"{_HERE}.mamba:Mamba",
+        "mamba2": f"{_HERE}.mamba:Mamba2",
+    }
+)
+"""Kind of attention → its class."""
 
 
-class AttentionSpec(Spec):
-    """One of two kinds: grouped heads (``kv_heads``, ``head_dim``), of which multi-head attention is the case of as
-    many KV heads as heads; or multi-head latent attention (MLA; arXiv 2405.04434, section 2.1), given by its ranks.
-    """
+class AttentionKind(Spec):
+    """What every kind has: the layers that have it, its weights, and what a request keeps."""
 
-    heads: count(1, 65_536)
-    # Grouped heads.
-    kv_heads: count(1, 65_536, none=True) = None
-    head_dim: _DIMENSION = None
-    # MLA. A query is projected from the hidden vector through this rank; null: directly.
-    q_lora_rank: _DIMENSION = None
-    # What the cache holds of a token and layer: a latent vector of this size, and one rotated key of qk_rope_head_dim.
-    kv_lora_rank: _DIMENSION = None
-    qk_nope_head_dim: _DIMENSION = None
-    qk_rope_head_dim: _DIMENSION = None
-    v_head_dim: _DIMENSION = None
-    # Every full_every-th layer attends to all tokens; the others keep the last `window` tokens of a request.
-    window: count(1, 1_000_000_000, none=True) = None
-    full_every: count(1, 10_000, none=True) = None
-
-    @model_validator(mode="after")
-    def _of_one_kind(self) -> "AttentionSpec":
-        latent = any(getattr(self, key) is not None for key in (*_LATENT, "q_lora_rank"))
-        needed, other = (_LATENT, _HEADS) if latent else (_HEADS, ())
-        for key in needed:
-            if getattr(self, key) is None:
-                kind = "latent attention" if latent else "attention of grouped heads"
-                raise KeyProblem((key,), f"required key is missing: {kind} needs {', '.join(needed)}")
-        for key in other:
-            if getattr(self, key) is not None:
-                raise KeyProblem((key,), "is of grouped heads; latent attention has ranks instead")
-        if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise KeyProblem(("kv_heads",), f"{self.kv_heads} KV heads do not divide {self.heads} heads")
-        if (self.window is None) != (self.full_every is None):
-            raise KeyProblem(("window",), "window and full_every belong together; give both, or neither")
-        return self
+    # A name of KINDS, or a user's own package.module:Class.
+    kind: str
+    # Layers with this attention; null: all that no other entry names.
+    layers: LayerSet | None = None
+    # Attentions of this kind in one layer, one after the other (LongCat-Flash has two).
+    per_layer: count(1, 16) = 1
 
     @property
-    def kv_width(self) -> int:
-        """Values that the cache keeps of a token in one layer: a key and a value per KV head; of MLA, the latent
-        vector and the rotated key, which all heads share.
-        """
-        if self.kv_lora_rank is not None:
-            return self.kv_lora_rank + (self.qk_rope_head_dim or 0)
-        return 2 * (self.kv_heads or 0) * (self.head_dim or 0)
+    def split_heads(self) -> int:
+        """Heads that the ranks of one request share: tensor parallelism must divide them."""
+        raise NotImplementedError
 
     def weights(self, hidden: int) -> int:
-        """Weights of one layer: the projections of queries, keys and values, and of the output. Norms, biases and sinks
-        are left out (below 0.1 %).
-        """
-        if self.kv_lora_rank is not None:
-            return self._latent_weights(hidden, self.kv_lora_rank)
-        queries, keys = self.heads * (self.head_dim or 0), (self.kv_heads or 0) * (self.head_dim or 0)
-        return hidden * (2 * queries + 2 * keys)
+        """Weights of one attention; norms, biases and sinks may be left out (below 0.1 %)."""
+        raise NotImplementedError
 
-    def _latent_weights(self, hidden: int, rank: int) -> int:
-        nope, rope, value = self.qk_nope_head_dim or 0, self.qk_rope_head_dim or 0, self.v_head_dim or 0
-        queries = self.heads * (nope + rope)
-        down = hidden * (rank + rope)
-        up = rank * self.heads * (nope + value)
-        into = hidden * queries if self.q_lora_rank is None else self.q_lora_rank * (hidden + queries)
-        return into + down + up + self.heads * value * hidden
+    def kv_bytes_per_token(self, value_bytes: int = 2) -> float:
+        """KV cache of a token in one attention while it is kept; 0 without a cache."""
+        raise NotImplementedError
 
-    def kept_tokens(self, layers: int, context: int) -> int:
-        """Tokens of a request that the cache keeps, summed over the layers."""
-        if self.window is None or self.full_every is None:
-            return layers * context
-        full = layers // self.full_every
-        return full * context + (layers - full) * min(context, self.window)
+    def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
+        """The part of it that is kept for good: 0 of a window."""
+        return self.kv_bytes_per_token(value_bytes)
+
+    def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
+        """KV cache of a request of ``context`` tokens in one attention."""
+        return int(context * self.kv_bytes_per_token(value_bytes))
+
+    def kv_ranks(self, tp: int) -> int:
+        """Over how many of ``tp`` ranks a request's cache is spread; the others hold copies."""
+        return tp
+
+    @property
+    def state_bytes(self) -> int:
+        """What a request keeps in one attention, however long it is: states, and the convolution's tail."""
+        return 0
+
+
+def kind_class(kind: str) -> type[AttentionKind]:
+    """The class of a kind. Raises ValueError for one that is not known or cannot be imported."""
+    if kind not in KINDS and ":" not in kind:
+        raise ValueError(
+            f"unknown kind {kind!r}{did_you_mean(kind, list(KINDS))} (known: {', '.join(KINDS)}; or your own class as "
+            "package.module:Class)"
+        )
+    found = import_function(KINDS.get(kind, kind))
+    if not (isinstance(found, type) and issubclass(found, AttentionKind)):
+        raise ValueError(f"{kind!r} is not a kind of attention; expected a class below archsim's AttentionKind")
+    return found
+
+
+def read_kind(given: Any, info: ValidationInfo | None = None) -> AttentionKind:
+    """The attention of one mapping. Without ``kind``, keys of ranks make it latent, all else grouped."""
+    if isinstance(given, AttentionKind):
+        return given
+    if not isinstance(given, dict):
+        raise ValueError(f"expected a mapping with a kind and its keys, not {describe(given)}")
+    kind = given.get("kind") or ("latent" if {"kv_lora_rank", "q_lora_rank"} & set(given) else "grouped")
+    if not isinstance(kind, str):
+        raise KeyProblem(("kind",), f"expected text, not {describe(kind)}")
+    try:
+        found = kind_class(kind)
+    except ValueError as error:
+        raise KeyProblem(("kind",), str(error)) from None
+    return found.model_validate({**given, "kind": kind}, context=info.context if info else None)
+
+
+def _read_all(given: Any) -> Any:
+    return [given] if isinstance(given, dict | AttentionKind) else given
+
+
+def _written(kinds: Iterable[AttentionKind] | None) -> Any:
+    if kinds is None:
+        return None
+    each = [kind.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True) for kind in kinds]
+    return each[0] if len(each) == 1 else each
+
+
+Attention = Annotated[
+    tuple[Annotated[AttentionKind, BeforeValidator(read_kind)], ...] | None,
+    BeforeValidator(_read_all),
+    PlainSerializer(_written),
+    WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}, {"type": "null"}]}),
+]
+"""One kind in all layers as a mapping, or a list of mappings with ``layers``."""
+
+
+def by_layer(kinds: tuple[AttentionKind, ...], layers: int) -> tuple[AttentionKind | None, ...]:
+    """The attention of each layer; None where it has none. Raises KeyProblem where layers are named twice."""
+    found: list[AttentionKind | None] = [None] * layers
+    for at, kind in enumerate(kinds):
+        for layer in kind.layers.ids if kind.layers else ():
+            if layer >= layers:
+                raise KeyProblem((at, "layers"), f"layer {layer} is out of range; the model has 0 to {layers - 1}")
+            if found[layer] is not None:
+                raise KeyProblem((at, "layers"), f"layer {layer} has an attention already")
+            found[layer] = kind
+    rest = [at for at, kind in enumerate(kinds) if kind.layers is None]
+    if len(rest) > 1:
+        raise KeyProblem((rest[1], "layers"), "required key is missing: one entry alone may have the remaining layers")
+    return tuple(kinds[rest[0]] if kind is None and rest else kind for kind in found)

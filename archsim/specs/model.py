@@ -1,28 +1,16 @@
 """The MoE model: the shape of its expert layers; and of attention, dense layers and embeddings, which take memory."""
 
-from pydantic import Field, ValidationInfo, field_validator
+from collections import Counter
+from fractions import Fraction
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.errors import SpecError
-from archsim.specs.attention import AttentionSpec
-from archsim.specs.text.fields import Name, Spec, count
+from archsim.specs.attention import Attention, AttentionKind, by_layer
+from archsim.specs.layers import LayerSet
+from archsim.specs.text.fields import KeyProblem, Name, Spec, count
 
 SLICES = 3  # of an expert's weights: gate, up and down matrix
-
-
-class MoeLayers(Spec):
-    """Which layers are MoE: ``first``, ``first + every``, … up to ``last``; layer ids start at 0."""
-
-    first: count(0, 9999)
-    last: count(0, 9999)
-    every: count(1, 9999) = 1
-
-    @field_validator("last")
-    @classmethod
-    def _not_before_first(cls, last: int, info: ValidationInfo) -> int:
-        first = info.data.get("first", 0)
-        if last < first:
-            raise ValueError(f"last MoE layer {last} is before the first, {first}")
-        return last
 
 
 class ModelSpec(Spec):
@@ -34,7 +22,8 @@ class ModelSpec(Spec):
     # Other names of the model that traces may use.
     aliases: tuple[str, ...] = ()
     layers: count(1, 10000)
-    moe_layers: MoeLayers
+    # Layers with experts: {first: 3, last: 60, every: 1}, or a list.
+    moe_layers: LayerSet
     hidden: count(1, 1_000_000)
     expert_ffn: count(1, 1_000_000)
     # Expert ids are int16 in traces.
@@ -47,18 +36,47 @@ class ModelSpec(Spec):
     shared_experts: count(0, 1024) = 0
     # FFN width of one shared expert.
     shared_ffn: count(1, 1_000_000) = Field(default_factory=lambda given: given["expert_ffn"])
+    # Experts that return a token as it is, or nothing, and have no weights (LongCat-Flash): the router chooses among
+    # them, too.
+    zero_experts: count(0, 32767) = 0
+    # Size of the vectors that routed experts work on, where two products a layer go there and back (LatentMoE of
+    # Nemotron 3); null: hidden.
+    expert_hidden: count(1, 1_000_000, none=True) = None
+    # False: an expert has no gate matrix, up and down alone (ReLU squared).
+    gated: bool = True
     # Null: unknown, as for a model without these keys; what they would hold in memory is then not counted.
-    attention: AttentionSpec | None = None
-    # FFN width of the layers without experts; needed if there are any.
+    attention: Attention = None
+    # FFN width of the dense layers; needed if there are any.
     dense_ffn: count(1, 1_000_000, none=True) = None
+    # Layers with a dense FFN; null: those without experts.
+    dense_in: LayerSet | None = None
+    # Dense FFNs in each of those layers, one after the other.
+    dense_per_layer: count(1, 16) = 1
+    # Copies of the hidden vector that pass between layers (hyper-connections of DeepSeek-V4).
+    streams: count(1, 64) = 1
     # Rows of the embedding, and of the output layer unless both are one matrix.
     vocabulary: count(1, 100_000_000, none=True) = None
     tied_embeddings: bool = False
+    # Further weights of the embedding: tables of n-grams.
+    more_embedding_weights: count(0, 10_000_000_000_000) = 0
+    # What the model has and nothing here reads, as `archsim model import --accept-approximate` found it.
+    approximate: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_attention_a_layer(self) -> "ModelSpec":
+        if self.attention:
+            try:
+                by_layer(self.attention, self.layers)
+            except KeyProblem as problem:
+                raise KeyProblem(("attention", *problem.keys), str(problem)) from None
+        return self
 
     @field_validator("moe_layers")
     @classmethod
-    def _within_layers(cls, moe_layers: MoeLayers, info: ValidationInfo) -> MoeLayers:
+    def _within_layers(cls, moe_layers: LayerSet, info: ValidationInfo) -> LayerSet:
         layers = info.data.get("layers")
+        if not moe_layers.ids:
+            raise ValueError("is empty; a model has at least one layer with experts")
         if layers is not None and moe_layers.last >= layers:
             raise ValueError(
                 f"last MoE layer {moe_layers.last} is out of range; a model of {layers} layers has 0 to {layers - 1}"
@@ -86,17 +104,32 @@ class ModelSpec(Spec):
 
     @property
     def moe_layer_ids(self) -> tuple[int, ...]:
-        return tuple(range(self.moe_layers.first, self.moe_layers.last + 1, self.moe_layers.every))
+        return self.moe_layers.ids
 
     @property
     def slice_weights(self) -> int:
-        """Number of weights in one of an expert's three matrices."""
-        return self.hidden * self.expert_ffn
+        """Number of weights in one of a routed expert's matrices."""
+        return (self.expert_hidden or self.hidden) * self.expert_ffn
+
+    @property
+    def slices(self) -> int:
+        """Matrices of an expert: gate, up and down, or up and down alone."""
+        return SLICES if self.gated else SLICES - 1
 
     @property
     def dense_layers(self) -> int:
-        """Number of layers that have one FFN instead of experts."""
-        return self.layers - len(self.moe_layer_ids)
+        """Number of dense FFNs: one in every layer without experts, unless the model says otherwise."""
+        if self.dense_in is not None:
+            return len(self.dense_in.ids) * self.dense_per_layer
+        return (self.layers - len(self.moe_layer_ids)) * self.dense_per_layer
+
+    @property
+    def attention_layers(self) -> tuple[tuple[AttentionKind, int], ...]:
+        """Every attention of the model and how many of it there are, in order of its first layer. Raises SpecError
+        without attention geometry, as all below.
+        """
+        found = Counter(kind for kind in by_layer(self._attention, self.layers) if kind is not None)
+        return tuple((kind, kind.per_layer * layers) for kind, layers in found.items())
 
     @property
     def missing_geometry(self) -> tuple[str, ...]:
@@ -106,44 +139,75 @@ class ModelSpec(Spec):
             needed["dense_ffn"] = self.dense_ffn
         return tuple(key for key, value in needed.items() if value is None)
 
-    def kv_bytes_per_token(self, value_bytes: int = 2) -> int:
-        """KV cache of one token in all layers, at 2 bytes a value (BF16) unless said otherwise; windows are ignored.
-        Raises SpecError without attention geometry, as all below.
+    @property
+    def unmodelled_experts(self) -> tuple[str, ...]:
+        """Keys of its expert layers that no execution models: three matrices of hidden × expert_ffn, all with weights.
         """
-        return self.layers * self._attention.kv_width * value_bytes
+        odd = {"zero_experts": self.zero_experts, "expert_hidden": self.expert_hidden, "gated": not self.gated}
+        return tuple(key for key, value in odd.items() if value)
+
+    def kv_bytes_per_token(self, value_bytes: int = 2) -> float:
+        """KV cache of one token in all layers, at 2 bytes a value (BF16) unless said otherwise; windows are ignored.
+        """
+        return sum(layers * kind.kv_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
+
+    def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
+        """The part of it that is kept for good, without layers with a window."""
+        return sum(layers * kind.kept_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
 
     def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
         """KV cache of a request of ``context`` tokens; layers with a window keep no more than that."""
-        attention = self._attention
-        return attention.kept_tokens(self.layers, context) * attention.kv_width * value_bytes
+        return sum(layers * kind.kv_bytes(context, value_bytes) for kind, layers in self.attention_layers)
+
+    @property
+    def state_bytes(self) -> int:
+        """What linear attention keeps of a request, in all layers, however long it is."""
+        return sum(layers * kind.state_bytes for kind, layers in self.attention_layers)
 
     @property
     def attention_weights(self) -> int:
         """Weights of attention in all layers."""
-        return self.layers * self._attention.weights(self.hidden)
+        return sum(layers * kind.weights(self.hidden) for kind, layers in self.attention_layers)
 
     @property
     def dense_weights(self) -> int:
-        """Weights of the FFNs of layers without experts (three matrices), and of the routers (hidden × experts)."""
+        """Weights of dense FFNs (three matrices), of the routers (hidden × experts), of the products to and from
+        ``expert_hidden``, and of hyper-connections (2 a layer and one at the end: DeepSeek-V4, inference/model.py).
+        """
         self._refuse_missing()
+        moe, n = len(self.moe_layer_ids), self.streams
         ffn = self.dense_layers * SLICES * self.hidden * (self.dense_ffn or 0)
-        return ffn + len(self.moe_layer_ids) * self.hidden * self.experts
+        routers = moe * self.hidden * (self.experts + self.zero_experts)
+        latent = moe * 2 * self.hidden * (self.expert_hidden or 0)
+        mixing = (self.layers * 2 * (2 + n) + 1) * n * n * self.hidden if n > 1 else 0
+        return ffn + routers + latent + mixing
 
     @property
     def embedding_weights(self) -> int:
         """Weights of the embedding and of the output layer."""
+        return self.input_weights + self.output_weights
+
+    @property
+    def input_weights(self) -> int:
+        """Weights of the embedding, its tables of n-grams included."""
         self._refuse_missing()
-        return self.hidden * (self.vocabulary or 0) * (1 if self.tied_embeddings else 2)
+        return self.hidden * (self.vocabulary or 0) + self.more_embedding_weights
+
+    @property
+    def output_weights(self) -> int:
+        """Weights of the output layer; 0 where it is the embedding."""
+        self._refuse_missing()
+        return 0 if self.tied_embeddings else self.hidden * (self.vocabulary or 0)
 
     @property
     def shared_weights(self) -> int:
         """Weights of the shared experts of all layers."""
-        return len(self.moe_layer_ids) * self.shared_experts * SLICES * self.hidden * self.shared_ffn
+        return len(self.moe_layer_ids) * self.shared_experts * self.slices * self.hidden * self.shared_ffn
 
     @property
     def routed_weights(self) -> int:
         """Weights of the routed experts of all layers."""
-        return len(self.moe_layer_ids) * self.experts * SLICES * self.slice_weights
+        return len(self.moe_layer_ids) * self.experts * self.slices * self.slice_weights
 
     @property
     def all_weights(self) -> int:
@@ -152,7 +216,17 @@ class ModelSpec(Spec):
         return self.attention_weights + self.dense_weights + self.embedding_weights + shared + routed
 
     @property
-    def _attention(self) -> AttentionSpec:
+    def active_weights(self) -> int:
+        """Parameters that a token uses: without the experts that it is not routed to and without the embedding (a tied
+        one counts as the output layer); among zero experts, routing is taken to be even.
+        """
+        used = Fraction(self.top_k, self.experts + self.zero_experts)
+        whole = self.all_weights - self.routed_weights - self.input_weights
+        tied = self.hidden * (self.vocabulary or 0) if self.tied_embeddings else 0
+        return whole + tied + int(self.routed_weights * used)
+
+    @property
+    def _attention(self) -> tuple[AttentionKind, ...]:
         if self.attention is None:
             raise SpecError(f"{self.name}: without `attention:` its KV cache and attention weights are unknown")
         return self.attention

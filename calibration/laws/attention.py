@@ -19,11 +19,6 @@ CORRECTION_UNIT = 1e-3  # unit of the corrections in the files
 PREFILL, DECODE = "prefill", "decode"
 GQA, MLA = "gqa", "mla"
 ACTIVATION_BYTES = 2  # queries and outputs are BF16
-# DeepSeek-V3, config.json (GLM-5 and Kimi-K2 have the same): keys of 192 (qk_nope_head_dim 128 + qk_rope_head_dim 64)
-# and values of 128 a head in prefill; in decode all heads share the latent vector, as key whole (kv_lora_rank 512 +
-# 64), as value without RoPE.
-MLA_PREFILL_HEAD, MLA_DECODE_HEAD = 192 + 128, 576 + 512
-MLA_LATENT = 576
 # Correlation lengths of the corrections, in octaves, and the noise of a point relative to their variance; chosen by
 # leaving (batch, tokens) and shapes of the public sets out. KV heads count by themselves and with the batch: together
 # they are the parallel work of a decode.
@@ -32,9 +27,23 @@ HEADS_SCALE, BATCH_SCALE, TOKENS_SCALE, WORK_SCALE, NOISE = 8.0, 8.0, 2.0, 2.0, 
 MOST_OCTAVES = 0.6
 
 
+class LatentSizes(NamedTuple):
+    """Ranks of latent attention: in prefill, heads have keys of ``nope`` + ``rope`` and values of ``value``; in decode
+    all heads share the latent vector, as key whole (``rank`` + ``rope``), as value without RoPE.
+    """
+
+    rank: int
+    nope: int
+    rope: int
+    value: int
+
+
+MEASURED_LATENT = LatentSizes(512, 128, 64, 128)  # DeepSeek-V3, config.json; Kimi-K2 has the same
+
+
 class AttentionSizes(NamedTuple):
     """Sizes of one rank's attention. ``kind``: gqa or mla; ``head_dim``: for mla that of the latent vector with RoPE;
-    ``window``: 0 for none.
+    ``window``: 0 for none; ``latent``: of mla.
     """
 
     heads: int
@@ -42,6 +51,7 @@ class AttentionSizes(NamedTuple):
     head_dim: int
     window: int = 0
     kind: str = GQA
+    latent: LatentSizes = MEASURED_LATENT
 
 
 class AttentionGrid(NamedTuple):
@@ -121,10 +131,12 @@ def work_of(phase: str, sizes: AttentionSizes, batch, new, context, kv_dtype: st
     pairs = growing * before + growing * (growing + 1) / 2 + (full * window if sizes.window else 0.0)
     seen = np.minimum(context, window + new)
     stored, heads = OPERAND_BYTES[kv_dtype], sizes.heads
+    rank, nope, rope, value = sizes.latent
     if sizes.kind == MLA and phase == PREFILL:
-        per_head, kept = MLA_PREFILL_HEAD, heads * MLA_PREFILL_HEAD * ACTIVATION_BYTES + MLA_LATENT * stored
+        per_head = nope + rope + value
+        kept = heads * per_head * ACTIVATION_BYTES + (rank + rope) * stored
     elif sizes.kind == MLA:
-        per_head, kept = MLA_DECODE_HEAD, MLA_LATENT * stored
+        per_head, kept = 2 * rank + rope, (rank + rope) * stored
     else:
         per_head, kept = 2 * sizes.head_dim, sizes.kv_heads * 2 * sizes.head_dim * stored
     flop = 2.0 * batch * heads * per_head * pairs
@@ -157,6 +169,7 @@ def attention_grid(
         octaves > MOST_OCTAVES
         or bool(table.scaled_from)
         or (table.head_dim, table.window, table.kind) != (sizes.head_dim, sizes.window, sizes.kind)
+        or (sizes.kind == MLA and sizes.latent != MEASURED_LATENT)
     )
     return AttentionGrid(
         table, sizes, corrections, np.log(table.batch), np.log(table.tokens), float(compute), float(memory), far

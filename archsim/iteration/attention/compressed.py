@@ -1,0 +1,91 @@
+"""Compressed attention of DeepSeek-V4: one entry of the cache for ``ratio`` tokens, and a window of whole ones.
+
+Its two forms: compressed sparse attention (an entry of 4 tokens; an indexer chooses entries) and heavily compressed
+attention (an entry of 128 tokens, all of them seen). Geometry: config.json and inference/model.py of DeepSeek-V4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
+from archsim.iteration.attention.sparse import KEY_SCALE_BYTES
+from archsim.specs.text.fields import count
+from calibration.laws.gemm import OPERAND_BYTES
+
+_DIMENSION = count(1, 1_000_000)
+_NONE = count(0, 1_000_000_000)
+
+
+class Compressed(Kind):
+    """All ``heads`` share one entry of ``head_dim`` values, which is key and value.
+
+    ``ratio`` tokens make an entry (0: none, the window alone). ``index_topk``: entries that an indexer of
+    ``index_heads`` chooses for a query; 0: a query sees all.
+    """
+
+    heads: count(1, 65_536)
+    head_dim: _DIMENSION
+    q_lora_rank: _DIMENSION
+    o_lora_rank: _DIMENSION
+    o_groups: count(1, 65_536)
+    window: count(1, 1_000_000_000)
+    ratio: _NONE = 0
+    # Whether entries overlap: they are made from twice as many tokens, with twice as many weights.
+    overlapping: bool = False
+    index_heads: count(0, 65_536) = 0
+    index_head_dim: count(0, 1_000_000) = 0
+    index_topk: _NONE = 0
+
+    @property
+    def split_heads(self) -> int:
+        return self.heads
+
+    @property
+    def _index_key_bytes(self) -> int:
+        return self.index_head_dim + KEY_SCALE_BYTES if self.index_topk else 0
+
+    def kv_bytes_per_token(self, value_bytes: int = 2) -> float:
+        return self.kept_bytes_per_token(value_bytes) + self.head_dim * value_bytes
+
+    def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
+        return (self.head_dim * value_bytes + self._index_key_bytes) / self.ratio if self.ratio else 0.0
+
+    def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
+        compressed = context // self.ratio if self.ratio else 0
+        width = self.head_dim * value_bytes
+        return compressed * (width + self._index_key_bytes) + min(context, self.window) * width
+
+    def kv_ranks(self, tp: int) -> int:
+        return 1
+
+    def weights(self, hidden: int) -> int:
+        return sum(product.n * product.k for product in self.products(hidden, 1))
+
+    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+        heads, groups = self.heads // tp, max(1, self.o_groups // tp)
+        into = self.q_lora_rank + self.head_dim
+        found = [Product(heads * self.head_dim, self.q_lora_rank)]
+        if self.ratio:
+            into += 2 * self.head_dim * (1 + self.overlapping)  # values and gates of an entry
+        if self.index_topk:
+            into += 2 * self.index_head_dim * (1 + self.overlapping) + self.index_heads
+            found.append(Product(self.index_heads * self.index_head_dim, self.q_lora_rank))
+        grouped = Product(self.o_lora_rank, heads * self.head_dim)  # every group of heads by its own matrix
+        return Product(into, hidden), *found, grouped, Product(hidden, groups * self.o_lora_rank)
+
+    def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
+        requests, new, context = (np.asarray(each, float) for each in (requests, new, context))
+        heads, near = self.heads // tp, pairs(new, context, self.window)
+        far, scored = np.zeros_like(near), np.zeros_like(near)
+        if self.ratio:
+            every = pairs(new, context) / self.ratio
+            far = pairs(new, context, self.index_topk * self.ratio) / self.ratio if self.index_topk else every
+            scored = every if self.index_topk else scored
+        flop = 4.0 * heads * self.head_dim * (near + far) + 2.0 * self.index_heads * self.index_head_dim * scored
+        entries = np.minimum(context, self.window + new)
+        compressed = context / self.ratio if self.ratio else 0.0
+        entries = entries + (np.minimum(far, compressed) if self.ratio else 0.0)
+        moved = entries * self.head_dim * OPERAND_BYTES[kv_dtype] + compressed * self._index_key_bytes
+        moved = moved + 2 * new * heads * self.head_dim * ACTIVATION_BYTES
+        return Work(requests * flop, requests * moved)

@@ -1,0 +1,89 @@
+"""Delta rules: the gated delta net (Qwen3-Next; arXiv 2412.06464) and Kimi delta attention (arXiv 2510.26692)."""
+
+from __future__ import annotations
+
+from archsim.iteration.attention.kind import Product
+from archsim.iteration.attention.linear import Linear
+from archsim.specs.text.fields import count
+
+_DIMENSION = count(1, 1_000_000)
+
+
+class GatedDeltaNet(Linear):
+    """``v_heads`` states of ``k_dim`` × ``v_dim``; ``k_heads`` queries and keys; a convolution over ``conv`` tokens."""
+
+    k_heads: count(1, 65_536)
+    v_heads: count(1, 65_536)
+    k_dim: _DIMENSION
+    v_dim: _DIMENSION
+    conv: count(1, 64) = 4
+
+    @property
+    def split_heads(self) -> int:
+        return self.k_heads
+
+    @property
+    def _channels(self) -> int:
+        return 2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
+
+    @property
+    def state_values(self) -> int:
+        return self.v_heads * self.v_dim * self.k_dim
+
+    @property
+    def tail_values(self) -> int:
+        return self._channels * (self.conv - 1)
+
+    def weights(self, hidden: int) -> int:
+        return sum(product.n * product.k for product in self.products(hidden, 1)) + self._channels * self.conv
+
+    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+        values = self.v_heads * self.v_dim
+        into = self._channels + values + 2 * self.v_heads  # queries, keys, values; gates; decay and rate of a head
+        return Product(into // tp, hidden), Product(hidden, values // tp)
+
+    def read_values(self, tp: int) -> int:
+        return (2 * self._channels + 2 * self.v_heads * self.v_dim) // tp
+
+    def chunk_width(self, tp: int) -> int:
+        return self.v_heads * (self.k_dim + self.v_dim) // tp
+
+
+class KimiDelta(Linear):
+    """``heads`` states of ``head_dim`` × ``head_dim``, with a decay of every key channel; the state is FP32."""
+
+    heads: count(1, 65_536)
+    head_dim: _DIMENSION
+    conv: count(1, 64) = 4
+    state_value_bytes: count(1, 8) = 4
+
+    @property
+    def split_heads(self) -> int:
+        return self.heads
+
+    @property
+    def _wide(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def state_values(self) -> int:
+        return self._wide * self.head_dim
+
+    @property
+    def tail_values(self) -> int:
+        return 3 * self._wide * (self.conv - 1)
+
+    def weights(self, hidden: int) -> int:
+        return sum(product.n * product.k for product in self.products(hidden, 1)) + 3 * self._wide * self.conv
+
+    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+        wide = self._wide // tp
+        low = 2 * self.head_dim  # decay and output gate pass through head_dim values each
+        into = Product(3 * wide + low + self.heads // tp, hidden)
+        return into, Product(wide, self.head_dim), Product(wide, self.head_dim), Product(hidden, wide)
+
+    def read_values(self, tp: int) -> int:
+        return 8 * self._wide // tp
+
+    def chunk_width(self, tp: int) -> int:
+        return 2 * self._wide // tp

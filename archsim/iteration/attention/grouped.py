@@ -1,0 +1,74 @@
+"""Grouped queries (Ainslie et al., arXiv 2305.13245): multi-head and multi-query attention among them."""
+
+from __future__ import annotations
+
+from pydantic import model_validator
+
+from archsim.iteration.attention.kind import Kind, Product, Streams, Work
+from archsim.iteration.attention.measured import measured
+from archsim.specs.text.fields import KeyProblem, count
+from calibration.laws.attention import GQA, AttentionSizes, work_of
+
+ROPE_PASSES = 2  # reads and writes queries and keys
+
+
+class Grouped(Kind):
+    """``heads`` queries in groups that share ``kv_heads`` keys and values; with a ``window``, the last tokens alone."""
+
+    heads: count(1, 65_536)
+    kv_heads: count(1, 65_536)
+    head_dim: count(1, 1_000_000)
+    # Size of a value; null: head_dim.
+    value_dim: count(1, 1_000_000, none=True) = None
+    # Tokens that a query sees, and that the cache keeps; null: all.
+    window: count(1, 1_000_000_000, none=True) = None
+    # Whether a gate as wide as the output is projected, too (Qwen3-Next).
+    output_gate: bool = False
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Grouped:
+        if self.heads % self.kv_heads:
+            raise KeyProblem(("kv_heads",), f"{self.kv_heads} KV heads do not divide {self.heads} heads")
+        return self
+
+    @property
+    def split_heads(self) -> int:
+        return self.heads
+
+    @property
+    def _value(self) -> int:
+        return self.value_dim or self.head_dim
+
+    def weights(self, hidden: int) -> int:
+        return sum(product.n * product.k for product in self.products(hidden, 1))
+
+    def kv_bytes_per_token(self, value_bytes: int = 2) -> int:
+        return self.kv_heads * (self.head_dim + self._value) * value_bytes
+
+    def kept_bytes_per_token(self, value_bytes: int = 2) -> int:
+        return 0 if self.window else self.kv_bytes_per_token(value_bytes)
+
+    def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
+        kept = context if self.window is None else min(context, self.window)
+        return kept * self.kv_bytes_per_token(value_bytes)
+
+    def kv_ranks(self, tp: int) -> int:
+        return min(tp, self.kv_heads)
+
+    def _sizes(self, tp: int) -> AttentionSizes:
+        return AttentionSizes(self.heads // tp, max(1, self.kv_heads // tp), self.head_dim, self.window or 0, GQA)
+
+    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+        heads, kv_heads = self.heads // tp, max(1, self.kv_heads // tp)
+        gate = heads * self._value if self.output_gate else 0
+        into = (heads + kv_heads) * self.head_dim + kv_heads * self._value + gate
+        return Product(into, hidden), Product(hidden, heads * self._value)
+
+    def streams(self, tp: int) -> Streams:
+        return Streams(1, ROPE_PASSES * (self.heads // tp + max(1, self.kv_heads // tp)) * self.head_dim)
+
+    def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
+        return Work(*work_of(phase, self._sizes(tp), requests, new, context, kv_dtype))
+
+    def times(self, laws, phase, hidden, tp=1, precision=None, *, library=None, rates=None):
+        return measured(laws, phase, self._sizes(tp), precision, library, rates)

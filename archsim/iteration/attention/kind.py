@@ -1,0 +1,113 @@
+"""What a kind of attention tells an iteration: its products, its work, and how long its kernels take.
+
+A new kind is one class below ``Kind`` in a user's own file, named ``package.module:Class`` in a model file.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from archsim.specs.attention import AttentionKind
+from calibration.laws.expert_gemm import Rates
+from calibration.laws.laws import Laws
+
+ACTIVATION_BYTES = 2  # hidden vectors, queries and outputs are BF16
+PREFILL, DECODE = "prefill", "decode"
+PHASES = (PREFILL, DECODE)
+
+
+class Product(NamedTuple):
+    """A product with k x n weights on a rank; ``rows``: all ``tokens``, those of a ``prefill`` or of a ``decode``."""
+
+    n: int
+    k: int
+    rows: str = "tokens"
+
+
+class Streams(NamedTuple):
+    """Memory-bound kernels beside the products: ``kernels`` launches, ``values`` BF16 values moved a token."""
+
+    kernels: int
+    values: int
+
+
+class Work(NamedTuple):
+    """What the kernels of one attention do: float64 of the shape of the requests."""
+
+    flop: np.ndarray
+    moved_bytes: np.ndarray
+
+
+class Precision(NamedTuple):
+    """dtypes of queries and of the cache."""
+
+    attention: str = "bf16"
+    kv: str = "bf16"
+
+
+class AttentionTimes(Protocol):
+    """The kernels of one attention of one rank in one phase.
+
+    ``library``: whose times they are. ``whole``: with the projections (a measured block), so that ``Kind.products`` and
+    ``Kind.streams`` are not added. ``note``: what every page prints of them; empty for times that were measured.
+    """
+
+    library: str
+    whole: bool
+    note: str
+
+    def ns(self, requests: ArrayLike, new: ArrayLike, context: ArrayLike) -> np.ndarray:
+        """ns of ``requests`` with ``new`` tokens each at the end of ``context`` (which includes them); 0 for none."""
+        ...
+
+    def outside(self, requests: ArrayLike, context: ArrayLike) -> np.ndarray:
+        """bool: outside what was measured."""
+        ...
+
+
+class Kind(AttentionKind):
+    """A kind of attention that an iteration can time. Sizes are those of a rank that has 1/``tp`` of the heads."""
+
+    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+        """Projections of one attention."""
+        raise NotImplementedError
+
+    def streams(self, tp: int) -> Streams:
+        """Memory-bound kernels of one attention but for its norm: positions, gates, norms of heads."""
+        return Streams(0, 0)
+
+    def work(
+        self, phase: str, tp: int, requests: ArrayLike, new: ArrayLike, context: ArrayLike, kv_dtype: str
+    ) -> Work:
+        """FLOP and bytes of the kernels of ``requests``, without projections."""
+        raise NotImplementedError
+
+    def times(
+        self,
+        laws: Laws,
+        phase: str,
+        hidden: int,
+        tp: int = 1,
+        precision: Precision = Precision(),  # noqa: B008 - a constant
+        *,
+        library: str | None = None,
+        rates: Rates | None = None,
+    ) -> AttentionTimes:
+        """Of one attention on a GPU (or on a die of ``rates``): from measurements where its kind has any, else a
+        roofline. Raises LawMissing.
+        """
+        from archsim.iteration.attention.roofline import roofline
+
+        return roofline(self, laws, phase, tp, precision, rates)
+
+
+def pairs(new: ArrayLike, context: ArrayLike, most: float = np.inf) -> np.ndarray:
+    """Query-key pairs of one request, causal, each query seeing its last ``most`` tokens: float64."""
+    new, context = np.asarray(new, float), np.asarray(context, float)
+    before = context - new
+    growing = np.clip(most - before, 0.0, new)  # queries that see fewer than `most`
+    full = new - growing
+    return growing * before + growing * (growing + 1) / 2 + (full * most if np.isfinite(most) else 0.0)

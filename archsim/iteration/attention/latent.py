@@ -1,0 +1,72 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
+
+from __future__ import annotations
+
+from archsim.iteration.attention.kind import Kind, Product, Streams, Work
+from archsim.iteration.attention.measured import measured
+from archsim.specs.text.fields import count
+from calibration.laws.attention import MLA, AttentionSizes, LatentSizes, work_of
+
+ROPE_PASSES = 2  # reads and writes what is rotated: a part of every query, and one key
+_DIMENSION = count(1, 1_000_000)
+
+
+class Latent(Kind):
+    """The cache holds of a token a latent vector of ``kv_lora_rank``, and one rotated key of ``qk_rope_head_dim``."""
+
+    heads: count(1, 65_536)
+    # A query is projected from the hidden vector through this rank; null: directly.
+    q_lora_rank: count(1, 1_000_000, none=True) = None
+    kv_lora_rank: _DIMENSION
+    qk_nope_head_dim: _DIMENSION
+    # 0: without positions (Kimi-Linear keeps the key, and does not rotate it).
+    qk_rope_head_dim: count(0, 1_000_000)
+    v_head_dim: _DIMENSION
+
+    @property
+    def split_heads(self) -> int:
+        return self.heads
+
+    @property
+    def width(self) -> int:
+        """Values that the cache keeps of a token."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+    def weights(self, hidden: int) -> int:
+        return sum(product.n * product.k for product in self.products(hidden, 1) if product.rows != "decode")
+
+    def kv_bytes_per_token(self, value_bytes: int = 2) -> float:
+        return self.width * value_bytes
+
+    def kv_ranks(self, tp: int) -> int:
+        return 1  # all heads share the latent vector
+
+    def sizes(self, tp: int) -> AttentionSizes:
+        """Those of one rank."""
+        own = LatentSizes(self.kv_lora_rank, self.qk_nope_head_dim, self.qk_rope_head_dim, self.v_head_dim)
+        return AttentionSizes(self.heads // tp, 1, self.width, 0, MLA, own)
+
+    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+        heads, rank, low = self.heads // tp, self.kv_lora_rank, self.q_lora_rank
+        query = heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
+        found = [Product((query if low is None else low) + self.width, hidden)]
+        if low is not None:
+            found.append(Product(query, low))
+        # Prompts expand the latent vector to keys and values; decodes absorb both products into queries and outputs
+        # (DeepSeek-V2, section 2.1.2), with the same weights.
+        up = heads * (self.qk_nope_head_dim + self.v_head_dim)
+        return (
+            *found,
+            Product(up, rank, "prefill"),
+            Product(up, rank, "decode"),
+            Product(hidden, heads * self.v_head_dim),
+        )
+
+    def streams(self, tp: int) -> Streams:
+        return Streams(1, ROPE_PASSES * (self.heads // tp + 1) * self.qk_rope_head_dim)
+
+    def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
+        return Work(*work_of(phase, self.sizes(tp), requests, new, context, kv_dtype))
+
+    def times(self, laws, phase, hidden, tp=1, precision=None, *, library=None, rates=None):
+        return measured(laws, phase, self.sizes(tp), precision, library, rates)

@@ -1,0 +1,56 @@
+"""What all linear attentions share: no cache that grows, a state of a request, and a short convolution's tail."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archsim.iteration.attention.kind import ACTIVATION_BYTES, DECODE, Kind, Work
+from archsim.specs.text.fields import count
+
+CHUNK_TOKENS = 64  # prompts are computed in chunks: products inside a chunk, and a state passed on (arXiv 2406.06484)
+
+
+class Linear(Kind):
+    """``heads`` states of key size × value size; ``state_value_bytes`` a value, as the engine keeps them."""
+
+    # Bytes of a value of the recurrent state: 2 for BF16, 4 for FP32.
+    state_value_bytes: count(1, 8) = 2
+
+    @property
+    def state_values(self) -> int:
+        """Values of the recurrent state of one request, all heads."""
+        raise NotImplementedError
+
+    @property
+    def tail_values(self) -> int:
+        """Values of the convolution's tail of one request, in BF16."""
+        return 0
+
+    @property
+    def state_bytes(self) -> int:
+        return self.tail_values * ACTIVATION_BYTES + self.state_values * self.state_value_bytes
+
+    def kv_bytes_per_token(self, value_bytes: int = 2) -> int:
+        return 0
+
+    def read_values(self, tp: int) -> int:
+        """Values read and written a token: queries, keys, values and gates."""
+        raise NotImplementedError
+
+    def chunk_width(self, tp: int) -> int:
+        """Key size + value size of a token, over all heads: products of pairs inside a chunk."""
+        raise NotImplementedError
+
+    def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
+        """Of every token, the state is read and updated: 2 products of its size; in prompts, pairs inside a chunk. In a
+        decode the state is read and written once a request.
+        """
+        requests, new = np.asarray(requests, float), np.asarray(new, float)
+        state = self.state_values // tp
+        inside = 0.0 if phase == DECODE else 2.0 * CHUNK_TOKENS * self.chunk_width(tp)
+        flop = requests * new * (4.0 * state + inside)
+        passes = np.ceil(new / CHUNK_TOKENS) if phase != DECODE else new
+        moved = requests * (
+            new * self.read_values(tp) * ACTIVATION_BYTES + passes * 2 * state * self.state_value_bytes
+        )
+        return Work(*np.broadcast_arrays(flop, moved))

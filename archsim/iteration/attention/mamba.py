@@ -1,0 +1,93 @@
+"""State-space layers: Mamba (arXiv 2312.00752; Jamba) and Mamba-2 (arXiv 2405.21060; Nemotron 3, Granite 4)."""
+
+from __future__ import annotations
+
+from archsim.iteration.attention.kind import Product
+from archsim.iteration.attention.linear import Linear
+from archsim.specs.text.fields import count
+
+_DIMENSION = count(1, 1_000_000)
+
+
+class Mamba(Linear):
+    """``inner`` channels with a state of ``state`` values each; a convolution over ``conv`` tokens."""
+
+    inner: _DIMENSION
+    state: _DIMENSION
+    # Rank of the step sizes.
+    dt_rank: _DIMENSION
+    conv: count(1, 64) = 4
+
+    @property
+    def split_heads(self) -> int:
+        return self.inner
+
+    @property
+    def state_values(self) -> int:
+        return self.inner * self.state
+
+    @property
+    def tail_values(self) -> int:
+        return self.inner * (self.conv - 1)
+
+    def weights(self, hidden: int) -> int:
+        # Beside the products: the convolution, and a matrix of decays.
+        return sum(product.n * product.k for product in self.products(hidden, 1)) + self.inner * (self.conv + self.state)
+
+    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+        inner = self.inner // tp
+        return (
+            Product(2 * inner, hidden),
+            Product(self.dt_rank + 2 * self.state, inner),
+            Product(inner, self.dt_rank),
+            Product(hidden, inner),
+        )
+
+    def read_values(self, tp: int) -> int:
+        return 5 * self.inner // tp
+
+    def chunk_width(self, tp: int) -> int:
+        return 0  # a scan, token by token
+
+
+class Mamba2(Linear):
+    """``heads`` states of ``head_dim`` × ``state``; ``groups`` share their input and output vectors."""
+
+    heads: count(1, 65_536)
+    head_dim: _DIMENSION
+    groups: count(1, 65_536)
+    state: _DIMENSION
+    conv: count(1, 64) = 4
+
+    @property
+    def split_heads(self) -> int:
+        return self.heads
+
+    @property
+    def _inner(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def _channels(self) -> int:
+        return self._inner + 2 * self.groups * self.state
+
+    @property
+    def state_values(self) -> int:
+        return self._inner * self.state
+
+    @property
+    def tail_values(self) -> int:
+        return self._channels * (self.conv - 1)
+
+    def weights(self, hidden: int) -> int:
+        return sum(product.n * product.k for product in self.products(hidden, 1)) + self._channels * self.conv
+
+    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+        into = (self._inner + self._channels + self.heads) // tp  # gate; convolved values, inputs, outputs; step sizes
+        return Product(into, hidden), Product(hidden, self._inner // tp)
+
+    def read_values(self, tp: int) -> int:
+        return (2 * self._channels + 2 * self._inner) // tp
+
+    def chunk_width(self, tp: int) -> int:
+        return (self.groups * self.state + self._inner) // tp

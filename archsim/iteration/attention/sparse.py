@@ -1,0 +1,68 @@
+"""Latent attention to the tokens that an indexer chooses (DeepSeek-V3.2, arXiv 2512.02556, section 2.1; GLM-5)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
+from archsim.iteration.attention.latent import Latent
+from archsim.specs.text.fields import count
+from calibration.laws.attention import AttentionSizes
+from calibration.laws.gemm import OPERAND_BYTES
+
+KEY_SCALE_BYTES = 4  # an indexer's key is kept in 8 bits a value, with one scale of FP32 (vLLM; DeepGEMM's fp8 logits)
+
+
+class Indexer(Kind):
+    """The keys of an indexer: heads that score every token with one key a token, and choose ``index_topk`` of them."""
+
+    index_heads: count(1, 65_536)
+    index_head_dim: count(1, 1_000_000)
+    # Tokens that a query attends to.
+    index_topk: count(1, 1_000_000_000)
+    # False: the layer takes the tokens that an earlier layer's indexer chose, and keeps no keys for it.
+    own_indexer: bool = True
+
+    @property
+    def index_key_bytes(self) -> int:
+        """An indexer's key of a token in the cache."""
+        return self.index_head_dim + KEY_SCALE_BYTES if self.own_indexer else 0
+
+    def index_work(self, requests, new, context) -> Work:
+        """Scores of every token: FP8 products of all heads of the indexer, which every rank computes whole."""
+        if not self.own_indexer:
+            return Work(np.zeros(1), np.zeros(1))
+        requests, context = np.asarray(requests, float), np.asarray(context, float)
+        flop = 2.0 * requests * self.index_heads * self.index_head_dim * pairs(new, context)
+        queries = np.asarray(new, float) * self.index_heads * self.index_head_dim
+        return Work(flop, requests * (context * self.index_key_bytes + queries))
+
+
+class Sparse(Latent, Indexer):
+    """Latent attention whose queries see ``index_topk`` tokens; it runs on the latent vectors, as in decode."""
+
+    def kv_bytes_per_token(self, value_bytes: int = 2) -> int:
+        return self.width * value_bytes + self.index_key_bytes
+
+    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+        base = super().products(hidden, tp)
+        if not self.own_indexer:
+            return base
+        low = self.q_lora_rank or hidden
+        into = Product(self.index_head_dim + self.index_heads, hidden)  # the key, and a weight of every head
+        return *base, into, Product(self.index_heads * self.index_head_dim, low)
+
+    def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
+        requests = np.asarray(requests, float)
+        heads, per_head = self.heads // tp, self.width + self.kv_lora_rank
+        chosen = pairs(new, context, self.index_topk)
+        seen = np.minimum(chosen, context)  # at most every token once, if the cache holds what queries share
+        index = self.index_work(requests, new, context)
+        moved = seen * self.width * OPERAND_BYTES[kv_dtype] + np.asarray(new) * heads * per_head * ACTIVATION_BYTES
+        return Work(2.0 * requests * heads * per_head * chosen + index.flop, requests * moved + index.moved_bytes)
+
+    def sizes(self, tp: int) -> AttentionSizes:
+        raise NotImplementedError("sparse attention has tables of its own")
+
+    def times(self, laws, phase, hidden, tp=1, precision=None, *, library=None, rates=None):
+        return Kind.times(self, laws, phase, hidden, tp, precision, library=library, rates=rates)
