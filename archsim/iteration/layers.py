@@ -6,19 +6,21 @@ product by columns, projections out of heads and the second FFN product by rows,
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
-from archsim.specs.attention import AttentionSpec
+from archsim.base.errors import SpecError
+from archsim.iteration.attention.kind import Kind
+from archsim.iteration.attention.kind import Streams as Beside
 from archsim.specs.deployment import Parallelism
 from archsim.specs.model import ModelSpec
-from calibration.laws.attention import GQA, MLA, AttentionSizes
 
 ACTIVATION_BYTES = 2  # hidden vectors are BF16
 LOGIT_BYTES = 4  # FP32
 # Memory-bound kernels, as passes over a vector of each token: both RMS norms read the hidden vector and the residual
-# and write both; RoPE reads and writes queries and keys; SwiGLU reads two FFN vectors and writes one.
-NORM_PASSES, ROPE_PASSES, SWIGLU_PASSES = 2 * 4, 2, 3
-NORM_KERNELS, ROPE_KERNELS, SWIGLU_KERNELS = 2, 1, 1
+# and write both; SwiGLU reads two FFN vectors and writes one.
+NORM_PASSES, SWIGLU_PASSES = 2 * 4, 3
+NORM_KERNELS, SWIGLU_KERNELS = 2, 1
 # Sampling reads logits for temperature, softmax and choice: a pass for each of them, and one to write.
 SAMPLING_PASSES, SAMPLING_KERNELS = 4, 4
 
@@ -47,22 +49,24 @@ def has_experts(model: ModelSpec) -> bool:
     return model.experts > 1
 
 
-def attention_layers(model: ModelSpec, attention: AttentionSpec, tp: int) -> list[tuple[AttentionSizes, int]]:
-    """(sizes on a rank, layers): with and without a window. A rank holds at least one KV head."""
-    heads = attention.heads // tp
-    if attention.kv_lora_rank is not None:
-        return [(AttentionSizes(heads, 1, attention.kv_width, 0, MLA), model.layers)]
-    kv_heads = max(1, (attention.kv_heads or 1) // tp)
-    sizes = AttentionSizes(heads, kv_heads, attention.head_dim or 1, 0, GQA)
-    if attention.window is None or attention.full_every is None:
-        return [(sizes, model.layers)]
-    full = model.layers // attention.full_every
-    return [(sizes, full), (sizes._replace(window=attention.window), model.layers - full)]
+def attentions(model: ModelSpec) -> list[tuple[Kind, int]]:
+    """Kinds of attention and how many of each the model has. Raises SpecError for one that only counts memory."""
+    found = []
+    for kind, layers in model.attention_layers:
+        if not isinstance(kind, Kind):
+            raise SpecError(f"{model.name}: attention of kind {kind.kind} has no times; let its class extend Kind")
+        found.append((kind, layers))
+    return found
 
 
-def products(model: ModelSpec, attention: AttentionSpec, parallel: Parallelism) -> list[Product]:
-    """All products of the layers; the LM head apart (``lm_head``)."""
-    found = _projections(model, attention, parallel.tp)
+def products(model: ModelSpec, parallel: Parallelism, apart: Collection[Kind] = ()) -> list[Product]:
+    """All products of the layers, without the LM head (``lm_head``) and those of the attentions ``apart``."""
+    found = [
+        Product("projections", each.n, each.k, layers, each.rows)
+        for kind, layers in attentions(model)
+        if kind not in apart
+        for each in kind.products(model.hidden, parallel.tp)
+    ]
     dense = dense_ffns(model)
     for width, layers in dense:
         found += [
@@ -97,38 +101,17 @@ def all_reduces(model: ModelSpec, parallel: Parallelism, combined_apart: bool | 
     return 2 * model.layers - (len(model.moe_layer_ids) if has_experts(model) and apart else 0)
 
 
-def streams(model: ModelSpec, attention: AttentionSpec, tp: int) -> Streams:
-    """Norms, RoPE and SwiGLU of all layers."""
-    heads = attention.heads // tp
-    if attention.kv_lora_rank is not None:
-        rotated = (heads + 1) * (attention.qk_rope_head_dim or 0)
-    else:
-        rotated = (heads + max(1, (attention.kv_heads or 1) // tp)) * (attention.head_dim or 0)
-    values = model.layers * (NORM_PASSES * model.hidden + ROPE_PASSES * rotated)
-    kernels = model.layers * (NORM_KERNELS + ROPE_KERNELS)
+def streams(model: ModelSpec, tp: int, apart: Collection[Kind] = ()) -> Streams:
+    """Norms, positions and SwiGLU of all layers; of the attentions ``apart`` their norm alone."""
+    values, kernels = model.layers * NORM_PASSES * model.hidden, model.layers * NORM_KERNELS
+    for kind, layers in attentions(model):
+        of_kind = kind.streams(tp) if kind not in apart else Beside(0, 0)
+        values += layers * of_kind.values
+        kernels += layers * of_kind.kernels
     for width, layers in dense_ffns(model):
         values += layers * SWIGLU_PASSES * _share(width, tp)
         kernels += layers * SWIGLU_KERNELS
     return Streams(kernels, values * ACTIVATION_BYTES)
-
-
-def _projections(model: ModelSpec, attention: AttentionSpec, tp: int) -> list[Product]:
-    heads, hidden, layers = attention.heads // tp, model.hidden, model.layers
-    if attention.kv_lora_rank is None:
-        size, kv_heads = attention.head_dim or 1, max(1, (attention.kv_heads or 1) // tp)
-        into = Product("projections", (heads + 2 * kv_heads) * size, hidden, layers)
-        return [into, Product("projections", hidden, heads * size, layers)]
-    rank, rope = attention.kv_lora_rank, attention.qk_rope_head_dim or 0
-    nope, value = attention.qk_nope_head_dim or 0, attention.v_head_dim or 0
-    query, low = heads * (nope + rope), attention.q_lora_rank
-    found = [Product("projections", (query if low is None else low) + rank + rope, hidden, layers)]
-    if low is not None:
-        found.append(Product("projections", query, low, layers))
-    # Prompts expand the latent vector to keys and values; decodes absorb both products into queries and outputs
-    # (DeepSeek-V2, arXiv 2405.04434, section 2.1.2), with the same weights.
-    found.append(Product("projections", heads * (nope + value), rank, layers, "prefill"))
-    found.append(Product("projections", heads * (nope + value), rank, layers, "decode"))
-    return [*found, Product("projections", hidden, heads * value, layers)]
 
 
 def _share(width: int, ranks: int) -> int:

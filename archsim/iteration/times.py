@@ -14,17 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.iteration import layers as parts
+from archsim.iteration.attention.kind import DECODE, PREFILL, AttentionTimes
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
 from archsim.specs.model import ModelSpec
-from calibration.laws.attention import (
-    DECODE,
-    PREFILL,
-    AttentionGrid,
-    attention_grid,
-    choose_attention,
-    grid_ns,
-    outside,
-)
 from calibration.laws.choosing import LawMissing
 from calibration.laws.dense import dense_product
 from calibration.laws.expert_gemm import Rates
@@ -80,23 +72,24 @@ class IterationTimes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IterationLaws:
-    """Laws of one model on one GPU. ``decode``, ``prefill``: (grid, layers) of attention.
+    """Laws of one model on one GPU. ``decode``, ``prefill``: (times, layers) of attention.
 
     ``by_tokens``: float64[tokens, cause] ns of ``_BY_TOKENS``, 0 tokens first, and last the part of their sum that is
     extrapolated; ``by_requests``: likewise of ``_BY_REQUESTS`` by sampled requests. ``decode_up``, ``prefill_up``:
     float64[tokens] ns of products from the latent vector; None without one. ``sources``: cause → libraries whose times
-    are used.
+    are used. ``notes``: what pages print of attention that was not measured.
     """
 
     model: ModelSpec
     parallel: Parallelism
-    decode: tuple[tuple[AttentionGrid, int], ...]
-    prefill: tuple[tuple[AttentionGrid, int], ...]
+    decode: tuple[tuple[AttentionTimes, int], ...]
+    prefill: tuple[tuple[AttentionTimes, int], ...]
     by_tokens: np.ndarray
     by_requests: np.ndarray
     decode_up: np.ndarray | None
     prefill_up: np.ndarray | None
     sources: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def batches_of(new: ArrayLike, context: ArrayLike, iteration: ArrayLike = 0, iterations: int = 1) -> Batches:
@@ -151,13 +144,21 @@ def iteration_laws(
     not measured.
     """
     refuse_uneven(model, parallel)
-    attention = model.attention
-    assert attention is not None
     laws, tokens = Laws(calibration), np.arange(most_tokens + 1)
     table, flagged = dict.fromkeys(_BY_TOKENS, np.zeros(len(tokens))), np.zeros(len(tokens))
     up: dict[str, np.ndarray] = {}
     sources: dict[str, set[str]] = {}
-    for product in parts.products(model, attention, parallel):
+    attention = {
+        phase: tuple(
+            (kind.times(laws, phase, model.hidden, parallel.tp, precision, library=library, rates=rates), layers)
+            for kind, layers in parts.attentions(model)
+        )
+        for phase in (DECODE, PREFILL)
+    }
+    whole = {
+        kind for (kind, _), (times, _) in zip(parts.attentions(model), attention[DECODE], strict=True) if times.whole
+    }
+    for product in parts.products(model, parallel, whole):
         dtype = "bf16" if product.cause == "router" else precision.products
         law = dense_product(calibration, product.n, product.k, dtype, rates)
         ns = product.layers * law.ns(tokens)
@@ -167,31 +168,26 @@ def iteration_laws(
             flagged += ns * law.outside(tokens)
         else:
             up[product.rows] = up.get(product.rows, 0.0) + ns
-    table["elementwise"] = _stream_ns(laws, parts.streams(model, attention, parallel.tp), tokens, rates)
+    table["elementwise"] = _stream_ns(laws, parts.streams(model, parallel.tp, whole), tokens, rates)
     table["all_reduce"] = _all_reduce_ns(laws, model, parallel, combined_apart, tokens)
     if routing is not None and parts.has_experts(model):
         table["moe"], beyond, library_of_moe = _moe_ns(laws, model, parallel, precision.experts, routing, tokens)
         flagged += table["moe"] * beyond
         sources["moe"] = {library_of_moe}
     by_requests = _head_ns(laws, model, parallel.tp, precision, tokens, rates)
-    grids = {
-        phase: tuple(
-            (_grid(laws, phase, sizes, precision, library, rates), layers)
-            for sizes, layers in parts.attention_layers(model, attention, parallel.tp)
-        )
-        for phase in (DECODE, PREFILL)
-    }
-    sources["attention"] = {grid.table.library for each in grids.values() for grid, _ in each}
+    each = [times for found in attention.values() for times, _ in found]
+    sources["attention"] = {times.library for times in each}
     return IterationLaws(
         model,
         parallel,
-        grids[DECODE],
-        grids[PREFILL],
+        attention[DECODE],
+        attention[PREFILL],
         np.stack([*(table[cause] for cause in _BY_TOKENS), flagged], axis=1),
         by_requests,
         up.get("decode"),
         up.get("prefill"),
         {cause: ", ".join(sorted(names)) for cause, names in sources.items()},
+        tuple(dict.fromkeys(times.note for times in each if times.note)),
     )
 
 
@@ -217,11 +213,11 @@ def iteration_times(
         (laws.decode, decodes, np.ones(len(tokens)), batches.decode_context),
         (laws.prefill, chunks, batches.chunk_tokens, batches.chunk_context),
     )
-    for grids, requests, new, context in groups:
-        for grid, layers in grids if requests.any() else ():
-            ns = layers * grid_ns(grid, requests, new, context)
+    for each, requests, new, context in groups:
+        for times, layers in each if requests.any() else ():
+            ns = layers * times.ns(requests, new, context)
             attention += ns
-            flagged = flagged + ns * outside(grid, requests, context)
+            flagged = flagged + ns * times.outside(requests, context)
     found["attention"] = attention
     if moe_ns is not None:
         found["moe"] = np.where(some, np.asarray(moe_ns, float), 0.0)
@@ -254,16 +250,6 @@ def _looked_up(table: np.ndarray, size: np.ndarray) -> np.ndarray:
         more = np.where(over, size - last, 0.0)
         found = found + (more[:, None] * slope if table.ndim == 2 else more * slope)
     return found
-
-
-def _grid(laws: Laws, phase: str, sizes, precision: Precision, library: str | None, rates: Rates | None):
-    try:
-        table = choose_attention(laws.calibration, phase, sizes, precision.attention, precision.kv, library)
-    except LawMissing:
-        if library is None:
-            raise
-        table = choose_attention(laws.calibration, phase, sizes, precision.attention, precision.kv)
-    return attention_grid(table, sizes, *laws.scale_of(table.dtype, rates))
 
 
 def _stream_ns(laws: Laws, streams: parts.Streams, tokens: np.ndarray, rates: Rates | None) -> np.ndarray:

@@ -158,7 +158,7 @@ def _shared(config: Mapping[str, Any], expert_ffn: Any) -> dict[str, Any]:
     return {"shared_experts": config.get("n_shared_experts") or 0}
 
 
-def _attention(config: Mapping[str, Any]) -> dict[str, Any] | None:
+def _attention(config: Mapping[str, Any]) -> Any:
     """The keys of ``attention:``; None if the file does not state its heads, or if some layers have none."""
     heads = config.get("num_attention_heads")
     if not heads or config.get("attn_layer_period"):
@@ -169,17 +169,17 @@ def _attention(config: Mapping[str, Any]) -> dict[str, Any] | None:
     hidden = config.get("hidden_size")
     size = config.get("head_dim") or (hidden // heads if isinstance(hidden, int) and hidden % heads == 0 else None)
     grouped = {"heads": heads, "kv_heads": config.get("num_key_value_heads") or heads, "head_dim": size}
-    return grouped | _window(config)
+    window, full = _window(config)
+    return [grouped | {"window": window}, grouped | {"layers": full}] if full else grouped
 
 
-def _window(config: Mapping[str, Any]) -> dict[str, int]:
-    """``window`` and ``full_every``, where layers with a window and layers without one alternate evenly."""
+def _window(config: Mapping[str, Any]) -> tuple[int, list[int]]:
+    """The window, and the layers without one; no layers where the file tells of none."""
     window = config.get("sliding_window") or config.get("attention_chunk_size")
     kinds = config.get("layer_types")
     if kinds is None and isinstance(config.get("no_rope_layers"), list):  # 0: attends to all tokens
         kinds = ["full_attention" if not each else "chunked" for each in config["no_rope_layers"]]
     if not window or not kinds or config.get("use_sliding_window") is False:
-        return {}
+        return 0, []
     full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
-    every = full[0] + 1 if full else 0
-    return {"window": window, "full_every": every} if full and full == list(range(every - 1, len(kinds), every)) else {}
+    return window, full

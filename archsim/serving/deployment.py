@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import CapacityError, SpecError
+from archsim.base.errors import CapacityError
 from archsim.iteration.layers import ACTIVATION_BYTES, LOGIT_BYTES, has_experts
 from archsim.iteration.times import IterationLaws, iteration_laws
 from archsim.serving.simulate import Pool, Scheduler
@@ -83,7 +83,7 @@ def laws_of(engine: Engine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[
         by_tokens = laws.by_tokens.copy()
         by_tokens[:, -2] = moe
         laws = replace(laws, by_tokens=by_tokens)
-    return laws, found.notes
+    return laws, (*found.notes, *laws.notes)
 
 
 def _by_chance(engine: Engine, sizes: int) -> np.ndarray:
@@ -136,13 +136,11 @@ def with_host(
 
 def kv_token_bytes(engine: Engine) -> float:
     """KV of a token on one rank; KV heads are not split further than one a rank."""
-    attention = engine.model.attention
-    if attention is None:
-        raise SpecError(f"{engine.model.name}: KV cache needs `attention:`")
-    whole = engine.model.kv_bytes_per_token(KV_BYTES[engine.precision.kv])
-    if attention.kv_lora_rank is not None:
-        return whole
-    return whole / min(engine.parallel.tp, attention.kv_heads or 1)
+    value_bytes, tp = KV_BYTES[engine.precision.kv], engine.parallel.tp
+    return sum(
+        layers * kind.kv_bytes_per_token(value_bytes) / kind.kv_ranks(tp)
+        for kind, layers in engine.model.attention_layers
+    )
 
 
 def weight_bytes(engine: Engine) -> float:

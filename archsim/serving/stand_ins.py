@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.specs.attention import AttentionSpec
+from archsim.iteration.attention.kind import PHASES
+from archsim.iteration.layers import attentions
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.model import ModelSpec
-from calibration.laws.attention import DECODE, GQA, MLA, PREFILL
 from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.scaled import with_scaled
 from calibration.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
@@ -70,7 +70,7 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
     if calibration.gpu in NVLINK_BYTES_PER_S and not measured:
         calibration = _with_one_shot(calibration)
         notes.append(f"all-reduce of {calibration.gpu}: one-shot kernels of {DEFAULT_CALIBRATION}")
-    if model.attention is not None and _lacks_attention(calibration, model.attention):
+    if _lacks_attention(calibration, model):
         base = calibration_named(DEFAULT_CALIBRATION)
         sections = ScaledSections(gpu=DEFAULT_CALIBRATION, sections=("attention",))
         calibration = with_scaled(calibration.model_copy(update={"scaled": sections}), base)
@@ -92,11 +92,11 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
     return StandIns(calibration, like_products, like_experts, tuple(notes))
 
 
-def _lacks_attention(calibration: CalibrationSpec, attention: AttentionSpec) -> bool:
-    """Whether no table is of its kind, for prompts or for decodes."""
-    kind = GQA if attention.kv_lora_rank is None else MLA
-    phases = {table.phase for table in calibration.attention if table.kind == kind}
-    return phases != {PREFILL, DECODE}
+def _lacks_attention(calibration: CalibrationSpec, model: ModelSpec) -> bool:
+    """Whether no table is of one of its kinds, for prompts or for decodes."""
+    needed = {kind.table for kind, _ in attentions(model)} - {None}
+    there = {(table.phase, table.kind) for table in calibration.attention}
+    return not all((phase, kind) in there for phase in PHASES for kind in needed)
 
 
 def _narrowed(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str, CalibrationSpec]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from archsim.iteration.times import Batches, IterationLaws, iteration_times
 from archsim.serving.clock import OCTAVE, StepTable, times_of
-from calibration.laws.attention import grid_ns
 
 MOST_CONTEXT, MOST_CHUNKS, MOST_PROMPT = 2**20, 256, 2**17
 _SEEN = 400  # batches on which interpolation is judged
@@ -72,10 +71,10 @@ def axis(most: float) -> np.ndarray:
 
 def _attention(laws: IterationLaws, most_requests: int) -> tuple[np.ndarray, np.ndarray]:
     batch, context = axis(most_requests), axis(MOST_CONTEXT)
-    decode = sum(layers * grid_ns(grid, batch[:, None], 1.0, context) for grid, layers in laws.decode)
+    decode = sum(layers * times.ns(batch[:, None], 1.0, context) for times, layers in laws.decode)
     chunks, new, ratio = axis(min(most_requests, MOST_CHUNKS)), axis(MOST_PROMPT), axis(2**13)
     at = chunks[:, None, None], new[:, None], new[:, None] * ratio
-    prefill = sum(layers * grid_ns(grid, *at) for grid, layers in laws.prefill)
+    prefill = sum(layers * times.ns(*at) for times, layers in laws.prefill)
     return np.log(np.maximum(decode, 1e-9)), np.log(np.maximum(prefill, 1e-9))
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationInfo, WithJsonSchema
 
 from archsim.base.nearest import did_you_mean
 from archsim.specs.layers import LayerSet
 from archsim.specs.policies import import_function
-from archsim.specs.text.fields import KeyProblem, Spec, count
+from archsim.specs.text.fields import Few, KeyProblem, Spec
 from archsim.specs.text.quantities import describe
 
 _HERE = "archsim.iteration.attention"
@@ -44,7 +44,7 @@ class AttentionKind(Spec):
     # Layers with this attention; null: all that no other entry names.
     layers: LayerSet | None = None
     # Attentions of this kind in one layer, one after the other (LongCat-Flash has two).
-    per_layer: count(1, 16) = 1
+    per_layer: Few = 1
 
     @property
     def split_heads(self) -> int:
@@ -103,11 +103,23 @@ def read_kind(given: Any, info: ValidationInfo | None = None) -> AttentionKind:
         found = kind_class(kind)
     except ValueError as error:
         raise KeyProblem(("kind",), str(error)) from None
+    keys = list(found.model_fields)
+    for key in given:
+        if key not in keys:
+            hint = did_you_mean(str(key), keys) or f" (it has {', '.join(keys)})"
+            raise KeyProblem((key,), f"unknown key of {kind} attention{hint}")
     return found.model_validate({**given, "kind": kind}, context=info.context if info else None)
 
 
-def _read_all(given: Any) -> Any:
-    return [given] if isinstance(given, dict | AttentionKind) else given
+_ITEMS: TypeAdapter[tuple[AttentionKind, ...]] = TypeAdapter(
+    tuple[Annotated[AttentionKind, BeforeValidator(read_kind)], ...]
+)
+
+
+def _read_all(given: Any, info: ValidationInfo) -> Any:
+    if isinstance(given, dict | AttentionKind):
+        return (read_kind(given, info),)
+    return _ITEMS.validate_python(given, context=info.context) if isinstance(given, list | tuple) else given
 
 
 def _written(kinds: Iterable[AttentionKind] | None) -> Any:
@@ -118,7 +130,7 @@ def _written(kinds: Iterable[AttentionKind] | None) -> Any:
 
 
 Attention = Annotated[
-    tuple[Annotated[AttentionKind, BeforeValidator(read_kind)], ...] | None,
+    tuple[AttentionKind, ...] | None,
     BeforeValidator(_read_all),
     PlainSerializer(_written),
     WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}, {"type": "null"}]}),

@@ -1,7 +1,7 @@
 """How a model is spread over devices, and in which numbers it computes: one vocabulary for experiments and serve files.
 
-    parallel: {attention: {tp: 4, dp: 2}, experts: {ep: 8}}
-    precision: {products: fp8_block, kv: fp8}
+parallel: {attention: {tp: 4, dp: 2}, experts: {ep: 8}}
+precision: {products: fp8_block, kv: fp8}
 """
 
 from typing import Literal, NamedTuple
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from pydantic import model_validator
 
 from archsim.base.errors import SpecError
-from archsim.specs.model import ModelSpec
+from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.text.fields import KeyProblem, Spec, count
 
 Products = Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"]
@@ -140,12 +140,13 @@ def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True)
     """
     if model.attention is None or model.missing_geometry:
         raise SpecError(f"{model.name}: times of an iteration need {', '.join(model.missing_geometry)}")
+    for key in model.unmodelled_experts:
+        raise SpecError(f"{model.name}: {key}: {UNMODELLED}")
     tp, dp, ep, expert_tp = parallel
     if min(parallel) < 1:
         raise SpecError(f"parallel sizes are 1 or more, not {tuple(parallel)}")
-    if model.attention.heads % tp:
-        fits = fitting(model.attention.heads, tp)
-        raise SpecError(f"{model.name}: tp {tp} does not divide {model.attention.heads} heads: {fits}")
+    for heads in dict.fromkeys(kind.split_heads for kind in model.attention if kind.split_heads % tp):
+        raise SpecError(f"{model.name}: tp {tp} does not divide {heads} heads: {fitting(heads, tp)}")
     if model.experts == 1 or not experts:
         return
     if ep * expert_tp != parallel.ranks:
@@ -155,9 +156,7 @@ def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True)
         raise SpecError(f"{model.name}: {model.experts} experts are not divided by ep {ep}: {fits}")
     if model.expert_ffn % expert_tp:
         fits = fitting(model.expert_ffn, expert_tp)
-        raise SpecError(
-            f"{model.name}: experts of {model.expert_ffn} are not divided by expert_tp {expert_tp}: {fits}"
-        )
+        raise SpecError(f"{model.name}: experts of {model.expert_ffn} are not divided by expert_tp {expert_tp}: {fits}")
 
 
 def fitting(whole: int, ranks: int) -> str:

@@ -10,7 +10,7 @@ from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
 from archsim.specs.loading.config_files import named_files
 from archsim.specs.machine.system import SystemSpec
-from archsim.specs.model import ModelSpec
+from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.policies import PolicySpec, import_function
 from archsim.specs.text.fields import KeyProblem, Name, Spec, refuse_duplicates
 from archsim.specs.workload import OF_MODEL, WorkloadSpec
@@ -63,6 +63,13 @@ class ExperimentSpec(Spec):
         for model in self.models:
             if (problem := layers_problem(model, self.workload)) is not None:
                 raise KeyProblem(("workload", "layers"), problem)
+        return self
+
+    @model_validator(mode="after")
+    def _experts_are_modelled(self) -> "ExperimentSpec":
+        for at, model in enumerate(self.models):
+            for key in model.unmodelled_experts:
+                raise KeyProblem(("models", at, key), f"{model.name}: {UNMODELLED}")
         return self
 
     @model_validator(mode="after")

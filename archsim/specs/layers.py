@@ -26,7 +26,7 @@ class LayerSet(Spec):
     def _not_before_first(cls, last: int, info: ValidationInfo) -> int:
         first = info.data.get("first", 0)
         if last < first:
-            raise ValueError(f"last MoE layer {last} is before the first, {first}")
+            raise ValueError(f"last layer {last} is before the first, {first}")
         return last
 
     @staticmethod

@@ -11,6 +11,7 @@ from archsim.specs.layers import LayerSet
 from archsim.specs.text.fields import KeyProblem, Name, Spec, count
 
 SLICES = 3  # of an expert's weights: gate, up and down matrix
+UNMODELLED = "no engine models such experts; experts have three matrices of hidden x expert_ffn"
 
 
 class ModelSpec(Spec):
@@ -141,14 +142,12 @@ class ModelSpec(Spec):
 
     @property
     def unmodelled_experts(self) -> tuple[str, ...]:
-        """Keys of its expert layers that no execution models: three matrices of hidden × expert_ffn, all with weights.
-        """
+        """Keys of its expert layers that no execution models: experts of three matrices of hidden × expert_ffn."""
         odd = {"zero_experts": self.zero_experts, "expert_hidden": self.expert_hidden, "gated": not self.gated}
         return tuple(key for key, value in odd.items() if value)
 
     def kv_bytes_per_token(self, value_bytes: int = 2) -> float:
-        """KV cache of one token in all layers, at 2 bytes a value (BF16) unless said otherwise; windows are ignored.
-        """
+        """KV cache of one token in all layers, at 2 bytes a value (BF16) unless said otherwise; windows are ignored."""
         return sum(layers * kind.kv_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
 
     def kept_bytes_per_token(self, value_bytes: int = 2) -> float:

@@ -12,8 +12,8 @@ from archsim.engine.loop import Replay
 from archsim.engine.state import DATA_MESSAGES
 from archsim.iteration.memory import memory_fit
 from archsim.policies.registry import place_experts
+from archsim.specs.layers import LayerSet
 from archsim.specs.loading.library import load_assumptions
-from archsim.specs.model import MoeLayers
 from archsim.specs.workload import WorkloadSpec
 
 ENGINES = pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
@@ -32,7 +32,7 @@ def system_with_room(slices, spec, model):
 
 def replay_of(spec, room=None, engine=EventEngine, warmup=0, steps=STEPS, seed=1, **changes):
     """A run at its start. ``room``: slices of copies that fit; None: unbounded."""
-    model = small_model(moe_layers=MoeLayers(first=0, last=3))
+    model = small_model(moe_layers=LayerSet(first=0, last=3))
     assumptions = load_assumptions(
         "physical", **PREDICTED, capacity="unbounded" if room is None else "finite", **changes
     )

@@ -16,17 +16,17 @@ from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.round_robin import SharedInTurns
 from archsim.engine.interpreted.shared import Shared
 from archsim.engine.transitions import Block
+from archsim.specs.layers import LayerSet
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.decision import FsmSpec, HostSpec
 from archsim.specs.machine.fabric import EdgeSpec
-from archsim.specs.model import MoeLayers
 from archsim.workload.trace import draw_requests
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import global_cp, local_cp
 from microarch.blocks.request import Event, State
 
 MODEL = small_model(
-    experts=6, top_k=2, hidden=512, expert_ffn=384, shared_ffn=384, moe_layers=MoeLayers(first=0, last=1)
+    experts=6, top_k=2, hidden=512, expert_ffn=384, shared_ffn=384, moe_layers=LayerSet(first=0, last=1)
 )
 
 

@@ -15,11 +15,11 @@ from archsim.iteration.times import (
     iteration_times,
     layer_times,
 )
-from archsim.specs.attention import AttentionSpec
 from archsim.specs.deployment import Parallelism, Precision
+from archsim.specs.layers import LayerSet
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
-from archsim.specs.model import ModelSpec, MoeLayers
+from archsim.specs.model import ModelSpec
 from calibration.laws.expert_gemm import Rates
 from calibration.laws.laws import Laws
 
@@ -42,8 +42,8 @@ def llama(layers: int = 32) -> ModelSpec:
     """Llama-3-8B as a model of one expert."""
     return ModelSpec(
         name="llama-3-8b", source="meta-llama/Meta-Llama-3-8B, config.json", layers=layers, hidden=4096, experts=1,
-        expert_ffn=14336, top_k=1, moe_layers=MoeLayers(first=0, last=layers - 1), vocabulary=128256,
-        attention=AttentionSpec(heads=32, kv_heads=8, head_dim=128),
+        expert_ffn=14336, top_k=1, moe_layers=LayerSet(first=0, last=layers - 1), vocabulary=128256,
+        attention={"heads": 32, "kv_heads": 8, "head_dim": 128},
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def test_every_tensor_parallel_size_has_its_laws(gpu, tp):
 def test_weights_of_products_are_those_of_the_model():
     model = load_model("deepseek-v3")
     found = {cause: 0 for cause in ("projections", "dense_ffn", "router")}
-    for product in products(model, model.attention, Parallelism()):
+    for product in products(model, Parallelism()):
         if product.rows != "decode":  # the same weights as those of prompts
             found[product.cause] += product.layers * product.n * product.k
     assert found["projections"] == model.attention_weights

@@ -177,7 +177,7 @@ CHANGED = {
     "MoE layers backwards": (
         "first: 1, last: 3",
         "first: 3, last: 1",
-        "18: models.0.moe_layers.last: last MoE layer 1 is before the first, 3",
+        "18: models.0.moe_layers.last: last layer 1 is before the first, 3",
     ),
     "no experts": ("experts: 8", "experts: 0", "21: models.0.experts: 0 is out of range; expected 1 to 32767"),
     "batch 0": ("batch: [4, 8]", "batch: 0", "25: workload.batch: 0 is out of range; expected 1 to 10000000"),

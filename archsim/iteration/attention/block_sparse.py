@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from archsim.iteration.attention.grouped import Grouped
 from archsim.iteration.attention.kind import Kind, Product, Work, pairs
 from archsim.iteration.attention.sparse import Indexer
+from archsim.specs.deployment import BF16
 from calibration.laws.attention import work_of
 
 
 class BlockSparse(Grouped, Indexer):
     """Grouped queries that see ``index_topk`` tokens, in blocks."""
+
+    table: ClassVar[str | None] = None
 
     def kv_bytes_per_token(self, value_bytes: int = 2) -> int:
         return super().kv_bytes_per_token(value_bytes) + self.index_key_bytes
@@ -30,5 +35,5 @@ class BlockSparse(Grouped, Indexer):
         index = self.index_work(requests, new, context)
         return Work(dense.flop * share + index.flop, dense.moved_bytes * seen + index.moved_bytes)
 
-    def times(self, laws, phase, hidden, tp=1, precision=None, *, library=None, rates=None):
+    def times(self, laws, phase, hidden, tp=1, precision=BF16, *, library=None, rates=None):
         return Kind.times(self, laws, phase, hidden, tp, precision, library=library, rates=rates)

@@ -10,11 +10,8 @@ import numpy as np
 
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
 from archsim.iteration.attention.sparse import KEY_SCALE_BYTES
-from archsim.specs.text.fields import count
+from archsim.specs.text.fields import Count, Size, Tokens, Whole
 from calibration.laws.gemm import OPERAND_BYTES
-
-_DIMENSION = count(1, 1_000_000)
-_NONE = count(0, 1_000_000_000)
 
 
 class Compressed(Kind):
@@ -24,18 +21,18 @@ class Compressed(Kind):
     ``index_heads`` chooses for a query; 0: a query sees all.
     """
 
-    heads: count(1, 65_536)
-    head_dim: _DIMENSION
-    q_lora_rank: _DIMENSION
-    o_lora_rank: _DIMENSION
-    o_groups: count(1, 65_536)
-    window: count(1, 1_000_000_000)
-    ratio: _NONE = 0
+    heads: Count
+    head_dim: Size
+    q_lora_rank: Size
+    o_lora_rank: Size
+    o_groups: Count
+    window: Tokens
+    ratio: Whole = 0
     # Whether entries overlap: they are made from twice as many tokens, with twice as many weights.
     overlapping: bool = False
-    index_heads: count(0, 65_536) = 0
-    index_head_dim: count(0, 1_000_000) = 0
-    index_topk: _NONE = 0
+    index_heads: Whole = 0
+    index_head_dim: Whole = 0
+    index_topk: Whole = 0
 
     @property
     def split_heads(self) -> int:

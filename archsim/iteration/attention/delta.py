@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from archsim.iteration.attention.kind import Product
 from archsim.iteration.attention.linear import Linear
-from archsim.specs.text.fields import count
-
-_DIMENSION = count(1, 1_000_000)
+from archsim.specs.text.fields import Count, Few, Size
 
 
 class GatedDeltaNet(Linear):
     """``v_heads`` states of ``k_dim`` × ``v_dim``; ``k_heads`` queries and keys; a convolution over ``conv`` tokens."""
 
-    k_heads: count(1, 65_536)
-    v_heads: count(1, 65_536)
-    k_dim: _DIMENSION
-    v_dim: _DIMENSION
-    conv: count(1, 64) = 4
+    k_heads: Count
+    v_heads: Count
+    k_dim: Size
+    v_dim: Size
+    conv: Few = 4
 
     @property
     def split_heads(self) -> int:
@@ -52,10 +50,10 @@ class GatedDeltaNet(Linear):
 class KimiDelta(Linear):
     """``heads`` states of ``head_dim`` × ``head_dim``, with a decay of every key channel; the state is FP32."""
 
-    heads: count(1, 65_536)
-    head_dim: _DIMENSION
-    conv: count(1, 64) = 4
-    state_value_bytes: count(1, 8) = 4
+    heads: Count
+    head_dim: Size
+    conv: Few = 4
+    state_value_bytes: Few = 4
 
     @property
     def split_heads(self) -> int:

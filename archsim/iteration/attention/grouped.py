@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import model_validator
 
 from archsim.iteration.attention.kind import Kind, Product, Streams, Work
 from archsim.iteration.attention.measured import measured
-from archsim.specs.text.fields import KeyProblem, count
+from archsim.specs.deployment import BF16
+from archsim.specs.text.fields import Count, KeyProblem, MaybeSize, MaybeTokens, Size
 from calibration.laws.attention import GQA, AttentionSizes, work_of
 
 ROPE_PASSES = 2  # reads and writes queries and keys
@@ -15,13 +18,14 @@ ROPE_PASSES = 2  # reads and writes queries and keys
 class Grouped(Kind):
     """``heads`` queries in groups that share ``kv_heads`` keys and values; with a ``window``, the last tokens alone."""
 
-    heads: count(1, 65_536)
-    kv_heads: count(1, 65_536)
-    head_dim: count(1, 1_000_000)
+    table: ClassVar[str | None] = GQA
+    heads: Count
+    kv_heads: Count
+    head_dim: Size
     # Size of a value; null: head_dim.
-    value_dim: count(1, 1_000_000, none=True) = None
+    value_dim: MaybeSize = None
     # Tokens that a query sees, and that the cache keeps; null: all.
-    window: count(1, 1_000_000_000, none=True) = None
+    window: MaybeTokens = None
     # Whether a gate as wide as the output is projected, too (Qwen3-Next).
     output_gate: bool = False
 
@@ -70,5 +74,5 @@ class Grouped(Kind):
     def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
         return Work(*work_of(phase, self._sizes(tp), requests, new, context, kv_dtype))
 
-    def times(self, laws, phase, hidden, tp=1, precision=None, *, library=None, rates=None):
+    def times(self, laws, phase, hidden, tp=1, precision=BF16, *, library=None, rates=None):
         return measured(laws, phase, self._sizes(tp), precision, library, rates)

@@ -5,12 +5,14 @@ A new kind is one class below ``Kind`` in a user's own file, named ``package.mod
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from archsim.iteration.attention.roofline import roofline
 from archsim.specs.attention import AttentionKind
+from archsim.specs.deployment import BF16, Precision
 from calibration.laws.expert_gemm import Rates
 from calibration.laws.laws import Laws
 
@@ -41,13 +43,6 @@ class Work(NamedTuple):
     moved_bytes: np.ndarray
 
 
-class Precision(NamedTuple):
-    """dtypes of queries and of the cache."""
-
-    attention: str = "bf16"
-    kv: str = "bf16"
-
-
 class AttentionTimes(Protocol):
     """The kernels of one attention of one rank in one phase.
 
@@ -55,9 +50,14 @@ class AttentionTimes(Protocol):
     ``Kind.streams`` are not added. ``note``: what every page prints of them; empty for times that were measured.
     """
 
-    library: str
-    whole: bool
-    note: str
+    @property
+    def library(self) -> str: ...
+
+    @property
+    def whole(self) -> bool: ...
+
+    @property
+    def note(self) -> str: ...
 
     def ns(self, requests: ArrayLike, new: ArrayLike, context: ArrayLike) -> np.ndarray:
         """ns of ``requests`` with ``new`` tokens each at the end of ``context`` (which includes them); 0 for none."""
@@ -69,7 +69,12 @@ class AttentionTimes(Protocol):
 
 
 class Kind(AttentionKind):
-    """A kind of attention that an iteration can time. Sizes are those of a rank that has 1/``tp`` of the heads."""
+    """A kind of attention that an iteration can time. Sizes are those of a rank that has 1/``tp`` of the heads.
+
+    ``table``: kind of the measured tables that it takes (gqa, mla), None for none of them.
+    """
+
+    table: ClassVar[str | None] = None
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         """Projections of one attention."""
@@ -79,9 +84,7 @@ class Kind(AttentionKind):
         """Memory-bound kernels of one attention but for its norm: positions, gates, norms of heads."""
         return Streams(0, 0)
 
-    def work(
-        self, phase: str, tp: int, requests: ArrayLike, new: ArrayLike, context: ArrayLike, kv_dtype: str
-    ) -> Work:
+    def work(self, phase: str, tp: int, requests: ArrayLike, new: ArrayLike, context: ArrayLike, kv_dtype: str) -> Work:
         """FLOP and bytes of the kernels of ``requests``, without projections."""
         raise NotImplementedError
 
@@ -91,7 +94,7 @@ class Kind(AttentionKind):
         phase: str,
         hidden: int,
         tp: int = 1,
-        precision: Precision = Precision(),  # noqa: B008 - a constant
+        precision: Precision = BF16,
         *,
         library: str | None = None,
         rates: Rates | None = None,
@@ -99,9 +102,7 @@ class Kind(AttentionKind):
         """Of one attention on a GPU (or on a die of ``rates``): from measurements where its kind has any, else a
         roofline. Raises LawMissing.
         """
-        from archsim.iteration.attention.roofline import roofline
-
-        return roofline(self, laws, phase, tp, precision, rates)
+        return roofline(self.kind, self.work, laws, phase, tp, precision, rates)
 
 
 def pairs(new: ArrayLike, context: ArrayLike, most: float = np.inf) -> np.ndarray:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from archsim.iteration.attention.kind import Kind, Product, Streams, Work
 from archsim.iteration.attention.measured import measured
-from archsim.specs.text.fields import count
+from archsim.specs.deployment import BF16
+from archsim.specs.text.fields import Count, MaybeSize, Size, Whole
 from calibration.laws.attention import MLA, AttentionSizes, LatentSizes, work_of
 
 ROPE_PASSES = 2  # reads and writes what is rotated: a part of every query, and one key
-_DIMENSION = count(1, 1_000_000)
 
 
 class Latent(Kind):
     """The cache holds of a token a latent vector of ``kv_lora_rank``, and one rotated key of ``qk_rope_head_dim``."""
 
-    heads: count(1, 65_536)
+    table: ClassVar[str | None] = MLA
+    heads: Count
     # A query is projected from the hidden vector through this rank; null: directly.
-    q_lora_rank: count(1, 1_000_000, none=True) = None
-    kv_lora_rank: _DIMENSION
-    qk_nope_head_dim: _DIMENSION
+    q_lora_rank: MaybeSize = None
+    kv_lora_rank: Size
+    qk_nope_head_dim: Size
     # 0: without positions (Kimi-Linear keeps the key, and does not rotate it).
-    qk_rope_head_dim: count(0, 1_000_000)
-    v_head_dim: _DIMENSION
+    qk_rope_head_dim: Whole
+    v_head_dim: Size
 
     @property
     def split_heads(self) -> int:
@@ -68,5 +71,5 @@ class Latent(Kind):
     def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
         return Work(*work_of(phase, self.sizes(tp), requests, new, context, kv_dtype))
 
-    def times(self, laws, phase, hidden, tp=1, precision=None, *, library=None, rates=None):
+    def times(self, laws, phase, hidden, tp=1, precision=BF16, *, library=None, rates=None):
         return measured(laws, phase, self.sizes(tp), precision, library, rates)

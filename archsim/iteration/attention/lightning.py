@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from archsim.iteration.attention.kind import Product
 from archsim.iteration.attention.linear import Linear
-from archsim.specs.text.fields import count
+from archsim.specs.text.fields import Count, Size
 
 
 class Lightning(Linear):
     """``heads`` states of ``head_dim`` × ``head_dim``; no convolution; the output passes a gate."""
 
-    heads: count(1, 65_536)
-    head_dim: count(1, 1_000_000)
+    heads: Count
+    head_dim: Size
 
     @property
     def split_heads(self) -> int:

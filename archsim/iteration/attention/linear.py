@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, DECODE, Kind, Work
-from archsim.specs.text.fields import count
+from archsim.specs.text.fields import Few
 
 CHUNK_TOKENS = 64  # prompts are computed in chunks: products inside a chunk, and a state passed on (arXiv 2406.06484)
 
@@ -14,7 +14,7 @@ class Linear(Kind):
     """``heads`` states of key size × value size; ``state_value_bytes`` a value, as the engine keeps them."""
 
     # Bytes of a value of the recurrent state: 2 for BF16, 4 for FP32.
-    state_value_bytes: count(1, 8) = 2
+    state_value_bytes: Few = 2
 
     @property
     def state_values(self) -> int:
@@ -50,7 +50,5 @@ class Linear(Kind):
         inside = 0.0 if phase == DECODE else 2.0 * CHUNK_TOKENS * self.chunk_width(tp)
         flop = requests * new * (4.0 * state + inside)
         passes = np.ceil(new / CHUNK_TOKENS) if phase != DECODE else new
-        moved = requests * (
-            new * self.read_values(tp) * ACTIVATION_BYTES + passes * 2 * state * self.state_value_bytes
-        )
+        moved = requests * (new * self.read_values(tp) * ACTIVATION_BYTES + passes * 2 * state * self.state_value_bytes)
         return Work(*np.broadcast_arrays(flop, moved))

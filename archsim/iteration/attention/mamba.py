@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from archsim.iteration.attention.kind import Product
 from archsim.iteration.attention.linear import Linear
-from archsim.specs.text.fields import count
-
-_DIMENSION = count(1, 1_000_000)
+from archsim.specs.text.fields import Count, Few, Size
 
 
 class Mamba(Linear):
     """``inner`` channels with a state of ``state`` values each; a convolution over ``conv`` tokens."""
 
-    inner: _DIMENSION
-    state: _DIMENSION
+    inner: Size
+    state: Size
     # Rank of the step sizes.
-    dt_rank: _DIMENSION
-    conv: count(1, 64) = 4
+    dt_rank: Size
+    conv: Few = 4
 
     @property
     def split_heads(self) -> int:
@@ -32,7 +30,9 @@ class Mamba(Linear):
 
     def weights(self, hidden: int) -> int:
         # Beside the products: the convolution, and a matrix of decays.
-        return sum(product.n * product.k for product in self.products(hidden, 1)) + self.inner * (self.conv + self.state)
+        return sum(product.n * product.k for product in self.products(hidden, 1)) + self.inner * (
+            self.conv + self.state
+        )
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         inner = self.inner // tp
@@ -53,11 +53,11 @@ class Mamba(Linear):
 class Mamba2(Linear):
     """``heads`` states of ``head_dim`` × ``state``; ``groups`` share their input and output vectors."""
 
-    heads: count(1, 65_536)
-    head_dim: _DIMENSION
-    groups: count(1, 65_536)
-    state: _DIMENSION
-    conv: count(1, 64) = 4
+    heads: Count
+    head_dim: Size
+    groups: Count
+    state: Size
+    conv: Few = 4
 
     @property
     def split_heads(self) -> int:

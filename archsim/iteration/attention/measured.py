@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.iteration.attention.kind import Precision
+from archsim.specs.deployment import Precision
 from calibration.laws.attention import (
     AttentionGrid,
     AttentionSizes,
@@ -41,14 +41,13 @@ class MeasuredTimes:
 
 
 def measured(
-    laws: Laws, phase: str, sizes: AttentionSizes, precision: Precision | None, library: str | None, rates: Rates | None
+    laws: Laws, phase: str, sizes: AttentionSizes, precision: Precision, library: str | None, rates: Rates | None
 ) -> MeasuredTimes:
     """From the library's table, or that of another where it has none. Raises LawMissing."""
-    asked = precision or Precision()
     try:
-        table = choose_attention(laws.calibration, phase, sizes, asked.attention, asked.kv, library)
+        table = choose_attention(laws.calibration, phase, sizes, precision.attention, precision.kv, library)
     except LawMissing:
         if library is None:
             raise
-        table = choose_attention(laws.calibration, phase, sizes, asked.attention, asked.kv)
+        table = choose_attention(laws.calibration, phase, sizes, precision.attention, precision.kv)
     return MeasuredTimes(attention_grid(table, sizes, *laws.scale_of(table.dtype, rates)))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
 from archsim.iteration.attention.latent import Latent
-from archsim.specs.text.fields import count
+from archsim.specs.deployment import BF16
+from archsim.specs.text.fields import Count, Size, Tokens
 from calibration.laws.attention import AttentionSizes
 from calibration.laws.gemm import OPERAND_BYTES
 
@@ -16,10 +19,10 @@ KEY_SCALE_BYTES = 4  # an indexer's key is kept in 8 bits a value, with one scal
 class Indexer(Kind):
     """The keys of an indexer: heads that score every token with one key a token, and choose ``index_topk`` of them."""
 
-    index_heads: count(1, 65_536)
-    index_head_dim: count(1, 1_000_000)
+    index_heads: Count
+    index_head_dim: Size
     # Tokens that a query attends to.
-    index_topk: count(1, 1_000_000_000)
+    index_topk: Tokens
     # False: the layer takes the tokens that an earlier layer's indexer chose, and keeps no keys for it.
     own_indexer: bool = True
 
@@ -40,6 +43,8 @@ class Indexer(Kind):
 
 class Sparse(Latent, Indexer):
     """Latent attention whose queries see ``index_topk`` tokens; it runs on the latent vectors, as in decode."""
+
+    table: ClassVar[str | None] = None
 
     def kv_bytes_per_token(self, value_bytes: int = 2) -> int:
         return self.width * value_bytes + self.index_key_bytes
@@ -64,5 +69,5 @@ class Sparse(Latent, Indexer):
     def sizes(self, tp: int) -> AttentionSizes:
         raise NotImplementedError("sparse attention has tables of its own")
 
-    def times(self, laws, phase, hidden, tp=1, precision=None, *, library=None, rates=None):
+    def times(self, laws, phase, hidden, tp=1, precision=BF16, *, library=None, rates=None):
         return Kind.times(self, laws, phase, hidden, tp, precision, library=library, rates=rates)

@@ -27,7 +27,7 @@ FILES: Mapping[str, type[Spec]] = {
 }
 # Written as text or a list as well: a name, `5x8`, `[0, 1]`.
 _SHORT = {"MeshSpec": "string", "SidesSpec": "array", "TopologySpec": "string", "RuleSpec": "string",
-          "BlockSpec": "string", "EdgeSpec": "array"}  # fmt: skip
+          "BlockSpec": "string", "EdgeSpec": "array", "LayerSet": "array"}  # fmt: skip
 _SOURCE = (
     "Where the numbers come from: a datasheet, a paper, a configuration file, a measurement, or `assumed`. Pages "
     "print it; it is required, so that no number stands without an origin."

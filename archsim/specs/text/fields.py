@@ -23,10 +23,8 @@ class KeyProblem(ValueError):
         self.keys = keys
 
 
-def count(low: int, high: int, *, none: bool = False) -> Any:
-    """A field type for an integer from ``low`` to ``high`` (``1e3`` is one; ``true`` and ``'8'`` are not); ``none``
-    allows null.
-    """
+def _integer(low: int, high: int, none: bool) -> tuple[BeforeValidator, WithJsonSchema]:
+    """The metadata of an integer's type: how it is read, and its schema."""
 
     def read(value: Any) -> int | None:
         if value is None and none:
@@ -43,7 +41,25 @@ def count(low: int, high: int, *, none: bool = False) -> Any:
         return int(value)
 
     schema = {"type": ["integer", "null"] if none else "integer", "minimum": low, "maximum": high}
-    return Annotated[int | None if none else int, BeforeValidator(read), WithJsonSchema(schema)]
+    return BeforeValidator(read), WithJsonSchema(schema)
+
+
+def count(low: int, high: int, *, none: bool = False) -> Any:
+    """A field type for an integer from ``low`` to ``high`` (``1e3`` is one; ``true`` and ``'8'`` are not); ``none``
+    allows null.
+    """
+    return Annotated[(int | None if none else int, *_integer(low, high, none))]
+
+
+# Of models: numbers of heads, experts and the like; sizes of vectors; tokens of a window. Types that mypy can read.
+_COUNT, _SIZE, _TOKENS = (1, 65_536), (1, 1_000_000), (1, 1_000_000_000)
+Count = Annotated[int, *_integer(*_COUNT, False)]
+Size = Annotated[int, *_integer(*_SIZE, False)]
+MaybeSize = Annotated[int | None, *_integer(*_SIZE, True)]
+Tokens = Annotated[int, *_integer(*_TOKENS, False)]
+MaybeTokens = Annotated[int | None, *_integer(*_TOKENS, True)]
+Whole = Annotated[int, *_integer(0, 1_000_000_000, False)]
+Few = Annotated[int, *_integer(1, 64, False)]
 
 
 def number(low: float, high: float) -> Any:
