@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from archsim.base.errors import SpecError
+from archsim.engine.executions.execution import GemmTime
 from archsim.policies.allocation.rules import Plan
 from archsim.serving.scheduling import admit, serve_running
 from microarch.fabric.own import FabricDescription, LinkClass
@@ -47,6 +49,38 @@ def columns_of_numbers(path, model):
     """Trace format: one request per line, one prompt token; expert ids of every token, layer and rank."""
     for line in Path(path).read_text().splitlines():
         yield np.array(line.split(), int).reshape(-1, len(model.moe_layer_ids), model.top_k), 1
+
+
+class OneByOne:
+    """Every die computes its tokens one after the other, 10 ns each."""
+
+    columns = {"idle_ns": "time that the mean die waits for the fullest"}
+
+    def __init__(self, setup):
+        self._dies, self._idle_ns = setup.machine.dies, 0.0
+
+    def _load(self, order):
+        return np.bincount(order.plan.die, order.plan.tokens, self._dies)
+
+    def step(self, order, now_ns):
+        load = self._load(order)
+        self._idle_ns += 10.0 * (load.max() - load.mean())
+        return now_ns + 10.0 * load.max()
+
+    def gemm_time(self):
+        return GemmTime(0.0, 0.0)
+
+    def counted(self):
+        return {"idle_ns": self._idle_ns}
+
+    @staticmethod
+    def bytes_per_die(system, model, batch):
+        return 1e15 if batch > 12 else 1000
+
+    @staticmethod
+    def refuse_undeployed(scenario):
+        if scenario.parallel.tp > 1:
+            raise SpecError("OneByOne runs whole layers on a die: give attention: {tp: 1}")
 
 
 def gentle(state, k, now_ns, limits, most=1):
@@ -134,6 +168,22 @@ def test_an_edited_function_runs_again(folder):
     slow = swept(folder, "mine", text)
     (folder / "mine.py").write_text(re.sub("5000.0", "9000.0", MINE))
     assert swept(folder, "mine", text)["decode_ns"] > slow["decode_ns"]
+
+
+EXECUTION = PLAIN.replace("assumptions: physical", "assumptions: {set: physical, execution: 'mine:OneByOne'}")
+
+
+def test_an_outsider_adds_an_execution_with_columns_memory_sizes_and_page(folder, plain):
+    changed = swept(folder, "mine", EXECUTION)
+    assert changed["idle_ns"] > 0 and changed["decode_ns"] != plain["decode_ns"]
+    page = (folder / "mine" / "index.html").read_text()
+    assert "Every die computes its tokens one after the other, 10 ns each." in page and "idle_ns" in page
+    for key, told in (
+        ("workload.batch=[13]", "does not fit on small: die 0 needs 1000000.0 GB of HBM .* execution 1000000.0 GB"),
+        ("parallel={attention: {tp: 6}}", "OneByOne runs whole layers on a die"),
+    ):
+        process = archsim(folder, "check", "mine.yaml", "--set", key)
+        assert process.returncode and re.search(told, process.stderr), process.stderr
 
 
 SERVE = """

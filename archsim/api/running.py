@@ -59,7 +59,7 @@ def run(
     (only,), simulator = selection.runs(), Simulator(selection.maker.traces)
     if timeline is not None and step is not None and layer is not None:
         write_step_timeline(simulator.replay(only), step, layer, Path(timeline), only.name)
-    results = collect([simulator.record(only)], kinds_of(columns_with(one.columns)))
+    results = collect([simulator.record(only)], kinds_of(columns_with(one.all_columns)))
     return results.with_page(partial(_report, selection, 1))
 
 

@@ -7,8 +7,8 @@ a rebalancing rule computes a new placement between two iterations.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -43,7 +43,8 @@ class Outcome:
     one. ``gemm_law``: the measured layers behind grouped kernels. ``migrations``: what rebalancing moved. Times, counts
     and loads are those of the steps that count (``workload.warmup_steps``); elsewhere ``step_ns`` and ``load`` are 0.
     ``balancing``: what moving weights between steps cost. ``ceilings``: float64[step, layer, 3], the fields of
-    `Ceilings` for every step; 0 where nothing ran. ``counts``: what every step counted.
+    `Ceilings` for every step; 0 where nothing ran. ``counts``: what every step counted. ``counted``: columns
+    of a user's own execution.
     """
 
     machine: Machine
@@ -64,6 +65,7 @@ class Outcome:
     ceilings: np.ndarray
     counts: StepCounts
     gemm_law: str = ""
+    counted: Mapping[str, float] = field(default_factory=dict)
 
 
 class Migration(NamedTuple):
@@ -320,6 +322,7 @@ class Replay:
             ceilings=bounds,
             counts=self._of_steps,
             gemm_law=gemm.law,
+            counted=getattr(engine.execution, "counted", dict)(),
         )
 
     def trace_step(self, step: int, layer: int) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ The assumption ``memory`` says what is counted: experts alone, or all that servi
 ================  ==================================================================================================
 experts           weights of the experts placed on the die, replicas included, in all MoE layers of the model
 shared experts    on every die, if they run (assumption ``weights``)
+execution         what a user's own execution keeps (``bytes_per_die``)
 attention         attention, dense layers and routers in the system's data type, embeddings in BF16: on every die, or
                   a share of them (``workload.attention_weights``)
 KV cache          of the requests that live on the die, ``workload.context`` tokens each
@@ -24,11 +25,13 @@ from archsim.policies.placement.placement import Placement
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import SLICES, ModelSpec
+from archsim.specs.own_execution import own_execution
 from archsim.specs.scenario import Scenario
 from archsim.specs.workload import KV_BYTES, WorkloadSpec
 from archsim.workload.step_demand import dies_of_requests
 
 EXPERTS, SHARED, ATTENTION, KV, ACTIVATIONS = "experts", "shared experts", "attention", "KV cache", "activations"
+OWN = "execution"
 BF16_BYTES, FP32_BYTES = 2, 4
 # Longer prompts are cut into steps of so many tokens: max_num_batched_tokens of vLLM's server on an H100
 # (vllm/engine/arg_utils.py, default of the V1 engine).
@@ -100,6 +103,8 @@ def fit_of_slots(
     dtype_bytes = system.compute.dtype_bytes
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
     parts = {EXPERTS: slots * (SLICES * model.slice_weights * dtype_bytes)}
+    if (own := getattr(own_execution(assumptions.execution), "bytes_per_die", None)) is not None:
+        parts[OWN] = np.full_like(slots, own(system, model, batch))
     if assumptions.weights == "all" and model.shared_experts:
         parts[SHARED] = np.full_like(slots, model.shared_weights * dtype_bytes)
     if not counts_all(model, assumptions):
@@ -119,6 +124,11 @@ def fit_of_slots(
 def counts_all(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:
     """Whether more than experts is counted: the assumption says so, and the model says how large it is."""
     return assumptions.memory == "all" and not model.missing_geometry
+
+
+def depends_on_requests(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:
+    """Whether the batch counts, too."""
+    return counts_all(model, assumptions) or hasattr(own_execution(assumptions.execution), "bytes_per_die")
 
 
 def activation_bytes(model: ModelSpec, requests: np.ndarray, dtype_bytes: int, has_prompts: bool) -> np.ndarray:

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.base.tables import TEXT as WORD
 from archsim.report.fabrics import dies_of
 from archsim.report.layers import Parts
-from archsim.runs.columns import COLUMNS
+from archsim.runs.columns import COLUMNS, Column, columns_with
 from archsim.runs.columns import STEPS as STEP_TABLE
 from archsim.runs.results import STEPS, layers_that_ran
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
+from archsim.specs.own_execution import columns_of
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import read_yaml
 
@@ -145,6 +147,7 @@ class Report:
     # by RunRow.key; class of archsim.engine.pair_traffic → (from die, to die) → bytes; empty for many dies
     pairs: Mapping[str, Mapping[str, Mapping[tuple[int, int], float]]]
     steps: Mapping[str, Steps]  # by RunRow.key, of runs whose steps were kept
+    own: tuple[Column, ...] = ()  # of a user's functions and executions: numbers
 
     @property
     def name(self) -> str:
@@ -255,9 +258,11 @@ def read_report(folder: Path) -> Report:
         "policy": [each["name"] for each in experiment["policies"]],
         "assumptions": [spec.label for spec in specs],
     }
+    functions = (*experiment.get("columns", ()), *(spec.execution for spec in specs if columns_of(spec.execution)))
+    own = tuple(each for each in columns_with(tuple(dict.fromkeys(functions)))[len(COLUMNS) :] if each.kind != WORD)
     rows = []
     for where, row in _rows(folder / "results.csv", RESULT_COLUMNS):
-        rows.append((_rank(where, row, order), _run(where, row)))
+        rows.append((_rank(where, row, order), _run(where, row, own)))
     if not rows:
         raise ReportError(f"{folder / 'results.csv'}: no runs")
     runs = tuple(run for _, run in sorted(rows, key=lambda each: each[0]))
@@ -271,6 +276,7 @@ def read_report(folder: Path) -> Report:
         links=_by_run(folder / "links.csv", LINK_COLUMNS, _link),
         pairs=_pairs(folder / "pairs.csv"),
         steps=_steps(folder / STEPS),
+        own=own,
     )
     _check_complete(report)
     return report
@@ -307,11 +313,12 @@ def _rank(where: str, row: dict[str, str], order: dict[str, list[str]]) -> tuple
     return tuple(ranks[key] for key in ("assumptions", "system", "model", "batch", "policy"))
 
 
-def _run(where: str, row: dict[str, str]) -> RunRow:
+def _run(where: str, row: dict[str, str], own: tuple[Column, ...]) -> RunRow:
     numbers = {
         column: _number(where, column, row[column]) for column in NUMBERS if row[column] or column not in OPTIONAL
     }
-    numbers |= {column: _number(where, column, row[column]) for column in LATER if row.get(column)}
+    later = (*LATER, *(column.name for column in own))
+    numbers |= {column: _number(where, column, row[column]) for column in later if row.get(column)}
     place = Place(row["assumptions"], row["system"], row["model"])
     words = {column: row[column] for column in WORDS if row.get(column)}
     return RunRow(row["run"], place, int(row["batch"]), row["policy"], row["trace"], row["engine"], numbers, words)

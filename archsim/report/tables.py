@@ -19,8 +19,9 @@ from archsim.report.units import (
     significant,
     unit_of,
 )
-from archsim.runs.columns import shown_columns
+from archsim.runs.columns import Column, shown_columns
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
+from archsim.specs.own_execution import meaning_of
 
 CLOSE = 0.01  # policies within this relative difference of throughput are listed together
 
@@ -68,17 +69,20 @@ _WRITTEN: dict[str, tuple[tuple[Unit, ...], Callable[[float], str]]] = {
     "×": (((1.0, "×"),), significant),
     "steps": (_PLAIN, _count),
 }
-COLUMNS = tuple(
-    ShownColumn(each.header, each.name, each.meaning, *_WRITTEN.get(each.unit, (_PLAIN, significant)))
-    for each in shown_columns()
-)
+
+
+def _as_shown(column: Column, header: str) -> ShownColumn:
+    return ShownColumn(header, column.name, column.meaning, *_WRITTEN.get(column.unit, (_PLAIN, significant)))
+
+
+COLUMNS = tuple(_as_shown(each, each.header) for each in shown_columns())
 
 
 def results(report: Report) -> tuple[list[dict[str, str]], list[list[Cell]]]:
     """(headers with units and meanings, rows) of every run; columns empty in all runs are left out."""
     headers = [{"text": name, "meaning": ""} for name in ("system", "model", "batch", "policy", "assumptions")]
     chosen = []
-    for column in COLUMNS:
+    for column in (*COLUMNS, *(_as_shown(each, each.name) for each in report.own)):
         if all(run.get(column.name) is None for run in report.runs):
             continue
         unit = unit_of([run.get(column.name) or 0.0 for run in report.runs], column.units)
@@ -181,7 +185,7 @@ def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
         row = {
             "field": field,
             "values": values,
-            "meanings": {value: meanings[value] for value in dict.fromkeys(values)},
+            "meanings": {value: meanings.get(value) or meaning_of(value) for value in dict.fromkeys(values)},
         }
         split["differ" if len(set(values)) > 1 else "same"].append(row)
     return split

@@ -25,6 +25,7 @@ from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.runs import measure, measure_rates, measure_steps
 from archsim.runs.measure import Finished, bound, exposed, hop_messages, host_percentile, over_dies, overhead_percentile
 from archsim.runs.measure_iteration import of_iteration, whole_iteration
+from archsim.specs.own_execution import columns_of
 from archsim.specs.policies import import_function
 from archsim.specs.sweeps.explore import OBJECTIVES
 
@@ -324,7 +325,7 @@ def columns_with(functions: tuple[str, ...]) -> tuple[Column, ...]:
 
     Raises SpecError for a name already in use, or a return type without a kind.
     """
-    own = tuple(map(_own_column, functions))
+    own = tuple(column for target in functions for column in _own_columns(target))
     for column in own:
         if column.name in BY_NAME or column.name in TIMING_COLUMNS:
             raise SpecError(
@@ -355,13 +356,33 @@ _KINDS = MappingProxyType({int: INTEGER, float: REAL, str: TEXT})
 _UNITS = ("ns", "bytes", "percent", "flop")
 
 
+def _own_columns(target: str) -> list[Column]:
+    """Of a function, or of a user's own execution."""
+    if isinstance(import_function(target), type):
+        return [_counted(target, name, meaning) for name, meaning in columns_of(target).items()]
+    return [_own_column(target)]
+
+
+def _counted(target: str, name: str, meaning: str) -> Column:
+    def value(run: Finished) -> float | None:
+        found = run.outcome.counted.get(name)
+        if found is None and run.scenario.assumptions.execution == target:
+            raise ArchsimError(f"{target}: counted() gives {', '.join(run.outcome.counted) or 'nothing'}; lacks {name}")
+        return None if found is None else float(found)
+
+    return Column(name, REAL, _unit_of(name), meaning, value, optional=True, since=LAYOUT)
+
+
+def _unit_of(name: str) -> str:
+    return next((unit for unit in _UNITS if name.endswith(f"_{unit}")), "")
+
+
 def _own_column(target: str) -> Column:
     function, name = import_function(target), target.partition(":")[2]
     returned = typing.get_type_hints(function).get("return", float)
     if returned not in _KINDS:
         raise SpecError(f"columns: {target}: returns {returned!r}; a column holds int, float or str")
     meaning = (inspect.getdoc(function) or "").partition("\n")[0]
-    unit = next((unit for unit in _UNITS if name.endswith(f"_{unit}")), "")
 
     def value(run: Finished) -> Any:
         try:
@@ -370,7 +391,7 @@ def _own_column(target: str) -> Column:
         except Exception as error:  # a user's function may raise anything
             raise ArchsimError(f"{target}: {type(error).__name__}: {error}") from error
 
-    return Column(name, _KINDS[returned], unit, meaning, value, optional=True, since=LAYOUT)
+    return Column(name, _KINDS[returned], _unit_of(name), meaning, value, optional=True, since=LAYOUT)
 
 
 def documented() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from archsim.iteration.memory import counts_all, memory_fit
+from archsim.iteration.memory import depends_on_requests, memory_fit
 from archsim.policies.registry import place_experts
 from archsim.runs.contexts import Contexts
 from archsim.runs.economics import Machine, build_costs
@@ -34,7 +34,7 @@ class Measures:
 
     def fits(self, point: Point) -> bool:
         """Whether all that the assumption ``memory`` counts leaves no die over its HBM; ``capacity`` is ignored."""
-        if counts_all(point.model, point.assumptions):
+        if depends_on_requests(point.model, point.assumptions):
             workload = self._contexts.workload(point)
             return self._fits(point.system, point.model, point.policy, point.assumptions, workload, point.batch)
         return self._once("fit", self._fits, point.system, point.model, point.policy, point.assumptions)

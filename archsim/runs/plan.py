@@ -195,7 +195,7 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
     no point is left; with ``refuse`` CapacityError and ArchsimError for points that could not run.
     """
     plan = plan_of(planned)
-    dropped, maker = Dropped(), RunMaker(tell, plan.experiment.columns, bool(plan.sweep.axes))
+    dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, bool(plan.sweep.axes))
     measures = Measures(maker.contexts)
     kept, misfits = [], []
     if plan.combinations >= _MANY:
@@ -222,7 +222,7 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
         raise CapacityError(_misfits_told(plan, misfits, len(kept), maker))
     if refuse:
         refuse_misroutes(maker.runs(_unlike(routes.values())))
-    code = tuple(sorted({code_of(own + plan.experiment.columns) for own in functions.values()}))
+    code = tuple(sorted({code_of(own + plan.experiment.all_columns) for own in functions.values()}))
     return Selection(
         plan, tuple(kept), dropped, code, {name: tuple(digests) for name, digests in routing.items()}, maker
     )

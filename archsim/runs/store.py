@@ -76,7 +76,7 @@ def keeps_details(plan: SweepPlan, runs: int) -> bool:
 def columns_of(plan: SweepPlan) -> Kinds:
     """Of a plan's results: point and axes, where it has axes; those of every run; the user's own."""
     axes = {"point": INTEGER} | {column.name: column.kind for column in plan.columns} if plan.columns else {}
-    return axes | kinds_of(columns_with(plan.experiment.columns))
+    return axes | kinds_of(columns_with(plan.experiment.all_columns))
 
 
 class RecordStore:

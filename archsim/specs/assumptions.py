@@ -15,6 +15,7 @@ from archsim.base.nearest import did_you_mean
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import Efficiency
 from archsim.specs.model import ModelSpec
+from archsim.specs.own_execution import own_execution
 from archsim.specs.policies import PolicySpec
 from archsim.specs.text.fields import KeyProblem, Name, Spec, count
 from archsim.specs.text.quantities import describe
@@ -214,7 +215,11 @@ class AssumptionsSpec(Spec):
     @classmethod
     def _documented(cls, value: Any, info: ValidationInfo) -> str:
         valid = ASSUMPTIONS[info.field_name]
-        if isinstance(value, str) and (value in valid or (info.field_name in OPEN and ":" in value)):
+        if isinstance(value, str) and info.field_name in OPEN and ":" in value:
+            if info.context:
+                own_execution(value)
+            return value
+        if isinstance(value, str) and value in valid:
             return value
         listed = f"valid: {', '.join(valid)}"
         if not isinstance(value, str):

@@ -11,6 +11,7 @@ from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
 from archsim.specs.loading.config_files import named_files
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import UNMODELLED, ModelSpec
+from archsim.specs.own_execution import columns_of
 from archsim.specs.policies import PolicySpec, import_function
 from archsim.specs.text.fields import KeyProblem, Name, Spec, refuse_duplicates
 from archsim.specs.workload import OF_MODEL, WorkloadSpec
@@ -57,6 +58,12 @@ class ExperimentSpec(Spec):
                 raise KeyProblem((place,), str(error)) from None
         refuse_duplicates("column", [name.partition(":")[2] for name in names])
         return names
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """``columns``, and own executions that have some."""
+        executions = dict.fromkeys(each.execution for each in self.assumptions if columns_of(each.execution))
+        return tuple(dict.fromkeys((*self.columns, *executions)))
 
     @model_validator(mode="after")
     def _layers_that_all_have(self) -> "ExperimentSpec":

@@ -9,6 +9,7 @@ from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.deployment import DeploymentSpec, Parallelism, Precision, refuse_uneven
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
+from archsim.specs.own_execution import own_execution
 from archsim.specs.policies import RULE_TYPES, PolicySpec
 from archsim.specs.workload import WorkloadSpec
 
@@ -39,6 +40,9 @@ class Scenario:
 
     def refuse_undeployed(self) -> None:
         """Raise SpecError for a deployment that the machine cannot have, or that experiments do not model."""
+        if (own := getattr(own_execution(self.assumptions.execution), "refuse_undeployed", None)) is not None:
+            own(self)
+            return
         parallel, system, given = self.parallel, self.system, self.deployment.precision
         if parallel.ranks != system.dies:
             raise SpecError(
