@@ -29,6 +29,11 @@ class Copied:
     held: float
     decode_step_ns: float | None
 
+    @property
+    def saved_over_written(self) -> float | None:
+        """For the page's table."""
+        return self.saved / self.written if self.written else None
+
 
 def copied(report: Report) -> list[Copied]:
     """The runs that wrote or held copies, in the order of places, batches and policies; empty for folders of older
