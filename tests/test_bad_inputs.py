@@ -2,12 +2,18 @@
 get. Every command ends with status 2, a message that names the place, and nothing written.
 """
 
+import json
+import os
 import shutil
+import socket
+import threading
 
 import pytest
 from support.shared import shared_path
 
+from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
+from archsim.runs.pool.dask_cluster import simulate_on_cluster
 
 INPUTS = shared_path() / "reference" / "bad_inputs"
 pytestmark = pytest.mark.skipif(not INPUTS.is_dir(), reason=f"needs {INPUTS} (or $ARCHSIM_SHARED)")
@@ -56,3 +62,47 @@ def test_a_policy_that_exits_fails_its_run_alone(here, capsys):
     assert main("sweep p_bye.yaml --jobs 1 --out out".split()) == 1
     said = capsys.readouterr().err
     assert said.count("calls sys.exit(0)") >= 2 and "2 of 4 runs failed; the others are kept in out" in said
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Three requests, of which another kind of file takes the place of the second."""
+    one = json.dumps([{str(layer): [[*range(8)]] for layer in range(16)}] * 2)  # OLMoE-1B-7B: 16 layers, top-8
+    folder = tmp_path / "tree" / "allenai" / "OLMoE-1B-7B" / "ds" / "sub"
+    folder.mkdir(parents=True)
+    for number in (0, 2):
+        (folder / f"{number}.json").write_text(one)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_a_dangling_link_is_one_request_among_others(tree, capsys):
+    (tree / "1.json").symlink_to("nowhere")
+    assert main(IMPORT.format("tree --on-error skip").split()) == 0
+    said = capsys.readouterr()
+    assert "1.json: cannot be read" in said.err and "2" in said.out
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_devices_and_pipes_are_refused(tree, capsys, make):
+    make(tree / "1.json")
+    assert main(IMPORT.format("tree").split()) == 2
+    assert "1.json: a directory, a device or a pipe; expected a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["tls://x:1", "ucx://x:1", "inproc://x", "foo", "tcp://", "tcp://x:y"])
+def test_what_is_no_address_of_tcp_is_refused_at_once(address):
+    with pytest.raises(ArchsimError, match="not an address of TCP"):
+        list(simulate_on_cluster([], address))
+
+
+def test_a_port_where_something_else_listens_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            with server.accept()[0] as stream:
+                stream.sendall(b"SSH-2.0-other")
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(ArchsimError, match="something else listens there"):
+            list(simulate_on_cluster([], f"tcp://127.0.0.1:{server.getsockname()[1]}"))

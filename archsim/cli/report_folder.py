@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from archsim.base.errors import SpecError
+from archsim.base.errors import ArchsimError, SpecError
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.text.yaml import dump_yaml, parse_yaml, read_yaml
 
 
 def report_folder(name: str, out: str | None, kind: str = "") -> Path:
     """``out`` if given; else a folder below ``reports``, named after the experiment and the kind of report."""
+    if out == "":
+        raise ArchsimError("--out: an empty name; expected a folder")
     if out is not None:
         return Path(out)
     return Path("reports") / (f"{name}-{kind}" if kind else name)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from archsim.base.cores import available_cores
-from archsim.base.errors import FailedRuns
+from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.base.files import sole_writer
 from archsim.runs import cache
 from archsim.runs.plan import Selection, select
@@ -111,6 +111,9 @@ def sweep_selected(
 
 
 def report_folder(experiment: ExperimentSpec, out: str | Path | None) -> Path:
+    """``out``, or a folder named after the experiment. Raises ArchsimError for an empty name."""
+    if out == "":
+        raise ArchsimError("--out: an empty name; expected a folder")
     return Path("reports") / experiment.name if out is None else Path(out)
 
 

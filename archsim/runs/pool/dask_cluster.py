@@ -8,6 +8,8 @@ simulator of its own; one thread per worker (``dask worker --nthreads 1``) share
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,6 +23,8 @@ from archsim.runs.run import Run
 
 PATIENCE_S = 6.0  # for the scheduler to answer
 RETRIES = 3  # of a run whose worker died
+ADDRESS = re.compile(r"tcp://(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
+MOST_FRAMES = 1 << 16  # of Dask's first message, which has a few
 
 
 def simulate_on_cluster(runs: Sequence[Run], address: str) -> Iterator[tuple[Run, Record | Failure]]:
@@ -87,6 +91,21 @@ def _distributed():
     return distributed
 
 
+def _refuse_others(address: str) -> None:
+    """Raise ValueError for what is no address of TCP, and where something listens that does not speak first, as Dask
+    does with 8 bytes that say how many frames follow; OSError where nothing answers.
+    """
+    found = ADDRESS.fullmatch(address)
+    if found is None:
+        raise ValueError("not an address of TCP")
+    with socket.create_connection((found["host"].strip("[]"), int(found["port"])), PATIENCE_S) as stream:
+        first = b""
+        while len(first) < 8 and (more := stream.recv(8 - len(first))):
+            first += more
+    if len(first) < 8 or int.from_bytes(first, "little") > MOST_FRAMES:
+        raise ValueError("something else listens there")
+
+
 @contextmanager
 def _client(distributed, address: str):
     """A client that is closed at the end. Raises ArchsimError if no scheduler answers."""
@@ -94,6 +113,7 @@ def _client(distributed, address: str):
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the error below reports what went wrong
     try:
+        _refuse_others(address)
         client = distributed.Client(address, timeout=PATIENCE_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

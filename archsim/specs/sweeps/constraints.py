@@ -39,6 +39,8 @@ _TOKEN = re.compile(
     r"|(?P<name>[A-Za-z_]\w*(?:[.+-]?\w+)*)|'(?P<text>[^']*)'|(?P<sign><=|>=|==|!=|[-+*/()<>]))"
 )
 
+MOST_WORDS = 200  # of a constraint: its parser descends with every bracket
+
 Lookup = Callable[[str], Any]
 """Value of a name: number (base unit), text, boolean (for ``fits``), or None if the point has no such key."""
 
@@ -99,6 +101,8 @@ class _Parser:
             value = _quantity(match["number"], match["unit"]) if kind == "number" else match[kind]
             self._tokens.append((kind, value, at))
             at = match.end()
+            if len(self._tokens) > MOST_WORDS:
+                raise ValueError(f"{text[:40]!r}...: more than {MOST_WORDS} words and signs")
         self._next = 0
 
     def test(self) -> tuple:

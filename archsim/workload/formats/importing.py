@@ -244,5 +244,6 @@ def _key(batch: list[Item], model: ModelSpec, layer_ids: np.ndarray | None) -> s
     digest = hashlib.sha256(repr((shape, None if layer_ids is None else layer_ids.tolist())).encode())
     for item in batch:
         file = Path(item.where.partition(": ")[0])
-        digest.update(f"{item.where} {item.size} {file.stat().st_mtime_ns} ".encode())
+        there = file if file.exists() else file.parent  # a dangling link
+        digest.update(f"{item.where} {item.size} {there.stat().st_mtime_ns} ".encode())
     return digest.hexdigest()

@@ -19,6 +19,8 @@ def request_files(root: Path) -> list[Path]:
     for file in files:
         if not (file.stem.isascii() and file.stem.isdecimal()):
             raise TraceError(f"{file}: the name of a request file is its number; expected <n>.json")
+        if file.exists() and not file.is_file():
+            raise TraceError(f"{file}: a directory, a device or a pipe; expected a file")
     return sorted(files, key=lambda file: (file.parent.parts, int(file.stem)))
 
 

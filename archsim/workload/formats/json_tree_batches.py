@@ -33,7 +33,7 @@ def tree_name(root: Path) -> str:
 def tree_items(root: Path) -> Iterator[Item]:
     for file in request_files(root):
         parts = file.absolute().parts
-        yield Item(str(file), parts[-3], parts[-2], int(file.stem), _size(file), partial(_read_file, file))
+        yield Item(str(file), parts[-3], parts[-2], int(file.stem), _known_size(file), partial(_read_file, file))
 
 
 def archive_name(path: Path) -> str:
@@ -143,6 +143,14 @@ def _read_file(file: Path, model, layer_ids):
 
 def _read_content(content: bytes, origin: Origin, model, layer_ids):
     return read_request(content, origin, model, layer_ids)
+
+
+def _known_size(file: Path) -> int:
+    """0 for a file that cannot be read: reading it says so, as of one request among others."""
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
 
 
 def _size(file: Path) -> int:
