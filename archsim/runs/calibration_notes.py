@@ -14,6 +14,7 @@ from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, p
 from calibration.laws.tables import HBM, CalibrationSpec
 
 EXTRAPOLATED = ("gemm_extrapolated", "copies_extrapolated")  # columns of results that the notes use
+ON_PORTS = " on "  # in the names of kernels of clusters: "normal on 8 ranks"
 MOST_NAMED = 8  # systems
 SAME = 0.005  # relative; smaller differences of rates are rounding
 
@@ -73,6 +74,8 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
         for law in sorted({str(row.get("transfer_law") or "") for row in rows})
         if INSTEAD in law
     ]
+    moved = {(str(row["system"]), str(row["transfer_law"])) for row in rows if ON_PORTS in str(row.get("transfer_law"))}
+    notes += [f"hidden vectors on {system} move as measured: {law}" for system, law in sorted(moved)]
     linked = [row for row in rows if row.get("copies_extrapolated") is not None]
     beyond = sum(row["copies_extrapolated"] > 0 for row in linked)
     if beyond:

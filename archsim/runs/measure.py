@@ -427,9 +427,12 @@ def context_from(run: Finished) -> str | None:
 
 def transfer_law(run: Finished) -> str | None:
     """The kernels that hidden vectors wait for; None where no GPU's are charged."""
+    from archsim.engine.cluster import transfers
     from archsim.engine.transfer import told_kernels
 
-    return told_kernels(run.run.scenario)
+    scenario = run.run.scenario
+    told = transfers.told_kernels if scenario.assumptions.execution == "expert_parallel" else told_kernels
+    return told(scenario)
 
 
 def copy_room(run: Finished) -> int | None:

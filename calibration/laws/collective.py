@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from types import MappingProxyType
 
 from calibration.laws.choosing import ONLY_BY_NAME, LawMissing, newest
@@ -12,13 +13,36 @@ DISPATCH, COMBINE = "dispatch", "combine"
 # TensorRT-LLM operations: the exchange of counts and indices before a dispatch, and a combine in the dtype of the
 # layer.
 PREPARE, COMBINE_LOW_PRECISION = "prepare", "combine_low_precision"
+# Of DeepEP's normal kernels between nodes, apart from the vectors that follow: ranks tell each other how many come, and
+# wait for all (deepseek-ai/DeepEP, csrc/kernels/internode.cu, notify_dispatch and cached_notify).
+NOTIFY_OF = MappingProxyType({DISPATCH: "dispatch_notify", COMBINE: "combine_notify"})
 # Default payload of operations: DeepEP dispatches FP8 and combines BF16 (deepseek-ai/DeepEP, README).
-PAYLOAD_OF = MappingProxyType({DISPATCH: "fp8", COMBINE: "bf16", PREPARE: "bf16", COMBINE_LOW_PRECISION: "nvfp4"})
+PAYLOAD_OF = MappingProxyType(
+    {
+        DISPATCH: "fp8",
+        COMBINE: "bf16",
+        PREPARE: "bf16",
+        COMBINE_LOW_PRECISION: "nvfp4",
+        NOTIFY_OF[DISPATCH]: "fp8",
+        NOTIFY_OF[COMBINE]: "bf16",
+    }
+)
 # Bytes per value of a hidden vector: FP8 has one FP32 scale for 128 values (DeepEP, README), NVFP4 one FP8 scale for 16
 # (NVIDIA, "Introducing NVFP4").
 BYTES_PER_VALUE = MappingProxyType(
     {"bf16": 2.0, "fp16": 2.0, "fp8": 1 + 4 / 128, "fp8_block": 1 + 4 / 128, "nvfp4": 0.5 + 1 / 16}
 )
+
+GROUPS_TAKEN = 4  # DeepEP's benchmark routes to at most 4 of the nodes (tests/test_internode.py, num_topk_groups)
+
+
+def nodes_away(nodes: int, top_k: int, experts: int) -> float:
+    """Other nodes that a token of DeepEP's benchmark is sent to, on average: ``top_k`` of the experts of at most
+    GROUPS_TAKEN nodes, all equally popular, each node once (hypergeometric).
+    """
+    groups, each = min(nodes, GROUPS_TAKEN), experts / nodes
+    none = prod(((groups - 1) * each - drawn) / (groups * each - drawn) for drawn in range(top_k))
+    return groups * (1 - max(none, 0.0)) * (nodes - 1) / nodes
 
 
 def collectives(calibration: CalibrationSpec) -> list[TransferTable]:
@@ -51,16 +75,15 @@ def payload_of(table: TransferTable) -> str:
 
 
 def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
-    """The table with the fewest nodes; then the library with most points, in its newest version; libraries of
-    ONLY_BY_NAME last.
-
-    Among variants of one library: most points, then most SMs, then the default payload.
+    """The table with the fewest nodes; then most SMs, then the library with most points, in its newest version;
+    libraries of ONLY_BY_NAME last. Then the default payload.
     """
 
     def rank(table: TransferTable) -> tuple:
         of, listed = table.of, table.library not in ONLY_BY_NAME
         usual = of.get("dtype") == PAYLOAD_OF.get(of["op"])
-        return listed, -float(of.get("nodes", 1)), table.residuals.points, float(of.get("sms", 0)), usual, table.library
+        sms, points = float(of.get("sms", 0)), table.residuals.points
+        return listed, -float(of.get("nodes", 1)), sms, points, usual, table.library
 
     best = max(tables, key=rank)
     return newest(table for table in tables if (table.library, table.of) == (best.library, best.of))

@@ -294,7 +294,8 @@ class Laws:
         version: str | None = None,
     ) -> Times:
         """``dispatch`` or ``combine`` of ``tokens`` of each rank; for TensorRT-LLM also ``prepare`` and
-        ``combine_low_precision``.
+        ``combine_low_precision``, for DeepEP's normal kernels between nodes ``dispatch_notify`` and ``combine_notify``,
+        which come before.
 
         ``kernel``: normal or low_latency (DeepEP), nvlink_one_sided or nvlink_two_sided (TensorRT-LLM). ``nodes``:
         server nodes that the ranks span, by default the fewest; ``dtype``: the payload; ``sms``: SMs used, by default

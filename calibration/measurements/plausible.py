@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from calibration.laws.collective import NOTIFY_OF
 from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.rank_load import BALANCED
 from calibration.measurements.datasheets import DATASHEETS, peak_of
@@ -138,12 +139,17 @@ def _link_us(rows) -> np.ndarray:
     return (rows["bytes"] / LINK_BYTES_PER_US).to_numpy()
 
 
+def _collective_us(rows) -> np.ndarray:
+    """A notify passes counts alone."""
+    return np.where(rows["op"].isin(NOTIFY_OF.values()), 0.0, _link_us(rows))
+
+
 _WORK_US = {
     "gemm": _gemm_us,
     "moe": _moe_us,
     "attention": _attention_us,
     "p2p": _link_us,
-    "collective": _link_us,
+    "collective": _collective_us,
     "hostpath": _link_us,
     "launch": lambda rows: (rows["kernel_bytes"] / BYTES_PER_US).to_numpy(),
     "quantisation": lambda rows: (4 * rows["m"] * rows["k"] / BYTES_PER_US).to_numpy(),

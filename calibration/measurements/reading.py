@@ -15,6 +15,7 @@ from calibration.measurements.adapters import LAYOUTS
 from calibration.measurements.beyond_peaks import Peaks, within_peaks
 from calibration.measurements.cells import header_of, is_table, read_cells
 from calibration.measurements.checking import Problem, checked, without_contradictions
+from calibration.measurements.congested import without_congested
 from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
 from calibration.measurements.machine import with_machine
 from calibration.measurements.schema import TABLES, Table
@@ -124,6 +125,8 @@ def _read_file(
         if layout.kind == "gemm" and layout.of_user and len(rows) and (why := swapped_columns(rows)):
             problems.append(Problem(label, 1, why, "refused"))
         rows = within_peaks(layout.kind, rows, peaks, problems)
+        if layout.kind == "collective" and len(rows):
+            rows = without_congested(rows, problems)
         if len(rows):
             read.append((layout.kind, rows))
         elif layout.of_user and len(raw):

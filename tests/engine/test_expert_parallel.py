@@ -34,11 +34,14 @@ def limited(nodes):
 def test_uniform_traffic_takes_the_measured_time(dispatch, nodes):
     model = limited(nodes) if dispatch == "per_rank" else PLAIN
     run = engine_of(cluster(nodes), model, dispatch=dispatch)
-    for tokens in (128, 1024):
+    for tokens in (16, 1024) if nodes < 8 else (16,):  # DeepEP's normal kernels were congested on 8 nodes
         _, parts = step(run, demand_of(model, 8 * nodes, tokens))
         asked = {"kernel": KERNELS[dispatch], "ranks": 8 * nodes, "nodes": nodes}
         measured = [float(LAWS.dispatch_combine(op, tokens, **asked, **SHAPE).ns) for op in ("dispatch", "combine")]
-        assert parts[[0, 3]] == pytest.approx(measured, rel=0.01)
+        if dispatch == "per_rank" and nodes > 1:
+            assert (parts[[0, 3]] > measured).all()  # and a notify: tests/engine/test_clusters_published.py
+        else:
+            assert parts[[0, 3]] == pytest.approx(measured, rel=0.01)
 
 
 def test_nccl_all_to_all_takes_the_measured_time():
@@ -191,12 +194,31 @@ def test_measured_inside_an_nvl72():
     assert step(run, demand_of(model, 72, 128, 0.1, seed=1))[0] > 0
 
 
+def nvl72(size, **level):
+    """GPUs of an NVL72, and the law of their dispatch."""
+    given = {"switch": size, "bandwidth": "900 GB/s", "hop_latency": "0.3 us", "law": "gb200/intra_node"} | level
+    return engine_of(cluster(fabric={"levels": [given]}), PLAIN)
+
+
+def test_ranks_between_measured_ones():
+    """16, 32 and 64 ranks at equal tokens: 16 and 64 were measured; 32 lies between."""
+    times = {size: step(nvl72(size), demand_of(PLAIN, size, 2048))[1][[0, 3]] for size in (16, 32, 64)}
+    assert times[32] == pytest.approx(np.sqrt(times[16] * times[64]), rel=0.02)
+    assert "between gb200 trtllm nvlink_two_sided on 16 ranks and" in nvl72(32).execution._moves.named
+
+
+def test_a_level_names_the_library():
+    assert "nvlink_two_sided" in nvl72(16, library="trtllm").execution._moves.named
+    with pytest.raises(LawMissing, match="has no kernel of nccl for dispatch: per_rank .it has: .*nvlink_two_sided"):
+        nvl72(16, library="nccl")
+
+
 def test_refusals_say_what_would_fit():
     node = load_system("h100_node")
     cases = (
         (cluster(2, law=None), {}, SpecError, "fabric.levels.1.*give law: h100/inter_node"),
         (cluster(2, law="h100/intra_node"), {}, SpecError, "no law of this level; expected h100/inter_node"),
-        (cluster(2, law="a100/inter_node"), {}, LawMissing, "has no kernel normal.*such as h100/intra_node"),
+        (cluster(2, law="a100/inter_node"), {}, LawMissing, "has no kernel normal.*such as law: h100/intra_node"),
         (cluster(2), {"dispatch": "all_to_all"}, LawMissing, "not measured between nodes.*dispatch: per_rank"),
         (cluster(2), {"dispatch": "all_gather"}, SpecError, "inside a node alone.*dispatch: per_rank"),
         (node, {"gemm": "roofline"}, SpecError, "needs gemm: grouped, not roofline"),

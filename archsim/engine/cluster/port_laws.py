@@ -7,13 +7,14 @@ distinct ranks or nodes of a token, times a vector); so the time is one by the b
     fixed + busy(bytes), busy(0) = 0, growing, linear between the measured sizes
 
 Uniform traffic takes exactly what was measured, whatever its vectors; a port that passes more bytes is busy longer.
-Numbers of nodes between two measured ones take the geometric mean weighted by their logarithms, at equal bytes of a
-NIC; more nodes than measured take the law of the most. A link of another nominal bandwidth than the measured one
-changes ``busy`` in proportion.
+Numbers of ranks of a node between two measured ones take the geometric mean, weighted by their logarithms, at equal
+tokens; more than measured take the law of the most. Between nodes: ``between_nodes``. A link of another
+nominal bandwidth than the measured one changes ``busy`` in proportion.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import log2
 from types import MappingProxyType
@@ -21,22 +22,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import SpecError
 from archsim.engine.hidden import Sizes, expected_ranks
-from archsim.specs.loading.calibrations import calibration_digest, calibration_named
+from archsim.specs.loading.calibrations import calibration_named
 from calibration.laws.choosing import LawMissing
 from calibration.laws.collective import BYTES_PER_VALUE, dispatches, payload_of
 from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.laws import Laws
 
-# ConnectX-7, 400 Gb/s, one a GPU: the network of DeepEP's own table (deepseek-ai/DeepEP, docs/legacy.md), which the
-# inter-node measurements fit (their source does not describe it).
-NIC_BYTES_PER_S = 50e9
 # Links inside the measured nodes, one direction; PCIe 5.0 x16 (RTX PRO 6000 Blackwell Server Edition datasheet).
 MEASURED_BYTES_PER_S = MappingProxyType({**NVLINK_BYTES_PER_S, "rtx-pro-6000-server": 64e9})
 MOST_TOKENS = 1 << 15  # a rank
-GROUPS_TAKEN = 4  # DeepEP's benchmark routes to at most 4 of the nodes (tests/test_internode.py, num_topk_groups)
-NS_PER_S = 1e9
 INTRA, INTER = "intra_node", "inter_node"
 
 
@@ -45,15 +40,15 @@ class Kernel(NamedTuple):
     token and expert.
     """
 
-    names: tuple[str, ...]  # in a calibration, the first that was measured
+    names: Mapping[str, str]  # library → its kernel; a level that names no library takes the first that was measured
     once: bool
     forwarded: bool  # between nodes to the GPU of the same number, then on inside the node
 
 
 KERNELS = {
-    "per_rank": Kernel(("normal", "nvlink_two_sided"), once=True, forwarded=True),
-    "per_token_expert": Kernel(("low_latency", "nvlink_one_sided"), once=False, forwarded=False),
-    "all_to_all": Kernel(("all_to_all",), once=False, forwarded=False),
+    "per_rank": Kernel({"deepep": "normal", "trtllm": "nvlink_two_sided"}, once=True, forwarded=True),
+    "per_token_expert": Kernel({"deepep": "low_latency", "trtllm": "nvlink_one_sided"}, once=False, forwarded=False),
+    "all_to_all": Kernel({"nccl": "all_to_all"}, once=False, forwarded=False),
 }
 
 
@@ -89,90 +84,45 @@ def plain_law(latency_ns: float, bytes_per_ns: float) -> PortLaw:
     return PortLaw(latency_ns, np.array([0.0, 1.0]), np.array([0.0, 1.0 / bytes_per_ns]), "", False)
 
 
-def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, size: int, bandwidth: float) -> PortLaw:
-    """The law of ports of fabric level ``number`` (0 inside a node, 1 between nodes) for ``op``, DISPATCH or COMBINE.
-
-    Raises SpecError for a level without a law, or with one of another kind; LawMissing for kernels that its
-    calibration lacks.
-    """
-    if level.law is None:
-        raise SpecError(
-            f"fabric.levels.{number}: execution: expert_parallel needs a law of measured transfers; give law: "
-            f"h100/{(INTRA, INTER)[number]}, or take transfer_software: free"
-        )
-    name, _, kind = level.law.rpartition("/")
-    if kind != (INTRA, INTER)[number]:
-        raise SpecError(
-            f"fabric.levels.{number}.law: {level.law!r} is no law of this level; expected "
-            f"{name}/{(INTRA, INTER)[number]}"
-        )
-    shape = model.hidden, model.top_k, model.experts
-    digest = calibration_digest(name)
-    if number == 0:
-        law = _of_node(name, digest, op, dispatch, shape, size)
-        return law.scaled(bandwidth / MEASURED_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
-    return _between(name, digest, op, dispatch, shape, nodes).scaled(bandwidth / NIC_BYTES_PER_S)
-
-
 @lru_cache(maxsize=256)
-def _of_node(name: str, digest: str, op: str, dispatch: str, shape: tuple[int, int, int], size: int) -> PortLaw:
-    """Inside a node, from the number of ranks nearest to ``size``."""
+def node_law(
+    name: str, digest: str, op: str, dispatch: str, library: str | None, shape: tuple[int, int, int], size: int
+) -> PortLaw:
+    """Inside a node of ``size`` ranks. ``digest``: of the calibration's file; ``shape``: hidden, top_k, experts.
+
+    Raises LawMissing for kernels that the calibration lacks.
+    """
     laws = Laws(calibration_named(name))
     if dispatch == "all_to_all":
         return _nccl(laws, size)
-    kernel, variant = KERNELS[dispatch], _variant(laws, dispatch)
-    there = _measured(laws, variant, op, nodes=1)
-    near = _nearest(there, shape)
-    ranks = min((each[3] for each in there if each[:3] == near), key=lambda each: (abs(log2(each / size)), each))
-    vectors = expected_ranks(Sizes(near[2], near[1]), ranks) if kernel.once else near[1]
-    asked = {"kernel": variant, "ranks": ranks, "nodes": 1}
-    carried = near != shape or ranks != size
-    return _by_bytes(laws, op, near, asked, vectors * (ranks - 1) / ranks, f"{variant} on {ranks} ranks", carried)
-
-
-@lru_cache(maxsize=256)
-def _between(name: str, digest: str, op: str, dispatch: str, shape: tuple[int, int, int], nodes: int) -> PortLaw:
-    """Between nodes, from the measured numbers of nodes around ``nodes``."""
-    laws = Laws(calibration_named(name))
-    if dispatch == "all_to_all":
-        raise LawMissing(
-            f"dispatch: all_to_all: NCCL's all-to-all was not measured between nodes (calibration "
-            f"{laws.calibration.gpu}); take dispatch: per_rank or per_token_expert, or a single node"
-        )
-    variant = _variant(laws, dispatch)
-    known = sorted({each[4] for each in _measured(laws, variant, op) if each[4] > 1})
-    if not known:
-        raise LawMissing(
-            f"calibration {laws.calibration.gpu} has no {variant} kernels between nodes; name h100/{INTER} in the law "
-            "of the level, or take transfer_software: free"
-        )
-    below = max((each for each in known if each <= nodes), default=known[0])
-    above = min((each for each in known if each >= nodes), default=known[-1])
-    first = _of_nodes(laws, op, dispatch, variant, shape, below, nodes)
+    variant = variant_of(laws, dispatch, library)
+    near = nearest_shape(measured(laws, variant, op, nodes=1), shape)
+    known = sorted({each[3] for each in measured(laws, variant, op, nodes=1) if each[:3] == near})
+    below, above, weight = around(known, size)
     if below == above:
-        return first
-    other = _of_nodes(laws, op, dispatch, variant, shape, above, nodes)
-    return _middle(first, other, log2(nodes / below) / log2(above / below))
+        return _on_ranks(laws, op, dispatch, variant, near, below, below, near != shape or below != size)
+    # at equal tokens, whose bytes are those of ``size``: left out, 16 ranks are 2 % off 8 and 64 (at equal bytes 9 %)
+    return middle(
+        *(_on_ranks(laws, op, dispatch, variant, near, ranks, size, True) for ranks in (below, above)), weight
+    )
 
 
-def _of_nodes(laws: Laws, op: str, dispatch: str, variant: str, shape, measured: int, nodes: int) -> PortLaw:
-    """The law of one measured number of nodes, by bytes of a NIC."""
-    there = _measured(laws, variant, op, nodes=measured)
-    near = _nearest(there, shape)
-    ranks = min(each[3] for each in there if each[:3] == near)
-    _, top_k, experts = near
-    if KERNELS[dispatch].once:
-        taken = min(measured, GROUPS_TAKEN)
-        vectors = expected_ranks(Sizes(experts, top_k, measured, taken), measured)
-    else:
-        vectors = float(top_k)
-    asked = {"kernel": variant, "ranks": ranks, "nodes": measured}
-    away = vectors * (measured - 1) / measured
-    carried = near != shape or measured != nodes
-    return _by_bytes(laws, op, near, asked, away, f"{variant} on {measured} nodes", carried)
+def around(known: Sequence[int], wanted: int) -> tuple[int, int, float]:
+    """(next measured number below, next above, weight of that above by logarithms); equal at both ends of them."""
+    below = max((each for each in known if each <= wanted), default=known[0])
+    above = min((each for each in known if each >= wanted), default=known[-1])
+    return below, above, 0.0 if below == above else log2(wanted / below) / log2(above / below)
 
 
-def _middle(first: PortLaw, other: PortLaw, weight: float) -> PortLaw:
+def _on_ranks(laws: Laws, op: str, dispatch: str, variant: str, near, ranks: int, size: int, carried: bool) -> PortLaw:
+    """The law of one measured number of ranks of a node, by the bytes that its tokens are on ``size`` ranks."""
+    kernel = KERNELS[dispatch]
+    vectors = expected_ranks(Sizes(near[2], near[1]), size) if kernel.once else near[1]
+    asked = {"kernel": variant, "ranks": ranks, "nodes": 1}
+    return by_bytes(laws, op, near, asked, vectors * (size - 1) / size, f"{variant} on {ranks} ranks", carried)
+
+
+def middle(first: PortLaw, other: PortLaw, weight: float) -> PortLaw:
     """The geometric mean of two laws at equal bytes; ``weight`` of the other."""
     at = np.union1d(first.at_bytes, other.at_bytes)
     fixed = first.fixed_ns ** (1 - weight) * other.fixed_ns**weight
@@ -181,7 +131,7 @@ def _middle(first: PortLaw, other: PortLaw, weight: float) -> PortLaw:
     return PortLaw(fixed, at, total - fixed, f"between {first.named} and {other.named}", True)
 
 
-def _by_bytes(laws: Laws, op, shape, asked, vectors: float, named: str, carried: bool) -> PortLaw:
+def by_bytes(laws: Laws, op, shape, asked, vectors: float, named: str, carried: bool) -> PortLaw:
     """A table as a law of bytes; ``vectors``: that pass a port for every token of a rank."""
     hidden, top_k, experts = shape
     sizes = {"hidden": hidden, "top_k": top_k, "experts": experts}
@@ -192,7 +142,7 @@ def _by_bytes(laws: Laws, op, shape, asked, vectors: float, named: str, carried:
     at = np.concatenate([[0.0], tokens * vectors * vector_bytes])
     busy = np.concatenate([[0.0], total - total[0]])
     carried = carried or bool(times.table.scaled_from)
-    return PortLaw(float(total[0]), at, busy, f"{laws.calibration.gpu} {named}", carried)
+    return PortLaw(float(total[0]), at, busy, f"{laws.calibration.gpu} {times.table.library} {named}", carried)
 
 
 def _nccl(laws: Laws, size: int) -> PortLaw:
@@ -210,20 +160,23 @@ def _nccl(laws: Laws, size: int) -> PortLaw:
     return PortLaw(float(total[0]), at, busy, named, ranks != size)
 
 
-def _variant(laws: Laws, dispatch: str) -> str:
-    """The measured kernel of a way to dispatch. Raises LawMissing, and says which kernels there are."""
+def variant_of(laws: Laws, dispatch: str, library: str | None) -> str:
+    """The measured kernel of a way to dispatch, of a library or of the first that has one. Raises LawMissing, and says
+    which kernels there are.
+    """
     there = {table.of["variant"] for table in dispatches(laws.calibration)}
-    for name in KERNELS[dispatch].names:
+    wanted = [name for of, name in KERNELS[dispatch].names.items() if library in (None, of)]
+    for name in wanted:
         if name in there:
             return name
     raise LawMissing(
-        f"calibration {laws.calibration.gpu} has no kernel {' or '.join(KERNELS[dispatch].names)} for dispatch: "
-        f"{dispatch} (it has: {', '.join(sorted(there)) or 'none'}); name another GPU in the law of the level, such as "
-        f"h100/{INTRA}, or take transfer_software: free"
+        f"calibration {laws.calibration.gpu} has no kernel {' or '.join(wanted) or f'of {library}'} for dispatch: "
+        f"{dispatch} (it has: {', '.join(sorted(there)) or 'none'}); name another GPU (or library) in the level, such as "
+        f"law: h100/{INTRA}, or take transfer_software: free"
     )
 
 
-def _measured(laws: Laws, variant: str, op: str, nodes: int | None = None) -> list[tuple[int, int, int, int, int]]:
+def measured(laws: Laws, variant: str, op: str, nodes: int | None = None) -> list[tuple[int, int, int, int, int]]:
     """(hidden, top_k, experts, ranks, nodes) of the tables of a kernel."""
     found = [
         tuple(int(table.of[key]) for key in ("hidden", "top_k", "experts", "num_gpus", "nodes"))
@@ -233,7 +186,7 @@ def _measured(laws: Laws, variant: str, op: str, nodes: int | None = None) -> li
     return [each for each in found if nodes is None or each[4] == nodes]
 
 
-def _nearest(there, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+def nearest_shape(there, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     """The measured shape whose sizes differ least, by the sum of their ratios' logarithms."""
     shapes = {each[:3] for each in there}
     return min(shapes, key=lambda each: (sum(abs(log2(a / b)) for a, b in zip(each, shape, strict=True)), each))

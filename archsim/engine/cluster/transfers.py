@@ -2,7 +2,7 @@
 
 =============  =======================================================================================================
 `PortMoves`    switches of GPUs: flows through the ports of each level (``ports``), timed by measured kernels
-               (``port_laws``) or by bandwidths (``transfer_software: free``)
+               (``port_laws``, ``between_nodes``) or by bandwidths (``transfer_software: free``)
 `GatherMoves`  ``dispatch: all_gather``: every GPU of a node gets every token, and a reduce-scatter returns the results
 `RouteMoves`   any other fabric (a wafer): bytes of every link along its routes, at its bandwidth
 =============  =======================================================================================================
@@ -16,8 +16,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from archsim.base.errors import SpecError
+from archsim.engine.cluster.between_nodes import level_law
 from archsim.engine.cluster.finish import arrivals, bounds
-from archsim.engine.cluster.port_laws import KERNELS, PortLaw, level_law, plain_law
+from archsim.engine.cluster.port_laws import KERNELS, PortLaw, plain_law
 from archsim.engine.cluster.ports import (
     Flows,
     Grid,
@@ -102,7 +103,7 @@ class PortMoves:
             phase: [_law(scenario, number, op) for number in range(2 if grid.nodes > 1 else 1)]
             for phase, op in ((DISPATCH, collective.DISPATCH), (COMBINE, collective.COMBINE))
         }
-        self.named = "; ".join(law.named for law in self._laws[DISPATCH] if law.named)
+        self.named = told_kernels(scenario) or ""
         self._links = _links_of_ports(fabric, grid)
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
@@ -267,6 +268,14 @@ def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
         return plain_law(2 * hop_ns, bandwidth * system.d2d.efficiency / NS_PER_S)
     nodes = levels[1].size if len(levels) > 1 else 1
     return level_law(level, number, op, assumptions.dispatch, scenario.model, nodes, levels[0].size, bandwidth)
+
+
+def told_kernels(scenario: Scenario) -> str | None:
+    """The measured kernels that move hidden vectors between GPUs, by level; None where none are charged."""
+    grid, charged = grid_of(scenario.system), scenario.assumptions.transfer_software == "charged"
+    if grid is None or not charged or scenario.assumptions.dispatch == "all_gather":
+        return None
+    return "; ".join(_law(scenario, number, collective.DISPATCH).named for number in range(2 if grid.nodes > 1 else 1))
 
 
 def _links_of_ports(fabric: Fabric, grid: Grid) -> list[tuple[np.ndarray, np.ndarray]]:

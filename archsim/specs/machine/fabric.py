@@ -124,9 +124,11 @@ class LevelSpec(LinkSpec):
 
     ``per``: ``gpu`` (one network for die r of every group, for each r), ``group`` (one network of shared ports, one per
     group), or ``edge`` (dies that face each other on the edges of neighbouring meshes). Default: ``edge`` for meshes
-    and tori of meshes, else ``group``.
+    and tori of meshes, else ``group``. ``library``: whose kernels of ``law`` move hidden vectors; null: DeepEP's where
+    they were measured.
     """
 
+    library: Literal["deepep", "trtllm", "nccl"] | None = None
     switch: count(1, _MOST_DIES) | None = None
     ring: count(1, _MOST_DIES) | None = None
     fully_connected: count(1, _MOST_DIES) | None = None
@@ -147,7 +149,9 @@ class LevelSpec(LinkSpec):
     @model_serializer
     def _given(self) -> dict[str, Any]:
         members = {"x": self.sides[0], "y": self.sides[1]} if self.kind in _GRIDS else self.size
-        return {self.kind: members} | ({"per": self.per} if self.per else {}) | _written(self)
+        return {self.kind: members} | {
+            name: value for name, value in (("per", self.per), ("library", self.library)) if value
+        } | _written(self)
 
     @property
     def kind(self) -> str:

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import pandas as pd
 
-from calibration.laws.collective import COMBINE, COMBINE_LOW_PRECISION, DISPATCH, PAYLOAD_OF, PREPARE, sent_bytes
+from calibration.laws.collective import (
+    COMBINE,
+    COMBINE_LOW_PRECISION,
+    DISPATCH,
+    NOTIFY_OF,
+    PAYLOAD_OF,
+    PREPARE,
+    sent_bytes,
+)
 from calibration.measurements.adapters.transfers import repetition
 from calibration.measurements.layouts import Layout
 
@@ -72,9 +80,11 @@ def _low_latency_between(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _normal_between(rows: pd.DataFrame) -> pd.DataFrame:
-    """Time of an operation: exchange of counts (notify) plus exchange of hidden vectors (transmit)."""
-    times = {op: rows[f"{op}_transmit_us"] + rows[f"{op}_notify_us"] for op in (DISPATCH, COMBINE)}
-    return _phases(rows, BETWEEN_NODES, "normal", times)
+    """Exchange of hidden vectors (transmit), and apart from it that of counts (notify), which one node does not have."""
+    sent = _phases(rows, BETWEEN_NODES, "normal", {op: rows[f"{op}_transmit_us"] for op in (DISPATCH, COMBINE)})
+    several = rows[rows["nodes"] > 1]
+    told = {NOTIFY_OF[op]: several[f"{op}_notify_us"] for op in (DISPATCH, COMBINE)}
+    return pd.concat([sent, _phases(several, BETWEEN_NODES, "normal", told)])
 
 
 def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
