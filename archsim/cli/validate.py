@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from archsim.cli.exit_codes import OK
+from archsim.cli.exit_codes import OK, UNREAD
 
 _MOST_SETS = 12  # printed sets of transfers
 
@@ -35,15 +36,26 @@ def run(args: argparse.Namespace) -> int:
         print("fitting again without held-out sweeps, shapes and EP sizes ...", flush=True)
     found = ar.validate(measurements, args.calibration, quick=args.quick)
     print_notes(found.notes)
-    if not len(found.cases) and not any(found.transfers.values()):
-        missing = "no GEMM, fused MoE layer or transfer that the calibration has a table for"
-        print(f"{args.measurements}: nothing to compare: {missing}")
+    if not len(found.sections):
+        print(f"{args.measurements}: nothing to compare: no measured table that a law of the calibration reads")
     _print_summary(found)
+    _print_sections(found)
     _print_layers(found)
     _print_power(found)
     _print_copies(found, args.calibration)
     print(f"report: {found.write(Path(args.out or f'reports/calibration-{found.calibration.gpu}'))}")
-    return OK
+    for line in found.unread:
+        print(f"no law reads: {line}", file=sys.stderr)
+    return UNREAD if found.unread or not len(found.sections) else OK
+
+
+def _print_sections(found) -> None:
+    from calibration.validate.sections import section_table
+
+    print("\nevery law that an iteration uses, by the calibration file on all that was measured:")
+    _print_columns(*section_table(found.sections))
+    if not len(found.power):
+        print("energy: no power was measured (python -m calibration.measure power)")
 
 
 def _print_layers(found) -> None:

@@ -26,7 +26,7 @@ _SERIES = ["gpu", "library", "library_version", "variant", "sms", "hidden", "top
 
 
 def without_congested(rows: pd.DataFrame, problems: list[Problem]) -> pd.DataFrame:
-    """Rows of collectives without those that a congested network slowed; each of these is a problem, ``quarantined``."""
+    """Rows of collectives without those that a congested network slowed; each of these is a problem (quarantined)."""
     between = rows[(rows["variant"] == "normal") & (rows["nodes"].astype(float) > 1)]
     bad = np.zeros(len(rows), bool)
     for at, reason in [*_slow_vectors(between), *_late_notifies(between)]:
@@ -49,8 +49,9 @@ def _slow_vectors(rows: pd.DataFrame) -> Iterator[tuple[int, str]]:
                 yield (
                     int(at[row]),
                     f"{op} on {nodes:g} nodes: {busy[row]:,.0f} us beyond the {fixed:,.0f} us of few tokens, "
-                    f"{n_bytes[row] / busy[row] / 1e3:.0f} GB/s a NIC, where {fewest:g} nodes take {usual[row]:,.0f} us "
-                    f"for these bytes and DeepEP's own table has {PUBLISHED_BYTES_PER_S / 1e9:g} GB/s: congested",
+                    f"{n_bytes[row] / busy[row] / 1e3:.0f} GB/s a NIC, where {fewest:g} nodes take "
+                    f"{usual[row]:,.0f} us for these bytes, and DeepEP's own table has "
+                    f"{PUBLISHED_BYTES_PER_S / 1e9:g} GB/s: congested",
                 )
 
 
@@ -72,5 +73,5 @@ def _late_notifies(rows: pd.DataFrame) -> Iterator[tuple[int, str]]:
         for at, each in us[us > MOST_NOTIFY * us.min()].items():
             yield (
                 int(at),
-                f"{op} on {float(nodes):g} nodes: {each:,.0f} us, where the shortest takes {us.min():.0f}: a rank waits",
+                f"{op} on {float(nodes):g} nodes: {each:,.0f} us, where the shortest takes {us.min():.0f}: it waits",
             )

@@ -33,6 +33,7 @@ from calibration.validate.engine_layers import layer_table
 from calibration.validate.errors import FITTED, NEW, RANK_OUT, SHAPE_OUT, SWEEP_OUT, UNDER, expert_cases, summaries
 from calibration.validate.groups import AIM, AIM_OF, GROUP, layer_groups
 from calibration.validate.power import power_table
+from calibration.validate.sections import section_table
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_LISTED = 60
@@ -71,6 +72,8 @@ def write_page(
     folder: Path,
     ranks: pd.DataFrame,
     power: pd.DataFrame,
+    of_laws: pd.DataFrame,
+    unread: list[str],
 ) -> Path:
     """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal
     inputs give equal bytes.
@@ -79,7 +82,8 @@ def write_page(
     ``summary.csv``, ``moe_groups.csv``, ``transfers.csv``: errors of groups. ``engine.csv``: ``through_engine``, from
     ``calibration.validate.engine_cases``; ``engine_copies.csv``: ``copies``, from
     ``calibration.validate.engine_copies``; ``engine_layers.csv``: ``ranks``, from
-    ``calibration.validate.engine_layers``; ``power.csv``: ``power``, from ``calibration.validate.power``. Tables
+    ``calibration.validate.engine_layers``; ``power.csv``: ``power``, from ``calibration.validate.power``;
+    ``sections.csv``: ``of_laws``, from ``calibration.validate.sections``, as ``unread``. Tables
     without rows are not written. ``notes``: from
     ``calibration.validate.choosing``.
     """
@@ -96,6 +100,7 @@ def write_page(
         "engine_copies.csv": copies,
         "engine_layers.csv": ranks,
         "power.csv": power,
+        "sections.csv": of_laws,
     }
     _write_tables(folder, tables)
     context = {
@@ -115,6 +120,8 @@ def write_page(
         "engine": _engine(through_engine, copies, ranks),
         "power": Table(*power_table(power), 3) if len(power) else None,
         "transfers": list(_transfers(transfers)),
+        "laws": Table(*section_table(of_laws), 3) if len(of_laws) else None,
+        "unread": unread,
         "wrong": list(_wrong(cases)),
         "all": _summary_table(by, BY) if len(by) else None,
     }

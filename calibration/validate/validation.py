@@ -18,6 +18,7 @@ from calibration.validate.engine_copies import copy_cases
 from calibration.validate.engine_layers import layer_cases, scaled_cases
 from calibration.validate.page import write_page
 from calibration.validate.power import power_cases
+from calibration.validate.sections import Judged, judged, sections, unread
 
 FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"
 
@@ -26,6 +27,7 @@ FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"
 class Validation:
     """cases: a row a judged GEMM or fused MoE layer; transfers: what was judged → errors by set of transfers.
 
+    judged: every measured table; unread: a line a measured table that no law reads.
     through_engine, copies, layers: a row a time that the event engine gives; power: a row a steady work; notes: which
     table judged what, and why.
     """
@@ -38,6 +40,13 @@ class Validation:
     notes: list[str]
     layers: pd.DataFrame
     power: pd.DataFrame
+    judged: list[Judged]
+    unread: list[str]
+
+    @property
+    def sections(self) -> pd.DataFrame:
+        """A row a law, kind and library: points and errors of the file."""
+        return sections(self.judged)
 
     def __repr__(self) -> str:
         transfers = sum(len(each) for each in self.transfers.values())
@@ -59,6 +68,8 @@ class Validation:
             folder,
             self.layers,
             self.power,
+            self.sections,
+            self.unread,
         )
 
 
@@ -82,6 +93,8 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
             errors.rank_out_cases(measurements, calibration.gpu),
         ]
         transfers[HELD_OUT] = transfer_errors(measurements, calibration.gpu)
+    of_file = pd.concat([frame for frame in found[:2] if len(frame)] or found[:1], ignore_index=True)
+    read = judged(calibration, name, measurements, of_file)
     cases = pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
     return Validation(
         calibration,
@@ -95,4 +108,6 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
             ignore_index=True,
         ),
         power_cases(calibration.gpu, measurements),
+        read,
+        unread(read, measurements),
     )

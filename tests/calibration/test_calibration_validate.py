@@ -26,9 +26,9 @@ def layers(ep=(1, 2, 4, 8), tokens=(8, 64, 512), hidden=2048):
 
 @pytest.fixture
 def judge(tmp_path, capsys):
-    """Fit some tables, validate by others: (what was printed, notes, cases, page)."""
+    """Fit some tables, validate by others: (what was printed, notes, cases, page). ``code``: 3 where no law reads some."""
 
-    def judged(fitted: dict, tables: dict, *more):
+    def judged(fitted: dict, tables: dict, *more, code=0):
         path = tmp_path / "fit" / "h100.yaml"
         assert main(["calibrate", str(written(tmp_path / "fitted", **fitted)), "--out", str(path)]) == 0
         capsys.readouterr()
@@ -37,7 +37,7 @@ def judge(tmp_path, capsys):
             main(
                 ["validate", *more, "--with", str(path), str(written(tmp_path / "judged", **tables)), "--out", str(out)]
             )
-            == 0
+            == code
         )
         said = capsys.readouterr()
         return said.out, said.err, pd.read_parquet(out / CASES), (out / "index.html").read_text(encoding="utf-8")
@@ -94,15 +94,17 @@ def test_a_calibration_without_fingerprints_says_so():
 
 def test_what_no_table_judges_is_reported(judge):
     _, notes, cases, _ = judge(
-        {"gemm": gemm()}, {"gemm": gemm(), "moe": layers(), "p2p": copies((4096, 65536))}, "--quick"
+        {"gemm": gemm()}, {"gemm": gemm(), "moe": layers(), "p2p": copies((4096, 65536))}, "--quick", code=3
     )
+    assert "no law reads: fused MoE own bf16 balanced of torch 2.8 (12 points)" in notes
+    assert "no law reads: p2p uni of cuda 12.8 (2 points)" in notes
     assert "fused MoE of torch 2.8 (own bf16 balanced): the calibration has no table for it; not judged" in notes
     assert "p2p of cuda 12.8 (intra_node ce uni 1): the calibration has no table for it; not judged" in notes
     assert set(cases["what"]) == {"GEMM"} and "GEMM of" not in notes
 
 
 def test_a_layer_is_not_judged_by_a_model_of_the_same_name_and_other_sizes(judge):
-    _, notes, cases, _ = judge({"gemm": gemm(), "moe": layers()}, {"moe": layers(hidden=4096)}, "--quick")
+    _, notes, cases, _ = judge({"gemm": gemm(), "moe": layers()}, {"moe": layers(hidden=4096)}, "--quick", code=3)
     assert not len(cases) and "own bf16 balanced): the calibration has no table for it" in notes
 
 
@@ -136,24 +138,24 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
     ]
     folder = written(tmp_path / "mine", gemm=rows)
     for name in ("a", "b"):
-        assert main(["calibrate", str(folder), "--out", str(tmp_path / f"{name}.yaml")]) == 0
+        assert main(["calibrate", str(folder), "--out", str(tmp_path / name / "own.yaml")]) == 0
         assert (
             main(
                 [
                     "validate",
                     "--quick",
                     "--with",
-                    str(tmp_path / f"{name}.yaml"),
+                    str(tmp_path / name / "own.yaml"),
                     str(folder),
                     "--out",
-                    str(tmp_path / name),
+                    str(tmp_path / name / "page"),
                 ]
             )
             == 0
         )
-        engine = pd.read_csv(tmp_path / name / "engine.csv")
+        engine = pd.read_csv(tmp_path / name / "page" / "engine.csv")
         assert set(engine["dtype"]) == {dtype} and engine["law_error"].abs().max() < 0.005
-    assert (tmp_path / "a.yaml").read_bytes() == (tmp_path / "b.yaml").read_bytes()
+    assert (tmp_path / "a" / "own.yaml").read_bytes() == (tmp_path / "b" / "own.yaml").read_bytes()
 
 
 @pytest.mark.parametrize("table", ["launch", "one_copy", "ten_products", "one_layer"])
@@ -174,7 +176,8 @@ def test_very_few_measurements(tmp_path, capsys, table):
     path = tmp_path / "h100.yaml"
     assert main(["calibrate", str(folder), "--out", str(path)]) == 0
     for quick in ([], ["--quick"]):
-        assert main(["validate", *quick, "--with", str(path), str(folder), "--out", str(tmp_path / "page")]) == 0
+        code = 3 if table == "launch" else 0
+        assert main(["validate", *quick, "--with", str(path), str(folder), "--out", str(tmp_path / "page")]) == code
         said = capsys.readouterr()
         assert said.err == "" and "nan" not in said.out
         assert ("nothing to compare" in said.out) == (table == "launch")

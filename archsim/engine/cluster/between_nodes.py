@@ -69,13 +69,14 @@ def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, siz
     if number == 0:
         law = node_law(name, digest, op, dispatch, level.library, shape, size)
         return law.scaled(bandwidth / MEASURED_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
-    return _between(name, digest, op, dispatch, level.library, shape, nodes).scaled(bandwidth / NIC_BYTES_PER_S)
+    return between_law(name, digest, op, dispatch, level.library, shape, nodes).scaled(bandwidth / NIC_BYTES_PER_S)
 
 
 @lru_cache(maxsize=256)
-def _between(
+def between_law(
     name: str, digest: str, op: str, dispatch: str, library: str | None, shape: tuple[int, int, int], nodes: int
 ) -> PortLaw:
+    """Of the NICs of ``nodes``; arguments as of `node_law`. Raises LawMissing for kernels that were not measured."""
     laws = Laws(calibration_named(name))
     if dispatch == "all_to_all":
         raise LawMissing(
@@ -93,7 +94,9 @@ def _between(
     if KERNELS[dispatch].forwarded:
         return _anchored(laws, op, dispatch, variant, shape, nodes, known)
     first = _of_nodes(laws, op, dispatch, variant, shape, below, nodes)
-    return first if below == above else middle(first, _of_nodes(laws, op, dispatch, variant, shape, above, nodes), weight)
+    if below == above:
+        return first
+    return middle(first, _of_nodes(laws, op, dispatch, variant, shape, above, nodes), weight)
 
 
 def _of_nodes(laws: Laws, op: str, dispatch: str, variant: str, shape, at_nodes: int, nodes: int) -> PortLaw:

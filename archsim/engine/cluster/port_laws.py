@@ -171,8 +171,8 @@ def variant_of(laws: Laws, dispatch: str, library: str | None) -> str:
             return name
     raise LawMissing(
         f"calibration {laws.calibration.gpu} has no kernel {' or '.join(wanted) or f'of {library}'} for dispatch: "
-        f"{dispatch} (it has: {', '.join(sorted(there)) or 'none'}); name another GPU (or library) in the level, such as "
-        f"law: h100/{INTRA}, or take transfer_software: free"
+        f"{dispatch} (it has: {', '.join(sorted(there)) or 'none'}); name another GPU (or library) in the level, such "
+        f"as law: h100/{INTRA}, or take transfer_software: free"
     )
 
 

@@ -149,9 +149,11 @@ class LevelSpec(LinkSpec):
     @model_serializer
     def _given(self) -> dict[str, Any]:
         members = {"x": self.sides[0], "y": self.sides[1]} if self.kind in _GRIDS else self.size
-        return {self.kind: members} | {
-            name: value for name, value in (("per", self.per), ("library", self.library)) if value
-        } | _written(self)
+        return (
+            {self.kind: members}
+            | {name: value for name, value in (("per", self.per), ("library", self.library)) if value}
+            | _written(self)
+        )
 
     @property
     def kind(self) -> str:

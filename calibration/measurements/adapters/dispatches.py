@@ -80,7 +80,7 @@ def _low_latency_between(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _normal_between(rows: pd.DataFrame) -> pd.DataFrame:
-    """Exchange of hidden vectors (transmit), and apart from it that of counts (notify), which one node does not have."""
+    """Exchange of hidden vectors (transmit) and, apart from it, of counts (notify), which one node does not have."""
     sent = _phases(rows, BETWEEN_NODES, "normal", {op: rows[f"{op}_transmit_us"] for op in (DISPATCH, COMBINE)})
     several = rows[rows["nodes"] > 1]
     told = {NOTIFY_OF[op]: several[f"{op}_notify_us"] for op in (DISPATCH, COMBINE)}
