@@ -26,7 +26,7 @@ def layers(ep=(1, 2, 4, 8), tokens=(8, 64, 512), hidden=2048):
 
 @pytest.fixture
 def judge(tmp_path, capsys):
-    """Fit some tables, validate by others: (what was printed, notes, cases, page). ``code``: 3 where no law reads some."""
+    """Fit some tables, validate by others: (what was printed, notes, cases, page). ``code``: 3 if some are unread."""
 
     def judged(fitted: dict, tables: dict, *more, code=0):
         path = tmp_path / "fit" / "h100.yaml"
