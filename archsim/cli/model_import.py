@@ -22,6 +22,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--moe-layers", type=_spacing, metavar="FIRST:LAST[:EVERY]", help="needed if the graph does not show it"
     )
+    parser.add_argument(
+        "--accept-approximate",
+        action="store_true",
+        help="go on where config.json has a type or keys that nothing here reads; every page says so",
+    )
     for flag in ("--layers", "--hidden", "--expert-ffn", "--experts", "--top-k", "--shared-experts", "--shared-ffn"):
         parser.add_argument(flag, type=natural, metavar="N", help="needed if the graph does not show it")
 
@@ -33,13 +38,13 @@ def run(args: argparse.Namespace) -> int:
 
     given = {field: getattr(args, field) for field in FLAGS}
     if args.graph.endswith(".json"):
-        from archsim.models.config_import import doubts, import_config
+        from archsim.models.config_import import import_config
 
         if args.operators:
             raise SpecError("--operators: needs an ONNX graph; config.json has no operators")
-        model = import_config(Path(args.graph), args.name, given)
-        for line in doubts(Path(args.graph)):
-            print(f"note: {line}", file=sys.stderr)
+        model = import_config(Path(args.graph), args.name, given, args.accept_approximate)
+        for line in model.approximate:
+            print(f"approximate: {line}", file=sys.stderr)
         return _written(model, args.out)
     imported = import_model(Path(args.graph), args.name, given)
     print("\n".join(imported.found), file=sys.stderr)

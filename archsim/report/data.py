@@ -32,7 +32,7 @@ RESULT_COLUMNS = (*("run", *KEYS, "trace", "engine"), *(column.name for column i
 OPTIONAL = tuple(column.name for column in _PAGE if column.optional)
 # Missing in folders of older versions.
 LATER = tuple(column.name for column in _PAGE if column.since > 1)
-WORDS = ("uncharged", "context_from", "transfer_law")  # texts that notes tell
+WORDS = ("uncharged", "context_from", "transfer_law", "approximate")  # texts that notes tell
 NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
 DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
 PLACES = ("x", "y", "src_x", "src_y", "dst_x", "dst_y")  # empty in a fabric without coordinates

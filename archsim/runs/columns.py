@@ -188,6 +188,8 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts",
            measure.hbm_all_counted, page=True, optional=True, since=3),
+    Column("approximate", TEXT, "", "what the model has and nothing here reads, of a model imported with --accept-approximate; else empty",
+           measure.approximate, optional=True, since=3),
     Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", lambda run: run.beside_experts.context, page=True, optional=True, since=3),
     Column("context_from", TEXT, "", "what says it: the workload, or the longest request of the batch; empty where experts alone are counted",
            measure.context_from, optional=True, since=3),

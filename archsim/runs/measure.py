@@ -420,6 +420,11 @@ def hbm_all_counted(run: Finished) -> int | None:
     return int(not run.run.model.missing_geometry) if run.run.assumptions.memory == "all" else None
 
 
+def approximate(run: Finished) -> str | None:
+    """What the model's file says that is not modelled."""
+    return "; ".join(run.run.model.approximate) or None
+
+
 def context_from(run: Finished) -> str | None:
     """What says how many tokens of KV cache a request holds; None where experts alone are counted."""
     return None if run.beside_experts.context is None else run.run.context_from

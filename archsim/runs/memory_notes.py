@@ -1,4 +1,4 @@
-"""Notes on what a run was taken to keep in HBM."""
+"""Notes on the model of a run: what of it is not modelled, and what it was taken to keep in HBM."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from archsim.runs.run import LONGEST
 
 
 def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence where the KV cache was left out, and for every model that does not say what else it keeps. rows: of
-    results.
+    """A sentence for each model of which something is not modelled, or that does not say what it keeps beside experts,
+    and where the KV cache was left out. rows: of results.
     """
     rows = list(rows)
-    notes = []
+    odd = {str(row.get("model")): str(row["approximate"]) for row in rows if row.get("approximate")}
+    notes = [f"{model} is approximate: {what}" for model, what in odd.items()]
     if any(row.get("context_tokens") == 0 for row in rows):
         notes.append("HBM holds no KV cache: workload.context is 0; real requests leave less room for copies")
     derived = [row for row in rows if row.get("context_from") == LONGEST]

@@ -190,7 +190,9 @@ def _transfer(serving: Serving, engine: Engine, sides: DisaggregatedSpec) -> Tra
 
 def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str, ...]:
     built = (prefill, decode) if decode else (prefill,)
-    found = [note for each in built for note in each.notes]
+    model = serving.model
+    found = [f"{model.name} is approximate: {each}" for each in model.approximate]
+    found += [note for each in built for note in each.notes]
     worst = max(each.errors[1] for each in built)
     found.append(f"step times: interpolated from laws, {prefill.errors[0]:.2%} off (median), {worst:.2%} at most")
     beyond = max(each.extrapolated for each in built)

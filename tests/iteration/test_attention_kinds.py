@@ -25,7 +25,7 @@ GEOMETRY = {
     "latent": (MLA, 7168, 1152, 0, 187105280),  # DeepSeek-V3's tensors, but for norms
     "sparse": (MLA | INDEXER, 7168, 1152 + 132, 0, 187105280 + 13959168),
     "block_sparse": (
-        {"heads": 64, "kv_heads": 4, "head_dim": 128} | INDEXER, 4096, 2048 + 132, 0,
+        {"heads": 64, "kv_heads": 4, "head_dim": 128} | INDEXER, 4096, 2048 + 256, 0,
         4096 * 128 * (64 + 64 + 8) + 4096 * (65 * 128 + 64),
     ),
     "compressed": (

@@ -86,7 +86,8 @@ def test_refuses(given_keys, problem):
 
 def test_check_tells_what_a_model_holds(tmp_path):
     model = load_model("deepseek-v3")
-    assert summary(model).endswith("671.0 billion parameters, KV cache of 70.3 kB a token in BF16")
+    told = "671.0 billion parameters (36.6 used by a token), KV cache of 70.3 kB a token in BF16"
+    assert summary(model).endswith(told)
     bare = model.model_copy(update={"attention": None})
     assert summary(bare).endswith("without attention: of its memory, experts alone are counted")
     write_model(bare, tmp_path / "bare.yaml")

@@ -479,7 +479,10 @@ def test_check(capsys):
     [
         ("calibrations/h100.yaml", "calibration"),
         ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"),
-        ("models/olmoe-1b-7b.yaml", "model\n  6.9 billion parameters, KV cache of 131.1 kB a token in BF16"),
+        (
+            "models/olmoe-1b-7b.yaml",
+            "model\n  6.9 billion parameters (1.2 used by a token), KV cache of 131.1 kB a token in BF16",
+        ),
         ("systems/dojo.yaml", "system: 25 dies, 5 × 5 mesh\n  links: 1.5 TB/s, 200 ns per link"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from archsim.iteration.attention.grouped import Grouped
-from archsim.iteration.attention.kind import Kind, Product, Work, pairs
+from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
 from archsim.iteration.attention.sparse import Indexer
 from archsim.specs.deployment import BF16
 from calibration.laws.attention import work_of
@@ -17,6 +17,11 @@ class BlockSparse(Grouped, Indexer):
     """Grouped queries that see ``index_topk`` tokens, in blocks."""
 
     table: ClassVar[str | None] = None
+
+    @property
+    def index_key_bytes(self) -> int:
+        """Its keys are BF16 (vLLM's cache of MiniMax-M3's indexer)."""
+        return self.index_head_dim * ACTIVATION_BYTES if self.own_indexer else 0
 
     def kv_bytes_per_token(self, value_bytes: int = 2) -> int:
         return super().kv_bytes_per_token(value_bytes) + self.index_key_bytes

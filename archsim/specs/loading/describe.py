@@ -86,8 +86,15 @@ def summary_of_serving(serving: Serving) -> str:
 def _memory(model: ModelSpec) -> str:
     if model.missing_geometry:
         return f"without {', '.join(model.missing_geometry)}: of its memory, experts alone are counted"
-    kilobytes = model.kv_bytes_per_token() / 1e3
-    return f"{model.all_weights / 1e9:,.1f} billion parameters, KV cache of {kilobytes:,.1f} kB a token in BF16"
+    kept, every = model.kept_bytes_per_token() / 1e3, model.kv_bytes_per_token() / 1e3
+    parts = [
+        f"{model.all_weights / 1e9:,.1f} billion parameters ({model.active_weights / 1e9:,.1f} used by a token)",
+        f"KV cache of {kept:,.1f} kB a token in BF16" if kept or every == kept else "",
+        f"{every - kept:,.1f} kB a token of layers with a window" if every > kept else "",
+        f"{model.state_bytes / 1e6:,.1f} MB of state a request" if model.state_bytes else "",
+    ]
+    lines = [", ".join(part for part in parts if part), *(f"approximate: {each}" for each in model.approximate)]
+    return "\n  ".join(lines)
 
 
 def _nodes(system: SystemSpec) -> str:

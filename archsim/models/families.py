@@ -1,0 +1,449 @@
+"""How each family of models names its layers: readers of ``config.json``, one row of ``FAMILIES`` a family.
+
+Keys are those of the configuration classes of transformers (github.com/huggingface/transformers, src/transformers/
+models) and, where a model ships its own, of that (configuration_*.py beside its weights). A reader returns fields of a
+ModelSpec; a key that it does not ask for is refused unless ``config_keys.HARMLESS`` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil
+from typing import Any
+
+from archsim.base.errors import SpecError
+from archsim.models.config_keys import ConfigKeys
+
+Fields = dict[str, Any]
+_FP32 = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def _common(c: ConfigKeys, layers: int | None = None) -> Fields:
+    tied = c.any("tie_word_embeddings")
+    if "tie_word_embeddings" in c.outer:
+        tied = c.outer["tie_word_embeddings"]
+    return {
+        "layers": layers or c.size("num_hidden_layers"),
+        "hidden": c.size("hidden_size"),
+        "vocabulary": c.whole("vocab_size"),
+        "tied_embeddings": bool(tied),
+    }
+
+
+def _experts(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size", "intermediate_size")) -> Fields:
+    """Routed experts; ``width``: keys of their FFN width."""
+    found: Fields = {
+        "experts": c.whole("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"),
+        "top_k": c.one("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k"),
+        "expert_ffn": c.one(*width),
+    }
+    groups, top = c.whole("n_group", "num_expert_group"), c.whole("topk_group")
+    if groups and top and groups > 1:
+        found |= {"expert_groups": groups, "top_groups": top}
+    return found
+
+
+def _shared(c: ConfigKeys, width: str = "") -> Fields:
+    """Shared experts: their number, each as wide as a routed one; or one of the width that the key says."""
+    number = c.one("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts") or 0
+    wide = c.whole(width) if width else None
+    return {"shared_experts": 1, "shared_ffn": wide} if wide else {"shared_experts": number}
+
+
+def _layers_of(ids: Iterable[int]) -> list[int]:
+    return list(ids)
+
+
+def _moe(c: ConfigKeys, ids: Iterable[int], fields: Fields, *dense: str) -> Fields:
+    """Layers with experts, and the width of the others."""
+    ids = _layers_of(ids)
+    if not ids:
+        raise SpecError(f"{c.path}: no layer has experts")
+    width = c.whole(*dense) if dense else None
+    return fields | {"moe_layers": ids} | ({"dense_ffn": width} if len(ids) < fields["layers"] else {})
+
+
+def _after_dense(c: ConfigKeys, layers: int) -> list[int]:
+    """Layers with experts where the first are dense, and every so many after them, or a flag a layer, says which."""
+    first = c.whole("first_k_dense_replace", default=0) or 0
+    every: Any = c.any("moe_layer_freq")
+    if kinds := c.listed("mlp_layer_types"):
+        return [layer for layer, kind in enumerate(kinds[:layers]) if kind == "sparse"]
+    if isinstance(every, list):
+        return [layer for layer, flag in enumerate(every[:layers]) if flag]
+    if every is not None and (type(every) is not int or every < 1):
+        raise SpecError(f"{c.path}: moe_layer_freq is {every!r}; expected a whole number, or a flag for each layer")
+    return [layer for layer in range(layers) if layer >= first and layer % (every or 1) == 0]
+
+
+def _grouped(c: ConfigKeys) -> Fields:
+    heads = c.size("num_attention_heads")
+    hidden = c.size("hidden_size")
+    size = c.whole("head_dim", "attention_head_dim") or (hidden // heads if hidden % heads == 0 else None)
+    if size is None:
+        raise SpecError(f"{c.path}: does not say head_dim, and {heads} heads do not divide {hidden}")
+    return {"kind": "grouped", "heads": heads, "kv_heads": c.whole("num_key_value_heads") or heads, "head_dim": size}
+
+
+def _latent(c: ConfigKeys) -> Fields:
+    c.any("num_key_value_heads", "head_dim", "qk_head_dim")  # of the expanded form
+    sizes = ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
+    return {
+        "kind": "latent",
+        "heads": c.size("num_attention_heads"),
+        "q_lora_rank": c.whole("q_lora_rank"),
+        "qk_rope_head_dim": c.whole("qk_rope_head_dim", default=0),
+        **{key: c.size(key) for key in sizes},
+    }
+
+
+def _windowed(c: ConfigKeys, base: Fields, full: list[int], layers: int, window: int) -> list[Fields]:
+    """Layers ``full`` see all tokens, the others a window."""
+    if not full:
+        return [base | {"window": window}]
+    return [base] if len(full) == layers else [base | {"window": window}, base | {"layers": full}]
+
+
+def _deepseek(c: ConfigKeys) -> Fields:
+    fields = _common(c) | _experts(c) | _shared(c)
+    if not c.any("kv_lora_rank"):
+        raise SpecError(f"{c.path}: does not say kv_lora_rank")
+    attention: Any = _latent(c)
+    if chosen := c.whole("index_topk"):
+        attention |= {"kind": "sparse", "index_topk": chosen}
+        attention |= {"index_heads": c.size("index_n_heads"), "index_head_dim": c.size("index_head_dim")}
+        shared = [layer for layer, kind in enumerate(c.listed("indexer_types")) if kind == "shared"]
+        if shared:
+            attention = [attention, attention | {"own_indexer": False, "layers": shared}]
+    fields = _moe(c, _after_dense(c, fields["layers"]), fields, "intermediate_size")
+    return fields | {"attention": attention}
+
+
+def _glm(c: ConfigKeys) -> Fields:
+    """Grouped heads; the first layers are dense (GLM-4.5, dots.llm1, Ling and Ring)."""
+    if c.any("sliding_window") and c.any("use_sliding_window") is not False:
+        raise SpecError(f"{c.path}: sliding_window = {c.any('sliding_window')}: layers with a window are not told")
+    shared = _shared(c)
+    if wide := c.whole("moe_shared_expert_intermediate_size"):
+        shared = {"shared_experts": shared["shared_experts"], "shared_ffn": wide} if shared["shared_experts"] else {}
+    fields = _common(c) | _experts(c) | shared
+    if any(kind != "full_attention" for kind in c.listed("layer_types")):
+        raise SpecError(f"{c.path}: layer_types: other layers than full_attention are not read for {c.model_type}")
+    fields = _moe(c, _after_dense(c, fields["layers"]), fields, "intermediate_size")
+    return fields | {"attention": _grouped(c)}
+
+
+def _qwen_layers(c: ConfigKeys, layers: int) -> list[int]:
+    only, step = c.listed("mlp_only_layers"), c.whole("decoder_sparse_step", default=1) or 1
+    return [layer for layer in range(layers) if layer not in only and (layer + 1) % step == 0]
+
+
+def _qwen(c: ConfigKeys) -> Fields:
+    fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c, "shared_expert_intermediate_size")
+    layers, base = fields["layers"], _grouped(c)
+    window, kinds = c.whole("sliding_window"), c.listed("layer_types")
+    full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+    if not kinds:
+        full = list(range(min(layers, c.whole("max_window_layers", default=layers) or 0)))
+    windowed = bool(c.any("use_sliding_window")) and window
+    fields = _moe(c, _qwen_layers(c, layers), fields, "intermediate_size")
+    return fields | {"attention": _windowed(c, base, full, layers, window) if windowed and window else base}
+
+
+def _qwen_next(c: ConfigKeys) -> Fields:
+    """Qwen3-Next and Qwen3.5: gated delta nets, and every few layers attention with an output gate."""
+    fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c, "shared_expert_intermediate_size")
+    layers, kinds = fields["layers"], c.listed("layer_types")
+    every = c.whole("full_attention_interval", default=4) or 4
+    if unknown := set(kinds) - {"full_attention", "linear_attention"}:
+        raise SpecError(f"{c.path}: layer_types has {sorted(unknown)}; expected full_attention and linear_attention")
+    full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else (at + 1) % every == 0)]
+    if c.any("use_sliding_window"):
+        raise SpecError(f"{c.path}: use_sliding_window = true: layers with a window are not told")
+    c.any("sliding_window")
+    gate = c.any("attn_output_gate")
+    delta = {
+        "kind": "gated_delta_net",
+        "k_heads": c.size("linear_num_key_heads"),
+        "v_heads": c.size("linear_num_value_heads"),
+        "k_dim": c.size("linear_key_head_dim"),
+        "v_dim": c.size("linear_value_head_dim"),
+        "conv": c.size("linear_conv_kernel_dim"),
+        "state_value_bytes": _FP32.get(str(c.any("mamba_ssm_dtype")), 2),
+    }
+    attention = _grouped(c) | {"output_gate": gate is None or bool(gate), "layers": full}
+    fields = _moe(c, _qwen_layers(c, layers), fields, "intermediate_size")
+    return fields | {"attention": [delta, attention]}
+
+
+def _mixtral(c: ConfigKeys) -> Fields:
+    """Experts in every layer; a window, if any, in every layer as well (Mixtral, Phi-3.5-MoE, OLMoE)."""
+    fields = _common(c) | _experts(c, ("intermediate_size",))
+    window, base = c.whole("sliding_window"), _grouped(c)
+    if window and window < (c.whole("max_position_embeddings") or 0):
+        base |= {"window": window}
+    return _moe(c, range(fields["layers"]), fields) | {"attention": base}
+
+
+def _llama4(c: ConfigKeys) -> Fields:
+    fields = _common(c) | _experts(c, ("intermediate_size",))
+    layers, listed = fields["layers"], c.listed("moe_layers")
+    step = c.whole("interleave_moe_layer_step", default=1) or 1
+    ids = listed or [layer for layer in range(layers) if (layer + 1) % step == 0]
+    fields |= {"shared_experts": 1, "shared_ffn": fields["expert_ffn"]}  # in every layer with experts, without a key
+    rotated, kinds = c.listed("no_rope_layers"), c.listed("layer_types")
+    every = c.whole("no_rope_layer_interval", default=4) or 4
+    if kinds:
+        full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+    elif rotated:
+        full = [layer for layer, flag in enumerate(rotated) if not flag]  # without positions: sees all tokens
+    else:
+        full = list(range(every - 1, layers, every))
+    chunk, base = c.whole("attention_chunk_size"), _grouped(c)
+    fields = _moe(c, ids, fields, "intermediate_size_mlp")
+    return fields | {"attention": _windowed(c, base, full, layers, chunk) if chunk else base}
+
+
+def _gpt_oss(c: ConfigKeys) -> Fields:
+    fields = _common(c) | _experts(c, ("intermediate_size",))
+    layers, kinds = fields["layers"], c.listed("layer_types")
+    full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else at % 2)]
+    attention = _windowed(c, _grouped(c), full, layers, c.size("sliding_window"))
+    return _moe(c, range(layers), fields) | {"attention": attention}
+
+
+def _minimax(c: ConfigKeys) -> Fields:
+    """MiniMax-01, M1 and M2: lightning attention (0) and softmax attention (1) by layer; M2 has the latter alone."""
+    fields = _common(c) | _experts(c, ("intermediate_size",)) | _shared(c, "shared_intermediate_size")
+    layers, base = fields["layers"], _grouped(c)
+    c.any("shared_moe_mode")
+    flags = c.listed("attn_type_list") or [kind == "full_attention" for kind in c.listed("layer_types")]
+    if not flags and c.model_type.lower() not in ("minimax_m2", "minimaxm2"):
+        raise SpecError(f"{c.path}: does not say attn_type_list: which layers have lightning attention")
+    if window := c.whole("sliding_window"):
+        raise SpecError(f"{c.path}: sliding_window = {window}: layers with a window are not told")
+    full = [layer for layer, flag in enumerate(flags[:layers]) if flag]
+    lightning = {"kind": "lightning", "heads": base["heads"], "head_dim": base["head_dim"]}
+    mixed = len(full) < layers and flags
+    fields = _moe(c, range(layers), fields)
+    return fields | {"attention": [lightning, base | {"layers": full}] if mixed else base}
+
+
+def _longcat(c: ConfigKeys) -> Fields:
+    """LongCat-Flash: a layer has two attentions, two dense FFNs and one set of experts, some of which do nothing."""
+    layers = c.size("num_layers", "num_hidden_layers")
+    fields = _common(c, layers) | _experts(c, ("expert_ffn_hidden_size", "moe_intermediate_size"))
+    c.any("zero_expert_type")
+    fields |= {"zero_experts": c.whole("zero_expert_num", default=0)}
+    fields |= {"dense_ffn": c.size("ffn_hidden_size", "intermediate_size"), "dense_per_layer": 2}
+    fields |= {"moe_layers": list(range(layers)), "dense_in": list(range(layers))}
+    if ratio := c.any("ngram_vocab_size_ratio"):
+        # Tables of n-grams: splits x (neighbours - 1), with the hidden size shared among them, of ratio x vocabulary
+        # rows and an odd number more each, and products back to the hidden size (arXiv 2601.21204).
+        number = c.size("emb_split_num") * (c.size("emb_neighbor_num") - 1)
+        rows = number * int(ratio * fields["vocabulary"]) + number**2
+        fields["more_embedding_weights"] = (rows * fields["hidden"]) // number + fields["hidden"] ** 2
+    return fields | {"attention": _latent(c) | {"per_layer": 2}}
+
+
+def _nemotron(c: ConfigKeys) -> Fields:
+    """One mixer a layer: Mamba-2 (M), attention (*), experts without a gate (E) or a dense FFN (-)."""
+    named = {"mamba": "M", "mamba2": "M", "attention": "*", "moe": "E", "mlp": "-"}
+    listed = c.listed("layers_block_type") or c.listed("layer_types")
+    pattern = c.any("hybrid_override_pattern") or "".join(named.get(kind, "?") for kind in listed)
+    if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*E-"):
+        raise SpecError(f"{c.path}: hybrid_override_pattern is {pattern!r}; expected letters M, *, E and -")
+    if (c.whole("num_hidden_layers") or len(pattern)) != len(pattern):
+        raise SpecError(f"{c.path}: hybrid_override_pattern has {len(pattern)} layers, num_hidden_layers others")
+    c.any("expand", "mamba_expand")
+    at = {letter: [layer for layer, each in enumerate(pattern) if each == letter] for letter in "M*E-"}
+    fields = _common(c, len(pattern)) | _experts(c, ("moe_intermediate_size",))
+    fields |= _shared(c, "moe_shared_expert_intermediate_size")
+    act = c.any("mlp_hidden_act") or "relu2"
+    fields |= {"gated": act in ("silu", "swiglu"), "expert_hidden": c.whole("moe_latent_size"), "dense_in": at["-"]}
+    width = c.whole("intermediate_size")
+    fields |= {"moe_layers": at["E"], "dense_ffn": width if at["-"] else None}
+    mamba = {
+        "kind": "mamba2",
+        "heads": c.size("mamba_num_heads"),
+        "head_dim": c.size("mamba_head_dim"),
+        "groups": c.size("n_groups", "mamba_n_groups"),
+        "state": c.size("ssm_state_size", "mamba_d_state"),
+        "conv": c.whole("conv_kernel", "mamba_d_conv", default=4),
+        "state_value_bytes": _FP32.get(str(c.any("mamba_ssm_cache_dtype")), 2),
+    }
+    if window := c.whole("sliding_window"):
+        raise SpecError(f"{c.path}: sliding_window = {window}: layers with a window are not told")
+    mixers = [mamba | {"layers": at["M"]}, _grouped(c) | {"layers": at["*"]}]
+    return fields | {"attention": [mixer for mixer in mixers if mixer["layers"]]}
+
+
+def _kimi_linear(c: ConfigKeys) -> Fields:
+    """Kimi-Linear: delta attention, and latent attention in the layers of ``full_attn_layers``, counted from 1."""
+    fields = _common(c) | _experts(c) | _shared(c)
+    linear = c.part("linear_attn_config")
+    full = [layer - 1 for layer in linear.listed("full_attn_layers")]
+    delta = {
+        "kind": "kda",
+        "heads": linear.size("num_heads"),
+        "head_dim": linear.size("head_dim"),
+        "conv": linear.whole("short_conv_kernel_size", default=4),
+    }
+    counted = sorted([*linear.listed("kda_layers"), *linear.listed("full_attn_layers")])
+    if counted != list(range(1, fields["layers"] + 1)):
+        raise SpecError(f"{c.path}: linear_attn_config: kda_layers and full_attn_layers are not every layer once")
+    _refuse_unread(linear, "linear_attn_config.")
+    fields = _moe(c, _after_dense(c, fields["layers"]), fields, "intermediate_size")
+    return fields | {"attention": [delta, _latent(c) | {"layers": full}]}
+
+
+def _hunyuan(c: ConfigKeys) -> Fields:
+    fields = _common(c) | _experts(c)
+    if c.any("use_mixed_mlp_moe"):
+        fields |= {"shared_experts": c.one("num_shared_expert") or 1, "shared_ffn": c.size("intermediate_size")}
+    skipped = c.whole("moe_layer_num_skipped", default=0) or 0
+    fields = _moe(c, range(skipped, fields["layers"]), fields, "intermediate_size")
+    return fields | {"attention": _grouped(c)}
+
+
+def _ernie(c: ConfigKeys) -> Fields:
+    fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c)
+    if c.any("tie_word_embeddings") is None:
+        raise SpecError(f"{c.path}: does not say tie_word_embeddings")
+    layers = fields["layers"]
+    first, last = c.one("moe_layer_start_index") or 0, c.any("moe_layer_end_index")
+    last = layers - 1 if last in (None, -1) else last
+    every = c.whole("moe_layer_interval", default=1) or 1
+    ids = [layer for layer in range(layers) if (layer + 1) % every == 0 and first <= layer <= last]
+    fields = _moe(c, ids, fields, "intermediate_size")
+    return fields | {"attention": _grouped(c)}
+
+
+def _granite(c: ConfigKeys) -> Fields:
+    fields = _common(c) | _experts(c, ("intermediate_size",)) | _shared(c, "shared_intermediate_size")
+    layers, kinds = fields["layers"], c.listed("layer_types", "layers_block_type")
+    if len(kinds) != layers or set(kinds) - {"mamba", "attention"}:
+        raise SpecError(f"{c.path}: layer_types: expected {layers} of mamba and attention")
+    full = [layer for layer, kind in enumerate(kinds) if kind == "attention"]
+    expand, heads = c.whole("mamba_expand", default=2) or 2, c.size("mamba_n_heads")
+    size = c.any("mamba_d_head")
+    size = expand * fields["hidden"] // heads if size in (None, "auto") else size
+    mamba = {
+        "kind": "mamba2",
+        "heads": heads,
+        "head_dim": size,
+        "groups": c.size("mamba_n_groups"),
+        "state": c.size("mamba_d_state"),
+        "conv": c.whole("mamba_d_conv", default=4),
+    }
+    fields = _moe(c, range(layers), fields)
+    return fields | {"attention": [mamba, _grouped(c) | {"layers": full}]}
+
+
+def _jamba(c: ConfigKeys) -> Fields:
+    fields = _common(c) | _experts(c, ("intermediate_size",))
+    layers = fields["layers"]
+    period, offset = c.size("attn_layer_period"), c.whole("attn_layer_offset", default=0)
+    full = [layer for layer in range(layers) if layer % period == offset]
+    every, first = c.size("expert_layer_period"), c.whole("expert_layer_offset", default=0)
+    rank, expand = c.any("mamba_dt_rank"), c.size("mamba_expand")
+    mamba = {
+        "kind": "mamba",
+        "inner": expand * fields["hidden"],
+        "state": c.size("mamba_d_state"),
+        "dt_rank": ceil(fields["hidden"] / 16) if rank in (None, "auto") else rank,
+        "conv": c.size("mamba_d_conv"),
+    }
+    c.any("layers_block_type", "layer_types")  # what the periods say
+    if window := c.whole("sliding_window"):
+        raise SpecError(f"{c.path}: sliding_window = {window}: layers with a window are not told")
+    fields = _moe(c, [at for at in range(layers) if at % every == first], fields, "intermediate_size")
+    return fields | {"attention": [mamba, _grouped(c) | {"layers": full}]}
+
+
+def _deepseek_v4(c: ConfigKeys) -> Fields:
+    """A window in every layer, and entries of ``compress_ratios`` tokens: 4 (overlapping, with an indexer) or more."""
+    fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c)
+    layers, ratios = fields["layers"], c.listed("compress_ratios")
+    if len(ratios) < layers:
+        raise SpecError(f"{c.path}: compress_ratios has {len(ratios)} layers of {layers}")
+    c.any("num_key_value_heads", "qk_rope_head_dim")  # one entry for all heads; a part of it is rotated
+    base = {"kind": "compressed", "heads": c.size("num_attention_heads"), "window": c.size("sliding_window")}
+    base |= {key: c.size(key) for key in ("head_dim", "q_lora_rank", "o_lora_rank", "o_groups")}
+    index = {"index_heads": c.size("index_n_heads"), "index_head_dim": c.size("index_head_dim")}
+    index |= {"index_topk": c.size("index_topk"), "overlapping": True}
+    attention = []
+    for ratio in sorted(set(ratios[:layers])):
+        own = {"ratio": ratio, "layers": [layer for layer in range(layers) if ratios[layer] == ratio]}
+        attention.append(base | own | (index if ratio == 4 else {}))
+    fields |= {"streams": c.whole("hc_mult", default=1)}
+    return _moe(c, range(layers), fields) | {"attention": attention}
+
+
+def _mimo(c: ConfigKeys) -> Fields:
+    """MiMo-V2: layers with a window have heads of their own."""
+    fields = _common(c) | _experts(c) | _shared(c)
+    layers, flags = fields["layers"], c.listed("hybrid_layer_pattern")
+    if len(flags) != layers:
+        raise SpecError(f"{c.path}: hybrid_layer_pattern has {len(flags)} layers of {layers}")
+    full = _grouped(c) | {"value_dim": c.whole("v_head_dim")}
+    near = {
+        "kind": "grouped",
+        "heads": c.whole("swa_num_attention_heads") or full["heads"],
+        "kv_heads": c.whole("swa_num_key_value_heads") or full["kv_heads"],
+        "head_dim": c.whole("swa_head_dim") or full["head_dim"],
+        "value_dim": c.whole("swa_v_head_dim") or full["value_dim"],
+        "window": c.size("sliding_window", "sliding_window_size"),
+    }
+    c.any("add_swa_attention_sink_bias", "add_full_attention_sink_bias", "swa_rope_theta", "attention_value_scale")
+    c.any("sliding_window_size", "attention_chunk_size")
+    fields = _moe(c, _after_dense(c, layers), fields, "intermediate_size")
+    return fields | {"attention": [near, full | {"layers": [at for at, flag in enumerate(flags) if not flag]}]}
+
+
+FAMILIES: Mapping[Callable[[ConfigKeys], Fields], tuple[str, ...]] = {
+    _deepseek: (
+        *("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_moe_dsa", "glm4_moe_lite"),
+        *("deepseek_v2_text", "deepseek_v3_text"),
+    ),
+    _glm: ("glm4_moe", "glm4v_moe_text", "dots1", "bailing_moe", "bailing_moe_v2", "solar_open"),
+    _qwen: ("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text"),
+    _qwen_next: ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"),
+    _mixtral: ("mixtral", "phimoe", "olmoe", "granitemoe"),
+    _llama4: ("llama4", "llama4_text"),
+    _gpt_oss: ("gpt_oss",),
+    _minimax: ("minimax", "minimax_text_01", "minimax_m1", "minimax_m2"),
+    _longcat: ("longcat_flash", "longcat_flash_ngram", "longcat"),
+    _nemotron: ("nemotron_h",),
+    _kimi_linear: ("kimi_linear",),
+    _hunyuan: ("hunyuan_v1_moe", "hunyuan", "hunyuan_moe_v1"),
+    _ernie: ("ernie4_5_moe",),
+    _granite: ("granitemoehybrid",),
+    _jamba: ("jamba",),
+    _deepseek_v4: ("deepseek_v4",),
+    _mimo: ("mimo_v2_flash",),
+}
+"""Reader → values of ``model_type``; without one, a file's architecture is compared without underscores."""
+KNOWN = tuple(sorted(name for names in FAMILIES.values() for name in names))
+
+
+def reader_of(model_type: str) -> Callable[[ConfigKeys], Fields] | None:
+    """The reader of a type or architecture; None for one that is not known."""
+    wanted = model_type.lower().replace("_", "")
+    for reader, names in FAMILIES.items():
+        if any(name.replace("_", "") == wanted for name in names):
+            return reader
+    return None
+
+
+def as_others(c: ConfigKeys) -> Fields:
+    """By the keys that most files have, for a type that is not known: approximate."""
+    fields = _common(c) | _experts(c) | _shared(c, "shared_expert_intermediate_size")
+    ids = _after_dense(c, fields["layers"])
+    attention = _latent(c) if c.any("kv_lora_rank") else _grouped(c)
+    return _moe(c, ids, fields, "intermediate_size") | {"attention": attention}
+
+
+def _refuse_unread(c: ConfigKeys, place: str) -> None:
+    if unread := c.unread():
+        raise SpecError(f"{c.path}: {place}{unread[0]}: nothing here reads this key")
