@@ -112,7 +112,7 @@ def _assumptions(serving: Serving, system: SystemSpec, dp: int):
     if system.launch != WITH_KERNELS:
         return found
     if dp == 1:
-        return found.model_copy(update={"transfer_software": "free"})
+        return found.model_copy(update={"activations": "ignored"})
     if given is None or (isinstance(given, dict) and not {"dispatch", "set"} & set(given)):
         several = len(system.fabric.levels) > 1 if system.fabric is not None else False
         return found.model_copy(update={"dispatch": BY_RANK if several else GATHERED})

@@ -238,9 +238,10 @@ class AssumptionsSpec(Spec):
 
     def needs_origins(self, model: ModelSpec) -> bool:
         """Whether a step needs the die on which each token lives: to send its hidden vector, or to run shared experts
-        there.
+        there; ranks of an expert-parallel group always do.
         """
-        return self.activations == "dispatched" or (self.weights == "all" and model.shared_experts > 0)
+        groups = self.activations == "dispatched" or self.execution == "expert_parallel"
+        return groups or (self.weights == "all" and model.shared_experts > 0)
 
     def simulated(self, policy: PolicySpec) -> "AssumptionsSpec":
         """The set without what one simulation of a policy serves alike: fields that only count its results, and those

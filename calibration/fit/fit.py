@@ -15,8 +15,9 @@ from calibration.fit.moe import fit_moe
 from calibration.fit.parameters import rounded
 from calibration.fit.quantisation import without_quantisation
 from calibration.laws.gemm import choose_table
-from calibration.laws.tables import SECTIONS, CalibrationSpec, GemmLaw, GemmTable, Reference
-from calibration.measurements.datasheets import DATASHEETS, SCALED, UNKNOWN_SMS, Nominal, reference_of
+from calibration.laws.tables import SECTIONS, CalibrationSpec, GemmLaw, GemmTable, MoeTable, Reference
+from calibration.measurements.beyond_peaks import Peaks
+from calibration.measurements.datasheets import DATASHEETS, SAME_BUT_HBM, SCALED, UNKNOWN_SMS, Nominal, reference_of
 from calibration.measurements.reading import CalibrationError, Measurements
 from calibration.measurements.schema import TABLES
 
@@ -43,7 +44,7 @@ def fit_measurements(
     if gpu not in measurements.gpus():
         known = ", ".join(measurements.gpus()) or "none"
         raise CalibrationError(f"no measurements of {gpu!r} (measured: {known})")
-    found = {section: fit() for section, fit in _fits(measurements, gpu).items() if section in only}
+    found = {section: fit() for section, fit in _fits(measurements, gpu, named).items() if section in only}
     if kept is None or "gemm" in only:
         reference = _reference(measurements, gpu, found.get("gemm", ()), named)
     else:
@@ -54,17 +55,30 @@ def fit_measurements(
     return rounded(CalibrationSpec(gpu=gpu, reference=reference, scaled=SCALED.get(gpu), **(before | found)))
 
 
-def _fits(measurements: Measurements, gpu: str) -> dict[str, Callable[[], tuple]]:
+def _fits(measurements: Measurements, gpu: str, named: Nominal | None) -> dict[str, Callable[[], tuple]]:
     """Section → its fit; HBM's follows the reference."""
     return {
         "gemm": lambda: fit_gemm(products(measurements, gpu), sms_of(gpu)),
-        "moe": lambda: fit_moe(measurements.table("moe", gpu)),
+        "moe": lambda: _fit_moe(measurements, gpu, named),
         "attention": lambda: fit_attention(measurements.table("attention", gpu)),
         "p2p": lambda: fit_transfers(measurements.table("p2p", gpu), "p2p"),
         "collectives": lambda: fit_transfers(measurements.table("collective", gpu), "collective"),
         "pcie": lambda: fit_transfers(measurements.table("hostpath", gpu), "hostpath"),
         "launch": lambda: fit_launch(measurements, gpu),
     }
+
+
+def _fit_moe(measurements: Measurements, gpu: str, named: Nominal | None) -> tuple[MoeTable, ...]:
+    peaks = Peaks(named or Nominal(), gpu)
+    hbm = peaks.hbm_bytes_per_s(gpu)
+    if hbm is None:
+        return fit_moe(measurements.table("moe", gpu))
+    like = {
+        other_hbm: measurements.table("moe", other)
+        for other in SAME_BUT_HBM.get(gpu, ())
+        if other in measurements.gpus(("moe",)) and (other_hbm := peaks.hbm_bytes_per_s(other)) is not None
+    }
+    return fit_moe(measurements.table("moe", gpu), hbm, lambda dtype: peaks.flop_per_s(gpu, dtype), like)
 
 
 def _reference(measurements: Measurements, gpu: str, gemm: tuple[GemmTable, ...], named: Nominal | None) -> Reference:

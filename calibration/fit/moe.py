@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from calibration.fit.gemm import NS_PER_US, quantiles
 from calibration.fit.moe_between import choose
-from calibration.fit.moe_law import axes, fit_law
+from calibration.fit.moe_law import NO_CEILING, Ceiling, Set, axes, fit_law
 from calibration.laws.between_ranks import LEAST_RANKS_TO_LEAVE_OUT
 from calibration.laws.fused_moe import EPLB, POINT, SIZES, law_ns, moe_ns, named_of, outside_ranks, time_of_load
 from calibration.laws.gemm import CORRECTION_UNIT
-from calibration.laws.rank_load import BALANCED, DRAWS_OF_POINT, load_draws, routing_of
+from calibration.laws.rank_load import BALANCED, DRAWS_OF_POINT, LAUNCHED_ONE_BY_ONE, load_draws, routing_of
 from calibration.laws.tables import MoeTable
 from calibration.measurements.fingerprints import fingerprints
 from calibration.measurements.sweeps import SAME, consensus, note_of, pools, repeatability
 
-KEYS = ["model", "library", "kernel", "dtype", "distribution", EPLB, *SIZES]
+SEEN, GROUP = "tokens_seen", "group"  # column of the schema, and its default
+KEYS = ["model", "library", "kernel", "dtype", "distribution", "seen", EPLB, *SIZES]
+
+
+Peak = Callable[[str], float | None]
+ALONE: Mapping[float, pd.DataFrame] = MappingProxyType({})
+
+
+def no_peak(dtype: str) -> None:
+    """Of a GPU whose peaks are not known."""
 
 
 def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
@@ -43,15 +53,18 @@ def _source(rows: pd.DataFrame, sweeps: pd.DataFrame) -> str:
 
 
 def with_defaults(rows: pd.DataFrame) -> pd.DataFrame:
-    """MoE rows with defaults for optional columns that identify tables: no kernel, no EPLB."""
+    """MoE rows with defaults for optional columns that identify tables: no kernel, no EPLB, all tokens seen."""
     slots = rows[EPLB] if EPLB in rows else pd.Series(0.0, index=rows.index)
-    return rows.assign(kernel=rows["kernel"].fillna("").astype(str), **{EPLB: slots.astype(float).fillna(0.0)})
+    seen = rows[SEEN] if SEEN in rows else pd.Series("", index=rows.index)
+    seen = seen.fillna("").astype(str).replace("", GROUP)
+    kernel = rows["kernel"].fillna("").astype(str)
+    return rows.assign(kernel=kernel, seen=seen, **{EPLB: slots.astype(float).fillna(0.0)})
 
 
 def _by_routing(sweeps: pd.DataFrame, version: str, named: dict) -> list[tuple[str, pd.DataFrame]]:
     if named["distribution"] == BALANCED or sweeps.shape[1] == 1:
         return [(version, sweeps)]
-    routings = {name: fit_law(_logs(sweeps[[name]]), named)[1] for name in sweeps}
+    routings = {name: fit_law([Set(_logs(sweeps[[name]]))], named)[1] for name in sweeps}
     found = []
     for routing in dict.fromkeys(routings.values()):
         names = [name for name in sweeps if routings[name] == routing]
@@ -63,21 +76,47 @@ def _logs(sweeps: pd.DataFrame) -> pd.Series:
     return consensus(sweeps) + np.log(NS_PER_US)
 
 
-def fit_moe(rows: pd.DataFrame) -> tuple[MoeTable, ...]:
-    """Tables of one GPU's MoE rows (of the schema), sorted."""
-    tables = [fit_table(sweeps, named) for named, sweeps in moe_pools(rows)]
+def fit_moe(
+    rows: pd.DataFrame,
+    hbm_bytes_per_s: float = np.inf,
+    peaks: Peak = no_peak,
+    like: Mapping[float, pd.DataFrame] = ALONE,
+) -> tuple[MoeTable, ...]:
+    """Tables of one GPU's MoE rows (of the schema), sorted.
+
+    ``hbm_bytes_per_s``, ``peaks`` (dtype → FLOP/s or None): what no law exceeds. ``like``: HBM bandwidth → rows of GPUs
+    that differ in nothing else: a table that both measured has one law, scaled by the bandwidth.
+    """
+    others = [(hbm, named, sweeps) for hbm, theirs in like.items() for named, sweeps in moe_pools(theirs)]
+    tables = []
+    for named, sweeps in moe_pools(rows):
+        alike = [(hbm, logs) for hbm, other, logs in others if _same(other, named)]
+        tables.append(fit_table(sweeps, named, Ceiling(peaks(named["dtype"]), hbm_bytes_per_s), alike))
     return tuple(
         sorted(tables, key=lambda t: (t.model, t.library, t.version, t.kernel, t.dtype, t.distribution, t.eplb_slots))
     )
 
 
-def fit_table(sweeps: pd.DataFrame, named: dict) -> MoeTable:
-    """The table of one pool of sweeps (ln us; index ep, tp, tokens_total)."""
+def _same(one: dict, other: dict) -> bool:
+    return all(one[key] == other[key] for key in (*KEYS, "version"))
+
+
+def fit_table(
+    sweeps: pd.DataFrame,
+    named: dict,
+    ceiling: Ceiling = NO_CEILING,
+    alike: Sequence[tuple[float, pd.DataFrame]] = (),
+) -> MoeTable:
+    """The table of one pool of sweeps (ln us; index ep, tp, tokens_total); ``alike``: HBM bandwidth and sweeps of other
+    GPUs that share its law.
+    """
     of_sweeps = {"sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps), "prints": fingerprints(sweeps)}
-    return _table(_logs(sweeps), named | of_sweeps)
+    hosted = named["kernel"] in LAUNCHED_ONE_BY_ONE  # hosts differ between machines
+    others = [] if hosted else [Set(_logs(theirs), hbm) for hbm, theirs in alike]
+    return _table(_logs(sweeps), named | of_sweeps, ceiling, others)
 
 
-def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:
+def left_out_errors(sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEILING) -> pd.DataFrame:
     """``error`` = predicted / measured - 1 of every EP size (at tp = 1) by a table fitted without
     it, ``floor``, ``extrapolated``.
 
@@ -88,7 +127,7 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict) -> pd.DataFrame:
     spread = repeatability(sweeps).reindex(logs.index)
     found = [pd.DataFrame(columns=["error", "floor", "extrapolated"], dtype=float)]
     for out in _sizes_to_leave_out(logs):
-        table = _table(logs[~out], named)
+        table = _table(logs[~out], named, ceiling)
         error = moe_ns(table, *axes(logs[out])) / np.exp(logs[out]) - 1
         floor = spread[out].fillna(pd.Series(draw_noise(table, *axes(logs[out])), index=error.index))
         found.append(
@@ -119,8 +158,8 @@ def _sizes_to_leave_out(logs: pd.Series) -> list[np.ndarray]:
     return [(ep == size) & (tp == 1) for size in sizes] if len(sizes) >= LEAST_RANKS_TO_LEAVE_OUT else []
 
 
-def _table(logs: pd.Series, named: dict) -> MoeTable:
-    law, routing = fit_law(logs, named)
+def _table(logs: pd.Series, named: dict, ceiling: Ceiling, others: Sequence[Set] = ()) -> MoeTable:
+    law, routing = fit_law([Set(logs, ceiling.hbm_bytes_per_s), *others], named, ceiling)
     corrections = logs - np.log(law_ns(law, named, routing, *axes(logs)))
     kriging, errors = choose(axes(logs), corrections.to_numpy())
     tokens, ranks = _filled(corrections)

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibration.laws.expert_gemm import Scale
 from calibration.laws.fused_moe import SLICES, measured_corrections, named_of
 from calibration.laws.gemm import NS_PER_S, OPERAND_BYTES
 from calibration.laws.laws import MoeSizes
+from calibration.laws.moe_scaling import Layer, Scale, scaled_law
 from calibration.laws.rank_load import rank_loads, routing_of
-from calibration.laws.tables import MoeTable, shape_of
+from calibration.laws.tables import MoeTable, Reference, shape_of
 
 NEARLY = 1.01  # of measured sizes
 
@@ -30,20 +30,20 @@ NEARLY = 1.01  # of measured sizes
 class DieKernel:
     """The fitted law of a table on a die, without corrections. ``least_ns``: of a pair, FLOP over the die's peak."""
 
-    def __init__(self, table: MoeTable, sizes: MoeSizes, scale: Scale, peak_flop_per_s: float, launched: bool):
-        law, weights = table.law, sizes.hidden * sizes.ffn
+    def __init__(self, table: MoeTable, sizes: MoeSizes, reference: Reference, scale: Scale, launched: bool):
+        layer = Layer(table.hidden, table.ffn, table.dtype, reference.hbm_bytes_per_s)
+        law, weights = scaled_law(table.law, layer, scale), sizes.hidden * sizes.ffn
         wider = sizes.hidden / table.hidden
         self._order = law.order
         self.launch_ns = law.launch_ns if launched else 0.0
         self._floor_ns = law.floor_ns if launched else 0.0
-        self._token_ns = law.ns_per_token * wider / scale.memory
-        self._pair_ns = law.ns_per_pair * wider / scale.memory
-        self._expert_ns = law.ns_per_expert / min(scale)
+        self._token_ns, self._pair_ns = law.ns_per_token * wider, law.ns_per_pair * wider
+        self._expert_ns = law.ns_per_expert
         flop = 2 * SLICES * weights
-        self._flop_ns = flop / (law.flop_per_s * scale.compute) * NS_PER_S
-        self.least_ns = flop / peak_flop_per_s * NS_PER_S
+        self._flop_ns = flop / law.flop_per_s * NS_PER_S
+        self.least_ns = flop / (reference.peak_flop_per_s[table.dtype] * scale.compute) * NS_PER_S
         n_bytes = SLICES * weights * OPERAND_BYTES[table.dtype]
-        self._bytes_ns = n_bytes / (law.bytes_per_s * scale.memory) * NS_PER_S
+        self._bytes_ns = n_bytes / law.bytes_per_s * NS_PER_S
 
     def parts_ns(self, pairs, active, experts, tokens) -> np.ndarray:
         """float64[5, die]: launch, FLOP, tokens and pairs, ``experts`` that cost, and what the bytes of ``active`` ones
@@ -67,6 +67,7 @@ class AsMeasured:
         self.kernel, self._local = kernel, local
         experts, top_k = (table.experts, table.top_k) if measured else (sizes.experts, sizes.top_k)
         self._tokens = experts / local / top_k  # of the group, for one pair of the die
+        self._received = table.seen == "received"
         ep, tokens = table.experts / local, np.array(table.tokens)
         self._axis = np.log(_pairs_of(table, ep))
         self._corrections = _corrections_at(table, ep) if measured else np.zeros(len(tokens))
@@ -77,6 +78,8 @@ class AsMeasured:
     def parts_ns(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None) -> np.ndarray:
         """See ``DieKernel.parts_ns``; ``tokens`` None: as many as give every die these pairs."""
         seen = pairs * self._tokens if tokens is None else tokens
+        if self._received:  # the measured kernel stands behind a dispatch, and sees no others
+            seen = np.minimum(seen, pairs)
         parts = self.kernel.parts_ns(pairs, active, np.maximum(active, self._local), seen)
         return parts * np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
 

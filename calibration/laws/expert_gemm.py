@@ -8,6 +8,7 @@ import numpy as np
 
 from calibration.laws.choosing import LawMissing
 from calibration.laws.gemm import NS_PER_S, GemmCurve, choose_table, gemm_curve, gemm_times, law_ns
+from calibration.laws.moe_scaling import Scale
 from calibration.laws.tables import CalibrationSpec, GemmTable, MoeTable
 
 
@@ -16,13 +17,6 @@ class Rates(NamedTuple):
 
     peak_flop_per_s: float
     hbm_bytes_per_s: float
-
-
-class Scale(NamedTuple):
-    """Rates of the die relative to the measured GPU."""
-
-    compute: float
-    memory: float
 
 
 def scale_to(calibration: CalibrationSpec, table: GemmTable | MoeTable, rates: Rates | None) -> Scale:

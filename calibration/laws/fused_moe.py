@@ -20,13 +20,21 @@ SLICES = 3  # of an expert: gate, up and down
 
 
 def law_ns(law: MoeLaw, named: dict, routing: str, ep, tp, tokens) -> np.ndarray:
-    """The law without corrections, float64[point]; ``named``: model, sizes, dtype and distribution of a table."""
+    """The law without corrections, float64[point]; ``named``: as of ``named_of``; tokens: of the group."""
     pairs, active = rank_loads(named, routing, law, ep, tokens)
-    return time_of_load(law, named, pairs, active, ep, tp, tokens)
+    return time_of_load(law, named, pairs, active, ep, tp, seen_tokens(named, pairs, tokens))
+
+
+def seen_tokens(named: dict, pairs, tokens) -> np.ndarray:
+    """Tokens that pass a rank with these pairs, of a group with these tokens, float64[point].
+
+    Behind a dispatch, collectors spread the experts of a token evenly: it visits as many ranks as it can.
+    """
+    return np.minimum(tokens, pairs) if named.get("seen") == "received" else np.asarray(tokens, float)
 
 
 def time_of_load(law: MoeLaw, named: dict, pairs, active, ep, tp, tokens) -> np.ndarray:
-    """Time of a rank with these pairs and active experts, float64[point]."""
+    """Time of a rank with these pairs, active experts and tokens that pass it, float64[point]."""
     slice_weights = named["hidden"] * named["ffn"] / tp
     flop_ns = 2 * SLICES * pairs * slice_weights / law.flop_per_s * NS_PER_S
     bytes_ns = active * SLICES * slice_weights * OPERAND_BYTES[named["dtype"]] / law.bytes_per_s * NS_PER_S
@@ -43,13 +51,15 @@ def moe_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
     )
 
 
-def rank_ns(table: MoeTable, pairs, active, ep, tp, tokens) -> np.ndarray:
+def rank_ns(table: MoeTable, pairs, active, ep, tp, tokens, received=None) -> np.ndarray:
     """As ``moe_ns``, for a rank with given pairs and active experts whatever the table's routing; all float64[point].
+    ``received``: distinct tokens that a dispatch brings it; None: all of the group pass it, as measured.
 
     Corrections are those of the table at these sizes, as libraries choose kernels by size.
     """
     pairs, active, ep, tp, tokens = (np.asarray(values, float) for values in (pairs, active, ep, tp, tokens))
-    return time_of_load(table.law, named_of(table), pairs, active, ep, tp, tokens) * np.exp(
+    seen = seen_tokens(named_of(table), pairs, tokens) if received is None else np.asarray(received, float)
+    return time_of_load(table.law, named_of(table), pairs, active, ep, tp, seen) * np.exp(
         measured_corrections(table, ep, tp, tokens)
     )
 
@@ -64,8 +74,8 @@ def outside_ranks(table: MoeTable, ep, tp, tokens) -> np.ndarray:
 
 
 def named_of(table: MoeTable) -> dict:
-    """The configuration of a table: model, sizes, dtype and distribution."""
-    return table.model_dump(include={"model", "distribution", "dtype", *SIZES})
+    """The configuration of a table: model, sizes, dtype, distribution and the tokens that pass a rank."""
+    return table.model_dump(include={"model", "distribution", "dtype", "seen", *SIZES})
 
 
 def measured_corrections(table: MoeTable, ep, tp, tokens) -> np.ndarray:

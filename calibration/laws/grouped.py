@@ -9,9 +9,8 @@ Which tokens pass a die is a matter of how they come to it (``local``): behind a
 expert there, each once, however large the group is (`Received`); without one all tokens of the group, as in the
 measured fused layers, where every rank sees all of them (`AsMeasured`).
 
-On another die FLOP scale with the peak, and what moves bytes (weights, pairs, tokens) with the HBM; the cost of an
-expert with whichever of the two gained less; the launch is software and does not scale. A die that its command
-processor launches has the law without the launch.
+On another die it scales as ``calibration.laws.moe_scaling`` says. A die that its command processor launches has the law
+without the launch.
 
 Without a library by name, the time is that of the fastest library measured with these pairs or with fewer (each in its
 newest version, every kernel apart): above its last point a library goes on as its law does, so that time does not jump
@@ -30,7 +29,7 @@ import numpy as np
 
 from calibration.laws.choosing import PARTS_OF_LAYERS, LawMissing, matching, newest
 from calibration.laws.die_kernel import AsMeasured, DieKernel, Received
-from calibration.laws.expert_gemm import Rates, Scale, scale_to
+from calibration.laws.expert_gemm import Rates, scale_to
 from calibration.laws.laws import MoeSizes
 from calibration.laws.rank_load import BALANCED
 from calibration.laws.tables import CalibrationSpec, MoeTable, shape_of
@@ -94,7 +93,7 @@ class GroupedLaw:
         self.idle_ns = min(law.kernel.launch_ns for law in self._laws)
         residuals = [_residual(table, self.tables) for table in self.tables]
         if not self.measured:
-            carried_over = between_shapes(every, self.tables[0])
+            carried_over = between_shapes(calibration, every, self.tables[0])
             residuals = [(min(low, carried_over[0]), max(high, carried_over[1])) for low, high in residuals]
         self._low, self._high = np.maximum(-np.array(residuals)[:, 0], 0.0), np.maximum(np.array(residuals)[:, 1], 0.0)
 
@@ -195,7 +194,7 @@ def _residual(table: MoeTable, others: Sequence[MoeTable]) -> tuple[float, float
     return min(each.unseen.p05 for each in others), max(each.unseen.p95 for each in others)
 
 
-def between_shapes(tables: Sequence[MoeTable], like: MoeTable) -> tuple[float, float]:
+def between_shapes(calibration: CalibrationSpec, tables: Sequence[MoeTable], like: MoeTable) -> tuple[float, float]:
     """5 % and 95 % of measured / predicted - 1, where the tables of a library and kernel are predicted by the law of
     its nearest other shape, at all measured tokens and EP sizes; (0, 0) if it has no other.
     """
@@ -203,7 +202,7 @@ def between_shapes(tables: Sequence[MoeTable], like: MoeTable) -> tuple[float, f
     for table in tables:
         others = [each for each in tables if _shape(each) != _shape(table) and _kind(each) == _kind(table)]
         if others and _kind(table) == _kind(like):
-            found.append(_off(table, others))
+            found.append(_off(calibration, table, others))
     if not found:
         return 0.0, 0.0
     low, high = np.quantile(np.concatenate(found), (0.05, 0.95))
@@ -214,7 +213,7 @@ def _kind(table: MoeTable) -> tuple[str, str]:
     return table.library, table.kernel
 
 
-def _off(table: MoeTable, others: Sequence[MoeTable]) -> np.ndarray:
+def _off(calibration: CalibrationSpec, table: MoeTable, others: Sequence[MoeTable]) -> np.ndarray:
     """Measured / predicted - 1 of one table by the nearest of the others, float64[point]."""
     sizes = MoeSizes(table.hidden, table.ffn, table.experts, table.top_k)
     law, found = _nearest(others, sizes)[0], []
@@ -225,20 +224,16 @@ def _off(table: MoeTable, others: Sequence[MoeTable]) -> np.ndarray:
             pairs = np.array(table.tokens) * table.top_k / ep
             active = np.minimum(local, np.maximum(pairs, 1.0))
             own, other = (
-                AsMeasured(each, DieKernel(each, sizes, Scale(1.0, 1.0), 1.0, True), sizes, local, each is table)
-                .parts_ns(pairs, active, None)
-                .sum(axis=0)
+                _die(calibration, each, sizes, local, None, True, each is table).parts_ns(pairs, active, None)
                 for each in (table, law)
             )
-            found.append(own / other - 1)
+            found.append(own.sum(axis=0) / other.sum(axis=0) - 1)
     return np.concatenate(found)
 
 
 def _die(calibration, table, sizes: MoeSizes, local, rates, launched: bool, measured: bool) -> AsMeasured | Received:
     """The law of one table on one kind of die."""
-    scale = scale_to(calibration, table, rates)
-    peak = calibration.reference.peak_flop_per_s[table.dtype] * scale.compute
-    kernel = DieKernel(table, sizes, scale, peak, launched)
+    kernel = DieKernel(table, sizes, calibration.reference, scale_to(calibration, table, rates), launched)
     if local is None:
         return Received(table, kernel, measured)
     return AsMeasured(table, kernel, sizes, local, measured)

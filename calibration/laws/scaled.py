@@ -1,9 +1,9 @@
 """Tables that a GPU takes from another one, scaled by nominal rates, for what was not measured on it.
 
-Rates of laws scale by the ratio of peaks (FLOP) and of HBM bandwidths (bytes, and costs a token or pair), an expert's
-cost by the smaller one, collectives within a node by that of NVLink; launches, latencies (per k, too), corrections and
-links between nodes stay. docs/calibration.md has the errors, where
-both GPUs were measured. Every time of a scaled table counts as extrapolated.
+Rates of laws scale by the ratio of peaks (FLOP) and of HBM bandwidths (bytes), costs of MoE layers as
+``calibration.laws.moe_scaling`` says, collectives within a node by that of NVLink; launches, latencies (per k, too),
+corrections and links between nodes stay. docs/calibration.md has the errors, where both GPUs were measured. Every time
+of a scaled table counts as extrapolated.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from calibration.laws.choosing import PARTS_OF_LAYERS
 from calibration.laws.copy import NVLINK_BYTES_PER_S
+from calibration.laws.moe_scaling import Layer, Scale, scaled_law
 from calibration.laws.tables import (
     AttentionTable,
     CalibrationSpec,
@@ -58,11 +59,8 @@ def _scaled(table: Fitted, calibration: CalibrationSpec, base: CalibrationSpec) 
     if isinstance(table.law, GemmLaw):
         rates |= {"ns_per_input": table.law.ns_per_input / memory}
     if isinstance(table.law, MoeLaw):  # as calibration.laws.grouped scales them to a die
-        rates |= {
-            "ns_per_token": table.law.ns_per_token / memory,
-            "ns_per_pair": table.law.ns_per_pair / memory,
-            "ns_per_expert": table.law.ns_per_expert / min(ratios),
-        }
+        layer = Layer(table.hidden, table.ffn, table.dtype, base.reference.hbm_bytes_per_s)
+        return table.model_copy(update={"law": scaled_law(table.law, layer, Scale(*ratios))})
     return table.model_copy(update={"law": table.law.model_copy(update=rates)})
 
 

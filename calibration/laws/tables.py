@@ -140,8 +140,9 @@ class MoeLaw(Spec):
 
     t = launch + ns_per_token tokens + ns_per_pair pairs + ns_per_expert experts / ep + ((flop / rate)^order + (bytes /
     bandwidth)^order)^(1/order), and at least ``floor_ns``: host time where the host launches the kernels one by one.
-    flop = 6 pairs hidden ffn / tp; bytes = 3 slices of each active expert. ``spread``: for routing by chance, where
-    pairs = tokens top_k / ep^spread.
+    tokens: those that pass the rank (``MoeTable.seen``); flop = 6 pairs hidden ffn / tp; bytes = 3 slices of each
+    active expert. ``spread``: for routing by chance, where pairs = tokens top_k / ep^spread. No rate is above the peak
+    of the GPU. On another GPU: ``calibration.laws.moe_scaling``.
     """
 
     launch_ns: NotNegative
@@ -173,6 +174,7 @@ class MoeTable(Fitted):
     """Fused MoE layers of one model, library, version, kernel, dtype and distribution of the routing.
 
     ``eplb_slots``: slots of the EP group over which EPLB spread replicas of experts by load; 0: no replicas.
+    ``seen``: the tokens that pass the rank, all of the group or those that it received from a dispatch, each once.
 
     ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: the
     routing behind ``distribution`` (``calibration.laws.rank_load``). ``kriging``: None where the law alone predicts
@@ -186,6 +188,7 @@ class MoeTable(Fitted):
     kernel: str = ""
     eplb_slots: int = Field(0, ge=0)
     routing: str = ""
+    seen: Literal["group", "received"] = "group"
     hidden: int = Field(gt=0)
     ffn: int = Field(gt=0)
     experts: int = Field(gt=0)

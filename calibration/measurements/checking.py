@@ -184,7 +184,7 @@ def _each_point_once(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, li
 
 def _outside(cells: pd.Series, column) -> np.ndarray:
     if isinstance(column.kind, tuple):
-        return ~cells.isin(column.kind).to_numpy()
+        return ~cells.isin(column.kind if column.required else (*column.kind, "")).to_numpy()
     if not column.is_figure:
         return np.zeros(len(cells), bool) if not column.required else (cells == "").to_numpy()
     values = cells.to_numpy(float)

@@ -44,6 +44,8 @@ SCALED = {
     "h20": ScaledSections(gpu="h100", sections=("gemm", "moe", "attention", "collectives")),
     "b200": ScaledSections(gpu="h100", sections=("moe", "attention")),
 }
+# GPUs that differ in their HBM alone: one law serves them, scaled by its bandwidth.
+SAME_BUT_HBM = {"h100": ("h200",), "h200": ("h100",)}
 UNKNOWN_SMS = 132
 # Equal tensor core peaks on all of DATASHEETS
 SAME_PEAK = {"fp16": "bf16", "bf16": "fp16", "fp8_block": "fp8", "fp8": "fp8_block"}

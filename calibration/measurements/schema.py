@@ -129,11 +129,18 @@ MOE = _table(
             required=False,
         ),
         Column("kernel", "text", "kernel or back end", required=False),
+        Column(
+            "tokens_seen",
+            ("group", "received"),
+            "tokens that pass this rank: group: all of the group (the default); received: those that have an expert on "
+            "it, as behind a dispatch",
+            required=False,
+        ),
         Column("tokens_rank", "count", "tokens that this rank computes", required=False),
         Column("active_experts_rank", "count", "its experts that have tokens", required=False),
         Column("max_tokens_per_expert", "count", "tokens of its most loaded expert", required=False),
     ),
-    "model dtype ep tp distribution tokens_total eplb_slots kernel",
+    "model dtype ep tp distribution tokens_total tokens_seen eplb_slots kernel",
 )
 ATTENTION = _table(
     "attention",

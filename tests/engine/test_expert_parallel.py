@@ -222,7 +222,6 @@ def test_refusals_say_what_would_fit():
         (cluster(2), {"dispatch": "all_to_all"}, LawMissing, "not measured between nodes.*dispatch: per_rank"),
         (cluster(2), {"dispatch": "all_gather"}, SpecError, "inside a node alone.*dispatch: per_rank"),
         (node, {"gemm": "roofline"}, SpecError, "needs gemm: grouped, not roofline"),
-        (node, {"activations": "ignored"}, SpecError, "needs activations: dispatched"),
         (node, {"execution": "weight_streaming", "dispatch": "all_gather"}, SpecError, "execution: expert_parallel"),
         (cluster(fabric={"levels": [{"ring": 8, "bandwidth": "450 GB/s"}]}), {}, SpecError, "switches with laws"),
         (cluster(3), {}, SpecError, "256 experts do not divide over 24 GPUs; 16 or 32 GPUs.*8 redundant experts"),

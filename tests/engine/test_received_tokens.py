@@ -56,14 +56,14 @@ def demand_of(model, dies, tokens, routed):
     )  # fmt: skip
 
 
-def step_ns(name, dies, tokens, engine, execution, routed, launch="local_cp"):
+def step_ns(name, dies, tokens, engine, execution, routed, **changes):
     model = model_of(name)
     assumptions = load_assumptions(
         "physical", execution=execution, memory="experts", decision_cost="free", tables="unbounded",
-        transfer_software="free",
+        transfer_software="free", **changes,
     )  # fmt: skip
     demand = demand_of(model, dies, tokens, routed)
-    scenario = scenario_of(switched(dies, launch), model, EP, assumptions, demand.batch)
+    scenario = scenario_of(switched(dies), model, EP, assumptions, demand.batch)
     return Replay(engine(scenario, demand.layer_ids), demand).run().decode_ns
 
 
@@ -75,6 +75,13 @@ def test_a_step_does_not_grow_with_the_number_of_dies(name, tokens, engine, exec
     """Pairs, distinct tokens and active experts of a die held fixed."""
     found = [step_ns(name, dies, tokens, engine, execution, routed) for dies in (16, 32, 64)]
     assert max(found) / min(found) < 1.02
+
+
+@pytest.mark.parametrize("execution", ["weight_streaming", "expert_parallel"])
+def test_where_every_die_has_all_tokens_nothing_moves_and_more_dies_cost_more(execution):
+    changed = {"activations": "ignored"}
+    few, many = (step_ns("qwen3-235b-a22b", dies, 512, EventEngine, execution, True, **changed) for dies in (16, 64))
+    assert many > 1.2 * few
 
 
 @pytest.mark.parametrize("experts, tokens, top_k", [(1, 10, 8), (4, 32, 8), (256, 8, 8), (300, 8, 8), (64, 5, 1)])

@@ -42,9 +42,10 @@ class Ranks:
         system, model = scenario.system, scenario.model
         self._dies, self._gpu = system.dies, system.launch == "gpu"
         self._clock_hz = system.decision.fsm.clock_hz
-        # behind an all-gather every rank sees all tokens, as in the measured layers
-        gathered = scenario.assumptions.dispatch == "all_gather"
-        self._law = law_of_ranks(system, model, system.dies, dispatched=not gathered)
+        # without a dispatch, or behind an all-gather, every rank sees all tokens, as in the measured layers
+        chosen = scenario.assumptions
+        received = chosen.activations == "dispatched" and chosen.dispatch != "all_gather"
+        self._law = law_of_ranks(system, model, system.dies, received)
         self.named = self._law.named
         self._shared = ()
         self._count = model.shared_experts if scenario.assumptions.weights == "all" else 0

@@ -4,6 +4,7 @@
 `PortMoves`    switches of GPUs: flows through the ports of each level (``ports``), timed by measured kernels
                (``port_laws``, ``between_nodes``) or by bandwidths (``transfer_software: free``)
 `GatherMoves`  ``dispatch: all_gather``: every GPU of a node gets every token, and a reduce-scatter returns the results
+`NoMoves`      ``activations: ignored``: every die has all tokens, and nothing moves
 `RouteMoves`   any other fabric (a wafer): bytes of every link along its routes, at its bandwidth
 =============  =======================================================================================================
 """
@@ -81,6 +82,8 @@ class Moves(Protocol):
 
 def build_moves(scenario: Scenario, machine: Machine, fabric: Fabric, analytical: bool) -> Moves:
     """The moves of a scenario. Raises SpecError where levels have no law, or kernels were not measured."""
+    if scenario.assumptions.activations == "ignored":
+        return NoMoves(fabric)
     grid = grid_of(scenario.system)
     if scenario.assumptions.dispatch == "all_gather":
         return GatherMoves(scenario, fabric, grid)
@@ -205,6 +208,30 @@ class GatherMoves:
     def _phase(self, vectors: np.ndarray, phase: int) -> OnLinks:
         n_bytes = vectors * self.vector_bytes[phase]
         return OnLinks(n_bytes, n_bytes / self._fabric.link_bytes_per_ns)
+
+
+class NoMoves:
+    """Every die has every token, and keeps its results; see the module."""
+
+    vector_bytes = (0, 0)
+    named = ""
+
+    def __init__(self, fabric: Fabric):
+        self._fabric = fabric
+
+    def sent(self, plan: Plan, demand: StepDemand) -> Sent:
+        dies = self._fabric.dies
+        return Sent(np.zeros((dies, dies)), np.full(dies, demand.origins.sum(dtype=np.int64) / demand.top_k))
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        return np.zeros(self._fabric.dies)
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        return begin_ns
+
+    def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
+        nothing = OnLinks(np.zeros(self._fabric.links), np.zeros(self._fabric.links))
+        return nothing, nothing
 
 
 class RouteMoves:

@@ -175,7 +175,7 @@ OVERLAPS = {
 
 def _refuse(assumptions) -> None:
     """Raise SpecError for assumptions that the execution cannot follow."""
-    for field, wanted in (("gemm", "grouped"), ("activations", "dispatched"), ("contention", "shared")):
+    for field, wanted in (("gemm", "grouped"), ("contention", "shared")):
         if getattr(assumptions, field) != wanted:
             raise SpecError(
                 f"execution: expert_parallel needs {field}: {wanted}, not {getattr(assumptions, field)}: experts of a "

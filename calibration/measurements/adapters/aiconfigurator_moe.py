@@ -45,11 +45,15 @@ def _after_dispatch(rows: pd.DataFrame) -> pd.DataFrame:
     """One rank's experts after DeepEP's dispatch, masked (generation) or contiguous (context) grouped GEMM, in sglang.
 
     The version comes from the file name, as there is no column; uniform routing loads experts as balanced routing does.
+    Masked rows hold received tokens alone. The contiguous ones carry all tokens of the group: 8 ns each at any EP size
+    (their law is 2 % off with tokens of the group, 12 % with received ones).
     """
     version = rows["file"].map(_version_of_file)
     library = pd.Series("sglang-deepep", index=rows.index)
     rows = rows.assign(tp=1.0, distribution=rows["distribution"].replace("uniform", "balanced"))
-    return _layers_of(rows, library, version, rows["kernel_source"] + "-" + rows["phase"])
+    kernel = rows["kernel_source"] + "-" + rows["phase"]
+    seen = rows["phase"].map({"generation": "received"}).fillna("group")
+    return _layers_of(rows.assign(seen=seen), library, version, kernel)
 
 
 def _layers_of(rows: pd.DataFrame, library: pd.Series, version: pd.Series, kernel: pd.Series) -> pd.DataFrame:
@@ -73,6 +77,7 @@ def _layers_of(rows: pd.DataFrame, library: pd.Series, version: pd.Series, kerne
             "distribution": rows["distribution"],
             "tokens_total": rows["num_tokens"],
             "kernel": kernel,
+            "tokens_seen": rows["seen"] if "seen" in rows else "group",
             "latency_us_median": rows["latency_us"],
         },
         index=rows.index,
