@@ -6,23 +6,35 @@ import argparse
 import sys
 from pathlib import Path
 
-from archsim.cli.exit_codes import OK, UNREAD
+from archsim.cli.exit_codes import OK, UNREAD, USER_ERROR
 
 _MOST_SETS = 12  # printed sets of transfers
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("measurements", metavar="DIR", help="folder of CSV files, or one file")
-    parser.add_argument("--with", dest="calibration", required=True, metavar="FILE", help="calibration by name or file")
+    parser.add_argument("measurements", metavar="DIR", nargs="?", help="folder of CSV files, or one file")
+    parser.add_argument("--with", dest="calibration", metavar="FILE", help="calibration by name or file")
     parser.add_argument(
         "--out", metavar="DIR", help="folder of the page and the CSV files (default: reports/calibration-GPU)"
+    )
+    parser.add_argument(
+        "--audit",
+        action="store_true",
+        help="instead: points of the calibration (default: of every shipped one) that stand apart from those beside "
+        "them; --out names the page",
     )
     parser.add_argument("--quick", action="store_true", help="only evaluate the file; no held-out fits")
 
 
 def run(args: argparse.Namespace) -> int:
     """Validate and report. Raises CalibrationError if there are no measurements of the calibrated GPU."""
+    if args.audit:
+        return _audit(args)
+    lacking = [name for name, given in (("DIR", args.measurements), ("--with", args.calibration)) if not given]
+    if lacking:
+        print(f"archsim validate: missing {' and '.join(lacking)} (or --audit)", file=sys.stderr)
+        return USER_ERROR
     from archsim.base.cores import use_one_blas_thread
 
     use_one_blas_thread()
@@ -56,6 +68,22 @@ def _print_sections(found) -> None:
     _print_columns(*section_table(found.sections))
     if not len(found.power):
         print("energy: no power was measured (python -m calibration.measure power)")
+
+
+def _audit(args: argparse.Namespace) -> int:
+    from archsim.specs.loading.calibrations import load_calibration
+    from calibration.validate.audit import page_of, told
+    from calibration.validate.engine_layers import calibrations_shipped
+
+    names = [args.calibration] if args.calibration else sorted(calibrations_shipped())
+    calibrations = [load_calibration(name) for name in names]
+    for calibration in calibrations:
+        for line in told(calibration):
+            print(line)
+    if args.out:
+        Path(args.out).write_text(page_of(calibrations), encoding="utf-8")
+        print(f"page: {args.out}")
+    return OK
 
 
 def _print_layers(found) -> None:

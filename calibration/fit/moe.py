@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from calibration.fit.gemm import NS_PER_US, quantiles
+from calibration.fit.isolated import LEAST_OF_ROW, apart, spread_of
 from calibration.fit.moe_between import choose
 from calibration.fit.moe_law import NO_CEILING, Ceiling, Set, axes, fit_law
 from calibration.laws.between_ranks import LEAST_RANKS_TO_LEAVE_OUT
@@ -113,7 +114,9 @@ def fit_table(
     of_sweeps = {"sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps), "prints": fingerprints(sweeps)}
     hosted = named["kernel"] in LAUNCHED_ONE_BY_ONE  # hosts differ between machines
     others = [] if hosted else [Set(_logs(theirs), hbm) for hbm, theirs in alike]
-    return _table(_logs(sweeps), named | of_sweeps, ceiling, others)
+    drawn = named["distribution"] != BALANCED
+    alone = [] if drawn else sweeps.index[sweeps.notna().sum(axis=1) == 1]
+    return _table(_logs(sweeps), named | of_sweeps, ceiling, others, alone)
 
 
 def left_out_errors(sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEILING) -> pd.DataFrame:
@@ -158,10 +161,14 @@ def _sizes_to_leave_out(logs: pd.Series) -> list[np.ndarray]:
     return [(ep == size) & (tp == 1) for size in sizes] if len(sizes) >= LEAST_RANKS_TO_LEAVE_OUT else []
 
 
-def _table(logs: pd.Series, named: dict, ceiling: Ceiling, others: Sequence[Set] = ()) -> MoeTable:
+def _table(
+    logs: pd.Series, named: dict, ceiling: Ceiling, others: Sequence[Set] = (), alone: Collection = ()
+) -> MoeTable:
+    """``alone``: points of one sweep, which are left out where they stand apart from those beside them."""
     law, routing = fit_law([Set(logs, ceiling.hbm_bytes_per_s), *others], named, ceiling)
     corrections = logs - np.log(law_ns(law, named, routing, *axes(logs)))
-    kriging, errors = choose(axes(logs), corrections.to_numpy())
+    corrections = _without_isolated(corrections, alone)
+    kriging, errors = choose(axes(corrections), corrections.to_numpy())
     tokens, ranks = _filled(corrections)
     return MoeTable(
         **named,
@@ -172,6 +179,13 @@ def _table(logs: pd.Series, named: dict, ceiling: Ceiling, others: Sequence[Set]
         kriging=kriging,
         unseen=quantiles(np.expm1(-errors)),
     )
+
+
+def _without_isolated(corrections: pd.Series, alone: Collection) -> pd.Series:
+    rows = [row.sort_index() for _, row in corrections.groupby(["ep", "tp"]) if len(row) >= LEAST_OF_ROW]
+    spread = spread_of([row.to_numpy() for row in rows])
+    found = [point for row in rows for point in row.index[apart(row.to_numpy(), spread)]]
+    return corrections.drop([point for point in found if point in alone])
 
 
 def _filled(corrections: pd.Series) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:

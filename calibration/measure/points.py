@@ -5,6 +5,8 @@ that a machine cannot measure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
+from types import MappingProxyType
 
 from archsim.specs.model import ModelSpec
 from calibration.measure.backend import Point
@@ -15,6 +17,7 @@ TILE_EDGES = (129, 257, 513)
 GEMM_M = tuple(sorted({*(2**i for i in range(16)), *(48 * 2**i for i in range(10)), *TILE_EDGES}))
 MOE_EP = (1, 8, 32, 128)
 MOE_TOKENS = tuple(2**i for i in range(15))
+MOE_KERNELS = MappingProxyType({"group": "grouped_mm", "received": "grouped_mm after dispatch"})  # by tokens seen
 ALL_PAIRS_BYTES = (4 * KIB, MIB, 256 * MIB)
 THOROUGH_PAIRS = ((0, 1), (0, 4), (0, 7))
 KERNEL_BYTES = (8, 64 * KIB, MIB, 16 * MIB)
@@ -47,12 +50,14 @@ def gemm_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
 
 
 def moe_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
-    """Expert layers of one rank, BF16, balanced routing."""
+    """Expert layers of one rank, BF16, balanced routing: with all tokens of the group, and with those that the rank
+    receives alone.
+    """
     for model in models:
         for ep in MOE_EP:
             if model.experts % ep:
                 continue
-            for tokens in MOE_TOKENS:
+            for tokens, (seen, kernel) in product(MOE_TOKENS, MOE_KERNELS.items()):
                 if tokens * model.top_k >= ep:
                     yield {
                         "model": model.name,
@@ -65,7 +70,8 @@ def moe_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
                         "tp": 1,
                         "distribution": "balanced",
                         "tokens_total": tokens,
-                        "kernel": "grouped_mm",
+                        "tokens_seen": seen,
+                        "kernel": kernel,
                     }
 
 

@@ -151,7 +151,9 @@ class TorchBackend:
         return read
 
     def _time_moe(self, point: Point):
-        """Permute, grouped gate-up product, SwiGLU, grouped down product, weighted sum; experts of rank 0."""
+        """Permute, grouped gate-up product, SwiGLU, grouped down product, weighted sum; experts of rank 0. Its tokens
+        are those of the group, or those that have an expert there (``tokens_seen``).
+        """
         torch = self._torch
         if not hasattr(torch, "_grouped_mm"):
             raise PointError("this PyTorch has no grouped product (torch._grouped_mm, 2.8 or later)")
@@ -161,7 +163,8 @@ class TorchBackend:
         tokens, rows, ends = _rank_of_balanced(point)
         of_expert = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
         active = sum(rows_of > 0 for rows_of in of_expert)
-        used = {"tokens_rank": tokens, "active_experts_rank": active, "max_tokens_per_expert": max(of_expert)}
+        received = len(set(rows))
+        used = {"tokens_rank": received, "active_experts_rank": active, "max_tokens_per_expert": max(of_expert)}
         expert_bytes, row_bytes = 3 * hidden * ffn * 2, (3 * hidden + 5 * ffn) * 2
         copies = self._copies_past_l2(active * expert_bytes)
         needed = experts * expert_bytes + len(rows) * row_bytes + 2 * tokens * hidden * 2
@@ -281,11 +284,13 @@ class TorchBackend:
 
 
 def _rank_of_balanced(point: Point) -> tuple[int, list[int], list[int]]:
-    """For the first rank: (tokens, token row of every token-expert pair in expert order, end of each expert's rows).
+    """For the first rank: (tokens that pass it, the row of the token of every pair in expert order, end of each
+    expert's rows). A token without an expert there has a row if the rank sees all tokens of the group.
 
     Tokens choose evenly spaced experts, shifted by one per token; few tokens also start evenly spaced, so that no rank
     receives more than its share (as in the collectors that calibration.laws.rank_load follows)."""
     experts, top_k, total = point["experts"], point["top_k"], point["tokens_total"]
+    received = point["tokens_seen"] == "received"
     of_expert: list[list[int]] = [[] for _ in range(experts // point["ep"])]
     tokens: dict[int, int] = {}
     stride = -(-experts // top_k)
@@ -294,9 +299,9 @@ def _rank_of_balanced(point: Point) -> tuple[int, list[int], list[int]]:
         for rank in range(top_k):
             expert = (first + rank * stride) % experts
             if expert < len(of_expert):
-                of_expert[expert].append(tokens.setdefault(token, len(tokens)))
+                of_expert[expert].append(tokens.setdefault(token, len(tokens)) if received else token)
     ends = [sum(map(len, of_expert[: i + 1])) for i in range(len(of_expert))]
-    return len(tokens), [row for rows in of_expert for row in rows], ends
+    return len(tokens) if received else total, [row for rows in of_expert for row in rows], ends
 
 
 def _first_line(error: Exception) -> str:

@@ -406,7 +406,7 @@ class TestMeasure:
     def test_balanced_tokens_of_one_rank(self):
         from calibration.measure.torch_backend import _rank_of_balanced
 
-        point = {"experts": 8, "ep": 4, "top_k": 2, "tokens_total": 8}
+        point = {"experts": 8, "ep": 4, "top_k": 2, "tokens_total": 8, "tokens_seen": "received"}
         tokens, rows, ends = _rank_of_balanced(point)
         assert (tokens, ends) == (4, [2, 4])
         assert len(rows) == 4 and set(rows) == {0, 1, 2, 3}

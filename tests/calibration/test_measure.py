@@ -196,8 +196,10 @@ def test_balanced_ranks_have_their_share():
     for experts, top_k, ep in ((256, 8, 8), (256, 8, 32), (128, 1, 128), (64, 8, 8)):
         fewest = max(1, ep // top_k)  # tokens of all ranks: from a pair a rank on
         for total in (fewest * 2**i for i in range(5)):
-            point = {"experts": experts, "top_k": top_k, "ep": ep, "tokens_total": total}
+            point = {"experts": experts, "top_k": top_k, "ep": ep, "tokens_total": total, "tokens_seen": "received"}
             tokens, rows, ends = _rank_of_balanced(point)
+            every, same, _ = _rank_of_balanced(point | {"tokens_seen": "group"})
+            assert every == total and max(same) < total and len(set(same)) == tokens
             active = sum(end > begin for begin, end in zip([0, *ends], ends, strict=False))
             assert len(rows) == ends[-1] == total * top_k // ep
             assert active == min(experts // ep, len(rows)) and len(set(rows)) == tokens
