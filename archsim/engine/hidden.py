@@ -17,19 +17,19 @@ limited to some groups of experts (DeepSeek-V3: 4 of 8) applies this within a gr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.dtypes import BF16_BYTES, VECTOR_BYTES, WEIGHT_BYTES
 from archsim.base.kernels import kernel
 from archsim.policies.allocation.rules import Plan
-from archsim.specs.machine.system import DTYPE_BYTES
 from archsim.workload.step_demand import Routing
 
 SCALED = ("fp8", "fp8_block")  # dtypes whose vectors travel with scales
 VALUES_PER_SCALE, SCALE_BYTES = 128, 4  # one FP32 scale for 128 values (deepseek-ai/DeepEP, README)
-BF16_BYTES = 2
 
 
 class VectorBytes(NamedTuple):
@@ -52,7 +52,7 @@ class Sizes(NamedTuple):
 
 def vector_bytes(hidden: int, dtype: str, combine: str) -> VectorBytes:
     """Bytes of a vector of ``hidden`` values under the assumption ``combine``; ``dtype``: of the die's weights."""
-    plain = hidden * DTYPE_BYTES[dtype]
+    plain = ceil(hidden * (VECTOR_BYTES[dtype] if WEIGHT_BYTES[dtype] < 1 else WEIGHT_BYTES[dtype]))
     if combine == "weights_dtype":
         return VectorBytes(plain, plain)
     scales = SCALE_BYTES * -(-hidden // VALUES_PER_SCALE) if dtype in SCALED else 0

@@ -31,7 +31,7 @@ def effective_utilisation(system, model, assumptions) -> Utilisation:
 
 def slice_bytes(system, model) -> int:
     """Bytes of one weight slice: gate, up or down matrix of an expert."""
-    return model.hidden * model.expert_ffn * system.compute.dtype_bytes
+    return system.compute.bytes_of(model.hidden * model.expert_ffn)
 
 
 def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:

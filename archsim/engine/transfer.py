@@ -19,10 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.dtypes import VECTOR_BYTES
 from archsim.engine.hidden import Sizes, expected_ranks
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_digest, calibration_named
 from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import BYTES_PER_VALUE, COMBINE, DISPATCH, dispatches, payload_of, sent_bytes
+from calibration.laws.collective import COMBINE, DISPATCH, dispatches, payload_of, sent_bytes
 from calibration.laws.laws import Laws
 from calibration.laws.piecewise import law_of
 from calibration.laws.tables import CalibrationSpec
@@ -113,7 +114,7 @@ def fixed_and_rate(name: str | None, digest: str, op: str, kernel: str, hidden: 
     near = _nearest_shape(laws, kernel, (hidden, top_k, experts))
     asked = dict(zip(("hidden", "top_k", "experts"), near, strict=True))
     table = laws.dispatch_combine(op, 1, kernel=kernel, ranks=RANKS, nodes=1, **asked).table
-    vector_bytes = near[0] * BYTES_PER_VALUE[payload_of(table)]
+    vector_bytes = near[0] * VECTOR_BYTES[payload_of(table)]
     vectors = expected_ranks(Sizes(near[2], near[1]), RANKS) if kernel == KERNELS["per_rank"] else near[1]
     token_bytes = vector_bytes * vectors * (RANKS - 1) / RANKS
     tokens = 2.0 ** np.arange(int(log2(MOST_TOKENS)) + 1)

@@ -40,7 +40,7 @@ class WorkBuilder:
     def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric, copies: bool):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         self._machine, self._fabric, self._copies = machine, fabric, copies
-        dtype_bytes = system.compute.dtype_bytes
+        bytes_of = system.compute.bytes_of
         self._blocks = OwnBlocks(system.blocks)
         self.gemm = gemm_model(system, model, assumptions, machine)
         self._by_tokens = assumptions.gemm == "grouped"
@@ -49,9 +49,9 @@ class WorkBuilder:
         self._send = SENDS[assumptions.dispatch]
         self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
         self._shared_experts = model.shared_experts if assumptions.weights == "all" else 0
-        self._slice_bytes = machine.slice_bytes, model.hidden * model.shared_ffn * dtype_bytes
+        self._slice_bytes = machine.slice_bytes, bytes_of(model.hidden * model.shared_ffn)
         self._dispatched = assumptions.activations == "dispatched"
-        self._carried_bytes = 0 if self._dispatched else (model.hidden + model.expert_ffn) * dtype_bytes
+        self._carried_bytes = 0 if self._dispatched else bytes_of(model.hidden + model.expert_ffn)
         self._local_first = assumptions.order == "local_first"
         self.needs_origins = assumptions.needs_origins(model)
         self._no_move_ptr = np.zeros((2, machine.dies + 1), np.int64)

@@ -15,11 +15,12 @@ activations       a bound for one step of one layer; see `activation_bytes`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from archsim.base.dtypes import BF16_BYTES, WEIGHT_BYTES
 from archsim.base.errors import SpecError
 from archsim.policies.placement.placement import Placement
 from archsim.specs.assumptions import AssumptionsSpec
@@ -27,12 +28,12 @@ from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import SLICES, ModelSpec
 from archsim.specs.own_execution import own_execution
 from archsim.specs.scenario import Scenario
-from archsim.specs.workload import KV_BYTES, WorkloadSpec
+from archsim.specs.workload import WorkloadSpec
 from archsim.workload.step_demand import dies_of_requests
 
 EXPERTS, SHARED, ATTENTION, KV, ACTIVATIONS = "experts", "shared experts", "attention", "KV cache", "activations"
 OWN = "execution"
-BF16_BYTES, FP32_BYTES = 2, 4
+FP32_BYTES = 4
 # Longer prompts are cut into steps of so many tokens: max_num_batched_tokens of vLLM's server on an H100
 # (vllm/engine/arg_utils.py, default of the V1 engine).
 PREFILL_CHUNK_TOKENS = 8192
@@ -100,24 +101,24 @@ def fit_of_slots(
     batch: int,
 ) -> Fit:
     """As `memory_fit`, of the experts that each die holds in all layers together: int64[die]."""
-    dtype_bytes = system.compute.dtype_bytes
+    bytes_of = system.compute.bytes_of
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
-    parts = {EXPERTS: slots * (SLICES * model.slice_weights * dtype_bytes)}
+    parts = {EXPERTS: slots * bytes_of(SLICES * model.slice_weights)}
     if (own := getattr(own_execution(assumptions.execution), "bytes_per_die", None)) is not None:
         parts[OWN] = np.full_like(slots, own(system, model, batch))
     if assumptions.weights == "all" and model.shared_experts:
-        parts[SHARED] = np.full_like(slots, model.shared_weights * dtype_bytes)
+        parts[SHARED] = np.full_like(slots, bytes_of(model.shared_weights))
     if not counts_all(model, assumptions):
         return Fit(parts, bound)
     sharded = workload is not None and workload.attention_weights == "sharded"
-    weights = (model.attention_weights + model.dense_weights) * dtype_bytes + model.embedding_weights * BF16_BYTES
+    weights = bytes_of(model.attention_weights + model.dense_weights) + model.embedding_weights * BF16_BYTES
     parts[ATTENTION] = np.full_like(slots, -(-weights // len(slots)) if sharded else weights)
     if workload is None or not batch:
         return Fit(parts, bound)
     context = _context(workload, assumptions)
     requests = np.bincount(dies_of_requests(batch, len(slots)), minlength=len(slots))
-    parts[KV] = requests * model.kv_bytes(context, KV_BYTES[workload.kv_dtype])
-    parts[ACTIVATIONS] = activation_bytes(model, requests, dtype_bytes, workload.has_prompts)
+    parts[KV] = requests * model.kv_bytes(context, int(WEIGHT_BYTES[workload.kv_dtype]))
+    parts[ACTIVATIONS] = activation_bytes(model, requests, bytes_of, workload.has_prompts)
     return Fit(parts, bound, context)
 
 
@@ -131,7 +132,9 @@ def depends_on_requests(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:
     return counts_all(model, assumptions) or hasattr(own_execution(assumptions.execution), "bytes_per_die")
 
 
-def activation_bytes(model: ModelSpec, requests: np.ndarray, dtype_bytes: int, has_prompts: bool) -> np.ndarray:
+def activation_bytes(
+    model: ModelSpec, requests: np.ndarray, bytes_of: Callable[[int], int], has_prompts: bool
+) -> np.ndarray:
     """A bound for the activations of one step, int64[die]; ``requests``: those that live on each die, int64[die].
 
     A step has a token of every request, or a chunk of a prompt if that is more. Of every token in one layer: its
@@ -140,7 +143,7 @@ def activation_bytes(model: ModelSpec, requests: np.ndarray, dtype_bytes: int, h
     receive as many tokens as they send; skew, and the fixed buffers of communication libraries, are in the reserve.
     """
     tokens = np.maximum(requests, PREFILL_CHUNK_TOKENS) if has_prompts else requests
-    of_expert = model.hidden * (dtype_bytes + BF16_BYTES) + 2 * model.expert_ffn * BF16_BYTES
+    of_expert = bytes_of(model.hidden) + model.hidden * BF16_BYTES + 2 * model.expert_ffn * BF16_BYTES
     of_token = 2 * model.hidden * BF16_BYTES + model.top_k * of_expert
     return np.asarray(tokens * of_token + requests * ((model.vocabulary or 0) * FP32_BYTES))
 

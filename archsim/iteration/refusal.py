@@ -123,7 +123,7 @@ def _sharded(scenario: Scenario, placement: Placement) -> Lever | None:
 
 def _experts_in_fp8(scenario: Scenario, placement: Placement) -> Lever | None:
     system = scenario.system
-    if system.compute.dtype_bytes == 1:
+    if system.compute.dtype_bytes <= 1:
         return None
     compute = system.compute.model_copy(update={"dtype": "fp8"})
     changed = replace(scenario, system=system.model_copy(update={"compute": compute}))

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.base.errors import CapacityError
 from archsim.iteration.layers import ACTIVATION_BYTES, LOGIT_BYTES, has_experts
 from archsim.iteration.times import IterationLaws, iteration_laws
 from archsim.serving.simulate import Pool, Scheduler
-from archsim.serving.stand_ins import WEIGHT_BYTES, with_stand_ins
+from archsim.serving.stand_ins import with_stand_ins
 from archsim.serving.tables import Host, prepare
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.model import ModelSpec
@@ -21,7 +22,6 @@ from calibration.laws.laws import Laws, MoeSizes
 from calibration.laws.tables import CalibrationSpec
 
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
-KV_BYTES = {"bf16": 2, "fp8": 1}
 NO_HOST = Host()
 ACTIVATION_VECTORS = 8  # of the hidden size, of a token in flight: residual, norms, queries to values, FFN halves
 
@@ -136,7 +136,7 @@ def with_host(
 
 def kv_token_bytes(engine: Engine) -> float:
     """KV of a token on one rank; KV heads are not split further than one a rank."""
-    value_bytes, tp = KV_BYTES[engine.precision.kv], engine.parallel.tp
+    value_bytes, tp = int(WEIGHT_BYTES[engine.precision.kv]), engine.parallel.tp
     return sum(
         layers * kind.kv_bytes_per_token(value_bytes) / kind.kv_ranks(tp)
         for kind, layers in engine.model.attention_layers

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.iteration.attention.kind import PHASES
 from archsim.iteration.layers import attentions
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
@@ -19,12 +20,6 @@ from archsim.specs.model import ModelSpec
 from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.scaled import with_scaled
 from calibration.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
-
-NVFP4_BYTES, MXFP4_BYTES = 0.5 + 1 / 16, 0.5 + 1 / 32  # a scale of 8 bits for 16 or 32 values
-# Bytes of a weight.
-WEIGHT_BYTES = MappingProxyType(
-    {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": NVFP4_BYTES, "mxfp4": MXFP4_BYTES, "int4": 0.5625}
-)
 
 
 class Narrow(NamedTuple):

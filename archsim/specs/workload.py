@@ -15,7 +15,6 @@ Seed = count(0, 2**63 - 1)
 # Of a generated request that does not say; small because a prefill is one step whatever its length.
 PROMPT_TOKENS = 16
 OF_MODEL = "model"  # `like: model`: the preset with the name of each model
-KV_BYTES = {"bf16": 2, "fp8": 1}  # of a value in the KV cache, without scales
 
 
 def known_preset(like: str | None) -> str | None:

@@ -27,7 +27,7 @@ from calibration.laws.attention import (
 from calibration.laws.tables import AttentionLaw, AttentionTable
 from calibration.measurements.sweeps import consensus, note_of, pools
 
-KEYS = ["library", "phase", "kind", "dtype", "kv_dtype", "head_dim", "window"]
+KEYS = ["library", "phase", "kind", "dtype", "kv_dtype", "products", "head_dim", "window"]
 SHAPE, GRID = ["heads", "kv_heads"], ["batch", "tokens"]
 POINT = [*SHAPE, *GRID]
 # Logs of typical values: launch ns, ns per request, ns per request and head, flop/s, bytes/s; order - 1.
@@ -43,6 +43,7 @@ MOST_CORRECTION = 3.0  # of ln(measured / law), while outliers are still among t
 def fit_attention(rows: pd.DataFrame) -> tuple[AttentionTable, ...]:
     """Tables of one GPU's attention rows (of the schema), sorted."""
     tables = []
+    rows = rows.assign(products=rows["products"].fillna("")) if "products" in rows else rows.assign(products="")
     for values, mine in rows.groupby(KEYS, sort=True):
         named = dict(zip(KEYS, values, strict=True))
         named |= {key: int(named[key]) for key in ("head_dim", "window")}
@@ -58,11 +59,11 @@ def fit_table(logs: pd.Series, named: dict) -> AttentionTable:
     """The table of ln ns, index heads, kv_heads, batch, tokens."""
     law = fit_law(logs, named)
     corrections = logs - np.log(points_ns(law, named, logs.index))
-    kept = _without_outliers(corrections)
+    kept, inverse = _without_outliers(corrections)
     if len(kept) < len(logs):
         law = fit_law(logs[kept.index], named)
         kept = logs[kept.index] - np.log(points_ns(law, named, kept.index))
-    batch, tokens, shapes = _filled(kept)
+    batch, tokens, shapes = _filled(kept, inverse)
     longest = kept.reset_index().groupby("batch")["tokens"].max()
     return AttentionTable(
         **named,
@@ -71,8 +72,8 @@ def fit_table(logs: pd.Series, named: dict) -> AttentionTable:
         tokens=tokens,
         most_tokens=tuple(float(size) for size in longest),
         shapes=shapes,
-        unseen=quantiles(np.expm1(left_out(kept, GRID))),
-        unseen_shapes=quantiles(np.expm1(left_out(kept, SHAPE))),
+        unseen=quantiles(np.expm1(left_out(kept, GRID, inverse))),
+        unseen_shapes=quantiles(np.expm1(left_out(kept, SHAPE, inverse))),
     )
 
 
@@ -93,15 +94,14 @@ def points_ns(law: AttentionLaw, named: dict, index: pd.MultiIndex) -> np.ndarra
     heads, kv_heads, batch, tokens = (index.get_level_values(name).to_numpy(float) for name in POINT)
     sizes = AttentionSizes(heads, kv_heads, named["head_dim"], named["window"], named["kind"])  # type: ignore[arg-type]
     new = np.ones_like(tokens) if named["phase"] == DECODE else tokens
-    return law_ns(law, named["phase"], sizes, batch, new, tokens, named["kv_dtype"])
+    return law_ns(law, named["phase"], sizes, batch, new, tokens, named["kv_dtype"], products=named["products"])
 
 
-def left_out(corrections: pd.Series, together: list[str]) -> np.ndarray:
+def left_out(corrections: pd.Series, together: list[str], inverse: np.ndarray) -> np.ndarray:
     """Corrections minus their prediction from all points that differ in ``together``, float64[point].
 
-    Closed form of Dubrule (1983): for a group, the inverse of its block of K^-1 times its part of K^-1 y.
+    Closed form of Dubrule (1983): for a group, the inverse of its block of K^-1 (``inverse``) times its part of K^-1 y.
     """
-    inverse = np.linalg.inv(_matrix(corrections.index))
     weighted, found = inverse @ corrections.to_numpy(), np.empty(len(corrections))
     for rows in corrections.reset_index().groupby(together).indices.values():
         found[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], weighted[rows])
@@ -115,26 +115,30 @@ def _law(values: np.ndarray) -> AttentionLaw:
     )
 
 
-def _without_outliers(corrections: pd.Series) -> pd.Series:
+def _without_outliers(corrections: pd.Series) -> tuple[pd.Series, np.ndarray]:
+    """(the points that are kept, the inverse of their covariance)"""
+    inverse = _inverse(corrections.index)
     for _ in range(MOST_ROUNDS):
-        inverse = np.linalg.inv(_matrix(corrections.index))
         clipped = corrections.clip(-MOST_CORRECTION, MOST_CORRECTION).to_numpy()
         off = np.abs(inverse @ clipped / np.diag(inverse))
         worst = off > max(OUTLIER, WORST * off.max())
         if not worst.any():
             break
         corrections = corrections[~worst]
-    return corrections
+        inverse = _inverse(corrections.index)
+    return corrections, inverse
 
 
-def _filled(corrections: pd.Series) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, tuple[float, ...]]]:
+def _filled(
+    corrections: pd.Series, inverse: np.ndarray
+) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, tuple[float, ...]]]:
     """(batches, tokens, shape → corrections on their grid): as measured, else kriged."""
     levels = [np.unique(corrections.index.get_level_values(name)) for name in GRID]
     shapes = corrections.index.droplevel(GRID).unique().sort_values()
     whole = pd.MultiIndex.from_tuples(
         [(*shape, batch, size) for shape in shapes for batch in levels[0] for size in levels[1]], names=POINT
     )
-    weights = np.linalg.solve(_matrix(corrections.index), corrections.to_numpy())
+    weights = inverse @ corrections.to_numpy()
     kriged = covariance(_features(whole), _features(corrections.index)) @ weights
     values = corrections.reindex(whole).fillna(pd.Series(kriged, index=whole))
     rounded = np.rint(values.to_numpy() / CORRECTION_UNIT).reshape(len(shapes), -1) + 0.0
@@ -142,9 +146,15 @@ def _filled(corrections: pd.Series) -> tuple[tuple[float, ...], tuple[float, ...
     return tuple(levels[0]), tuple(levels[1]), {name: tuple(row) for name, row in zip(names, rounded, strict=True)}
 
 
-def _matrix(index: pd.MultiIndex) -> np.ndarray:
+def _inverse(index: pd.MultiIndex) -> np.ndarray:
+    """Of the covariance of points, by Cholesky."""
+    from scipy.linalg import lapack
+
     features = _features(index)
-    return covariance(features, features) + NOISE * np.eye(len(features))
+    factor, failed = lapack.dpotrf(covariance(features, features) + NOISE * np.eye(len(features)), lower=1)
+    assert not failed, "a covariance with noise is positive definite"
+    half, _ = lapack.dpotri(factor, lower=1)
+    return np.tril(half) + np.tril(half, -1).T
 
 
 def _features(index: pd.MultiIndex) -> np.ndarray:

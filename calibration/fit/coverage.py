@@ -18,7 +18,7 @@ from calibration.measurements.sweeps import release
 
 # Fields that tell tables of a section apart, besides the version and ``of``; those at their defaults are not named.
 _NAMES = (
-    *("model", "library", "kernel", "phase", "kind", "dtype", "kv_dtype", "quantisation", "groups"),
+    *("model", "library", "kernel", "phase", "kind", "dtype", "kv_dtype", "products", "quantisation", "groups"),
     *("distribution", "eplb_slots", "head_dim", "window", "unit"),
 )
 _MOST_NAMED = 3  # of what is missing

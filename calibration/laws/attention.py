@@ -11,13 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.dtypes import WEIGHT_BYTES
 from calibration.laws.choosing import LawMissing, newest
-from calibration.laws.gemm import NS_PER_S, OPERAND_BYTES, overlapped_ns
+from calibration.laws.gemm import NS_PER_S, overlapped_ns
 from calibration.laws.tables import AttentionLaw, AttentionTable, CalibrationSpec
 
 CORRECTION_UNIT = 1e-3  # unit of the corrections in the files
 PREFILL, DECODE = "prefill", "decode"
 GQA, MLA = "gqa", "mla"
+# Latent attention with its projections; the products of its heads before and after an absorbed decode.
+MLA_BLOCK, MLA_PRE, MLA_POST = "mla_block", "mla_pre", "mla_post"
+# Weights of DeepSeek-V3's projections (config.json: hidden 7168, q_lora_rank 1536, kv_lora_rank 512, RoPE 64, 128 and
+# 128 a head): down, on every rank, and up and out, of each head.
+MLA_DOWN, MLA_OF_HEAD = 7168 * (1536 + 576), 1536 * 192 + 512 * (128 + 128) + 128 * 7168
 ACTIVATION_BYTES = 2  # queries and outputs are BF16
 # Correlation lengths of the corrections, in octaves, and the noise of a point relative to their variance; chosen by
 # leaving (batch, tokens) and shapes of the public sets out. KV heads count by themselves and with the batch: together
@@ -79,8 +85,10 @@ def choose_attention(
     kv_dtype: str | None = None,
     library: str | None = None,
     version: str | None = None,
+    products: str = "",
 ) -> AttentionTable:
-    """The table of a phase, kind and KV dtype (by default ``dtype``), with the nearest head size, then the window.
+    """The table of a phase, kind, KV dtype (by default ``dtype``) and dtype of ``products`` (of a block), with the
+    nearest head size, then the window.
 
     The library with most shapes unless named, in its newest version. Where no kernel computes in ``dtype``, one that
     reads the same KV cache stands in for it (decodes with FP8 KV were measured with BF16 queries). Raises LawMissing.
@@ -90,7 +98,9 @@ def choose_attention(
     wanted = [
         table
         for table in there
-        if table.kv_dtype == stored and library in (None, table.library) and version in (None, table.version)
+        if (table.kv_dtype, table.products) == (stored, products)
+        and library in (None, table.library)
+        and version in (None, table.version)
     ]
     if not wanted:
         asked = " ".join(part for part in (library, version, phase, sizes.kind, dtype) if part)
@@ -117,7 +127,9 @@ def _preference(table: AttentionTable, sizes: AttentionSizes, dtype: str) -> tup
     )
 
 
-def work_of(phase: str, sizes: AttentionSizes, batch, new, context, kv_dtype: str) -> tuple[np.ndarray, np.ndarray]:
+def work_of(
+    phase: str, sizes: AttentionSizes, batch, new, context, kv_dtype: str, products: str = ""
+) -> tuple[np.ndarray, np.ndarray]:
     """(FLOP, bytes) of ``batch`` requests with ``new`` tokens each, causal, at the end of ``context`` tokens each.
 
     FLOP: two products of every query with every key in its window. Bytes: keys and values that any query sees, queries
@@ -130,24 +142,40 @@ def work_of(phase: str, sizes: AttentionSizes, batch, new, context, kv_dtype: st
     full = new - growing
     pairs = growing * before + growing * (growing + 1) / 2 + (full * window if sizes.window else 0.0)
     seen = np.minimum(context, window + new)
-    stored, heads = OPERAND_BYTES[kv_dtype], sizes.heads
+    stored, heads = WEIGHT_BYTES[kv_dtype], sizes.heads
     rank, nope, rope, value = sizes.latent
-    if sizes.kind == MLA and phase == PREFILL:
+    if sizes.kind in (MLA_PRE, MLA_POST):
+        moved = heads * (nope * rank * stored + batch * (nope + rank) * ACTIVATION_BYTES)
+        return 2.0 * batch * heads * nope * rank, moved
+    if sizes.kind != GQA and phase == PREFILL:
         per_head = nope + rope + value
         kept = heads * per_head * ACTIVATION_BYTES + (rank + rope) * stored
-    elif sizes.kind == MLA:
+    elif sizes.kind != GQA:
         per_head, kept = 2 * rank + rope, (rank + rope) * stored
     else:
         per_head, kept = 2 * sizes.head_dim, sizes.kv_heads * 2 * sizes.head_dim * stored
     flop = 2.0 * batch * heads * per_head * pairs
-    return flop, batch * (seen * kept + new * heads * per_head * ACTIVATION_BYTES)
+    moved = batch * (seen * kept + new * heads * per_head * ACTIVATION_BYTES)
+    if sizes.kind == MLA_BLOCK:
+        weights = MLA_DOWN + MLA_OF_HEAD * heads
+        flop, moved = flop + 2.0 * batch * new * weights, moved + weights * WEIGHT_BYTES[products]
+    return flop, moved
 
 
 def law_ns(
-    law: AttentionLaw, phase: str, sizes: AttentionSizes, batch, new, context, kv_dtype: str, compute=1.0, memory=1.0
+    law: AttentionLaw,
+    phase: str,
+    sizes: AttentionSizes,
+    batch,
+    new,
+    context,
+    kv_dtype: str,
+    compute: float = 1.0,
+    memory: float = 1.0,
+    products: str = "",
 ) -> np.ndarray:
     """The law without corrections; ``compute`` and ``memory`` scale its rates. Arrays broadcast."""
-    flop, moved = work_of(phase, sizes, batch, new, context, kv_dtype)
+    flop, moved = work_of(phase, sizes, batch, new, context, kv_dtype, products)
     flop_ns, bytes_ns = flop / (law.flop_per_s * compute) * NS_PER_S, moved / (law.bytes_per_s * memory) * NS_PER_S
     fixed = law.launch_ns + (law.ns_per_request + law.ns_per_head * sizes.heads) * np.asarray(batch, float)
     return fixed + overlapped_ns(law, flop_ns, bytes_ns)
@@ -169,7 +197,7 @@ def attention_grid(
         octaves > MOST_OCTAVES
         or bool(table.scaled_from)
         or (table.head_dim, table.window, table.kind) != (sizes.head_dim, sizes.window, sizes.kind)
-        or (sizes.kind == MLA and sizes.latent != MEASURED_LATENT)
+        or (sizes.kind != GQA and sizes.latent != MEASURED_LATENT)
     )
     return AttentionGrid(
         table, sizes, corrections, np.log(table.batch), np.log(table.tokens), float(compute), float(memory), far
@@ -192,9 +220,8 @@ def grid_ns(grid: AttentionGrid, batch, new, context) -> np.ndarray:
     for r, row_share in row:
         for c, column_share in column:
             found += row_share * column_share * grid.corrections[r, c]
-    ns = law_ns(
-        table.law, table.phase, grid.sizes, batch, new, context, table.kv_dtype, grid.compute, grid.memory
-    ) * np.exp(found)
+    rates = table.kv_dtype, grid.compute, grid.memory, table.products
+    ns = law_ns(table.law, table.phase, grid.sizes, batch, new, context, *rates) * np.exp(found)
     return np.where(some, ns, 0.0)
 
 

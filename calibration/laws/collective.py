@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from types import MappingProxyType
 
+from archsim.base.dtypes import VECTOR_BYTES
 from calibration.laws.choosing import ONLY_BY_NAME, LawMissing, newest
 from calibration.laws.tables import CalibrationSpec, TransferTable
 
@@ -26,11 +27,6 @@ PAYLOAD_OF = MappingProxyType(
         NOTIFY_OF[DISPATCH]: "fp8",
         NOTIFY_OF[COMBINE]: "bf16",
     }
-)
-# Bytes per value of a hidden vector: FP8 has one FP32 scale for 128 values (DeepEP, README), NVFP4 one FP8 scale for 16
-# (NVIDIA, "Introducing NVFP4").
-BYTES_PER_VALUE = MappingProxyType(
-    {"bf16": 2.0, "fp16": 2.0, "fp8": 1 + 4 / 128, "fp8_block": 1 + 4 / 128, "nvfp4": 0.5 + 1 / 16}
 )
 
 GROUPS_TAKEN = 4  # DeepEP's benchmark routes to at most 4 of the nodes (tests/test_internode.py, num_topk_groups)
@@ -57,16 +53,16 @@ def dispatches(calibration: CalibrationSpec) -> list[TransferTable]:
 
 def sent_bytes(payload: str, tokens, top_k, hidden):
     """Bytes that one rank sends for its own ``tokens``, each to ``top_k`` experts on other ranks. ``payload``: a key of
-    BYTES_PER_VALUE.
+    archsim.base.dtypes.VECTOR_BYTES.
 
     Laws of dispatch and combine use this size, whatever a library really sends (TensorRT-LLM: each vector once per
     rank). Raises LawMissing.
     """
-    if payload not in BYTES_PER_VALUE:
+    if payload not in VECTOR_BYTES:
         raise LawMissing(
-            f"unknown payload {payload!r}: its bytes per value are not known (known: {', '.join(BYTES_PER_VALUE)})"
+            f"unknown payload {payload!r}: its bytes per value are not known (known: {', '.join(VECTOR_BYTES)})"
         )
-    return tokens * top_k * hidden * BYTES_PER_VALUE[payload]
+    return tokens * top_k * hidden * VECTOR_BYTES[payload]
 
 
 def payload_of(table: TransferTable) -> str:
@@ -83,7 +79,7 @@ def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
         of, listed = table.of, table.library not in ONLY_BY_NAME
         usual = of.get("dtype") == PAYLOAD_OF.get(of["op"])
         sms, points = float(of.get("sms", 0)), table.residuals.points
-        return listed, -float(of.get("nodes", 1)), sms, points, usual, table.library
+        return not table.scaled_from, listed, -float(of.get("nodes", 1)), sms, points, usual, table.library
 
     best = max(tables, key=rank)
     return newest(table for table in tables if (table.library, table.of) == (best.library, best.of))

@@ -16,11 +16,11 @@ NS_PER_S = 1e9
 AROUND = 4.0  # the rate of a link is that of copies from size / AROUND to size * AROUND
 SLICES_BYTES = 2**20, 2**26  # weight slices of the models in configs/models, 1.5 to 42 MB; a law must cover these sizes
 # NVLink, one direction, bytes/s: half of what NVIDIA's datasheets give for both (A100 600 GB/s; H100, H200 and H20 900;
-# H800 400; B200, B300 and GB200 1800). Without cards whose bridge is optional (H100 PCIe, H100 NVL): their copies may
-# go over PCIe.
+# H800 400; B200, B300, GB200 and GB300 1800). Without cards whose bridge is optional (H100 PCIe, H100 NVL): their
+# copies may go over PCIe.
 NVLINK_BYTES_PER_S = MappingProxyType({
     "a100": 300e9, "h100": 450e9, "h200": 450e9, "h20": 450e9, "h800": 200e9,
-    "b200": 900e9, "b300": 900e9, "gb200": 900e9,
+    "b200": 900e9, "b300": 900e9, "gb200": 900e9, "gb300": 900e9,
 })  # fmt: skip
 
 

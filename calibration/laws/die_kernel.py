@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from archsim.base.dtypes import WEIGHT_BYTES
 from calibration.laws.fused_moe import SLICES, measured_corrections, named_of
-from calibration.laws.gemm import NS_PER_S, OPERAND_BYTES
+from calibration.laws.gemm import NS_PER_S
 from calibration.laws.laws import MoeSizes
 from calibration.laws.moe_scaling import Layer, Scale, scaled_law
 from calibration.laws.rank_load import rank_loads, routing_of
@@ -42,7 +43,7 @@ class DieKernel:
         flop = 2 * SLICES * weights
         self._flop_ns = flop / law.flop_per_s * NS_PER_S
         self.least_ns = flop / (reference.peak_flop_per_s[table.dtype] * scale.compute) * NS_PER_S
-        n_bytes = SLICES * weights * OPERAND_BYTES[table.dtype]
+        n_bytes = SLICES * weights * WEIGHT_BYTES[table.dtype]
         self._bytes_ns = n_bytes / law.bytes_per_s * NS_PER_S
 
     def parts_ns(self, pairs, active, experts, tokens) -> np.ndarray:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from archsim.base.dtypes import WEIGHT_BYTES
 from calibration.laws.between_ranks import carried
-from calibration.laws.gemm import CORRECTION_UNIT, NS_PER_S, OPERAND_BYTES, overlapped_ns
+from calibration.laws.gemm import CORRECTION_UNIT, NS_PER_S, overlapped_ns
 from calibration.laws.rank_load import rank_loads, routing_of
 from calibration.laws.tables import MoeLaw, MoeTable, shape_of
 
@@ -37,7 +38,7 @@ def time_of_load(law: MoeLaw, named: dict, pairs, active, ep, tp, tokens) -> np.
     """Time of a rank with these pairs, active experts and tokens that pass it, float64[point]."""
     slice_weights = named["hidden"] * named["ffn"] / tp
     flop_ns = 2 * SLICES * pairs * slice_weights / law.flop_per_s * NS_PER_S
-    bytes_ns = active * SLICES * slice_weights * OPERAND_BYTES[named["dtype"]] / law.bytes_per_s * NS_PER_S
+    bytes_ns = active * SLICES * slice_weights * WEIGHT_BYTES[named["dtype"]] / law.bytes_per_s * NS_PER_S
     both = overlapped_ns(law, flop_ns, bytes_ns)
     others = law.ns_per_token * tokens + law.ns_per_pair * pairs + law.ns_per_expert * named["experts"] / ep
     return np.maximum(law.launch_ns + others + both, law.floor_ns)

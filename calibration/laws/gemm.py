@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.base.kernels import inner, kernel
 from calibration.laws.between_shapes import far_from_all, krige
 from calibration.laws.choosing import LawMissing, newest
@@ -19,7 +20,6 @@ from calibration.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, Gemm
 
 NS_PER_S = 1e9
 CORRECTION_UNIT = 1e-4  # unit of the corrections in the files
-OPERAND_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1}
 OUTPUT_BYTES = 2
 MOST_ROWS = 2**24  # curves extend to here
 
@@ -90,7 +90,7 @@ def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 
     ``compute`` scales the FLOP, ``memory`` all bytes; launch and the latency of each k are no bytes and stay (an H200
     by the laws of an H100, FP8 block: mean error 6.8 %, 8.7 with k scaled as well).
     """
-    operand = OPERAND_BYTES[dtype]
+    operand = WEIGHT_BYTES[dtype]
     m, n, k = (np.asarray(size, float) for size in (m, n, k))
     flop_ns = groups * 2 * m * n * k / (law.flop_per_s * compute) * NS_PER_S
     bytes_ns = groups * (operand * (n * k + m * k) + OUTPUT_BYTES * m * n) / (law.bytes_per_s * memory) * NS_PER_S

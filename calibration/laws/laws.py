@@ -183,6 +183,7 @@ class Laws:
         kv_dtype: str | None = None,
         window: int = 0,
         kind: str = "gqa",
+        products: str = "",
         phase: str | None = None,
         library: str | None = None,
         version: str | None = None,
@@ -192,7 +193,9 @@ class Laws:
         them), on one rank; without projections.
 
         ``heads``, ``kv_heads``: of the rank. ``kind``: gqa or mla (``head_dim`` of the latent vector with RoPE, and one
-        KV head). ``phase``: prefill or decode; by default decode where every request has one new token.
+        KV head); mla_block: with its projections in the dtype ``products``; mla_pre, mla_post: the products around an
+        absorbed decode, a request a token. ``phase``: prefill or decode; by default decode where every request has one
+        new token.
         ``kv_dtype``: of the cache, by default ``dtype``; ``window``: of sliding-window attention, 0 for none. Sizes of
         heads and windows that were not measured take those of the nearest table, flagged. Raises LawMissing.
         """
@@ -205,7 +208,7 @@ class Laws:
             raise ValueError("context_tokens include the new tokens, so they cannot be fewer")
         phase = phase or ("decode" if np.all(tokens == 1) else "prefill")
         sizes = AttentionSizes(heads, kv_heads, head_dim, window, kind)
-        table = choose_attention(self.calibration, phase, sizes, dtype, kv_dtype, library, version)
+        table = choose_attention(self.calibration, phase, sizes, dtype, kv_dtype, library, version, products)
         grid = attention_grid(table, sizes, *self.scale_of(table.dtype, rates))
         ns = grid_ns(grid, requests, tokens, context)
         return Times(ns.reshape(shape), outside(grid, requests, context).reshape(shape), table)

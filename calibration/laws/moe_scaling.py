@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from calibration.laws.gemm import NS_PER_S, OPERAND_BYTES
+from archsim.base.dtypes import WEIGHT_BYTES
+from calibration.laws.gemm import NS_PER_S
 from calibration.laws.tables import MoeLaw
 
 BF16_BYTES = 2
@@ -36,7 +37,7 @@ def token_bytes(layer: Layer) -> float:
     """Of a token that passes a rank: its result is written in BF16; where the dtype is narrower, it is read in BF16
     and written in the dtype by the quantisation.
     """
-    operand = OPERAND_BYTES[layer.dtype]
+    operand = WEIGHT_BYTES[layer.dtype]
     quantised = BF16_BYTES + operand if operand < BF16_BYTES else 0
     return layer.hidden * (BF16_BYTES + quantised)
 
@@ -45,7 +46,7 @@ def pair_bytes(layer: Layer) -> float:
     """Of a token-expert pair: its row is copied in the dtype; the activation reads gate and up in BF16 and writes one
     of them in the dtype; the final sum reads the result in BF16.
     """
-    operand = OPERAND_BYTES[layer.dtype]
+    operand = WEIGHT_BYTES[layer.dtype]
     return layer.hidden * (2 * operand + BF16_BYTES) + layer.ffn * (2 * BF16_BYTES + operand)
 
 

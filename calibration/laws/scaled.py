@@ -92,7 +92,7 @@ KEYS: MappingProxyType[str, Callable] = MappingProxyType(
             table.eplb_slots,
             table.library in PARTS_OF_LAYERS,
         ),
-        "attention": lambda table: (table.phase, table.kind, table.kv_dtype),
-        "collectives": lambda table: (table.of.get("op"), table.of.get("num_gpus"), table.of.get("nodes")),
+        "attention": lambda table: (table.phase, table.kind, table.kv_dtype, table.products),
+        "collectives": lambda table: (table.library, *(table.of.get(key) for key in ("op", "num_gpus", "nodes"))),
     }
 )

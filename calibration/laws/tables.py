@@ -221,7 +221,8 @@ class AttentionTable(Fitted):
 
     ``phase``: prefill (causal, of whole prompts) or decode (one new token of each request). ``kind``: gqa (grouped
     queries; multi-head and multi-query among them) or mla (latent KV; ``head_dim`` is that of the latent vector with
-    RoPE). ``window``: of sliding-window attention, 0: none.
+    RoPE); mla_block: latent KV with its projections, in ``products``; mla_pre, mla_post: the products of heads before
+    and after an absorbed decode. ``window``: of sliding-window attention, 0: none.
 
     ``shapes``: 'heads x kv_heads' (of one rank) → 1000 ln(measured / law) at each of ``batch`` x ``tokens``, all tokens
     of the first batch first. ``most_tokens``: the longest measured context at each of ``batch``. ``unseen``: residuals
@@ -229,9 +230,10 @@ class AttentionTable(Fitted):
     """
 
     phase: Literal["prefill", "decode"]
-    kind: Literal["gqa", "mla"]
+    kind: Literal["gqa", "mla", "mla_block", "mla_pre", "mla_post"]
     dtype: str
     kv_dtype: str
+    products: str = ""
     head_dim: int = Field(gt=0)
     window: int = Field(0, ge=0)
     law: AttentionLaw

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from types import MappingProxyType
 
+from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.specs.model import ModelSpec
 from calibration.measure.backend import Point
 
@@ -23,7 +24,6 @@ THOROUGH_PAIRS = ((0, 1), (0, 4), (0, 7))
 KERNEL_BYTES = (8, 64 * KIB, MIB, 16 * MIB)
 POWER_M = (1, 32, 128, 512, 8192)  # from decode, bound by HBM, to prefill
 POWER_SIDE, POWER_READ_BYTES = 8192, GIB  # of square weights, and read in one go: past the L2
-BYTES_OF = {"bf16": 2, "fp8": 1}
 
 
 def _sizes(first: int, last: int) -> tuple[int, ...]:
@@ -131,8 +131,8 @@ def power_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
         yield {"work": work, "dtype": "bf16", "m": 1, "flop": 0, "hbm_bytes": read_bytes}
     for dtype in DTYPES:
         for m in POWER_M:
-            flop, operands = 2 * m * POWER_SIDE**2, (POWER_SIDE + m) * POWER_SIDE * BYTES_OF[dtype]
-            result = m * POWER_SIDE * BYTES_OF["bf16"]
+            flop, operands = 2 * m * POWER_SIDE**2, (POWER_SIDE + m) * POWER_SIDE * WEIGHT_BYTES[dtype]
+            result = m * POWER_SIDE * WEIGHT_BYTES["bf16"]
             yield {"work": "product", "dtype": dtype, "m": m, "flop": flop, "hbm_bytes": operands + result}
 
 

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from archsim.base.dtypes import DTYPES
 from archsim.base.nearest import did_you_mean
 from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
 from calibration.laws.tables import HBM, Reference, ScaledSections
-from calibration.measurements.schema import DTYPES
 
 TERA = 1e12
 
 
-def _tensor(bf16: float, fp8: float | None, hbm_tbytes_per_s: float, sms: int) -> Reference:
-    peaks = {"bf16": bf16 * TERA} | ({} if fp8 is None else {"fp8": fp8 * TERA, "fp8_block": fp8 * TERA})
+def _tensor(bf16: float, fp8: float | None, hbm_tbytes_per_s: float, sms: int, nvfp4: float | None = None) -> Reference:
+    of_kind = {"bf16": bf16, "fp8": fp8, "nvfp4": nvfp4}
+    peaks = {
+        name: peak * TERA
+        for name, dtype in DTYPES.items()
+        if name != "fp16" and (peak := of_kind.get(dtype.computes)) is not None
+    }
     return Reference(peak_flop_per_s=peaks, hbm_bytes_per_s=hbm_tbytes_per_s * TERA, sms=sms)
 
 
@@ -29,9 +34,11 @@ DATASHEETS = {
     "h200": _tensor(989, 1979, 4.8, 132),
     "h800": _tensor(989, 1979, 3.35, 132),
     "h20": _tensor(148, 296, 4.0, 78),
-    "b200": _tensor(2250, 4500, 8.0, 148),
-    "gb200": _tensor(2500, 5000, 8.0, 148),
-    "b300": _tensor(2250, 4500, 8.0, 148),
+    # NVIDIA Blackwell and Blackwell Ultra architecture briefs, HGX and NVL72 datasheets; FP4 dense
+    "b200": _tensor(2250, 4500, 8.0, 148, 9000),
+    "gb200": _tensor(2500, 5000, 8.0, 148, 10000),
+    "b300": _tensor(2250, 4500, 8.0, 148, 14000),
+    "gb300": _tensor(2500, 5000, 8.0, 148, 15000),
     "l40": _tensor(181, 362, 0.864, 142),
     # GDDR7; no dense peaks stated
     "rtx-pro-6000-server": Reference(peak_flop_per_s={}, hbm_bytes_per_s=1.597 * TERA, sms=188),
@@ -42,13 +49,25 @@ SCALED = {
     "h200": ScaledSections(gpu="h100", sections=("moe",)),
     "h800": ScaledSections(gpu="h100", sections=("gemm", "moe", "attention", "collectives")),
     "h20": ScaledSections(gpu="h100", sections=("gemm", "moe", "attention", "collectives")),
-    "b200": ScaledSections(gpu="h100", sections=("moe", "attention")),
+    # Kernels of Blackwell that were measured on a sibling alone: some libraries' all-reduces, NCCL operations
+    "b200": ScaledSections(gpu="b300", sections=("collectives",)),
+    "b300": ScaledSections(gpu="b200", sections=("collectives",)),
+    "gb200": ScaledSections(gpu="gb300", sections=("collectives",)),
+    "gb300": ScaledSections(gpu="gb200", sections=("collectives",)),
 }
 # GPUs that differ in their HBM alone: one law serves them, scaled by its bandwidth.
 SAME_BUT_HBM = {"h100": ("h200",), "h200": ("h100",)}
 UNKNOWN_SMS = 132
 # Equal tensor core peaks on all of DATASHEETS
-SAME_PEAK = {"fp16": "bf16", "bf16": "fp16", "fp8_block": "fp8", "fp8": "fp8_block"}
+SAME_PEAK = {
+    "fp16": "bf16",
+    "bf16": "fp16",
+    "fp8_block": "fp8",
+    "fp8": "fp8_block",
+    "mxfp4": "bf16",
+    "int4": "bf16",
+    "mxfp4_mxfp8": "fp8",
+}
 
 
 def peak_of(peaks: Mapping[str, float], dtype: str) -> float | None:

@@ -27,6 +27,7 @@ LEAST_BYTES_PER_S = 0.5e9  # at which the time of copies rises with size; PCIe 1
 LEAST_SHARE_OF_LINK = 0.01  # the same, of a known link
 RISE = 1.5  # of the time over the largest sizes, before it shows a rate
 LARGEST = 8.0  # sizes from this part of the largest on
+BLOCK_US = 50.0  # of the projections around latent attention: a dozen kernels, and 30 to 370 MB of weights
 HEAD_US = 0.005  # of a request and head of attention, whose rows fill only a part of a tile
 # Columns that identify a way of measuring.
 WAYS = {
@@ -127,7 +128,8 @@ def _attention_us(rows) -> np.ndarray:
     read = 2 * rows["batch"] * seen * rows["head_dim"]
     flop, memory = _rates(rows)
     work_us = 2 * read * rows["heads"] * queries / flop + 2 * read * rows["kv_heads"] / memory
-    return (work_us + HEAD_US * rows["batch"] * rows["heads"]).to_numpy()
+    block_us = BLOCK_US * (rows["kind"] == "mla_block")
+    return (work_us + HEAD_US * rows["batch"] * rows["heads"] + block_us).to_numpy()
 
 
 def _power_us(rows) -> np.ndarray:

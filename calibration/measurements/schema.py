@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-DTYPES = ("bf16", "fp16", "fp8", "fp8_block")
+from archsim.base.dtypes import DTYPES as KNOWN
+
+DTYPES = tuple(KNOWN)
 IDLE_US = 1e6  # written as the time of a GPU that does nothing
 MOST_OF_NAME = 64  # characters of a GPU's name
 FIGURES = {"count": "whole number >= 0", "size": "whole number >= 1", "time": "number > 0", "number": "number >= 0"}
@@ -147,17 +149,23 @@ ATTENTION = _table(
     "attention of one rank, without its projections: whole prompts, or one new token of each request",
     (
         Column("phase", ("prefill", "decode"), "all tokens of each prompt, or one new token of each request"),
-        Column("kind", ("gqa", "mla"), "grouped queries (multi-head and multi-query among them), or latent KV"),
+        Column(
+            "kind",
+            ("gqa", "mla", "mla_block", "mla_pre", "mla_post"),
+            "grouped queries (multi-head and multi-query among them), latent KV, with its projections, or the "
+            "products before and after it alone",
+        ),
         _DTYPE,
         Column("kv_dtype", DTYPES, "of the KV cache"),
         Column("heads", "size", "query heads of the rank"),
         Column("kv_heads", "size", "KV heads of the rank; 1 for latent KV"),
         Column("head_dim", "size", "head size; for latent KV, of the latent vector with RoPE"),
         Column("window", "count", "of sliding-window attention; 0: none"),
+        Column("products", "text", "dtype of the projections of mla_block; empty: none in the time", required=False),
         Column("batch", "size", "requests"),
         Column("tokens", "size", "context of each request, the new tokens included"),
     ),
-    "phase kind dtype kv_dtype heads kv_heads head_dim window batch tokens",
+    "phase kind dtype kv_dtype products heads kv_heads head_dim window batch tokens",
 )
 P2P = _table(
     "p2p",

@@ -10,12 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from archsim.base.dtypes import VECTOR_BYTES
 from archsim.engine.cluster.between_nodes import between_law
 from archsim.engine.cluster.port_laws import KERNELS, PortLaw, node_law
 from archsim.engine.hidden import Sizes, expected_ranks
 from archsim.specs.loading.calibrations import calibration_digest
 from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import BYTES_PER_VALUE, COMBINE, DISPATCH, NOTIFY_OF, PAYLOAD_OF, nodes_away
+from calibration.laws.collective import COMBINE, DISPATCH, NOTIFY_OF, PAYLOAD_OF, nodes_away
 from calibration.measurements.reading import Measurements
 
 GROUP = ["op", "variant", "library", "library_version", "num_gpus", "nodes", "hidden", "top_k", "experts"]
@@ -88,7 +89,7 @@ def _token_bytes(of: dict) -> float:
     nodes, ranks = of["nodes"], of["num_gpus"]
     way = _way(of)
     once = way is not None and KERNELS[way[0]].once
-    vector_bytes = of["hidden"] * BYTES_PER_VALUE[PAYLOAD_OF[of["op"]]]
+    vector_bytes = of["hidden"] * VECTOR_BYTES[PAYLOAD_OF[of["op"]]]
     if nodes > 1:
         away = nodes_away(nodes, of["top_k"], of["experts"]) if once else of["top_k"] * (nodes - 1) / nodes
         return vector_bytes * away

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from calibration.laws.gemm import OPERAND_BYTES
+from archsim.base.dtypes import WEIGHT_BYTES
 from calibration.measurements.reading import Measurements
 from calibration.measurements.schema import POWER
 from microarch.silicon.die_area import GH100_MM2
@@ -45,7 +45,7 @@ def power_cases(gpu: str, measurements: Measurements) -> pd.DataFrame:
         estimates = EnergyEstimates().at(bound)
         found[name] = [
             gpu_power_w(
-                row.hbm_tbytes_per_s * TERA, row.tflop_per_s * TERA, OPERAND_BYTES[row.dtype], DIE_MM2[gpu], estimates
+                row.hbm_tbytes_per_s * TERA, row.tflop_per_s * TERA, WEIGHT_BYTES[row.dtype], DIE_MM2[gpu], estimates
             )
             for row in found.itertuples()
         ]

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from archsim.base.dtypes import VECTOR_BYTES
 from archsim.base.errors import SpecError
 from archsim.specs.loading.calibrations import load_calibration
 from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import BYTES_PER_VALUE, PAYLOAD_OF, dispatches, payload_of, sent_bytes
+from calibration.laws.collective import PAYLOAD_OF, dispatches, payload_of, sent_bytes
 from calibration.laws.expert_gemm import Rates
 from calibration.laws.fused_moe import named_of, outside_ranks
 from calibration.laws.gemm import law_ns
@@ -113,7 +114,7 @@ def asked_collective(laws, table):
         times = laws.collective(of["op"], sizes_of(table), **where, variant=of.get("variant"), **who(table))
         return judged_transfer(times, table)
     layer = {key: int(of[key]) for key in ("hidden", "top_k", "experts")}
-    tokens = sizes_of(table) / (layer["hidden"] * layer["top_k"] * BYTES_PER_VALUE[payload_of(table)])
+    tokens = sizes_of(table) / (layer["hidden"] * layer["top_k"] * VECTOR_BYTES[payload_of(table)])
     tokens[1:3] = np.round(tokens[1:3])
     sms = int(of["sms"]) if "sms" in of else None
     how = {"kernel": of["variant"], "dtype": of["dtype"], "sms": sms, **where, **layer, **who(table)}

@@ -22,10 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.dtypes import VECTOR_BYTES
 from archsim.engine.hidden import Sizes, expected_ranks
 from archsim.specs.loading.calibrations import calibration_named
 from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import BYTES_PER_VALUE, dispatches, payload_of
+from calibration.laws.collective import dispatches, payload_of
 from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.laws import Laws
 
@@ -137,7 +138,7 @@ def by_bytes(laws: Laws, op, shape, asked, vectors: float, named: str, carried: 
     sizes = {"hidden": hidden, "top_k": top_k, "experts": experts}
     tokens = np.unique(np.rint(2.0 ** np.arange(0, log2(MOST_TOKENS) + 0.01, 0.25)))
     times = laws.dispatch_combine(op, tokens, **asked, **sizes)
-    vector_bytes = hidden * BYTES_PER_VALUE[payload_of(times.table)]
+    vector_bytes = hidden * VECTOR_BYTES[payload_of(times.table)]
     total = np.maximum.accumulate(times.ns)
     at = np.concatenate([[0.0], tokens * vectors * vector_bytes])
     busy = np.concatenate([[0.0], total - total[0]])

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
 from archsim.iteration.attention.sparse import KEY_SCALE_BYTES
 from archsim.specs.text.fields import Count, Size, Tokens, Whole
-from calibration.laws.gemm import OPERAND_BYTES
 
 
 class Compressed(Kind):
@@ -83,6 +83,6 @@ class Compressed(Kind):
         entries = np.minimum(context, self.window + new)
         compressed = context / self.ratio if self.ratio else 0.0
         entries = entries + (np.minimum(far, compressed) if self.ratio else 0.0)
-        moved = entries * self.head_dim * OPERAND_BYTES[kv_dtype] + compressed * self._index_key_bytes
+        moved = entries * self.head_dim * WEIGHT_BYTES[kv_dtype] + compressed * self._index_key_bytes
         moved = moved + 2 * new * heads * self.head_dim * ACTIVATION_BYTES
         return Work(requests * flop, requests * moved)

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
 from archsim.iteration.attention.latent import Latent
 from archsim.specs.deployment import BF16
 from archsim.specs.text.fields import Count, Size, Tokens
 from calibration.laws.attention import AttentionSizes
-from calibration.laws.gemm import OPERAND_BYTES
 
 KEY_SCALE_BYTES = 4  # an indexer's key is kept in 8 bits a value, with one scale of FP32 (vLLM; DeepGEMM's fp8 logits)
 
@@ -63,7 +63,7 @@ class Sparse(Latent, Indexer):
         chosen = pairs(new, context, self.index_topk)
         seen = np.minimum(chosen, context)  # at most every token once, if the cache holds what queries share
         index = self.index_work(requests, new, context)
-        moved = seen * self.width * OPERAND_BYTES[kv_dtype] + np.asarray(new) * heads * per_head * ACTIVATION_BYTES
+        moved = seen * self.width * WEIGHT_BYTES[kv_dtype] + np.asarray(new) * heads * per_head * ACTIVATION_BYTES
         return Work(2.0 * requests * heads * per_head * chosen + index.flop, requests * moved + index.moved_bytes)
 
     def sizes(self, tp: int) -> AttentionSizes:

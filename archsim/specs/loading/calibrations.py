@@ -65,6 +65,12 @@ def _read_once(path: Path, changed_ns: tuple[int, ...]) -> CalibrationSpec:
 
 
 @lru_cache(maxsize=8)
+def _own_once(path: Path, changed_ns: tuple[int, ...]) -> CalibrationSpec:
+    """For siblings that take tables of each other."""
+    return read_calibration(path)
+
+
+@lru_cache(maxsize=8)
 def _digest_once(path: Path, changed_ns: tuple[int, ...]) -> str:
     scaled = calibration_named(str(path)).scaled
     content = _content(path) + (_content(find_calibration(scaled.gpu)) if scaled else b"")
@@ -91,4 +97,4 @@ def load_calibration(name: str | Path) -> CalibrationSpec:
         return found
     from calibration.laws.scaled import with_scaled  # here, as it imports numpy
 
-    return with_scaled(found, calibration_named(found.scaled.gpu))
+    return with_scaled(found, _own_once(*_version(found.scaled.gpu)))

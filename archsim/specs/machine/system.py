@@ -4,10 +4,12 @@ Default values are those that all configurations of the wafer-scale paper share 
 2510.05497v4).
 """
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_serializer, model_validator
 
+from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.specs.loading.config_files import known_calibration
 from archsim.specs.machine.blocks import BlockSpec
 from archsim.specs.machine.decision import DecisionSpec
@@ -18,7 +20,6 @@ from archsim.specs.text.quantities import COMPUTE, SIZE, format_quantity, fracti
 
 Efficiency = fraction(zero=False)
 Calibration = Annotated[str | None, AfterValidator(known_calibration)]
-DTYPE_BYTES = {"fp8": 1, "fp8_block": 1, "fp16": 2, "bf16": 2}  # without scales: 4 bytes per 128 or more values
 
 
 class HbmSpec(Spec):
@@ -102,7 +103,7 @@ class ComputeSpec(Spec):
     """
 
     peak_flop_per_s: quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s") = Field(alias="peak")
-    dtype: Literal["fp8", "fp8_block", "fp16", "bf16"]
+    dtype: Literal["fp8", "fp8_block", "fp16", "bf16", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]
     # Share of peak that expert GEMMs achieve under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
     # published simulator).
     efficiency: Efficiency = 0.7
@@ -114,9 +115,13 @@ class ComputeSpec(Spec):
     library: str | None = None
 
     @property
-    def dtype_bytes(self) -> int:
-        """Bytes per weight or activation."""
-        return DTYPE_BYTES[self.dtype]
+    def dtype_bytes(self) -> float:
+        """Bytes per weight; an integer but for weights of 4 bits."""
+        return WEIGHT_BYTES[self.dtype]
+
+    def bytes_of(self, weights: int) -> int:
+        """Of so many weights."""
+        return math.ceil(weights * self.dtype_bytes)
 
 
 class SystemSpec(Spec):

@@ -101,7 +101,7 @@ def law_of(system: SystemSpec, model: ModelSpec) -> tuple[ExpertGemm | None, str
 def cost_of(placed: PhysicalMap, before: PhysicalMap, system: SystemSpec, model: ModelSpec) -> Cost:
     """Memory, and moves from ``before``."""
     layers = len(placed.experts)
-    expert_bytes = PRODUCTS * model.slice_weights * system.compute.dtype_bytes
+    expert_bytes = system.compute.bytes_of(PRODUCTS * model.slice_weights)
     rank_bytes = placed.slots_per_rank * layers * expert_bytes
     extra_bytes = round((placed.slots - model.experts) / placed.ranks * layers * expert_bytes)
     new = ((placed.copies() > 0) & (before.copies() == 0)).sum(axis=(0, 1))

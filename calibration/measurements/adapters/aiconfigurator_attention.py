@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from calibration.laws.attention import DECODE, MLA_BLOCK, MLA_POST, MLA_PRE, PREFILL
 from calibration.measurements.adapters.aiconfigurator_gemm import DTYPES
 from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
 
@@ -15,15 +16,18 @@ from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
 VERSIONS = {"trtllm": "1.3.0rc20", "vllm": "0.24.0", "sglang": "0.5.14"}
 VERSIONS_A100 = {"trtllm": "1.0.0", "vllm": "0.14.0", "sglang": "0.5.10"}
 MLA_HEAD = 576  # DeepSeek-V3: kv_lora_rank 512 + qk_rope_head_dim 64
-PHASES = {"context": "prefill", "generation": "decode"}
+PHASES = {"context": PREFILL, "generation": DECODE}
+ABSORBED = {"mla_gen_pre": MLA_PRE, "mla_gen_post": MLA_POST}
 
 
 def _sweeps(rows: pd.DataFrame, library: pd.Series, dtype: str, kv_dtype: str) -> pd.DataFrame:
     old = rows["gpu"].str.startswith("A100")
     version = library.map(VERSIONS_A100).where(old, library.map(VERSIONS)).fillna(UNKNOWN_VERSION)
+    version = rows.get("framework_version", version)
+    again = rows["repeat"] if "repeat" in rows else pd.Series("0", index=rows.index)
     return pd.DataFrame(
         {
-            "run_id": version,
+            "run_id": version.where(again == "0", version + " run " + again),
             "gpu_name": rows["gpu"],
             "library": library,
             "library_version": version,
@@ -58,7 +62,8 @@ def _generation(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _latent(rows: pd.DataFrame) -> pd.DataFrame:
     """``isl`` new tokens of each request after ``step`` cached ones; prompts have no cached ones."""
-    return _sweeps(rows, pd.Series("trtllm", index=rows.index), "mla_dtype", "kv_cache_dtype").assign(
+    library = rows.get("framework", pd.Series("trtllm", index=rows.index))
+    return _sweeps(rows, library, "mla_dtype", "kv_cache_dtype").assign(
         phase=rows["phase"].map(PHASES).fillna(rows["phase"]),
         kind="mla",
         heads=rows["num_heads"],
@@ -67,6 +72,30 @@ def _latent(rows: pd.DataFrame) -> pd.DataFrame:
         window=0.0,
         batch=rows["batch_size"],
         tokens=rows["isl"] + rows["step"],
+    )
+
+
+def _blocks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Latent attention with its projections; sglang's variant for wide EP is a library of its own."""
+    wide = rows["scope"] == "wideep_module"
+    return _latent(rows).assign(
+        library=rows["framework"].where(~wide, rows["framework"] + "-wideep"),
+        kind=MLA_BLOCK,
+        products=rows["gemm_type"].map(DTYPES).fillna(rows["gemm_type"]),
+    )
+
+
+def _absorbed(rows: pd.DataFrame) -> pd.DataFrame:
+    """The two batched products of a decode that absorbs the projections of keys and values: a token is a request."""
+    return _sweeps(rows, rows["framework"], "dtype", "dtype").assign(
+        phase=DECODE,
+        kind=rows["op"].map(ABSORBED).fillna(rows["op"]),
+        heads=rows["num_heads"],
+        kv_heads=1.0,
+        head_dim=float(MLA_HEAD),
+        window=0.0,
+        batch=rows["num_tokens"],
+        tokens=1.0,
     )
 
 
@@ -93,5 +122,19 @@ LAYOUTS = (
         ("gpu", "phase", "mla_dtype", "kv_cache_dtype", *_LATENT),
         _LATENT,
         _latent,
+    ),
+    Layout(
+        "aiconfigurator MLA block",
+        "attention",
+        ("gpu", "framework", "scope", "phase", "mla_dtype", "kv_cache_dtype", "gemm_type", *_LATENT),
+        _LATENT,
+        _blocks,
+    ),
+    Layout(
+        "aiconfigurator MLA products",
+        "attention",
+        ("gpu", "framework", "op", "dtype", "num_heads", "num_tokens", "latency_us"),
+        ("num_heads", "num_tokens", "latency_us"),
+        _absorbed,
     ),
 )

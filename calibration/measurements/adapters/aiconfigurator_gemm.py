@@ -1,17 +1,30 @@
 """GEMM and quantisation sweeps of ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV.
 
 Times are means over replays of a CUDA graph, with weights rotated past the L2. FP8 rows include the dynamic
-quantisation of the activation, BF16 rows only the GEMM. Each framework version is one sweep.
+quantisation of the activation, as do NVFP4 ones (512 x 512 weights take TensorRT-LLM 7.5 us for one row, and 2.6 in
+BF16); BF16 rows are the GEMM alone. Each framework version is one sweep.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
+from calibration.laws.choosing import newest_first
 from calibration.measurements.layouts import Layout
 
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8_block"}
+DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "nvfp4": "nvfp4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
+    "int4_wo": "int4",
+}
+QUANTISED = ("fp8", "fp8_block", "nvfp4")
 DENSE = "trtllm-dense"
+TIMES = "latency_us_"  # of a sweep: latency_us_trtllm_1_3_0rc20
 GRID_GPU = "H100-SXM5-80GB"  # the grid of the layout without a GPU column
 
 
@@ -19,7 +32,7 @@ def _products(rows: pd.DataFrame, dtype: pd.Series, latency_us: pd.Series) -> pd
     return pd.DataFrame(
         {
             "dtype": dtype.map(DTYPES).fillna(dtype),
-            "quant_included": dtype.str.startswith("fp8").map({True: "1", False: "0"}),
+            "quant_included": dtype.isin(QUANTISED).map({True: "1", False: "0"}),
             "groups": 1.0,
             "m": rows["m"],
             "n": rows["n"],
@@ -55,6 +68,30 @@ def _grid(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(runs)
 
 
+def _engines(rows: pd.DataFrame) -> pd.DataFrame:
+    """Sweeps side by side, a column each, named after library and version; empty: not measured. Of every library and
+    dtype the newest version: four GPUs of 322 shapes and all versions would be 1.6 million points.
+    """
+    versions = {name: name.removeprefix(TIMES).partition("_") for name in rows if name.startswith(TIMES)}
+    newest = sorted(versions, key=lambda name: newest_first(versions[name][2].replace("_", ".")), reverse=True)
+    found, taken = [], set()
+    for name in newest:
+        library, _, version = versions[name]
+        version = version.replace("_", ".")
+        times = pd.to_numeric(rows[name], errors="coerce").dropna()
+        for dtype, latency_us in times.groupby(rows["dtype"]):
+            if (library, dtype) in taken:
+                continue
+            taken.add((library, dtype))
+            mine = rows.loc[latency_us.index]
+            found.append(
+                _products(mine, mine["dtype"], latency_us).assign(
+                    run_id=version, gpu_name=mine["gpu"], library=library, library_version=version
+                )
+            )
+    return pd.concat(found)
+
+
 def _dense_projections(rows: pd.DataFrame) -> pd.DataFrame:
     """Products of attention, dense FFN, router and LM head of TRT-LLM, kept as a separate library.
 
@@ -83,6 +120,7 @@ def _quantisations(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+_ENGINES = ("gpu", "dtype", "n", "k", "m", *(f"{TIMES}{name}" for name in ("trtllm_1_3_0rc20", "vllm_0_24_0")))
 _SWEEP = ("gpu", "dtype", "framework", "framework_version", "kernel_source")
 LAYOUTS = (
     Layout(
@@ -95,6 +133,7 @@ LAYOUTS = (
         ("n", "k", "m", "latency_us_run1", "latency_us_run2"),
         _grid,
     ),
+    Layout("aiconfigurator gemm of engines", "gemm", _ENGINES, ("m", "n", "k"), _engines),
     Layout(
         "aiconfigurator dense projections",
         "gemm",

@@ -24,9 +24,22 @@ MODELS = {
     "Mixtral-8x22B": (6144, 16384, 8, 2),
     "GLM-5": (6144, 2048, 256, 8),
     "MiniMax-M2": (3072, 1536, 256, 8),
+    "MiniMax-M3": (6144, 3072, 128, 4),
+    "Kimi-K3": (3584, 3072, 896, 16),
+    "Qwen3.5-397B-A17B": (4096, 1024, 512, 10),
+    "Qwen3.5-35B-A3B": (2048, 512, 256, 8),
+    "MiMo-V2-Flash": (4096, 2048, 256, 8),
+    "gpt-oss-120b": (2880, 2880, 128, 4),
+    "Gemma-4-26B-A4B": (2816, 704, 128, 8),
+    "Nemotron-3-Nano-30B": (2688, 1856, 128, 6),
+    "Nemotron-3-Super-120B": (4096, 2688, 512, 22),
+    "Nemotron-3-Super-120B-latent": (1024, 2688, 512, 22),
+    "Nemotron-3-Ultra-550B": (8192, 5120, 512, 22),
+    "Nemotron-3-Ultra-550B-latent": (2048, 5120, 512, 22),
 }
 UNKNOWN_MODELS = (
-    f"models of unknown sizes, which this layout does not state (known: {', '.join(MODELS)}); use the schema's moe.csv"
+    f"marked suspect, or of models of unknown sizes, which this layout does not state (known: {', '.join(MODELS)}); "
+    "use the schema's moe.csv"
 )
 # Versions of files without a version column: by suffix of the file name, and the default (README of the tidy set).
 VERSION_OF_ENDING = {"sglang056": "0.5.6.post2"}
@@ -35,9 +48,11 @@ WIDE_EP, WIDE_EP_VERSION = "trtllm-wideep", "1.3.0rc10"  # from the source's fol
 
 
 def _layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fused MoE layers of models whose sizes are known here; other rows are left out. A repeated point is
-    another run.
+    """Fused MoE layers of models whose sizes are known here; other rows are left out, and those that their set marks
+    as ``suspect`` (faster than HBM can read the experts). A repeated point is another run.
     """
+    if "suspect" in rows:
+        rows = rows[rows["suspect"] != "1"]
     return _layers_of(rows, rows["framework"], rows["framework_version"], rows["kernel_source"])
 
 
@@ -59,7 +74,8 @@ def _after_dispatch(rows: pd.DataFrame) -> pd.DataFrame:
 def _layers_of(rows: pd.DataFrame, library: pd.Series, version: pd.Series, kernel: pd.Series) -> pd.DataFrame:
     sizes = {model: _sizes(model) for model in rows["model"].unique()}
     rows = rows[rows["model"].map(sizes).notna()]
-    again = rows.groupby([name for name in rows if name != "latency_us"], dropna=False, sort=False).cumcount()
+    point = [name for name in rows if name not in ("latency_us", "repeat")]
+    again = rows.groupby(point, dropna=False, sort=False).cumcount()
     library, version, kernel = (names.loc[rows.index] for names in (library, version, kernel))
     found = pd.DataFrame(
         [sizes[model] for model in rows["model"]], index=rows.index, columns=["hidden", "ffn", "experts", "top_k"]

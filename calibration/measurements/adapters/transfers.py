@@ -18,7 +18,7 @@ def _frame(rows: pd.DataFrame, **columns) -> pd.DataFrame:
 
 def repetition(rows: pd.DataFrame) -> pd.Series:
     """Rows of the same point in one file are repetitions: '1', '2', ... in file order."""
-    named = [name for name in rows.columns if not name.endswith("_us")]
+    named = [name for name in rows.columns if not name.endswith("_us") and name != "repeat"]
     return (rows.groupby(named, dropna=False, sort=False).cumcount() + 1).astype(str)
 
 
