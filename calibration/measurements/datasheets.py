@@ -22,7 +22,7 @@ def _tensor(bf16: float, fp8: float | None, hbm_tbytes_per_s: float, sms: int, n
     peaks = {
         name: peak * TERA
         for name, dtype in DTYPES.items()
-        if name != "fp16" and (peak := of_kind.get(dtype.computes)) is not None
+        if (nvfp4 or dtype.weight >= 1) and name != "fp16" and (peak := of_kind.get(dtype.computes)) is not None
     }
     return Reference(peak_flop_per_s=peaks, hbm_bytes_per_s=hbm_tbytes_per_s * TERA, sms=sms)
 
@@ -50,7 +50,7 @@ SCALED = {
     "h800": ScaledSections(gpu="h100", sections=("gemm", "moe", "attention", "collectives")),
     "h20": ScaledSections(gpu="h100", sections=("gemm", "moe", "attention", "collectives")),
     # Kernels of Blackwell that were measured on a sibling alone: some libraries' all-reduces, NCCL operations
-    "b200": ScaledSections(gpu="b300", sections=("collectives",)),
+    "b200": ScaledSections(gpu="h100", sections=("moe",)),
     "b300": ScaledSections(gpu="b200", sections=("collectives",)),
     "gb200": ScaledSections(gpu="gb300", sections=("collectives",)),
     "gb300": ScaledSections(gpu="gb200", sections=("collectives",)),

@@ -33,9 +33,9 @@ engine: event
 """
 
 KNOWN_SYSTEMS = (
-    "(known: a100_cluster, a30_node, b200_node, dojo, dojo_enhanced, dojo_x4, gb200_nvl72, h100_cluster, h100_node, "
-    "h200_cluster, h200_node, h20_cluster, h800_cluster, isca26_dojo, isca26_tsmc_sow, rtx_pro_6000_pair, sow_x, "
-    "tsmc_sow, v100_node; or the path of a YAML file, or a mapping)"
+    "(known: a100_cluster, a30_node, b200_node, dojo, dojo_enhanced, dojo_x4, gb200_nvl72, gb300_nvl72, h100_cluster, "
+    "h100_node, h200_cluster, h200_node, h20_cluster, h800_cluster, isca26_dojo, isca26_tsmc_sow, rtx_pro_6000_pair, "
+    "sow_x, tsmc_sow, v100_node; or the path of a YAML file, or a mapping)"
 )
 PRESET_NAMES = (
     "(known: base, ep, allo, allo-paper, allo-charged, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, "
