@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -44,12 +45,12 @@ def within_peaks(kind: str, rows: pd.DataFrame, peaks: Peaks, problems: list[Pro
     """The rows of one file that are not above the peaks; the others are problems, each for itself, or the file is
     refused if more than MOST_BEYOND of its rows are.
 
-    rows: of the schema's table, with ``gpu``, ``file``, ``line``. Other kinds than GEMMs and memory have no peak here.
+    rows: of the schema's table, with ``gpu``, ``file``, ``line``. Other kinds than those of _SHARES have no peak here.
     """
-    if kind not in ("gemm", "memory") or not len(rows):
+    if kind not in _SHARES or not len(rows):
         return rows
     share, found = pd.Series(np.nan, index=rows.index), []
-    for of_peak, named in _gemm_shares(rows, peaks) if kind == "gemm" else _memory_shares(rows, peaks, problems):
+    for of_peak, named in _SHARES[kind](rows, peaks, problems):
         share[of_peak.index] = of_peak
         over = of_peak[of_peak > TOLERANCE]
         if len(over):
@@ -69,17 +70,30 @@ def within_peaks(kind: str, rows: pd.DataFrame, peaks: Peaks, problems: list[Pro
 
 _ASKED = {
     "gemm": "are unit, dtype and shape right, and the peak (--peak)?",
+    "moe": "are unit, dtype and sizes right, and the peak (--peak)?",
     "memory": "are unit and working set right, and the bandwidth (--hbm)?",
 }
 
 
-def _gemm_shares(rows: pd.DataFrame, peaks: Peaks) -> Iterator[tuple[pd.Series, str]]:
+def _gemm_shares(rows: pd.DataFrame, peaks: Peaks, problems: list[Problem]) -> Iterator[tuple[pd.Series, str]]:
+    groups, m, n, k = (rows[name].astype(float) for name in ("groups", "m", "n", "k"))
+    return _shares_of_flop(rows, 2 * groups * m * n * k, peaks)
+
+
+def _moe_shares(rows: pd.DataFrame, peaks: Peaks, problems: list[Problem]) -> Iterator[tuple[pd.Series, str]]:
+    """Of a rank with its equal part of the pairs; with skewed routing the slowest one has more, after EPLB as many."""
+    tokens, top_k, hidden, ffn, ep, tp = (
+        rows[name].astype(float) for name in ("tokens_total", "top_k", "hidden", "ffn", "ep", "tp")
+    )
+    return _shares_of_flop(rows, 6 * tokens * top_k / ep * hidden * ffn / tp, peaks)
+
+
+def _shares_of_flop(rows: pd.DataFrame, flop: pd.Series, peaks: Peaks) -> Iterator[tuple[pd.Series, str]]:
     for (gpu, dtype), mine in rows.groupby(["gpu", "dtype"], sort=True):
         peak = peaks.flop_per_s(gpu, dtype)
         if peak:
-            groups, m, n, k, us = (mine[name].astype(float) for name in ("groups", "m", "n", "k", "latency_us_median"))
             named = f"{gpu} in {dtype} are faster than its peak of {format_quantity(peak, COMPUTE)}"
-            yield 2e6 * groups * m * n * k / us / peak, named
+            yield 1e6 * flop[mine.index] / mine["latency_us_median"].astype(float) / peak, named
 
 
 def _memory_shares(rows: pd.DataFrame, peaks: Peaks, problems: list[Problem]) -> Iterator[tuple[pd.Series, str]]:
@@ -95,3 +109,6 @@ def _memory_shares(rows: pd.DataFrame, peaks: Peaks, problems: list[Problem]) ->
             told = f"HBM of {gpu}: {op} at {share.median():.0%} of its {rate}: was the whole GPU measured, and alone?"
             problems.append(Problem(mine["file"].iloc[0], int(mine["line"].iloc[0]), told, "warning"))
         yield share, f"{gpu}, {op}, are faster than its HBM of {rate}"
+
+
+_SHARES = MappingProxyType({"gemm": _gemm_shares, "moe": _moe_shares, "memory": _memory_shares})

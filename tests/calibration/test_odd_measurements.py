@@ -136,6 +136,21 @@ def test_a_single_row_faster_than_the_peak_is_left_out(tmp_path):
     assert (problem.line, problem.kind) == (37, "quarantined") and "times its peak (1 of 36 rows" in problem.reason
 
 
+def test_a_layer_faster_than_the_peak_is_left_out(tmp_path):
+    """24 layers at 0.7 of the peak, and one at 1.1 of it."""
+    peak_us = [6 * 2**size * 8 * 4096 * 1536 / 989e6 for size in range(25)]
+    times = [us / 0.7 + 20 for us in peak_us[:-1]] + [peak_us[-1] / 1.1]
+    rows = [
+        f"1,NVIDIA H100,torch,2.8,own,bf16,4096,1536,128,8,1,1,balanced,{2**size},{us:.4f}"
+        for size, us in enumerate(times)
+    ]
+    found = read_measurements(written(tmp_path, moe=rows))
+    assert len(found.table("moe")) == 24
+    (problem,) = found.problems
+    assert (problem.line, problem.kind) == (26, "quarantined")
+    assert "1.1 times its peak (1 of 25 rows of h100 in bf16" in problem.reason
+
+
 def memory(share, op="read"):
     head = "run_id,gpu_name,library,library_version,level,op,working_set_bytes,quantity,value"
     rows = [f"1,NVIDIA H100,torch,2.8,any,{op},{2**size},bytes_per_s,{share * 3.35e12}" for size in range(20, 33)]
