@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from archsim.api.serving import compare_serving as compare_serving
     from archsim.api.serving import search_serving as search_serving
     from archsim.api.serving import serve as serve
+    from archsim.api.serving import serve_plan as serve_plan
     from archsim.api.serving import serve_policies as serve_policies
     from archsim.api.studying import ablate as ablate
     from archsim.api.studying import compare as compare
@@ -69,6 +70,7 @@ _PUBLIC = {
     "run": "archsim.api.running",
     "search_serving": "archsim.api.serving",
     "serve": "archsim.api.serving",
+    "serve_plan": "archsim.api.serving",
     "serve_policies": "archsim.api.serving",
     "simulate": "archsim.api.running",
     "simulate_flows": "archsim.engine.network.flows",
@@ -80,7 +82,7 @@ __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "calibrate",
     "calibrate_serving", "compare", "compare_serving", "engines", "explore", "load", "load_assumptions",
     "load_experiment", "load_model", "load_system", "optimum", "place", "run", "search_serving", "serve",
-    "serve_policies", "simulate", "simulate_flows", "sweep", "validate",
+    "serve_plan", "serve_policies", "simulate", "simulate_flows", "sweep", "validate",
 ]  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING
 
 # numpy and numba are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
+    from archsim.runs.sweep import Watcher
     from archsim.serving.serving import Outcome
     from archsim.serving.tables import Host
     from archsim.specs.loading.library import Source
     from archsim.studies.serving.comparison import Comparison
-    from archsim.studies.serving.page import Loaded
     from archsim.studies.serving.search import Found
+    from archsim.studies.serving.served import ServedPlan
 
 
 def serve(
@@ -26,13 +26,12 @@ def serve(
     around: bool = True,
     timeline: str | os.PathLike[str] | None = None,
 ) -> Outcome:
-    """Serve the requests of a file (or mapping) on its deployment.
+    """Serve the requests of a file (or mapping) on its deployment, under the first of its policies.
 
     Returns an `Outcome`: ``.measures`` (TTFT, TPOT, ITL, E2E in ms; requests, goodput and tokens a second; KV use),
-    ``.served`` (times of every request), ``.notes``. out: folder of ``index.html``, ``bench.json`` (keys of ``vllm
-    bench serve``) and ``requests.csv``. around: for the page, also serve the file's ``loads``, or
-    shares of the traffic. timeline: file for
-    Perfetto, of iterations, requests and use of KV.
+    ``.served`` (times of every request), ``.notes``. out: folder, as of ``serve_plan``. around: for the page, also
+    serve the file's ``loads``, or shares of the traffic. timeline: file for Perfetto, of iterations, requests and use
+    of KV. Of a file with ``sweep:``, its first point is served.
 
     Raises SpecError, TraceError, CapacityError; LawMissing for what no calibration has.
     """
@@ -40,30 +39,45 @@ def serve(
     from archsim.serving.serving import serve as served
     from archsim.specs.loading.serving import load_serving
 
-    outcome = served(load_serving(source, overrides), MOST_ITERATIONS if timeline is not None else 0)
+    serving = load_serving(source, overrides)
     if timeline is not None:
-        _draw(outcome, Path(timeline))
-    return outcome if out is None else _written(outcome, Path(out), _loaded([outcome], around))
+        found = served(serving, MOST_ITERATIONS)
+        _draw(found, Path(timeline))
+    if out is None:
+        return found if timeline is not None else served(serving)
+    return serve_plan(source, overrides, out=out, around=around, first=True).outcomes[0]
 
 
 def serve_policies(
     source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True
 ) -> list[Outcome]:
-    """As ``serve``, under every policy of the file's ``policies:``, with the same requests.
+    """As ``serve``, under every policy of the file's ``policies:``, with the same requests; not for files with axes."""
+    return list(serve_plan(source, overrides, out=out, around=around).outcomes)
 
-    out: folder of the files of ``serve`` for the first policy, with all of them compared, and of a folder with them for
-    each of the others.
+
+def serve_plan(
+    source: Source,
+    overrides: Sequence[str] = (),
+    *,
+    out: str | os.PathLike[str] | None = None,
+    around: bool = True,
+    first: bool = False,
+    watcher: Watcher | None = None,
+) -> ServedPlan:
+    """Serve every point of a file's ``sweep:`` (or the file) under every policy.
+
+    out: folder of ``manifest.yaml``, ``results.csv``, ``results.parquet`` and ``index.html``; of a file without axes
+    also ``bench.json`` (keys of ``vllm bench serve``), ``requests.csv``, and a folder of these for every further
+    policy. Runs that are kept there, or in the cache, are not served again. first: under the first policy alone, and
+    the first point. watcher: as of ``ar.sweep``.
+
+    Raises as ``serve``; points of a file with axes that cannot run are rows that say why.
     """
-    from archsim.serving.serving import serve_policies as served
-    from archsim.specs.loading.serving import load_serving
+    from archsim.studies.serving.plan import serve_plan as planned
+    from archsim.studies.serving.served import serve_all, serve_into
 
-    found = served(load_serving(source, overrides))
-    if out is not None:
-        loaded = _loaded(found, around)
-        for at, outcome in enumerate(found[1:], 1):
-            _written(outcome, Path(out) / outcome.serving.policy.name, loaded[at : at + 1])
-        _written(found[0], Path(out), loaded, found)
-    return found
+    plan = planned(source, overrides, first=first)
+    return serve_all(plan, watcher) if out is None else serve_into(plan, Path(out), watcher, around)
 
 
 def search_serving(source: Source, overrides: Sequence[str] = ()) -> list[Found]:
@@ -96,24 +110,3 @@ def _draw(outcome: Outcome, path: Path) -> None:
     from archsim.report.serving_timeline import write_serving_timeline
 
     write_serving_timeline(outcome.served, path, f"{outcome.serving.model.name} on {outcome.serving.system.name}")
-
-
-def _loaded(outcomes: Sequence[Outcome], around: bool) -> list[Loaded]:
-    """Of each outcome: what its page shows of other loads."""
-    from archsim.studies.serving.loads import by_input, loads
-    from archsim.studies.serving.page import Loaded
-
-    return [Loaded(each.serving.policy.name, loads(each), by_input(each)) for each in outcomes] if around else []
-
-
-def _written(outcome: Outcome, folder: Path, loaded: Sequence[Loaded], policies: Sequence[Outcome] = ()) -> Outcome:
-    from archsim.base.files import write_text
-    from archsim.base.tables import Table
-    from archsim.studies.serving.bench_json import REQUEST_COLUMNS, bench, request_rows
-    from archsim.studies.serving.page import write_page
-
-    folder.mkdir(parents=True, exist_ok=True)
-    Table(REQUEST_COLUMNS, tuple(request_rows(outcome))).write_csv(folder / "requests.csv")
-    write_text(folder / "bench.json", json.dumps(bench(outcome)) + "\n")
-    write_page(outcome, loaded, folder, policies)
-    return outcome

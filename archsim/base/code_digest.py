@@ -40,7 +40,12 @@ _KEPT_S = 7 * 24 * 3600.0
 @lru_cache(maxsize=1)
 def numbers_digest() -> str:
     """12 hex digits that change with every source file on which a result may depend."""
-    return digest_of(_PACKAGE.parent, DECIDING)
+    return digest_here(DECIDING)
+
+
+def digest_here(rooms: tuple[str, ...]) -> str:
+    """``digest_of`` rooms of this checkout."""
+    return digest_of(_PACKAGE.parent, rooms)
 
 
 def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FEW = 200  # runs that get a line each
 FIRST_S, INTERVAL_S = 5.0, 15.0  # of lines on the state
+PART_S = 2.0  # of lines on one run that takes long
 ENOUGH = 5  # runs for an estimate: the first ones compile and generate traffic for all
 
 
@@ -31,7 +32,8 @@ class Lines(AbstractContextManager):
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
         self._runs = self._done = self._kept = 0
-        self._began_s = self._said_s = clock()
+        self._began_s = self._said_s = self._part_s = clock()
+        self._share, self._told_s = 0.0, 0.0
 
     def __exit__(self, *error) -> None:
         pass
@@ -53,10 +55,8 @@ class Lines(AbstractContextManager):
     def finished(self, run: Run, record: Record) -> None:
         self._done += 1
         if self._runs <= FEW:
-            milliseconds, wall_s = record["row"]["decode_ns"] / 1e6, record["host"]["wall_s"]
-            self._print(
-                f"[{self._done}/{self._runs}] {run.name}: decode {milliseconds:.3f} ms, simulated in {wall_s:.1f} s"
-            )
+            summary, wall_s = run.summary(record["row"]), record["host"]["wall_s"]
+            self._print(f"[{self._done}/{self._runs}] {run.name}: {summary}, simulated in {wall_s:.1f} s")
         elif self._clock() - self._said_s >= INTERVAL_S or self._done == self._runs:
             self._said_s = self._clock()
             self._print(self._state())
@@ -65,6 +65,17 @@ class Lines(AbstractContextManager):
         self._print(f"{run.name}: failed: {failure.message}")
         if failure.details:
             self._print(failure.details)
+
+    def at(self, text: str, share: float) -> None:
+        now = self._clock()
+        if share < self._share or share == 0:
+            self._part_s = now
+        self._share = share
+        if now - self._told_s < PART_S:
+            return
+        self._told_s, so_far_s = now, now - self._part_s
+        left = f", about {spoken(so_far_s / share * (1 - share))} left" if share and so_far_s > PART_S else ""
+        self._print(f"  {text}, {share:.0%} after {spoken(so_far_s)}{left}")
 
     def _state(self) -> str:
         """``[1,200/10,188] 12 %, 40 s so far, about 5 min left``."""
@@ -120,6 +131,9 @@ class Bar(AbstractContextManager):
 
     def finished(self, run: Run, record: Record) -> None:
         self._progress.update(self._task, advance=1, description=run.name)
+
+    def at(self, text: str, share: float) -> None:
+        self._progress.update(self._task, description=f"{text}, {share:.0%}")
 
     def failed(self, run: Run, failure: Failure) -> None:
         self._progress.console.print(f"{run.name}: failed: {failure.message}\n{failure.details}", markup=False)

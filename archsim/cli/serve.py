@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
 from archsim.cli.arguments import add_experiment, add_report
 from archsim.cli.exit_codes import OK
 
 SHOWN = 10  # rows of a search
+MOST_POINTS = 30  # rows of a file with axes
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +26,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve, and print the measures. Raises ArchsimError for what does not fit or can never be served."""
+    print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
     import archsim as ar
-    from archsim.cli.printing import print_compiling, print_notes
+    from archsim.cli.printing import print_compiling
 
     _refuse_unwritten(args)
     print_compiling()
@@ -37,17 +41,54 @@ def run(args: argparse.Namespace) -> int:
         _print_comparison(compared)
         print(f"host: {{iteration: {host.iteration_ns / 1e6:.3f} ms, request: {host.request_ns / 1e6:.3f} ms}}")
     else:
-        outcomes = ar.serve_policies(args.file, args.overrides, out=args.out)
-        _print_measures(outcomes[0])
-        if len(outcomes) > 1:
-            _print_policies(outcomes)
-        print_notes(outcomes[0].notes)
-        if args.timeline:
-            ar.serve(args.file, args.overrides, timeline=args.timeline)
-            print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
-        if args.out:
-            print(f"report: {args.out}/index.html")
+        return _serve(args)
     return OK
+
+
+def _serve(args: argparse.Namespace) -> int:
+    import archsim as ar
+    from archsim.cli.printing import print_kept, print_notes
+    from archsim.cli.progress import watcher
+
+    try:
+        with watcher() as watching:
+            watching.phase("loading the simulator")
+            served = ar.serve_plan(args.file, args.overrides, out=args.out, watcher=watching)
+    except KeyboardInterrupt:
+        if args.out is None:
+            raise
+        return print_kept(Path(args.out))
+    if served.plan.has_axes:
+        _print_points(served)
+    else:
+        _print_measures(served.outcomes[0])
+        if len(served.outcomes) > 1:
+            _print_policies(served.outcomes)
+        print_notes(served.outcomes[0].notes)
+    if args.timeline:
+        ar.serve(args.file, args.overrides, timeline=args.timeline)
+        print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
+    if args.out:
+        print(f"report: {args.out}/index.html")
+    return OK
+
+
+def _print_points(served) -> None:
+    """The best rows, and how many were refused."""
+    from archsim.cli.printing import console, grid
+    from archsim.studies.serving.points_page import FEW, cells, ordered
+
+    keys = ("point", *served.plan.first.axes, "policy")
+    rows = ordered(served.table.rows)
+    table = grid(*keys, title=f"{len(rows)} runs, most goodput first", numbers=tuple(each for _, each in FEW))
+    for row in rows[:MOST_POINTS]:
+        table.add_row(*cells(row, keys, FEW)[:-1])
+    console().print(table)
+    if len(rows) > MOST_POINTS:
+        print(f"and {len(rows) - MOST_POINTS:,} more runs")
+    refused = [row for row in rows if row["refused"]]
+    if refused:
+        print(f"{len(refused)} runs refused; the first, point {refused[0]['point']}: {refused[0]['refused']}")
 
 
 def _refuse_unwritten(args: argparse.Namespace) -> None:

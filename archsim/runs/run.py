@@ -7,11 +7,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from archsim.base.code_digest import numbers_digest
 from archsim.engine.transfer import KERNELS, charges_kernels, kernels_from
@@ -137,6 +138,10 @@ class Run:
     def limits_heatmap(self) -> bool:
         """Whether the run keeps a heatmap of its own, for which it needs the routing token by token."""
         return self.policy.predicts and self.assumptions.heatmap_update == "limited"
+
+    def summary(self, row: Mapping[str, Any]) -> str:
+        """Its result, for a line."""
+        return f"decode {row['decode_ns'] / 1e6:.3f} ms"
 
     @property
     def name(self) -> str:

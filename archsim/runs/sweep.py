@@ -46,6 +46,9 @@ class Watcher(Protocol):
 
     def failed(self, run: Run, failure: Failure) -> None: ...
 
+    def at(self, text: str, share: float) -> None:
+        """What a long run does, and how much of it is done."""
+
 
 class Unwatched:
     """Watches nothing."""
@@ -63,6 +66,9 @@ class Unwatched:
         pass
 
     def failed(self, run: Run, failure: Failure) -> None:
+        pass
+
+    def at(self, text: str, share: float) -> None:
         pass
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from archsim.base.errors import SpecError
 from archsim.policies.registry import place_experts
 from archsim.serving.deployment import Built, Engine, moved_ns
-from archsim.serving.groups import Group, Parts, refuse_unserved, slots_of
+from archsim.serving.groups import Group, Parts, Say, refuse_unserved, slots_of
 from archsim.serving.simulate import Scheduler
 from archsim.serving.tables import Host
 from archsim.serving.traffic import TokenPool, token_pool
@@ -39,9 +39,9 @@ class Groups(NamedTuple):
     every: int
     alike: bool  # all ranks have all tokens
 
-    def group(self, instance: int) -> Group:
-        """Of instance i."""
-        return Group(self.scenario, self.pool, self.parts, self.every, instance)
+    def group(self, instance: int, say: Say = lambda text: None) -> Group:
+        """Of instance i; ``say``: told what it draws."""
+        return Group(self.scenario, self.pool, self.parts, self.every, instance, say)
 
     @property
     def note(self) -> str:

@@ -9,7 +9,7 @@ layers averages out; the mean of the sampled layers stands for all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import Routing, StepDemand
 
+Say = Callable[[str], None]
+"""Receives what a long drawing of experts does."""
 DECODES, PROMPTS = 0, 1
 NS, BALANCE = 0, 1
 SELDOM = 16  # tokens are drawn anew after this part of the iterations so far, if that is more than ``every``
@@ -70,8 +72,11 @@ class Group:
     largest number of pairs of a rank, for 1, 2, 4, ... tokens of all ranks.
     """
 
-    def __init__(self, scenario: Scenario, pool: TokenPool, parts: Parts, every: int, instance: int):
+    def __init__(
+        self, scenario: Scenario, pool: TokenPool, parts: Parts, every: int, instance: int, say: Say = lambda text: None
+    ):
         refuse_unserved(scenario.policy)
+        self._say = say
         self._engine = EventEngine(scenario, pool.layer_ids.tolist())
         self._pool, self._parts, self._every, self._instance = pool, parts, every, instance
         self._rule = self._engine.policy.rebalancing
@@ -180,6 +185,7 @@ class Group:
                 if phase == PROMPTS and tokens < FEWEST_PROMPT_TOKENS:
                     self.table[phase, :, at] = self.table[DECODES, :, at]
                     continue
+                self._say(f"experts of {tokens:,} tokens, engine {self._instance}")
                 ns, balance = self._layer(tokens, phase == PROMPTS)
                 self.table[phase, :, at] = np.log(max(ns, 1e-3)), balance
         for at in range(points):  # more decodes than there can be are looked up for mixed batches alone
@@ -236,6 +242,15 @@ class Group:
             routing=Routing(np.ascontiguousarray(chosen), die) if whole else None,
             residents=None if routing is None else np.bincount(die, minlength=dies).astype(np.int64),
         )
+
+
+class Fixed(Group):
+    """Experts as a group last had them: they are drawn no more."""
+
+    next_pause = 1 << 62
+
+    def __init__(self, table: np.ndarray):
+        self.table, self.moves = table, []
 
 
 def refuse_unserved(policy: PolicySpec) -> None:

@@ -2,6 +2,8 @@
 
 TTFT: from arrival to the first token. TPOT: (last - first) / (tokens - 1). ITL: every gap by itself. E2E: from arrival
 to the last token. Goodput: requests a second within all limits.
+
+Rates leave out the drain at the end, in which no request comes (``counted``).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ NS_PER_MS = 1e6
 PERCENTILES = (50, 90, 95, 99)
 # A queue that grows: what ends while requests come is less than this share of what comes.
 SATURATED = 0.95
+FEWEST = 10  # requests that end in the time that rates count
 
 
 class Slo(NamedTuple):
@@ -40,9 +43,10 @@ class Spread(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """``balancedness``: mean over largest number of token-expert pairs of a rank, mean of the iterations; 0 where
-    experts are not from traffic. ``migrations``, ``moved_bytes``: of experts while serving; ``stalled_ns``: engines
-    waited for them. ``saturated``: why the times measure the length of the trace, in words; ''.
+    """``duration_s``: from the first arrival to the last token. ``balancedness``: mean over largest number of
+    token-expert pairs of a rank, mean of the iterations; 0 where experts are not from traffic. ``migrations``,
+    ``moved_bytes``: of experts while serving; ``stalled_ns``: engines waited for them. ``saturated``: why the times
+    measure the length of the trace, in words; ''.
     """
 
     duration_s: float
@@ -83,23 +87,45 @@ def times_ns(served: Served) -> dict[str, np.ndarray]:
     }
 
 
-def measure(served: Served, devices: int, slo: Slo = NO_LIMITS) -> Measures:
-    """All measures of a run on ``devices`` devices."""
+def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, saturated: str = "") -> Measures:
+    """All measures of a run on ``devices`` devices. ``saturated``: what a longer run says of it."""
+    saturated = saturated or saturation(served)
     requests, times = served.requests, times_ns(served)
     several = requests["output"] > 1
     span = max(float(requests["last_ns"].max() - requests["arrival_ns"].min()), 1.0) / NS_PER_S
+    of_rates, seconds = counted(served, bool(saturated))
     within = (times["ttft"] <= slo.ttft_ns) & (times["tpot"] <= slo.tpot_ns) & (times["e2e"] <= slo.e2e_ns)
     output, prompt = int(requests["output"].sum()), int(requests["input"].sum())
+    out, in_ = (float(requests[name][of_rates].sum()) / seconds for name in ("output", "input"))
     tpot = spread(times["tpot"][several])
     return Measures(
-        span, len(requests), prompt, output, len(requests) / span, float(within.sum()) / span, float(within.mean()),
-        output / span, (output + prompt) / span, output / span / devices, 1e3 / tpot.mean if tpot.mean else 0.0,
+        span, len(requests), prompt, output, float(of_rates.sum()) / seconds,
+        float((within & of_rates).sum()) / seconds, float(within.mean()),
+        out, out + in_, out / devices, 1e3 / tpot.mean if tpot.mean else 0.0,
         spread(times["ttft"]), tpot, spread_of_gaps(served.gaps), spread(times["e2e"]),
         float(served.series[:, 0].mean()), float(served.series[:, 0].max()), float(requests["hit"].sum() / prompt),
         int(served.totals["preemptions"]), int(served.totals["iterations"]),
         float(served.totals["balance"] / max(served.totals["iterations"], 1)), len(served.moves),
-        sum(each.n_bytes for each in served.moves), sum(each.stall_ns for each in served.moves), saturation(served),
+        sum(each.n_bytes for each in served.moves), sum(each.stall_ns for each in served.moves), saturated,
     )  # fmt: skip
+
+
+def counted(served: Served, saturated: bool) -> tuple[np.ndarray, float]:
+    """(bool[request], seconds) of which rates are told. Open loops: all requests, over the time in which they came; of
+    saturated ones, those that ended from the first to the last tenth. Closed loops: those that ended while others came.
+    """
+    requests = served.requests
+    arrivals, ends = requests["arrival_ns"], requests["last_ns"]
+    every, whole_ns = np.ones(len(requests), bool), max(float(ends.max() - arrivals.min()), 1.0)
+    begin, end = float(arrivals.min()), float(arrivals.max())
+    if not served.concurrency and not saturated and end > begin:
+        return every, (end - begin) * len(requests) / (len(requests) - 1) / NS_PER_S
+    if not served.concurrency:
+        begin, end = (float(each) for each in np.quantile(ends, (0.1, 0.9)))
+    else:
+        begin = float(ends.min())
+    chosen = (ends > begin) & (ends <= end)
+    return (chosen, (end - begin) / NS_PER_S) if chosen.sum() >= FEWEST else (every, whole_ns / NS_PER_S)
 
 
 def spread(ns: np.ndarray) -> Spread:
@@ -138,7 +164,7 @@ def saturation(served: Served) -> str:
     if begun >= SATURATED or not growing:
         return ""
     return (
-        f"saturated: {1 - begun:.0%} of the requests had no token when the last one came, and TTFT grows from "
-        f"{ttft[~late].mean() / NS_PER_S:.1f} s in the first half to {ttft[late].mean() / NS_PER_S:.1f} s in the "
+        f"saturated: {1 - begun:.0%} of {len(requests):,} requests had no token when the last one came, and TTFT grows "
+        f"from {ttft[~late].mean() / NS_PER_S:.1f} s in the first half to {ttft[late].mean() / NS_PER_S:.1f} s in the "
         "second; TTFT, E2E and goodput depend on the length of the trace"
     )

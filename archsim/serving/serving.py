@@ -11,8 +11,10 @@ from archsim.iteration.layers import has_experts
 from archsim.serving import requests as drawn
 from archsim.serving.deployment import Built, Engine, build, kv_token_bytes
 from archsim.serving.expert_groups import WITH_KERNELS, groups_of, refuse_on_wafer, slots_of_rank
+from archsim.serving.groups import Fixed
 from archsim.serving.hosts import NONE, host_of
-from archsim.serving.measures import Measures, Slo, measure
+from archsim.serving.measures import Measures, Slo, measure, saturation
+from archsim.serving.progress import SILENT, Progress
 from archsim.serving.records import Transfer
 from archsim.serving.requests import NS_PER_S, Requests
 from archsim.serving.simulate import Scheduler, Served, simulate
@@ -24,6 +26,7 @@ from archsim.specs.loading.serving import Serving
 from archsim.specs.serving import DisaggregatedSpec
 from calibration.laws.expert_gemm import Rates
 
+ENOUGH = 2000  # requests by which a queue that grows shows
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
 INPUT_STREAM, OUTPUT_STREAM = 1, 2  # of random numbers
 
@@ -40,6 +43,10 @@ class Deployment:
     devices: int
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        sides = ", then others that decode" if self.decode else ""
+        return f"Deployment({self.devices} devices, scheduler {self.scheduler.name}{sides})"
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -50,6 +57,16 @@ class Outcome:
     requests: Requests
     served: Served
     measures: Measures
+
+    def __repr__(self) -> str:
+        m, serving = self.measures, self.serving
+        return (
+            f"Outcome({serving.model.name} on {self.deployment.devices} devices of {serving.system.name}, "
+            f"{serving.policy.name}: {m.requests:,} requests\n"
+            f"  TTFT {m.ttft.mean:,.1f} ms, TPOT {m.tpot.mean:,.2f} ms (means); {m.within_slo:.1%} within the limits\n"
+            f"  {m.requests_per_s:.3f} requests/s, goodput {m.goodput_per_s:.3f}, "
+            f"{m.output_tokens_per_s:,.0f} output tokens/s{'; saturated' if m.saturated else ''})"
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -66,20 +83,44 @@ def serve(serving: Serving, logged: int = 0) -> Outcome:
     return serve_requests(serving, deploy(serving), requests_of(serving), logged)
 
 
-def serve_policies(serving: Serving) -> list[Outcome]:
-    """The same requests under every policy of the file. Raises as ``serve``."""
-    return [serve(serving._replace(policy=policy)) for policy in serving.policies]
-
-
-def serve_requests(serving: Serving, deployment: Deployment, requests: Requests, logged: int = 0) -> Outcome:
+def serve_requests(
+    serving: Serving, deployment: Deployment, requests: Requests, logged: int = 0, progress: Progress = SILENT
+) -> Outcome:
     """As ``serve``, for requests and a deployment that are known; ``logged``: iterations to keep a log of."""
     decode = deployment.decode.pool if deployment.decode else None
     served = simulate(
         requests, deployment.scheduler, deployment.prefill.pool, decode=decode, transfer=deployment.transfer,
         request_ns=deployment.host.request_ns, first_after=deployment.host.first_after,
-        whose=str(serving.trace or "requests"), logged=logged,
+        whose=str(serving.trace or "requests"), logged=logged, progress=progress,
     )  # fmt: skip
-    return Outcome(serving, deployment, requests, served, measure(served, deployment.devices, slo_of(serving)))
+    saturated = saturation(served) or _saturated_later(serving, deployment, requests, served)
+    measures = measure(served, deployment.devices, slo_of(serving), saturated)
+    return Outcome(serving, deployment, requests, served, measures)
+
+
+def _saturated_later(serving: Serving, deployment: Deployment, requests: Requests, served: Served) -> str:
+    """As ``saturation`` says it of ENOUGH requests of the file, where it serves fewer: a queue takes time to grow.
+    Experts stay as they were at the end.
+    """
+    if requests.concurrency or len(requests.input) >= ENOUGH or not requests.offered_per_s:
+        return ""
+    given = serving.spec.requests.model_copy(update={"total": ENOUGH})
+    more = requests_of(serving._replace(spec=serving.spec.model_copy(update={"requests": given})))
+    if len(more.input) <= len(requests.input):
+        return ""
+    pools = [built.pool for built in (deployment.prefill, deployment.decode) if built]
+    tables = served.experts
+    if tables is not None and tables.shape[3]:
+        pools = [pool._replace(experts=lambda i, say: Fixed(tables[i])) for pool in pools]
+    host = deployment.host
+    try:
+        longer = simulate(
+            more, deployment.scheduler, pools[0], decode=pools[1] if len(pools) > 1 else None,
+            transfer=deployment.transfer, request_ns=host.request_ns, first_after=host.first_after,
+        )  # fmt: skip
+    except TraceError:  # a longer request among them that can never be served
+        return ""
+    return saturation(longer)
 
 
 def slo_of(serving: Serving) -> Slo:

@@ -11,7 +11,8 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.serving import loop
 from archsim.serving.clock import StepTable
-from archsim.serving.groups import BALANCE, DECODES, Group, Moved
+from archsim.serving.groups import BALANCE, DECODES, Group, Moved, Say
+from archsim.serving.progress import SILENT, Progress
 from archsim.serving.records import (
     BINS,
     BOTH,
@@ -49,6 +50,7 @@ FAULTS = MappingProxyType(
     }
 )
 FIRST_BIN_NS = 1e7
+SPOKEN = 100_000  # iterations of an instance between two words on how far it is, where no experts are drawn
 
 NO_LOG = np.zeros(0, ITERATION)
 
@@ -82,14 +84,15 @@ class Pool(NamedTuple):
     ranks: int
     kv_blocks: int
     table: StepTable
-    experts: Callable[[int], Group] | None = None
+    experts: Callable[[int, Say], Group] | None = None
 
 
 class Served(NamedTuple):
     """What happened. ``requests``: REQUEST[request]; ``gaps``: int64[bin] between tokens; ``series``: float64[bin,
     column] means over ``bin_ns`` (columns of SERIES; tokens a second); ``totals``: a record of TOTALS; ``balance``:
     float64[sample, 2], time in ns and balance of an engine's mean decode before it; ``moves``: of weights; ``log``:
-    ITERATION[n], if asked for.
+    ITERATION[n], if asked for. ``experts``:
+    of ``State``, at the end.
     """
 
     requests: np.ndarray
@@ -101,6 +104,11 @@ class Served(NamedTuple):
     balance: np.ndarray
     moves: tuple[Moved, ...] = ()
     log: np.ndarray = NO_LOG
+    experts: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        totals = self.totals
+        return f"Served({len(self.requests):,} requests in {totals['iterations']:,} iterations)"
 
 
 def simulate(
@@ -114,6 +122,7 @@ def simulate(
     first_after: int = 1,
     whose: str = "requests",
     logged: int = 0,
+    progress: Progress = SILENT,
 ) -> Served:
     """Serve all requests on a pool; with ``decode``, the pool only prefills and KV moves by ``transfer``.
 
@@ -126,7 +135,8 @@ def simulate(
         kv_tokens = each.kv_blocks * scheduler.block_tokens
         refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose, preempted=preempted)
     limits = _limits(requests, scheduler, request_ns, first_after)
-    groups, balance = _groups(pool, decode), []
+    done = [0.0]
+    groups, balance = _groups(pool, decode, lambda text: progress(text, done[0])), []
     points = max((group.table.shape[2] for group in groups), default=0)
     state = _state(requests, scheduler, pool, decode, limits, points, logged)
     for i, group in enumerate(groups):
@@ -138,7 +148,12 @@ def simulate(
     while ended == loop.PAUSED:
         ended = loop.run(state, pool.table, (decode or pool).table, limits, moved, schedule)
         if ended == loop.PAUSED:
-            balance.append(_ask(state, groups))
+            done[0] = state.totals[0]["finished"] / len(state.requests)
+            progress("serving", done[0])
+            if groups:
+                balance.append(_ask(state, groups))
+            else:
+                _go_on(state)
     if ended != loop.ENDED:
         raise ArchsimError(f"scheduler {scheduler.name}: {_fault(state, ended)}")
     totals = state.totals[0]
@@ -156,14 +171,14 @@ def _fault(state: State, ended: int) -> str:
     return f"gives no token to any of {left} requests that are left, though no other event can change that"
 
 
-def _groups(pool: Pool, decode: Pool | None) -> list[Group]:
+def _groups(pool: Pool, decode: Pool | None, say: Say) -> list[Group]:
     """Of every instance; none where experts are in the table."""
     if pool.experts is None:
         return []
     kinds = [pool.experts] * pool.instances
     if decode is not None and decode.experts is not None:
         kinds += [decode.experts] * decode.instances
-    return [build(i) for i, build in enumerate(kinds)]
+    return [build(i, say) for i, build in enumerate(kinds)]
 
 
 def _put(state: State, i: int, group: Group) -> None:
@@ -171,6 +186,12 @@ def _put(state: State, i: int, group: Group) -> None:
     points = group.table.shape[2]
     state.experts[i, :, :, :points] = group.table
     state.experts[i, :, :, points:] = group.table[:, :, -1:]
+
+
+def _go_on(state: State) -> None:
+    """Pause the instance again, to say how far it is."""
+    instance = state.instances[int(state.totals[0]["paused"])]
+    instance["pause_at"] = instance["iterations"] + SPOKEN
 
 
 def _ask(state: State, groups: list[Group]) -> tuple[float, float]:
@@ -257,7 +278,7 @@ def _ranks(pool: Pool, decode: Pool | None) -> tuple[np.ndarray, np.ndarray]:
     first = 0
     for at, (each, does) in enumerate(owners):
         mine = slice(first, first + each.ranks)
-        instances[at]["pause_at"], instances[at]["pause_ns"] = np.iinfo(np.int64).max, np.inf
+        instances[at]["pause_at"], instances[at]["pause_ns"] = SPOKEN, np.inf
         instances[at]["first"], instances[at]["last"], instances[at]["does"] = mine.start, mine.stop, does
         ranks["instance"][mine] = at
         ranks["capacity"][mine] = ranks["free"][mine] = each.kv_blocks
@@ -275,7 +296,7 @@ def _served(state: State, totals: np.void, concurrency: int, balance: np.ndarray
     log = state.log[: int(totals["iterations"])]
     for name in ("first_ns", "last_ns"):  # as clients see them
         state.requests[name] += state.requests["lag_ns"]
-    return Served(state.requests, state.gaps, means, bin_ns, totals, concurrency, balance, moves, log)
+    return Served(state.requests, state.gaps, means, bin_ns, totals, concurrency, balance, moves, log, state.experts)
 
 
 def _totals(issued: int) -> np.ndarray:

@@ -187,6 +187,21 @@ class RoutingSpec(Spec):
         return self.synthetic or SyntheticSpec(like=self.like or OF_MODEL, seed=self.seed)
 
 
+class AxesSpec(Spec):
+    """What one file serves beside each other: every combination of the values of these keys."""
+
+    # Key of the file, such as requests.arrivals.rate, parallel or scheduler.name → its values.
+    grid: dict[str, tuple[Any, ...]] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _several(self) -> "AxesSpec":
+        for path, values in self.grid.items():
+            if not values or path.split(".")[0] in ("sweep", "policies"):
+                what = "list of policies is an axis by itself" if path.startswith("polic") else "axis has values"
+                raise KeyProblem(("grid", path), f"expected key: [value, ...] of this file; an {what}")
+        return self
+
+
 class ServeSpec(Spec):
     """A deployment and its traffic. ``system`` and ``model``: as in experiments, by name, file or mapping."""
 
@@ -213,6 +228,8 @@ class ServeSpec(Spec):
     slo: SloSpec = SloSpec()
     search: SearchSpec = SearchSpec()
     loads: LoadsSpec = LoadsSpec()
+    # Axes, as in experiments: {grid: {requests.arrivals.rate: [1/s, 2/s], scheduler.name: [vllm_v1, sglang]}}.
+    sweep: AxesSpec | None = None
 
     @model_validator(mode="after")
     def _loaded(self) -> "ServeSpec":

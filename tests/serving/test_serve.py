@@ -153,7 +153,7 @@ def test_configurations_that_are_no_product_are_counted():
         ({"requests": {"input": {"fixed": 1}, "output": {"fixed": 1}}}, "one of trace, arrivals and concurrency"),
         ({"requests": {"trace": "nowhere.jsonl"}}, "no such file: 'nowhere.jsonl'"),
         ({"schedular": {}}, "unknown key; did you mean 'scheduler'"),
-        ({"scheduler": {"name": "vllm"}}, "unknown value 'vllm'"),
+        ({"scheduler": {"name": "vllm"}}, "unknown scheduler 'vllm'; did you mean 'vllm_v1'"),
         ({"parallel": {"attention": {"tp": 8}, "experts": {"ep": 4}}}, "is not the 8 ranks"),
         ({"parallel": {"attention": {"tp": 4}}, "instances": 3}, "has 8 devices, but 12 are asked for"),
         ({"parallel": {"attention": {"tp": 1}}}, "leave no room for KV"),

@@ -21,10 +21,11 @@ def apply_overrides(tree: Tree, overrides: Sequence[str], expand: Callable[[Keys
         names = tuple(name.strip() for name in path.split("."))
         if not equals or not value.strip() or not all(names):
             raise SpecError(f"{head}: expected key.path=value, such as workload.batch=[64]")
-        _put(tree, names, parse_value(value, head), head, expand)
+        put(tree, names, parse_value(value, head), head, expand)
 
 
-def _put(tree: Tree, names: tuple[str, ...], value: Any, head: str, expand: Callable[[Keys], None]) -> None:
+def put(tree: Tree, names: tuple[str, ...], value: Any, head: str, expand: Callable[[Keys], None]) -> None:
+    """Put a value at a path of keys; ``head`` names it in messages."""
     keys: Keys = ()
     for depth, name in enumerate(names):
         container = tree.get(keys)

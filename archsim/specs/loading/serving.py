@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.loading.library import Source, folder_of, tree_of
-from archsim.specs.loading.overrides import apply_overrides
+from archsim.specs.loading.library import MANIFEST_KEY, Source, folder_of, tree_of
+from archsim.specs.loading.overrides import apply_overrides, put
 from archsim.specs.loading.references import DEFAULT_ASSUMPTIONS, folders_around, resolve
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
-from archsim.specs.serving import RoutingSpec, ServeSpec
+from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
 from archsim.specs.text.validation import validate
 from archsim.specs.text.yaml import Keys, Tree
 
@@ -24,7 +26,8 @@ DEFAULT_POLICY = "ep"
 class Serving(NamedTuple):
     """A file of ``archsim serve``, read. ``trace``: its requests, found; None where they are drawn. ``policies``: of
     which ``policy`` is served; ``assumptions``: of the engine behind routing from traffic. ``routed``: recorded
-    routing, found.
+    routing, found. ``axes``: key of the file → values, of its ``sweep:``; ``given``: the file with what it names, for a
+    manifest.
     """
 
     spec: ServeSpec
@@ -35,6 +38,13 @@ class Serving(NamedTuple):
     policy: PolicySpec
     assumptions: AssumptionsSpec
     routed: Path | None = None
+    axes: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
+    given: Mapping[str, Any] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        axes = f", axes {', '.join(self.axes)}" if self.axes else ""
+        names = ", ".join(policy.name for policy in self.policies)
+        return f"Serving({self.model.name} on {self.system.name}, scheduler {self.spec.scheduler.name}, {names}{axes})"
 
     @property
     def has_traffic(self) -> bool:
@@ -50,10 +60,17 @@ OF_GPUS = {
 OF_WAFERS = {"capacity": "unbounded", "weights": "routed"}
 
 
-def load_serving(source: Source, overrides: Sequence[str] = ()) -> Serving:
-    """A deployment and its traffic, after ``key.path=value`` overrides. Raises SpecError."""
+def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[str, Any] | None = None) -> Serving:
+    """A deployment and its traffic, after ``key.path=value`` overrides. ``cell``: values of its axes; None: the first
+    of each. Raises SpecError.
+    """
     tree, folder = tree_of(source), folder_of(source)
+    tree.data.pop(MANIFEST_KEY, None)
     apply_overrides(tree, overrides, lambda keys: None)
+    given = deepcopy(tree.data)
+    axes = validate(AxesSpec, tree, ("sweep",)).grid if tree.data.get("sweep") is not None else {}
+    for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
+        put(tree, tuple(path.split(".")), deepcopy(value), f"sweep.grid.{path}: {value}", lambda keys: None)
     spec = validate(ServeSpec, tree)
     system = validate(SystemSpec, resolve("systems", spec.system, tree.place(("system",)), folder), ("systems", 0))
     model = validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
@@ -76,16 +93,24 @@ def load_serving(source: Source, overrides: Sequence[str] = ()) -> Serving:
         )
     if isinstance(spec.routing, RoutingSpec) and model.experts == 1:
         raise SpecError(f"{tree.place(('routing',))}: routing: {model.name} has no experts; give routing: uniform")
-    given = _assumptions(spec, system)
-    assumptions = validate(
-        AssumptionsSpec, resolve("assumptions", given, tree.place(("assumptions",)), folder), ("assumptions", 0)
-    )
+    set_ = resolve("assumptions", _assumptions(spec, system), tree.place(("assumptions",)), folder)
+    assumptions = validate(AssumptionsSpec, set_, ("assumptions", 0))
     routed = spec.routing.trace if isinstance(spec.routing, RoutingSpec) else None
     requests = _found(spec.requests.trace, tree, ("requests", "trace"), folder, Path.is_file)
+    recorded = _found(routed, tree, ("routing", "trace"), folder, Path.exists)
+    for keys, file in ((("requests", "trace"), requests), (("routing", "trace"), recorded)):
+        if file is not None and keys[0] in given and isinstance(given[keys[0]], dict):
+            given[keys[0]][keys[1]] = str(file.absolute())
+    named = {kind: resolve(f"{kind}s", given[kind], tree.place((kind,)), folder) for kind in ("system", "model")}
+    given |= {kind: found.get((f"{kind}s", 0)) for kind, found in named.items()}
+    if "policies" in given:
+        place = tree.place(("policies",))
+        given["policies"] = [
+            resolve("policies", each, place, folder).get(("policies", 0)) for each in given["policies"]
+        ]
     return Serving(
-        spec, system, model, requests, policies, policies[0], assumptions,
-        _found(routed, tree, ("routing", "trace"), folder, Path.exists),
-    )  # fmt: skip
+        spec, system, model, requests, policies, policies[0], assumptions, recorded, MappingProxyType(axes), given
+    )
 
 
 def _assumptions(spec: ServeSpec, system: SystemSpec):

@@ -33,10 +33,11 @@ def bench(outcome: Outcome) -> dict[str, Any]:
         "completed": measures.requests,
         "total_input_tokens": measures.input_tokens,
         "total_output_tokens": measures.output_tokens,
-        "request_throughput": measures.requests_per_s,
-        "request_goodput": measures.goodput_per_s,
-        "output_throughput": measures.output_tokens_per_s,
-        "total_token_throughput": measures.total_tokens_per_s,
+        # Over the whole duration, drain included, as `vllm bench serve` counts.
+        "request_throughput": measures.requests / measures.duration_s,
+        "request_goodput": measures.within_slo * measures.requests / measures.duration_s,
+        "output_throughput": measures.output_tokens / measures.duration_s,
+        "total_token_throughput": (measures.output_tokens + measures.input_tokens) / measures.duration_s,
     }
     for name, each in zip(METRICS, (measures.ttft, measures.tpot, measures.itl, measures.e2e), strict=True):
         found |= _metric(name, each)

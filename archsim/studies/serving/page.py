@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,13 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.files import write_text
+from archsim.base.tables import Table
 from archsim.report.draw.lines import Line, line_panel
 from archsim.report.rendering import rendered
 from archsim.report.served_claims import judged
 from archsim.serving.measures import NS_PER_MS, PERCENTILES, times_ns
 from archsim.serving.requests import NS_PER_S
 from archsim.serving.serving import Outcome
-from archsim.studies.serving.loads import ByInput, Load, front
+from archsim.studies.serving.bench_json import REQUEST_COLUMNS, bench, request_rows
+from archsim.studies.serving.plan import ByInput, Load
 
 _CURVE = 200  # points of a distribution
 
@@ -35,6 +38,14 @@ def write_page(outcome: Outcome, loaded: Sequence[Loaded], folder: Path, policie
     target = folder / "index.html"
     write_text(target, rendered("serving.html.j2", context(outcome, loaded, policies)))
     return target
+
+
+def write_outcome(outcome: Outcome, loaded: Sequence[Loaded], folder: Path, policies: Sequence[Outcome] = ()) -> None:
+    """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    Table(REQUEST_COLUMNS, tuple(request_rows(outcome))).write_csv(folder / "requests.csv")
+    write_text(folder / "bench.json", json.dumps(bench(outcome)) + "\n")
+    write_page(outcome, loaded, folder, policies)
 
 
 def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outcome] = ()) -> dict[str, Any]:
@@ -161,3 +172,14 @@ def _by_input(outcome: Outcome, loaded: Sequence[Loaded]) -> dict[str, Any]:
 
 def _offered(outcome: Outcome) -> str:
     return "clients" if outcome.requests.concurrency else "requests/s offered"
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Indices of points that no other beats in both coordinates, by the first."""
+    order = sorted(range(len(points)), key=lambda at: (-points[at][0], -points[at][1]))
+    best, found = float("-inf"), []
+    for at in order:
+        if points[at][1] > best:
+            best = points[at][1]
+            found.append(at)
+    return found[::-1]

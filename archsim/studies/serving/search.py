@@ -131,7 +131,7 @@ def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engi
     if built.pool.experts is not None:
         group = built.pool.experts(0)
         group.settle()
-        built = built._replace(pool=built.pool._replace(experts=lambda instance: group))
+        built = built._replace(pool=built.pool._replace(experts=lambda instance, say: group))
     return engine, built
 
 
