@@ -7,7 +7,7 @@ import pytest
 
 from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Lines, spoken
 
-RUN = SimpleNamespace(name="one")
+RUN = SimpleNamespace(name="one", summary=lambda row: f"decode {row['decode_ns'] / 1e6:.3f} ms")
 RECORD = {"row": {"decode_ns": 1e6}, "host": {"wall_s": 0.5}}
 
 
