@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from archsim.cli.arguments import add_experiment, named_numbers
 from archsim.cli.exit_codes import OK
 from archsim.cli.printing import console, grid
-from archsim.runs.economics import Coefficients, Machine, build_costs
+from archsim.runs.economics import Coefficients, Machine, build_costs, full_load_w
 from archsim.specs.loading.library import load_experiment
 from microarch.silicon.cost import CARRIER_MM2, tiles_of
 
@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
         value, low, high = (build_costs(system, each) for each in (middle, *ends))
         out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2, "{:,.1f}"))
         out.print(_carrier(value), soft_wrap=True)
+        watts = [full_load_w(machine, each) for machine, each in zip((value, low, high), (middle, *ends), strict=True)]
+        out.print("At full load (peak FLOP, HBM and links at once) {:,.0f} W, {:,.0f} to {:,.0f}.".format(*watts))
         title = f"{system.name}: {system.dies} dies on a carrier, USD"
         out.print(_table(title, value.usd, low.usd, high.usd, "{:,.0f}"))
     if args.sources:

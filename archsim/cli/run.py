@@ -68,7 +68,8 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
         if row[OBJECTIVES[name][0]] is not None:
             ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]
             said = " to ".join(value(name, end) for end in ends) if ends else "its range: archsim cost"
-            table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimated; {said}")
+            of = " of MoE layers alone" if name in ("energy", "power") else ""
+            table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimated{of}; {said}")
     console().print(table)
     if row.get("iteration_ns"):
         console().print(_iteration(row))
@@ -82,10 +83,15 @@ def _iteration(row: Mapping[str, Any]):
 
     table = grid("a decode iteration", "", "of it", title=None)
     total = row["iteration_ns"]
-    for name in ("iteration_ns", *(each for each in row if each.startswith("iteration_") and each != "iteration_ns")):
+    parts = [each for each in row if each.startswith("iteration_") and each.endswith("_ns") and each != "iteration_ns"]
+    for name in ("iteration_ns", *parts):
         if row[name]:
             said = "in all" if name == "iteration_ns" else BY_NAME[name].meaning.removeprefix("of it: ")
             table.add_row(said, f"{row[name] / 1e6:.2f} ms", percent(row[name] / total))
+    if joule := row.get("iteration_energy_per_token_j"):
+        ends = [row[f"iteration_energy_per_token_j_{bound}"] for bound in ("low", "high")]
+        said = f"{1 / joule:.3g} tokens/J ({1 / ends[1]:.3g} to {1 / ends[0]:.3g})"
+        table.add_row("energy of it, waiting included; estimated", f"{joule:.3g} J/token", said)
     return table
 
 

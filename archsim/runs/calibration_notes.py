@@ -27,21 +27,30 @@ class Die(NamedTuple):
     dtype: str
     peak_flop_per_s: float
     hbm_bytes_per_s: float
+    datasheet_only: bool = False
 
 
 def die_of(system: SystemSpec) -> Die:
     """Of a system."""
     compute = system.compute
-    return Die(
-        compute.calibration, compute.library, compute.dtype, compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
-    )
+    peak, bandwidth = compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
+    return Die(compute.calibration, compute.library, compute.dtype, peak, bandwidth, system.datasheet_only)
 
 
 def written_die(system: Mapping[str, Any]) -> Die:
     """Of a system as written in a manifest."""
     compute = system["compute"]
     peak, bandwidth = parse_quantity(compute["peak"], COMPUTE), parse_quantity(system["hbm"]["bandwidth"], BANDWIDTH)
-    return Die(compute.get("calibration"), compute.get("library"), compute["dtype"], float(peak), float(bandwidth))
+    told = compute.get("calibration"), compute.get("library"), compute["dtype"]
+    return Die(*told, float(peak), float(bandwidth), bool(system.get("datasheet_only")))
+
+
+def datasheet_note(systems: Iterable[str]) -> str:
+    """Of systems on which nothing was measured."""
+    return (
+        f"{_listed(systems)}: datasheet only: nothing was measured there; laws are another GPU's, scaled by nominal "
+        "rates, and every time is extrapolated"
+    )
 
 
 def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Die]]) -> list[str]:
@@ -49,12 +58,14 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
     system once or more (points of a sweep).
     """
     rows, dies = list(rows), list(dict.fromkeys(dies))
+    ran = {row["system"] for row in rows if "system" in row}
+    unmeasured = [system for system, die in dies if die.datasheet_only and system in ran]
     calibrated = [row for row in rows if row.get("gemm_extrapolated") is not None]
     used = {row["system"] for row in calibrated}
     first = {row["system"]: row.get("point") for row in reversed(calibrated)}
     dies = [(_numbered(system, first[system]), die) for system, die in dies if system in used]
     unnamed = [system for system, die in dies if die.calibration is None]
-    notes = []
+    notes = [datasheet_note(unmeasured)] if unmeasured else []
     if unnamed:
         notes.append(
             f"compute.calibration is not given ({_listed(unnamed)}): GEMMs take the times of {DEFAULT_CALIBRATION}, "

@@ -24,13 +24,13 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.runs import measure, measure_rates, measure_steps
 from archsim.runs.measure import Finished, bound, exposed, hop_messages, host_percentile, over_dies, overhead_percentile
-from archsim.runs.measure_iteration import of_iteration, whole_iteration
+from archsim.runs.measure_iteration import iteration_energy, of_iteration, whole_iteration
 from archsim.specs.own_execution import columns_of
 from archsim.specs.policies import import_function
 from archsim.specs.sweeps.explore import OBJECTIVES
 
 Measure = Callable[[Finished], Any]
-LAYOUT = 4  # of results: raised when columns are added or change meaning; stored in manifests
+LAYOUT = 5  # of results: raised when columns are added or change meaning; stored in manifests
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,19 @@ COLUMNS: tuple[Column, ...] = (
     *(
         Column(name, REAL, unit, meaning, lambda run, name=name: run.economics[name], optional=name in ("energy_per_token_j", "power_w"), since=2)
         for name, unit, meaning in (
-            ("energy_per_token_j", "J/token", "of the whole run, over tokens that passed all MoE layers; empty without tokens"),
-            ("power_w", "W", "mean of the whole run; empty for a run without time"),
+            ("energy_per_token_j", "J/token", "of MoE layers alone, prefill included, over tokens that passed all of them; empty without tokens"),
+            ("power_w", "W", "mean of the whole run, MoE layers alone; empty for a run without time"),
             ("die_mm2", "mm²", "estimated area of one die"),
             ("silicon_mm2", "mm²", "of all dies, without HBM"),
             ("cost_usd", "USD", "estimated price of making one machine"),
+        )
+    ),
+    *(
+        Column(f"iteration_energy_per_token_j{end}", REAL, "J/token", meaning, iteration_energy(bound), optional=True, since=5)
+        for end, bound, meaning in (
+            ("", "value", "of a whole decode iteration: attention, dense layers, head and waiting included; empty where it is not known"),
+            ("_low", "low", "as iteration_energy_per_token_j, all coefficients of energy at their low bound"),
+            ("_high", "high", "as iteration_energy_per_token_j, all coefficients of energy at their high bound"),
         )
     ),
     Column("iteration_ns", REAL, "ns", "a whole decode iteration under execution: expert_parallel, attention and head included; else empty",

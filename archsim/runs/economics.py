@@ -1,7 +1,8 @@
 """Energy of a run by block, and area and price of its machine, from the run's record.
 
-Energy is that of the whole run, prefill included; a token is one that has passed all MoE layers of the model. Excluded
-are attention, host, cooling and LLC hits (a hit is one LLC read more than counted here). Sources:
+Energy is that of the run's MoE layers, prefill included; a token is one that has passed all of the model's. Excluded
+are attention (``archsim.runs.iteration_energy`` adds it where a whole iteration is known), host, cooling and LLC hits
+(a hit is one LLC read more than counted here). Sources:
 ``microarch.silicon.energy``, ``microarch.silicon.die_area``, ``microarch.silicon.cost``.
 """
 
@@ -142,6 +143,17 @@ def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
         decision_s=row["decision_ns"] / NS_PER_S,
         tokens=(row["expert_tokens"] + row.get("pairs_lost", 0)) / model.top_k / len(model.moe_layer_ids),
     )
+
+
+def full_load_w(machine: Machine, coefficients: Coefficients | None = None) -> float:
+    """Power with every die at its peak, and HBM and links at their bandwidths, W: an upper bound, as no run does all
+    of it.
+    """
+    system = machine.system
+    read = system.dies * system.hbm.bandwidth_bytes_per_s
+    moved = float(build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum()) / system.d2d.efficiency * NS_PER_S
+    second = Activity(1.0, read, moved, 2 * read, system.dies * system.compute.peak_flop_per_s, 1.0, 1.0)
+    return sum(energy_of(second, machine, coefficients).values())
 
 
 def energy_of(activity: Activity, machine: Machine, coefficients: Coefficients | None = None) -> Mapping[str, float]:

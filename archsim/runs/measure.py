@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from archsim.runs.run import Run
     from archsim.specs.scenario import Scenario
     from archsim.workload import TokenSource
+    from microarch.silicon.energy import Activity
 
 NS_PER_S = 1e9
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
@@ -149,7 +150,14 @@ class Finished:
     @cached_property
     def economics(self) -> dict[str, float | None]:
         """See ``archsim.runs.economics.economics``."""
-        from archsim.runs.economics import activity_of, build_costs, economics
+        from archsim.runs.economics import build_costs, economics
+
+        return economics(self.activity, build_costs(self.run.system))
+
+    @cached_property
+    def activity(self) -> Activity:
+        """What energy is computed from."""
+        from archsim.runs.economics import activity_of
 
         tally, outcome = self.outcome.tally, self.outcome
         read = {f"{place}_hbm_read_bytes": tally.dies[f"{place}_read_bytes"].sum() for place in ("local", "remote")}
@@ -160,7 +168,7 @@ class Finished:
         }
         lost = {"pairs_lost": pairs_lost(self)}
         row = {name: plain(value) for name, value in {**read, **times, **lost}.items()} | self.work
-        return economics(activity_of(self.run.model, row), build_costs(self.run.system))
+        return activity_of(self.run.model, row)
 
 
 def plain(value: Any) -> Any:
@@ -359,7 +367,9 @@ def decode_high_ns(run: Finished) -> float | None:
 
 
 def gemm_extrapolated(run: Finished) -> float | None:
-    return None if run.outcome.decode_residual_ns is None else run.outcome.gemm_extrapolated
+    if run.outcome.decode_residual_ns is None:
+        return None
+    return 1.0 if run.run.system.datasheet_only else run.outcome.gemm_extrapolated
 
 
 def copies_extrapolated(run: Finished) -> float | None:

@@ -29,6 +29,20 @@ def whole_iteration(run: Finished) -> float | None:
     return sum(run.iteration.values()) if run.iteration else None
 
 
+def iteration_energy(bound: str) -> Callable[[Finished], float | None]:
+    """J a token with coefficients at their ``value``, ``low`` or ``high``."""
+
+    def measured(run: Finished) -> float | None:
+        from archsim.runs.economics import Coefficients, build_costs
+        from archsim.runs.iteration_energy import iteration_energy_j
+
+        known = Coefficients()
+        at = known if bound == "value" else Coefficients(known.energy.at(bound), known.area, known.cost)
+        return iteration_energy_j(run, run.activity, build_costs(run.run.system), whole_iteration(run), at)
+
+    return measured
+
+
 def iteration_of(run: Finished) -> dict[str, float]:
     """Cause → ns of one decode iteration; empty where there is none."""
     from archsim.iteration.overlap import MoeTimes, decode_batch, iteration_ns, laws_of

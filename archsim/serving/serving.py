@@ -8,6 +8,7 @@ import numpy as np
 
 from archsim.base.errors import SpecError, TraceError
 from archsim.iteration.layers import has_experts
+from archsim.runs.calibration_notes import datasheet_note
 from archsim.serving import requests as drawn
 from archsim.serving.deployment import Built, Engine, build, kv_token_bytes
 from archsim.serving.expert_groups import WITH_KERNELS, groups_of, refuse_on_wafer, slots_of_rank
@@ -232,7 +233,8 @@ def _transfer(serving: Serving, engine: Engine, sides: DisaggregatedSpec) -> Tra
 def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str, ...]:
     built = (prefill, decode) if decode else (prefill,)
     model = serving.model
-    found = [f"{model.name} is approximate: {each}" for each in model.approximate]
+    found = [datasheet_note([serving.system.name])] if serving.system.datasheet_only else []
+    found += [f"{model.name} is approximate: {each}" for each in model.approximate]
     found += [note for each in built for note in each.notes]
     worst = max(each.errors[1] for each in built)
     found.append(f"step times: interpolated from laws, {prefill.errors[0]:.2%} off (median), {worst:.2%} at most")

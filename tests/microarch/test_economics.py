@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from archsim import load_experiment, simulate
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.runs.economics import Activity, Coefficients, activity_of, build_costs, energy_of
-from microarch.fabric.grid import build_mesh
+from archsim.runs.economics import Activity, Coefficients, activity_of, build_costs, energy_of, full_load_w
+from archsim.specs.loading.library import load_system
 from microarch.silicon.cost import (
     CARRIER_MM2,
     RETICLE_MM2,
@@ -109,18 +109,15 @@ def test_the_wafer_of_table_i_is_plausible():
     machine = machine_of(DOJO)
     assert 358 * 0.7 < machine.die_mm2 < 645
     assert machine.carriers == 1 and machine.carrier_mm2 < CARRIER_MM2
-    busy = Activity(
-        time_s=1.0,
-        hbm_bytes=DOJO.dies * DOJO.hbm.bandwidth_bytes_per_s,
-        d2d_byte_hops=build_mesh(5, 5).links * DOJO.d2d.bandwidth_bytes_per_s,
-        llc_bytes=2 * DOJO.dies * DOJO.hbm.bandwidth_bytes_per_s,
-        flop=DOJO.dies * DOJO.compute.peak_flop_per_s,
-        decision_s=1.0,
-        tokens=1.0,
-    )
-    low, high = (sum(energy_of(busy, machine, Coefficients().at(bound)).values()) for bound in ("low", "high"))
+    low, high = (full_load_w(machine, Coefficients().at(bound)) for bound in ("low", "high"))
     assert low < 15e3 < high
-    assert 10e3 < sum(energy_of(busy, machine).values()) < 20e3
+    assert 10e3 < full_load_w(machine) < 20e3
+
+
+def test_sow_x_draws_three_times_what_tsmc_states():
+    """17 kW a module (IEEE ECTC 2025), at the peak that we assume; configs/systems/sow_x.yaml says so."""
+    machine = machine_of(load_system("sow_x"))
+    assert full_load_w(machine) / 17e3 == pytest.approx(3.0, abs=0.05)
 
 
 def test_columns_follow_from_what_moved():

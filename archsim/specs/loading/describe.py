@@ -245,11 +245,11 @@ def _opening(file: Path) -> str:
 
 
 def _traffic() -> str:
-    rows = [("name", "made of", "file")]
+    rows = [("name", "made of", "licence of what it was fitted to", "file")]
     for name, file in named_files("traffic").items():
         head = read_yaml(file).data
         basis = "a recorded trace" if "tables" in head else "recorded loads" if "loads" in head else "statistics"
-        rows.append((name, basis, display(file)))
+        rows.append((name, basis, head.get("licence", "not stated"), display(file)))
     return _table(rows)
 
 

@@ -133,6 +133,9 @@ class SystemSpec(Spec):
 
     name: Name
     source: str = Field(min_length=1)
+    # Nothing was measured on it or on a machine alike: laws of another GPU scaled by nominal rates. All times count as
+    # extrapolated, and every page says so.
+    datasheet_only: bool = False
     mesh: MeshSpec | None = None
     topology: TopologySpec = TopologySpec()
     fabric: FabricSpec | None = None

@@ -46,6 +46,8 @@ class _Head(Spec):
     # Name of the model; none: the model with the preset's name.
     model: Text | None = None
     source: Text
+    # Of the recordings that it was fitted to.
+    licence: Text | None = None
     # Equal groups of experts, and from how many of them a token may use experts; 1 and 1: no groups.
     groups: count(1, 32767)
     top_groups: count(1, 32767)
