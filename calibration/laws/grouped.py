@@ -85,8 +85,9 @@ class GroupedLaw:
         launched: bool = True,
     ):
         every, own_dtype = tables_of(calibration, dtype, library)
-        if local is not None:  # a kernel that was measured behind a dispatch does not take in all tokens
-            every = [table for table in every if table.seen == "group"] or every
+        if local is not None:  # a whole layer that was measured behind a dispatch does not take in all tokens
+            parts = PARTS_OF_LAYERS
+            every = [table for table in every if table.seen == "group" or table.library in parts] or every
         self.tables = _nearest(every, sizes)
         self.measured = own_dtype and _shape(self.tables[0]) == (sizes.hidden, sizes.ffn)
         names = ", ".join(f"{name_of_table(table)} {table.model}" for table in self.tables)

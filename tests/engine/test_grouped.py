@@ -174,6 +174,15 @@ def test_a_rank_by_name_takes_the_time_of_its_library():
     assert law.times(np.array([256.0]), np.array([32.0])).ns[0] == pytest.approx(float(measured.ns), rel=1e-6)
 
 
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_experts_after_deepep_take_the_time_of_the_masked_kernel(gpu):
+    law = GroupedLaw(calibration_named(gpu), MoeSizes(7168, 2048, 256, 8), 32, "fp8_block", None, "sglang-deepep")
+    measured = Laws(calibration_named(gpu)).fused_moe(
+        256, ep=8, dtype="fp8_block", model="DeepSeek-V3", library="sglang-deepep", kernel="deepepmoe-generation"
+    )
+    assert law.times(np.array([256.0]), np.array([32.0])).ns[0] == pytest.approx(float(measured.ns), rel=1e-6)
+
+
 @pytest.mark.parametrize("gpu", ["h20", "h100", "h200", "b200"])
 @pytest.mark.parametrize("local", [16, 32])
 def test_a_kernel_takes_longer_the_more_pairs_and_never_jumps(gpu, local):
