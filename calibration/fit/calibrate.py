@@ -76,6 +76,8 @@ def _fit_one(measurements: Measurements, gpu: str, named: Nominal, path: Path | 
     calibration = fit.fit_measurements(measurements, gpu, named, before if set(only) != set(SECTIONS) else None, only)
     if not any(getattr(calibration, kind) for kind in SECTIONS):
         return Fitted(gpu, calibration, None, "")
+    if before is not None and not calibration.blocks:
+        calibration = calibration.model_copy(update={"blocks": before.blocks})  # calibration.fit.blocks fits them
     if path is not None and before is not None:
         _refuse_less(before, calibration, path)
     written = None if path is None else write_calibration(calibration, path, only)

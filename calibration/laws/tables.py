@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from archsim.specs.text.fields import Name, Spec
 
 HBM = "hbm"  # in ``fitted`` of a reference
-SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch")  # of a calibration
+SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch", "blocks")  # of a calibration
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -250,6 +250,26 @@ class AttentionTable(Fitted):
         return tuple(shape_of(name) for name in self.shapes)
 
 
+class BlockTable(Fitted):
+    """Sparse or linear attention of one library and kernel: ns = sum of price x term (``archsim.iteration.attention.
+    blocks``).
+
+    ``kind``: sparse, sparse_reused (an earlier layer's tokens), compressed_sparse, compressed, block_sparse,
+    gated_delta_net, kda or mamba2. ``part``: a whole block with its projections, or a convolution or rule alone.
+    ``most_requests``, ``most_context``: the largest measured. ``unseen``: residuals of models and heads left out.
+    """
+
+    kind: str
+    part: Literal["block", "convolution", "rule"]
+    phase: Literal["prefill", "decode", "verify"]
+    kernel: str
+    prices: dict[str, NotNegative]
+    most_requests: Positive
+    most_context: Positive
+    residuals: Quantiles
+    unseen: Quantiles
+
+
 class TransferTable(Fitted):
     """Time of S bytes: latency_ns[i] + S ns_per_byte[i] from from_bytes[i] on; measured from first_ to last_bytes.
 
@@ -299,6 +319,7 @@ class CalibrationSpec(Spec):
     pcie: tuple[TransferTable | ScalarTable, ...] = ()
     hbm: tuple[TransferTable | ScalarTable, ...] = ()
     launch: tuple[ScalarTable, ...] = ()
+    blocks: tuple[BlockTable, ...] = ()
 
 
 def shape_of(name: str) -> tuple[int, int]:

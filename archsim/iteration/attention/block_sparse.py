@@ -26,6 +26,10 @@ class BlockSparse(Grouped, Indexer):
     def kv_bytes_per_token(self, value_bytes: int = 2) -> int:
         return super().kv_bytes_per_token(value_bytes) + self.index_key_bytes
 
+    @property
+    def measured_as(self) -> str | None:
+        return "block_sparse"
+
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         base = super().products(hidden, tp)
         if not self.own_indexer:

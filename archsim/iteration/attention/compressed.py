@@ -53,6 +53,20 @@ class Compressed(Kind):
         width = self.head_dim * value_bytes
         return compressed * (width + self._index_key_bytes) + min(context, self.window) * width
 
+    @property
+    def measured_as(self) -> str | None:
+        """A layer with the window alone was not measured."""
+        return ("compressed_sparse" if self.index_topk else "compressed") if self.ratio else None
+
+    def index_work(self, requests, new, context) -> Work:
+        """Scores of every entry, by all heads of the indexer."""
+        requests, context = np.asarray(requests, float), np.asarray(context, float)
+        if not self.index_topk:
+            return Work(np.zeros(()), np.zeros(()))
+        scored = pairs(new, context) / self.ratio
+        flop = 2.0 * requests * self.index_heads * self.index_head_dim * scored
+        return Work(flop, requests * context / self.ratio * self._index_key_bytes)
+
     def kv_ranks(self, tp: int) -> int:
         return 1
 
@@ -74,15 +88,12 @@ class Compressed(Kind):
     def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
         requests, new, context = (np.asarray(each, float) for each in (requests, new, context))
         heads, near = self.heads // tp, pairs(new, context, self.window)
-        far, scored = np.zeros_like(near), np.zeros_like(near)
+        far, index = np.zeros_like(near), self.index_work(requests, new, context)
         if self.ratio:
-            every = pairs(new, context) / self.ratio
-            far = pairs(new, context, self.index_topk * self.ratio) / self.ratio if self.index_topk else every
-            scored = every if self.index_topk else scored
-        flop = 4.0 * heads * self.head_dim * (near + far) + 2.0 * self.index_heads * self.index_head_dim * scored
+            far = pairs(new, context, self.index_topk * self.ratio or np.inf) / self.ratio
+        flop = 4.0 * heads * self.head_dim * (near + far)
         entries = np.minimum(context, self.window + new)
         compressed = context / self.ratio if self.ratio else 0.0
         entries = entries + (np.minimum(far, compressed) if self.ratio else 0.0)
-        moved = entries * self.head_dim * WEIGHT_BYTES[kv_dtype] + compressed * self._index_key_bytes
-        moved = moved + 2 * new * heads * self.head_dim * ACTIVATION_BYTES
-        return Work(requests * flop, requests * moved)
+        moved = entries * self.head_dim * WEIGHT_BYTES[kv_dtype] + 2 * new * heads * self.head_dim * ACTIVATION_BYTES
+        return Work(requests * flop + index.flop, requests * moved + index.moved_bytes)

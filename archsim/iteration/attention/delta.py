@@ -17,11 +17,19 @@ class GatedDeltaNet(Linear):
     conv: Few = 4
 
     @property
+    def measured_as(self) -> str | None:
+        return "gated_delta_net"
+
+    @property
+    def rule_heads(self) -> int:
+        return self.v_heads
+
+    @property
     def split_heads(self) -> int:
         return self.k_heads
 
     @property
-    def _channels(self) -> int:
+    def channels(self) -> int:
         return 2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
 
     @property
@@ -30,18 +38,18 @@ class GatedDeltaNet(Linear):
 
     @property
     def tail_values(self) -> int:
-        return self._channels * (self.conv - 1)
+        return self.channels * (self.conv - 1)
 
     def weights(self, hidden: int) -> int:
-        return sum(product.n * product.k for product in self.products(hidden, 1)) + self._channels * self.conv
+        return sum(product.n * product.k for product in self.products(hidden, 1)) + self.channels * self.conv
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         values = self.v_heads * self.v_dim
-        into = self._channels + values + 2 * self.v_heads  # queries, keys, values; gates; decay and rate of a head
+        into = self.channels + values + 2 * self.v_heads  # queries, keys, values; gates; decay and rate of a head
         return Product(into // tp, hidden), Product(hidden, values // tp)
 
     def read_values(self, tp: int) -> int:
-        return (2 * self._channels + 2 * self.v_heads * self.v_dim) // tp
+        return (2 * self.channels + 2 * self.v_heads * self.v_dim) // tp
 
     def chunk_width(self, tp: int) -> int:
         return self.v_heads * (self.k_dim + self.v_dim) // tp
@@ -54,6 +62,18 @@ class KimiDelta(Linear):
     head_dim: Size
     conv: Few = 4
     state_value_bytes: Few = 4
+
+    @property
+    def measured_as(self) -> str | None:
+        return "kda"
+
+    @property
+    def channels(self) -> int:
+        return 3 * self._wide
+
+    @property
+    def rule_heads(self) -> int:
+        return self.heads
 
     @property
     def split_heads(self) -> int:

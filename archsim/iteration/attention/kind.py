@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from archsim.iteration.attention.blocks import BLOCK, block_times
 from archsim.iteration.attention.roofline import roofline
 from archsim.specs.attention import AttentionKind
 from archsim.specs.deployment import BF16, Precision
@@ -76,6 +77,16 @@ class Kind(AttentionKind):
 
     table: ClassVar[str | None] = None
 
+    @property
+    def measured_as(self) -> str | None:
+        """Name of its kind in the section ``blocks`` of a calibration; None: it has no tables there."""
+        return None
+
+    @property
+    def measured_parts(self) -> tuple[str, ...]:
+        """The parts that its tables there have."""
+        return (BLOCK,)
+
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         """Projections of one attention."""
         raise NotImplementedError
@@ -102,6 +113,10 @@ class Kind(AttentionKind):
         """Of one attention on a GPU (or on a die of ``rates``): from measurements where its kind has any, else a
         roofline. Raises LawMissing.
         """
+        if self.measured_as is not None:
+            dtypes = precision.products, precision.kv
+            if found := block_times(self, laws, phase, hidden, tp, dtypes, library, rates):
+                return found
         return roofline(self.kind, self.work, laws, phase, tp, precision, rates)
 
 

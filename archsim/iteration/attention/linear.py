@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from archsim.iteration.attention.blocks import CONVOLUTION, RULE
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, DECODE, Kind, Work
 from archsim.specs.text.fields import Few
 
@@ -25,6 +26,20 @@ class Linear(Kind):
     def tail_values(self) -> int:
         """Values of the convolution's tail of one request, in BF16."""
         return 0
+
+    @property
+    def channels(self) -> int:
+        """Values of a token that the convolution passes over."""
+        return 0
+
+    @property
+    def rule_heads(self) -> int:
+        """Heads with a state of their own."""
+        raise NotImplementedError
+
+    @property
+    def measured_parts(self) -> tuple[str, ...]:
+        return CONVOLUTION, RULE
 
     @property
     def state_bytes(self) -> int:

@@ -60,6 +60,14 @@ class Mamba2(Linear):
     conv: Few = 4
 
     @property
+    def measured_as(self) -> str | None:
+        return "mamba2"
+
+    @property
+    def rule_heads(self) -> int:
+        return self.heads
+
+    @property
     def split_heads(self) -> int:
         return self.heads
 
@@ -68,7 +76,7 @@ class Mamba2(Linear):
         return self.heads * self.head_dim
 
     @property
-    def _channels(self) -> int:
+    def channels(self) -> int:
         return self._inner + 2 * self.groups * self.state
 
     @property
@@ -77,17 +85,17 @@ class Mamba2(Linear):
 
     @property
     def tail_values(self) -> int:
-        return self._channels * (self.conv - 1)
+        return self.channels * (self.conv - 1)
 
     def weights(self, hidden: int) -> int:
-        return sum(product.n * product.k for product in self.products(hidden, 1)) + self._channels * self.conv
+        return sum(product.n * product.k for product in self.products(hidden, 1)) + self.channels * self.conv
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
-        into = (self._inner + self._channels + self.heads) // tp  # gate; convolved values, inputs, outputs; step sizes
+        into = (self._inner + self.channels + self.heads) // tp  # gate; convolved values, inputs, outputs; step sizes
         return Product(into, hidden), Product(hidden, self._inner // tp)
 
     def read_values(self, tp: int) -> int:
-        return (2 * self._channels + 2 * self._inner) // tp
+        return (2 * self.channels + 2 * self._inner) // tp
 
     def chunk_width(self, tp: int) -> int:
         return (self.groups * self.state + self._inner) // tp

@@ -34,7 +34,7 @@ class Indexer(Kind):
     def index_work(self, requests, new, context) -> Work:
         """Scores of every token: FP8 products of all heads of the indexer, which every rank computes whole."""
         if not self.own_indexer:
-            return Work(np.zeros(1), np.zeros(1))
+            return Work(np.zeros(()), np.zeros(()))
         requests, context = np.asarray(requests, float), np.asarray(context, float)
         flop = 2.0 * requests * self.index_heads * self.index_head_dim * pairs(new, context)
         queries = np.asarray(new, float) * self.index_heads * self.index_head_dim
@@ -65,6 +65,10 @@ class Sparse(Latent, Indexer):
         index = self.index_work(requests, new, context)
         moved = seen * self.width * WEIGHT_BYTES[kv_dtype] + np.asarray(new) * heads * per_head * ACTIVATION_BYTES
         return Work(2.0 * requests * heads * per_head * chosen + index.flop, requests * moved + index.moved_bytes)
+
+    @property
+    def measured_as(self) -> str | None:
+        return "sparse" if self.own_indexer else "sparse_reused"
 
     def sizes(self, tp: int) -> AttentionSizes:
         raise NotImplementedError("sparse attention has tables of its own")

@@ -1,0 +1,197 @@
+"""Measured laws of sparse, compressed and linear attention: a sum of terms, each a quantity of work times its price.
+
+Kernels of a block follow each other, so their times add up: products, scores of an indexer, attention, and what goes by
+tokens, requests or context. Prices are at least 0 and were chosen on whole models and head counts that a fit had not
+seen (``calibration.fit.blocks``). A sparse block has its projections; linear attention is its convolution and its
+rule (scan), without projections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibration.laws.choosing import LawMissing
+from calibration.laws.expert_gemm import Rates
+from calibration.laws.laws import Laws
+from calibration.laws.tables import BlockTable, CalibrationSpec
+
+NS_PER_S = 1e9
+BLOCK, CONVOLUTION, RULE = "block", "convolution", "rule"
+CHUNK_TOKENS = 64  # of a prompt, between which a linear attention passes its state on
+LIBRARIES = ("vllm", "sglang", "trtllm")  # in order of preference, where none is named
+# Rate of a dtype's products relative to BF16, and bytes of its weights with their scales.
+_FASTER = {"bf16": 1.0, "fp8": 2.0, "fp8_block": 2.0, "nvfp4": 4.0}
+_WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
+BLACKWELL_FLOP_PER_S = 1.5e15  # of BF16: GPUs below do not multiply in FP4, and take FP8's rate
+
+
+class Machine(NamedTuple):
+    """Rates of a GPU: BF16 products, HBM; ``sms``: its multiprocessors."""
+
+    flop_per_s: float
+    bytes_per_s: float
+    sms: int
+
+
+def machine_of(calibration: CalibrationSpec, compute: float = 1.0, memory: float = 1.0) -> Machine:
+    """Of a calibration's reference, scaled."""
+    reference = calibration.reference
+    peak = reference.peak_flop_per_s["bf16"]
+    return Machine(peak * compute, reference.hbm_bytes_per_s * memory, reference.sms)
+
+
+def block_terms(
+    kind: Any, phase: str, hidden: int, tp: int, at: tuple[ArrayLike, ArrayLike, ArrayLike], dtypes: tuple[str, str],
+    machine: Machine,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Terms of a block of sparse attention; ``at``: requests, new tokens, context; ``dtypes``: of products, of KV.
+
+    Of products and attention ns at the datasheet's rates; of the others thousands.
+    """
+    requests, new, context = (np.asarray(each, float) for each in np.broadcast_arrays(*at))
+    tokens, every = requests * new, requests * (new * (context - new) + new * (new + 1) / 2)
+    faster = _FASTER[dtypes[0]]
+    if machine.flop_per_s < BLACKWELL_FLOP_PER_S:
+        faster = min(faster, 2.0)
+    products = np.zeros(tokens.shape)
+    for product in kind.products(hidden, tp):
+        if product.rows in ("tokens", phase):
+            moved = product.n * product.k * _WEIGHT_BYTES[dtypes[0]] + tokens * (product.n + product.k) * 2
+            flop = 2 * tokens * product.n * product.k
+            products += np.maximum(flop / (machine.flop_per_s * faster), moved / machine.bytes_per_s)
+    work, index = kind.work(phase, tp, requests, new, context, dtypes[1]), kind.index_work(requests, new, context)
+    heads = kind.heads / tp
+    seconds = {
+        "products": products,
+        "attention_flop": (work.flop - index.flop) / machine.flop_per_s,
+        "attention_bytes": (work.moved_bytes - index.moved_bytes) / machine.bytes_per_s,
+        "index_flop": index.flop / (2 * machine.flop_per_s),
+        "index_bytes": index.moved_bytes / machine.bytes_per_s,
+    }
+    near, first = np.minimum(context, kind.index_topk), np.minimum(new, kind.index_topk)
+    few = requests * (first * (near - first) + first * (first + 1) / 2)  # while every token is chosen
+    counts = {
+        "tokens": tokens,
+        "requests": requests,
+        "context": requests * context,
+        "scanned": tokens * context * (kind.index_topk > 0) / 1e3,
+        "dense_pairs": every * heads / 1e3,
+        "few_pairs": few * heads / 1e3,
+        "pairs": every / 1e3,
+        "rows": tokens * heads,
+        "steps": new,
+    }
+    return _together(seconds, counts, tokens.shape)
+
+
+def linear_terms(
+    kind: Any, part: str, tp: int, at: tuple[ArrayLike, ArrayLike], machine: Machine
+) -> dict[str, np.ndarray]:
+    """Terms of a convolution or a rule; ``at``: requests, new tokens of each."""
+    requests, new = (np.asarray(each, float) for each in np.broadcast_arrays(*at))
+    tokens, channels = requests * new, kind.channels / tp
+    if part == CONVOLUTION:
+        seconds = {
+            "values": tokens * channels * 4 / machine.bytes_per_s,
+            "tail": requests * channels * 12 / machine.bytes_per_s,
+        }
+        return _together(seconds, {"tokens": tokens, "requests": requests, "steps": new}, tokens.shape)
+    heads, state = kind.rule_heads / tp, kind.state_values / tp
+    waves = requests * heads / machine.sms
+    seconds = {
+        "values": tokens * channels * 4 / machine.bytes_per_s,
+        "states": np.ceil(new / CHUNK_TOKENS) * requests * state * 8 / machine.bytes_per_s,
+        "state": requests * state * 8 / machine.bytes_per_s,
+        "flop": tokens * (4 * state + 128 * heads * 256) / machine.flop_per_s,
+    }
+    counts = {
+        "steps": new,
+        "heads": requests * heads,
+        "waves": new * np.maximum(waves, 1.0),
+        "whole_waves": np.ceil(waves) * new,
+    }
+    return _together(seconds, counts, tokens.shape)
+
+
+def _together(
+    seconds: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray], shape: tuple[int, ...]
+) -> dict[str, np.ndarray]:
+    found = {"launch": np.full(shape, 1e3)}
+    found |= {name: np.broadcast_to(value * NS_PER_S, shape) for name, value in seconds.items()}
+    return found | {name: np.broadcast_to(value / 1e3, shape) for name, value in counts.items()}
+
+
+def priced(terms: Mapping[str, np.ndarray], prices: Mapping[str, float]) -> np.ndarray:
+    """The sum of terms x prices, ns."""
+    return np.asarray(sum(price * terms[name] for name, price in prices.items()))
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTimes:
+    """``AttentionTimes`` of one or two measured tables."""
+
+    kind: Any
+    phase: str
+    hidden: int
+    tp: int
+    dtypes: tuple[str, str]
+    machine: Machine
+    tables: tuple[BlockTable, ...]
+
+    @property
+    def library(self) -> str:
+        return self.tables[0].library
+
+    @property
+    def whole(self) -> bool:
+        return self.tables[0].part == BLOCK
+
+    @property
+    def note(self) -> str:
+        return ""
+
+    def ns(self, requests: ArrayLike, new: ArrayLike, context: ArrayLike) -> np.ndarray:
+        requests, new, context = np.broadcast_arrays(*(np.asarray(each, float) for each in (requests, new, context)))
+        some = np.where(requests > 0, requests, 1.0)
+        found = np.zeros(requests.shape)
+        for table in self.tables:
+            if table.part == BLOCK:
+                at = some, new, context
+                terms = block_terms(self.kind, self.phase, self.hidden, self.tp, at, self.dtypes, self.machine)
+            else:
+                terms = linear_terms(self.kind, table.part, self.tp, (some, new), self.machine)
+            found = found + priced(terms, table.prices)
+        return np.where(requests > 0, found, 0.0)
+
+    def outside(self, requests: ArrayLike, context: ArrayLike) -> np.ndarray:
+        requests, context = np.broadcast_arrays(np.asarray(requests, float), np.asarray(context, float))
+        beyond = np.zeros(requests.shape, bool)
+        for table in self.tables:
+            longest = context > table.most_context if table.part == BLOCK else np.zeros(context.shape, bool)
+            beyond = beyond | (requests > table.most_requests) | longest
+        return beyond
+
+
+def block_times(
+    kind: Any, laws: Laws, phase: str, hidden: int, tp: int, dtypes: tuple[str, str], library: str | None,
+    rates: Rates | None,
+) -> BlockTimes | None:  # fmt: skip
+    """From the library's tables of ``kind.measured_as``, or another library's; None where there are none."""
+    name, parts = kind.measured_as, kind.measured_parts
+    if dtypes[0] not in _FASTER:
+        raise LawMissing(f"no measured {name} block has products in {dtypes[0]} (they have {', '.join(_FASTER)})")
+    there = [table for table in laws.calibration.blocks if (table.kind, table.phase) == (name, phase)]
+    for choice in dict.fromkeys((library, *LIBRARIES)):
+        found = []
+        for part in parts:
+            mine = [table for table in there if table.library == choice and table.part == part]
+            found += sorted(mine, key=lambda table: -table.unseen.points)[:1]
+        if len(found) == len(parts):
+            machine = machine_of(laws.calibration, *laws.scale_of("bf16", rates))
+            return BlockTimes(kind, phase, hidden, tp, dtypes, machine, tuple(found))
+    return None

@@ -1,0 +1,201 @@
+"""Fits blocks of sparse attention and kernels of linear attention: prices of the terms of ``attention.blocks``.
+
+``python -m calibration.fit.blocks FOLDER [CALIBRATIONS]`` reads the tidy set of sparse and linear attention (its README
+names columns and defects) and writes the section ``blocks`` of every calibration that there is. Prices come from least
+squares on measured / predicted that are at least 0 and weigh large errors linearly; ``unseen`` leaves whole (model,
+heads) out. Prompts near the floor of a launch are left out, and what the README calls unfit.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+
+from archsim.iteration.attention.blocks import (
+    BLOCK,
+    CONVOLUTION,
+    RULE,
+    Machine,
+    block_terms,
+    linear_terms,
+    machine_of,
+)
+from archsim.specs.attention import AttentionKind, read_kind
+from archsim.specs.loading.calibrations import read_calibration
+from calibration.fit.gemm import NS_PER_US, quantiles
+from calibration.fit.parameters import rounded, write_calibration
+from calibration.laws.tables import BlockTable
+
+MOST_ROWS = 6000  # of a table, drawn with a fixed seed: more change prices by less than their noise
+ROUNDS, SMALL = 6, 0.03  # of reweighting; residuals below SMALL weigh alike
+GPUS = {"H100-SXM": "h100", "H200-SXM": "h200", "B200-SXM": "b200", "GB200-NVL72": "gb200", "B300-SXM": "b300",
+        "GB300-NVL72": "gb300"}  # fmt: skip
+DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+INDEXER = {"index_head_dim": 128, "index_topk": 2048}
+# Hidden size and keys of the models (config.json); DeepSeek-V4's heads and groups of the output are those of the whole.
+_GLM = {"q_lora_rank": 2048, "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256,
+        "index_heads": 32, **INDEXER}  # fmt: skip
+LATENT = {
+    "DeepSeek-V3.2": (7168, {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+                             "v_head_dim": 128, "index_heads": 64, **INDEXER}),
+    "GLM-5": (6144, _GLM), "GLM-5.2": (6144, _GLM), "GLM-5.2-FP8": (6144, _GLM),
+}  # fmt: skip
+COMPRESSED = {
+    "DeepSeek-V4-Flash": (4096, 64, 8, {"q_lora_rank": 1024, "index_topk": 512}),
+    "DeepSeek-V4-Pro": (7168, 128, 16, {"q_lora_rank": 1536, "index_topk": 1024}),
+}
+MINIMAX_HIDDEN, MINIMAX_HEADS, MINIMAX_KV_HEADS = 6144, 64, 4
+FILES = {
+    "sparse/aic_dsa": ("sparse", "sparse_reused"),
+    "sparse/aic_dsv4_csa": ("compressed_sparse",),
+    "sparse/aic_dsv4_hca": ("compressed",),
+    "sparse/aic_msa": ("block_sparse",),
+}
+LINEAR = {"gdn": "gated_delta_net", "kda": "kda", "mamba2": "mamba2"}
+PHASES = {"context": "prefill", "generation": "decode", "verify": "verify"}
+
+
+def model_of(kind: str, model: str, heads: int) -> tuple[int, AttentionKind]:
+    """(hidden size, attention with the heads of one GPU) of a measured block."""
+    if kind.startswith("sparse"):
+        hidden, keys = LATENT[model]
+        own = kind != "sparse_reused"
+        return hidden, read_kind({"kind": "sparse", "heads": heads, "own_indexer": own, **keys})
+    if kind.startswith("compressed"):
+        hidden, every, groups, keys = COMPRESSED[model]
+        keys = dict(keys, head_dim=512, o_lora_rank=1024, o_groups=max(1, groups * heads // every), window=128)
+        if kind == "compressed":
+            keys |= {"ratio": 128, "index_topk": 0}
+        else:
+            keys |= {"ratio": 4, "overlapping": True, "index_heads": 64, "index_head_dim": 128}
+        return hidden, read_kind({"kind": "compressed", "heads": heads, **keys})
+    kv_heads = max(1, heads * MINIMAX_KV_HEADS // MINIMAX_HEADS)
+    keys = {"heads": heads, "kv_heads": kv_heads, "head_dim": 128, "index_heads": kv_heads, **INDEXER}
+    return MINIMAX_HIDDEN, read_kind({"kind": "block_sparse", **keys})
+
+
+def block_matrix(rows: pd.DataFrame, kind: str, phase: str, machine: Machine) -> pd.DataFrame:
+    """Terms of every row."""
+    parts = []
+    for (model, heads, gemm, kv), mine in rows.groupby(["model", "q_heads", "gemm_type", "kv_dtype"]):
+        hidden, attention = model_of(kind, model, int(heads))
+        at = mine["batch"].to_numpy(), mine["input_tokens"].to_numpy(), (mine["past_tokens"] + mine["input_tokens"])
+        dtypes = DTYPES[gemm], DTYPES[kv]
+        terms = block_terms(attention, phase, hidden, 1, (at[0], at[1], at[2].to_numpy()), dtypes, machine)
+        parts.append(pd.DataFrame(terms, index=mine.index))
+    return pd.concat(parts).loc[rows.index]
+
+
+def linear_matrix(rows: pd.DataFrame, kind: str, part: str, machine: Machine) -> pd.DataFrame:
+    """Terms of every row of one kernel."""
+    columns, parts = [*_heads(kind), "phase"], []
+    for values, mine in rows.groupby(columns):
+        first, phase = mine.iloc[0], values[-1]
+        if kind == "mamba2":
+            keys = {"heads": first["heads"], "head_dim": first["head_dim"], "groups": first["n_groups"]}
+            keys |= {"state": first["d_state"]}
+        elif kind == "kda":
+            keys = {"heads": first["v_heads"], "head_dim": first["v_dim"]}
+        else:
+            keys = {key: first[key] for key in ("k_heads", "v_heads", "k_dim", "v_dim")}
+        attention = read_kind({"kind": kind, **{key: int(value) for key, value in keys.items()}})
+        new = np.ones(len(mine)) if phase == "generation" else mine["seq_len"].to_numpy()
+        terms = linear_terms(attention, part, 1, (mine["batch"].to_numpy(), new), machine)
+        parts.append(pd.DataFrame(terms, index=mine.index))
+    return pd.concat(parts).loc[rows.index]
+
+
+def _heads(kind: str) -> list[str]:
+    return ["heads", "n_groups"] if kind == "mamba2" else ["k_heads", "v_heads"]
+
+
+def prices_of(terms: np.ndarray, ns: np.ndarray) -> np.ndarray:
+    """float64[term], at least 0: least squares of predicted / measured, large residuals weighed linearly."""
+    scale = np.maximum(terms.max(axis=0), 1e-12)
+    weights, found = np.ones(len(ns)), np.zeros(terms.shape[1])
+    for _ in range(ROUNDS):
+        found, _ = nnls(terms / scale * (weights / ns)[:, None], weights)
+        off = np.abs(np.log(np.maximum(terms / scale @ found, 1e-9) / ns))
+        weights = 1 / np.sqrt(np.maximum(off, SMALL))
+    return found / scale
+
+
+def table_of(rows: pd.DataFrame, terms: pd.DataFrame, groups: Sequence[str], named: dict) -> BlockTable:
+    """One table; ``groups``: columns that tell what is left out together."""
+    ns, matrix = rows["latency_us"].to_numpy() * NS_PER_US, terms.to_numpy()
+    prices = prices_of(matrix, ns)
+    unseen = []
+    for _, mine in rows.groupby(list(groups)):
+        out = rows.index.isin(mine.index)
+        if not out.all():
+            unseen.append(ns[out] / (matrix[out] @ prices_of(matrix[~out], ns[~out])) - 1)
+    context = rows["past_tokens"] + rows["input_tokens"] if "past_tokens" in rows else rows["num_tokens"]
+    return BlockTable(
+        **named,
+        prices={name: float(price) for name, price in zip(terms.columns, prices, strict=True) if price > 0},
+        most_requests=float(rows["batch"].max()),
+        most_context=float(context.max()),
+        residuals=quantiles(ns / (matrix @ prices) - 1),
+        unseen=quantiles(np.concatenate(unseen) if unseen else np.zeros(0)),
+    )
+
+
+def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.sample(min(len(rows), MOST_ROWS), random_state=0).reset_index(drop=True)
+
+
+def fit_blocks(folder: Path, gpu: str, machine: Machine) -> Iterator[BlockTable]:
+    """Tables of one GPU, as the set names it."""
+    for stem, kinds in FILES.items():
+        for word, phase in (("context", "prefill"), ("generation", "decode")):
+            file = folder / f"{stem}_{word}_module.csv.gz"
+            rows = pd.read_csv(file)
+            rows = rows[rows["gpu"] == gpu]
+            if "near_floor" in rows:
+                rows = rows[rows["near_floor"] == 0]
+            for kind in kinds:
+                mine = rows[rows["op"].str.endswith("skip_indexer") == (kind == "sparse_reused")]
+                for library, each in mine.groupby("framework"):
+                    if (kind, library) == ("block_sparse", "trtllm"):
+                        continue  # the README: a floor of 120 us, do not calibrate on it
+                    drawn = _drawn(each)
+                    named = {"kind": kind, "part": BLOCK, "phase": phase, "kernel": "block", "library": library}
+                    named |= {"version": str(drawn["framework_version"].iloc[0]), "source": f"{stem}_{word}"}
+                    yield table_of(drawn, block_matrix(drawn, kind, phase, machine), ["model", "q_heads"], named)
+
+
+def fit_linear(folder: Path, gpu: str, machine: Machine) -> Iterator[BlockTable]:
+    """As `fit_blocks`, of linear attention."""
+    for stem, kind in LINEAR.items():
+        rows = pd.read_csv(folder / "linear" / f"aic_{stem}.csv.gz")
+        rows = rows[rows["gpu"] == gpu]
+        for (library, phase, kernel), each in rows.groupby(["framework", "phase", "kernel_source"]):
+            part, drawn = (CONVOLUTION if "conv" in kernel else RULE), _drawn(each)
+            named = {"kind": kind, "part": part, "phase": PHASES[phase], "kernel": kernel, "library": library}
+            named |= {"version": str(drawn["framework_version"].iloc[0]), "source": f"linear/aic_{stem}"}
+            yield table_of(drawn, linear_matrix(drawn, kind, part, machine), _heads(kind), named)
+
+
+def main(folder: str, calibrations: str = "configs/calibrations") -> None:
+    """Fit all GPUs whose calibration exists, and print the median error of what was left out."""
+    for gpu, name in GPUS.items():
+        path = Path(calibrations) / f"{name}.yaml"
+        if not path.is_file():
+            continue
+        calibration = read_calibration(path)
+        machine = machine_of(calibration)
+        tables = (*fit_blocks(Path(folder), gpu, machine), *fit_linear(Path(folder), gpu, machine))
+        write_calibration(rounded(calibration.model_copy(update={"blocks": tables})), path, {"blocks"})
+        for table in tables:
+            off = max(abs(table.unseen.p05), abs(table.unseen.p95))
+            said = f"unseen {table.unseen.p05:+.0%} to {table.unseen.p95:+.0%} (most {off:.0%})"
+            print(f"{name} {table.library} {table.kind} {table.part} {table.phase} {table.kernel}: {said}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
