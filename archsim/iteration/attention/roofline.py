@@ -1,7 +1,8 @@
 """Times of a kind that nobody measured on a GPU: a roofline with a stated range.
 
-The rates are shares of the datasheet's that measured kernels of the same family reach; prompts reach less. Measured rules
-(delta nets and KDA on four GPUs, Mamba-2's scan on B200) take 0.4 to 1.4 times it in decode and 0.2 to 3 in prefill.
+The rates are shares of the datasheet's that measured kernels of the same family reach; prompts reach less. Measured
+rules (delta nets and KDA on four GPUs, Mamba-2's scan on B200) take 0.4 to 1.4 times it in decode and 0.2 to 3 in
+prefill.
 """
 
 from __future__ import annotations

@@ -144,6 +144,8 @@ class References:
                 raise self._tree.error(keys, f"not a file: {name!r}")
             return found
         files = named_files(kind, self._folder)
+        if kind == "models" and name not in files:
+            files |= {alias: file for file in files.values() for alias in _aliases(file) if alias == name.lower()}
         self._check_known(kind.removesuffix("s"), name, files, keys, "or the path of a YAML file, or a mapping")
         return files[name]
 
@@ -222,3 +224,8 @@ def is_path(name: str) -> bool:
 
 def _indices(value: Any) -> range:
     return range(len(value)) if isinstance(value, list) else range(0)
+
+
+def _aliases(file: Path) -> list[str]:
+    """The other names of the model in a file, in lower case."""
+    return [str(each).lower() for each in read_yaml(file, display(file)).data.get("aliases") or ()]
