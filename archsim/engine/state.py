@@ -36,7 +36,9 @@ TOKENS, LAST_DONE = codes(Event)
 
 ENTRY = np.dtype(
     [
-        ("compute_ns", "f8"),  # time the array holds a slice that has arrived: the system's own blocks, then the GEMM
+        ("compute_ns", "f8"),  # time the array holds a slice that is there: the system's own blocks, then the GEMM
+        ("least_ns", "f8"),  # part of compute_ns that does not begin before the slice's first segment
+        ("alone_ns", "f8"),  # least time from asking for the slice to the end of the GEMM
         ("drain_ns", "f8"),  # least time from the arrival of the slice's last byte to the end of the GEMM
         ("multiply_ns", "f8"),  # part of compute_ns: FLOP over the rate of the products
         ("bytes_ns", "f8"),  # part of compute_ns in which products wait for the bytes of weights
@@ -192,9 +194,29 @@ def room_of(machine, entry):
 
 
 @inner
+def launched_ns(work, entry):
+    """When the launch of a product's kernel ends: of the die's, for routed experts."""
+    return work.local[entry.die].launched_ns if entry.routed else 0.0
+
+
+@inner
 def launching_ns(work, entry, now):
     """How long a product that could begin now waits for the launch of its die's kernel."""
-    return max(0.0, work.local[entry.die].launched_ns - now) if entry.routed else 0.0
+    return max(0.0, launched_ns(work, entry) - now)
+
+
+@inner
+def begun_ns(free, ready, launched):
+    """When a product counts as begun on an array that is ``free`` from then on. Measured times have waits for bytes, so
+    it is ``ready`` once its slice has been asked for and its tokens are there; it multiplies when bytes are, too.
+    """
+    return max(free, ready, launched)
+
+
+@inner
+def multiplied_ns(entry, begun, now):
+    """When the array has spent its time on a product that counts as begun then, if it can multiply from ``now`` on."""
+    return max(begun + entry.compute_ns, now + entry.least_ns)
 
 
 @inner

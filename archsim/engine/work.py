@@ -134,11 +134,9 @@ class WorkBuilder:
         block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes)) if self._blocks else 0.0
         compute_ns = times.compute_ns + block_ns
         entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
-        entries["drain_ns"], entries["low_ns"], entries["high_ns"] = (
-            times.drain_ns + block_ns,
-            times.low_ns,
-            times.high_ns,
-        )
+        entries["drain_ns"], entries["alone_ns"] = times.drain_ns + block_ns, times.alone_ns + block_ns
+        entries["low_ns"], entries["high_ns"] = times.low_ns, times.high_ns
+        entries["least_ns"] = entries["compute_ns"] - (times.compute_ns - times.multiply_ns)
         entries["multiply_ns"] = times.multiply_ns + (entries["compute_ns"] - compute_ns)  # and what is rounded up
         entries["bytes_ns"] = times.bytes_ns
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration.laws.choosing import LawMissing
-from calibration.laws.gemm import NS_PER_S, GemmCurve, choose_table, gemm_curve, gemm_times, law_ns
+from calibration.laws.gemm import NS_PER_S, GemmCurve, choose_table, gemm_curve, gemm_times
 from calibration.laws.moe_scaling import Scale
 from calibration.laws.tables import CalibrationSpec, GemmTable, MoeTable
 
@@ -61,23 +61,22 @@ class ExpertGemm:
         self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in three]))
         self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in three]))
         self.ns_per_token = 2.0 * hidden * ffn / (self.table.law.flop_per_s * self.scale.compute) * NS_PER_S
-        self._hidden, self._ffn = hidden, ffn
         self._ns = np.stack([self.gate.ns, self.down.ns])
+        self._there_ns = np.stack([self.gate.there_ns, self.down.there_ns])
 
     def times(self, tokens: np.ndarray) -> np.ndarray:
         """Mean over gate, up and down, float64[entry] ns; tokens: int64[entry]."""
-        gate_ns, down_ns = np.empty(len(tokens)), np.empty(len(tokens))
-        gemm_times(self.gate.m, self._ns, np.zeros(len(tokens), np.int64), tokens, gate_ns)
-        gemm_times(self.gate.m, self._ns, np.ones(len(tokens), np.int64), tokens, down_ns)
-        return (2 * gate_ns + down_ns) / 3
+        return self._mean_ns(self._ns, tokens)
 
-    def law_ns(self, tokens: np.ndarray, compute) -> np.ndarray:
-        """Sum over gate, up and down by the law alone on a die of ``compute`` times the measured peak,
-        float64[entry].
-        """
-        table, memory = self.table, self.scale.memory
-        gate_ns = law_ns(table.law, tokens, self._ffn, self._hidden, table.dtype, 1, compute, memory)
-        return 2 * gate_ns + law_ns(table.law, tokens, self._hidden, self._ffn, table.dtype, 1, compute, memory)
+    def times_if_there(self, tokens: np.ndarray) -> np.ndarray:
+        """The same of weights that need not be read from HBM: no slower HBM makes them longer, nor a faster one."""
+        return self._mean_ns(self._there_ns, tokens)
+
+    def _mean_ns(self, curves: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        gate_ns, down_ns = np.empty(len(tokens)), np.empty(len(tokens))
+        gemm_times(self.gate.m, curves, np.zeros(len(tokens), np.int64), tokens, gate_ns)
+        gemm_times(self.gate.m, curves, np.ones(len(tokens), np.int64), tokens, down_ns)
+        return (2 * gate_ns + down_ns) / 3
 
     def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
         """bool[entry]: the weight shape or the number of tokens is outside the measured range."""

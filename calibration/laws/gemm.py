@@ -27,6 +27,7 @@ MOST_ROWS = 2**24  # curves extend to here
 @dataclass(frozen=True, eq=False)
 class GemmCurve:
     """Time of m x n x k over m for one (n, k). m: int64[point]; ns, low, high: float64[point] (5 % to 95 %).
+    ``there_ns``: the same without reading the weights.
 
     ``measured``: (n, k) is in the table; otherwise its times are kriged. ``extrapolates``: (n, k) is outside the sizes
     of the table, or far from all of them. ``first``, ``last``: the measured range of m; the points extend beyond it.
@@ -34,6 +35,7 @@ class GemmCurve:
 
     m: np.ndarray
     ns: np.ndarray
+    there_ns: np.ndarray
     low: np.ndarray
     high: np.ndarray
     measured: bool
@@ -84,8 +86,11 @@ def choose_table(
     return newest(each for each in tables if (each.library, each.quantisation) == (best.library, best.quantisation))
 
 
-def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 1.0, memory: float = 1.0) -> np.ndarray:
-    """The law without corrections, for ``groups`` products at once; arrays broadcast.
+def law_ns(
+    law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 1.0, memory: float = 1.0, read: float = 1.0
+) -> np.ndarray:
+    """The law without corrections, for ``groups`` products at once; arrays broadcast. ``read``: the share of the
+    weights that is read from HBM.
 
     ``compute`` scales the FLOP, ``memory`` all bytes; launch and the latency of each k are no bytes and stay (an H200
     by the laws of an H100, FP8 block: mean error 6.8 %, 8.7 with k scaled as well).
@@ -93,7 +98,8 @@ def law_ns(law: GemmLaw, m, n, k, dtype: str, groups: int = 1, compute: float = 
     operand = WEIGHT_BYTES[dtype]
     m, n, k = (np.asarray(size, float) for size in (m, n, k))
     flop_ns = groups * 2 * m * n * k / (law.flop_per_s * compute) * NS_PER_S
-    bytes_ns = groups * (operand * (n * k + m * k) + OUTPUT_BYTES * m * n) / (law.bytes_per_s * memory) * NS_PER_S
+    n_bytes = groups * (operand * (read * n * k + m * k) + OUTPUT_BYTES * m * n)
+    bytes_ns = n_bytes / (law.bytes_per_s * memory) * NS_PER_S
     return law.launch_ns + law.ns_per_k * k + law.ns_per_input * m * k / memory + overlapped_ns(law, flop_ns, bytes_ns)
 
 
@@ -108,19 +114,21 @@ def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0,
     GPU's.
     """
     shape = np.array([[n, k]], np.int64)
-    m, times = _curves(table, shape, sms, compute, memory)
-    measured, ns = f"{n}x{k}" in table.shapes, times[0]
+    m, corrections = _corrections(table, shape, sms)
+    ns, there_ns = (
+        law_ns(table.law, m, n, k, table.dtype, table.groups, compute, memory, read) * corrections[0]
+        for read in (1.0, 0.0)
+    )
+    measured = f"{n}x{k}" in table.shapes
     quantiles = table.seen if measured and table.seen is not None else table.unseen
     first, last = table.range_of(n, k)
     low, high = ns * (1 + min(quantiles.p05, 0.0)), ns * (1 + max(quantiles.p95, 0.0))
     far = bool(far_from_all(np.array(table.sizes, float), shape.astype(float))[0])
-    return GemmCurve(m, ns, low, high, measured, far, int(first), int(last))
+    return GemmCurve(m, ns, there_ns, low, high, measured, far, int(first), int(last))
 
 
-def _curves(
-    table: GemmTable, shapes: np.ndarray, sms: int, compute: float, memory: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """(m int64[point], ns float64[shape, point]) of shapes int64[shape, (n, k)], up to MOST_ROWS."""
+def _corrections(table: GemmTable, shapes: np.ndarray, sms: int) -> tuple[np.ndarray, np.ndarray]:
+    """(m int64[point], measured over law float64[shape, point]) of shapes int64[shape, (n, k)], up to MOST_ROWS."""
     known = {size: row for row, size in enumerate(table.sizes)}
     rows = np.array([known.get((n, k), -1) for n, k in shapes.tolist()])
     corrections, axis = np.array(tuple(table.shapes.values())) * CORRECTION_UNIT, np.array(table.m)
@@ -130,14 +138,15 @@ def _curves(
     doublings = max(0, int(np.ceil(np.log2(MOST_ROWS / axis[-1]))))
     m = np.concatenate([axis, axis[-1] * 2.0 ** np.arange(1, doublings + 1)])
     found = np.pad(found, [(0, 0), (0, doublings)], mode="edge")
-    law = law_ns(table.law, m[None], shapes[:, :1], shapes[:, 1:], table.dtype, table.groups, compute, memory)
-    return m.astype(np.int64), law * np.exp(found)
+    return m.astype(np.int64), np.exp(found)
 
 
 def table_times(table: GemmTable, n, k, m, sms: int, compute: float = 1.0, memory: float = 1.0) -> np.ndarray:
     """Times of many products, float64[row]; n, k, m: int64[row]. ``compute``, ``memory``: see ``gemm_curve``."""
     shapes, curve = np.unique(np.stack([n, k], axis=1), axis=0, return_inverse=True)
-    points, ns = _curves(table, shapes, sms, compute, memory)
+    points, corrections = _corrections(table, shapes, sms)
+    law = law_ns(table.law, points[None], shapes[:, :1], shapes[:, 1:], table.dtype, table.groups, compute, memory)
+    ns = law * corrections
     times = np.empty(len(m))
     gemm_times(points, ns, curve.ravel().astype(np.int64), m.astype(np.int64), times)
     return times

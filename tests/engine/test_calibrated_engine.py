@@ -139,8 +139,8 @@ def small_runs(scale=None):
     engine = replay(system, model, EP, load_assumptions("physical", **APART), demand)
     if scale:
         gemm = engine.engine.execution.builder.gemm
-        scaled, times = copy(gemm._experts[0]), gemm._experts[0].times
-        scaled.times = lambda tokens: times(tokens) * scale
+        scaled = copy(gemm._experts[0])
+        scaled._ns, scaled._there_ns = scaled._ns * scale, scaled._there_ns * scale
         gemm._experts = [scaled]
     return engine, engine.run()
 

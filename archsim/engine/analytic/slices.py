@@ -11,7 +11,17 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.kernels import inner, outer
-from archsim.engine.state import SLICES, UNITS, Machine, Memory, Work, room_of, room_to_ask
+from archsim.engine.state import (
+    SLICES,
+    UNITS,
+    Machine,
+    Memory,
+    Work,
+    begun_ns,
+    multiplied_ns,
+    room_of,
+    room_to_ask,
+)
 from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.request import Event
 from microarch.blocks.state_machine import codes
@@ -23,6 +33,7 @@ NOBODY = np.int64(-1)
 
 FETCHED = np.dtype(
     [
+        ("asked", "f8"),  # when it was looked up
         ("time", "f8"),  # earliest start of its transfer; then, when its data may leave the home
         ("first", "f8"),  # arrival of its first segment
         ("last", "f8"),  # arrival of all of it
@@ -60,7 +71,8 @@ DIE = np.dtype(
         ("launch", "f8"),  # time it has waited for the launch of its kernel while slices were ready
         ("held", "f8"),  # time it has waited for tokens while slices were ready
         ("done", "f8"),  # when it finishes the slice that it takes next
-        ("began", "f8"),  # when it begins to multiply it
+        ("began", "f8"),  # when its product counts as begun
+        ("from_ns", "f8"),  # from when on it is multiplied
         ("room", "f8"),  # left for slices, see archsim.engine.state.room_for_slices
         ("taken", "i8"),  # that slice: its index among those in flight
         ("flying", "i8"),  # slices in flight
@@ -116,6 +128,7 @@ def look_up(s, chain, now):
     machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
     event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, entry.key + chain % SLICES)
     fetch.unknown = fetch.kept = 0
+    fetch.asked = now
     fetch.time = now + (machine.llc_hit_ns if event == HIT else machine.llc_miss_ns)
     if event != HIT and not atu.knows(s.memory.atu, entry, entry.key // SLICES):
         fetch.unknown = 1
@@ -183,12 +196,14 @@ def take_next(s, die):
     if best >= 0:
         chain = s.flying[die, best]
         row.held += max(0.0, ready - max(row.free, ready_first))
-        entry = s.work.entries[chain // SLICES]
-        begun = max(row.free, ready)
-        launching = max(0.0, row.tokens + s.work.local[die].launch_ns - begun) if entry.routed else 0.0
-        row.launch += launching
-        row.began = begun + launching
-        row.free = begun + (launching + entry.compute_ns)
-        row.done = max(row.free, s.fetches[chain].last + entry.drain_ns)
+        entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
+        tokens = row.tokens if entry.routed else 0.0
+        launched = tokens + s.work.local[die].launch_ns if entry.routed else 0.0
+        taken = max(row.free, ready)
+        row.from_ns = max(taken, launched)
+        row.launch += row.from_ns - taken
+        row.began = begun_ns(row.free, max(fetch.asked, tokens), launched)
+        row.free = multiplied_ns(entry, row.began, row.from_ns)
+        row.done = max(row.free, fetch.last + entry.drain_ns, fetch.asked + entry.alone_ns)
         if s.machine.array_waits:
             row.free = row.done

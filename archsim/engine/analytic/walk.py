@@ -51,7 +51,8 @@ def _ask(s, die, entry, fetch):
         s.flying[die, place] = following
         place = row.flying
         row.flying += 1
-        fetch(s, following, row.began + entry.compute_ns * lacking / freed if lacking < freed else row.done)
+        left = max(row.from_ns, row.began + entry.compute_ns * lacking / freed)
+        fetch(s, following, left if lacking < freed else row.done)
     row.room += freed
     row.flying -= 1
     if place == row.taken:  # none was asked for

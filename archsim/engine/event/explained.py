@@ -18,10 +18,11 @@ ALL = 1 - 1e-9  # a share of more is 1, but for rounding
 def explain_product(tally, work, entry, since, until):
     """Add the part from ``since`` to ``until`` of the time of a slice's product to ``bound_ns``, and its residuals.
 
-    The launch comes first; the rest is split as ``compute_ns`` is.
+    The launch comes first; what a product takes beyond ``compute_ns`` it reads; the rest is split as ``compute_ns`` is.
     """
     launch_ns = min(launching_ns(work, entry, since), until - since)
-    rest_ns = until - since - launch_ns
+    rest_ns = min(until - since - launch_ns, entry.compute_ns)
+    tally.bound_ns[LOCAL_HBM] += until - since - launch_ns - rest_ns
     multiply = entry.multiply_ns / entry.compute_ns if entry.compute_ns > 0.0 else 1.0
     if multiply > ALL:
         multiply = 1.0
@@ -29,8 +30,9 @@ def explain_product(tally, work, entry, since, until):
     tally.bound_ns[COMPUTE] += rest_ns * multiply
     tally.bound_ns[LOCAL_HBM] += rest_ns * reading
     tally.bound_ns[LAUNCH] += launch_ns + rest_ns * max(0.0, 1.0 - multiply - reading)
-    tally.residual_ns[0] += entry.low_ns
-    tally.residual_ns[1] += entry.high_ns
+    longer = (until - since - launch_ns) / entry.compute_ns if entry.alone_ns > entry.compute_ns else 1.0
+    tally.residual_ns[0] += entry.low_ns * max(1.0, longer)
+    tally.residual_ns[1] += entry.high_ns * max(1.0, longer)
 
 
 @outer

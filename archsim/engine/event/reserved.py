@@ -251,6 +251,24 @@ def _cross(s, what, src, dst, n_bytes, most_bytes_per_ns):
 
 
 @inner
+def _asked_at(s, stage):
+    """When the slice was looked up whose arrival the stage is."""
+    while s.pool.stages[stage].kind != LOOKUP:
+        stage = s.pool.stages[stage].parent
+    return s.pool.stages[stage].time
+
+
+@inner
+def _product_ns(s, row, entry):
+    """How long a stage holds the array: less than its product takes by what it counts as begun before."""
+    launching, ahead = launching_ns(s.work, entry, row.time), 0.0
+    if launching == 0.0 and s.pool.stages[row.parent].kind < ACT_READ:  # not held for tokens
+        ahead = max(0.0, row.time - max(s.pool.claims[row.group].free_at, _asked_at(s, row.parent)))
+    multiplied = max(entry.compute_ns - ahead, entry.least_ns)
+    return max(launching + multiplied, row.floor - row.time)
+
+
+@inner
 def _serve_slice(s, row):
     """(event, duration, bytes) of a weight slice's stage; updates caches, copies and counters."""
     kind, machine, memory = row.kind, s.machine, s.memory
@@ -278,11 +296,10 @@ def _serve_slice(s, row):
         return SERVED, machine.llc_hit_ns, n_bytes
     if kind == COMPUTE:
         # An array that holds a slice whose last bytes have not arrived waits: it is not busy.
-        begun = row.time + launching_ns(s.work, entry, row.time)
-        stall, array = max(0.0, begun - row.time, row.floor - row.time - entry.compute_ns), s.tally.resources[row.group]
-        array.busy_ns -= stall
-        array.wait_ns += stall
-        return SERVED, max(begun - row.time + entry.compute_ns, row.floor - row.time), np.int64(0)
+        duration, array = _product_ns(s, row, entry), s.tally.resources[row.group]
+        array.busy_ns -= duration - entry.compute_ns
+        array.wait_ns += max(0.0, duration - entry.compute_ns)
+        return SERVED, duration, np.int64(0)
     if kind == LLC_FILL:
         llc.store(memory.llc_tags, row.group % machine.dies, entry.expert, key)
         return SERVED, machine.llc_write_ns, n_bytes
@@ -365,7 +382,8 @@ def _follow(s, stage, event, end):
     earliest, floor = end, 0.0
     if following == COMPUTE:
         entry = s.work.entries[row.item // SLICES]
-        earliest, floor = end - _early_ns(s, row.kind, row.item), end + entry.drain_ns
+        earliest = end - _early_ns(s, row.kind, row.item)
+        floor = max(end + entry.drain_ns, _asked_at(s, stage) + entry.alone_ns)
         if entry.routed and awaits_tokens(s.work, entry.die):
             s.work.held[row.item].floor = floor
             hold(s.work, entry.die, row.item)

@@ -12,7 +12,8 @@ REMOTE_HBM   the home's HBM answers after its latency; the read itself is part o
 DATA         one flow through the home's HBM (not after REMOTE_LLC) and all links of the route; hop latency at its end
 COMPUTE      the array takes slices one at a time, in the order in which their first segments arrive; a slice does not
              end before its last segment has arrived, nor sooner after that than ``drain_ns``. An array that has spent
-             the time of the product waits until then (``reads: together``) or takes the next slice (``in_order``)
+             the time of the product waits until then (``reads: together``) or takes the next slice (``in_order``).
+             A product counts as begun when it has been asked for and the array is idle
 LLC_FILL     the write latency, after the slice has left a remote HBM at full rate
 COPY         a flow through the die's HBM; under ``copy_writes: background`` the step does not wait for it, and the next
              begins with a flow of the bytes that are left
@@ -82,11 +83,13 @@ from archsim.engine.state import (
     Tally,
     Work,
     awaits_tokens,
+    begun_ns,
     count_arrived,
     count_computed,
     hold,
-    launching_ns,
+    launched_ns,
     move_of,
+    multiplied_ns,
     phase_of,
     room_for_slices,
     room_of,
@@ -242,25 +245,29 @@ def _start_array(pool, work, resources, die, now):
     array.first, array.running = pool.chains[chain].next, chain
     stage = pool.chains[chain].stage
     row = pool.stages[stage]
-    if now > row.time:
-        row.cause = array.latest
+    entry, ready = work.entries[chain // SLICES], pool.chains[chain].ready
+    launched = launched_ns(work, entry)
+    array.begun = begun_ns(array.free, ready, launched)
+    ends, row.bound_from = multiplied_ns(entry, array.begun, max(now, launched)), now
+    if now <= array.free or ends <= array.begun + entry.compute_ns:  # bound by the array, not by the slice's bytes
+        row.bound_from = max(array.free, ready)
+        if array.free > ready and array.latest >= 0:
+            row.cause = array.latest
     resources[die].wait_ns += now - row.time
-    row.time = row.bound_from = now
-    array.latest = stage
-    entry = work.entries[chain // SLICES]
-    launching = launching_ns(work, entry, now)
-    set_timer(pool, stage, now + (launching + entry.compute_ns), IS_COMPUTED)
-    _watch_room(pool, entry, array, stage, now + launching)
+    row.time, array.latest = now, stage
+    set_timer(pool, stage, ends, IS_COMPUTED)
+    _watch_room(pool, entry, array, stage, max(now, launched))
 
 
 @inner
-def _watch_room(pool, entry, array, stage, begun):
+def _watch_room(pool, entry, array, stage, now):
     """Set a timer for when the slice that the array works on has left enough room for the next one. It leaves room
     evenly until it is multiplied.
     """
-    lacking = array.ask_from - array.room
-    if array.unasked > 0 and lacking < pool.chains[pool.stages[stage].item].taken:
-        set_timer(pool, stage, begun + entry.compute_ns * lacking / entry.read_bytes, HAS_ROOM)
+    lacking, taken = array.ask_from - array.room, pool.chains[pool.stages[stage].item].taken
+    if array.unasked > 0 and lacking < taken:
+        left = entry.compute_ns * (entry.read_bytes - taken + lacking) / entry.read_bytes
+        set_timer(pool, stage, max(now, array.begun + left), HAS_ROOM)
 
 
 @outer
@@ -301,6 +308,7 @@ def _release_held(s, die, parent, now):
     resources = s.tally.resources[(UNITS - 1) * s.machine.dies :]
     while chain >= 0:
         following = s.work.held[chain].next
+        s.traffic.pool.chains[chain].ready = now
         _queue_compute(s.traffic.pool, s.work, resources, chain, parent, now)
         chain = following
 
@@ -312,7 +320,9 @@ def _ask(s, die, parent, now):
     while row.unasked > 0 and row.room >= row.ask_from:
         chain = s.work.chains[local.next_chain]
         taken = room_of(s.machine, s.work.entries[chain // SLICES])
-        s.traffic.pool.chains[chain].taken = taken
+        asked = s.traffic.pool.chains[chain]
+        asked.taken, asked.ready = taken, now
+        asked.ends_from = now + s.work.entries[chain // SLICES].alone_ns
         local.next_chain += 1
         row.unasked -= 1
         row.room -= taken
@@ -351,12 +361,17 @@ def _computed(s, stage, now):
     resources[entry.die].busy_ns += entry.compute_ns
     resources[entry.die].wait_ns += max(0.0, now - row.time - entry.compute_ns)
     if pool.dies[entry.die].running == row.item:
-        pool.dies[entry.die].running = NOBODY
+        _leave_array(pool, entry.die, now)
     pool.dies[entry.die].room += pool.chains[row.item].taken
     _ask(s, entry.die, stage, now)
     _start_array(pool, s.work, resources, entry.die, now)
     if entry.routed and count_computed(s.work, entry.die, now):
         _start_moves(s, COMBINE, entry.die, stage, now)
+
+
+@inner
+def _leave_array(pool, die, now):
+    pool.dies[die].running, pool.dies[die].free = NOBODY, now
 
 
 @outer
@@ -373,7 +388,7 @@ def _multiplied(s, stage, now):
     if chain.arrived:
         _drain(s, chain, entry.drain_ns, now)
     if not s.machine.array_waits:
-        pool.dies[entry.die].running = NOBODY
+        _leave_array(pool, entry.die, now)
         _start_array(pool, s.work, s.tally.resources[(UNITS - 1) * s.machine.dies :], entry.die, now)
 
 
@@ -445,16 +460,19 @@ def _arrive(s, chain, stage, now):
     # A slice from the LLC, or one no longer than its first segment, raised no event for its first segment.
     if last.kind == LOOKUP or last.first_bytes >= last.bytes:
         _operand_ready(s, chain, stage, now)
-    row.arrived, row.last, row.ends_from = 1, stage, now + drain_ns
+    row.arrived, row.last, row.ends_from = 1, stage, max(row.ends_from, now + drain_ns)
     if row.computed:
         _drain(s, row, drain_ns, now)
 
 
 @outer
 def _drain(s, chain, drain_ns, now):
-    """The array would be done but for the last segment, which came late: the GEMM ends ``drain_ns`` after it."""
-    compute = s.traffic.pool.stages[chain.stage]
-    compute.cause, compute.bound_from = chain.last, chain.ends_from - drain_ns
+    """The array would be done but for the last segment, which came late: the GEMM ends ``drain_ns`` after it; or its
+    measured time is longer, as it reads.
+    """
+    compute, last = s.traffic.pool.stages[chain.stage], s.traffic.pool.stages[chain.last]
+    if chain.ends_from <= last.end + drain_ns:
+        compute.cause, compute.bound_from = chain.last, last.end
     if chain.ends_from <= now:
         _computed(s, chain.stage, now)
     else:

@@ -69,7 +69,8 @@ CHAIN = np.dtype(
     [
         ("stage", "i8"),  # its compute stage
         ("next", "i8"),  # next in the array's queue
-        ("ends_from", "f8"),  # earliest end of its GEMM once the whole slice is there
+        ("ready", "f8"),  # from when on its product counts as begun if the array is idle
+        ("ends_from", "f8"),  # earliest end of its GEMM
         ("last", "i8"),  # stage that completed the slice
         ("taken", "f8"),  # room that it takes now
         ("arrived", "i8"),  # whether the whole slice is there
@@ -82,6 +83,8 @@ DIE = np.dtype(
         ("last", "i8"),
         ("running", "i8"),  # chain that it works on
         ("latest", "i8"),  # stage that it worked on last
+        ("free", "f8"),  # since when it is idle
+        ("begun", "f8"),  # when the product that it works on counts as begun
         ("room", "f8"),  # left for slices, see archsim.engine.state.room_for_slices
         ("ask_from", "f8"),  # room with which it asks for its next slice
         ("unasked", "i8"),  # slices that it has not asked for
@@ -209,6 +212,7 @@ def reset(t, chains):
     for die in range(t.dies):
         row = t.pool.dies[die]
         row.first = row.last = row.running = row.latest = NOBODY
+        row.free = 0.0
     for chain in range(chains):
         t.pool.chains[chain].arrived = t.pool.chains[chain].computed = 0
     for r in range(len(t.metered)):

@@ -1,20 +1,17 @@
 """``gemm: calibrated``: every slice is a GEMM of its own, as long as it was measured.
 
-A measured GEMM reads its weights from HBM, but the engine streams weights itself. To count nothing twice, a measured
-time T is split by what the engine does when the slice comes from the die's own HBM without contention
-(docs/engine.md):
+A measured GEMM reads its weights from HBM, but the engine streams weights itself. To count nothing twice, a product is
+described by times of which none depends on how fast the engine reads (docs/engine.md):
 
-======== ====================================================================================================
-lead     LLC miss, HBM latency, first segment: before the array may start
-stream   the rest of the slice at the HBM's rate, while the array works
-multiply FLOP over the rate of the fitted law (never above the die's peak), overlapped with the stream
-drain    what is left of T after the stream, if the stream takes longer than the multiplication: launch, filling
-         and emptying of pipelines. Otherwise as much as if the multiplication took no longer than the stream
-======== ====================================================================================================
+======= =====================================================================================================
+compute the fitted law without the bytes of its weights: how long a slice that is there holds the array. A product
+        counts as begun when it has been asked for and the array is idle, so that its bytes are waited for once
+alone   the fitted time T: the product ends no sooner after it was asked for
+drain   the part of compute that the last segment takes: no product ends sooner after its last byte
+======= =====================================================================================================
 
-A slice that is there occupies the array for T less lead, and less the time by which the stream exceeds the
-multiplication. For one that is not, the GEMM ends ``drain`` after the last byte at the earliest. A single slice takes
-T; for one behind others, the time for which the array waited in the measurement drops out.
+A slice fetched alone takes T; one behind others, what of T does not read weights. Nothing is slower with less latency
+or more bandwidth.
 """
 
 from __future__ import annotations
@@ -65,50 +62,26 @@ class Calibrated:
 
     def of(self, tokens: np.ndarray, routed, read_bytes, die, arrived: np.ndarray | None = None) -> GemmTimes:
         """See ``ShareOfPeak.of``."""
-        fitted_ns, low, high = np.empty(len(tokens)), np.empty(len(tokens)), np.empty(len(tokens))
-        multiply_ns, balanced_ns = np.empty(len(tokens)), np.empty(len(tokens))
-        lead_ns, stream_ns = read_ns(self._machine, read_bytes)
+        alone_ns, compute_ns, multiply_ns, low, high = (np.empty(len(tokens)) for _ in range(5))
         kind = 1 - routed
         for which, expert in enumerate(self._experts):
             rows = np.flatnonzero(kind == which)
-            fitted_ns[rows] = expert.times(tokens[rows])
-            if not self._launched:
-                fitted_ns[rows] = np.maximum(fitted_ns[rows] - expert.table.law.launch_ns, 0.0)
+            left_out_ns = 0.0 if self._launched else expert.table.law.launch_ns
+            alone_ns[rows] = np.maximum(expert.times(tokens[rows]) - left_out_ns, 0.0)
+            compute_ns[rows] = np.maximum(expert.times_if_there(tokens[rows]) - left_out_ns, 0.0)
             low[rows], high[rows], multiply_ns[rows] = expert.low, expert.high, tokens[rows] * expert.ns_per_token
-            balanced_ns[rows] = fitted_ns[rows] * _share_if_streamed(expert, tokens[rows], stream_ns[rows])
-            self.calibrated_ns += fitted_ns[rows].sum()
-            self.extrapolated_ns += fitted_ns[rows][expert.extrapolates(tokens[rows])].sum()
-        left_ns = fitted_ns - lead_ns
-        multiply_ns = np.maximum(np.minimum(multiply_ns, left_ns), tokens * self._least_ns_per_token[kind])
-        compute_ns = np.maximum(left_ns - np.maximum(stream_ns - multiply_ns, 0.0), multiply_ns)
-        drain_ns = np.clip(balanced_ns - lead_ns - stream_ns, 0.0, compute_ns)
-        return GemmTimes(compute_ns, drain_ns, fitted_ns * low, fitted_ns * high, multiply_ns)
+            self.calibrated_ns += alone_ns[rows].sum()
+            self.extrapolated_ns += alone_ns[rows][expert.extrapolates(tokens[rows])].sum()
+        multiply_ns = np.maximum(np.minimum(multiply_ns, compute_ns), tokens * self._least_ns_per_token[kind])
+        compute_ns = np.maximum(compute_ns, multiply_ns)
+        drain_ns, spread = compute_ns * last_part(self._machine), (compute_ns * low, compute_ns * high)
+        return GemmTimes(compute_ns, drain_ns, *spread, multiply_ns, alone_ns=alone_ns)
 
 
-def read_ns(machine: Machine, read_bytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Engine time of a slice from the die's own HBM without contention, float64: (until compute may start, the rest).
-
-    ``read_bytes``: int64[entry], of a slice.
-    """
-    if machine.first_bytes == machine.slice_bytes:
-        first_bytes = read_bytes
-    elif machine.whole_ns:  # reserved: what a read carries along comes before the segments of the slice
-        first_bytes = np.maximum(read_bytes - (machine.slice_bytes - machine.first_bytes), 0)
-    else:
-        first_bytes = np.minimum(read_bytes, machine.first_bytes)
-    lead_ns = machine.llc_miss_ns + machine.hbm_latency_ns + first_bytes / machine.hbm_bytes_per_ns
-    return lead_ns, (read_bytes - first_bytes) / machine.hbm_bytes_per_ns
-
-
-def _share_if_streamed(expert: ExpertGemm, tokens: np.ndarray, stream_ns: np.ndarray) -> np.ndarray:
-    """Share of a time that is left if the multiplication takes no longer than the stream, float64[entry]."""
-    share, multiply_ns = np.ones(len(tokens)), tokens * expert.ns_per_token
-    rows = np.flatnonzero((multiply_ns > stream_ns) & (stream_ns > 0.0))
-    if len(rows):
-        compute = expert.scale.compute
-        faster = compute * multiply_ns[rows] / stream_ns[rows]
-        share[rows] = expert.law_ns(tokens[rows], faster) / expert.law_ns(tokens[rows], compute)
-    return share
+def last_part(machine: Machine) -> float:
+    """Share of a slice that its last segment is; 0 where slices have none."""
+    segment = machine.first_bytes / machine.slice_bytes
+    return segment if segment < 1.0 else 0.0
 
 
 @lru_cache(maxsize=64)

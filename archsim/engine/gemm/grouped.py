@@ -8,8 +8,9 @@ streams the weights itself, slice by slice, and the kernel works on what is ther
 launch from the arrival of the die's tokens (or the start of the step) on; no routed slice is computed before its end.
        A GPU's launch is the law's; a Local CP takes cycles, and the hops of its command are those of the decision
 slices share what is left of T, each in proportion to its part: FLOP, cost of pairs, cost of the expert, and what the
-       bytes add to the FLOP (p-norm; the same for every active expert). What the engine simulates before the first
-       product and no launch covers (LLC miss, HBM latency, first segment) is taken off all of them
+       bytes add to the FLOP (p-norm; the same for every active expert)
+waits  for bytes are in T: a product counts as begun when it has been asked for, its tokens are there, the launch has
+       ended and the array is idle
 drain  the part of a slice's time that its last segment takes: no slice ends sooner after its last byte
 ====== ==============================================================================================================
 
@@ -25,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.engine.gemm.calibrated import Calibrated, read_ns
+from archsim.engine.gemm.calibrated import Calibrated, last_part
 from archsim.engine.gemm.times import GemmTimes
 from archsim.engine.machine import NS_PER_S
 from archsim.engine.state import SLICES, Machine
@@ -102,29 +103,20 @@ class Grouped:
         at = np.zeros(dies, np.int64)
         at[used] = np.arange(len(used))
         of = at[die]  # of each entry: its row in ``times``
-        lead_ns = np.zeros(dies)
-        np.maximum.at(lead_ns, die, read_ns(self._machine, read_bytes)[0])
-        found.put(rows, self._shares(times, launch[used], lead_ns[used], of, tokens / pairs[of], 1 / active[die]))
-        multiply = found.columns[4]
-        multiply[rows] = np.minimum(multiply[rows], found.columns[0][rows])
+        found.put(rows, self._shares(times, of, tokens / pairs[of], 1 / active[die]))
 
-    def _shares(self, times: GroupedTimes, launch_ns, lead_ns, of, by_tokens, by_entries) -> GemmTimes:
+    def _shares(self, times: GroupedTimes, of, by_tokens, by_entries) -> GemmTimes:
         """The part of every entry in the dies' ``times``; ``by_tokens``, ``by_entries``: its shares, float64[entry]."""
-        rest_ns = times.ns - times.launch_ns
-        kept = np.maximum(rest_ns - np.maximum(lead_ns - launch_ns, 0.0), 0.0) / rest_ns
         of_tokens = (times.multiply_ns + times.inefficiency_ns + times.permute_ns)[of]
         of_entries = (times.expert_ns + times.excess_ns)[of]
         part_ns = of_tokens * by_tokens + of_entries * by_entries
         least_ns = self._least(by_tokens, times, of)
-        compute_ns = np.maximum(kept[of] * part_ns, least_ns) / SLICES
-        segment = min(1.0, self._machine.first_bytes / self._machine.slice_bytes)
-        drain_ns = compute_ns * segment if segment < 1 else np.zeros(len(of))
+        compute_ns = np.maximum(part_ns, least_ns) / SLICES
         whole_ns = (part_ns + times.launch_ns[of] * by_entries) / SLICES
-        multiply_ns = np.maximum(times.multiply_ns[of] * by_tokens, least_ns) / SLICES
-        bytes_ns = np.minimum(
-            kept[of] * times.excess_ns[of] * by_entries / SLICES, np.maximum(compute_ns - multiply_ns, 0.0)
-        )
+        multiply_ns = np.minimum(np.maximum(times.multiply_ns[of] * by_tokens, least_ns) / SLICES, compute_ns)
+        bytes_ns = np.minimum(times.excess_ns[of] * by_entries / SLICES, compute_ns - multiply_ns)
         low_ns, high_ns = whole_ns * times.low[of], whole_ns * times.high[of]
+        drain_ns = compute_ns * last_part(self._machine)
         return GemmTimes(compute_ns, drain_ns, low_ns, high_ns, multiply_ns, bytes_ns)
 
     def _least(self, by_tokens, times: GroupedTimes, of) -> np.ndarray:

@@ -10,9 +10,10 @@ import numpy as np
 class GemmTimes(NamedTuple):
     """GEMM times of a step's entries, float64[entry] each, ns per slice; see ``archsim.engine.state.ENTRY``.
 
-    ``multiply_ns`` and ``bytes_ns`` are parts of ``compute_ns``. ``low_ns`` and ``high_ns``: how much less and more the
-    GEMM would take at its 5 % and 95 % residual. ``launch_ns``: of every die, float64[die]; 0 where a launch is part of
-    every slice, or free.
+    ``compute_ns`` does not depend on how fast the engine reads; ``multiply_ns`` and ``bytes_ns`` are parts of it.
+    ``alone_ns``: of a slice that nothing was read ahead of; 0 where that is what the engine simulates. ``low_ns`` and
+    ``high_ns``: how much less and more a product would take at its 5 % and 95 % residual. ``launch_ns``: of every die,
+    float64[die]; 0 where a launch is part of every slice, or free.
     """
 
     compute_ns: np.ndarray
@@ -21,4 +22,5 @@ class GemmTimes(NamedTuple):
     high_ns: np.ndarray | float
     multiply_ns: np.ndarray
     bytes_ns: np.ndarray | float = 0.0
+    alone_ns: np.ndarray | float = 0.0
     launch_ns: np.ndarray | float = 0.0

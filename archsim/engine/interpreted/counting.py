@@ -82,12 +82,14 @@ def trace_back(tally: Tally, last, begin: float, since_of, explain) -> None:
 
 def explain_product(tally: Tally, entry, launching_ns: float, held_ns: float, since: float, until: float) -> None:
     """What a product on the critical path was doing: multiplying, waiting for bytes, or being launched and filled."""
-    launch_ns = min(launching_ns, until - since)
-    rest_ns, compute_ns = until - since - launch_ns, entry.compute_ns + held_ns
+    launch_ns, compute_ns = min(launching_ns, until - since), entry.compute_ns + held_ns
+    rest_ns = min(until - since - launch_ns, compute_ns)
+    tally.bound_ns[State.LOCAL_HBM] += until - since - launch_ns - rest_ns
     multiply = entry.multiply_ns / compute_ns if compute_ns > 0.0 else 1.0
     multiply = 1.0 if multiply > ALL else multiply
     reading = entry.bytes_ns / compute_ns if compute_ns > 0.0 else 0.0
     tally.bound_ns[State.COMPUTE] += rest_ns * multiply
     tally.bound_ns[State.LOCAL_HBM] += rest_ns * reading
     tally.bound_ns[LAUNCH] += launch_ns + rest_ns * max(0.0, 1.0 - multiply - reading)
-    tally.residual_ns[:] += entry.low_ns, entry.high_ns
+    longer = (until - since - launch_ns) / compute_ns if entry.alone_ns > entry.compute_ns else 1.0
+    tally.residual_ns[:] += entry.low_ns * max(1.0, longer), entry.high_ns * max(1.0, longer)

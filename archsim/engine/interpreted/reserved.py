@@ -47,6 +47,7 @@ class Reserved(Interpreter):
         self.pool: dict[Any, Resource] = {}
         self.calendar: list[Stage] = []
         self.arrivals = 0
+        self.free_at: dict[int, float] = {}  # chain: since when the array is idle that takes it
 
     def run(self, now: float) -> float:
         """Run the step from ``now``; returns when its last stage has ended."""
@@ -134,11 +135,9 @@ class Reserved(Interpreter):
         elif step.next != State.COMPUTE:
             self.begin(step.next, stage.item, stage.end, stage)
         elif self.must_hold(stage.item):
-            self.local[self.entry(stage.item).die].held.append(
-                (stage.item, stage.end + self.entry(stage.item).drain_ns)
-            )
+            self.local[self.entry(stage.item).die].held.append((stage.item, self.floor(stage)))
         else:
-            self.compute(stage.item, stage.end - self.early(stage), stage.end + self.entry(stage.item).drain_ns, stage)
+            self.compute(stage.item, stage.end - self.early(stage), self.floor(stage), stage)
         for resource in stage.resources:
             resource.claimed, resource.free_at, resource.last_user = False, stage.end, stage
             self.count_use(stage, resource)
@@ -148,10 +147,8 @@ class Reserved(Interpreter):
         if resource.row is None:
             return
         if stage.state == State.COMPUTE:  # an array that waits for the last bytes of its slice is not busy
-            begun = stage.start + self.launching(stage.item, stage.start)
-            late_ns = stage.floor + self.held_ns[stage.item] - stage.start - self.computing_ns(stage.item)
-            stall_ns = max(0.0, begun - stage.start, late_ns)
-            self.counted.uses(resource.row, busy_ns=-stall_ns, wait_ns=stall_ns)
+            stall_ns = self.duration(stage) - self.computing_ns(stage.item)
+            self.counted.uses(resource.row, busy_ns=-stall_ns, wait_ns=max(0.0, stall_ns))
         self.counted.uses(resource.row, busy_ns=self.duration(stage), bytes=self.passed_bytes(stage))
 
     def serve(self, stage, now):
@@ -164,6 +161,7 @@ class Reserved(Interpreter):
             stage.event = Event.HIT if stage.parent.home_hit else Event.MISS
         if stage.state == State.COMPUTE:
             self.hold(stage.item, now)
+            self.free_at[stage.item] = max(self.begun, stage.resources[0].free_at)
 
     def compute(self, chain, now, floor, parent):
         self.begin(State.COMPUTE, chain, now, parent, floor)
@@ -234,9 +232,23 @@ class Reserved(Interpreter):
         return self.entry(stage.item).read_bytes if stage.state == State.LOCAL_HBM else int(self.machine.slice_bytes)
 
     def multiplying_ns(self, stage):
-        begun = stage.start + self.launching(stage.item, stage.start)
-        until_there_ns = stage.floor + self.held_ns[stage.item] - stage.start
-        return max(begun - stage.start + self.computing_ns(stage.item), until_there_ns)
+        """Less than the product takes by what it counts as begun before."""
+        entry, launching, ahead_ns = self.entry(stage.item), self.launching(stage.item, stage.start), 0.0
+        if not launching and stage.parent.state != State.DONE:  # it has not waited for tokens
+            ahead_ns = max(0.0, stage.start - max(self.free_at[stage.item], self.asked_at(stage.parent)))
+        multiplied_ns = max(self.computing_ns(stage.item) - ahead_ns, entry.least_ns + self.held_ns[stage.item])
+        return max(launching + multiplied_ns, stage.floor + self.held_ns[stage.item] - stage.start)
+
+    def floor(self, stage):
+        """When the product of a slice that arrives ends at the earliest."""
+        entry = self.entry(stage.item)
+        return max(stage.end + entry.drain_ns, self.asked_at(stage) + entry.alone_ns)
+
+    def asked_at(self, stage):
+        """When the slice was looked up whose arrival the stage is."""
+        while stage.state != State.LOOKUP:
+            stage = stage.parent
+        return stage.start
 
     def transfer(self, fixed_ns, n_bytes, bytes_per_ns):
         ns = n_bytes / bytes_per_ns

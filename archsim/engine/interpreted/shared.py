@@ -53,6 +53,9 @@ class Shared(Interpreter):
         self.lines: dict[tuple, list[Flow]] = {}  # flows that wait for each other, the first of them under way
         self.room = [float(machine.stream_bytes or machine.window)] * machine.dies
         self.taken: dict[int, float] = {}  # chain: room that it takes
+        self.ready: dict[int, float] = {}  # chain: from when on its product counts as begun if the array is idle
+        self.read_out: dict[int, float] = {}  # chain: least end of a product that reads as it was measured
+        self.free, self.begun = [0.0] * machine.dies, [0.0] * machine.dies  # of arrays: since, and their product
         self.drained, self.computed = {}, set()  # chain: when the whole slice was there, and drained
         self.arrived_by: dict[int, Stage] = {}
         self.compute_stage: dict[int, Stage] = {}
@@ -203,9 +206,9 @@ class Shared(Interpreter):
 
     def drain(self, chain, now):
         """The array would be done but for the last segment, which came late."""
-        stage, ends_from = self.compute_stage[chain], self.ends_from(chain)
-        stage.cause = self.arrived_by[chain]
-        stage.bound_from = ends_from - (self.entry(chain).drain_ns + self.held_ns[chain])
+        stage, ends_from, last = self.compute_stage[chain], self.ends_from(chain), self.arrived_by[chain]
+        if ends_from <= self.drained[chain] + self.held_ns[chain]:
+            stage.cause, stage.bound_from = last, last.end
         if ends_from <= now:
             self.array_done(chain, now)
         else:
@@ -213,7 +216,7 @@ class Shared(Interpreter):
 
     def ends_from(self, chain):
         """When the GEMM may end, as the whole slice is there; infinity while it is not."""
-        return self.drained.get(chain, inf) + self.held_ns[chain]
+        return max(self.drained.get(chain, inf), self.read_out[chain]) + self.held_ns[chain]
 
     def operand_ready(self, stage, now):
         """The first segment is there."""
@@ -224,6 +227,8 @@ class Shared(Interpreter):
 
     def compute(self, chain, now, floor, parent):
         die = self.entry(chain).die
+        if parent.state in MOVE_STATES:  # it has waited for tokens
+            self.ready[chain] = now
         stage = self.compute_stage[chain] = self.new_stage(State.COMPUTE, chain, parent, now)
         stage.cause, stage.bound_from = parent, now
         self.serve(stage, now)
@@ -233,16 +238,21 @@ class Shared(Interpreter):
     def start_array(self, die, now):
         if self.running[die] is None and self.queues[die]:
             chain = self.running[die] = self.queues[die].pop(0)
-            stage = self.compute_stage[chain]
-            if now > stage.start:
-                stage.cause = self.latest[die]
+            stage, entry = self.compute_stage[chain], self.entry(chain)
+            free, ready = self.free[die], self.ready[chain]
             self.counted.uses(self.row(("array", die)), wait_ns=now - stage.start)
-            stage.start = stage.bound_from = now
-            self.latest[die] = stage
-            launching = self.launching(chain, now)
+            launched = self.local[die].launched if entry.routed else 0.0
             self.hold(chain, now)
-            self.at(now + (launching + self.computing_ns(chain)), stage, self.gemm_done)
-            self.watch_room(chain, now + launching)
+            self.begun[die] = max(free, ready, launched)
+            least_ns = entry.least_ns + self.held_ns[chain]
+            ends = max(self.begun[die] + self.computing_ns(chain), max(now, launched) + least_ns)
+            stage.start = stage.bound_from = now
+            if now <= free or ends <= self.begun[die] + self.computing_ns(chain):  # bound by the array, not by bytes
+                stage.bound_from = max(free, ready)
+                stage.cause = self.latest[die] if free > ready and self.latest[die] is not None else stage.cause
+            self.latest[die] = stage
+            self.at(ends, stage, self.gemm_done)
+            self.watch_room(chain, max(now, launched))
 
     # room for slices that are asked for and not yet multiplied
     def start_chain(self, die, now, parent):
@@ -251,6 +261,7 @@ class Shared(Interpreter):
             chain = self.local[die].waiting[0]
             self.taken[chain] = self.entry(chain).read_bytes if self.machine.stream_bytes else 1.0
             self.room[die] -= self.taken[chain]
+            self.ready[chain], self.read_out[chain] = now, now + self.entry(chain).alone_ns
             super().start_chain(die, now, parent)
 
     def least_room(self):
@@ -261,8 +272,8 @@ class Shared(Interpreter):
         entry = self.entry(chain)
         lacking = self.least_room() - self.room[entry.die]
         if self.local[entry.die].waiting and lacking < self.taken[chain]:
-            after = self.computing_ns(chain) * lacking / entry.read_bytes
-            self.at(now + after, self.compute_stage[chain], self.has_room)
+            after = self.computing_ns(chain) * (entry.read_bytes - self.taken[chain] + lacking) / entry.read_bytes
+            self.at(max(now, self.begun[entry.die] + after), self.compute_stage[chain], self.has_room)
 
     def has_room(self, stage, now):
         die = self.entry(stage.item).die
@@ -281,7 +292,7 @@ class Shared(Interpreter):
         if chain in self.drained:
             self.drain(chain, now)
         if self.in_order and self.running[die] == chain:  # the array does not wait for bytes
-            self.running[die] = None
+            self.running[die], self.free[die] = None, now
             self.start_array(die, now)
 
     def array_done(self, chain, now):
@@ -292,7 +303,7 @@ class Shared(Interpreter):
         self.counted.uses(self.row(("array", die)), busy_ns=computing_ns, wait_ns=waited_ns)
         self.answer(stage, stage.event, now)
         if self.running[die] == chain:
-            self.running[die] = None
+            self.running[die], self.free[die] = None, now
         self.room[die] += self.taken[chain]
         self.start_chain(die, now, stage)
         self.start_array(die, now)
