@@ -23,17 +23,15 @@ from scipy.stats import spearmanr
 from support.random_points import HELD_OUT, random_point
 from support.small_runs import replay
 
+from archsim.base.causes import CAUSES, Cause
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.run_demand import build_run_demand
-from archsim.engine.state import LAUNCH
 from archsim.runs.engine_comparison import Compared
-from archsim.runs.measure import BOUND_BY
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.generated.synthetic import SyntheticTraffic
-from microarch.blocks.request import State
 
 POINTS = 300  # of each kind of contention
 OUTSIDE = {"shared": 0.15, "reserved": 0.5}
@@ -42,10 +40,8 @@ OWN_POINTS = 100
 
 
 def bounds(outcome):
-    shares = {
-        name: outcome.tally.bound_ns[[State[state] for state in states]].sum() for name, states in BOUND_BY.items()
-    }
-    return shares | {"launch": outcome.tally.bound_ns[LAUNCH], "decision": outcome.decision.exposed_ns.sum()}
+    shares = {cause.column: outcome.tally.bound_ns[cause] for cause in CAUSES}
+    return shares | {Cause.DECISION.column: outcome.decision.exposed_ns.sum()}
 
 
 def accuracy(contention):

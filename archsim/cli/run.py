@@ -62,7 +62,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     for column in COLUMNS:
         if row.get(column.name) is not None:
             table.add_row(column.header, column.shown(row[column.name]), column.meaning)
-        if column.name == "decode_token_ns" and (bound := row["bounded_by"]):
+        if column.name == "decode_batch_token_ns" and (bound := row["bounded_by"]):
             table.add_row("bounded by", bound, f"{percent(row[f'bound_{bound}'])} of the critical path")
     for name in ("energy", "power", "area", "cost"):
         if row[OBJECTIVES[name][0]] is not None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError
 from archsim.base.kernels import kernel
 from archsim.engine.balancing import Balancing, Fetched
@@ -39,7 +40,6 @@ from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand
 from microarch.blocks.global_cp import COUNT_BYTES
 from microarch.blocks.hbm import count_anew, evict_beyond_room
-from microarch.blocks.request import State as RequestState
 
 KERNELS: Mapping[str, Callable[..., Kernel]] = MappingProxyType({"reserved": ReservedKernel, "shared": SharedKernel})
 
@@ -85,7 +85,7 @@ class EventEngine:
         self.fit = refuse_misfit(scenario, self.placement)
         self.machine, self.fabric = build_machine(scenario)
         self.memory = build_memory(scenario, self.layers, self.fit)
-        self.tally = new_tally(self.machine, len(RequestState))
+        self.tally = new_tally(self.machine)
         self.decision = build_decision(scenario, self.machine, self.fabric, self.tally)
         self.execution = build_execution(
             assumptions.execution,
@@ -146,7 +146,7 @@ class EventEngine:
         ready_ns = self.decision.before_step(plan, rows)
         order = Order(layer, row, demand, plan, bits, ready_ns, self._log.notes, placement)
         end_ns = self.execution.step(order, now_ns + waits_ns)
-        self.tally.bound_ns[RequestState.DATA] += waits_ns
+        self.tally.bound_ns[Cause.LINK] += waits_ns
         written, self._written_bytes = self._written_bytes, int(self.tally.dies["write_bytes"].sum())
         copies = (self._written_bytes - written) // self.machine.slice_bytes
         before_ns, took_ns = self._before_ns, end_ns - now_ns
@@ -167,7 +167,7 @@ class EventEngine:
         """
         refuse_misfit(self.scenario, placement)
         waits_ns = self.balancing.migrate(placement, moves, effort)
-        self.tally.bound_ns[RequestState.DATA] += waits_ns
+        self.tally.bound_ns[Cause.LINK] += waits_ns
         if self.balancing.pending is None:
             self._switch(placement)
         return now_ns + waits_ns

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.causes import Cause
 from archsim.base.kernels import inner, kernel, outer
 from microarch.blocks.atu import Translations
 from microarch.blocks.hbm import SLICES, Copies
@@ -23,7 +24,6 @@ from microarch.blocks.local_cp import NEXT as LOCAL_NEXT
 from microarch.blocks.local_cp import Event, State
 from microarch.blocks.state_machine import codes
 
-LAUNCH = np.int64(-1)  # row of ``Tally.bound_ns``: launch and fill of products, which is no state of a request
 PARTS = ("dispatch", "shared experts", "experts", "combine")  # phases of an expert-parallel layer
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
 REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # types of messages on the fabric
@@ -40,8 +40,11 @@ ENTRY = np.dtype(
         ("least_ns", "f8"),  # part of compute_ns that does not begin before the slice's first segment
         ("alone_ns", "f8"),  # least time from asking for the slice to the end of the GEMM
         ("drain_ns", "f8"),  # least time from the arrival of the slice's last byte to the end of the GEMM
-        ("multiply_ns", "f8"),  # part of compute_ns: FLOP over the rate of the products
-        ("bytes_ns", "f8"),  # part of compute_ns in which products wait for the bytes of weights
+        ("multiply_ns", "f8"),  # parts of compute_ns; what they leave is what kernels lose against peak: multiplication
+        ("bytes_ns", "f8"),  # waiting for the bytes of weights
+        ("permute_ns", "f8"),  # permuting, quantising and finalising tokens
+        ("started_ns", "f8"),  # launching a kernel of its own
+        ("block_ns", "f8"),  # in the system's own blocks
         ("low_ns", "f8"),  # how much shorter the GEMM is at the 5 % residual of its calibration
         ("high_ns", "f8"),  # how much longer, at the 95 % residual
         ("read_bytes", "i8"),  # of a local HBM read of one slice
@@ -169,7 +172,7 @@ class Tally(NamedTuple):
     pair_bytes: np.ndarray  # int64[CLASSES, die, die] sent from the first die to the second
     # RESOURCE[2, link] dispatch, combine, where they do not pass the routes of their pairs (expert parallelism)
     phase_links: np.ndarray
-    bound_ns: np.ndarray  # float64[state + 1] time on the critical path of steps, by activity; last, LAUNCH
+    bound_ns: np.ndarray  # float64[Cause] time on the critical path of steps; that of decisions is elsewhere
     part_ns: np.ndarray  # float64[PARTS]: of it, where an execution has these phases
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
@@ -284,7 +287,7 @@ def hold(work, die, chain):
     local.held_last = chain
 
 
-def new_tally(machine: Machine, states: int) -> Tally:
+def new_tally(machine: Machine) -> Tally:
     """An empty tally."""
     return Tally(
         hops=np.zeros((3, 2), np.int64),
@@ -294,7 +297,7 @@ def new_tally(machine: Machine, states: int) -> Tally:
         moved_bytes=np.zeros(2, np.int64),
         pair_bytes=np.zeros((CLASSES, machine.dies, machine.dies), np.int64),
         phase_links=np.zeros((2, machine.link_resources), RESOURCE),
-        bound_ns=np.zeros(states + 1),
+        bound_ns=np.zeros(len(Cause)),
         part_ns=np.zeros(len(PARTS)),
         residual_ns=np.zeros(2),
         events=np.zeros(1, np.int64),
@@ -311,7 +314,6 @@ __all__ = [
     "ENTRY",
     "HELD",
     "HIDDEN",
-    "LAUNCH",
     "LOCAL_CP",
     "MOVE",
     "Machine",

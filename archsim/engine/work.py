@@ -138,7 +138,8 @@ class WorkBuilder:
         entries["low_ns"], entries["high_ns"] = times.low_ns, times.high_ns
         entries["least_ns"] = entries["compute_ns"] - (times.compute_ns - times.multiply_ns)
         entries["multiply_ns"] = times.multiply_ns + (entries["compute_ns"] - compute_ns)  # and what is rounded up
-        entries["bytes_ns"] = times.bytes_ns
+        entries["bytes_ns"], entries["permute_ns"] = times.bytes_ns, times.permute_ns
+        entries["started_ns"], entries["block_ns"] = times.started_ns, block_ns
 
     def _shared(self, plan, origins, top_k, residents):
         """Entries of the shared experts: on every die, for the tokens that live there, or that the plan sends there."""

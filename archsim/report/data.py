@@ -357,6 +357,7 @@ def _steps(path: Path) -> dict[str, Steps]:
     from pyarrow import parquet
 
     bounds = [column.name for column in STEP_TABLE if column.name.startswith("bound_")]
+    bounds = [name for name in bounds if name in parquet.read_schema(path).names]  # folders of older versions have less
     names = ("run", "step", "layer", "time_ns", "link_src", "link_dst", *bounds)
     table = parquet.read_table(path, columns=list(names))
     runs = np.array(table["run"].to_pylist(), dtype=str)

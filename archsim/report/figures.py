@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from archsim.base.causes import CAUSES
 from archsim.report.data import Place, Report, RunRow
 from archsim.report.draw.charts import Bar, Group, Segment, bar_panel
 from archsim.report.draw.cluster_map import cluster_map
@@ -28,15 +29,7 @@ MOVED = {
     "replica": "moved and fetched replicas",
     "statistics": "statistics",
 }  # classes of pairs.csv that matrices show; requests are as streamed weights, and small
-BOUND_NAMES = {
-    "bound_compute": ("k-compute", "compute"),
-    "bound_launch": ("k-launch", "launch and fill"),
-    "bound_hbm": ("k-hbm", "HBM"),
-    "bound_link": ("k-link", "links"),
-    "bound_llc": ("k-llc", "LLC port"),
-    "bound_activations": ("k-act", "hidden vectors in transfer"),
-    "bound_decision": ("k-dec", "decisions"),
-}
+BOUND_NAMES = {f"bound_{cause.column}": (about.colour, about.label) for cause, about in CAUSES.items()}
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,7 @@ def bound_panels(report: Report) -> list[Panel]:
         if not segments:
             return Bar(run.policy, (), "not recorded")
         longest = max(BOUND_NAMES, key=lambda column: shares[column])
-        return Bar(run.policy, segments, BOUND_NAMES[longest][1].split()[0])
+        return Bar(run.policy, segments, BOUND_NAMES[longest][1])
 
     def panel(place: Place) -> str:
         spoken = f"Bottlenecks of the policies, {place.model} on {place.system}, {place.assumptions}"

@@ -127,7 +127,7 @@ def overview(report: Report) -> list[dict[str, Any]]:
                 "policies": ", ".join(run.policy for run in fastest),
                 "throughput": _shown(best, "tokens_per_s", RATE_UNITS),
                 "step": _shown(best, "decode_step_ns", TIME_UNITS),
-                "token": _shown(best, "decode_token_ns", TIME_UNITS),
+                "token": _shown(best, "decode_batch_token_ns", TIME_UNITS),
                 "mfu": _used(best, "mfu"),
                 "hbm": _used(best, "hbm_bandwidth_utilisation"),
                 "over": _roofline(best),

@@ -20,6 +20,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.runs import measure, measure_rates, measure_steps
@@ -31,6 +32,8 @@ from archsim.specs.sweeps.explore import OBJECTIVES
 
 Measure = Callable[[Finished], Any]
 LAYOUT = 5  # of results: raised when columns are added or change meaning; stored in manifests
+# Layouts of results from which on a cause has a column, where not from the first
+_SINCE = MappingProxyType({Cause.LAUNCH: 3, Cause.INEFFICIENCY: 5, Cause.PERMUTE: 5, Cause.BLOCKS: 5})
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,9 @@ COLUMNS: tuple[Column, ...] = (
         )
     ),
     *(
-        Column(f"bound_{name}", REAL, "share", f"time on the critical path that {what} takes; empty for a run without time", bound(name), page=True, optional=True,
-               since=3 if name == "launch" else 1)
-        for name, what in measure.BOUND_MEANINGS.items()
+        Column(f"bound_{cause.column}", REAL, "share", f"time on the critical path that {about.meaning} takes; empty for a run without time",
+               bound(cause.column), page=True, optional=True, since=_SINCE.get(cause, 1))
+        for cause, about in CAUSES.items()
     ),
     Column("bounded_by", TEXT, "", "the largest of these shares, by name; empty for a run without time", measure.bounded_by, optional=True),
     Column("bounded_by_margin", REAL, "share", "by how much it is larger than the next", measure.bounded_by_margin, optional=True),
@@ -234,8 +237,8 @@ COLUMNS: tuple[Column, ...] = (
            measure_rates.tokens_per_s, "throughput", True, True, 4, "copies_extrapolated"),
     Column("decode_step_ns", REAL, "ns", "a decode step through all MoE layers of the model, mean; empty without decode",
            measure_rates.decode_step_ns, "a decode step", True, True, 4, "tokens_per_s"),
-    Column("decode_token_ns", REAL, "ns", "that over the requests of a step; empty without decode", measure_rates.decode_token_ns, "a token", True, True, 4, "decode_step_ns"),
-    Column("mfu", REAL, "share", "FLOP of experts over the peak of all dies in the time, prefill included", measure_rates.mfu, "MFU", True, True, 4, "decode_token_ns"),
+    Column("decode_batch_token_ns", REAL, "ns", "that over the requests of the batch: time a token of the batch, not of a request, whose TPOT is that of whole iterations; empty without decode", measure_rates.decode_batch_token_ns, "time a token of the batch", True, True, 4, "decode_step_ns"),
+    Column("mfu", REAL, "share", "FLOP of experts over the peak of all dies in the time, prefill included", measure_rates.mfu, "MFU", True, True, 4, "decode_batch_token_ns"),
     Column("hbm_bandwidth_utilisation", REAL, "share", "bytes of HBM over the nominal bandwidth of all dies in the time, prefill included",
            measure_rates.hbm_use, "HBM bandwidth used", True, True, 4, "mfu"),
     Column("over_roofline", REAL, "×", "time over the least in which evenly loaded dies could do the same FLOP and move the same bytes of HBM",
@@ -298,7 +301,7 @@ STEPS: tuple[Column, ...] = (
     *_OF_RUN,
     *_each(INTEGER, "", step="iteration; 0 is the prefill, where there is one", layer="the model's number of the MoE layer"),
     *_each(REAL, "ns", time_ns="of the layer in this iteration, exposed time of decisions included"),
-    *(Column(f"bound_{name}_ns", REAL, "ns", f"of the critical path: {what}", None) for name, what in measure.BOUND_MEANINGS.items()),
+    *(Column(f"bound_{cause.column}_ns", REAL, "ns", f"of the critical path: {about.meaning}", None) for cause, about in CAUSES.items()),
     *_each(INTEGER, "bytes", hbm_local_read_bytes="weights read by dies from their own HBM", hbm_remote_read_bytes="weights read from the HBM of others",
            hbm_write_bytes="cached copies written", hbm_activation_bytes="hidden vectors through HBM"),
     *(Column(f"{name}_bytes", INTEGER, "bytes", f"sent from die to die: {_MOVED[name]}; 0 for more than 128 dies", None) for name in measure_steps.CLASSES),

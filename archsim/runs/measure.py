@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from archsim.base.causes import CAUSES, Cause
+
 if TYPE_CHECKING:
     from archsim.engine.loop import Outcome
     from archsim.engine.run_demand import RunDemand
@@ -25,26 +27,6 @@ if TYPE_CHECKING:
 NS_PER_S = 1e9
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
 HOST_PERCENTILES = (10, 50, 90, 99)
-
-# Names of states of a request (microarch.blocks.request.State) by what the step waits for in them.
-BOUND_BY = {
-    "llc": ("LOOKUP", "REMOTE_LLC", "LLC_FILL"),
-    "hbm": ("LOCAL_HBM", "REMOTE_HBM", "COPY"),
-    "link": ("REQUEST", "DATA"),
-    "compute": ("COMPUTE",),  # the multiplication alone
-    "activations": ("ACT_READ", "ACT_MOVE", "ACT_WRITE"),
-}
-BOUNDS = (*BOUND_BY, "launch", "decision")
-BOUND_MEANINGS = {
-    "llc": "the LLC",
-    "hbm": "HBM",
-    "link": "links",
-    "compute": "multiplying",
-    "launch": "launching and filling kernels",
-    "activations": "moving hidden vectors",
-    "decision": "deciding",
-}  # in the order of columns
-
 
 @dataclass(frozen=True)
 class Finished:
@@ -75,13 +57,9 @@ class Finished:
 
     @cached_property
     def bound_ns(self) -> dict[str, float]:
-        """Time on the critical path by what it waited for (names of BOUNDS)."""
-        from archsim.engine.state import LAUNCH
-        from microarch.blocks.request import State
-
-        bound_ns = self.outcome.tally.bound_ns
-        waited = {name: bound_ns[[State[state] for state in states]].sum() for name, states in BOUND_BY.items()}
-        return waited | {"launch": bound_ns[LAUNCH], "decision": self.outcome.decision.exposed_ns.sum()}
+        """Time on the critical path by cause (names of columns)."""
+        bound_ns = {cause.column: float(self.outcome.tally.bound_ns[cause]) for cause in CAUSES}
+        return bound_ns | {Cause.DECISION.column: float(self.outcome.decision.exposed_ns.sum())}
 
     @cached_property
     def bound_shares(self) -> dict[str, float]:
@@ -300,7 +278,7 @@ def replica_hbm(run: Finished) -> int:
 
 
 def bound(name: str) -> Callable[[Finished], float | None]:
-    """The share of one of BOUNDS."""
+    """The share of a cause."""
     return lambda run: run.bound_shares.get(name)
 
 

@@ -19,7 +19,7 @@ def decode_step_ns(run: Finished) -> float | None:
     return run.outcome.decode_ns / len(run.decode) / _layers_share(run) if len(run.decode) else None
 
 
-def decode_token_ns(run: Finished) -> float | None:
+def decode_batch_token_ns(run: Finished) -> float | None:
     """Time of decode over the tokens that it generates: the reciprocal of `tokens_per_s`."""
     tokens = _generated(run)
     return run.outcome.decode_ns / tokens / _layers_share(run) if tokens else None
@@ -27,7 +27,7 @@ def decode_token_ns(run: Finished) -> float | None:
 
 def tokens_per_s(run: Finished) -> float | None:
     """Tokens that decode generates over its time."""
-    ns = decode_token_ns(run)
+    ns = decode_batch_token_ns(run)
     return NS_PER_S / ns if ns else None
 
 

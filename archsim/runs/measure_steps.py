@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archsim.runs.measure import BOUND_BY
+from archsim.base.causes import CAUSES, Cause
 from archsim.runs.packing import NO_LINK
 
 if TYPE_CHECKING:
@@ -21,18 +21,15 @@ CLASSES = ("weight", "dispatch", "combine", "replica", "statistics")
 
 def measure_steps(run: Finished) -> dict[str, np.ndarray]:
     """Columns over the steps, one value each; see ``archsim.runs.columns.STEPS``. Empty where none are kept."""
-    from archsim.engine.state import LAUNCH
     from archsim.engine.step_counts import MOVED
-    from microarch.blocks.request import State
 
     counts = run.outcome.counts.columns()
     if not len(counts["step"]):
         return {}
     layers, bound_ns = np.array(run.demand.layer_ids), counts["bound_ns"]
     columns = {"step": counts["step"], "layer": layers[counts["layer"]], "time_ns": counts["time_ns"]}
-    for name, states in BOUND_BY.items():
-        columns[f"bound_{name}_ns"] = bound_ns[:, [State[state] for state in states]].sum(axis=1)
-    columns |= {"bound_launch_ns": bound_ns[:, LAUNCH], "bound_decision_ns": counts["decision_ns"]}
+    columns |= {f"bound_{cause.column}_ns": bound_ns[:, cause] for cause in CAUSES}
+    columns[f"bound_{Cause.DECISION.column}_ns"] = counts["decision_ns"]
     for at, name in enumerate(("local_read", "remote_read", "write", "activation")):
         columns[f"hbm_{name}_bytes"] = counts["hbm_bytes"][:, at]
     for name in CLASSES:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from archsim.base.causes import CAUSES
 from archsim.runs import calibration_notes, policy_notes, roofline_notes
 from archsim.runs.calibration_notes import Die
 from archsim.runs.drawn_notes import drawn_notes
-from archsim.runs.measure import BOUNDS
 from archsim.runs.memory_notes import memory_notes
 
 COLUMNS = (
     *calibration_notes.EXTRAPOLATED, "drawn_from", "extend", "active_experts", "active_if_distinct", "context_tokens",
     "context_from", "transfer_law", "hbm_all_counted", "approximate",
-    "speedup_vs_ep", *roofline_notes.COLUMNS, *(f"bound_{name}" for name in BOUNDS),
+    "speedup_vs_ep", *roofline_notes.COLUMNS, *(f"bound_{cause.column}" for cause in CAUSES),
 )  # fmt: skip
 """Columns that the notes use."""
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from archsim.base.causes import CAUSES
 from archsim.runs.run import point_told
 
 FAR = 3.0  # times of its roofline, from which a run is told
 MOST_TOLD = 3  # systems one by one
 COLUMNS = ("over_roofline", "mfu", "hbm_bandwidth_utilisation", "decode_step_ns", "load_max_over_mean")
-_TAKES = {
-    "compute": "products take {share} of the critical path: their laws reach far less than the peak at these sizes",
-    "launch": "launching and filling kernels takes {share} of the critical path",
-    "link": "links take {share} of the critical path",
-    "hbm": "HBM takes {share} of the critical path",
-    "llc": "the LLC takes {share} of the critical path",
-    "activations": "moving hidden vectors takes {share} of the critical path",
-    "decision": "decisions take {share} of the critical path",
-}
+TOLD = 3  # largest causes of a run
 UNBALANCED = 1.5  # load of the busiest die over the mean
 
 
@@ -57,9 +50,9 @@ def _sentence(where: str, row: Mapping[str, Any], beside: list[Mapping[str, Any]
 
 
 def _why(row: Mapping[str, Any]) -> str:
-    shares = {bound: row.get(f"bound_{bound}") or 0.0 for bound in _TAKES}
-    most = max(shares, key=shares.__getitem__)
-    reasons = [_TAKES[most].format(share=f"{shares[most]:.0%}")] if shares[most] else []
+    shares = {cause: row.get(f"bound_{cause.column}") or 0.0 for cause in CAUSES}
+    largest = sorted((cause for cause in shares if shares[cause]), key=shares.__getitem__, reverse=True)[:TOLD]
+    reasons = [", ".join(f"{CAUSES[cause].meaning} takes {shares[cause]:.0%}" for cause in largest)] if largest else []
     if (load := row.get("load_max_over_mean") or 0.0) >= UNBALANCED:
         reasons.append(f"the busiest die has {load:.1f} times the mean load")
     return f"; {', and '.join(reasons)}" if reasons else ""

@@ -72,7 +72,7 @@ def test_an_overlapped_migration_holds_only_once_it_has_arrived():
 
 def mover():
     engine = EventEngine(scenario_of(WAFER, MODEL, policy("ep"), load_assumptions("physical"), BATCH))
-    return engine, WeightMover(engine.machine, engine.fabric, new_tally(engine.machine, 20))
+    return engine, WeightMover(engine.machine, engine.fabric, new_tally(engine.machine))
 
 
 def test_moves_through_one_hbm_share_it():

@@ -65,7 +65,7 @@ def test_every_executor_makes_the_same_plan_and_bits(seed, rule):
     heat = rng.integers(0, 4, (1, EXPERTS, EXPERTS)).astype(np.uint32)
     made = []
     for executor in EXECUTORS:
-        tally = new_tally(machine, 1)
+        tally = new_tally(machine)
         decision = ChargedDecision(DecisionSpec(executor=executor), machine, mesh, EXPERTS, tally)
         plan = decision.decide(rule, view)
         hot = np.zeros((1, EXPERTS, EXPERTS // 8), np.uint8)
@@ -143,7 +143,7 @@ def test_what_the_simulator_takes_to_tell_charges_is_not_the_policys_time(monkey
 def test_no_clock_reaches_what_a_decision_will_take(host):
     _, machine, mesh = view_of(np.random.default_rng(1))
     spec = system_deciding("host", **host).decision
-    decision = ChargedDecision(spec, machine, mesh, EXPERTS, new_tally(machine, 1))
+    decision = ChargedDecision(spec, machine, mesh, EXPERTS, new_tally(machine))
     view, _, _ = view_of(np.random.default_rng(2))
     plan = isca26(view)
     before_ns = decision.takes_ns(plan)

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from archsim.base.causes import Cause
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.gemm import gemm_model
 from archsim.engine.loop import Replay
 from archsim.engine.machine import build_machine
 from archsim.engine.run_demand import RunDemand
-from archsim.engine.state import LAUNCH
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.machine.system import SystemSpec
@@ -20,7 +20,6 @@ from calibration.laws.choosing import LawMissing
 from calibration.laws.expert_gemm import Rates
 from calibration.laws.grouped import GroupedLaw
 from calibration.laws.laws import Laws, MoeSizes
-from microarch.blocks.request import State
 from tests.support.small_runs import scenario_of
 
 H100 = calibration_named("h100")
@@ -98,18 +97,18 @@ def test_both_engines_agree_where_nothing_contends(case):
     system, model = one_die(), experts_of(name, len(tokens))
     event, walked = (run(system, model, tokens, engine) for engine in (EventEngine, AnalyticalEngine))
     assert walked.decode_ns == pytest.approx(event.decode_ns, rel=1e-3)
-    assert walked.tally.bound_ns[State.COMPUTE] == pytest.approx(event.tally.bound_ns[State.COMPUTE], rel=0.01)
+    assert walked.tally.bound_ns[Cause.COMPUTE] == pytest.approx(event.tally.bound_ns[Cause.COMPUTE], rel=0.01)
 
 
 def test_only_multiplying_counts_as_compute():
     system, model = one_die(), experts_of("qwen3-235b-a22b", 128)
     few = run(system, model, [1] * 128)
     flop_ns = 128 * 6 * model.hidden * model.expert_ffn / system.compute.peak_flop_per_s * 1e9
-    assert few.tally.bound_ns[State.COMPUTE] < 4 * flop_ns < 0.1 * few.decode_ns
-    assert few.tally.bound_ns[LAUNCH] > 15_000  # of a GPU's kernels
+    assert few.tally.bound_ns[Cause.COMPUTE] < 4 * flop_ns < 0.1 * few.decode_ns
+    assert few.tally.bound_ns[Cause.LAUNCH] > 15_000  # of a GPU's kernels
     many = run(system, model, [4096] * 128)
-    assert many.tally.bound_ns[State.COMPUTE] == pytest.approx(4096 * flop_ns, rel=0.01)  # at the die's peak
-    assert many.tally.bound_ns[State.COMPUTE] > 0.25 * many.decode_ns
+    assert many.tally.bound_ns[Cause.COMPUTE] == pytest.approx(4096 * flop_ns, rel=0.01)  # at the die's peak
+    assert many.tally.bound_ns[Cause.COMPUTE] > 0.25 * many.decode_ns
 
 
 def test_a_local_cp_saves_the_launch_of_a_gpu():

@@ -9,13 +9,13 @@ from support.clusters import cluster, demand_of, step
 from support.clusters import engine_of as cluster_engine
 from support.small_runs import CASES, IDS, engine_of, policy, small_model, small_system
 
+from archsim.base.causes import Cause
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.pair_traffic import CLASSES, link_traffic, pair_bytes, send_statistics
 from archsim.engine.state import UNITS
 from archsim.runs.measure_units import MOST_DIES, measure_links, measure_pairs
 from archsim.specs.loading.library import load_assumptions, load_model
-from microarch.blocks.request import State
 
 
 def check_conservation(outcome, dies):
@@ -127,5 +127,5 @@ def test_ranks_fetch_the_experts_that_they_run_and_do_not_hold(nodes):
     moved = ns["harmoeny"].plan
     pairs = np.bincount(moved.die, moved.tokens, 8 * nodes)
     assert pairs.max() < np.bincount(ns["ep"].plan.die, ns["ep"].plan.tokens, 8 * nodes).max()
-    waits = run.tally.bound_ns[State.DATA]
+    waits = run.tally.bound_ns[Cause.LINK]
     assert 0 <= waits < ns["harmoeny"].step_ns

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.small_runs import CASES, IDS, STRATEGIES, demand_of, engine_of, policy, replay, small_model, small_system
 
+from archsim.base.causes import Cause
 from archsim.engine.hidden import vector_bytes
 from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement.rules import linear
 from archsim.policies.registry import place_experts
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
-from microarch.blocks.request import State
 
 
 def simulate(name="base", system=None, model=None, seed=1, spec=None, **assumptions):
@@ -267,4 +267,4 @@ def test_critical_path_of_a_compute_bound_run_is_compute():
     slow = small_system(compute={"peak_flop_per_s": 1e12})
     _, outcome = simulate("ep", system=slow, gemm="roofline")
     bound = outcome.tally.bound_ns / outcome.tally.bound_ns.sum()
-    assert bound[State.COMPUTE] > 0.95
+    assert bound[Cause.COMPUTE] > 0.95

@@ -6,8 +6,10 @@ import pytest
 from support.tiny import archsim, tiny, tiny_file
 
 from archsim.api.running import simulate
+from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.tables import INTEGER, REAL, TEXT
+from archsim.engine.causes import CAUSE_OF
 from archsim.runs.columns import (
     BY_NAME,
     COLUMNS,
@@ -16,12 +18,12 @@ from archsim.runs.columns import (
     LINKS,
     PAIRS,
     RUN_COLUMNS,
+    STEP_COLUMNS,
     STEPS,
     columns_with,
     documented,
     shown_columns,
 )
-from archsim.runs.measure import BOUND_BY
 from archsim.runs.results import Results
 from archsim.runs.sweep import sweep
 from archsim.specs.sweeps.explore import OBJECTIVES
@@ -83,7 +85,18 @@ def test_every_column_says_what_it_is():
 def test_names_of_states_are_those_of_the_blocks():
     exposed = [name for name in RUN_COLUMNS if name.startswith("exposed_")]
     assert exposed == [f"exposed_{state.name.lower()}_ns" for state in EXPOSABLE]
-    assert {state for states in BOUND_BY.values() for state in states} <= {state.name for state in State}
+    assert len(CAUSE_OF) == len(State) and set(CAUSE_OF.tolist()) <= set(Cause)
+
+
+def test_causes_have_one_table():
+    """Columns, steps and the glossary have the causes of the table, by name."""
+    names = [cause.column for cause in Cause]
+    assert list(CAUSES) == list(Cause) and len({about.colour for about in CAUSES.values()}) == len(Cause)
+    assert [name for name in RUN_COLUMNS if name.startswith("bound_")] == [f"bound_{name}" for name in names]
+    assert [name for name in STEP_COLUMNS if name.startswith("bound_")] == [f"bound_{name}_ns" for name in names]
+    glossary = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    for cause, about in CAUSES.items():
+        assert f"| **{about.label}** | `bound_{cause.column}` | {about.meaning} |" in glossary
 
 
 def test_objectives_are_columns_with_units():

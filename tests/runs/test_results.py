@@ -151,7 +151,7 @@ def test_throughput_is_counted_alike_and_for_all_layers(swept, tmp_path):
     for row in rows:
         assert row["tokens_per_s"] == pytest.approx(row["batch"] * 4 / row["decode_ns"] * 1e9)
         assert row["decode_step_ns"] == pytest.approx(row["decode_ns"] / 4)
-        assert row["decode_token_ns"] * row["tokens_per_s"] == pytest.approx(1e9)
+        assert row["decode_batch_token_ns"] * row["tokens_per_s"] == pytest.approx(1e9)
         assert 0 < row["mfu"] < 1 and 0 < row["hbm_bandwidth_utilisation"] < 1
         assert row["over_roofline"] == pytest.approx(1 / max(row["mfu"], row["hbm_bandwidth_utilisation"]))
     part = archsim.simulate(tiny(tmp_path, "workload.layers=1")).runs.rows[0]

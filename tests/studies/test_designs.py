@@ -8,10 +8,10 @@ from support.html_page import Page
 from support.tiny import tiny, tiny_file
 
 import archsim as ar
+from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError
 from archsim.cli import compare
 from archsim.cli.main import main
-from archsim.runs.measure import BOUND_MEANINGS
 from archsim.runs.packing import unpacked
 from archsim.runs.plan import choose, select
 from archsim.runs.simulator import Simulator
@@ -51,7 +51,7 @@ def test_causes_sum_to_a_decode_step(compared, tmp_path):
 
 def test_causes_are_those_of_a_run_without_decode():
     row = {"prefill_ns": 10.0, "decode_ns": 0.0, "decode_step_ns": None}
-    row |= {f"bound_{name}": 0.5 if name in ("hbm", "link") else 0.0 for name in BOUND_MEANINGS}
+    row |= {f"bound_{name}": 0.5 if name in ("hbm", "link") else 0.0 for name in (cause.column for cause in CAUSES)}
     found = list(_causes([{"row": row, "steps": {}}] * 2))
     assert [(each.group, each.name, each.a) for each in found] == [("the run", "hbm", 5.0), ("the run", "link", 5.0)]
 

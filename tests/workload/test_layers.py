@@ -63,11 +63,11 @@ def test_some_layers_are_those_of_a_model_that_has_no_others(tmp_path, engine, p
     by_hand = record(one_run(tmp_path, *free, "models.0.moe_layers={first: 1, last: 7, every: 3}", policy=policy))
     whole = record(one_run(tmp_path, *free, policy=policy))
     energy = ("energy_per_token_j", "energy_per_token_j_low", "energy_per_token_j_high")
-    of_model = (*energy, "decode_step_ns", "decode_token_ns", "tokens_per_s")  # through all layers of the model
+    of_model = (*energy, "decode_step_ns", "decode_batch_token_ns", "tokens_per_s")  # through all layers of the model
     assert {name: value for name, value in some["row"].items() if name not in of_model} == {
         name: value for name, value in by_hand["row"].items() if name not in of_model
     }
-    for name in ("decode_step_ns", "decode_token_ns"):
+    for name in ("decode_step_ns", "decode_batch_token_ns"):
         assert some["row"][name] == pytest.approx(by_hand["row"][name] * 7 / 3)
     assert some["row"]["tokens_per_s"] == pytest.approx(by_hand["row"]["tokens_per_s"] * 3 / 7)
     assert some["dies"] == by_hand["dies"] and some["links"] == by_hand["links"]

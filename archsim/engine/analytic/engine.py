@@ -7,19 +7,29 @@ duration of a step is that of its walk (``archsim.engine.analytic.walk``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import numpy as np
 
+from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.count import count_step
 from archsim.engine.analytic.slices import ARRAYS, HBMS
 from archsim.engine.analytic.walk import Walked, walk_step, walk_strategy
 from archsim.engine.engine import EventEngine
-from archsim.engine.state import COMBINE, LAUNCH, SLICES, UNITS, Machine, Memory, Tally, Work
+from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, Tally, Work
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.scenario import Scenario
-from microarch.blocks.request import State
 
+PARTS_OF_PRODUCTS = MappingProxyType(
+    {
+        "multiply_ns": Cause.COMPUTE,
+        "bytes_ns": Cause.HBM,
+        "permute_ns": Cause.PERMUTE,
+        "started_ns": Cause.LAUNCH,
+        "block_ns": Cause.BLOCKS,
+    }
+)
 PHASES = 3  # rows of the loads, see archsim.engine.analytic.count
 
 
@@ -39,8 +49,8 @@ class WalkKernel:
         return begin_ns + walked.ns
 
     def _explain(self, work: Work, walked: Walked, tally: Tally) -> None:
-        """Attribute the step's time to what the die that finishes last was doing: computing (multiplying, waiting for
-        bytes, launched and filled), waiting for tokens or slices, then combining.
+        """Attribute the step's time to what the die that finishes last was doing: what its products did, waiting for
+        tokens or slices, then combining.
 
         Waiting for slices is attributed to the links if the most loaded link is busy longer than the most loaded HBM,
         else to the HBMs.
@@ -51,19 +61,20 @@ class WalkKernel:
         every = self._loads.sum(axis=0)
         hbm_ns, link_ns = every[HBMS * dies : ARRAYS * dies].max(), every[UNITS * dies :].max(initial=0.0)
         own = work.entries[work.entries["die"] == die]
-        multiply_ns, bytes_ns = SLICES * own["multiply_ns"].sum(), SLICES * own["bytes_ns"].sum()
-        bound_ns[State.COMPUTE] += multiply_ns
-        bound_ns[State.LOCAL_HBM] += bytes_ns
-        bound_ns[LAUNCH] += last["launch"] + last["busy"] - multiply_ns - bytes_ns
-        bound_ns[State.ACT_MOVE] += last["held"]
-        waiting_ns = last["array"] - last["busy"] - last["held"] - last["launch"]
-        bound_ns[State.DATA if link_ns > hbm_ns else State.LOCAL_HBM] += waiting_ns
+        did_ns = {cause: SLICES * float(own[part].sum()) for part, cause in PARTS_OF_PRODUCTS.items()}
+        did_ns[Cause.INEFFICIENCY] = max(0.0, last["busy"] - sum(did_ns.values()))
+        did_ns[Cause.LAUNCH] += last["launch"]
+        for cause, ns in did_ns.items():
+            bound_ns[cause] += ns
+        bound_ns[Cause.ACTIVATIONS] += last["held"]
+        waiting_ns = last["array"] - sum(did_ns.values()) - last["held"]
+        bound_ns[Cause.LINK if link_ns > hbm_ns else Cause.HBM] += waiting_ns
         computing = (last["busy"] + last["launch"]) / last["array"] if last["array"] else 0.0
         for i, residual_ns in enumerate((own["low_ns"].sum(), own["high_ns"].sum())):
             # scaled by the share of time that the step waits for its GEMMs
             tally.residual_ns[i] += SLICES * residual_ns * computing
         returning = work.moves[COMBINE].size > 0
-        bound_ns[State.ACT_MOVE if returning else State.LLC_FILL] += walked.ns - last["array"]
+        bound_ns[Cause.ACTIVATIONS if returning else Cause.LLC] += walked.ns - last["array"]
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Raises ArchsimError: a walk keeps no log."""

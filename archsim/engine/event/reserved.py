@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from archsim.engine.causes import CAUSE_OF
 from archsim.engine.event.claims import (
     BOOKED,
     CLAIMED,
@@ -466,7 +467,7 @@ def _process(s, stage):
 
 @inner
 def _trace_back(s, stage, begin):
-    """Add the critical path that ends with ``stage`` to ``bound_ns``, by activity, and its residuals."""
+    """Add the critical path that ends with ``stage`` to ``bound_ns``, by cause, and its residuals."""
     until = s.pool.stages[stage].end
     while stage >= 0 and until > begin:
         row = s.pool.stages[stage]
@@ -474,7 +475,7 @@ def _trace_back(s, stage, begin):
         if row.kind == COMPUTE:
             explain_product(s.tally, s.work, s.work.entries[row.item // SLICES], since, until)
         else:
-            s.tally.bound_ns[row.kind] += until - since
+            s.tally.bound_ns[CAUSE_OF[row.kind]] += until - since
         until = since
         stage = row.cause
 

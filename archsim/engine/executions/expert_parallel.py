@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.engine.cluster.fetches import Fetched, Fetches
 from archsim.engine.cluster.ports import refuse_unequal
@@ -23,9 +24,8 @@ from archsim.engine.cluster.ranks import Ranks, RankTimes
 from archsim.engine.cluster.transfers import Moves, Sent, build_moves
 from archsim.engine.executions.execution import GemmTime, Order, Setup
 from archsim.engine.hidden import Sizes, received_of_experts
-from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, LAUNCH, SLICES, UNITS
+from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, SLICES, UNITS
 from archsim.policies.allocation.rules import Plan
-from microarch.blocks.request import State
 
 
 class Layer(NamedTuple):
@@ -147,17 +147,19 @@ class ExpertParallel:
         self._explain(times, layer)
 
     def _explain(self, times: RankTimes, layer: Layer) -> None:
-        tally, last = self._tally, layer.last
+        """Time of the step by cause: of the rank that ends its kernel last."""
+        bound_ns, last = self._tally.bound_ns, layer.last
         dispatch, shared, experts, combine = layer.parts
         kernel = experts * (1 - layer.waits)
-        tally.bound_ns[State.DATA] += experts * layer.waits
         share = kernel / times.kernel_ns[last] if times.kernel_ns[last] else 0.0
-        multiply, waited = share * times.multiply_ns[last], share * times.bytes_ns[last]
-        tally.bound_ns[State.COMPUTE] += multiply + shared
-        tally.bound_ns[State.LOCAL_HBM] += waited
-        tally.bound_ns[LAUNCH] += kernel - multiply - waited
-        tally.bound_ns[State.ACT_MOVE] += dispatch + combine
-        tally.residual_ns[:] += np.array([times.low_ns[last], times.high_ns[last]]) * share
+        for cause, ns in times.causes.items():
+            bound_ns[cause] += share * ns[last]
+        lost = shared * times.shared_lost[last]
+        bound_ns[Cause.COMPUTE] += shared - lost
+        bound_ns[Cause.INEFFICIENCY] += lost
+        bound_ns[Cause.LINK] += experts * layer.waits
+        bound_ns[Cause.ACTIVATIONS] += dispatch + combine
+        self._tally.residual_ns[:] += np.array([times.low_ns[last], times.high_ns[last]]) * share
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         raise ArchsimError("execution: expert_parallel keeps no log of a step; a timeline needs weight_streaming")

@@ -62,20 +62,22 @@ class Calibrated:
 
     def of(self, tokens: np.ndarray, routed, read_bytes, die, arrived: np.ndarray | None = None) -> GemmTimes:
         """See ``ShareOfPeak.of``."""
-        alone_ns, compute_ns, multiply_ns, low, high = (np.empty(len(tokens)) for _ in range(5))
+        alone_ns, compute_ns, started_ns, low, high = (np.empty(len(tokens)) for _ in range(5))
         kind = 1 - routed
         for which, expert in enumerate(self._experts):
             rows = np.flatnonzero(kind == which)
             left_out_ns = 0.0 if self._launched else expert.table.law.launch_ns
             alone_ns[rows] = np.maximum(expert.times(tokens[rows]) - left_out_ns, 0.0)
             compute_ns[rows] = np.maximum(expert.times_if_there(tokens[rows]) - left_out_ns, 0.0)
-            low[rows], high[rows], multiply_ns[rows] = expert.low, expert.high, tokens[rows] * expert.ns_per_token
+            low[rows], high[rows] = expert.low, expert.high
+            started_ns[rows] = expert.table.law.launch_ns - left_out_ns
             self.calibrated_ns += alone_ns[rows].sum()
             self.extrapolated_ns += alone_ns[rows][expert.extrapolates(tokens[rows])].sum()
-        multiply_ns = np.maximum(np.minimum(multiply_ns, compute_ns), tokens * self._least_ns_per_token[kind])
+        multiply_ns = tokens * self._least_ns_per_token[kind]
         compute_ns = np.maximum(compute_ns, multiply_ns)
+        started_ns = np.minimum(started_ns, compute_ns - multiply_ns)
         drain_ns, spread = compute_ns * last_part(self._machine), (compute_ns * low, compute_ns * high)
-        return GemmTimes(compute_ns, drain_ns, *spread, multiply_ns, alone_ns=alone_ns)
+        return GemmTimes(compute_ns, drain_ns, *spread, multiply_ns, started_ns=started_ns, alone_ns=alone_ns)
 
 
 def last_part(machine: Machine) -> float:

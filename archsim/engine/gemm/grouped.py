@@ -115,9 +115,10 @@ class Grouped:
         whole_ns = (part_ns + times.launch_ns[of] * by_entries) / SLICES
         multiply_ns = np.minimum(np.maximum(times.multiply_ns[of] * by_tokens, least_ns) / SLICES, compute_ns)
         bytes_ns = np.minimum(times.excess_ns[of] * by_entries / SLICES, compute_ns - multiply_ns)
+        permute_ns = np.minimum(times.permute_ns[of] * by_tokens / SLICES, compute_ns - multiply_ns - bytes_ns)
         low_ns, high_ns = whole_ns * times.low[of], whole_ns * times.high[of]
         drain_ns = compute_ns * last_part(self._machine)
-        return GemmTimes(compute_ns, drain_ns, low_ns, high_ns, multiply_ns, bytes_ns)
+        return GemmTimes(compute_ns, drain_ns, low_ns, high_ns, multiply_ns, bytes_ns, permute_ns)
 
     def _least(self, by_tokens, times: GroupedTimes, of) -> np.ndarray:
         """FLOP of every entry over peak, float64[entry] ns for its slices."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from archsim.engine.state import DATA_MESSAGES, HIDDEN, LAUNCH, REQUESTS, Machine, Tally
+from archsim.base.causes import Cause
+from archsim.engine.causes import CAUSE_OF
+from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS, Machine, Tally
 from microarch.blocks.request import Event, State
 
-ALL = 1 - 1e-9  # a share of more is 1, but for rounding
+ROUNDING = 1e-9  # a share of less is none
 
 
 class Counted:
@@ -62,7 +64,7 @@ class Counted:
 
 
 def trace_back(tally: Tally, last, begin: float, since_of, explain) -> None:
-    """Add the critical path that ends with the stage ``last`` to ``bound_ns``, by activity.
+    """Add the critical path that ends with the stage ``last`` to ``bound_ns``, by cause.
 
     ``since_of(stage)``: from when on the step waited for it; ``explain(stage, since, until)``: of a product.
     """
@@ -70,26 +72,28 @@ def trace_back(tally: Tally, last, begin: float, since_of, explain) -> None:
     while stage is not None and until > begin:
         since = max(min(since_of(stage), until), begin)
         length = until - since
-        reading = min(length, stage.hbm_ns) if stage.state in (State.DATA, State.ACT_MOVE) else 0.0
+        reading = min(length, stage.hbm_ns) if stage.state == State.DATA else 0.0
         if stage.state == State.COMPUTE:
             explain(stage, since, until)
         else:
-            tally.bound_ns[stage.state] += length - reading
-        if reading > 0.0:
-            tally.bound_ns[State.REMOTE_HBM if stage.state == State.DATA else State.ACT_READ] += reading
+            tally.bound_ns[CAUSE_OF[stage.state]] += length - reading
+        tally.bound_ns[Cause.HBM] += reading
         until, stage = since, stage.cause
 
 
 def explain_product(tally: Tally, entry, launching_ns: float, held_ns: float, since: float, until: float) -> None:
-    """What a product on the critical path was doing: multiplying, waiting for bytes, or being launched and filled."""
-    launch_ns, compute_ns = min(launching_ns, until - since), entry.compute_ns + held_ns
+    """What a product on the critical path was doing, by cause."""
+    launch_ns, compute_ns, bound_ns = min(launching_ns, until - since), entry.compute_ns + held_ns, tally.bound_ns
     rest_ns = min(until - since - launch_ns, compute_ns)
-    tally.bound_ns[State.LOCAL_HBM] += until - since - launch_ns - rest_ns
-    multiply = entry.multiply_ns / compute_ns if compute_ns > 0.0 else 1.0
-    multiply = 1.0 if multiply > ALL else multiply
-    reading = entry.bytes_ns / compute_ns if compute_ns > 0.0 else 0.0
-    tally.bound_ns[State.COMPUTE] += rest_ns * multiply
-    tally.bound_ns[State.LOCAL_HBM] += rest_ns * reading
-    tally.bound_ns[LAUNCH] += launch_ns + rest_ns * max(0.0, 1.0 - multiply - reading)
+    share = rest_ns / compute_ns if compute_ns > 0.0 else 0.0
+    named_ns = entry.bytes_ns + entry.permute_ns + entry.started_ns + held_ns
+    lost_ns = compute_ns - named_ns - entry.multiply_ns
+    lost_ns = 0.0 if lost_ns < ROUNDING * compute_ns else lost_ns
+    bound_ns[Cause.COMPUTE] += share * (compute_ns - named_ns - lost_ns)
+    bound_ns[Cause.INEFFICIENCY] += share * lost_ns
+    bound_ns[Cause.PERMUTE] += share * entry.permute_ns
+    bound_ns[Cause.LAUNCH] += launch_ns + share * entry.started_ns
+    bound_ns[Cause.BLOCKS] += share * held_ns
+    bound_ns[Cause.HBM] += until - since - launch_ns - rest_ns + share * entry.bytes_ns
     longer = (until - since - launch_ns) / compute_ns if entry.alone_ns > entry.compute_ns else 1.0
     tally.residual_ns[:] += entry.low_ns * max(1.0, longer), entry.high_ns * max(1.0, longer)

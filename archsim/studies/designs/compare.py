@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError
 from archsim.runs.columns import BY_NAME
 from archsim.runs.economics import activity_of, build_costs, energy_of
-from archsim.runs.measure import BOUND_MEANINGS
 from archsim.runs.packing import unpacked
 from archsim.runs.plan import select
 from archsim.runs.result_notes import result_notes
@@ -27,8 +27,9 @@ SAME = 0.005  # relative; smaller differences are no better and no worse
 # Group → column of results, and whether more of it is better (1), worse (-1), or neither (0).
 GROUPS: Mapping[str, Mapping[str, int]] = {
     "time": {
-        "tokens_per_s": 1, "decode_step_ns": -1, "decode_token_ns": -1, "prefill_ns": -1, "decode_ns": -1, "mfu": 1,
-        "hbm_bandwidth_utilisation": 0, "over_roofline": -1, "die_utilisation": 1, "load_max_over_mean": -1,
+        "tokens_per_s": 1, "decode_step_ns": -1, "decode_batch_token_ns": -1, "prefill_ns": -1,
+        "decode_ns": -1, "mfu": 1, "hbm_bandwidth_utilisation": 0, "over_roofline": -1, "die_utilisation": 1,
+        "load_max_over_mean": -1,
         "decision_exposed_ns": -1,
     },
     "traffic": {
@@ -140,10 +141,10 @@ def _causes(records: Sequence[Record]) -> Iterator[Quantity]:
     group, sides = STEP, [_of_decode_step(record) for record in records]
     if not all(sides):
         group, sides = RUN, [_of_run(record["row"]) for record in records]
-    for name, what in BOUND_MEANINGS.items():
-        values = [side[name] for side in sides]
+    for cause, about in CAUSES.items():
+        values = [side[cause.column] for side in sides]
         if any(values):
-            yield Quantity(group, name, "ns", f"that {what} takes of it", *values, -1)
+            yield Quantity(group, cause.column, "ns", f"that {about.meaning} takes of it", *values, -1)
 
 
 def _of_decode_step(record: Record) -> dict[str, float]:
@@ -154,7 +155,7 @@ def _of_decode_step(record: Record) -> dict[str, float]:
     first = 1 if row["prefill_ns"] else 0  # step 0 is the prefill, where one counts
     waited = {
         name: sum(ns for step, ns in zip(steps["step"], steps[f"bound_{name}_ns"], strict=True) if step >= first)
-        for name in BOUND_MEANINGS if steps
+        for name in (cause.column for cause in CAUSES) if steps
     }  # fmt: skip
     every = sum(waited.values())
     return {name: ns / every * row["decode_step_ns"] for name, ns in waited.items()} if every else {}
@@ -163,7 +164,7 @@ def _of_decode_step(record: Record) -> dict[str, float]:
 def _of_run(row: Mapping[str, Any]) -> dict[str, float]:
     """Cause → ns of the run."""
     total_ns = row["prefill_ns"] + row["decode_ns"]
-    return {name: total_ns * (row[f"bound_{name}"] or 0.0) for name in BOUND_MEANINGS}
+    return {cause.column: total_ns * (row[f"bound_{cause.column}"] or 0.0) for cause in CAUSES}
 
 
 def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[Quantity]:

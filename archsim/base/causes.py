@@ -1,0 +1,51 @@
+"""What the time of a step goes to: one table, read by columns (``bound_*``), pages, notes and the glossary."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Cause(IntEnum):
+    """Row of ``archsim.engine.state.Tally.bound_ns``."""
+
+    COMPUTE = 0
+    INEFFICIENCY = 1
+    PERMUTE = 2
+    LAUNCH = 3
+    BLOCKS = 4
+    HBM = 5
+    LINK = 6
+    LLC = 7
+    ACTIVATIONS = 8
+    DECISION = 9
+
+    @property
+    def column(self) -> str:
+        """The end of the names of its columns: ``bound_hbm``."""
+        return self.name.lower()
+
+
+class About(NamedTuple):
+    """``label``: on pages; ``meaning``: before "takes 12 % of the critical path"; ``colour``: CSS class."""
+
+    label: str
+    meaning: str
+    colour: str
+
+
+CAUSES = MappingProxyType(
+    {
+        Cause.COMPUTE: About("multiply", "multiplying (FLOP of measured kernels at the die's peak)", "k-compute"),
+        Cause.INEFFICIENCY: About("kernel inefficiency", "what measured kernels lose against peak", "k-loss"),
+        Cause.PERMUTE: About("permute and finalise", "permuting, quantising and finalising tokens", "k-permute"),
+        Cause.LAUNCH: About("launch", "launching kernels", "k-launch"),
+        Cause.BLOCKS: About("own blocks", "passing the system's own blocks", "k-block"),
+        Cause.HBM: About("HBM", "HBM", "k-hbm"),
+        Cause.LINK: About("links", "moving weights over links", "k-link"),
+        Cause.LLC: About("LLC", "the LLC", "k-llc"),
+        Cause.ACTIVATIONS: About("dispatch and combine", "dispatching and combining hidden vectors", "k-act"),
+        Cause.DECISION: About("decision", "deciding", "k-dec"),
+    }
+)  # in the order of columns and bars
