@@ -35,6 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.kernels import inner, kernel, outer
+from archsim.engine.event.array import leave_array, start_array, watch_room
 from archsim.engine.event.explained import trace_back
 from archsim.engine.event.steplog import step_log
 from archsim.engine.event.transfers import (
@@ -83,13 +84,10 @@ from archsim.engine.state import (
     Tally,
     Work,
     awaits_tokens,
-    begun_ns,
     count_arrived,
     count_computed,
     hold,
-    launched_ns,
     move_of,
-    multiplied_ns,
     phase_of,
     room_for_slices,
     room_of,
@@ -236,41 +234,6 @@ def _begin_slice(s, kind, item, parent, now):
 
 
 @outer
-def _start_array(pool, work, resources, die, now):
-    """The compute array, if idle, takes the next slice; a routed one waits there for the launch of its kernel."""
-    array = pool.dies[die]
-    if array.running >= 0 or array.first < 0:
-        return
-    chain = array.first
-    array.first, array.running = pool.chains[chain].next, chain
-    stage = pool.chains[chain].stage
-    row = pool.stages[stage]
-    entry, ready = work.entries[chain // SLICES], pool.chains[chain].ready
-    launched = launched_ns(work, entry)
-    array.begun = begun_ns(array.free, ready, launched)
-    ends, row.bound_from = multiplied_ns(entry, array.begun, max(now, launched)), now
-    if now <= array.free or ends <= array.begun + entry.compute_ns:  # bound by the array, not by the slice's bytes
-        row.bound_from = max(array.free, ready)
-        if array.free > ready and array.latest >= 0:
-            row.cause = array.latest
-    resources[die].wait_ns += now - row.time
-    row.time, array.latest = now, stage
-    set_timer(pool, stage, ends, IS_COMPUTED)
-    _watch_room(pool, entry, array, stage, max(now, launched))
-
-
-@inner
-def _watch_room(pool, entry, array, stage, now):
-    """Set a timer for when the slice that the array works on has left enough room for the next one. It leaves room
-    evenly until it is multiplied.
-    """
-    lacking, taken = array.ask_from - array.room, pool.chains[pool.stages[stage].item].taken
-    if array.unasked > 0 and lacking < taken:
-        left = entry.compute_ns * (entry.read_bytes - taken + lacking) / entry.read_bytes
-        set_timer(pool, stage, max(now, array.begun + left), HAS_ROOM)
-
-
-@outer
 def _queue_compute(pool, work, resources, chain, parent, now):
     """The slice's first segment and its tokens have arrived: it queues for the array.
 
@@ -285,7 +248,7 @@ def _queue_compute(pool, work, resources, chain, parent, now):
     else:
         pool.chains[array.last].next = chain
     array.last = chain
-    _start_array(pool, work, resources, die, now)
+    start_array(pool, work, resources, die, now)
 
 
 @outer
@@ -337,7 +300,7 @@ def _has_room(s, stage, now):
     pool.chains[chain].taken -= array.ask_from - array.room
     array.room = array.ask_from
     _ask(s, s.work.entries[chain // SLICES].die, stage, now)
-    _watch_room(pool, s.work.entries[chain // SLICES], array, stage, now)
+    watch_room(pool, s.work.entries[chain // SLICES], array, stage, now)
 
 
 @outer
@@ -361,17 +324,12 @@ def _computed(s, stage, now):
     resources[entry.die].busy_ns += entry.compute_ns
     resources[entry.die].wait_ns += max(0.0, now - row.time - entry.compute_ns)
     if pool.dies[entry.die].running == row.item:
-        _leave_array(pool, entry.die, now)
+        leave_array(pool, entry.die, now)
     pool.dies[entry.die].room += pool.chains[row.item].taken
     _ask(s, entry.die, stage, now)
-    _start_array(pool, s.work, resources, entry.die, now)
+    start_array(pool, s.work, resources, entry.die, now)
     if entry.routed and count_computed(s.work, entry.die, now):
         _start_moves(s, COMBINE, entry.die, stage, now)
-
-
-@inner
-def _leave_array(pool, die, now):
-    pool.dies[die].running, pool.dies[die].free = NOBODY, now
 
 
 @outer
@@ -388,8 +346,8 @@ def _multiplied(s, stage, now):
     if chain.arrived:
         _drain(s, chain, entry.drain_ns, now)
     if not s.machine.array_waits:
-        _leave_array(pool, entry.die, now)
-        _start_array(pool, s.work, s.tally.resources[(UNITS - 1) * s.machine.dies :], entry.die, now)
+        leave_array(pool, entry.die, now)
+        start_array(pool, s.work, s.tally.resources[(UNITS - 1) * s.machine.dies :], entry.die, now)
 
 
 @inner
