@@ -25,7 +25,7 @@ from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
 from archsim.engine.executions.execution import Kernel, Order, Setup
 from archsim.engine.executions.registry import build_execution
-from archsim.engine.machine import build_machine, build_memory, policy_costs
+from archsim.engine.machine import build_machine, build_memory, cost_quantum_ns, policy_costs
 from archsim.engine.own_blocks import refuse_engine
 from archsim.engine.state import SLICES, new_tally
 from archsim.engine.transitions import NoLog, TransitionLog
@@ -101,7 +101,7 @@ class EventEngine:
                 self.placement,
             ),
         )
-        self.costs = policy_costs(system, model)
+        self.costs = policy_costs(system, model)._replace(quantum_ns=cost_quantum_ns(scenario))
         self._charges = Charges(self.execution, self.machine, self.decision)
         self.balancing = Balancing(
             assumptions.migration,

@@ -25,10 +25,11 @@ from archsim.iteration.memory import Fit
 from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import moves_between
 from archsim.policies.prediction.heatmap import Predictor
-from archsim.policies.prediction.ported_heatmap import PortedHeatmap, cycles_per_transition
+from archsim.policies.prediction.ported_heatmap import PortedHeatmap, cycles_per_halving, cycles_per_transition
 from archsim.policies.rebalancing.rules import History, Rebalanced
 from archsim.workload.step_demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
+from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.fabric.fabric import Fabric
 
 
@@ -131,10 +132,19 @@ class LimitedHeatmap:
     def __init__(self, engine: EventEngine, predictor: Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm
         self._map = PortedHeatmap(
-            iter(routing), engine.scenario.batch, engine.layers, model.experts, model.top_k, predictor
+            iter(routing),
+            engine.scenario.batch,
+            engine.layers,
+            model.experts,
+            model.top_k,
+            predictor,
+            max(1, fsm.heatmap_port_bits // COUNTER_BITS),
         )
         cycles = cycles_per_transition(model.experts, model.top_k, fsm.heatmap_port_bits)
         self._ns_per_transition = cycles * NS_PER_S / fsm.clock_hz
+        halving = cycles_per_halving(model.experts, fsm.heatmap_port_bits)
+        self._ns_per_halving = halving * NS_PER_S / fsm.clock_hz
+        self._owed_ns = 0.0  # halvings of the step before take the port first
         self.dropped = 0
 
     def begin(self, step: int) -> None:
@@ -146,7 +156,10 @@ class LimitedHeatmap:
         return Predicted(rows, time.perf_counter_ns() - begin)
 
     def update(self, layer: int, step_ns: float) -> None:
-        self.dropped += self._map.take_in(layer, int(step_ns / self._ns_per_transition))
+        free_ns, before = max(0.0, step_ns - self._owed_ns), self._map.halvings
+        self._owed_ns = max(0.0, self._owed_ns - step_ns)
+        self.dropped += self._map.take_in(layer, int(free_ns / self._ns_per_transition))
+        self._owed_ns += (self._map.halvings - before) * self._ns_per_halving
 
 
 def build_heatmap(engine: EventEngine, routing: Iterable[StepTokens] | None) -> Heatmap:

@@ -117,6 +117,13 @@ def policy_costs(system, model) -> Costs:
     )
 
 
+def cost_quantum_ns(scenario: Scenario) -> float:
+    """Unit of the costs that a state machine compares; 0 where nothing is charged, or something else decides."""
+    decision = scenario.system.decision
+    compares = scenario.assumptions.decision_cost == "charged" and decision.executor == "fsm"
+    return decision.fsm.cost_quantum_ns if compares else 0.0
+
+
 def build_memory(scenario: Scenario, layers: int, fit: Fit) -> Memory:
     """Empty LLCs, no cached copies, and the room for copies beside the homes."""
     system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
@@ -130,5 +137,5 @@ def build_memory(scenario: Scenario, layers: int, fit: Fit) -> Memory:
     return Memory(
         llc.empty_tags(system.dies, sets, ways),
         no_copies(layers * per_layer, room),
-        atu.no_translations(system.dies, layers * per_layer, entries),
+        atu.no_translations(system.dies, entries, system.decision.atu_ways),
     )

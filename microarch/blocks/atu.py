@@ -3,10 +3,11 @@
 Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: a read of a remote slice passes the D2D controller, whose
 ATU redirects it to the local HBM if the die holds a copy. The full table of copies is ``microarch.blocks.hbm.Copies``;
 an entry of the ATU caches it for one expert of one layer. Under ``tables: finite`` it has 512 entries (paper, table
-II) with LRU replacement; for any other expert it reads the table in the local HBM.
+II) in sets of ``ways`` with LRU replacement in a set, which is the expert's number over all layers modulo the sets; for
+any other expert it reads the table in the local HBM. (LRU over all 512 entries, ``ways`` = ``entries``, is no hardware.)
 
-State layout: ``known: uint8[die, layer·expert]``, ``ring: lru.RING[die, layer·expert + 1]``, ``used``, ``misses:
-int64[die]``.
+State layout: ``tags: int64[die, set, way]``, experts in the order of their use, oldest first, -1 where empty;
+``misses: int64[die]``.
 
 Transitions::
 
@@ -25,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.kernels import inner
-from microarch.blocks import hbm, llc, lru
-from microarch.blocks.parameters import PAPER, parameter
+from microarch.blocks import hbm, llc
+from microarch.blocks.parameters import CHOICE, PAPER, parameter
 from microarch.blocks.request import Event, State, Unit
 from microarch.blocks.state_machine import Step, codes
 
@@ -38,6 +39,7 @@ STEPS = {
     (State.LOOKUP, Event.AWAY): Step(State.REQUEST, action="query the home", latency=MISSED),
 }
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
+EMPTY = -1
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Parameters:
     """Size of the table; its look-up adds no time to that of the LLC."""
 
     entries: int = parameter(512, "decision.atu_entries", f"{PAPER}, table II")
+    ways: int = parameter(8, "decision.atu_ways", CHOICE)
 
 
 @inner
@@ -71,23 +74,16 @@ def look_up(llc_tags, copies, entry, key):
 class Translations(NamedTuple):
     """Entries of all ATUs; see the module's text."""
 
-    known: np.ndarray
-    ring: np.ndarray
-    used: np.ndarray
+    tags: np.ndarray
     misses: np.ndarray
     entries: int  # of one ATU; 0: unbounded
 
 
-def no_translations(dies: int, experts: int, entries: int) -> Translations:
-    """Empty ATUs of ``entries`` entries (0: unbounded) for ``experts`` over all layers."""
-    tracked = experts if entries else 0
-    return Translations(
-        known=np.zeros((dies, tracked), np.uint8),
-        ring=lru.empty_rings(dies, tracked),
-        used=np.zeros(dies, np.int64),
-        misses=np.zeros(dies, np.int64),
-        entries=entries,
-    )
+def no_translations(dies: int, entries: int, ways: int) -> Translations:
+    """Empty ATUs of ``entries`` entries (0: unbounded), ``ways`` to a set, or all of them where there are fewer."""
+    ways = max(1, min(ways, entries))
+    tags = np.full((dies, entries // ways, ways), EMPTY, np.int64)
+    return Translations(tags, np.zeros(dies, np.int64), entries)
 
 
 @inner
@@ -99,17 +95,23 @@ def knows(atu, entry, expert):
     die = entry.die
     if atu.entries == 0 or die == entry.home or not entry.look_here:
         return True
-    ring = atu.ring[die]
-    if atu.known[die, expert]:
-        lru.touch(ring, expert)
-        return True
-    if atu.used[die] == atu.entries:
-        leaving = lru.oldest(ring)
-        lru.unlink(ring, leaving)
-        atu.known[die, leaving] = 0
-    else:
-        atu.used[die] += 1
-    atu.known[die, expert] = 1
-    lru.link_youngest(ring, expert)
-    atu.misses[die] += 1
-    return False
+    return use(atu, die, expert)
+
+
+@inner
+def use(atu, die, expert):
+    """Whether the ATU of a die has an entry for the expert, which becomes the youngest of its set."""
+    line = atu.tags[die, expert % atu.tags.shape[1]]
+    ways = line.shape[0]
+    at = 0
+    while at < ways and line[at] != EMPTY and line[at] != expert:
+        at += 1
+    known = at < ways and line[at] == expert
+    first = 0 if at == ways else at  # a full set evicts its oldest
+    last = first
+    while last + 1 < ways and line[last + 1] != EMPTY:
+        line[last] = line[last + 1]
+        last += 1
+    line[last] = expert
+    atu.misses[die] += 0 if known else 1
+    return known

@@ -9,16 +9,16 @@ State layout: the tables of ``archsim area`` (distribution table, heatmap, predi
 Transitions::
 
     state     event  next      spawns  action              latency
-    --------  -----  --------  ------  ------------------  ------------------------------------------
+    --------  -----  --------  ------  ------------------  -----------------------------------------------------
     IDLE      START  RECEIVE           request the demand  waits
     RECEIVE   READY  READ              sum the demand      message + dies · experts / lanes
     READ      READY  ORDER             read the table      entries · 72 / table_port_bits
     ORDER     READY  GENERATE          sort experts        comparisons / comparators
     GENERATE  READY  EVALUATE          rank candidates     candidates
-    EVALUATE  READY  MERGE             assign blocks       blocks · (candidates / lanes + log2 lanes)
+    EVALUATE  READY  MERGE             assign blocks       blocks · (candidates / lanes + log2 lanes + pipeline)
     MERGE     READY  DISPATCH  ROWS    form sub-kernels    plan entries
     ROWS      READY  SELECT            read heatmap rows   rows · experts · 16 / heatmap_port_bits
-    SELECT    READY  WRITE             select the top      rows · experts / comparators
+    SELECT    READY  WRITE             select the top      rows · 17 · experts / comparators
     WRITE     READY  DONE              set cp_en bits      message + experts / prediction_port_bits
     DISPATCH  READY  COLLECT           command the dies    message
     COLLECT   READY  UPDATE            receive reports     message
@@ -34,7 +34,7 @@ multiply-adds
 MERGE      blocks of an expert on a die become one sub-kernel
 DISPATCH   sub-kernels (16 bytes each) travel to the Local CPs
 ROWS       heatmap rows of the experts that run are read
-SELECT     the top of each row is selected
+SELECT     the top of each row is selected: a pass over the row for each of the 16 bits of its threshold, one to mark
 WRITE      cp_en bits travel to the PDUs and are written
 COLLECT    the dies report completion and the copies that they made
 UPDATE     the copies are entered in the distribution table
@@ -71,6 +71,7 @@ class Parameters:
 
     clock_hz: float = parameter(2e9, "decision.fsm.clock", "H100 SXM: up to 1.98 GHz, as its driver reports")
     lanes: int = parameter(8, "decision.fsm.lanes", CHOICE)
+    pipeline: int = parameter(3, "decision.fsm.pipeline", CHOICE)
     comparators: int = parameter(32, "decision.fsm.comparators", CHOICE)
     table_port_bits: int = parameter(72, "decision.fsm.table_port_bits", f"{PAPER}, table II")
     heatmap_port_bits: int = parameter(512, "decision.fsm.heatmap_port_bits", f"{PAPER}, table II")
@@ -112,13 +113,13 @@ TABLE = Table(
         (State.ORDER, Event.READY): Step(State.GENERATE, None, "sort experts", "comparisons / comparators"),
         (State.GENERATE, Event.READY): Step(State.EVALUATE, None, "rank candidates", "candidates"),
         (State.EVALUATE, Event.READY): Step(
-            State.MERGE, None, "assign blocks", "blocks · (candidates / lanes + log2 lanes)"
+            State.MERGE, None, "assign blocks", "blocks · (candidates / lanes + log2 lanes + pipeline)"
         ),
         (State.MERGE, Event.READY): Step(State.DISPATCH, State.ROWS, "form sub-kernels", "plan entries"),
         (State.ROWS, Event.READY): Step(
             State.SELECT, None, "read heatmap rows", "rows · experts · 16 / heatmap_port_bits"
         ),
-        (State.SELECT, Event.READY): Step(State.WRITE, None, "select the top", "rows · experts / comparators"),
+        (State.SELECT, Event.READY): Step(State.WRITE, None, "select the top", "rows · 17 · experts / comparators"),
         (State.WRITE, Event.READY): Step(
             State.DONE, None, "set cp_en bits", "message + experts / prediction_port_bits"
         ),
@@ -200,13 +201,15 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
     cycles[State.GENERATE] = counts.candidates.sum()
     # A lane that evaluates one candidate per cycle does one multiply-add per cycle: optimistic for a solver, which
     # needs more.
-    cycles[State.EVALUATE] = _evaluation_cycles(counts.candidates, counts.blocks, fsm.lanes) + ceil(
+    cycles[State.EVALUATE] = _evaluation_cycles(
+        counts.candidates, counts.blocks, fsm.lanes, fsm.pipeline
+    ) + ceil(
         counts.operations / fsm.lanes
     )
     cycles[State.MERGE] = counts.plan_entries if len(counts.blocks) else 0
     if counts.rows:
         cycles[State.ROWS] = counts.rows * ceil(counts.experts * COUNTER_BITS / fsm.heatmap_port_bits)
-        cycles[State.SELECT] = counts.rows * ceil(counts.experts / fsm.comparators)
+        cycles[State.SELECT] = counts.rows * (COUNTER_BITS + 1) * ceil(counts.experts / fsm.comparators)
         cycles[State.WRITE] = ceil(counts.experts / fsm.prediction_port_bits)
     cycles[State.UPDATE] = counts.copies
     return cycles * (NS_PER_S / fsm.clock_hz)
@@ -229,14 +232,14 @@ def dram_ns(counts: Counts, latency_ns: float, bytes_per_ns: float) -> np.ndarra
 
 
 @kernel
-def _evaluation_cycles(candidates, blocks, lanes):
-    """Cycles of all blocks: candidates ``lanes`` at a time, then a tree of comparisons over the lanes, int64."""
+def _evaluation_cycles(candidates, blocks, lanes, pipeline):
+    """Cycles of all blocks: candidates ``lanes`` at a time, a tree of comparisons over the lanes, the pipeline; int64."""
     cycles = np.int64(0)
     for expert in range(len(blocks)):
         levels = np.int64(0)
         while (np.int64(1) << levels) < min(candidates[expert], lanes):
             levels += 1
-        cycles += blocks[expert] * (-(-candidates[expert] // lanes) + levels)
+        cycles += blocks[expert] * (-(-candidates[expert] // lanes) + levels + pipeline)
     return cycles
 
 

@@ -22,7 +22,8 @@ class SlowHeatmap:
     experts``.
     """
 
-    def __init__(self, routing, layers, experts, top):
+    def __init__(self, routing, layers, experts, top, per_word=32):
+        self.per_word = per_word
         self.rows = defaultdict(list)  # by iteration: (request, experts by layer)
         for piece in routing:
             self.rows[piece.iteration] += zip(piece.request.tolist(), piece.experts.tolist(), strict=True)
@@ -50,11 +51,17 @@ class SlowHeatmap:
         """Returns how many transitions are dropped."""
         for before, now in self.pairs[:transitions]:
             for expert in before[layer]:
+                row = self.counts[layer, expert]
+                words = {}
                 for following in now[layer]:
-                    row = self.counts[layer, expert]
-                    if row[following] == FULL:
+                    words.setdefault(following // self.per_word, []).append(following)
+                for word in words.values():
+                    if any(row[following] == FULL for following in word):
                         row[:] = [count // 2 for count in row]
-                    row[following] += 1
+                    for following in word:
+                        if row[following] == FULL:
+                            row[:] = [count // 2 for count in row]
+                        row[following] += 1
         return len(self.pairs[transitions:])
 
 

@@ -11,7 +11,7 @@ import pytest
 from microarch.blocks.state_machine import ILLEGAL, NOTHING, Table
 
 UNITS = ("_ns", "_bytes", "_bytes_per_s", "_flop_per_s", "_hz", "_bits", "_fraction")
-WITHOUT_UNIT = {"efficiency", "ways", "entries", "lanes", "comparators"}  # shares and counts
+WITHOUT_UNIT = {"efficiency", "ways", "entries", "lanes", "comparators", "pipeline"}  # shares and counts
 NAME = re.compile(r"[a-z]+(?:\.[a-z0-9_]+|_[a-z0-9_.]+)")  # in a latency: a parameter, or another block's
 
 

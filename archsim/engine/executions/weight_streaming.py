@@ -67,7 +67,7 @@ class WeightStreaming:
             entries["home"] = np.where(copied, entries["die"], entries["home"])
             entries["look_here"] |= copied
         room = copies.room.copy()
-        atus = no_translations(machine.dies, 0, 0)
+        atus = no_translations(machine.dies, 0, 1)
         memory = Memory(self._memory.llc_tags.copy(), copies._replace(room=room), atus)
         return walk_step(machine, work, memory, walk_strategy(self._setup.scenario.assumptions)).ns
 

@@ -13,8 +13,8 @@ NO_BITS = np.zeros((0, 0), np.uint8)
 
 
 class DieMemory:
-    """LLCs as lists of keys, oldest first; copies (with whether they were read) and what ATUs know as ordered
-    dictionaries, oldest first. ``cp_en``, ``bits_ready_ns``: the PDUs' bits of the step.
+    """LLCs and sets of ATUs as lists, oldest first; copies (with whether they were read) as ordered dictionaries,
+    oldest first. ``cp_en``, ``bits_ready_ns``: the PDUs' bits of the step.
     """
 
     def __init__(self, memory: Memory, slice_bytes: int):
@@ -38,7 +38,8 @@ class DieMemory:
         self.hits, self.evictions, self.unused, self.misses = ([0 for _ in dies] for _ in range(4))  # more of them
         self.kept_bytes = [0 for _ in dies]
         self.atu_entries = memory.atu.entries
-        self.known = [OrderedDict.fromkeys(ring_order(ring)) for ring in memory.atu.ring]
+        self.known = [[[int(tag) for tag in line if tag >= 0] for line in die] for die in memory.atu.tags]
+        self.atu_ways = memory.atu.tags.shape[2]
 
     def in_llc(self, die, expert, key):
         return key in self.llc[die][expert % self.sets]
@@ -75,13 +76,15 @@ class DieMemory:
 
     def translate(self, die, key):
         """Whether the ATU knows the slice's expert; from now on it does."""
-        known, expert = self.known[die], key // SLICES
+        expert = key // SLICES
+        known = self.known[die][expert % len(self.known[die])]
         knew = expert in known
-        known[expert] = None
-        known.move_to_end(expert)
+        if knew:
+            known.remove(expert)
+        known.append(expert)
         self.misses[die] += not knew
-        if len(known) > self.atu_entries:
-            known.popitem(last=False)
+        if len(known) > self.atu_ways:
+            known.pop(0)
         return knew
 
     def leave(self, memory: Memory) -> None:
@@ -90,7 +93,7 @@ class DieMemory:
         copies, room = memory.copies, memory.copies.room
         for name in ("present", "was_read", "slices"):
             getattr(copies, name).fill(0)
-        memory.atu.known.fill(0)
+        memory.atu.tags.fill(-1)
         for die, sets in enumerate(self.llc):
             for at, line in enumerate(sets):
                 memory.llc_tags[die, at, : len(line)] = line
@@ -102,9 +105,8 @@ class DieMemory:
             room[die]["peak_bytes"], room[die]["unwritten_bytes"] = self.peak[die], self.unwritten[die]
             for name in ("hits", "evictions", "unused"):
                 room[die][name] += getattr(self, name)[die]
-            memory.atu.ring[die] = ring_of(self.known[die], len(memory.atu.ring[die]) - 1)
-            memory.atu.known[die, list(self.known[die])] = 1
-            memory.atu.used[die] = len(self.known[die])
+            for at, line in enumerate(self.known[die]):
+                memory.atu.tags[die, at, : len(line)] = line
             memory.atu.misses[die] += self.misses[die]
 
 

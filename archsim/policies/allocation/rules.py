@@ -43,6 +43,8 @@ class Costs(NamedTuple):
     link_bytes_per_ns: float
     hbm_latency_ns: float
     hop_ns: float
+    # Unit in which a state machine keeps the costs of ``paper``: they are integers there. 0: any number.
+    quantum_ns: float = 0.0
 
 
 class Rates(NamedTuple):
@@ -200,7 +202,8 @@ def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
     """Blocks to the candidate of least ``load + max(weight read, block compute)``; holders and dies near one.
 
     Where the paper leaves details open: ascending token count, no truncation of candidates, the weight read paid once
-    for each (expert, die), ties to the earlier candidate, holders first.
+    for each (expert, die), ties to the earlier candidate, holders first. On a state machine costs are integers
+    (``Costs.quantum_ns``).
     """
     order, plan = _by_tokens(step.tokens), _blank(step)
     effort, (load_ns, read_ns) = _effort(order), np.zeros((2, len(step.hops)))
@@ -348,6 +351,12 @@ def _nearest_host(step, expert, die):
     return nearest
 
 
+@inner
+def _in_quanta(ns, quantum_ns):
+    """``ns`` as a state machine keeps it: the nearest multiple of a quantum, halves up; 0: as it is."""
+    return np.floor(ns / quantum_ns + 0.5) * quantum_ns if quantum_ns > 0.0 else ns
+
+
 @kernel
 def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidate, given, ranked_count, block_count):
     costs = step.costs
@@ -359,7 +368,8 @@ def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidat
             for die in range(len(load_ns)):
                 if _nearest_host(step, expert, die) == reach:
                     far_ns = reach * (costs.hop_ns + weight_bytes / costs.link_bytes_per_ns)
-                    read_ns[n] = far_ns if reach else costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
+                    here_ns = costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
+                    read_ns[n] = _in_quanta(far_ns if reach else here_ns, costs.quantum_ns)
                     near[n] = die
                     n += 1
         left = np.int64(step.tokens[expert])
@@ -367,7 +377,7 @@ def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidat
         while left > 0:
             size = min(left, block_tokens)
             block_count[at] += 1
-            work_ns = costs.flop_per_token * size / costs.flop_per_ns
+            work_ns = _in_quanta(costs.flop_per_token * size / costs.flop_per_ns, costs.quantum_ns)
             best, best_ns = 0, np.inf
             for rank in range(n):
                 ns = load_ns[near[rank]] + max(0.0 if placed[rank] else read_ns[rank], work_ns)

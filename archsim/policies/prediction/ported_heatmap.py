@@ -3,7 +3,7 @@ limited``).
 
 Updates that the port cannot serve during a step are dropped, last requests first. The pairs of a step count from the
 next iteration on. When a counter is full, its whole row is halved: counts keep their order, and old ones decay
-(ageing). Compare ``archsim.policies.prediction.free_heatmap``, which counts every pair at once (``heatmap_update:
+(ageing); that takes the port two accesses a word of the row, as the store in RTL does (``microarch.rtl.heatmap``). Compare ``archsim.policies.prediction.free_heatmap``, which counts every pair at once (``heatmap_update:
 free``).
 """
 
@@ -14,7 +14,7 @@ from itertools import groupby
 
 import numpy as np
 
-from archsim.base.kernels import kernel, outer
+from archsim.base.kernels import inner, kernel, outer
 from archsim.workload.trace import StepTokens
 
 COUNTER_LIMIT = np.int64(2**16 - 1)
@@ -30,16 +30,29 @@ def cycles_per_transition(experts: int, top_k: int, port_bits: int) -> float:
     return ACCESSES_PER_UPDATE * top_k * words * (1 - (1 - 1 / words) ** top_k)
 
 
+def cycles_per_halving(experts: int, port_bits: int) -> int:
+    """Port cycles for a row: every word is read and written."""
+    return ACCESSES_PER_UPDATE * -(-experts * 16 // port_bits)
+
+
 class PortedHeatmap:
     """Heatmaps of all layers of one run; iterations must begin in order.
 
     ``routing``: iterator of ``StepTokens`` in order of iteration. ``predictor``: as in
-    ``archsim.policies.prediction.heatmap``.
+    ``archsim.policies.prediction.heatmap``. ``per_word``: counters of a word of the port. ``halvings``: rows halved.
     """
 
     def __init__(
-        self, routing: Iterator[StepTokens], batch: int, layers: int, experts: int, top_k: int, predictor: Callable
+        self,
+        routing: Iterator[StepTokens],
+        batch: int,
+        layers: int,
+        experts: int,
+        top_k: int,
+        predictor: Callable,
+        per_word: int = 32,
     ):
+        self._per_word, self.halvings = per_word, 0
         self._iterations = groupby(routing, key=lambda piece: piece.iteration)
         self._next = next(self._iterations, None)
         self._predictor = predictor
@@ -94,7 +107,7 @@ class PortedHeatmap:
     def take_in(self, layer: int, transitions: int) -> int:
         """Count at most ``transitions`` token transitions of the iteration. Returns how many are dropped."""
         taken = min(transitions, len(self._pairs))
-        _take_in(
+        self.halvings += _take_in(
             self._pairs[:taken],
             self._same,
             self._request,
@@ -103,6 +116,7 @@ class PortedHeatmap:
             self._heat[layer],
             self._bound[layer],
             self._row_changed[layer],
+            np.int64(self._per_word),
         )
         return len(self._pairs) - taken
 
@@ -128,13 +142,14 @@ def _remember(experts, request, last):
 
 
 @kernel
-def _take_in(pairs, same, request, experts, last, heat, bound, changed):
+def _take_in(pairs, same, request, experts, last, heat, bound, changed, per_word):
     """Add the pairs of rows ``pairs: int64[n]``; ``experts``, ``last``: int16[row or request, k] of one layer.
 
     ``heat``: uint16[E, E]; ``bound``: int64[E], no counter of a row is above it. So a row is scanned only every
-    few thousand pairs, and its counters are compared with their limit only if one of them may reach it.
+    few thousand pairs, and its counters are compared with their limit only if one of them may reach it. Returns how
+    many rows were halved.
     """
-    top_k = experts.shape[1]
+    top_k, halved = experts.shape[1], np.int64(0)
     for at in range(len(pairs)):
         row = pairs[at]
         before = experts[row - 1] if same[row] else last[request[row]]
@@ -146,23 +161,57 @@ def _take_in(pairs, same, request, experts, last, heat, bound, changed):
             if bound[prior] + top_k > COUNTER_LIMIT:
                 bound[prior] = _largest(counts)
             if bound[prior] + top_k > COUNTER_LIMIT:
-                _add_or_halve(counts, now)
+                halved += add_words(counts, now, per_word)
                 bound[prior] = COUNTER_LIMIT
                 continue
             bound[prior] += top_k
             for following in range(top_k):
                 counts[np.uint64(now[following])] += np.uint16(1)
+    return halved
 
 
 @outer
-def _add_or_halve(counts, now):
-    """Count the experts ``now``; a full counter halves its row first."""
-    for following in range(len(now)):
-        expert = np.uint64(now[following])
-        if counts[expert] == COUNTER_LIMIT:
-            for other in range(counts.size):
-                counts[other] >>= np.uint16(1)
-        counts[expert] += np.uint16(1)
+def add_words(counts, now, per_word):
+    """Count the experts ``now``, a word of the row after the other; a full counter of the word halves the row first.
+    Returns how often.
+    """
+    halved = np.int64(0)
+    for first in range(len(now)):
+        word = now[first] // per_word
+        if not _is_first(now, first, per_word):
+            continue
+        if _any_full(counts, now, word, per_word):
+            halved += _halve(counts)
+        for following in range(first, len(now)):
+            if now[following] // per_word == word:
+                if counts[np.uint64(now[following])] == COUNTER_LIMIT:  # an expert that stands twice in a token
+                    halved += _halve(counts)
+                counts[np.uint64(now[following])] += np.uint16(1)
+    return halved
+
+
+@inner
+def _is_first(now, at, per_word):
+    """Whether no expert before it is in the same word."""
+    for earlier in range(at):
+        if now[earlier] // per_word == now[at] // per_word:
+            return False
+    return True
+
+
+@inner
+def _any_full(counts, now, word, per_word):
+    for each in range(len(now)):
+        if now[each] // per_word == word and counts[np.uint64(now[each])] == COUNTER_LIMIT:
+            return True
+    return False
+
+
+@inner
+def _halve(counts):
+    for other in range(counts.size):
+        counts[other] >>= np.uint16(1)
+    return np.int64(1)
 
 
 @outer

@@ -34,6 +34,15 @@ class FsmSpec(Spec):
     comparators: count(1, 65536) = 32
     # merge: n log2 n comparisons; bitonic: n/2 log2 n (log2 n + 1)/2 (Batcher 1968), but no buffers.
     sorter: Literal["merge", "bitonic"] = "merge"
+    # Registers between the operands of a block of tokens, its costs and the loads: as many further cycles a block.
+    # Three bring the path of the 8 lanes from 1.61 to 1.04 ns (ASAP7, docs/rtl.md).
+    pipeline: count(0, 3) = 3
+    # Unit in which the machine keeps the costs that ``paper`` compares: they are integers of cost_bits in its lanes.
+    cost_quantum_ns: quantity(TIME, "1e-3 ns", "1 us") = Field(1.0, alias="cost_quantum")
+    cost_bits: count(8, 64) = 24
+    # Whether a PDU gathers its cp_en bits in a second register, so that they take effect together, or writes each word
+    # through. The engine lets them take effect with the last word either way; area and RTL have both.
+    shadow: bool = True
     # Widths of the tables' ports (published simulator's paper, table II): distribution table, heatmap, prediction
     # table.
     table_port_bits: count(1, 65536) = 72
@@ -168,3 +177,16 @@ class DecisionSpec(Spec):
     gpu: GpuSpec = Field(default_factory=lambda: GpuSpec.model_validate({}))
     # Entries of the ATU of a die (paper, table II).
     atu_entries: count(1, 1_000_000) = 512
+    # Entries of a set of the ATU, replaced in the order of their use; all of them where there are fewer entries.
+    # archsim's choice: order in a set of 8 is 28 bits, in one of 512 it is no hardware.
+    atu_ways: count(1, 1_000_000) = 8
+
+    @model_validator(mode="after")
+    def _whole_sets(self) -> DecisionSpec:
+        if self.atu_entries % min(self.atu_ways, self.atu_entries):
+            raise KeyProblem(
+                ("atu_ways",),
+                f"{self.atu_entries} entries are not whole sets of {self.atu_ways} ways; take "
+                f"{self.atu_entries - self.atu_entries % self.atu_ways} entries, or atu_ways: {self.atu_entries}",
+            )
+        return self

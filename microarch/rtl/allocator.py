@@ -1,0 +1,260 @@
+"""Allocator of the Global CP in RTL: GENERATE, EVALUATE and MERGE of one expert after the other.
+
+An expert's candidates come one a cycle, in order of rank, and fill slots lane by lane: a lane has ``groups`` slots,
+as many as it needs for ``candidates / lanes``. For every block of tokens each lane keeps the least cost of its groups,
+one group a cycle; a tree over the lanes takes one level a cycle; ties go to the earlier candidate. MERGE hands out one
+plan entry a cycle and returns the loads of its dies.
+
+Cycles: GENERATE ``candidates``; EVALUATE ``blocks · (groups + ⌈log2 min(candidates, lanes)⌉ + pipeline)``; MERGE
+``entries``: those of ``microarch.blocks.global_cp.fsm_ns``.
+
+Costs are integers of ``cost_bits``; the caller sees to it that no load exceeds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from amaranth.hdl import Array, Cat, Const, Elaboratable, Module, Mux, Signal, signed
+
+IDLE, GENERATE, EVALUATE, MERGE = range(4)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """``pipeline``: further cycles of a block (0 to 3): registers after the operands, after the costs and before the
+    loads.
+    """
+
+    dies: int = 25
+    lanes: int = 8
+    cost_bits: int = 24
+    token_bits: int = 16
+    pipeline: int = 3
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what cannot be built."""
+        if not (0 <= self.pipeline <= 3 and self.dies >= 1 and self.lanes >= 1):
+            raise ValueError(f"expected a pipeline of 0 to 3 and at least one die and lane, got {self}")
+
+    @property
+    def groups(self) -> int:
+        """Slots of a lane."""
+        return ceil(self.dies / self.lanes)
+
+    @property
+    def levels(self) -> int:
+        """Of the tree."""
+        return (min(self.dies, self.lanes) - 1).bit_length()
+
+
+class Allocator(Elaboratable):
+    """Inputs: ``start`` with ``candidates``, ``groups`` (⌈candidates / lanes⌉), ``levels``, ``tokens``,
+    ``block_tokens``, ``work`` (of a full block) and ``last_work`` (of the rest); in GENERATE ``die`` and ``read``.
+    Outputs: ``state``; in MERGE ``entry_die`` and ``entry_tokens``.
+    """
+
+    def __init__(self, parameters: Parameters):
+        p = self.parameters = parameters
+        self.clear, self.start = Signal(), Signal()
+        self.candidates = Signal(range(p.dies + 1))
+        self.groups, self.levels = Signal(range(p.groups + 1)), Signal(range(p.levels + 1))
+        self.tokens, self.block_tokens = Signal(p.token_bits), Signal(p.token_bits)
+        self.work, self.last_work = Signal(p.cost_bits), Signal(p.cost_bits)
+        self.die, self.read = Signal(range(p.dies)), Signal(p.cost_bits)
+        self.state = Signal(2)
+        self.entry_die, self.entry_tokens = Signal(range(p.dies)), Signal(p.token_bits)
+
+    @property
+    def inputs(self) -> list[Signal]:
+        return [
+            self.clear, self.start, self.candidates, self.groups, self.levels, self.tokens, self.block_tokens,
+            self.work, self.last_work, self.die, self.read,
+        ]  # fmt: skip
+
+    @property
+    def outputs(self) -> list[Signal]:
+        return [self.state, self.entry_die, self.entry_tokens]
+
+    def elaborate(self, platform) -> Module:
+        m, p = Module(), self.parameters
+        self._registers()
+        finished = Signal()
+        with m.Switch(self.state):
+            with m.Case(GENERATE):
+                self._generate(m)
+            with m.Case(EVALUATE):
+                self._step(m)
+            with m.Case(MERGE):
+                m.d.comb += finished.eq(self._merge(m))
+        with m.If(self.start & ((self.state == IDLE) | finished)):
+            m.d.sync += [self.state.eq(GENERATE), self.lane.eq(0), self.group.eq(0), self.left.eq(self.candidates)]
+            m.d.sync += [self.rest.eq(self.tokens), self.pending.eq(0), self.filled.eq(0)]
+        with m.Elif(finished):
+            m.d.sync += self.state.eq(IDLE)
+        self._evaluate(m)
+        with m.If(self.clear):
+            m.d.sync += [load.eq(0) for load in self.loads]
+        return m
+
+    def _registers(self):
+        p = self.parameters
+
+        def data(name, bits):  # of slots: no reset, so that synthesis needs no gate for one
+            return [
+                [Signal(bits, name=f"{name}_{lane}_{group}", reset_less=True) for group in range(p.groups)]
+                for lane in range(p.lanes)
+            ]
+
+        self.loads = [Signal(p.cost_bits, name=f"load_{die}", reset_less=True) for die in range(p.dies)]
+        self.slot_load, self.slot_read = data("slot_load", p.cost_bits), data("slot_read", p.cost_bits)
+        self.slot_die, self.placed = data("slot_die", range(p.dies)), data("placed", p.token_bits)
+        self.filled = Signal(p.lanes * p.groups)  # slots of this expert
+        self.pending = Signal(p.lanes * p.groups)  # slots with tokens
+        self.lane, self.group = Signal(range(p.lanes)), Signal(range(p.groups + 1))
+        self.left, self.rest = Signal(range(p.dies + 1)), Signal(p.token_bits)
+        self.at = Signal(range(p.groups + p.levels + p.pipeline + 1))
+
+    def _slot(self, lane, group):
+        return lane * self.parameters.groups + group
+
+    def _generate(self, m):
+        """One candidate a cycle into the next slot."""
+        for lane, group in self._slots():
+            with m.If((self.lane == lane) & (self.group == group)):
+                m.d.sync += [
+                    self.slot_load[lane][group].eq(Array(self.loads)[self.die]),
+                    self.slot_read[lane][group].eq(self.read),
+                    self.slot_die[lane][group].eq(self.die),
+                    self.placed[lane][group].eq(0),
+                    self.filled[self._slot(lane, group)].eq(1),
+                ]
+        m.d.sync += [self.left.eq(self.left - 1), self.group.eq(self.group + 1)]
+        with m.If(self.group + 1 == self.groups):
+            m.d.sync += [self.group.eq(0), self.lane.eq(self.lane + 1)]
+        with m.If(self.left == 1):
+            m.d.sync += [self.state.eq(EVALUATE), self.at.eq(0)]
+
+    def _slots(self):
+        p = self.parameters
+        return [(lane, group) for lane in range(p.lanes) for group in range(p.groups)]
+
+    def _step(self, m):
+        """Count the cycles of a block; after the last block, MERGE."""
+        self.more = Signal()
+        self.last_cycle = Signal()
+        m.d.comb += self.more.eq(self.rest > self.block_tokens)
+        m.d.comb += self.last_cycle.eq(self.at + 1 == self.groups + self.levels + self.parameters.pipeline)
+        m.d.sync += self.at.eq(Mux(self.last_cycle, 0, self.at + 1))
+        with m.If(self.last_cycle):
+            m.d.sync += self.rest.eq(self.rest - self.block_tokens)
+            with m.If(~self.more):
+                m.d.sync += self.state.eq(MERGE)
+
+    def _evaluate(self, m):
+        """The datapath: operands, costs, the least of a lane, the least of all, the winner's slot."""
+        p = self.parameters
+        evaluating = self.state == EVALUATE
+        work = Mux(self.more, self.work, self.last_work)
+        ranked = []
+        for lane in range(p.lanes):
+            slots = range(p.groups)
+            valid = Array([self.filled[self._slot(lane, group)] for group in slots])[self.at]
+            used = Array([self.pending[self._slot(lane, group)] for group in slots])[self.at]
+            load = Array(self.slot_load[lane])[self.at]
+            read = Mux(used, 0, Array(self.slot_read[lane])[self.at])
+            operands = (valid, load, read)
+            if p.pipeline >= 1:
+                operands = self._registered(m, f"operand_{lane}", operands, (1, p.cost_bits, p.cost_bits))
+            valid, load, read = operands
+            over = Signal(signed(p.cost_bits + 1), name=f"over_{lane}")
+            cost = Signal(p.cost_bits, name=f"cost_{lane}")
+            m.d.comb += [over.eq(read - work), cost.eq(load + Mux(over[-1], work, read))]
+            costed = (valid, cost)
+            if p.pipeline >= 2:
+                costed = self._registered(m, f"costed_{lane}", costed, (1, p.cost_bits))
+            ranked.append(costed)
+        delay = min(p.pipeline, 2)
+        group = Signal(range(p.groups + 1))
+        m.d.comb += group.eq(self.at - delay)
+        best = self._least_of_lanes(m, ranked, group, delay)
+        winner = self._least_of_all(m, best, delay)
+        if p.pipeline >= 3:
+            slot_bits = self._slot_bits()
+            winner = self._registered(m, "winner", winner, (p.cost_bits, slot_bits[0], slot_bits[1]))
+        cost, lane_of, group_of = winner
+        size = Mux(self.more, self.block_tokens, self.rest)
+        for lane, slot in self._slots():
+            with m.If(evaluating & self.last_cycle & (lane_of == lane) & (group_of == slot)):
+                m.d.sync += [
+                    self.slot_load[lane][slot].eq(cost),
+                    self.placed[lane][slot].eq(self.placed[lane][slot] + size),
+                    self.pending[self._slot(lane, slot)].eq(1),
+                ]
+
+    def _slot_bits(self):
+        p = self.parameters
+        return max(1, (p.lanes - 1).bit_length()), max(1, (p.groups - 1).bit_length())
+
+    def _registered(self, m, name, values, bits):
+        held = [Signal(n, name=f"{name}_{i}", reset_less=True) for i, n in enumerate(bits)]
+        m.d.sync += [register.eq(value) for register, value in zip(held, values, strict=True)]
+        return tuple(held)
+
+    def _least_of_lanes(self, m, ranked, group, delay):
+        """[(least cost of a lane as {invalid, cost}, its group)]: as it is once this cycle's group is in."""
+        p, found = self.parameters, []
+        self.kept = []
+        for lane, (valid, cost) in enumerate(ranked):
+            key = Signal(p.cost_bits + 1, name=f"key_{lane}")
+            kept = Signal(p.cost_bits + 1, name=f"kept_{lane}", reset_less=True)
+            kept_group = Signal(self._slot_bits()[1], name=f"kept_group_{lane}", reset_less=True)
+            m.d.comb += key.eq(Cat(cost, ~valid))
+            takes = (self.at == delay) | (key < kept)
+            least, at_group = Signal.like(kept, name=f"least_{lane}"), Signal.like(kept_group, name=f"at_{lane}")
+            m.d.comb += [least.eq(Mux(takes, key, kept)), at_group.eq(Mux(takes, group, kept_group))]
+            self.kept.append((kept, kept_group))
+            found.append((least, at_group))
+        return found
+
+    def _least_of_all(self, m, best, delay):
+        """(cost, lane, group) of the winner: after the groups, one level of the tree a cycle, in place."""
+        p = self.parameters
+        in_groups = Signal()
+        m.d.comb += in_groups.eq(self.at < self.groups + delay)
+        lane_bits = self._slot_bits()[0]
+        kept_lane = [Signal(lane_bits, name=f"kept_lane_{lane}", reset_less=True) for lane in range(p.lanes)]
+        nothing = (Const(2 ** (p.cost_bits + 1) - 1, p.cost_bits + 1), Const(0), Const(0))
+        rows = [(*self.kept[lane], kept_lane[lane]) for lane in range(p.lanes)]
+        after = []
+        for lane in range(p.lanes):
+            left, right = (rows[2 * lane + i] if 2 * lane + i < p.lanes else nothing for i in range(2))
+            takes_right = Signal(name=f"right_{lane}")
+            m.d.comb += takes_right.eq(right[0] < left[0])
+            reduced = [Mux(takes_right, b, a) for a, b in zip(left, right, strict=True)]
+            mine = (*best[lane], Const(lane, lane_bits))
+            chosen = [Mux(in_groups, a, b) for a, b in zip(mine, reduced, strict=True)]
+            m.d.sync += [register.eq(value) for register, value in zip(rows[lane], chosen, strict=True)]
+            after.append(chosen)
+        cost, group, lane = after[0]
+        return cost[: p.cost_bits], lane, group
+
+    def _merge(self, m):
+        """One entry a cycle, the earliest slot first; returns whether it is the last."""
+        p = self.parameters
+        first = Signal(p.lanes * p.groups)
+        m.d.comb += first.eq(self.pending & ~(self.pending - 1))
+        m.d.sync += self.pending.eq(self.pending & ~first)
+        load = Signal(p.cost_bits)
+        for lane, group in self._slots():
+            with m.If(first[self._slot(lane, group)]):
+                m.d.comb += [
+                    self.entry_die.eq(self.slot_die[lane][group]),
+                    self.entry_tokens.eq(self.placed[lane][group]),
+                    load.eq(self.slot_load[lane][group]),
+                ]
+        for die in range(p.dies):
+            with m.If(self.entry_die == die):
+                m.d.sync += self.loads[die].eq(load)
+        return (self.pending & ~first) == 0

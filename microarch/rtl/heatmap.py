@@ -1,0 +1,90 @@
+"""Heatmap store of the Global CP in RTL: counters behind a port, updated a word at a time.
+
+A request adds 1 to the counters of one word of a row that ``mask`` names. It takes two accesses of the port: READ and
+WRITE. If one of these counters is full, the row is halved first, word by word: ``2 · words`` accesses more, then the
+word is read again (``archsim.policies.prediction.ported_heatmap``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
+
+IDLE, READ, WRITE, HALVE_READ, HALVE_WRITE = range(5)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    experts: int = 512
+    port_bits: int = 512
+    count_bits: int = 16
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a port that is narrower than a counter."""
+        if self.port_bits % self.count_bits:
+            raise ValueError(f"port_bits must be a multiple of {self.count_bits}, got {self.port_bits}")
+
+    @property
+    def per_word(self) -> int:
+        return self.port_bits // self.count_bits
+
+    @property
+    def words(self) -> int:
+        """Of a row."""
+        return ceil(self.experts / self.per_word)
+
+
+class HeatmapStore(Elaboratable):
+    """Inputs: ``start`` with ``row``, ``word``, ``mask``; ``loaded``: the word that the memory has at ``at``. Outputs:
+    ``state``, ``row_at``, ``at``, ``writes``, ``stored``.
+    """
+
+    def __init__(self, parameters: Parameters):
+        p = self.parameters = parameters
+        self.start = Signal()
+        self.row, self.word = Signal(range(p.experts)), Signal(range(p.words))
+        self.mask, self.loaded = Signal(p.per_word), Signal(p.port_bits)
+        self.state, self.writes = Signal(3), Signal()
+        self.row_at, self.at = Signal(range(p.experts)), Signal(range(p.words))
+        self.stored = Signal(p.port_bits)
+
+    @property
+    def inputs(self) -> list[Signal]:
+        return [self.start, self.row, self.word, self.mask, self.loaded]
+
+    @property
+    def outputs(self) -> list[Signal]:
+        return [self.state, self.row_at, self.at, self.writes, self.stored]
+
+    def elaborate(self, platform) -> Module:
+        m, p = Module(), self.parameters
+        held, mask = Signal(p.port_bits, reset_less=True), Signal(p.per_word, reset_less=True)
+        word, halving = Signal(range(p.words), reset_less=True), Signal(range(p.words), reset_less=True)
+        counters = [held.word_select(i, p.count_bits) for i in range(p.per_word)]
+        full = Signal()
+        loaded = [self.loaded.word_select(i, p.count_bits) for i in range(p.per_word)]
+        m.d.comb += full.eq(Cat(mask[i] & counter.all() for i, counter in enumerate(loaded)).any())
+        added = Cat((counter + mask[i])[: p.count_bits] for i, counter in enumerate(counters))
+        halved = Cat(Cat(counter[1:], 0) for counter in counters)
+        halves = (self.state == HALVE_READ) | (self.state == HALVE_WRITE)
+        m.d.comb += [
+            self.at.eq(Mux(halves, halving, word)),
+            self.writes.eq((self.state == WRITE) | (self.state == HALVE_WRITE)),
+            self.stored.eq(Mux(halves, halved, added)),
+        ]
+        with m.Switch(self.state):
+            with m.Case(READ):
+                m.d.sync += [held.eq(self.loaded), halving.eq(0), self.state.eq(Mux(full, HALVE_READ, WRITE))]
+            with m.Case(HALVE_READ):
+                m.d.sync += [held.eq(self.loaded), self.state.eq(HALVE_WRITE)]
+            with m.Case(HALVE_WRITE):
+                m.d.sync += [halving.eq(halving + 1), self.state.eq(HALVE_READ)]
+                with m.If(halving == p.words - 1):
+                    m.d.sync += self.state.eq(READ)
+            with m.Case(WRITE):
+                m.d.sync += self.state.eq(IDLE)
+        with m.If(self.start & ((self.state == IDLE) | (self.state == WRITE))):
+            m.d.sync += [self.state.eq(READ), self.row_at.eq(self.row), word.eq(self.word), mask.eq(self.mask)]
+        return m

@@ -1,0 +1,130 @@
+"""Selector of the Global CP in RTL: SELECT, the ``keep`` largest counters of a heatmap row.
+
+The largest threshold that at least ``keep`` counters reach is found bit by bit, a pass over the row for each bit of a
+counter; a last pass marks the counters above it, and as many of those equal to it as are missing. A pass takes
+``⌈experts / comparators⌉`` cycles, one word of the heatmap's port each: ``count_bits + 1`` passes a row
+(``microarch.blocks.global_cp.fsm_ns``). The marks are those of ``archsim.policies.prediction.heatmap.hot_rows``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal
+
+IDLE, SELECT = range(2)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """``larger_wins``: ties go to the larger expert, and zeros count (``top_fraction``); else to the smaller, and a
+    counter of zero is never marked (``top_positive``).
+    """
+
+    experts: int = 512
+    comparators: int = 32
+    count_bits: int = 16
+    keep: int = 8
+    larger_wins: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what cannot be selected."""
+        if not 1 <= self.keep <= self.experts:
+            raise ValueError(f"expected to keep 1 to {self.experts} of as many counters, got {self.keep}")
+
+    @property
+    def words(self) -> int:
+        return ceil(self.experts / self.comparators)
+
+    @property
+    def cycles(self) -> int:
+        """Of a row."""
+        return (self.count_bits + 1) * self.words
+
+
+class Selector(Elaboratable):
+    """Inputs: ``start``; ``word``: the row's counters ``at``. Outputs: ``state``, ``at``; in the last pass ``marking``
+    and ``marks`` of the word. Counters beyond the last expert are 0.
+    """
+
+    def __init__(self, parameters: Parameters):
+        p = self.parameters = parameters
+        self.start, self.word = Signal(), Signal(p.comparators * p.count_bits)
+        self.state, self.at = Signal(), Signal(range(p.words))
+        self.marking, self.marks = Signal(), Signal(p.comparators)
+
+    @property
+    def inputs(self) -> list[Signal]:
+        return [self.start, self.word]
+
+    @property
+    def outputs(self) -> list[Signal]:
+        return [self.state, self.at, self.marking, self.marks]
+
+    def elaborate(self, platform) -> Module:
+        m, p = Module(), self.parameters
+        bit = Signal(p.count_bits + 1)  # one-hot: the bit of the threshold that this pass finds; the top one: marking
+        self.threshold = Signal(p.count_bits, reset_less=True)
+        self.reaching = Signal(range(p.experts + 1), reset_less=True)  # counters that reach it, so far in this pass
+        self.above = Signal(range(p.experts + 1), reset_less=True)  # counters above the threshold
+        number, ends_pass, finished = Signal(range(p.words)), Signal(), Signal()
+        m.d.comb += [
+            self.at.eq(p.words - 1 - number if p.larger_wins else number),
+            ends_pass.eq(number == p.words - 1),
+            self.marking.eq((self.state == SELECT) & bit[-1]),
+            finished.eq(ends_pass & bit[-1]),
+        ]
+        with m.If(self.state == SELECT):
+            m.d.sync += number.eq(Mux(ends_pass, 0, number + 1))
+            self._pass(m, bit, ends_pass)
+        with m.If((self.state == SELECT) & finished):
+            m.d.sync += self.state.eq(IDLE)
+        with m.If(self.start & ((self.state == IDLE) | finished)):
+            m.d.sync += [self.state.eq(SELECT), number.eq(0), bit.eq(1 << (p.count_bits - 1))]
+            m.d.sync += [self.threshold.eq(0), self.reaching.eq(0), self.above.eq(0)]
+        return m
+
+    def _pass(self, m, bit, ends_pass):
+        """One word: count the counters that reach the threshold with this pass's bit; mark them in the last pass."""
+        p = self.parameters
+        trial = Signal(p.count_bits)
+        m.d.comb += trial.eq(self.threshold | bit[:-1])
+        counters = [self.word.word_select(i, p.count_bits) for i in range(p.comparators)]
+        reach = Signal(p.comparators)
+        m.d.comb += reach.eq(Cat(counter >= trial for counter in counters))
+        total = Signal.like(self.reaching, name="total")
+        m.d.comb += total.eq(self.reaching + sum(reach[i] for i in range(p.comparators)))
+        m.d.sync += self.reaching.eq(total)
+        self._mark(m, counters, reach)
+        with m.If(ends_pass):
+            m.d.sync += [self.reaching.eq(0), bit.eq(Mux(bit[0], 1 << p.count_bits, bit >> 1))]
+            with m.If(~bit[-1]):
+                with m.If(total >= p.keep):
+                    m.d.sync += self.threshold.eq(trial)
+                with m.Else():
+                    m.d.sync += self.above.eq(total)
+
+    def _mark(self, m, counters, reach):
+        """Of a word whose counters ``reach`` the threshold: all above it, and of those equal to it as many as are
+        missing.
+        """
+        p = self.parameters
+        equal = Signal(p.comparators)
+        m.d.comb += equal.eq(Cat(counter == self.threshold for counter in counters))
+        taken = self.above  # marked so far, in the last pass: those above the threshold are counted beforehand
+        order = range(p.comparators)
+        marks = [Const(0)] * p.comparators
+        for i in reversed(order) if p.larger_wins else order:
+            room = Signal(name=f"room_{i}")
+            m.d.comb += room.eq(taken < p.keep)
+            counts = equal[i] if p.larger_wins else equal[i] & self.threshold.any()
+            takes = counts & room
+            marks[i] = (reach[i] & ~equal[i]) | takes
+            taken = Signal.like(self.above, name=f"taken_{i}")
+            previous = self.above if i == (p.comparators - 1 if p.larger_wins else 0) else self._taken
+            m.d.comb += taken.eq(previous + takes)
+            self._taken = taken
+        m.d.comb += self.marks.eq(Mux(self.marking, Cat(marks), 0))
+        with m.If(self.marking):
+            m.d.sync += self.above.eq(taken)

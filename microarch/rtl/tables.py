@@ -1,0 +1,186 @@
+"""What the tables and policy functions say that a component does: the reference of lockstep.
+
+``Said``: for every cycle in which the component is busy its state, and for every event its output words.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from archsim.policies.allocation.rules import Costs, Plan, StepView, paper
+from archsim.policies.prediction.heatmap import hot_rows
+from archsim.policies.prediction.ported_heatmap import add_words
+from archsim.specs.model import SLICES
+from microarch.blocks import atu as atu_block
+from microarch.blocks import pdu as pdu_block
+from microarch.blocks.global_cp import Counts, State, fsm_ns
+from microarch.blocks.request import Event
+from microarch.fabric.grid import build_mesh
+
+
+class Said(NamedTuple):
+    """``cycles``: int64[event, state]; ``output``: what each event answers, a tuple of numbers."""
+
+    cycles: np.ndarray
+    output: list[tuple[int, ...]]
+
+
+class Placing(NamedTuple):
+    """An expert to place: its candidates in order of rank, and what the allocator gets of it."""
+
+    die: list[int]
+    read: list[int]  # quanta
+    tokens: int
+    work: int  # quanta, of a full block
+    last_work: int
+
+
+class PlacingStep(NamedTuple):
+    """A step of the allocator: experts in the order in which they are placed."""
+
+    experts: list[Placing]
+    block_tokens: int
+
+
+def counts_of(plan: Plan, dies: int, experts: int, rows: int = 0) -> Counts:
+    """Counts of a decision as the engine makes them."""
+    effort = plan.effort
+    return Counts(
+        dies, experts, effort.global_demand, len(effort.candidates), effort.sorted_experts, effort.candidates,
+        effort.blocks, len(plan.expert), rows, 0,
+    )  # fmt: skip
+
+
+class AllocatorTable:
+    """The policy ``paper`` with costs in quanta, and the cycles of ``fsm_ns``."""
+
+    def __init__(self, parameters: Any):
+        self._parameters = parameters
+        self._fsm = SimpleNamespace(
+            lanes=parameters.lanes, pipeline=parameters.pipeline, clock_hz=1e9, table_port_bits=72, sorter="merge",
+            comparators=32, heatmap_port_bits=512, prediction_port_bits=16,
+        )  # fmt: skip
+
+    def step(self, view: StepView, block_tokens: int) -> tuple[PlacingStep, Said]:
+        """What the allocator gets for a step, and what it has to do."""
+        plan = paper(view, block_tokens)
+        order = np.argsort(view.tokens, kind="stable")
+        order = order[view.tokens[order] > 0]
+        experts = [self._placing(view, int(expert), block_tokens) for expert in order]
+        output = []
+        for expert, placing in zip(order, experts, strict=True):
+            given = {int(plan.die[at]): int(plan.tokens[at]) for at in np.flatnonzero(plan.expert == expert)}
+            output.append(tuple(number for die in placing.die if die in given for number in (die, given[die])))
+        ns = fsm_ns(counts_of(plan, len(view.hops), len(view.tokens)), self._fsm)
+        states = [round(ns[state]) for state in (State.GENERATE, State.EVALUATE, State.MERGE)]
+        return PlacingStep(experts, block_tokens), Said(np.array([states]), output)
+
+    def _placing(self, view: StepView, expert: int, block_tokens: int) -> Placing:
+        """Candidates by distance from a holder, then by die; costs in quanta, as the policy rounds them."""
+        costs, tokens = view.costs, int(view.tokens[expert])
+        nbytes = SLICES * costs.slice_bytes
+        here = _quanta(costs.hbm_latency_ns + nbytes / costs.hbm_bytes_per_ns, costs)
+        away = _quanta(costs.hop_ns + nbytes / costs.link_bytes_per_ns, costs)
+        hosts = view.holders[expert] | (view.copied_slices[expert] == SLICES)
+        hosts[view.home[expert]] = True
+        distance = view.hops[:, hosts].min(axis=1)
+        near = [np.flatnonzero(distance == reach).tolist() for reach in (0, 1)]
+        last = tokens - (-(-tokens // block_tokens) - 1) * block_tokens
+        works = (_quanta(costs.flop_per_token * size / costs.flop_per_ns, costs) for size in (block_tokens, last))
+        return Placing(near[0] + near[1], [here] * len(near[0]) + [away] * len(near[1]), tokens, *works)
+
+
+def _quanta(ns: float, costs: Costs) -> int:
+    return int(np.floor(ns / costs.quantum_ns + 0.5))
+
+
+def random_view(rng: np.random.Generator, dies: int, experts: int) -> StepView:
+    """A step of random demand, holders and copies on a mesh of ``dies`` dies; ties are frequent."""
+    mesh = build_mesh(*next((x, dies // x) for x in range(int(dies**0.5), 0, -1) if dies % x == 0))
+    tokens = rng.integers(0, rng.choice([4, 40, 400, 2000]), experts).astype(np.int32)
+    home = rng.integers(0, dies, experts).astype(np.int32)
+    holders = rng.random((experts, dies)) < rng.choice([0.0, 0.1, 0.6])
+    holders[np.arange(experts), home] = True
+    copied = (SLICES * (rng.random((experts, dies)) < rng.choice([0.0, 0.2]))).astype(np.int8)
+    costs = Costs(int(rng.integers(2**10, 2**20)), 2e4 * float(rng.integers(1, 64)), 1e5, 1500.0, 1000.0, 300.0, 200.0, 1.0)
+    pair = np.ones(mesh.hops.shape)
+    return StepView(tokens, np.zeros(0, np.int16), home, copied, mesh.hops, costs, 0, 1, holders, pair, pair)
+
+
+class PduTable:
+    """``microarch.blocks.pdu.decide``, with the bits that have taken effect."""
+
+    def __init__(self, parameters: Any):
+        self._p = parameters
+        self._bits, self._local = np.zeros((2, 1, parameters.experts), np.uint8)
+        self._gathered: list[int] = []
+
+    def cycle(self, write, word, look_up, expert, place, placed, is_local) -> tuple[int, int, int]:
+        """(state, answered, keep) after a cycle with these inputs."""
+        entry, copies = SimpleNamespace(die=0, expert=expert), SimpleNamespace(present=self._local)
+        event = pdu_block.decide.py_func(self._bits, 0.0, copies, entry, expert, 1.0)
+        keep = int(look_up and event == Event.KEEP)
+        if write:
+            p = self._p
+            self._gathered += [word >> bit & 1 for bit in range(p.port_bits)]
+            if not p.shadow or len(self._gathered) == p.experts:
+                self._bits[0, : len(self._gathered)] = self._gathered
+            if len(self._gathered) == p.experts:
+                self._gathered = []
+        if place:
+            self._local[0, placed] = is_local
+        return int(bool(self._gathered)), int(look_up), keep
+
+
+class SelectTable:
+    """``hot_rows`` of a predictor, and SELECT of ``fsm_ns``."""
+
+    def __init__(self, parameters: Any):
+        self._p = parameters
+
+    def row(self, counters: np.ndarray) -> tuple[int, list[int]]:
+        """(cycles, marked experts) of a row."""
+        p = self._p
+        out = np.zeros((1, 1, (p.experts + 7) // 8), np.uint8)
+        heat = counters.astype(np.uint32)[None, None]
+        # hot_rows takes [layer, expert, expert]: a row of its own square
+        square = np.repeat(heat, p.experts, axis=1)
+        changed = np.zeros((1, p.experts), np.bool_)
+        changed[0, 0] = True
+        marks = np.repeat(out, p.experts, axis=1)
+        hot_rows(square, changed, p.keep, 0 if p.larger_wins else 1, p.larger_wins, marks)
+        counts = Counts(1, p.experts, False, 0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64), 0, 1, 0)
+        fsm = SimpleNamespace(
+            lanes=1, pipeline=0, clock_hz=1e9, table_port_bits=72, sorter="merge", comparators=p.comparators,
+            heatmap_port_bits=512, prediction_port_bits=16,
+        )  # fmt: skip
+        chosen = np.flatnonzero(np.unpackbits(marks[0, 0], bitorder="little"))
+        return round(fsm_ns(counts, fsm)[State.SELECT]), chosen.tolist()
+
+
+class AtuTable:
+    """``microarch.blocks.atu.use``."""
+
+    def __init__(self, parameters: Any):
+        self._atu = atu_block.no_translations(1, parameters.entries, parameters.ways)
+
+    def look_up(self, expert: int) -> int:
+        """Whether the ATU knows the expert; from now on it does."""
+        return int(atu_block.use.py_func(self._atu, 0, expert))
+
+
+class HeatmapTable:
+    """``archsim.policies.prediction.ported_heatmap.add_words``: a word at a time, two accesses each."""
+
+    def __init__(self, parameters: Any, memory: np.ndarray):
+        self._p, self.counters = parameters, memory.copy()  # uint16[row, expert]
+
+    def update(self, row: int, word: int, mask: int) -> tuple[int, ...]:
+        """Accesses of the port, by state: (READ, WRITE, HALVE_READ, HALVE_WRITE)."""
+        p = self._p
+        now = np.array([word * p.per_word + bit for bit in range(p.per_word) if mask >> bit & 1])
+        halved = int(add_words.py_func(self.counters[row], now, p.per_word))
+        return 1 + halved, 1, halved * p.words, halved * p.words
