@@ -41,6 +41,10 @@ _TRACE = (
     Command("fit", "trace.fit", "estimate the parameters of generated routing from recorded routing"),
     Command("synth", "trace.synth", "generate routing like a model's; writes a token-level .npz"),
 )
+_RTL = (
+    Command("lockstep", "rtl.lockstep", "drive a component and its table with one stimulus"),
+    Command("synth", "rtl.synth", "map components to a cell library: area, delay, energy"),
+)
 COMMANDS: tuple[Command | Group, ...] = (
     Command("sweep", "sweep", "run every combination of an experiment and report on it"),
     Command("run", "run", "run one combination of an experiment; optionally write a timeline of one step"),
@@ -58,6 +62,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("list", "list", "list the names that an experiment may use"),
     Command("completion", "completion", "print a script that completes commands and names in bash, zsh or fish"),
     Command("blocks", "blocks", "hardware blocks as state machines: tables, parameters, diagrams"),
+    Group("rtl", "the decision hardware in RTL (extra `rtl`): lockstep with its tables, synthesis", _RTL),
     Group("model", "make models from exported graphs and from config.json", (
         Command("import", "model_import", "make a model file from an ONNX graph or config.json; weights are not read"),
     )),

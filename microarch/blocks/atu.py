@@ -3,8 +3,9 @@
 Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: a read of a remote slice passes the D2D controller, whose
 ATU redirects it to the local HBM if the die holds a copy. The full table of copies is ``microarch.blocks.hbm.Copies``;
 an entry of the ATU caches it for one expert of one layer. Under ``tables: finite`` it has 512 entries (paper, table
-II) in sets of ``ways`` with LRU replacement in a set, which is the expert's number over all layers modulo the sets; for
-any other expert it reads the table in the local HBM. (LRU over all 512 entries, ``ways`` = ``entries``, is no hardware.)
+II) in sets of ``ways`` with LRU replacement in a set, which is the expert's number over all layers modulo the sets;
+for any other expert it reads the table in the local HBM. (LRU over all 512 entries, ``ways`` = ``entries``, is no
+hardware.)
 
 State layout: ``tags: int64[die, set, way]``, experts in the order of their use, oldest first, -1 where empty;
 ``misses: int64[die]``.

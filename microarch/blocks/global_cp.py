@@ -201,9 +201,7 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
     cycles[State.GENERATE] = counts.candidates.sum()
     # A lane that evaluates one candidate per cycle does one multiply-add per cycle: optimistic for a solver, which
     # needs more.
-    cycles[State.EVALUATE] = _evaluation_cycles(
-        counts.candidates, counts.blocks, fsm.lanes, fsm.pipeline
-    ) + ceil(
+    cycles[State.EVALUATE] = _evaluation_cycles(counts.candidates, counts.blocks, fsm.lanes, fsm.pipeline) + ceil(
         counts.operations / fsm.lanes
     )
     cycles[State.MERGE] = counts.plan_entries if len(counts.blocks) else 0
@@ -233,7 +231,7 @@ def dram_ns(counts: Counts, latency_ns: float, bytes_per_ns: float) -> np.ndarra
 
 @kernel
 def _evaluation_cycles(candidates, blocks, lanes, pipeline):
-    """Cycles of all blocks: candidates ``lanes`` at a time, a tree of comparisons over the lanes, the pipeline; int64."""
+    """Cycles of all blocks: candidates ``lanes`` at a time, a tree of comparisons, the pipeline; int64."""
     cycles = np.int64(0)
     for expert in range(len(blocks)):
         levels = np.int64(0)

@@ -78,7 +78,7 @@ class Allocator(Elaboratable):
         return [self.state, self.entry_die, self.entry_tokens]
 
     def elaborate(self, platform) -> Module:
-        m, p = Module(), self.parameters
+        m = Module()
         self._registers()
         finished = Signal()
         with m.Switch(self.state):

@@ -33,7 +33,8 @@ class Parameters:
 
 class Pdu(Elaboratable):
     """Inputs: ``write``, ``word`` (words come in order, from the first); ``look_up``, ``expert``; ``place``,
-    ``placed`` and ``is_local`` (a copy of an expert was entered or evicted). Outputs: ``state``, ``answered``, ``keep``.
+    ``placed`` and ``is_local`` (a copy of an expert was entered or evicted). Outputs: ``state``, ``answered``,
+    ``keep``.
     """
 
     def __init__(self, parameters: Parameters):

@@ -67,7 +67,8 @@ class Selector(Elaboratable):
         bit = Signal(p.count_bits + 1)  # one-hot: the bit of the threshold that this pass finds; the top one: marking
         self.threshold = Signal(p.count_bits, reset_less=True)
         self.reaching = Signal(range(p.experts + 1), reset_less=True)  # counters that reach it, so far in this pass
-        self.above = Signal(range(p.experts + 1), reset_less=True)  # counters above the threshold
+        # counters above the threshold; in the last pass, and those equal to it in the words before
+        self.above = Signal(range(p.experts + 1), reset_less=True)
         number, ends_pass, finished = Signal(range(p.words)), Signal(), Signal()
         m.d.comb += [
             self.at.eq(p.words - 1 - number if p.larger_wins else number),
@@ -94,7 +95,7 @@ class Selector(Elaboratable):
         reach = Signal(p.comparators)
         m.d.comb += reach.eq(Cat(counter >= trial for counter in counters))
         total = Signal.like(self.reaching, name="total")
-        m.d.comb += total.eq(self.reaching + sum(reach[i] for i in range(p.comparators)))
+        m.d.comb += total.eq(self.reaching + _sum([reach[i] for i in range(p.comparators)]))
         m.d.sync += self.reaching.eq(total)
         self._mark(m, counters, reach)
         with m.If(ends_pass):
@@ -110,21 +111,30 @@ class Selector(Elaboratable):
         missing.
         """
         p = self.parameters
-        equal = Signal(p.comparators)
-        m.d.comb += equal.eq(Cat(counter == self.threshold for counter in counters))
-        taken = self.above  # marked so far, in the last pass: those above the threshold are counted beforehand
-        order = range(p.comparators)
+        equal = Cat(counter == self.threshold for counter in counters)
+        counts = Signal(p.comparators)  # may fill what is missing
+        last = p.experts - (p.words - 1) * p.comparators  # counters of the last word; zeros follow
+        there = Mux(self.at == p.words - 1, (1 << last) - 1, (1 << p.comparators) - 1)
+        m.d.comb += counts.eq(equal & there if p.larger_wins else Mux(self.threshold.any(), equal, 0))
+        order = list(reversed(range(p.comparators))) if p.larger_wins else list(range(p.comparators))
+        before = _before([counts[i] for i in order])
         marks = [Const(0)] * p.comparators
-        for i in reversed(order) if p.larger_wins else order:
-            room = Signal(name=f"room_{i}")
-            m.d.comb += room.eq(taken < p.keep)
-            counts = equal[i] if p.larger_wins else equal[i] & self.threshold.any()
-            takes = counts & room
-            marks[i] = (reach[i] & ~equal[i]) | takes
-            taken = Signal.like(self.above, name=f"taken_{i}")
-            previous = self.above if i == (p.comparators - 1 if p.larger_wins else 0) else self._taken
-            m.d.comb += taken.eq(previous + takes)
-            self._taken = taken
+        for i, earlier in zip(order, before, strict=True):
+            marks[i] = (reach[i] & ~equal[i]) | (counts[i] & (self.above + earlier < p.keep))
         m.d.comb += self.marks.eq(Mux(self.marking, Cat(marks), 0))
         with m.If(self.marking):
-            m.d.sync += self.above.eq(taken)
+            m.d.sync += self.above.eq(self.above + _sum([counts[i] for i in order]))
+
+
+def _sum(bits):
+    """Sum of bits, as a tree."""
+    return bits[0] if len(bits) == 1 else _sum(bits[: len(bits) // 2]) + _sum(bits[len(bits) // 2 :])
+
+
+def _before(bits):
+    """For every bit the sum of those before it, as a tree."""
+    if len(bits) == 1:
+        return [Const(0, 1)]
+    half = len(bits) // 2
+    first = _sum(bits[:half])
+    return [*_before(bits[:half]), *(first + more for more in _before(bits[half:]))]

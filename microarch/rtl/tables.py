@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archsim.base.kernels import kernel
 from archsim.policies.allocation.rules import Costs, Plan, StepView, paper
 from archsim.policies.prediction.heatmap import hot_rows
 from archsim.policies.prediction.ported_heatmap import add_words
@@ -105,7 +106,8 @@ def random_view(rng: np.random.Generator, dies: int, experts: int) -> StepView:
     holders = rng.random((experts, dies)) < rng.choice([0.0, 0.1, 0.6])
     holders[np.arange(experts), home] = True
     copied = (SLICES * (rng.random((experts, dies)) < rng.choice([0.0, 0.2]))).astype(np.int8)
-    costs = Costs(int(rng.integers(2**10, 2**20)), 2e4 * float(rng.integers(1, 64)), 1e5, 1500.0, 1000.0, 300.0, 200.0, 1.0)
+    flop_per_token = 2e4 * float(rng.integers(1, 64))
+    costs = Costs(int(rng.integers(2**10, 2**20)), flop_per_token, 1e5, 1500.0, 1000.0, 300.0, 200.0, 1.0)
     pair = np.ones(mesh.hops.shape)
     return StepView(tokens, np.zeros(0, np.int16), home, copied, mesh.hops, costs, 0, 1, holders, pair, pair)
 
@@ -140,24 +142,23 @@ class SelectTable:
 
     def __init__(self, parameters: Any):
         self._p = parameters
+        experts = parameters.experts
+        self._heat = np.zeros((1, experts, experts), np.uint32)
+        self._marks = np.zeros((1, experts, (experts + 7) // 8), np.uint8)
+        self._changed = np.zeros((1, experts), np.bool_)
+        self._changed[0, 0] = True
 
     def row(self, counters: np.ndarray) -> tuple[int, list[int]]:
         """(cycles, marked experts) of a row."""
         p = self._p
-        out = np.zeros((1, 1, (p.experts + 7) // 8), np.uint8)
-        heat = counters.astype(np.uint32)[None, None]
-        # hot_rows takes [layer, expert, expert]: a row of its own square
-        square = np.repeat(heat, p.experts, axis=1)
-        changed = np.zeros((1, p.experts), np.bool_)
-        changed[0, 0] = True
-        marks = np.repeat(out, p.experts, axis=1)
-        hot_rows(square, changed, p.keep, 0 if p.larger_wins else 1, p.larger_wins, marks)
+        self._heat[0, 0] = counters
+        hot_rows(self._heat, self._changed, p.keep, 0 if p.larger_wins else 1, p.larger_wins, self._marks)
         counts = Counts(1, p.experts, False, 0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64), 0, 1, 0)
         fsm = SimpleNamespace(
             lanes=1, pipeline=0, clock_hz=1e9, table_port_bits=72, sorter="merge", comparators=p.comparators,
             heatmap_port_bits=512, prediction_port_bits=16,
         )  # fmt: skip
-        chosen = np.flatnonzero(np.unpackbits(marks[0, 0], bitorder="little"))
+        chosen = np.flatnonzero(np.unpackbits(self._marks[0, 0], bitorder="little"))
         return round(fsm_ns(counts, fsm)[State.SELECT]), chosen.tolist()
 
 
@@ -172,6 +173,11 @@ class AtuTable:
         return int(atu_block.use.py_func(self._atu, 0, expert))
 
 
+@kernel
+def _add_words(counts, now, per_word):
+    return add_words(counts, now, per_word)
+
+
 class HeatmapTable:
     """``archsim.policies.prediction.ported_heatmap.add_words``: a word at a time, two accesses each."""
 
@@ -182,5 +188,5 @@ class HeatmapTable:
         """Accesses of the port, by state: (READ, WRITE, HALVE_READ, HALVE_WRITE)."""
         p = self._p
         now = np.array([word * p.per_word + bit for bit in range(p.per_word) if mask >> bit & 1])
-        halved = int(add_words.py_func(self.counters[row], now, p.per_word))
+        halved = int(_add_words(self.counters[row], now, np.int64(p.per_word)))
         return 1 + halved, 1, halved * p.words, halved * p.words

@@ -61,7 +61,9 @@ class SlowGlobalCP:
             State.READ: len(each) * ceil(72 / fsm.table_port_bits),
             State.ORDER: ceil(self.comparisons(effort.sorted_experts, fsm.sorter) / fsm.comparators),
             State.GENERATE: sum(candidates for candidates, _ in each),
-            State.EVALUATE: sum(n * (ceil(c / fsm.lanes) + ceil(log2(min(c, fsm.lanes))) + fsm.pipeline) for c, n in each),
+            State.EVALUATE: sum(
+                n * (ceil(c / fsm.lanes) + ceil(log2(min(c, fsm.lanes))) + fsm.pipeline) for c, n in each
+            ),
             State.MERGE: len(plan.expert) if each else 0,
             State.ROWS: rows * ceil(16 * self.experts / fsm.heatmap_port_bits),
             State.SELECT: rows * 17 * ceil(self.experts / fsm.comparators),  # a pass a bit of a count, one to mark

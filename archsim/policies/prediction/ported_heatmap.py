@@ -3,8 +3,8 @@ limited``).
 
 Updates that the port cannot serve during a step are dropped, last requests first. The pairs of a step count from the
 next iteration on. When a counter is full, its whole row is halved: counts keep their order, and old ones decay
-(ageing); that takes the port two accesses a word of the row, as the store in RTL does (``microarch.rtl.heatmap``). Compare ``archsim.policies.prediction.free_heatmap``, which counts every pair at once (``heatmap_update:
-free``).
+(ageing); that takes the port two accesses a word of the row, as the store in RTL does (``microarch.rtl.heatmap``).
+Compare ``archsim.policies.prediction.free_heatmap``, which counts every pair at once (``heatmap_update: free``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,44 @@
+"""``archsim rtl lockstep``: a component beside its table, on random stimulus."""
+
+from __future__ import annotations
+
+import argparse
+
+from archsim.cli.arguments import positive
+from archsim.cli.exit_codes import DIFFERS, OK
+from archsim.cli.rtl.arguments import add_parameters, built, combinations, known_block
+
+LANES = {"allocator": {"lanes": (1, 4, 8, 16)}}  # that run where none are given
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("block", metavar="BLOCK", help="allocator, pdu, select, atu or heatmap")
+    parser.add_argument(
+        "--events", "--blocks", dest="events", type=positive, default=1000, metavar="N",
+        help="blocks of tokens, cycles, look-ups or words, at least (default: 1000)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of the stimulus (default: 0)")
+    add_parameters(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was compared, by parameters, and the first difference of each. Raises SpecError for an unknown block
+    or parameter.
+    """
+    block, differences = known_block(args.block), 0
+    for changes in combinations(block, args.changes, LANES.get(block, {})):
+        built(block, changes)
+        from microarch.rtl.lockstep import lockstep
+
+        found = lockstep(block, args.events, args.seed, changes)
+        said = " ".join(f"{key}={value}" for key, value in changes.items())
+        print(
+            f"{block} {said}{' ' if said else ''}seed {args.seed}: {found.events:,} events, {found.cycles:,} cycles, "
+            f"{found.differences} differences",
+            flush=True,
+        )
+        if found.difference:
+            print(f"  {found.difference}")
+        differences += found.differences
+    return DIFFERS if differences else OK

@@ -1,0 +1,359 @@
+"""Drives a component and its table with one stimulus, and tells the first difference.
+
+A ``Bench`` of a block draws the stimulus from a seed (or takes a recorded one), simulates the component, and compares
+every event's answer and the cycles of its states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from amaranth.hdl import Elaboratable
+from amaranth.sim import Simulator
+
+from microarch.rtl import allocator, atu, heatmap, pdu, select, tables
+
+PERIOD_S = 1e-9
+
+
+class Differs(Exception):
+    """What a component did otherwise than its table."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of a lockstep run. ``difference``: the first, or ''."""
+
+    block: str
+    parameters: Any
+    seed: int
+    events: int
+    cycles: int
+    difference: str
+
+    @property
+    def differences(self) -> int:
+        return int(bool(self.difference))
+
+
+def simulate(component: Elaboratable, bench: Callable) -> None:
+    """Run a test bench (a coroutine of Amaranth's simulator) beside the component, to its end."""
+    simulator = Simulator(component)
+    simulator.add_clock(PERIOD_S)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+def expect(said: Any, done: Any, what: str) -> None:
+    if said != done:
+        raise Differs(f"{what}: the table says {said}, the RTL {done}")
+
+
+class AllocatorBench:
+    """``events``: blocks of tokens. ``views``: recorded steps (StepView, block_tokens); drawn at random without."""
+
+    component = allocator.Allocator
+
+    def __init__(self, parameters: allocator.Parameters, views: Iterable[tuple[Any, int]] | None = None):
+        self._p, self._views = parameters, views
+        self.events = self.cycles = 0
+
+    def steps(self, rng: np.random.Generator) -> Iterator[tuple[Any, int]]:
+        while True:
+            experts = int(rng.integers(1, 40))
+            yield tables.random_view(rng, self._p.dies, experts), int(rng.choice([16, 50, 512]))
+
+    def run(self, dut: allocator.Allocator, events: int, rng: np.random.Generator) -> None:
+        table = tables.AllocatorTable(self._p)
+
+        async def bench(ctx):
+            for view, block_tokens in self._views if self._views is not None else self.steps(rng):
+                if self.events >= events:
+                    return
+                given, said = table.step(view, block_tokens)
+                ctx.set(dut.clear, 1)
+                await ctx.tick()
+                ctx.set(dut.clear, 0)
+                output, cycles = await self._step(ctx, dut, given, self.cycles + 2 * int(said.cycles.sum()) + 50)
+                for at, (wanted, got) in enumerate(zip(said.output, output, strict=True)):
+                    expect(wanted, got, f"block {self.events}, expert {at} of the step: (die, tokens) of its entries")
+                expect(said.cycles[0].tolist(), cycles, f"block {self.events}: cycles in GENERATE, EVALUATE, MERGE")
+                self.events += sum(-(-each.tokens // block_tokens) for each in given.experts)
+
+        simulate(dut, bench)
+
+    async def _step(self, ctx, dut, given, most):
+        """(entries of every expert, cycles in each state); ``most``: cycles after which it hangs."""
+        output: list[tuple[int, ...]] = []
+        cycles = [0, 0, 0]
+        waiting = list(given.experts)
+        entries: list[int] = []
+        placing, at = None, 0
+        ctx.set(dut.block_tokens, given.block_tokens)
+        while True:
+            state = ctx.get(dut.state)
+            if state in (allocator.IDLE, allocator.MERGE):
+                if waiting:
+                    self._offer(ctx, dut, waiting[0])
+                ctx.set(dut.start, bool(waiting))
+            if state == allocator.IDLE and not waiting:
+                return output, cycles
+            if state == allocator.GENERATE:
+                ctx.set(dut.start, 0)
+                ctx.set(dut.die, placing.die[at])
+                ctx.set(dut.read, placing.read[at])
+                at += 1
+            if state == allocator.MERGE:
+                entries += [ctx.get(dut.entry_die), ctx.get(dut.entry_tokens)]
+            if state:
+                cycles[state - 1] += 1
+                self.cycles += 1
+            await ctx.tick()
+            after = ctx.get(dut.state)
+            if state == allocator.MERGE and after != allocator.MERGE:
+                output.append(tuple(entries))
+                entries = []
+            if state in (allocator.IDLE, allocator.MERGE) and after == allocator.GENERATE:
+                placing, at = waiting.pop(0), 0
+            if self.cycles > most:
+                raise Differs(f"block {self.events}: the step does not end")
+
+    def _offer(self, ctx, dut, placing):
+        p, n = self._p, len(placing.die)
+        ctx.set(dut.candidates, n)
+        ctx.set(dut.groups, -(-n // p.lanes))
+        ctx.set(dut.levels, (min(n, p.lanes) - 1).bit_length())
+        for name in ("tokens", "work", "last_work"):
+            ctx.set(getattr(dut, name), getattr(placing, name))
+
+
+class PduBench:
+    """``events``: cycles, in each of which a word may be written, a slice looked up and a copy entered."""
+
+    component = pdu.Pdu
+
+    def __init__(self, parameters: pdu.Parameters, stimulus: Iterable[tuple[int, ...]] | None = None):
+        self._p, self._stimulus = parameters, stimulus
+        self.events = self.cycles = 0
+
+    def _drawn(self, rng):
+        p, bits, span = self._p, rng.integers(0, 2, 3), self._p.experts
+        while True:
+            bits = rng.random(4) < (0.4, 0.7, 0.3, 0.5)
+            word = int.from_bytes(rng.bytes(-(-p.port_bits // 8)), "little") % 2**p.port_bits
+            experts = rng.integers(0, span, 2)
+            yield int(bits[0]), word, int(bits[1]), int(experts[0]), int(bits[2]), int(experts[1]), int(bits[3])
+
+    def run(self, dut: pdu.Pdu, events: int, rng: np.random.Generator) -> None:
+        table = tables.PduTable(self._p)
+
+        async def bench(ctx):
+            for given in self._stimulus if self._stimulus is not None else self._drawn(rng):
+                if self.events >= events:
+                    return
+                for signal, value in zip(dut.inputs, given, strict=True):
+                    ctx.set(signal, value)
+                await ctx.tick()
+                done = tuple(int(ctx.get(signal)) for signal in dut.outputs)
+                expect(table.cycle(*given), done, f"cycle {self.events}: (loading, answered, keep)")
+                self.events += 1
+                self.cycles += 1
+
+        simulate(dut, bench)
+
+
+class SelectBench:
+    """``events``: cycles; rows of counters with many ties."""
+
+    component = select.Selector
+
+    def __init__(self, parameters: select.Parameters, rows: Iterable[np.ndarray] | None = None):
+        self._p, self._rows = parameters, rows
+        self.events = self.cycles = 0
+
+    def _drawn(self, rng):
+        while True:
+            most = int(rng.choice([1, 2, 4, 30, 2**16 - 1]))
+            row = rng.integers(0, most + 1, self._p.experts)
+            row[rng.random(self._p.experts) < rng.choice([0.0, 0.5, 0.99])] = 0
+            row[rng.random(self._p.experts) < 0.01] = 2**16 - 1
+            yield row % 2**self._p.count_bits
+
+    def run(self, dut: select.Selector, events: int, rng: np.random.Generator) -> None:
+        table, p = tables.SelectTable(self._p), self._p
+
+        async def bench(ctx):
+            ctx.set(dut.start, 0)
+            for row in self._rows if self._rows is not None else self._drawn(rng):
+                if self.events >= events:
+                    return
+                padded = np.zeros(p.words * p.comparators, np.int64)
+                padded[: p.experts] = row
+                words = [_packed(word, p.count_bits) for word in padded.reshape(p.words, -1)]
+                ctx.set(dut.start, 1)
+                await ctx.tick()
+                ctx.set(dut.start, 0)
+                marked, cycles = [], 0
+                while ctx.get(dut.state):
+                    at = ctx.get(dut.at)
+                    ctx.set(dut.word, words[at])
+                    if ctx.get(dut.marking):
+                        marks = ctx.get(dut.marks)
+                        marked += [at * p.comparators + bit for bit in range(p.comparators) if marks >> bit & 1]
+                    cycles += 1
+                    if cycles > 2 * p.cycles:
+                        raise Differs(f"row at cycle {self.cycles}: it does not end")
+                    await ctx.tick()
+                expect(table.row(row), (cycles, sorted(marked)), f"row at cycle {self.cycles}: cycles and experts")
+                self.cycles += cycles
+                self.events += cycles
+
+        simulate(dut, bench)
+
+
+class AtuBench:
+    """``events``: look-ups, of experts that come again."""
+
+    component = atu.Atu
+
+    def __init__(self, parameters: atu.Parameters, experts: Iterable[int] | None = None):
+        self._p, self._experts = parameters, experts
+        self.events = self.cycles = 0
+
+    def _drawn(self, rng):
+        p = self._p
+        near = rng.integers(0, p.experts, max(1, p.entries))
+        while True:
+            of_few = int(near[rng.integers(0, len(near))])
+            of_set = int(near[0] % p.sets + p.sets * rng.integers(0, 2 * p.ways)) % p.experts
+            yield (of_few, of_set, int(rng.integers(0, p.experts)))[int(rng.choice(3, p=(0.5, 0.4, 0.1)))]
+
+    def run(self, dut: atu.Atu, events: int, rng: np.random.Generator) -> None:
+        table, p = tables.AtuTable(self._p), self._p
+        width = p.tag_bits + 1
+        stored = [0] * p.sets
+
+        async def bench(ctx):
+            for expert in self._experts if self._experts is not None else self._drawn(rng):
+                if self.events >= events:
+                    return
+                idle = rng.random() < 0.1
+                ctx.set(dut.look_up, not idle)
+                ctx.set(dut.expert, expert)
+                at = ctx.get(dut.set) if p.index_bits else 0
+                ctx.set(dut.stored, stored[at])
+                enters, entered = ctx.get(dut.enters), ctx.get(dut.entered)
+                for way in range(p.ways):
+                    if enters >> way & 1:
+                        mask = (1 << width) - 1 << way * width
+                        stored[at] = stored[at] & ~mask | entered << way * width
+                await ctx.tick()
+                self.cycles += 1
+                answered = int(ctx.get(dut.answered))
+                expect(int(not idle), answered, f"look-up {self.events}: answered")
+                if not idle:
+                    expect(
+                        table.look_up(expert), int(ctx.get(dut.hit)), f"look-up {self.events}: expert {expert} known"
+                    )
+                    self.events += 1
+
+        simulate(dut, bench)
+
+
+class HeatmapBench:
+    """``events``: words that are updated, of few rows, many of them with counters that are nearly full."""
+
+    component = heatmap.HeatmapStore
+
+    def __init__(self, parameters: heatmap.Parameters, updates: Iterable[tuple[int, int, int]] | None = None):
+        self._p, self._updates = parameters, updates
+        self.events = self.cycles = 0
+
+    def _drawn(self, rng):
+        p = self._p
+        while True:
+            last = p.experts - (p.words - 1) * p.per_word
+            word = int(rng.integers(0, p.words))
+            mask = int.from_bytes(rng.bytes(8), "little") & (2 ** (last if word == p.words - 1 else p.per_word) - 1)
+            mask &= int.from_bytes(rng.bytes(8), "little")
+            if mask:
+                yield int(rng.integers(0, min(4, p.experts))), word, mask
+
+    def run(self, dut: heatmap.HeatmapStore, events: int, rng: np.random.Generator) -> None:
+        p = self._p
+        start = rng.integers(2**p.count_bits - 40, 2**p.count_bits, (p.experts, p.experts)).astype(np.uint16)
+        table = tables.HeatmapTable(p, start)
+        memory = start.copy()
+
+        async def bench(ctx):
+            for row, word, mask in self._updates if self._updates is not None else self._drawn(rng):
+                if self.events >= events:
+                    return
+                for signal, value in ((dut.start, 1), (dut.row, row), (dut.word, word), (dut.mask, mask)):
+                    ctx.set(signal, value)
+                await ctx.tick()
+                ctx.set(dut.start, 0)
+                spent = [0] * 4
+                while state := ctx.get(dut.state):
+                    spent[state - 1] += 1
+                    row_at, first = ctx.get(dut.row_at), ctx.get(dut.at) * p.per_word
+                    of_word = memory[row_at, first : first + p.per_word]
+                    ctx.set(dut.loaded, _packed(of_word, p.count_bits))
+                    if ctx.get(dut.writes):
+                        of_word[:] = _unpacked(ctx.get(dut.stored), len(of_word), p.count_bits)
+                    await ctx.tick()
+                    self.cycles += 1
+                    if sum(spent) > 8 * p.words + 8:
+                        raise Differs(f"word {self.events}: it does not end")
+                expect(table.update(row, word, mask), tuple(spent), f"word {self.events}: cycles by state")
+                expect(table.counters[row].tolist(), memory[row].tolist(), f"word {self.events}: counters of row {row}")
+                self.events += 1
+
+        simulate(dut, bench)
+
+
+def _packed(counters: Iterable[int], bits: int) -> int:
+    """Counters as one word, the first in its lowest bits."""
+    word = 0
+    for at, counter in enumerate(counters):
+        word |= int(counter) << at * bits
+    return word
+
+
+def _unpacked(word: int, n: int, bits: int) -> list[int]:
+    return [word >> at * bits & (1 << bits) - 1 for at in range(n)]
+
+
+BENCHES: Mapping[str, tuple[Any, Any]] = {
+    "allocator": (AllocatorBench, allocator.Parameters()),
+    "pdu": (PduBench, pdu.Parameters()),
+    "select": (SelectBench, select.Parameters()),
+    "atu": (AtuBench, atu.Parameters()),
+    "heatmap": (HeatmapBench, heatmap.Parameters()),
+}
+
+
+def lockstep(
+    block: str,
+    events: int,
+    seed: int,
+    changes: Mapping[str, Any] | None = None,
+    component: Any = None,
+    given: Any = None,
+) -> Found:
+    """Component and table with one stimulus of ``seed`` (or the recorded one ``given``), up to the first difference.
+
+    ``component``: one to take instead of the shipped. Raises ValueError for parameters that cannot be built.
+    """
+    kind, parameters = BENCHES[block]
+    parameters = replace(parameters, **(changes or {}))
+    bench = kind(parameters, given)
+    difference = ""
+    try:
+        bench.run((component or kind.component)(parameters), events, np.random.default_rng([seed, 24]))
+    except Differs as found:
+        difference = str(found)
+    return Found(block, parameters, seed, bench.events, bench.cycles, difference)

@@ -1,0 +1,150 @@
+"""Synthesis of a component to a cell library with Yosys and abc (``pyosys``, no system package), and what it takes.
+
+Adders are Kogge-Stone; registers with an enable get clock gates; flip-flops with a true output are left out, as they
+are a quarter larger than flip-flop and inverter. Memories are no part of a component (``microarch.rtl``). Areas are
+those of cells: no wires, no clock tree, no utilisation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from microarch.silicon.liberty import Library
+from microarch.silicon.timing import longest_path
+
+GATE, GATE_PINS, GATE_OFF = "ICGx1_ASAP7_75t_R", "ENA:CLK:GCLK", "SE"
+LEFT_OUT = ("DFFHQx4_ASAP7_75t_R",)  # a flip-flop with a true output
+LEAST_GATED = 4  # registers behind a clock gate
+DRIVER = "BUFx2_ASAP7_75t_R"
+TARGET_PS = 500  # abc sizes for speed
+SCRIPT = "strash; &get -n; &st; &dch; &nf; &put; buffer -c; topo; stime -p; upsize -c; dnsize -c; stime -p"
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Synthesised:
+    """A component in cells. Areas are the library's own, of its node; ``delay_ps``: longest path by this project's
+    timing; ``abc_logic_ps``: of the logic between registers, by abc's timing, beside ``logic_ps``.
+    """
+
+    block: str
+    parameters: dict[str, Any]
+    flip_flops: int
+    clock_gates: int
+    gated_flip_flops: int
+    cells: int
+    area_um2: float
+    sequential_um2: float
+    flip_flop_um2: float
+    delay_ps: float
+    logic_ps: float
+    abc_logic_ps: float
+    path_ends: str
+    free_running_fj: float  # a cycle, all clock pins
+    leakage_nw: float
+    source: str  # SHA-256 of the component's file
+    library: dict[str, str]  # file: SHA-256
+    versions: dict[str, str]
+
+    @property
+    def clock_hz(self) -> float:
+        """What the longest path allows, without wires."""
+        return 1e12 / self.delay_ps
+
+
+def synthesise(block: str, component: Any, source: Path, library: Library) -> Synthesised:
+    """Map a component (Amaranth) to the cells of a library. Raises ModuleNotFoundError without the extra ``rtl``."""
+    from amaranth.back import rtlil
+
+    ports = [*component.inputs, *component.outputs]
+    with tempfile.TemporaryDirectory() as folder:
+        netlist, log = _mapped(block, rtlil.convert(component, ports=ports, name=block), library, Path(folder))
+    module = netlist["modules"][block]
+    kinds = Counter(each["type"] for each in module["cells"].values())
+    cells = {name: library.cells[name] for name in kinds}
+    registers = {name: n for name, n in kinds.items() if cells[name].is_sequential and name != GATE}
+    clocks = {each["connections"][cells[each["type"]].clock_pin][0] for each in module["cells"].values()
+              if each["type"] in registers}  # fmt: skip
+    (root,) = module["ports"]["clk"]["bits"]
+    free = sum(each["type"] in registers and each["connections"][cells[each["type"]].clock_pin][0] == root
+               for each in module["cells"].values())  # fmt: skip
+    timing = longest_path(module, library)
+    flip_flops = sum(registers.values())
+    return Synthesised(
+        block=block,
+        parameters=asdict(component.parameters),
+        flip_flops=flip_flops,
+        clock_gates=len(clocks - {root}),
+        gated_flip_flops=flip_flops - free,
+        cells=sum(kinds.values()),
+        area_um2=round(sum(n * cells[name].area_um2 for name, n in kinds.items()), 4),
+        sequential_um2=round(sum(n * cells[name].area_um2 for name, n in registers.items()), 4),
+        flip_flop_um2=cells[max(registers, key=lambda name: registers[name])].area_um2,
+        delay_ps=round(timing.delay_ps, 2),
+        logic_ps=round(timing.logic_ps, 2),
+        abc_logic_ps=log,
+        path_ends=re.sub(r"\$\d+", "", timing.ends),
+        free_running_fj=round(sum(n * cells[name].clock_fj for name, n in registers.items()), 3),
+        leakage_nw=round(sum(n * cells[name].leakage_nw for name, n in kinds.items()), 3),
+        source=digest_of(source),
+        library=dict(library.files),
+        versions={name: version(name) for name in ("amaranth", "pyosys")},
+    )
+
+
+def digest_of(source: Path) -> str:
+    """SHA-256 of a component's file."""
+    return hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def _mapped(block: str, text: str, library: Library, folder: Path) -> tuple[Mapping[str, Any], float]:
+    """(netlist in Yosys' JSON, delay of the logic in ps by abc's timing)."""
+    from pyosys import libyosys as yosys
+
+    design = yosys.Design()
+    log = folder / "log"
+
+    def run(command: str) -> None:
+        yosys.run_pass(f"tee -q -o {log} {command}", design)
+
+    files = []
+    for name, content in library.texts:
+        files.append(folder / name)
+        files[-1].write_text(content, encoding="utf-8")
+    (folder / "in.il").write_text(text, encoding="utf-8")
+    (folder / "abc").write_text(SCRIPT, encoding="utf-8")
+    (folder / "constraints").write_text(f"set_driving_cell {DRIVER}\nset_load 1.0\n", encoding="utf-8")
+    liberty = " ".join(f"-liberty {file}" for file in files)
+    left_out = " ".join(f"-dont_use {name}" for name in LEFT_OUT)
+    run(f"read_rtlil {folder / 'in.il'}")
+    run(f"synth -flatten -noabc -top {block} -extra-map +/choices/kogge-stone.v")
+    run(f"clockgate -pos {GATE} {GATE_PINS} -min_net_size {LEAST_GATED} -tie_lo {GATE_OFF}")
+    run(f"dfflibmap {left_out} {liberty}")
+    run("opt_clean")
+    run(f"abc -D {TARGET_PS} {liberty} -constr {folder / 'constraints'} -script {folder / 'abc'}")
+    delays = re.findall(r"Delay =\s*([\d.]+) ps", log.read_text(encoding="utf-8", errors="replace"))
+    run("opt_clean -purge")
+    run(f"write_json {folder / 'out.json'}")
+    return json.loads((folder / "out.json").read_text(encoding="utf-8")), float(delays[-1]) if delays else 0.0
+
+
+def written(found: Synthesised) -> str:
+    """A result as the text of its file."""
+    return json.dumps(asdict(found), indent=1, sort_keys=True) + "\n"
+
+
+def read_result(block: str) -> Synthesised | None:
+    """The committed result of a component at its shipped parameters; None if there is none."""
+    try:
+        return Synthesised(**json.loads((RESULTS / f"{block}.json").read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None

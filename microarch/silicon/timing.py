@@ -1,0 +1,143 @@
+"""Static timing of a netlist over the library's NLDM tables: no wires, an ideal clock, one corner.
+
+The longest path is that from a register (or an input) to a register's set-up or an output, with slews and the loads of
+the pins that a net drives.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from microarch.silicon.liberty import Cell, Library
+
+INPUT_SLEW_PS, OUTPUT_FF, CLOCK_SLEW_PS = 10.0, 1.0, 10.0
+RISE, FALL = "rise", "fall"
+INTO = {  # sense: (output edge, input edges)
+    "positive_unate": {RISE: (RISE,), FALL: (FALL,)},
+    "negative_unate": {RISE: (FALL,), FALL: (RISE,)},
+    "non_unate": {RISE: (RISE, FALL), FALL: (RISE, FALL)},
+}
+
+
+class Timing(NamedTuple):
+    """``delay_ps``: longest path; ``logic_ps``: longest logic between registers, without what the register at its start
+    and the set-up at its end take; ``ends``: cell and pin, or port, at the end of the longest path.
+    """
+
+    delay_ps: float
+    logic_ps: float
+    ends: str
+
+
+class Instance(NamedTuple):
+    name: str
+    cell: Cell
+    inputs: Mapping[str, Any]  # pin: net
+    outputs: Mapping[str, Any]
+
+
+def instances_of(module: Mapping[str, Any], library: Library) -> list[Instance]:
+    """The cells of a module of Yosys' JSON, in order of name. Raises KeyError for a cell that the library lacks."""
+    found = []
+    for name, each in sorted(module["cells"].items()):
+        cell = library.cells[each["type"]]
+        nets = {pin: bits[0] for pin, bits in each["connections"].items()}
+        inputs = {pin: net for pin, net in nets.items() if pin in cell.pin_ff}
+        outputs = {pin: net for pin, net in nets.items() if pin not in cell.pin_ff}
+        found.append(Instance(name, cell, inputs, outputs))
+    return found
+
+
+def longest_path(module: Mapping[str, Any], library: Library) -> Timing:
+    """Of a module of Yosys' JSON that is mapped to cells of the library."""
+    instances = instances_of(module, library)
+    loads: dict[Any, float] = defaultdict(float)
+    for each in instances:
+        for pin, net in each.inputs.items():
+            loads[net] += each.cell.pin_ff[pin]
+    ports = module["ports"].values()
+    for port in ports:
+        for net in port["bits"] if port["direction"] == "output" else ():
+            loads[net] += OUTPUT_FF
+    # (arrival, slew, arrival of the register's output) by net and edge
+    at = {
+        (net, edge): (0.0, INPUT_SLEW_PS, 0.0)
+        for port in ports if port["direction"] == "input" for net in port["bits"] for edge in (RISE, FALL)
+    }  # fmt: skip
+    for each in _in_order(instances):
+        for pin, net in each.outputs.items():
+            for edge, found in _output(each, pin, loads[net], at).items():
+                at[net, edge] = found
+    return _worst(instances, ports, at)
+
+
+def _in_order(instances: list[Instance]) -> list[Instance]:
+    """Sequential cells first, then each cell after those that drive it."""
+    driver = {net: each for each in instances for net in each.outputs.values()}
+    done: set[str] = set()
+    order: list[Instance] = []
+    for root in sorted(instances, key=lambda each: not each.cell.is_sequential):
+        stack = [(root, False)]
+        while stack:
+            each, entered = stack.pop()
+            if each.name in done:
+                continue
+            if entered or each.cell.is_sequential:
+                done.add(each.name)
+                order.append(each)
+                continue
+            stack.append((each, True))
+            stack += [(driver[net], False) for net in each.inputs.values() if net in driver]
+    return order
+
+
+def _output(each: Instance, pin: str, load_ff: float, at) -> dict[str, tuple[float, float, float]]:
+    """(arrival, slew, start) of both edges of an output."""
+    found: dict[str, tuple[float, float, float]] = {}
+    for arc in each.cell.arcs.get(pin, ()):
+        clocked = each.cell.is_sequential
+        if clocked and not arc.kind.endswith("_edge"):
+            continue
+        for edge in (RISE, FALL):
+            if f"cell_{edge}" not in arc.tables:
+                continue
+            sources = (RISE,) if clocked else INTO[arc.sense][edge]
+            for source in sources:
+                net = each.inputs.get(arc.source)
+                before = (0.0, CLOCK_SLEW_PS, 0.0) if clocked else at.get((net, source))
+                if before is None:  # a constant
+                    continue
+                arrival = before[0] + arc.tables[f"cell_{edge}"].at(before[1], load_ff)
+                slew = arc.tables[f"{edge}_transition"].at(before[1], load_ff)
+                old = found.get(edge, (-1.0, 0.0, 0.0))
+                start = arrival if clocked else before[2]
+                later = (arrival, start) if arrival > old[0] else (old[0], old[2])
+                found[edge] = later[0], max(slew, old[1]), later[1]
+    return found
+
+
+def _worst(instances: list[Instance], ports, at) -> Timing:
+    worst, logic_ps = Timing(0.0, 0.0, ""), 0.0
+    for each in instances:
+        if not each.cell.is_sequential:
+            continue
+        for pin, arcs in each.cell.arcs.items():
+            net = each.inputs.get(pin)
+            for arc in (arc for arc in arcs if arc.kind.startswith("setup")):
+                for edge in (RISE, FALL):
+                    if (net, edge) not in at or f"{edge}_constraint" not in arc.tables:
+                        continue
+                    arrival, slew, start = at[net, edge]
+                    logic_ps = max(logic_ps, arrival - start)
+                    delay = arrival + arc.tables[f"{edge}_constraint"].at(CLOCK_SLEW_PS, slew)
+                    worst = max(worst, Timing(delay, 0.0, f"{each.name}.{pin}"))
+    for port in ports:
+        for net in port["bits"] if port["direction"] == "output" else ():
+            for edge in (RISE, FALL):
+                if (net, edge) in at:
+                    arrival, _, start = at[net, edge]
+                    logic_ps = max(logic_ps, arrival - start)
+                    worst = max(worst, Timing(arrival, 0.0, "output"))
+    return worst._replace(logic_ps=logic_ps)
