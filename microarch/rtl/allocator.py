@@ -39,6 +39,11 @@ class Parameters:
             raise ValueError(f"expected a pipeline of 0 to 3 and at least one die and lane, got {self}")
 
     @property
+    def registers(self) -> tuple[str, ...]:
+        """What the pipeline holds."""
+        return ("operands", "costs", "winner")[: self.pipeline]
+
+    @property
     def groups(self) -> int:
         """Slots of a lane."""
         return ceil(self.dies / self.lanes)
@@ -165,14 +170,14 @@ class Allocator(Elaboratable):
             load = Array(self.slot_load[lane])[self.at]
             read = Mux(used, 0, Array(self.slot_read[lane])[self.at])
             operands = (valid, load, read)
-            if p.pipeline >= 1:
+            if "operands" in p.registers:
                 operands = self._registered(m, f"operand_{lane}", operands, (1, p.cost_bits, p.cost_bits))
             valid, load, read = operands
             over = Signal(signed(p.cost_bits + 1), name=f"over_{lane}")
             cost = Signal(p.cost_bits, name=f"cost_{lane}")
             m.d.comb += [over.eq(read - work), cost.eq(load + Mux(over[-1], work, read))]
             costed = (valid, cost)
-            if p.pipeline >= 2:
+            if "costs" in p.registers:
                 costed = self._registered(m, f"costed_{lane}", costed, (1, p.cost_bits))
             ranked.append(costed)
         delay = min(p.pipeline, 2)
@@ -180,7 +185,7 @@ class Allocator(Elaboratable):
         m.d.comb += group.eq(self.at - delay)
         best = self._least_of_lanes(m, ranked, group, delay)
         winner = self._least_of_all(m, best, delay)
-        if p.pipeline >= 3:
+        if "winner" in p.registers:
             slot_bits = self._slot_bits()
             winner = self._registered(m, "winner", winner, (p.cost_bits, slot_bits[0], slot_bits[1]))
         cost, lane_of, group_of = winner

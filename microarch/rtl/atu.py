@@ -78,7 +78,7 @@ class Atu(Elaboratable):
         later = {pair: order[at] for at, pair in enumerate(pairs)}
         oldest = Signal(p.ways)
         for way in range(p.ways):
-            others = [~later[way, j] if way < j else later[j, way] for j in range(p.ways) if j != way]
+            others = [later[j, way] for j in range(way)] + [~later[way, j] for j in range(way + 1, p.ways)]
             m.d.comb += oldest[way].eq(Cat(others).all() if others else 1)
         chosen = Signal(p.ways)
         m.d.comb += chosen.eq(self.matches)

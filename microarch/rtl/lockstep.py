@@ -77,7 +77,8 @@ class AllocatorBench:
                 ctx.set(dut.clear, 1)
                 await ctx.tick()
                 ctx.set(dut.clear, 0)
-                output, cycles = await self._step(ctx, dut, given, self.cycles + 2 * int(said.cycles.sum()) + 50)
+                most = 2 * int(said.cycles.sum()) + 50
+                output, cycles = await self._step(ctx, dut, given, most)
                 for at, (wanted, got) in enumerate(zip(said.output, output, strict=True)):
                     expect(wanted, got, f"block {self.events}, expert {at} of the step: (die, tokens) of its entries")
                 expect(said.cycles[0].tolist(), cycles, f"block {self.events}: cycles in GENERATE, EVALUATE, MERGE")
@@ -86,14 +87,14 @@ class AllocatorBench:
         simulate(dut, bench)
 
     async def _step(self, ctx, dut, given, most):
-        """(entries of every expert, cycles in each state); ``most``: cycles after which it hangs."""
+        """(entries of every expert, cycles in each state); ``most``: cycles that it may take."""
         output: list[tuple[int, ...]] = []
         cycles = [0, 0, 0]
         waiting = list(given.experts)
         entries: list[int] = []
         placing, at = None, 0
         ctx.set(dut.block_tokens, given.block_tokens)
-        while True:
+        for _ in range(most):
             state = ctx.get(dut.state)
             if state in (allocator.IDLE, allocator.MERGE):
                 if waiting:
@@ -118,8 +119,7 @@ class AllocatorBench:
                 entries = []
             if state in (allocator.IDLE, allocator.MERGE) and after == allocator.GENERATE:
                 placing, at = waiting.pop(0), 0
-            if self.cycles > most:
-                raise Differs(f"block {self.events}: the step does not end")
+        raise Differs(f"block {self.events}: the step does not end")
 
     def _offer(self, ctx, dut, placing):
         p, n = self._p, len(placing.die)
@@ -196,18 +196,19 @@ class SelectBench:
                 ctx.set(dut.start, 1)
                 await ctx.tick()
                 ctx.set(dut.start, 0)
-                marked, cycles = [], 0
+                marked, cycles, threshold = [], 0, -1
                 while ctx.get(dut.state):
                     at = ctx.get(dut.at)
                     ctx.set(dut.word, words[at])
                     if ctx.get(dut.marking):
-                        marks = ctx.get(dut.marks)
+                        marks, threshold = ctx.get(dut.marks), ctx.get(dut.threshold)
                         marked += [at * p.comparators + bit for bit in range(p.comparators) if marks >> bit & 1]
                     cycles += 1
                     if cycles > 2 * p.cycles:
                         raise Differs(f"row at cycle {self.cycles}: it does not end")
                     await ctx.tick()
-                expect(table.row(row), (cycles, sorted(marked)), f"row at cycle {self.cycles}: cycles and experts")
+                done = cycles, threshold, sorted(marked)
+                expect(table.row(row), done, f"row at cycle {self.cycles}: (cycles, threshold, experts)")
                 self.cycles += cycles
                 self.events += cycles
 
@@ -289,30 +290,42 @@ class HeatmapBench:
         memory = start.copy()
 
         async def bench(ctx):
-            for row, word, mask in self._updates if self._updates is not None else self._drawn(rng):
-                if self.events >= events:
-                    return
-                for signal, value in ((dut.start, 1), (dut.row, row), (dut.word, word), (dut.mask, mask)):
-                    ctx.set(signal, value)
-                await ctx.tick()
+            updates = iter(self._updates if self._updates is not None else self._drawn(rng))
+            update = self._start(ctx, dut, next(updates, None))
+            await ctx.tick()
+            while update is not None and self.events < events:
+                spent, following = [0] * 4, None
                 ctx.set(dut.start, 0)
-                spent = [0] * 4
-                while state := ctx.get(dut.state):
+                while following is None and (state := ctx.get(dut.state)):
                     spent[state - 1] += 1
                     row_at, first = ctx.get(dut.row_at), ctx.get(dut.at) * p.per_word
                     of_word = memory[row_at, first : first + p.per_word]
                     ctx.set(dut.loaded, _packed(of_word, p.count_bits))
                     if ctx.get(dut.writes):
                         of_word[:] = _unpacked(ctx.get(dut.stored), len(of_word), p.count_bits)
+                    if state == heatmap.WRITE and rng.random() < 0.5:  # the next one follows at once
+                        following = self._start(ctx, dut, next(updates, None))
                     await ctx.tick()
                     self.cycles += 1
                     if sum(spent) > 8 * p.words + 8:
                         raise Differs(f"word {self.events}: it does not end")
-                expect(table.update(row, word, mask), tuple(spent), f"word {self.events}: cycles by state")
+                row = update[0]
+                expect(table.update(*update), tuple(spent), f"word {self.events}: cycles by state")
                 expect(table.counters[row].tolist(), memory[row].tolist(), f"word {self.events}: counters of row {row}")
                 self.events += 1
+                if following is None:
+                    following = self._start(ctx, dut, next(updates, None))
+                    await ctx.tick()
+                update = following
 
         simulate(dut, bench)
+
+    def _start(self, ctx, dut, update):
+        """Offer an update, if there is one."""
+        if update is not None:
+            for signal, value in zip((dut.start, dut.row, dut.word, dut.mask), (1, *update), strict=True):
+                ctx.set(signal, value)
+        return update
 
 
 def _packed(counters: Iterable[int], bits: int) -> int:

@@ -44,8 +44,8 @@ class Parameters:
 
 
 class Selector(Elaboratable):
-    """Inputs: ``start``; ``word``: the row's counters ``at``. Outputs: ``state``, ``at``; in the last pass ``marking``
-    and ``marks`` of the word. Counters beyond the last expert are 0.
+    """Inputs: ``start``; ``word``: the row's counters ``at``. Outputs: ``state``, ``at``; in the last pass ``marking``,
+    ``marks`` of the word and the row's ``threshold``. Counters beyond the last expert are 0.
     """
 
     def __init__(self, parameters: Parameters):
@@ -53,6 +53,7 @@ class Selector(Elaboratable):
         self.start, self.word = Signal(), Signal(p.comparators * p.count_bits)
         self.state, self.at = Signal(), Signal(range(p.words))
         self.marking, self.marks = Signal(), Signal(p.comparators)
+        self.threshold = Signal(p.count_bits, reset_less=True)
 
     @property
     def inputs(self) -> list[Signal]:
@@ -60,12 +61,11 @@ class Selector(Elaboratable):
 
     @property
     def outputs(self) -> list[Signal]:
-        return [self.state, self.at, self.marking, self.marks]
+        return [self.state, self.at, self.marking, self.marks, self.threshold]
 
     def elaborate(self, platform) -> Module:
         m, p = Module(), self.parameters
         bit = Signal(p.count_bits + 1)  # one-hot: the bit of the threshold that this pass finds; the top one: marking
-        self.threshold = Signal(p.count_bits, reset_less=True)
         self.reaching = Signal(range(p.experts + 1), reset_less=True)  # counters that reach it, so far in this pass
         # counters above the threshold; in the last pass, and those equal to it in the words before
         self.above = Signal(range(p.experts + 1), reset_less=True)

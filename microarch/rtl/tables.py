@@ -148,8 +148,8 @@ class SelectTable:
         self._changed = np.zeros((1, experts), np.bool_)
         self._changed[0, 0] = True
 
-    def row(self, counters: np.ndarray) -> tuple[int, list[int]]:
-        """(cycles, marked experts) of a row."""
+    def row(self, counters: np.ndarray) -> tuple[int, int, list[int]]:
+        """(cycles, the ``keep``-th largest counter, marked experts) of a row."""
         p = self._p
         self._heat[0, 0] = counters
         hot_rows(self._heat, self._changed, p.keep, 0 if p.larger_wins else 1, p.larger_wins, self._marks)
@@ -159,7 +159,7 @@ class SelectTable:
             heatmap_port_bits=512, prediction_port_bits=16,
         )  # fmt: skip
         chosen = np.flatnonzero(np.unpackbits(self._marks[0, 0], bitorder="little"))
-        return round(fsm_ns(counts, fsm)[State.SELECT]), chosen.tolist()
+        return round(fsm_ns(counts, fsm)[State.SELECT]), int(np.sort(counters)[-p.keep]), chosen.tolist()
 
 
 class AtuTable:

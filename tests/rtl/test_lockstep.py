@@ -47,7 +47,7 @@ SHOWS = {
     "allocator": (allocator, "Allocator", 600, ({"dies": 6, "lanes": 2}, {"dies": 6, "lanes": 4, "pipeline": 0})),
     "pdu": (pdu, "Pdu", 500, ({"experts": 16, "port_bits": 4}, {"experts": 16, "port_bits": 4, "shadow": False})),
     "select": (select, "Selector", 3000, ({"experts": 12, "comparators": 4, "keep": 3},
-                                          {"experts": 12, "comparators": 4, "keep": 3, "larger_wins": True})),
+                                          {"experts": 10, "comparators": 4, "keep": 3, "larger_wins": True})),
     "atu": (atu, "Atu", 300, ({"entries": 8, "ways": 4, "experts": 40},)),
     "heatmap": (heatmap, "HeatmapStore", 200, ({"experts": 12, "port_bits": 64},)),
 }  # fmt: skip
