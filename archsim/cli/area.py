@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     for system in experiment.systems:
         _print_configured(out, system, experiment.models, design_of(system, changes), chosen)
         _print_published(out, system, published_design(system, changes), chosen)
+    _print_synthesised(out, experiment.systems[0].dies)
     if args.sources:
         out.print(_sources_table(chosen))
     return OK
@@ -85,6 +86,28 @@ def _print_published(out, system: SystemSpec, built: TableDesign, technology: Te
     out.print(_parts_table(title, parts, built))
     for line in _notes(parts, built, technology):
         out.print(line, soft_wrap=True)
+
+
+def _print_synthesised(out, dies: int) -> None:
+    """The components in RTL: analytical, synthesised and published area, and the clock that they reach."""
+    from microarch.silicon.synthesised import NOT_MODELLED, side_by_side
+
+    made = grid("component", title=f"in RTL (docs/rtl.md): cells of ASAP7, um²; {dies} dies in 5 nm, placed, mm²")
+    for name in ("copies", "analytical um²", "synthesised um²", "ratio", "mm²", "table II mm²", "ns", "5 nm, wires"):
+        made.add_column(name, justify="right")
+    rows = side_by_side(dies)
+    for row in rows:
+        ratio = "–" if row.ratio is None else f"{row.ratio:.2f}"
+        analytical = "–" if row.analytical_um2 is None else f"{row.analytical_um2:,.0f}"
+        published = "–" if row.published_mm2 is None else f"{row.published_mm2:.4f}"
+        said = f"{row.synthesised.area_um2:,.0f}{' (older source)' if row.stale else ''}"
+        placed, path_ns = f"{row.placed_mm2:.4f}", f"{row.synthesised.delay_ps / 1000:.3f}"
+        clock = f"{row.clock_hz / 1e9:.2f} GHz"
+        made.add_row(row.component, str(row.copies), analytical, said, ratio, placed, published, path_ns, clock)
+    out.print(made)
+    for row in rows:
+        if row.reason and row.reason != NOT_MODELLED:
+            out.print(f"{row.component}: {row.reason}.", soft_wrap=True)
 
 
 def _built_for(built: TableDesign) -> str:

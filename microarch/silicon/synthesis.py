@@ -12,9 +12,10 @@ import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,10 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
     from amaranth.back import rtlil
 
     ports = [*component.inputs, *component.outputs]
-    with tempfile.TemporaryDirectory() as folder:
-        netlist, log = _mapped(block, rtlil.convert(component, ports=ports, name=block), library, Path(folder))
+    text = rtlil.convert(component, ports=ports, name=block)
+    with tempfile.TemporaryDirectory() as folder, get_context("spawn").Pool(1) as fresh:
+        # a process of its own: what Yosys finds depends on the numbers that it has given out before
+        netlist, log = fresh.apply(_mapped, (block, text, library.texts, Path(folder)))
     module = netlist["modules"][block]
     kinds = Counter(each["type"] for each in module["cells"].values())
     cells = {name: library.cells[name] for name in kinds}
@@ -106,7 +109,7 @@ def digest_of(source: Path) -> str:
     return hashlib.sha256(source.read_bytes()).hexdigest()
 
 
-def _mapped(block: str, text: str, library: Library, folder: Path) -> tuple[Mapping[str, Any], float]:
+def _mapped(block: str, text: str, texts: Sequence[tuple[str, str]], folder: Path) -> tuple[Mapping[str, Any], float]:
     """(netlist in Yosys' JSON, delay of the logic in ps by abc's timing)."""
     from pyosys import libyosys as yosys
 
@@ -117,7 +120,7 @@ def _mapped(block: str, text: str, library: Library, folder: Path) -> tuple[Mapp
         yosys.run_pass(f"tee -q -o {log} {command}", design)
 
     files = []
-    for name, content in library.texts:
+    for name, content in texts:
         files.append(folder / name)
         files[-1].write_text(content, encoding="utf-8")
     (folder / "in.il").write_text(text, encoding="utf-8")

@@ -145,10 +145,11 @@ N5 = Technology(
         (0.19, 0.27),
     ),
     flop_port=Coefficient(
-        0.41,
+        1.51,
         "times the flip-flop, per port",
-        "Nangate 45 nm library: MUX2_X1 7, DFF_X1 17 sites of 0.266 um2",
-        (0.3, 0.6),
+        "synthesis of the PDU to ASAP7 (archsim rtl synth): write and look-up of 512 experts take 1.51 flip-flops per "
+        "bit",
+        (1.45, 1.55),
     ),
     placement=Coefficient(0.70, "of the area is cells", "assumed: usual utilisation of placed logic", (0.6, 0.85)),
     **_ENERGY,
@@ -163,7 +164,12 @@ SCALED = Technology(
     ),
     periphery_edge=Coefficient(0.0, "times the cells, over the root of the bits", "fitted: as periphery"),
     flop=Coefficient(0.0558, "um2", "Nangate 45 nm library, DFF_X1: 4.522 um2 times (5/45)²"),
-    flop_port=N5.flop_port,
+    flop_port=Coefficient(
+        0.41,
+        "times the flip-flop, per port",
+        "Nangate 45 nm library: MUX2_X1 7, DFF_X1 17 sites of 0.266 um2",
+        (0.3, 0.6),
+    ),
     placement=Coefficient(1.0, "of the area is cells", "fitted: area of the prediction tables in table II"),
     **_ENERGY,
 )

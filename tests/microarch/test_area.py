@@ -164,7 +164,7 @@ def test_power_follows_the_clock_but_for_leakage():
         ("periphery", Storage.SRAM, lambda bits: 1.43 / (1.43 + 103 / math.sqrt(bits))),
         ("bitcell", Storage.SRAM, lambda bits: 1.0),
         ("flop", Storage.REGISTERS, lambda bits: 1.0),
-        ("flop_port", Storage.REGISTERS, lambda bits: 0.41 / 1.41),
+        ("flop_port", Storage.REGISTERS, lambda bits: 1.51 / 2.51),
     ],
 )
 def test_doubling_a_coefficient_doubles_its_share_of_the_area(name, storage, share):
@@ -308,14 +308,17 @@ def test_each_of_the_deciders_has_its_own_silicon():
     tables = on_dies | {"expert distribution table", "heatmap cache", "heatmap"}
     assert names["host"] == on_dies
     assert names["firmware"] == tables | {"Global CP (Cortex-A76)"}
-    assert names["fsm"] == tables | {"Global CP: lanes", "Global CP: comparators", "Global CP: merge buffer"}
+    assert names["fsm"] == tables | {
+        "PDU: second register",
+        *(f"Global CP: {name}" for name in ("lanes", "candidates", "comparators", "merge buffer")),
+    }
 
 
 def test_a_strategy_adds_what_it_needs_and_no_more():
     system = deciding()
     added = {(a, p): {part.name for part in added_parts(system, a, p)} for a in (False, True) for p in (False, True)}
     assert added[False, False] == set()
-    assert added[True, True] - added[True, False] == {"prediction table", "heatmap cache"}
+    assert added[True, True] - added[True, False] == {"prediction table", "heatmap cache", "PDU: second register"}
     assert added[True, True] - added[False, True] == {"expert distribution table"}
     assert "ATU" in added[True, False] & added[False, True]
 
@@ -456,7 +459,7 @@ def test_documentation_lists_every_coefficient_with_its_value():
         tuple(cell.strip() for cell in line.split("|")[1:3]) for line in page.splitlines() if line.startswith("| ")
     }
     coefficients = dict(named_coefficients(N5))
-    assert len(coefficients) == 27
+    assert len(coefficients) == 28
     for name, coefficient in coefficients.items():
         assert (name, f"{coefficient.value:g}") in cells, name
         assert coefficient.source and coefficient.unit
