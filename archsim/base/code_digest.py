@@ -17,9 +17,9 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parents[1]
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
-    "archsim/base/kernels.py", "archsim/base/threads.py", "archsim/specs", "archsim/workload", "archsim/policies",
-    "archsim/engine", "archsim/iteration", "archsim/runs/run.py", "archsim/runs/simulator.py",
-    "archsim/runs/columns.py", "archsim/runs/measure.py", "archsim/runs/measure_units.py",
+    "archsim/base/dtypes.py", "archsim/base/kernels.py", "archsim/base/threads.py", "archsim/specs",
+    "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/runs/run.py",
+    "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/measure.py", "archsim/runs/measure_units.py",
     "archsim/runs/measure_iteration.py", "archsim/runs/measure_rates.py", "archsim/runs/measure_steps.py",
     "archsim/runs/economics.py", "calibration/laws",
     "microarch/blocks", "microarch/fabric", "microarch/silicon",

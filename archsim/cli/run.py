@@ -71,24 +71,25 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
             of = " of MoE layers alone" if name in ("energy", "power") else ""
             table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimated{of}; {said}")
     console().print(table)
-    if row.get("iteration_ns"):
-        console().print(_iteration(row))
+    for name, title in (("iteration", "a decode iteration"), ("prefill_iteration", "the prefill")):
+        if row.get(f"{name}_ns"):
+            console().print(_iteration(row, name, title))
 
 
-def _iteration(row: Mapping[str, Any]):
-    """Where the time of a decode iteration goes, attention and head included."""
+def _iteration(row: Mapping[str, Any], prefix: str, title: str):
+    """Where the time of an iteration goes, attention and head included."""
     from archsim.cli.printing import grid
     from archsim.report.units import percent
     from archsim.runs.columns import BY_NAME
 
-    table = grid("a decode iteration", "", "of it", title=None)
-    total = row["iteration_ns"]
-    parts = [each for each in row if each.startswith("iteration_") and each.endswith("_ns") and each != "iteration_ns"]
-    for name in ("iteration_ns", *parts):
+    table, whole = grid(title, "", "of it", title=None), f"{prefix}_ns"
+    total = row[whole]
+    parts = [each for each in row if each.startswith(f"{prefix}_") and each.endswith("_ns") and each != whole]
+    for name in (whole, *parts):
         if row[name]:
-            said = "in all" if name == "iteration_ns" else BY_NAME[name].meaning.removeprefix("of it: ")
+            said = "in all" if name == whole else BY_NAME[name].meaning.removeprefix("of it: ")
             table.add_row(said, f"{row[name] / 1e6:.2f} ms", percent(row[name] / total))
-    if joule := row.get("iteration_energy_per_token_j"):
+    if prefix == "iteration" and (joule := row.get("iteration_energy_per_token_j")):
         ends = [row[f"iteration_energy_per_token_j_{bound}"] for bound in ("low", "high")]
         said = f"{1 / joule:.3g} tokens/J ({1 / ends[1]:.3g} to {1 / ends[0]:.3g})"
         table.add_row("energy of it, waiting included; estimated", f"{joule:.3g} J/token", said)

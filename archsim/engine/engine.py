@@ -30,6 +30,7 @@ from archsim.engine.own_blocks import refuse_engine
 from archsim.engine.state import SLICES, new_tally
 from archsim.engine.transitions import NoLog, TransitionLog
 from archsim.engine.weight_moves import WeightMover
+from archsim.iteration.overlap import Rest
 from archsim.iteration.refusal import refuse_misfit
 from archsim.policies.allocation.rules import NO_EFFORT, NO_ORIGINS, Effort, Plan, StepView
 from archsim.policies.placement.placement import Placement
@@ -66,7 +67,8 @@ class EventEngine:
 
     ``layer_ids``: the model's numbers of the MoE layers that run, ascending; None: all of them. ``keep_transitions``:
     record what the command processors do (``archsim.engine.transitions``), for ``transitions``. Raises CapacityError
-    where the placement does not fit, and ArchsimError for layers that are not MoE layers of the model.
+    where the placement does not fit, and ArchsimError for layers that are not MoE layers of the model. ``rest``: what
+    ranks compute beside experts (``Setup.rest``); None: by the laws of the scenario, where its overlap needs it.
 
     ``machine``, ``fabric``, ``memory``, ``tally``, ``fit``, ``placement``, ``policy`` and ``decision`` may be read
     between steps.
@@ -75,7 +77,13 @@ class EventEngine:
     name = "event"
     analytical = False
 
-    def __init__(self, scenario: Scenario, layer_ids: Sequence[int] | None = None, keep_transitions: bool = False):
+    def __init__(
+        self,
+        scenario: Scenario,
+        layer_ids: Sequence[int] | None = None,
+        keep_transitions: bool = False,
+        rest: Callable[[float, bool], Rest] | None = None,
+    ):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         refuse_engine(self.name, system, assumptions)
         self.scenario = scenario
@@ -99,6 +107,7 @@ class EventEngine:
                 self._build_kernel,
                 self.analytical,
                 self.placement,
+                rest,
             ),
         )
         self.costs = policy_costs(system, model)._replace(quantum_ns=cost_quantum_ns(scenario))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from archsim.engine.pair_traffic import CLASSES
-from archsim.engine.state import UNITS, Machine, Tally
+from archsim.engine.state import PARTS, UNITS, Machine, Tally
 
 PREFILL, DECODE = 0, 1  # rows of ``StepCounts.hbm_bytes``
 MOVED = tuple(CLASSES)
@@ -19,7 +19,8 @@ MOST_DIES = 128  # with more, classes of messages are not told apart: their sum 
 
 
 class StepCounts:
-    """``hbm_bytes``: int64[2, die] that HBM moved, ``tokens``: int64[2, die] assigned to it, in prefill and decode.
+    """``hbm_bytes``: int64[2, die] that HBM moved, ``tokens``: int64[2, die] assigned to it, ``part_ns``: float64[2,
+    PARTS] of expert-parallel layers; in prefill and decode.
 
     A run of more than MOST_STEPS steps keeps these sums alone: its rows would be larger than all else that is kept.
     """
@@ -27,6 +28,7 @@ class StepCounts:
     def __init__(self, machine: Machine, tally: Tally) -> None:
         self._machine, self._tally = machine, tally
         self.hbm_bytes, self.tokens = np.zeros((2, 2, machine.dies), np.int64)
+        self.part_ns = np.zeros((2, len(PARTS)))
         self._rows: list[tuple] = []
         self._steps = 0
         self._before = self._now()
@@ -34,6 +36,7 @@ class StepCounts:
     def forget(self) -> None:
         """The tally begins anew."""
         self.hbm_bytes[:] = self.tokens[:] = 0
+        self.part_ns[:] = 0.0
         self._rows.clear()
         self._steps = 0
         self._before = self._now()
@@ -48,6 +51,7 @@ class StepCounts:
         phase = PREFILL if prefill else DECODE
         self.hbm_bytes[phase] += n_bytes[dies : 2 * dies]
         self.tokens[phase] += load
+        self.part_ns[phase] += grown["part_ns"]
         self._steps += 1
         if self._steps > MOST_STEPS:
             self._rows.clear()
@@ -80,6 +84,7 @@ class StepCounts:
             "bytes": tally.resources["bytes"].copy(),
             "busy_ns": tally.resources["busy_ns"].copy(),
             "bound_ns": tally.bound_ns.copy(),
+            "part_ns": tally.part_ns.copy(),
             "dies": np.stack([dies[name] for name in dies.dtype.names], axis=1),
             "moved": tally.pair_bytes.sum(axis=(1, 2)) if few else np.zeros(len(MOVED), np.int64),
         }

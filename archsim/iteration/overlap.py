@@ -1,41 +1,70 @@
-"""A whole iteration of an expert-parallel group: what its MoE layers take, and all else by the laws of iterations.
+"""What runs beside what in a layer of experts, on which resource: the assumption ``overlap``.
 
-Attention is parallel as the deployment says. Of a group of tensor-parallel ranks each dispatches its share of the
-tokens, whatever the assumption ``dispatch``. Causes follow each other, except for what ``overlap`` hides:
+A layer computes on its SMs, one kernel after the other, and moves hidden vectors over its ports, one transfer after the
+other. A transfer takes SMs, too (`Sms`): those that send and receive for a time, or some of them as long as it runs.
 
 ===================  =================================================================================================
-``none``             dispatch, experts and combine follow attention
-``shared_expert``    shared experts, which belong to ``dense``, run while hidden vectors are dispatched
-``two_batch``        all of a layer's transfers run beside its attention, projections and experts: the longer counts
+``none``             attention, dispatch, shared experts, experts and combine follow each other
+``shared_expert``    shared experts run while hidden vectors are dispatched
+``two_batch``        two halves of the tokens take turns, stage by stage (`SCHEDULES`): what one moves, the other's
+                     kernels hide. Every kernel is launched twice and reads its weights twice
 ===================  =================================================================================================
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
-from archsim.iteration.times import (
-    Batches,
-    IterationLaws,
-    iteration_laws,
-    iteration_times,
-)
-from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.loading.calibrations import calibration_digest, calibration_named
-from archsim.specs.model import ModelSpec
-from archsim.specs.scenario import Scenario
-from calibration.laws.choosing import LawMissing
-from calibration.laws.expert_gemm import Rates
-
-TWO_BATCH = "two_batch"
-ITERATION = ("attention", "projections", "dense", "experts", "transfers", "all_reduce", "head", "host")
+NONE, SHARED_EXPERT, TWO_BATCH = "none", "shared_expert", "two_batch"
+BEFORE, ATTENTION, SHARED, EXPERTS = "before", "attention", "shared", "experts"
+SEND, RECEIVE, RETURN, COLLECT = "send", "receive", "return", "collect"
+DECODES, PROMPTS = "decodes", "prompts"
 
 
-class MoeTimes(NamedTuple):
-    """Of all MoE layers of an iteration, ns: dispatch, shared experts, experts, combine, as the engine says."""
+class Schedule(NamedTuple):
+    """``stages``: of a layer of one half, in order; halves take turns, a stage each. ``behind``: stages by which the
+    second half is later.
+    """
+
+    stages: tuple[tuple[str, ...], ...]
+    behind: int
+
+
+# SGLang, python/sglang/srt/operations_strategy.py (the operations of DeepSeek-V3's layers, tbo_delta_stages).
+SCHEDULES = {
+    PROMPTS: Schedule(((BEFORE, ATTENTION, SEND), (RECEIVE, EXPERTS, RETURN), (SHARED, COLLECT)), behind=0),
+    DECODES: Schedule(((BEFORE,), (ATTENTION,), (SEND, SHARED), (RECEIVE, EXPERTS, RETURN), (COLLECT,)), behind=2),
+}
+_LAYERS, _FILL = 7, 3  # that are laid out; the first fill the pipeline, the last drains it
+
+
+class Sms(NamedTuple):
+    """What a transfer takes of the SMs: all for ``ns``, as kernels that send and receive do, and ``share`` of them as
+    long as it runs.
+    """
+
+    ns: float = 0.0
+    share: float = 0.0
+
+
+class Rest(NamedTuple):
+    """ns that a rank computes in a layer beside its experts: up to attention's kernel, and from it to the router."""
+
+    before: float = 0.0
+    attention: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.before + self.attention
+
+
+NOTHING = Rest()
+
+
+class Layer(NamedTuple):
+    """ns of a layer of experts: transfers that nothing hides, and what is computed. The layer adds as much to the rest
+    of the iteration.
+    """
 
     dispatch: float
     shared: float
@@ -43,85 +72,58 @@ class MoeTimes(NamedTuple):
     combine: float
 
     @property
-    def transfers(self) -> float:
-        return self.dispatch + self.combine
+    def total(self) -> float:
+        return sum(self)
 
 
-def laws_of(scenario: Scenario) -> IterationLaws | None:
-    """Laws of the rank's other work; None where the calibration or the model lacks them."""
-    system, model = scenario.system, scenario.model
-    if model.missing_geometry or model.attention is None:
-        return None
-    rates = Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
-    name, sizes = system.compute.calibration, (scenario.parallel, scenario.precision)
-    return _laws(model.model_dump_json(by_alias=True), name, calibration_digest(name), *sizes, rates)
+def beside(move_ns: float, compute_ns: float, sms: Sms) -> float:
+    """When a transfer and the kernels beside it have both ended."""
+    return max(move_ns, compute_ns + sms.ns + sms.share * move_ns)
 
 
-@lru_cache(maxsize=16)
-def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, precision: Precision, rates: Rates):
-    """As `laws_of`; ``model``: as JSON, ``digest``: of the calibration's file. Experts are timed elsewhere, and may be
-    replicated: here they are as many as divide.
+def of_halves(whole: float, half: float, multiply_ns: float = 0.0, share: float = 0.0) -> float:
+    """ns of both halves of some kernels: never less than the whole takes at once, whatever laws say between their
+    points. Products leave the transfers their ``share`` of the SMs at all times, as SGLang's do (deep_gemm_num_sms,
+    operations_strategy.py): that lengthens ``multiply_ns``, what a half multiplies at peak, but not what they read.
     """
-    given = ModelSpec.model_validate_json(model)
-    of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
-    try:
-        return iteration_laws(
-            of, calibration_named(name), parallel, precision, routing=None, rates=rates, combined_apart=True
-        )
-    except LawMissing:
-        return None
+    return max(whole, 2 * half) + 2 * min(multiply_ns, half) * share / (1 - share)
 
 
-def iteration_ns(
-    laws: IterationLaws, batch: Batches, moe: MoeTimes, overlap: str, host_ns: float = 0.0
-) -> dict[str, float]:
-    """Cause of ITERATION → ns of one iteration with its critical path; ``batch``: of one rank (or tensor-parallel
-    group), one iteration. Transfers are what is not hidden.
+def two_batches(
+    whole: Layer, half: Layer, multiply: tuple[float, float], rest: Rest, sms: tuple[Sms, Sms], phase: str
+) -> Layer:
+    """A layer of two halves; ``whole``, ``half``: each alone; ``multiply``: ns at peak of shared and routed experts of
+    a half; ``rest``: of a half, as it is computed here; ``sms``: of dispatch and combine of a half; ``phase``: of
+    SCHEDULES.
     """
-    halves = 2 if overlap == TWO_BATCH else 1
-    of_layers = _of_one(laws, batch if halves == 1 else half_of(batch), host_ns)
-    found = {cause: halves * ns for cause, ns in of_layers.items()} | {
-        cause: ns for cause, ns in _of_one(laws, batch, host_ns).items() if cause in ("lm_head", "sampling", "host")
-    }
-    dense = sum(found[cause] for cause in ("dense_ffn", "router", "elementwise"))
-    transfers = moe.transfers
-    if overlap == "shared_expert":
-        transfers -= min(moe.dispatch, shared_ns(laws, batch))
-    if overlap == TWO_BATCH:
-        beside = found["attention"] + found["projections"] + dense + moe.experts
-        transfers = max(transfers - beside, 0.0)
-    return {
-        "attention": found["attention"],
-        "projections": found["projections"],
-        "dense": dense,
-        "experts": moe.experts,
-        "transfers": transfers,
-        "all_reduce": found["all_reduce"],
-        "head": found["lm_head"] + found["sampling"],
-        "host": found["host"],
-    }
+    share = max(each.share for each in sms)
+    shared = of_halves(whole.shared, half.shared, multiply[0], share)
+    experts = of_halves(whole.experts, half.experts, multiply[1], share)
+    one = half._replace(shared=shared / 2, experts=experts / 2)
+    hidden_not = max(_layer_ns(one, rest, sms, SCHEDULES[phase]) - 2 * rest.total - shared - experts, 0.0)
+    moved = half.dispatch + half.combine
+    first = half.dispatch / moved if moved else 0.0
+    return Layer(hidden_not * first, shared, experts, hidden_not * (1 - first))
 
 
-def half_of(batch: Batches) -> Batches:
-    """Half of the requests of an iteration."""
-    return batch._replace(decodes=batch.decodes / 2, chunks=batch.chunks / 2, sampled=batch.sampled / 2)
-
-
-def _of_one(laws: IterationLaws, batch: Batches, host_ns: float) -> dict[str, float]:
-    return {cause: float(ns[0]) for cause, ns in iteration_times(laws, batch, moe_ns=0.0, host_ns=host_ns).ns.items()}
-
-
-def shared_ns(laws: IterationLaws, batch: Batches) -> float:
-    """Share of dense FFNs that shared experts take, by their width; ns."""
-    model: ModelSpec = laws.model
-    times = iteration_times(laws, batch, moe_ns=0.0).ns["dense_ffn"]
-    width = len(model.moe_layer_ids) * model.shared_experts * model.shared_ffn
-    every = width + model.dense_layers * (model.dense_ffn or 0)
-    return float(times[0]) * width / every if every else 0.0
-
-
-def decode_batch(scenario: Scenario, context: float) -> Batches:
-    """One decode iteration of the batch on a rank, or group of tensor-parallel ranks (all alike)."""
-    requests = np.array([scenario.batch / scenario.parallel.dp])
-    none = np.zeros(1)
-    return Batches(requests, np.array([max(context, 1.0)]), none, np.ones(1), np.ones(1), requests)
+def _layer_ns(half: Layer, rest: Rest, sms: tuple[Sms, Sms], schedule: Schedule) -> float:
+    """ns of a layer of both halves, once the layers before have filled the pipeline."""
+    computes = {BEFORE: rest.before, ATTENTION: rest.attention, SHARED: half.shared, EXPERTS: half.experts}
+    moves = {SEND: (half.dispatch, sms[0].ns), RETURN: (half.combine, sms[1].ns)}
+    stages, last = schedule.stages * _LAYERS, len(schedule.stages)
+    sm = network = 0.0
+    arrives, ends = [0.0, 0.0], []
+    for at in range(len(stages) + schedule.behind):
+        for who, stage in ((0, at), (1, at - schedule.behind)):
+            for doing in stages[stage] if 0 <= stage < len(stages) else ():
+                if doing in computes:
+                    sm += computes[doing]
+                elif doing in moves:
+                    move_ns, sm_ns = moves[doing]
+                    network = arrives[who] = max(network, sm) + move_ns
+                    sm += sm_ns
+                else:
+                    sm = max(sm, arrives[who])
+            if who == 1 and stage >= 0 and stage % last == last - 1:
+                ends.append(sm)
+    return (ends[-2] - ends[_FILL - 1]) / (len(ends) - 1 - _FILL)

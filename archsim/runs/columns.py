@@ -25,7 +25,14 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.runs import measure, measure_rates, measure_steps
 from archsim.runs.measure import Finished, bound, exposed, hop_messages, host_percentile, over_dies, overhead_percentile
-from archsim.runs.measure_iteration import iteration_energy, of_iteration, whole_iteration
+from archsim.runs.measure_iteration import (
+    DECODE,
+    PARTS_OF_ITERATION,
+    PREFILL,
+    iteration_energy,
+    of_iteration,
+    whole_iteration,
+)
 from archsim.specs.own_execution import columns_of
 from archsim.specs.policies import import_function
 from archsim.specs.sweeps.explore import OBJECTIVES
@@ -177,19 +184,16 @@ COLUMNS: tuple[Column, ...] = (
             ("_high", "high", "as iteration_energy_per_token_j, all coefficients of energy at their high bound"),
         )
     ),
-    Column("iteration_ns", REAL, "ns", "a whole decode iteration under execution: expert_parallel, attention and head included; else empty",
-           whole_iteration, optional=True, since=3),
     *(
-        Column(f"iteration_{cause}_ns", REAL, "ns", f"of it: {what}", of_iteration(cause), optional=True, since=3)
-        for cause, what in (
-            ("attention", "attention"),
-            ("projections", "projections of attention"),
-            ("dense", "dense layers, shared experts, router, norms"),
-            ("experts", "routed experts"),
-            ("transfers", "dispatch and combine that nothing hides"),
-            ("all_reduce", "all-reduces of tensor parallelism"),
-            ("head", "LM head and sampling"),
-            ("host", "the host; 0 where nothing says"),
+        column
+        for phase, prefix, what, since in ((DECODE, "", "decode iteration", 3), (PREFILL, "prefill_", "prefill", 5))
+        for column in (
+            Column(f"{prefix}iteration_ns", REAL, "ns", f"a whole {what} under execution: expert_parallel, attention and head included; else empty",
+                   whole_iteration(phase), optional=True, since=since),
+            *(
+                Column(f"{prefix}iteration_{part}_ns", REAL, "ns", f"of it: {meaning}", of_iteration(part, phase), optional=True, since=since)
+                for part, meaning in PARTS_OF_ITERATION.items()
+            ),
         )
     ),
     *(

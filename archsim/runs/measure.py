@@ -119,11 +119,11 @@ class Finished:
         return work_of(self.run.model, self.run.assumptions, self.dies, self.links)
 
     @cached_property
-    def iteration(self) -> dict[str, float]:
-        """See ``archsim.runs.measure_iteration.iteration_of``."""
-        from archsim.runs.measure_iteration import iteration_of
+    def iteration(self) -> dict[str, dict[str, float]]:
+        """See ``archsim.runs.measure_iteration.iterations_of``."""
+        from archsim.runs.measure_iteration import iterations_of
 
-        return iteration_of(self)
+        return iterations_of(self)
 
     @cached_property
     def economics(self) -> dict[str, float | None]:

@@ -164,7 +164,7 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         others.append(f"warmup {run.workload.warmup_steps}")
     if run.assumptions.gemm in ("calibrated", "grouped"):
         others.append(calibration_digest(run.system.compute.calibration))
-    if run.assumptions.memory == "all":
+    if run.assumptions.memory == "all" or run.assumptions.execution != "weight_streaming":  # attention's context counts
         others += [getattr(run.workload, key) for key in _OF_MEMORY]
     if run.scenario.deployment != DeploymentSpec():
         others.append(f"deployment {text(run.scenario.deployment)}")

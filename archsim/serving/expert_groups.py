@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import SpecError
+from archsim.iteration.overlap import TWO_BATCH
 from archsim.policies.registry import place_experts
 from archsim.serving.deployment import Built, Engine, moved_ns
 from archsim.serving.groups import Group, Parts, Say, refuse_unserved, slots_of
@@ -59,6 +60,11 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     spec, parallel = serving.spec.routing, engine.parallel
     assert isinstance(spec, RoutingSpec)
     refuse_unserved(serving.policy)
+    if serving.assumptions.overlap == TWO_BATCH:
+        raise SpecError(
+            "assumptions.overlap: two_batch: what two batches hide beside attention is modelled in experiments "
+            "(archsim sweep configs/two_batches.yaml), not while serving; give overlap: none or shared_expert"
+        )
     if parallel.expert_tp > 1:
         raise SpecError(
             f"parallel.experts: tp {parallel.expert_tp}: routing from traffic places whole experts; give ep: "

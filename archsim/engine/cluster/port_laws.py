@@ -38,18 +38,21 @@ INTRA, INTER = "intra_node", "inter_node"
 
 class Kernel(NamedTuple):
     """A kernel that moves hidden vectors. ``once``: sent once for every token and rank (and node); else for every
-    token and expert.
+    token and expert. ``sms``: that it takes as long as it runs; 0: all of them while it sends and receives.
     """
 
     names: Mapping[str, str]  # library → its kernel; a level that names no library takes the first that was measured
     once: bool
     forwarded: bool  # between nodes to the GPU of the same number, then on inside the node
+    sms: int = 0
 
 
+# Of the measured numbers of SMs of DeepEP's normal kernels laws take the most; NCCL is taken to use as many.
+NORMAL_SMS = 24
 KERNELS = {
-    "per_rank": Kernel({"deepep": "normal", "trtllm": "nvlink_two_sided"}, once=True, forwarded=True),
+    "per_rank": Kernel({"deepep": "normal", "trtllm": "nvlink_two_sided"}, once=True, forwarded=True, sms=NORMAL_SMS),
     "per_token_expert": Kernel({"deepep": "low_latency", "trtllm": "nvlink_one_sided"}, once=False, forwarded=False),
-    "all_to_all": Kernel({"nccl": "all_to_all"}, once=False, forwarded=False),
+    "all_to_all": Kernel({"nccl": "all_to_all"}, once=False, forwarded=False, sms=NORMAL_SMS),
 }
 
 

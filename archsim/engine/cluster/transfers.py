@@ -19,7 +19,7 @@ import numpy as np
 from archsim.base.errors import SpecError
 from archsim.engine.cluster.between_nodes import level_law
 from archsim.engine.cluster.finish import arrivals, bounds
-from archsim.engine.cluster.port_laws import KERNELS, PortLaw, plain_law
+from archsim.engine.cluster.port_laws import KERNELS, NORMAL_SMS, PortLaw, plain_law
 from archsim.engine.cluster.ports import (
     Flows,
     Grid,
@@ -32,10 +32,13 @@ from archsim.engine.cluster.routes import link_bytes, slowest_link
 from archsim.engine.hidden import Sizes, send_once, send_once_to, send_selections, vector_bytes
 from archsim.engine.state import COMBINE, DISPATCH, Machine
 from archsim.engine.transfer import own_calibration
+from archsim.iteration.overlap import Sms
 from archsim.policies.allocation.rules import Plan
+from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand
 from calibration.laws import collective
+from calibration.laws.laws import Laws
 from microarch.fabric.fabric import NS_PER_S, Fabric
 
 
@@ -76,6 +79,9 @@ class Moves(Protocol):
     def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         """When every die has its results, float64[die] ns; ``begin_ns``: float64[die], when each may return them."""
 
+    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+        """What DISPATCH and COMBINE take of the SMs of a die."""
+
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         """What DISPATCH and COMBINE put on the links."""
 
@@ -90,6 +96,15 @@ def build_moves(scenario: Scenario, machine: Machine, fabric: Fabric, analytical
     if grid is None:
         return RouteMoves(scenario, machine, fabric)
     return PortMoves(scenario, fabric, grid, analytical)
+
+
+def sms_share(scenario: Scenario) -> float:
+    """Of a GPU's SMs, those that a transfer takes as long as it runs."""
+    if scenario.system.launch != "gpu" or scenario.assumptions.transfer_software == "free":
+        return 0.0
+    kernel = KERNELS.get(scenario.assumptions.dispatch)
+    reference = calibration_named(scenario.system.compute.calibration).reference
+    return (NORMAL_SMS if kernel is None else kernel.sms) / reference.sms
 
 
 class PortMoves:
@@ -108,6 +123,7 @@ class PortMoves:
         }
         self.named = told_kernels(scenario) or ""
         self._links = _links_of_ports(fabric, grid)
+        self._share, self._free = sms_share(scenario), assumptions.transfer_software == "free"
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         grid, hops = self._grid, self._fabric.hops
@@ -146,6 +162,20 @@ class PortMoves:
             by_port = np.repeat(by_port.reshape(grid.nodes, grid.size).max(axis=1), grid.size)
         return np.maximum(np.maximum(found, by_port), begin_ns + laws[1].fixed_ns)
 
+    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+        """Kernels that send to experts and receive take all SMs for as long as they would inside one node, where SMs
+        move all bytes themselves; for the rest of the time, the NIC does.
+        """
+        if self._free or self._share:
+            return Sms(share=self._share), Sms(share=self._share)
+        passed = sent.vectors.sum(axis=1).max() * (self._grid.size - 1) / self._grid.size
+        laws = [self._laws[phase][0] for phase in (DISPATCH, COMBINE)]
+        dispatch, combine = (
+            Sms(law.fixed_ns + float(law.busy(passed * n_bytes)))
+            for law, n_bytes in zip(laws, self.vector_bytes, strict=True)
+        )
+        return dispatch, combine
+
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
         back = sent.part(ratio).flows.reversed()
@@ -168,9 +198,6 @@ class GatherMoves:
     """All tokens to all GPUs of a node; see the module. Vectors and flows do not depend on the routing."""
 
     def __init__(self, scenario: Scenario, fabric: Fabric, grid: Grid | None):
-        from archsim.specs.loading.calibrations import calibration_named
-        from calibration.laws.laws import Laws
-
         if grid is None or grid.nodes > 1:
             raise SpecError(
                 "dispatch: all_gather: all-gather and reduce-scatter were measured inside a node alone; take a system "
@@ -182,6 +209,7 @@ class GatherMoves:
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
         self.named = f"{self._laws.calibration.gpu} all-gather and reduce-scatter on {self._ranks} ranks"
         self._laws.collective("all_gather", 1.0, ranks=self._ranks)  # refused here, where it was not measured
+        self._share = sms_share(scenario)
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         tokens = demand.origins.sum(axis=1, dtype=np.int64) / self._top_k
@@ -198,6 +226,9 @@ class GatherMoves:
         # the fullest part decides: libraries pad ranks to equal sizes
         gathered = self._ranks * sent.vectors.max() * n_bytes
         return np.full(self._ranks, float(self._laws.collective(op, max(gathered, 1.0), ranks=self._ranks).ns))
+
+    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+        return Sms(share=self._share), Sms(share=self._share)
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         links = _links_of_ports(self._fabric, Grid(1, self._ranks))[0]
@@ -228,6 +259,9 @@ class NoMoves:
 
     def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         return begin_ns
+
+    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+        return Sms(), Sms()
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         nothing = OnLinks(np.zeros(self._fabric.links), np.zeros(self._fabric.links))
@@ -268,6 +302,9 @@ class RouteMoves:
         np.fill_diagonal(away, 0.0)
         busy_ns = link_bytes(self._fabric, away) / self._fabric.link_bytes_per_ns
         return self._fixed_ns[phase] + slowest_link(self._fabric, away, busy_ns)
+
+    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+        return Sms(), Sms()
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         away = sent.vectors * 1.0

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from archsim.engine.state import Machine, Memory, Tally, Work
+from archsim.iteration.overlap import Rest
 from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import Placement
 from archsim.specs.scenario import Scenario
@@ -37,6 +38,7 @@ class Setup(NamedTuple):
     build_kernel: Callable[[], Kernel]  # the engine's, for executions whose work is chains and moves
     analytical: bool = False  # whether the engine is; for executions that simulate by themselves
     placement: Placement | None = None  # at the start
+    rest: Callable[[float, bool], Rest] | None = None  # of half of a rank's tokens, which are prompts or not
 
 
 class Order(NamedTuple):

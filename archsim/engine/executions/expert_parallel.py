@@ -5,9 +5,7 @@ Experts stay in the HBM of their GPUs; one that a plan runs elsewhere is fetched
 its kernel when it has its tokens, and returns results when it has run all of them. Both engines share the flows and
 the laws; they differ in how begins at different times meet at a port (``archsim.engine.cluster.finish``).
 
-``overlap``: ``none``: dispatch, shared experts, kernel, combine; ``shared_expert``: shared experts beside the
-dispatch; ``two_batch``: the second half of the tokens is dispatched while the first computes, and the first
-half combined while the second computes.
+What runs beside what: ``archsim.iteration.overlap``.
 """
 
 from __future__ import annotations
@@ -21,10 +19,20 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.engine.cluster.fetches import Fetched, Fetches
 from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.cluster.ranks import Ranks, RankTimes
-from archsim.engine.cluster.transfers import Moves, Sent, build_moves
+from archsim.engine.cluster.transfers import Moves, Sent, build_moves, sms_share
 from archsim.engine.executions.execution import GemmTime, Order, Setup
 from archsim.engine.hidden import Sizes, received_of_experts
 from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, SLICES, UNITS
+from archsim.iteration import overlap
+from archsim.iteration.overlap import (
+    DECODES,
+    NOTHING,
+    PROMPTS,
+    TWO_BATCH,
+    beside,
+    two_batches,
+)
+from archsim.iteration.scenario import rest_of, shared_multiply_ns
 from archsim.policies.allocation.rules import Plan
 
 
@@ -54,6 +62,10 @@ class ExpertParallel:
         self._fetches = Fetches(setup.machine, setup.fabric, setup.tally)
         self._moves: Moves = build_moves(scenario, setup.machine, setup.fabric, setup.analytical)
         self._layer = OVERLAPS[scenario.assumptions.overlap]
+        self._shared_ns = shared_multiply_ns(scenario)
+        self._rest = setup.rest
+        if self._rest is None and scenario.assumptions.overlap == TWO_BATCH:
+            self._rest = rest_of(scenario, sms_share(scenario))
         self._calibrated_ns = self._extrapolated_ns = 0.0
 
     def step(self, order: Order, now_ns: float) -> float:
@@ -84,27 +96,33 @@ class ExpertParallel:
         sent = self._moves.sent(order.plan, demand)
         times = self._ranks.times(order.plan, tokens, sent.arrived)
         fetched = self._fetches.of(order)
-        return sent, times, fetched, self._layer(self, order.plan, tokens, sent, times, fetched)
+        return sent, times, fetched, self._layer(self, order, tokens, sent, times, fetched)
 
-    def in_turn(self, plan, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
+    def in_turn(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
         """``overlap: none``."""
         arrived = self._moves.dispatched(sent)
         return self._after(sent, times, arrived, arrived + times.shared_ns, fetched)
 
-    def beside_shared(self, plan, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
+    def beside_shared(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
         """``overlap: shared_expert``."""
-        arrived = self._moves.dispatched(sent)
-        return self._after(sent, times, arrived, np.maximum(arrived, times.shared_ns), fetched)
+        arrived, (sms, _) = self._moves.dispatched(sent), self._moves.sms(sent)
+        both = [beside(*each, sms) if each[1] else each[0] for each in zip(arrived, times.shared_ns, strict=True)]
+        return self._after(sent, times, arrived, np.array(both), fetched)
 
-    def by_halves(self, plan, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
-        """``overlap: two_batch``."""
-        half = sent.part(0.5)
-        half_times = self._ranks.times(plan, tokens, half.arrived, 0.5)
-        one = self.in_turn(plan, tokens, half, half_times, fetched)
-        dispatch, shared, kernel, combine = one.parts
-        computed = shared + kernel
-        ns = dispatch + max(computed, dispatch) + max(computed, combine) + combine
-        return Layer(ns, one.parts * (ns / one.parts.sum() if one.parts.any() else 0.0), one.last, one.waits)
+    def by_halves(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
+        """``overlap: two_batch``; attention and all else of a layer hide transfers, too, but are no part of it."""
+        half, demand = sent.part(0.5), order.demand
+        half_times = self._ranks.times(order.plan, tokens, half.arrived, 0.5)
+        one = self.in_turn(order, tokens, half, half_times, fetched)
+        whole, prompts = self.in_turn(order, tokens, sent, times, fetched), bool(demand.prefill_tokens.any())
+        sms = self._moves.sms(half)
+        rest = self._rest(float(tokens.max()), prompts) if self._rest else NOTHING
+        found = two_batches(
+            overlap.Layer(*whole.parts), overlap.Layer(*one.parts),
+            (float(tokens[one.last]) / 2 * self._shared_ns, float(half_times.multiply_ns[one.last])),
+            rest, sms, PROMPTS if prompts else DECODES,
+        )  # fmt: skip
+        return Layer(found.total, np.array(found), one.last, one.waits)
 
     def _after(self, sent: Sent, times: RankTimes, arrived, begin, fetched: Fetched) -> Layer:
         """The layer from the kernels on."""
@@ -113,7 +131,8 @@ class ExpertParallel:
         done = self._moves.combined(sent, end)
         last, ns = int(end.argmax()), float(max(done.max(), end.max()))
         experts_ns = end[last] - begin[last]
-        parts = [arrived[last], begin[last] - arrived[last], experts_ns, ns - end[last]]
+        shared_ns = min(times.shared_ns[last], begin[last])  # whole; what it hides is no part of the dispatch
+        parts = [begin[last] - shared_ns, shared_ns, experts_ns, ns - end[last]]
         waits = max(0.0, 1 - times.kernel_ns[last] / experts_ns) if experts_ns else 0.0
         return Layer(ns, np.array(parts), last, waits)
 

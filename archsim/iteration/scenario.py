@@ -1,0 +1,181 @@
+"""A whole iteration of an experiment: MoE layers as the engine ran them, and all else by the laws of iterations.
+
+Attention is parallel as the deployment says. Of a group of tensor-parallel ranks each dispatches its share of the
+tokens, whatever the assumption ``dispatch``. What runs beside what: ``archsim.iteration.overlap``. The parts add up: an
+iteration is its MoE layers, as long as the engine says, and the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from types import MappingProxyType
+
+import numpy as np
+
+from archsim.iteration.layers import products
+from archsim.iteration.overlap import NOTHING, TWO_BATCH, Layer, Rest, of_halves
+from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
+from archsim.specs.deployment import Parallelism, Precision
+from archsim.specs.loading.calibrations import calibration_digest, calibration_named
+from archsim.specs.model import ModelSpec
+from archsim.specs.scenario import Scenario
+from calibration.laws.choosing import LawMissing
+from calibration.laws.expert_gemm import Rates
+
+# Columns of a run and the causes that each sums.
+COLUMNS = MappingProxyType(
+    {
+        "attention": ("attention",),
+        "projections": ("projections",),
+        "dense": ("dense_ffn", "router", "elementwise"),
+        "experts": ("shared", "experts"),
+        "transfers": ("dispatch", "combine"),
+        "all_reduce": ("all_reduce",),
+        "head": ("lm_head", "sampling"),
+        "host": ("host",),
+    }
+)
+ONCE = ("lm_head", "sampling", "host")  # of a whole batch, whatever its halves do
+PRODUCTS = ("projections", "dense_ffn")
+NS_PER_S = 1e9
+
+
+def laws_of(scenario: Scenario) -> IterationLaws | None:
+    """Laws of the rank's other work; None where the calibration or the model lacks them."""
+    system, model = scenario.system, scenario.model
+    if model.missing_geometry or model.attention is None:
+        return None
+    rates = Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+    name, sizes = system.compute.calibration, (scenario.parallel, scenario.precision)
+    return _laws(model.model_dump_json(by_alias=True), name, calibration_digest(name), *sizes, rates)
+
+
+@lru_cache(maxsize=16)
+def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, precision: Precision, rates: Rates):
+    """As `laws_of`; ``model``: as JSON, ``digest``: of the calibration's file. Experts are timed elsewhere, and may be
+    replicated: here they are as many as divide.
+    """
+    given = ModelSpec.model_validate_json(model)
+    of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
+    try:
+        return iteration_laws(
+            of, calibration_named(name), parallel, precision, routing=None, rates=rates, combined_apart=True
+        )
+    except LawMissing:
+        return None
+
+
+def batch_of(scenario: Scenario, tokens: float, prompts: bool) -> Batches:
+    """One iteration of a rank, or group of tensor-parallel ranks, with ``tokens``: decodes of `context_tokens` each, or
+    the prompts of its requests, all alike.
+    """
+    one, none = np.ones(1), np.zeros(1)
+    if not prompts:
+        decodes = one * tokens
+        return Batches(decodes, one * max(scenario.workload.context_tokens or 1, 1), none, one, one, decodes)
+    requests = one * min(scenario.batch / scenario.parallel.dp, max(tokens, 1.0))
+    each = np.maximum(tokens / requests, 1.0)
+    return Batches(none, one, requests, each, each, requests)
+
+
+def rest_of(scenario: Scenario, sms_share: float) -> Callable[[float, bool], Rest]:
+    """What a rank computes in a layer beside experts for half of its tokens, by tokens of the rank and whether they are
+    prompts; ``sms_share``: of the SMs that transfers take as long as they run.
+    """
+    laws = laws_of(scenario)
+    if laws is None:
+        return lambda tokens, prompts: NOTHING
+    before = _before_attention(laws)
+
+    @lru_cache(maxsize=4096)
+    def of_half(tokens: float, prompts: bool) -> Rest:
+        batch = batch_of(scenario, tokens * scenario.parallel.tp, prompts)
+        found = rest_ns(scenario, laws, batch, sms_share)
+        first = before * found["projections"]
+        whole = sum(ns for cause, ns in found.items() if cause not in ONCE)
+        of_one = 1 / (2 * laws.model.layers)
+        return Rest(first * of_one, (whole - first) * of_one)
+
+    return of_half
+
+
+def runs_shared(scenario: Scenario) -> bool:
+    """Whether shared experts are among the experts that the engine runs."""
+    return scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
+
+
+def shared_multiply_ns(scenario: Scenario) -> float:
+    """What a rank multiplies at peak for a token in the shared experts of a layer, ns."""
+    model = scenario.model
+    flop = 2 * model.shared_weights / max(len(model.moe_layer_ids), 1)
+    return flop / scenario.system.compute.peak_flop_per_s * NS_PER_S
+
+
+def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: float) -> dict[str, float]:
+    """Cause → ns of an iteration without its experts; ``batch``: one iteration of a rank, or of a group of
+    tensor-parallel ranks; ``sms_share``: as in `rest_of`.
+    """
+    apart = runs_shared(scenario)
+    found = _of_one(laws, batch, apart)
+    if scenario.assumptions.overlap != TWO_BATCH:
+        return found
+    half = _of_one(laws, half_of(batch), apart)
+    multiply = _multiply_ns(scenario, laws, half_of(batch), apart)
+    return {
+        cause: ns if cause in ONCE else of_halves(ns, half[cause], multiply.get(cause, 0.0), sms_share)
+        for cause, ns in found.items()
+    }
+
+
+def iteration_ns(
+    scenario: Scenario, laws: IterationLaws, batch: Batches, layers: Layer, sms_share: float
+) -> dict[str, float]:
+    """Cause → ns of one iteration on its critical path. ``layers``: all MoE layers, as the engine has composed them;
+    ``batch``, ``sms_share``: as in `rest_ns`.
+    """
+    return rest_ns(scenario, laws, batch, sms_share) | layers._asdict()
+
+
+def _multiply_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:
+    """Cause → ns at peak of the products of an iteration."""
+    rows = {"tokens": batch.tokens, "decode": batch.decodes, "prefill": batch.chunks * batch.chunk_tokens}
+    found = dict.fromkeys(PRODUCTS, 0.0)
+    for each in products(laws.model, laws.parallel):
+        if each.cause in found:
+            flop = 2 * each.n * each.k * each.layers * float(rows[each.rows][0])
+            found[each.cause] += flop / scenario.system.compute.peak_flop_per_s * NS_PER_S
+    if shared_apart:
+        found["dense_ffn"] *= 1 - _shared_share(laws.model)
+    return found
+
+
+def half_of(batch: Batches) -> Batches:
+    """Half of the requests of an iteration."""
+    return batch._replace(decodes=batch.decodes / 2, chunks=batch.chunks / 2, sampled=batch.sampled / 2)
+
+
+def _of_one(laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:
+    ns = iteration_times(laws, batch, moe_ns=0.0).ns
+    found = {cause: float(each[0]) for cause, each in ns.items() if cause != "moe"}
+    if shared_apart:
+        found["dense_ffn"] *= 1 - _shared_share(laws.model)
+    return found
+
+
+def _shared_share(model: ModelSpec) -> float:
+    """Share of dense FFNs that shared experts take, by their width."""
+    width = len(model.moe_layer_ids) * model.shared_experts * model.shared_ffn
+    every = width + model.dense_layers * (model.dense_ffn or 0)
+    return width / every if every else 0.0
+
+
+def _before_attention(laws: IterationLaws) -> float:
+    """Share of the projections that come before attention, by their weights: all but the product back to the hidden
+    vector.
+    """
+    model = laws.model
+    found = [each for each in products(model, laws.parallel) if each.cause == "projections"]
+    weights = [each.n * each.k * each.layers for each in found if each.rows != "prefill"]
+    back = [each.n * each.k * each.layers for each in found if each.n == model.hidden]
+    return 1 - sum(back) / sum(weights)
