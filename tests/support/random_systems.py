@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from archsim.specs.layers import LayerSet
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.fabric import TopologySpec
-from archsim.specs.model import MoeLayers
 from archsim.workload.trace import draw_requests
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
@@ -52,7 +52,7 @@ def random_system(number):
         expert_ffn=int(rng.choice([256, 384, 640])),
         shared_ffn=384,
         shared_experts=int(rng.integers(0, 2)),
-        moe_layers=MoeLayers(first=first, last=first + 1),
+        moe_layers=LayerSet(first=first, last=first + 1),
     )
     slice_bytes = model.hidden * model.expert_ffn
     x, y = int(rng.integers(1, 4)), int(rng.integers(1, 3))
