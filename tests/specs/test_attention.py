@@ -15,7 +15,11 @@ from archsim.specs.loading.library import load_model
 PUBLISHED = {
     "deepseek-v2-lite": 15.7,
     "deepseek-v3": 671,
+    "deepseek-v3.2": 671.9,
     "glm-4.5": 355,
+    "glm-4.5-air": 106.85,
+    "kimi-linear-48b-a3b": 49.1,
+    "qwen3-next-80b-a3b": 79.67,
     "gpt-oss-20b": 20.9,
     "kimi-k2": 1026,
     "llama-4-maverick": 400,
@@ -33,6 +37,11 @@ def test_parameters_are_the_published_count(name):
     model = load_model(name)
     assert model.missing_geometry == ()
     assert model.all_weights == pytest.approx(PUBLISHED[name] * 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "file"), [("deepseek-r1", "deepseek-v3"), ("MiniMax-M2", "minimax-m2.5")])
+def test_a_model_has_its_other_names(name, file):
+    assert load_model(name) == load_model(file)
 
 
 def test_kv_cache_of_a_token_by_hand():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration.laws.choosing import LawMissing
+from archsim.base.dtypes import DTYPES, WEIGHT_BYTES
 from calibration.laws.expert_gemm import Rates
 from calibration.laws.laws import Laws
 from calibration.laws.tables import BlockTable, CalibrationSpec
@@ -24,9 +24,7 @@ NS_PER_S = 1e9
 BLOCK, CONVOLUTION, RULE = "block", "convolution", "rule"
 CHUNK_TOKENS = 64  # of a prompt, between which a linear attention passes its state on
 LIBRARIES = ("vllm", "sglang", "trtllm")  # in order of preference, where none is named
-# Rate of a dtype's products relative to BF16, and bytes of its weights with their scales.
-_FASTER = {"bf16": 1.0, "fp8": 2.0, "fp8_block": 2.0, "nvfp4": 4.0}
-_WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
+_FASTER = {"bf16": 1.0, "fp16": 1.0, "fp8": 2.0, "nvfp4": 4.0}  # rate of products relative to BF16
 BLACKWELL_FLOP_PER_S = 1.5e15  # of BF16: GPUs below do not multiply in FP4, and take FP8's rate
 
 
@@ -55,13 +53,13 @@ def block_terms(
     """
     requests, new, context = (np.asarray(each, float) for each in np.broadcast_arrays(*at))
     tokens, every = requests * new, requests * (new * (context - new) + new * (new + 1) / 2)
-    faster = _FASTER[dtypes[0]]
+    faster = _FASTER[DTYPES[dtypes[0]].computes]
     if machine.flop_per_s < BLACKWELL_FLOP_PER_S:
         faster = min(faster, 2.0)
     products = np.zeros(tokens.shape)
     for product in kind.products(hidden, tp):
         if product.rows in ("tokens", phase):
-            moved = product.n * product.k * _WEIGHT_BYTES[dtypes[0]] + tokens * (product.n + product.k) * 2
+            moved = product.n * product.k * WEIGHT_BYTES[dtypes[0]] + tokens * (product.n + product.k) * 2
             flop = 2 * tokens * product.n * product.k
             products += np.maximum(flop / (machine.flop_per_s * faster), moved / machine.bytes_per_s)
     work, index = kind.work(phase, tp, requests, new, context, dtypes[1]), kind.index_work(requests, new, context)
@@ -183,8 +181,6 @@ def block_times(
 ) -> BlockTimes | None:  # fmt: skip
     """From the library's tables of ``kind.measured_as``, or another library's; None where there are none."""
     name, parts = kind.measured_as, kind.measured_parts
-    if dtypes[0] not in _FASTER:
-        raise LawMissing(f"no measured {name} block has products in {dtypes[0]} (they have {', '.join(_FASTER)})")
     there = [table for table in laws.calibration.blocks if (table.kind, table.phase) == (name, phase)]
     for choice in dict.fromkeys((library, *LIBRARIES)):
         found = []

@@ -145,7 +145,7 @@ class References:
             return found
         files = named_files(kind, self._folder)
         if kind == "models" and name not in files:
-            files |= {alias: file for file in files.values() for alias in _aliases(file) if alias == name.lower()}
+            files |= {name: file for file in files.values() if name.lower() in _aliases(file)}
         self._check_known(kind.removesuffix("s"), name, files, keys, "or the path of a YAML file, or a mapping")
         return files[name]
 
