@@ -8,7 +8,7 @@ shared experts    on every die, if they run (assumption ``weights``)
 execution         what a user's own execution keeps (``bytes_per_die``)
 attention         attention, dense layers and routers in the system's data type, embeddings in BF16: on every die, or
                   a share of them (``workload.attention_weights``)
-KV cache          of the requests that live on the die, ``workload.context`` tokens each
+KV cache          of the requests that live on the die, ``workload.context`` tokens each, and linear attention's state
 activations       a bound for one step of one layer; see `activation_bytes`
 ================  ==================================================================================================
 """
@@ -117,7 +117,8 @@ def fit_of_slots(
         return Fit(parts, bound)
     context = _context(workload, assumptions)
     requests = np.bincount(dies_of_requests(batch, len(slots)), minlength=len(slots))
-    parts[KV] = requests * model.kv_bytes(context, int(WEIGHT_BYTES[workload.kv_dtype]))
+    kept = model.kv_bytes(context, int(WEIGHT_BYTES[workload.kv_dtype])) + model.state_bytes
+    parts[KV] = requests * kept
     parts[ACTIVATIONS] = activation_bytes(model, requests, bytes_of, workload.has_prompts)
     return Fit(parts, bound, context)
 

@@ -172,8 +172,10 @@ def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
     activations = scheduler.max_num_batched_tokens * ACTIVATION_VECTORS * model.hidden * ACTIVATION_BYTES
     logits = scheduler.max_num_seqs * (model.vocabulary or 0) * LOGIT_BYTES / engine.parallel.tp
     weights = weight_bytes(engine)
-    left = engine.hbm_bytes * engine.utilisation - weights - activations - logits
-    blocks = int(left // (kv_token_bytes(engine) * scheduler.block_tokens))
+    states = scheduler.max_num_seqs * model.state_bytes / engine.parallel.tp
+    left = engine.hbm_bytes * engine.utilisation - weights - activations - logits - states
+    # A model of linear attention alone keeps no tokens: a byte each, so that blocks stay countable.
+    blocks = int(left // (max(kv_token_bytes(engine), 1) * scheduler.block_tokens))
     if blocks < 1:
         raise CapacityError(
             f"{model.name}: {weights / 1e9:.1f} GB of weights and {(activations + logits) / 1e9:.1f} GB of activations "
