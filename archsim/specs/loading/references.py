@@ -145,7 +145,7 @@ class References:
             return found
         files = named_files(kind, self._folder)
         if kind == "models" and name not in files:
-            files |= {name: file for file in files.values() if name.lower() in _aliases(file)}
+            files |= dict([(name, file) for file in files.values() if name.lower() in _aliases(file)][:1])
         self._check_known(kind.removesuffix("s"), name, files, keys, "or the path of a YAML file, or a mapping")
         return files[name]
 
