@@ -83,9 +83,13 @@ def rank_ns(state: State, table: StepTable, k):
     if rank.tokens == 0:
         return 0.0
     ns = looked_up(table.local, rank.tokens) + looked_up(table.head, rank.sampled)
-    ns += looked_up(table.decode_up, rank.decodes) + looked_up(table.prefill_up, rank.chunk_tokens)
+    ns += looked_up(table.decode_up, rank.rows) + looked_up(table.prefill_up, rank.chunk_tokens)
     if rank.decodes:
-        ns += decode_ns(table, rank.decodes, rank.decode_context / rank.decodes)
+        attention = decode_ns(table, rank.decodes, rank.decode_context / rank.decodes)
+        ns += attention
+        if state.totals[0].draft_share > 0:
+            layer = state.totals[0].draft_share * (looked_up(table.local, rank.decodes) + attention)
+            ns += state.totals[0].drafts * (layer + looked_up(table.head, rank.decodes))
     if rank.chunks:
         mean = rank.chunk_tokens / rank.chunks
         seen = rank.pairs / rank.chunks / mean + (mean - 1) / 2
@@ -95,32 +99,47 @@ def rank_ns(state: State, table: StepTable, k):
 
 @inner
 def experts_ns(state: State, i, tokens, chunks):
-    """Experts of an instance from its traffic; counts how even they are."""
+    """(ns, balance) of the experts of an instance from its traffic."""
     rows = state.experts[i, 1 if chunks else 0]
     last = rows.shape[1] - 1
     at = min(math.log2(float(tokens)), float(last))
     below = min(int(at), last - 1)
     share = at - below
-    state.totals[0].balance += (1 - share) * rows[1, below] + share * rows[1, below + 1]
-    return math.exp((1 - share) * rows[0, below] + share * rows[0, below + 1])
+    balance = (1 - share) * rows[1, below] + share * rows[1, below + 1]
+    return math.exp((1 - share) * rows[0, below] + share * rows[0, below + 1]), balance
+
+
+@inner
+def drafted_ns(state: State, table: StepTable, i, decodes, ranks):
+    """Experts of the layers that drafts run."""
+    if decodes == 0 or state.totals[0].draft_share == 0:
+        return 0.0
+    if state.experts.shape[3]:
+        ns, _ = experts_ns(state, i, decodes, 0)
+    else:
+        ns = looked_up(table.shared, (decodes + ranks - 1) // ranks)
+    return state.totals[0].drafts * state.totals[0].draft_share * ns
 
 
 @outer
 def iteration_ns(state: State, table: StepTable, i):
     """Ranks wait for each other; experts run on all of them."""
     instance, totals = state.instances[i], state.totals[0]
-    slowest, tokens, requests, chunks = 0.0, 0, 0, 0
+    slowest, tokens, requests, chunks, decodes = 0.0, 0, 0, 0, 0
     for k in range(instance.first, instance.last):
         rank = state.ranks[k]
         slowest = max(slowest, rank_ns(state, table, k))
         tokens += rank.tokens
         requests = max(requests, rank.decodes + rank.chunks)
         chunks += rank.chunks
+        decodes += rank.decodes
     ranks = instance.last - instance.first
     if state.experts.shape[3]:
-        shared = experts_ns(state, i, tokens, chunks)
+        shared, balance = experts_ns(state, i, tokens, chunks)
+        totals.balance += balance
     else:
         shared = looked_up(table.shared, (tokens + ranks - 1) // ranks)
+    shared += drafted_ns(state, table, i, decodes, ranks)
     host = table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
     if chunks:
         host += table.host[HOST_PROMPT]

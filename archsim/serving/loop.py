@@ -10,16 +10,18 @@ from archsim.serving.kv import insert, release
 from archsim.serving.records import (
     BINS,
     DECODE,
+    FREE,
     GAP_FIRST_NS,
     GAP_STEP,
     GAPS,
     LEAST_LOADED,
     PREFILL,
+    TOGETHER,
     Limits,
     State,
     Transfer,
 )
-from archsim.serving.scheduling import empty, enqueue, sum_up
+from archsim.serving.scheduling import empty, enqueue, sum_up, uncomputed
 
 ENDED, STUCK, PAUSED, FAILED = 0, 1, 2, 3
 
@@ -149,8 +151,9 @@ def _arrive(state: State, i):
 def _begin(state: State, i, now, table: StepTable, limits: Limits, schedule):
     """Start an iteration if there is anything to compute."""
     instance, totals = state.instances[i], state.totals[0]
-    tokens = 0
+    tokens, chunks, held = 0, 0, _holds_prompts(state, i, limits)
     for k in range(instance.first, instance.last):
+        state.ranks[k].held = held
         if state.ranks[k].running + state.ranks[k].waiting:
             schedule(state, k, now, limits)
             if totals.failed or not sum_up(state, k, limits):
@@ -158,12 +161,14 @@ def _begin(state: State, i, now, table: StepTable, limits: Limits, schedule):
         else:
             empty(state, k)
         tokens += state.ranks[k].tokens
+        chunks += state.ranks[k].chunks
         totals.prefill_tokens += state.ranks[k].chunk_tokens
         totals.decode_tokens += state.ranks[k].decodes
         instance.prompted += state.ranks[k].chunk_tokens
         instance.decoded += state.ranks[k].decodes
     if tokens == 0:
         return
+    instance.quiet = 0 if chunks else instance.quiet + 1
     instance.busy = 1
     instance.iterations += 1
     experts_before = totals.shared_ns
@@ -175,6 +180,23 @@ def _begin(state: State, i, now, table: StepTable, limits: Limits, schedule):
     totals.busy_ns += ns
     state.entered[0] += tokens
     totals.iterations += 1
+
+
+@outer
+def _holds_prompts(state: State, i, limits: Limits):
+    """1 where the prompts of an engine wait: its ranks wait for each other, so one prompt holds all decodes up."""
+    instance = state.instances[i]
+    if limits.prefill == FREE or instance.quiet + 1 >= limits.prefill_every:
+        return 0
+    every, decodes = True, False
+    for k in range(instance.first, instance.last):
+        asks = state.ranks[k].waiting > 0
+        for at in range(state.ranks[k].running):
+            left = uncomputed(state, state.slots[k, at])
+            asks = asks or left > 1
+            decodes = decodes or left == 1
+        every = every and asks
+    return 1 if decodes and not (limits.prefill == TOGETHER and every) else 0
 
 
 @outer
@@ -206,10 +228,10 @@ def _end(state: State, i, now, limits: Limits, transfer: Transfer):
         kept = 0
         for at in range(rank.running):
             r = state.slots[k, at]
-            state.requests[r].computed += state.new[k, at]
+            made = _made(state, r, state.new[k, at], limits)
             if limits.hash_blocks and state.new[k, at]:
                 insert(state, k, r, limits)
-            if _sampled(state, r, state.new[k, at], now, limits) and _leaves(state, i, k, r, now, limits, transfer):
+            if _sampled(state, r, made, now, limits) and _leaves(state, i, k, r, now, limits, transfer):
                 continue
             state.slots[k, kept] = r
             kept += 1
@@ -217,10 +239,33 @@ def _end(state: State, i, now, limits: Limits, transfer: Transfer):
 
 
 @inner
-def _sampled(state: State, r, new, now, limits: Limits):
-    """Count a token if the request got one."""
+def _made(state: State, r, new, limits: Limits):
+    """Count the tokens with KV. Returns those that are out: the next one, and the drafts before the first that is
+    refused.
+    """
+    request, totals = state.requests[r], state.totals[0]
+    decodes = request.made > 0 and uncomputed(state, r) == 1
+    if not decodes:
+        request.computed += new
+        return 1 if new > 0 and request.computed == request.input + request.made else 0
+    made = min(new, 1)
+    while made < new:
+        draft = made - 1
+        at = (r * 7919 + request.made * 31 + draft * 12553) % limits.draws.shape[0]
+        if limits.draws[at] >= limits.acceptance[draft]:
+            break
+        made += 1
+    totals.drafted += max(new - 1, 0)
+    totals.accepted += max(made - 1, 0)
+    request.computed += made
+    return made
+
+
+@inner
+def _sampled(state: State, r, made, now, limits: Limits):
+    """Count the tokens that a request got, all at once."""
     request = state.requests[r]
-    if new == 0 or request.computed < request.input + request.made:
+    if made == 0:
         return False
     if request.made == 0:
         request.first_ns = now
@@ -230,7 +275,7 @@ def _sampled(state: State, r, new, now, limits: Limits):
         gap = math.log(max((now - request.last_ns) / GAP_FIRST_NS, 1.0)) / GAP_STEP
         state.gaps[min(int(gap), GAPS - 1)] += 1
     request.last_ns = now
-    request.made += 1
+    request.made += made
     return True
 
 

@@ -9,6 +9,7 @@ import numpy as np
 NONE = np.int64(-1)
 # Strategies of the choice of a rank, by number in compiled code.
 ROUND_ROBIN, LEAST_LOADED = np.int64(0), np.int64(1)
+FREE, SPACED, TOGETHER = np.int64(0), np.int64(1), np.int64(2)  # when ranks admit prompts
 # What a scheduler of the user's did that cannot be (``failed`` of TOTALS).
 RAISED, TOO_MANY, NOT_LACKING, NO_BLOCKS = np.int64(1), np.int64(2), np.int64(3), np.int64(4)
 BOTH, PREFILL, DECODE = np.int64(0), np.int64(1), np.int64(2)  # what an instance does
@@ -50,8 +51,10 @@ RANK = np.dtype(
         ("unheld", "i8"),
         ("received", "i8"),  # waiting requests that a scheduler that polls has seen
         ("unpolled", "i8"),  # and iterations since it looked for more
+        ("held", "i8"),  # no prompt is computed in this iteration
         ("tokens", "i8"),  # of this iteration
         ("decodes", "i8"),
+        ("rows", "i8"),  # tokens of the decodes: with drafts, several each
         ("decode_context", "i8"),  # sum
         ("chunks", "i8"),
         ("chunk_tokens", "i8"),
@@ -73,6 +76,7 @@ INSTANCE = np.dtype(
         ("pause_at", "i8"),  # with this iteration, or at this time, its experts are asked for anew
         ("pause_ns", "f8"),
         ("stall_ns", "f8"),  # that its next iteration waits
+        ("quiet", "i8"),  # iterations since one with a prompt
         ("decoded", "f8"),  # tokens since its experts were asked for
         ("prompted", "f8"),
     ]
@@ -90,6 +94,10 @@ TOTALS = np.dtype(
         ("shared_ns", "f8"),  # of experts
         ("balance", "f8"),  # of the pairs of ranks, over iterations
         ("paused", "i8"),  # instance whose experts are asked for
+        ("drafts", "i8"),  # of a decode
+        ("draft_share", "f8"),  # of the layers that a draft runs
+        ("drafted", "i8"),  # drafts verified, and accepted
+        ("accepted", "i8"),
         ("failed", "i8"),  # a user's scheduler raised (1), or gave what cannot be (other FAULTS)
         ("failed_at", "i8"),  # the request
         ("preemptions", "i8"),
@@ -137,6 +145,10 @@ class Limits(NamedTuple):
     request_ns: np.float64  # host's time from arrival to the queue
     first_after: np.int64  # tokens that are out when a client sees the first
     params: np.ndarray
+    prefill: np.int64  # FREE, SPACED, TOGETHER
+    prefill_every: np.int64
+    acceptance: np.ndarray  # float64[draft]
+    draws: np.ndarray  # float64[DRAWS]
 
 
 class Transfer(NamedTuple):

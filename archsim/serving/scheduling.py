@@ -8,10 +8,19 @@ from archsim.serving.records import NO_BLOCKS, NOT_LACKING, TOO_MANY, Limits, St
 
 
 @inner
-def lacking(state: State, r):
-    """Tokens to compute before the next one is sampled."""
+def uncomputed(state: State, r):
+    """Known tokens without KV: 1 of a request that decodes."""
     request = state.requests[r]
     return request.input + request.made - request.computed
+
+
+@inner
+def lacking(state: State, r):
+    """Tokens to compute before the next one is sampled, drafts included; 0 of a prompt where its rank holds prompts."""
+    request, left = state.requests[r], uncomputed(state, r)
+    if left == 1 and request.made > 0:
+        return min(1 + state.totals[0].drafts, request.output - request.made)
+    return 0 if state.ranks[request.rank].held else left
 
 
 @inner
@@ -92,6 +101,8 @@ def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
     Returns its tokens of this iteration; 0: it has to wait.
     """
     rank = state.ranks[k]
+    if rank.held:
+        return 0
     r = rank.head
     request = state.requests[r]
     found, unheld, start = 0, 0, request.computed
@@ -140,13 +151,15 @@ def sum_up(state: State, k, limits: Limits):
         if blocks_of(before + new, limits) > request.shared * limits.hash_blocks + request.blocks:
             return _fault(state, NO_BLOCKS, r)
         rank.tokens += new
-        if new == 1 and before > 0:
+        if uncomputed(state, r) == 1 and before > 0:
             rank.decodes += 1
+            rank.rows += new
             rank.decode_context += before + 1
-        else:
-            rank.chunks += 1
-            rank.chunk_tokens += new
-            rank.pairs += float(new) * before + new * (new + 1) / 2.0
+            rank.sampled += new
+            continue
+        rank.chunks += 1
+        rank.chunk_tokens += new
+        rank.pairs += float(new) * before + new * (new + 1) / 2.0
         if before + new == request.input + request.made:
             rank.sampled += 1
     return True
@@ -162,5 +175,5 @@ def _fault(state: State, fault, r):
 def empty(state: State, k):
     """No batch."""
     rank = state.ranks[k]
-    rank.tokens, rank.decodes, rank.decode_context = 0, 0, 0
+    rank.tokens, rank.decodes, rank.rows, rank.decode_context = 0, 0, 0, 0
     rank.chunks, rank.chunk_tokens, rank.pairs, rank.sampled = 0, 0, 0.0, 0

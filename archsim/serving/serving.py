@@ -8,6 +8,8 @@ import numpy as np
 
 from archsim.base.errors import SpecError, TraceError
 from archsim.iteration.layers import has_experts
+from archsim.iteration.speculation import NO_DRAFTS, Speculation
+from archsim.iteration.speculation import of as drafts_of
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.serving import requests as drawn
 from archsim.serving.deployment import Built, Engine, build, kv_token_bytes
@@ -73,6 +75,10 @@ class Outcome:
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know before the numbers."""
         said = (self.measures.saturated,) if self.measures.saturated else ()
+        drafted = int(self.served.totals["drafted"])
+        if drafted:
+            share = self.served.totals["accepted"] / drafted
+            said = (*said, f"speculation: {share:.1%} of {drafted:,} drafts accepted; a token is verified for each")
         return (*said, *self.deployment.notes)
 
 
@@ -92,6 +98,7 @@ def serve_requests(
     served = simulate(
         requests, deployment.scheduler, deployment.prefill.pool, decode=decode, transfer=deployment.transfer,
         request_ns=deployment.host.request_ns, first_after=deployment.host.first_after,
+        speculation=speculation_of(serving), layers=serving.model.layers,
         whose=str(serving.trace or "requests"), logged=logged, progress=progress,
     )  # fmt: skip
     saturated = saturation(served) or _saturated_later(serving, deployment, requests, served)
@@ -118,10 +125,19 @@ def _saturated_later(serving: Serving, deployment: Deployment, requests: Request
         longer = simulate(
             more, deployment.scheduler, pools[0], decode=pools[1] if len(pools) > 1 else None,
             transfer=deployment.transfer, request_ns=host.request_ns, first_after=host.first_after,
+            speculation=speculation_of(serving), layers=serving.model.layers,
         )  # fmt: skip
     except TraceError:  # a longer request among them that can never be served
         return ""
     return saturation(longer)
+
+
+def speculation_of(serving: Serving) -> Speculation:
+    """Drafts of a file; those of a multi-token-prediction head run one layer each."""
+    given = serving.spec.speculation
+    if given == "none":
+        return NO_DRAFTS
+    return drafts_of(given.draft_tokens, given.acceptance, 1 if given.method == "mtp" else 0, given.seed)
 
 
 def slo_of(serving: Serving) -> Slo:

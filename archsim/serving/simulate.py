@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.iteration.speculation import NO_DRAFTS, Speculation, draws
 from archsim.serving import loop
 from archsim.serving.clock import StepTable
 from archsim.serving.groups import BALANCE, DECODES, Group, Moved, Say
@@ -17,6 +18,7 @@ from archsim.serving.records import (
     BINS,
     BOTH,
     DECODE,
+    FREE,
     GAPS,
     INSTANCE,
     ITERATION,
@@ -29,6 +31,8 @@ from archsim.serving.records import (
     REQUEST,
     ROUND_ROBIN,
     SERIES,
+    SPACED,
+    TOGETHER,
     TOO_MANY,
     TOTALS,
     Limits,
@@ -40,6 +44,7 @@ from archsim.serving.requests import Requests, refuse_too_long
 from archsim.serving.schedulers.registry import compiled
 from archsim.specs.schedulers import SCHEDULERS, SchedulerSpec, is_function, row_of
 
+CADENCES = MappingProxyType({"free": FREE, "spaced": SPACED, "together": TOGETHER})
 CHOICES = MappingProxyType({"round_robin": ROUND_ROBIN, "least_loaded": LEAST_LOADED})
 FAULTS = MappingProxyType(
     {
@@ -67,6 +72,8 @@ class Scheduler(NamedTuple):
     prefix_caching: bool = True
     block_tokens: int = 16
     balance: str = "round_robin"
+    prefill: str = "free"
+    prefill_every: int = 16
     params: Mapping[str, float] = MappingProxyType({})
 
     @classmethod
@@ -123,22 +130,26 @@ def simulate(
     whose: str = "requests",
     logged: int = 0,
     progress: Progress = SILENT,
+    speculation: Speculation = NO_DRAFTS,
+    layers: int = 1,
 ) -> Served:
     """Serve all requests on a pool; with ``decode``, the pool only prefills and KV moves by ``transfer``.
 
     ``request_ns``: host's time from arrival to the queue; ``first_after``: tokens that are out when a client sees the
-    first; it sees all tokens as late. ``logged``: iterations to keep a log of. Raises TraceError for requests that can
-    never be served.
+    first; it sees all tokens as late. ``logged``: iterations to keep a log of. ``layers``: of the model, of which a
+    draft runs some. Raises TraceError for requests that can never be served.
     """
     chunked, preempted = scheduler.chunked_prefill, row_of(scheduler.name).preempts
     for each in (pool, decode) if decode else (pool,):
         kv_tokens = each.kv_blocks * scheduler.block_tokens
         refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose, preempted=preempted)
-    limits = _limits(requests, scheduler, request_ns, first_after)
+    limits = _limits(requests, scheduler, request_ns, first_after, speculation)
     done = [0.0]
     groups, balance = _groups(pool, decode, lambda text: progress(text, done[0])), []
     points = max((group.table.shape[2] for group in groups), default=0)
     state = _state(requests, scheduler, pool, decode, limits, points, logged)
+    state.totals[0]["drafts"] = speculation.drafts
+    state.totals[0]["draft_share"] = speculation.layers / layers
     for i, group in enumerate(groups):
         _put(state, i, group)
         state.instances[i]["pause_at"] = group.next_pause
@@ -208,7 +219,13 @@ def _ask(state: State, groups: list[Group]) -> tuple[float, float]:
     return now_ns, float(state.experts[i, DECODES, BALANCE, at])
 
 
-def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_after: int = 1) -> Limits:
+def _limits(
+    requests: Requests,
+    scheduler: Scheduler,
+    request_ns: float,
+    first_after: int = 1,
+    speculation: Speculation = NO_DRAFTS,
+) -> Limits:
     caching = scheduler.prefix_caching and requests.hash_tokens > 0
     return Limits(
         np.int64(scheduler.max_num_seqs),
@@ -222,6 +239,10 @@ def _limits(requests: Requests, scheduler: Scheduler, request_ns: float, first_a
         np.float64(request_ns),
         np.int64(first_after),
         _params(scheduler),
+        CADENCES[scheduler.prefill],
+        np.int64(scheduler.prefill_every),
+        np.array(speculation.acceptance or (0.0,)),
+        draws(speculation),
     )
 
 

@@ -78,6 +78,10 @@ class SchedulerSpec(Spec):
     block_tokens: count(1, 4096) = 16
     # Which rank of which engine a request goes to.
     balance: Literal["round_robin", "least_loaded"] = "least_loaded"
+    # When ranks of data-parallel attention, which wait for each other, compute prompts. free: whenever they have one;
+    # spaced: in every n-th iteration of their engine (`prefill_every`); together: when all have one, or in the n-th.
+    prefill: Literal["free", "spaced", "together"] = "free"
+    prefill_every: count(1, 100_000) = 16
     # The scheduler's own; sglang: poll_every (iterations of decodes between two looks for new requests), kept_share.
     params: dict[str, Any] = Field(default_factory=dict, validate_default=True)
 

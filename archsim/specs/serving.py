@@ -187,6 +187,25 @@ class RoutingSpec(Spec):
         return self.synthetic or SyntheticSpec(like=self.like or OF_MODEL, seed=self.seed)
 
 
+class SpeculationSpec(Spec):
+    """Drafted tokens that every decode verifies. ``acceptance``: of a draft, if those before it were accepted; one
+    rate for all, or one for each.
+    """
+
+    draft_tokens: count(1, 64)
+    acceptance: number(0, 1) | tuple[number(0, 1), ...]
+    # mtp: a draft takes a layer of the model and its head; ngram: nothing.
+    method: Literal["mtp", "ngram"] = "mtp"
+    seed: count(0, 2**31) = 0
+
+    @model_validator(mode="after")
+    def _one_each(self) -> "SpeculationSpec":
+        if isinstance(self.acceptance, tuple) and len(self.acceptance) != self.draft_tokens:
+            told = f"{len(self.acceptance)} rates for {self.draft_tokens} drafts; give one, or one for each"
+            raise KeyProblem(("acceptance",), told)
+        return self
+
+
 class AxesSpec(Spec):
     """What one file serves beside each other: every combination of the values of these keys."""
 
@@ -224,6 +243,7 @@ class ServeSpec(Spec):
     utilisation: fraction(zero=False) | None = None
     requests: RequestSpec
     scheduler: SchedulerSpec = SchedulerSpec()
+    speculation: SpeculationSpec | Literal["none"] = "none"
     disaggregated: DisaggregatedSpec | Literal["none"] = "none"
     slo: SloSpec = SloSpec()
     search: SearchSpec = SearchSpec()

@@ -7,7 +7,7 @@ when idle (managers/scheduler_recv_skipper.py).
 
 from archsim.serving.kv import blocks_of, grow
 from archsim.serving.records import Limits, State
-from archsim.serving.scheduling import admit, lacking, serve_running
+from archsim.serving.scheduling import admit, lacking, serve_running, uncomputed
 
 
 def schedule(state: State, k, now_ns, limits: Limits):
@@ -22,7 +22,7 @@ def schedule(state: State, k, now_ns, limits: Limits):
         request = state.requests[r]
         outstanding += request.output - request.made
         new = 0
-        if lacking(state, r) > 1 and budget > 0:  # a prompt whose first chunk is computed
+        if uncomputed(state, r) > 1 and budget > 0:  # a prompt whose first chunk is computed
             new = min(lacking(state, r), budget)
             if not grow(state, k, r, request.computed + new, limits):
                 new = 0
@@ -42,4 +42,4 @@ def schedule(state: State, k, now_ns, limits: Limits):
         rank.received -= 1
     rank.unpolled = rank.unpolled + 1 if prompts == 0 else poll_every
     if prompts == 0:
-        serve_running(state, k, limits.budget + limits.max_seqs, limits)
+        serve_running(state, k, limits.budget + limits.max_seqs * (1 + state.totals[0].drafts), limits)
