@@ -105,13 +105,6 @@ def runs_shared(scenario: Scenario) -> bool:
     return scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
 
 
-def shared_multiply_ns(scenario: Scenario) -> float:
-    """What a rank multiplies at peak for a token in the shared experts of a layer, ns."""
-    model = scenario.model
-    flop = 2 * model.shared_weights / max(len(model.moe_layer_ids), 1)
-    return flop / scenario.system.compute.peak_flop_per_s * NS_PER_S
-
-
 def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: float) -> dict[str, float]:
     """Cause → ns of an iteration without its experts; ``batch``: one iteration of a rank, or of a group of
     tensor-parallel ranks; ``sms_share``: as in `rest_of`.

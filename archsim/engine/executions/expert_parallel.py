@@ -32,7 +32,7 @@ from archsim.iteration.overlap import (
     beside,
     two_batches,
 )
-from archsim.iteration.scenario import rest_of, shared_multiply_ns
+from archsim.iteration.scenario import rest_of
 from archsim.policies.allocation.rules import Plan
 
 
@@ -62,7 +62,6 @@ class ExpertParallel:
         self._fetches = Fetches(setup.machine, setup.fabric, setup.tally)
         self._moves: Moves = build_moves(scenario, setup.machine, setup.fabric, setup.analytical)
         self._layer = OVERLAPS[scenario.assumptions.overlap]
-        self._shared_ns = shared_multiply_ns(scenario)
         self._rest = setup.rest
         if self._rest is None and scenario.assumptions.overlap == TWO_BATCH:
             self._rest = rest_of(scenario, sms_share(scenario))
@@ -117,11 +116,13 @@ class ExpertParallel:
         whole, prompts = self.in_turn(order, tokens, sent, times, fetched), bool(demand.prefill_tokens.any())
         sms = self._moves.sms(half)
         rest = self._rest(float(tokens.max()), prompts) if self._rest else NOTHING
-        found = two_batches(
-            overlap.Layer(*whole.parts), overlap.Layer(*one.parts),
-            (float(tokens[one.last]) / 2 * self._shared_ns, float(half_times.multiply_ns[one.last])),
-            rest, sms, PROMPTS if prompts else DECODES,
-        )  # fmt: skip
+        last = one.last
+        multiply = (
+            float(half_times.shared_ns[last] * (1 - half_times.shared_lost[last])),
+            float(half_times.causes[Cause.COMPUTE][last]),
+        )
+        both, phase = (overlap.Layer(*each.parts) for each in (whole, one)), PROMPTS if prompts else DECODES
+        found = two_batches(*both, multiply, rest, sms, phase)
         return Layer(found.total, np.array(found), one.last, one.waits)
 
     def _after(self, sent: Sent, times: RankTimes, arrived, begin, fetched: Fetched) -> Layer:
