@@ -50,7 +50,12 @@ CLUSTERS = {
     "gb200_nvl72": (72, 900e9, 8e12, 186 * 10**9, 5e15),
     "gb300_nvl72": (72, 900e9, 8e12, 279 * 10**9, 5e15),
     "dojo_x4": (100, 1.5e12, 2e12, 80 * 10**9, 1e15),
-    "sow_x": (16, 2e12, 10e12, 180 * 10**9, 4.5e15),
+    "sow_x": (16, 2e12, 10e12, 240 * 10**9, 4.5e15),
+    # datasheet only
+    "mi355x_node": (8, 537.6e9, 8e12, 288 * 10**9, 5.033e15),
+    "b300_node": (8, 900e9, 8e12, 288 * 10**9, 4.5e15),
+    "vr_nvl144": (72, 1.8e12, 13e12, 288 * 10**9, 16.667e15),
+    "cloudmatrix384": (384, 392e9, 3.2e12, 128 * 10**9, 1.504e15),
     "rtx_pro_6000_pair": (2, 64e9, 1.597e12, 96 * 10**9, 0.5038e15),
 }
 # MoE layers (of), first MoE layer, hidden, expert FFN, experts, top-k, shared experts, shared FFN
