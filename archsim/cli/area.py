@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     for system in experiment.systems:
         _print_configured(out, system, experiment.models, design_of(system, changes), chosen)
         _print_published(out, system, published_design(system, changes), chosen)
-    _print_synthesised(out, experiment.systems[0].dies)
+    _print_synthesised(out, experiment.systems)
     if args.sources:
         out.print(_sources_table(chosen))
     return OK
@@ -88,10 +88,13 @@ def _print_published(out, system: SystemSpec, built: TableDesign, technology: Te
         out.print(line, soft_wrap=True)
 
 
-def _print_synthesised(out, dies: int) -> None:
-    """The components in RTL: analytical, synthesised and published area, and the clock that they reach."""
+def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
+    """The components in RTL: analytical, synthesised and published area, and the clock that they reach; which systems
+    ask for more.
+    """
     from microarch.silicon.synthesised import NOT_MODELLED, side_by_side
 
+    dies = systems[0].dies
     made = grid("component", title=f"in RTL (docs/rtl.md): cells of ASAP7, um²; {dies} dies in 5 nm, placed, mm²")
     for name in ("copies", "analytical um²", "synthesised um²", "ratio", "mm²", "table II mm²", "ns", "5 nm, wires"):
         made.add_column(name, justify="right")
@@ -108,6 +111,15 @@ def _print_synthesised(out, dies: int) -> None:
     for row in rows:
         if row.reason and row.reason != NOT_MODELLED:
             out.print(f"{row.component}: {row.reason}.", soft_wrap=True)
+    slowest = min((row for row in rows if row.copies == 1), key=lambda row: row.clock_hz, default=None)
+    for system in systems:
+        asked_hz = system.decision.fsm.clock_hz
+        if slowest is not None and system.decision.executor == "fsm" and asked_hz > slowest.clock_hz:
+            out.print(
+                f"{system.name}: decision.fsm.clock is {_ghz(asked_hz)}; the RTL at its shipped parameters reaches "
+                f"{slowest.clock_hz / 1e9:.2f} GHz, by the longest path of its {slowest.component}.",
+                soft_wrap=True,
+            )
 
 
 def _built_for(built: TableDesign) -> str:
