@@ -20,8 +20,10 @@ from calibration.validate.sections import judged, section_table, sections, unrea
 
 HEAD = """# Shipped calibrations against measurements
 
-Every law that an iteration uses, by the calibration file as it is, on all that was measured of its GPU in the public sets (docs/calibration.md): most of it is what the file was fitted to. Errors of sizes, shapes and
-sweeps left out of the fit are on the page of `archsim validate MEASUREMENTS --with GPU`. *Own table*: the kernel's table; else as the engine takes it, by the bytes of a port. Made by
+Every law that an iteration uses, by the calibration file as it is, on all that was measured of its GPU: most of it is
+what the file was fitted to. Errors of sizes, shapes and
+sweeps left out of the fit are on the page of `archsim validate MEASUREMENTS --with GPU`. *Own table*:
+the kernel's table; else as the engine takes it, by the bytes of a port. Made by
 `python -m calibration.validate.shipped MEASUREMENTS docs/validation.md`.
 """
 MOST_UNREAD = 8  # listed
