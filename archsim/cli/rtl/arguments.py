@@ -64,10 +64,14 @@ def _read(key: str, value: str, kind: type) -> int | bool:
     raise SpecError(f"{key}={value}: expected {'true or false' if kind is bool else 'a whole number'}")
 
 
-def built(block: str, changes: Mapping[str, Any]) -> Any:
-    """The component. Raises SpecError for parameters that cannot be built."""
-    bench, shipped = benches()[block]
+def parameters_of(block: str, changes: Mapping[str, Any]) -> Any:
+    """The shipped parameters with ``changes``. Raises SpecError for what cannot be built."""
     try:
-        return bench.component(dataclasses.replace(shipped, **changes))
+        return dataclasses.replace(benches()[block][1], **changes)
     except ValueError as error:
         raise SpecError(f"{block}: {error}") from None
+
+
+def built(block: str, changes: Mapping[str, Any]) -> Any:
+    """The component. Raises SpecError for parameters that cannot be built."""
+    return benches()[block][0].component(parameters_of(block, changes))

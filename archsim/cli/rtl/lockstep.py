@@ -6,7 +6,7 @@ import argparse
 
 from archsim.cli.arguments import positive
 from archsim.cli.exit_codes import DIFFERS, OK
-from archsim.cli.rtl.arguments import add_parameters, built, combinations, known_block
+from archsim.cli.rtl.arguments import add_parameters, combinations, known_block, parameters_of
 
 LANES = {"allocator": {"lanes": (1, 4, 8, 16)}}  # that run where none are given
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """
     block, differences = known_block(args.block), 0
     for changes in combinations(block, args.changes, LANES.get(block, {})):
-        built(block, changes)
+        parameters_of(block, changes)
         from microarch.rtl.lockstep import lockstep
 
         found = lockstep(block, args.events, args.seed, changes)
