@@ -29,8 +29,14 @@ def _points_checked(found) -> str:
     """Make the checks of ``archsim sweep`` before it simulates, where they are quick; else say what makes them."""
     from archsim.api.loading import ExplorationPlan
     from archsim.specs.experiment import ExperimentSpec
+    from archsim.specs.loading.serving import Serving
     from archsim.specs.sweeps.plan import SweepPlan
 
+    if isinstance(found, Serving):
+        from archsim.serving.checking import check_serving
+
+        check_serving(found)
+        return ""
     if not isinstance(found, ExperimentSpec | SweepPlan | ExplorationPlan):
         return ""
     from archsim.runs.plan import plan_of, select

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     _refuse_unwritten(args)
     print_compiling()
     if args.search:
-        _search(args.file, args.overrides)
+        _search(args.file, args.overrides, args.out)
     elif args.compare:
         _print_comparison(ar.compare_serving(args.file, args.compare, args.overrides))
     elif args.calibrate:
@@ -97,7 +97,7 @@ def _refuse_unwritten(args: argparse.Namespace) -> None:
 
     asked = next((name for name in ("search", "compare", "calibrate") if getattr(args, name)), None)
     for name in ("out", "timeline"):
-        if asked and getattr(args, name):
+        if asked and getattr(args, name) and (asked, name) != ("search", "out"):
             raise SpecError(f"--{name}: --{asked} writes no file; leave it out, or serve without --{asked}")
 
 
@@ -153,14 +153,20 @@ def _print_comparison(compared) -> None:
     print_notes((*compared.advice, *compared.outcome.notes))
 
 
-def _search(file: str, overrides) -> None:
+def _search(file: str, overrides, out: str | None) -> None:
     from archsim.cli.printing import console, grid
     from archsim.specs.loading.serving import load_serving
     from archsim.studies.serving.search import search
-    from archsim.studies.serving.search_table import COLUMNS, alike, best_told, values
+    from archsim.studies.serving.search_table import COLUMNS, alike, best_told, table_of, values
 
     serving = load_serving(file, overrides)
+    print("searching ...", file=sys.stderr, flush=True)
     found = search(serving)
+    if out is not None:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        table_of(found).write_csv(Path(out) / "search.csv")
+        table_of(found).write_parquet(Path(out) / "search.parquet")
+        print(f"table: {out}/search.csv")
     for sentence in best_told(serving, found):
         print(sentence)
     groups = alike(found)

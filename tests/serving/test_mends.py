@@ -51,8 +51,14 @@ def test_files_do_not_depend_on_how_many_processes_simulate(tmp_path):
         assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "two" / path).read_bytes(), path
 
 
-@pytest.mark.parametrize("how", [["--search"], ["--compare", "b.json"], ["--calibrate", "b.json"]])
-@pytest.mark.parametrize("file", ["--out", "--timeline"])
+@pytest.mark.parametrize(
+    ("how", "file"),
+    [
+        (["--search"], "--timeline"),
+        (["--compare", "b.json"], "--out"),
+        (["--calibrate", "b.json"], "--timeline"),
+    ],
+)
 def test_files_that_nothing_writes_are_refused(how, file, capsys):
     assert main(["serve", "serve_h200", *how, file, "somewhere"]) != 0
     assert f"{file}: {how[0]} writes no file" in capsys.readouterr().err

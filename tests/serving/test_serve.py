@@ -168,3 +168,26 @@ def test_bad_files_are_refused(change, told):
 def test_the_shipped_example_is_read():
     found = load_serving("configs/serve_h200.yaml")
     assert found.system.dies == 8 and found.spec.requests.arrivals.rate == 4.0
+
+
+def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
+    from archsim.serving.requests import scaled
+    from archsim.serving.serving import deploy, requests_of, serve_requests
+    from archsim.studies.serving.highest_rate import CLOSE, WITHIN, highest_rate
+
+    drawn = {"arrivals": {"rate": "4/s"}, "input": {"fixed": 200}, "output": {"fixed": 20}, "count": 60}
+    serving = load_serving(FILE | {"requests": drawn, "slo": {"ttft": "400 ms", "tpot": "40 ms"}})
+    deployment, requests = deploy(serving), requests_of(serving)
+    rate = highest_rate(serving, deployment, requests)
+    below, above = (
+        serve_requests(serving, deployment, scaled(requests, factor * rate / requests.offered_per_s)).measures
+        for factor in (1.0, 1 + 2 * CLOSE)
+    )
+    assert below.within_slo >= WITHIN and not below.saturated
+    assert above.within_slo < WITHIN or above.saturated
+
+
+def test_check_says_what_a_file_of_loads_is_for(tmp_path, capsys):
+    (tmp_path / "loads.csv").write_text("1,2\n3,4\n")
+    assert main(["check", "serve_h200", "--set", f"routing={{trace: {tmp_path / 'loads.csv'}}}"]) != 0
+    assert "these are loads" in capsys.readouterr().err

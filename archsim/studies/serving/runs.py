@@ -39,7 +39,8 @@ def _columns() -> dict[str, str]:
     return found
 
 
-COLUMNS: Mapping[str, str] = {"policy": TEXT, "offered": REAL, "devices": INTEGER} | _columns() | {"refused": TEXT}
+MEASURES: Mapping[str, str] = _columns()
+COLUMNS: Mapping[str, str] = {"policy": TEXT, "offered": REAL, "devices": INTEGER} | dict(MEASURES) | {"refused": TEXT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +103,13 @@ class ServeRun:
     def row(self, measures: Measures | None, devices: int | None, refused: str = "") -> dict[str, Any]:
         """COLUMNS of it."""
         found: dict[str, Any] = {"policy": self.serving.policy.name, "offered": self.offered, "devices": devices}
-        return found | _flat(measures) | {"refused": refused}
+        return found | flat(measures) | {"refused": refused}
 
 
-def _flat(measures: Measures | None) -> dict[str, Any]:
+def flat(measures: Measures | None) -> dict[str, Any]:
+    """MEASURES of a run; empty where it was refused."""
     if measures is None:
-        return dict.fromkeys(_columns())
+        return dict.fromkeys(MEASURES)
     found: dict[str, Any] = {}
     for name, value in measures._asdict().items():
         if isinstance(value, Spread):

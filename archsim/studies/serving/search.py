@@ -17,7 +17,9 @@ from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec
 from archsim.specs.loading.serving import Serving
 from archsim.specs.policies import PolicySpec
 from archsim.specs.serving import RoutingSpec
+from archsim.studies.serving.highest_rate import highest_rate
 
+RATED = 3  # best configurations whose highest rate is found
 ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
 
 
@@ -45,11 +47,14 @@ class Choice(NamedTuple):
 
 
 class Found(NamedTuple):
-    """``refused``: why a configuration cannot run; ''."""
+    """``refused``: why a configuration cannot run; ''. ``highest_rate``: requests a second within the limits, of the
+    best in open loops.
+    """
 
     choice: Choice
     measures: Measures | None
     refused: str
+    highest_rate: float | None = None
 
 
 def search(serving: Serving) -> list[Found]:
@@ -60,7 +65,22 @@ def search(serving: Serving) -> list[Found]:
             found += _of_engine(_drawn_once(serving, policy), parallel, instances, requests, host)
     if not found:
         raise SpecError("search: no sizes divide the devices, heads and experts")
-    return sorted(found, key=_order)
+    found = sorted(found, key=_order)
+    if not requests.offered_per_s:
+        return found
+    return [_with_rate(serving, each, requests, host) for each in found[:RATED]] + found[RATED:]
+
+
+def _with_rate(serving: Serving, found: Found, requests: Requests, host: Host) -> Found:
+    """With the highest rate of its deployment, built anew."""
+    if found.measures is None:
+        return found
+    choice = found.choice
+    policy = next((each for each in serving.policies if each.name == choice.policy), serving.policy)
+    served = _drawn_once(serving, policy)
+    scheduler = _scheduler(served, choice.max_num_seqs, choice.max_num_batched_tokens)
+    deployment = _deployed(*_largest(served, choice.parallel, host), choice, scheduler, host)
+    return found._replace(highest_rate=highest_rate(served, deployment, requests))
 
 
 def _of_engine(

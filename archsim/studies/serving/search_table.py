@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from archsim.base.tables import INTEGER, REAL, TEXT, Table
 from archsim.serving.measures import Measures
 from archsim.specs.loading.serving import Serving
 from archsim.specs.serving import SloSpec
 from archsim.specs.text.quantities import TIME, format_quantity
+from archsim.studies.serving.highest_rate import WITHIN
+from archsim.studies.serving.runs import MEASURES, flat
 from archsim.studies.serving.search import Choice, Found
 
 COLUMNS = ("goodput /s", "requests /s", "tokens/s a device", "TTFT p50 ms", "TPOT p50 ms", "KV")
@@ -73,12 +76,42 @@ def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
     )
     if len(first.choices) > 1:
         yield f"the same numbers, {len(first.choices)} configurations: {first.name}"
+    rate = found[0].highest_rate
+    if rate is not None:
+        yield f"highest rate with {WITHIN:.0%} of requests within them: {rate:.2f} requests/s" if rate else (
+            f"at no rate are {WITHIN:.0%} of requests within them"
+        )
     near = sum(each.goodput_per_s >= _NEAR * best.goodput_per_s for each in served)
     if serving.spec.requests.arrivals is not None and near > len(first.choices) and best.within_slo >= _NEAR:
         yield (
             f"{near} of {len(served)} are within 1% of the best goodput, as requests come at a fixed rate: raise "
             "requests.arrivals.rate to tell them apart"
         )
+
+
+def table_of(found: Sequence[Found]) -> Table:
+    """A row a configuration, in their order: sizes, batch limits, highest rate, measures, and why it was refused."""
+    columns = {
+        "configuration": TEXT, **dict.fromkeys(SIZES, INTEGER), "policy": TEXT, "highest_rate_per_s": REAL,
+        **MEASURES, "refused": TEXT,
+    }  # fmt: skip
+    return Table(columns, tuple(_row(each) for each in found))
+
+
+SIZES = ("instances", "tp", "dp", "ep", "expert_tp", "max_num_seqs", "max_num_batched_tokens")
+
+
+def _row(found: Found) -> dict[str, Any]:
+    choice = found.choice
+    attention, experts = choice.parallel.attention, choice.parallel.experts
+    spread = (experts.ep, experts.tp) if experts else (None, None)
+    sizes = (
+        choice.instances, attention.tp, attention.dp, *spread, choice.max_num_seqs, choice.max_num_batched_tokens
+    )  # fmt: skip
+    return {
+        "configuration": choice.name, **dict(zip(SIZES, sizes, strict=True)), "policy": choice.policy,
+        "highest_rate_per_s": found.highest_rate, **flat(found.measures), "refused": found.refused,
+    }  # fmt: skip
 
 
 def _limits(slo: SloSpec) -> str:
