@@ -137,7 +137,8 @@ class Laws:
     ) -> Times:
         """The MoE layer (gate, up, down) on the slowest rank of an EP group, without dispatch and combine.
 
-        tokens: of the whole EP group; ep, tp: its sizes. The layer is named by ``model``, by ``sizes``, or both.
+        tokens: of the whole EP group; ep, tp: its sizes. The layer is named by ``model``, by ``sizes``, or both. Sizes
+        alone that were not measured take the law of the nearest ones (``calibration.laws.unmeasured_layers``), flagged.
         ``eplb_slots``: slots over which EPLB spread replicas of experts; 0: no replicas. ``pairs`` and
         ``active_experts`` (float64 above 0, both or neither): token-expert pairs of the rank, and the number of its
         experts that receive any; by default those of the routing named by ``distribution``. Raises LawMissing.
@@ -155,10 +156,12 @@ class Laws:
             "distribution": distribution,
             "eplb_slots": eplb_slots,
         }
-        tables = self._matching(
-            "fused MoE", self.calibration.moe, asked | {"library": library, "version": version, "kernel": kernel}
-        )
-        table = _preferred_moe(tables)
+        how = {"library": library, "version": version, "kernel": kernel}
+        far = model is None and sizes is not None and not self._measured_layer(sizes)
+        if far and sizes is not None:
+            table = self._nearest_layer(asked | how, sizes)
+        else:
+            table = _preferred_moe(self._matching("fused MoE", self.calibration.moe, asked | how))
         if pairs is None or active_experts is None:
             (tokens, ep, tp), shape = _flat(np.float64, tokens=tokens, ep=ep, tp=tp)
             ns = moe_ns(table, ep, tp, tokens)
@@ -167,8 +170,21 @@ class Laws:
                 np.float64, tokens=tokens, ep=ep, tp=tp, pairs=pairs, active_experts=active_experts
             )
             ns = rank_ns(table, pairs, active, ep, tp, tokens)
-        beyond = outside_ranks(table, ep, tp, tokens).reshape(shape) | bool(table.scaled_from)
+        beyond = outside_ranks(table, ep, tp, tokens).reshape(shape) | bool(table.scaled_from) | far
         return Times(ns.reshape(shape), beyond, table)
+
+    def _measured_layer(self, sizes: MoeSizes) -> bool:
+        named = sizes._asdict().items()
+        return any(all(getattr(table, name) == size for name, size in named) for table in self.calibration.moe)
+
+    def _nearest_layer(self, asked: dict[str, object], sizes: MoeSizes) -> MoeTable:
+        from calibration.laws.unmeasured_layers import nearest_layer
+
+        others = {key: value for key, value in asked.items() if key not in sizes._asdict()}
+        tables = self._matching("fused MoE", self.calibration.moe, others)
+        models = dict.fromkeys(table.model for table in tables)
+        each = [_preferred_moe([table for table in tables if table.model == model]) for model in models]
+        return nearest_layer(each, sizes)
 
     def attention(
         self,

@@ -49,11 +49,12 @@ SCALED = {
     "h200": ScaledSections(gpu="h100", sections=("moe",)),
     "h800": ScaledSections(gpu="h100", sections=("gemm", "moe", "attention", "collectives")),
     "h20": ScaledSections(gpu="h100", sections=("gemm", "moe", "attention", "collectives")),
-    # Kernels of Blackwell that were measured on a sibling alone: some libraries' all-reduces, NCCL operations
-    "b200": ScaledSections(gpu="h100", sections=("moe",)),
-    "b300": ScaledSections(gpu="b200", sections=("collectives",)),
-    "gb200": ScaledSections(gpu="gb300", sections=("collectives",)),
-    "gb300": ScaledSections(gpu="gb200", sections=("collectives",)),
+    # Kernels of Blackwell that were measured on a sibling alone: all-reduces of some libraries, operations of NCCL, and
+    # layers in some dtypes
+    "b200": ScaledSections(gpu="b300", sections=("moe", "collectives")),
+    "b300": ScaledSections(gpu="b200", sections=("moe", "collectives")),
+    "gb200": ScaledSections(gpu="b200", sections=("moe", "collectives")),
+    "gb300": ScaledSections(gpu="b300", sections=("moe", "collectives")),
 }
 # GPUs that differ in their HBM alone: one law serves them, scaled by its bandwidth.
 SAME_BUT_HBM = {"h100": ("h200",), "h200": ("h100",)}

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from archsim.base.dtypes import DTYPES
+from archsim.specs.loading.calibrations import load_calibration
 from archsim.specs.machine.system import SystemSpec
 from calibration.laws.attention import AttentionSizes, work_of
+from calibration.laws.laws import Laws, MoeSizes
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import kinds_of, read_measurements
 
@@ -99,6 +101,22 @@ def test_the_work_of_a_block_is_that_of_attention_and_of_its_projections():
     assert all_flop - flop == 2 * 4 * weights and all_moved - moved == pytest.approx(weights * 0.5625)
     twice = [work_of("decode", AttentionSizes(h, 1, 576, kind="mla_pre"), 8, 1, 1, "bf16") for h in (4, 8)]
     assert np.allclose(np.array(twice[1]), 2 * np.array(twice[0]))
+
+
+@pytest.mark.parametrize("gpu", ["b200", "gb200", "b300", "gb300"])
+def test_blackwell_has_its_own_tables(gpu):
+    laws = Laws(load_calibration(gpu))
+    for dtype in ("bf16", "fp8", "fp8_block", "nvfp4"):
+        assert not laws.gemm(64, 4096, 7168, dtype=dtype).extrapolated
+        layer = laws.fused_moe(4096, 8, dtype=dtype, model="Qwen3.5-397B-A17B")
+        assert not layer.extrapolated and not layer.table.scaled_from
+    for kind, products in (("mla", ""), ("mla_block", "nvfp4")):
+        how = {"heads": 16, "kv_heads": 1, "head_dim": 576, "kind": kind, "products": products}
+        assert not laws.attention(1, 4096, 32, dtype="bf16", kv_dtype="fp8", **how).table.scaled_from
+    assert laws.collective("all_gather", 2**20, ranks=4).ns > 0 and laws.collective("all_to_all", 2**20, ranks=4).ns > 0
+    own = MoeSizes(5120, 1536, 160, 8)  # of no measured model: the nearest one's law, flagged
+    times = laws.fused_moe([64, 4096], 8, dtype="fp8_block", sizes=own, library="trtllm")
+    assert times.extrapolated.all() and 0 < times.ns[0] < times.ns[1] and times.table.hidden == 5120
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

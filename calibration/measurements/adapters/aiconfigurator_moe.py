@@ -10,6 +10,7 @@ import re
 
 import pandas as pd
 
+from calibration.laws.choosing import newest_first
 from calibration.measurements.adapters.aiconfigurator_gemm import DTYPES
 from calibration.measurements.layouts import Layout
 
@@ -38,8 +39,8 @@ MODELS = {
     "Nemotron-3-Ultra-550B-latent": (2048, 5120, 512, 22),
 }
 UNKNOWN_MODELS = (
-    f"marked suspect, or of models of unknown sizes, which this layout does not state (known: {', '.join(MODELS)}); "
-    "use the schema's moe.csv"
+    "marked suspect, of older versions, or of models of unknown sizes, which this layout does not state (known: "
+    f"{', '.join(MODELS)}); use the schema's moe.csv"
 )
 # Versions of files without a version column: by suffix of the file name, and the default (README of the tidy set).
 VERSION_OF_ENDING = {"sglang056": "0.5.6.post2"}
@@ -49,11 +50,19 @@ WIDE_EP, WIDE_EP_VERSION = "trtllm-wideep", "1.3.0rc10"  # from the source's fol
 
 def _layers(rows: pd.DataFrame) -> pd.DataFrame:
     """Fused MoE layers of models whose sizes are known here; other rows are left out, and those that their set marks
-    as ``suspect`` (faster than HBM can read the experts). A repeated point is another run.
+    as ``suspect`` (faster than HBM can read the experts). Of such a set, a library's older version counts only for
+    models and dtypes that its newer one lacks: versions changed kernels. A repeated point is another run.
     """
     if "suspect" in rows:
-        rows = rows[rows["suspect"] != "1"]
+        rows = _newest(rows[rows["suspect"] != "1"])
     return _layers_of(rows, rows["framework"], rows["framework_version"], rows["kernel_source"])
+
+
+def _newest(rows: pd.DataFrame) -> pd.DataFrame:
+    order = sorted(rows["framework_version"].unique(), key=newest_first)
+    age = rows["framework_version"].map({version: at for at, version in enumerate(order)})
+    layer = [rows[name] for name in ("gpu", "framework", "model", "dtype", "distribution")]
+    return rows[age == age.groupby(layer).transform("max")]
 
 
 def _after_dispatch(rows: pd.DataFrame) -> pd.DataFrame:
