@@ -65,7 +65,9 @@ def with_defaults(rows: pd.DataFrame) -> pd.DataFrame:
 def _by_routing(sweeps: pd.DataFrame, version: str, named: dict) -> list[tuple[str, pd.DataFrame]]:
     if named["distribution"] == BALANCED or sweeps.shape[1] == 1:
         return [(version, sweeps)]
-    routings = {name: fit_law([Set(_logs(sweeps[[name]]))], named)[1] for name in sweeps}
+    first = {name.partition("/")[0]: name for name in reversed(sweeps.columns)}  # repeats are of one collector
+    of_version = {version: fit_law([Set(_logs(sweeps[[name]]))], named)[1] for version, name in first.items()}
+    routings = {name: of_version[name.partition("/")[0]] for name in sweeps}
     found = []
     for routing in dict.fromkeys(routings.values()):
         names = [name for name in sweeps if routings[name] == routing]

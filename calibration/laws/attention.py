@@ -103,8 +103,12 @@ def choose_attention(
         and version in (None, table.version)
     ]
     if not wanted:
-        asked = " ".join(part for part in (library, version, phase, sizes.kind, dtype) if part)
-        each = (f"{t.library} {t.phase} {t.kind} {t.dtype} with {t.kv_dtype} KV" for t in calibration.attention)
+        asked = " ".join(part for part in (library, version, phase, sizes.kind, products, dtype) if part)
+        each = [
+            " ".join(filter(None, (table.library, table.phase, table.kind, table.products, table.dtype, "with")))
+            + f" {table.kv_dtype} KV"
+            for table in calibration.attention
+        ]
         known = sorted(set(each))
         raise LawMissing(
             f"calibration {calibration.gpu} has no attention table for {asked} with {stored} KV (it has: "

@@ -80,12 +80,13 @@ def asked_moe(laws, table):
 
 def asked_attention(laws, table):
     heads, kv_heads = table.sizes[-1]
-    how = {key: getattr(table, key) for key in ("phase", "kind", "dtype", "kv_dtype", "head_dim", "window")}
+    how = {key: getattr(table, key) for key in ("phase", "kind", "dtype", "kv_dtype", "products", "head_dim", "window")}
     how |= {"heads": heads, "kv_heads": kv_heads, **who(table)}
     tokens = np.array([table.tokens[0], table.most_tokens[0], 4 * table.tokens[-1]])
     times = laws.attention(1 if table.phase == "decode" else tokens, tokens, table.batch[0], **how)
     positive(times, (3,))
-    assert times.extrapolated.tolist() == flagged(table, [False, False, True]) and times.ns[-1] > 0.9 * times.ns[0]
+    least = 0.8 if table.window else 0.9  # where a window reads no more, times step by 2 us (timers of sglang 0.5.14)
+    assert times.extrapolated.tolist() == flagged(table, [False, False, True]) and times.ns[-1] > least * times.ns[0]
     return times.table
 
 
@@ -161,7 +162,7 @@ def test_every_shipped_table_is_reached(gpu, section):
 
 
 def test_there_are_tables_to_reach_in_every_section():
-    assert GPUS == ["a100", "b200", "gb200", "h100", "h20", "h200", "h800", "rtx-pro-6000-server"]
+    assert GPUS == ["a100", "b200", "b300", "gb200", "gb300", "h100", "h20", "h200", "h800", "rtx-pro-6000-server"]
     for section in SECTIONS:
         assert any(getattr(laws_of(gpu).calibration, section) for gpu in GPUS)
     assert set(CalibrationSpec.model_fields) == {"gpu", "reference", "scaled", *SECTIONS}
@@ -285,8 +286,8 @@ def test_what_was_not_measured_is_reported_with_what_was(ask, told):
 
 
 def test_a_payload_of_unknown_size_is_reported():
-    with pytest.raises(LawMissing, match="unknown payload 'int4'"):
-        sent_bytes("int4", 1, 8, 7168)
+    with pytest.raises(LawMissing, match="unknown payload 'int2'"):
+        sent_bytes("int2", 1, 8, 7168)
 
 
 def test_nothing_at_all():
