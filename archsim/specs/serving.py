@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from archsim.specs.deployment import ParallelSpec, PrecisionSpec
 from archsim.specs.schedulers import SchedulerSpec
@@ -26,7 +26,11 @@ def _rate(value: Any) -> float:
     return per_s
 
 
-Rate = Annotated[float, BeforeValidator(_rate)]
+Rate = Annotated[
+    float,
+    BeforeValidator(_rate),
+    WithJsonSchema({"type": "string", "format": "rate", "title": "such as `4/s` or `30/min`"}),
+]
 
 
 class LengthSpec(Spec):

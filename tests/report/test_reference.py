@@ -17,6 +17,7 @@ SHIPPED = [
     *(("assumptions", file) for file in sorted((ROOT / "configs" / "assumptions").glob("*.yaml"))),
     *(("experiment", file) for file in sorted((ROOT / "configs").glob("[!s]*.yaml"))),
     ("experiment", ROOT / "examples" / "mine.yaml"),
+    *(("serve", file) for file in sorted((ROOT / "configs").glob("serve_*.yaml"))),
 ]
 
 

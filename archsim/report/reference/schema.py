@@ -14,6 +14,7 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, RULE_TYPES, RULES
+from archsim.specs.serving import ServeSpec
 from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.specs.text.fields import Spec
 from archsim.workload.generated.traffic_heads import TrafficStatistics
@@ -24,10 +25,11 @@ FILES: Mapping[str, type[Spec]] = {
     "model": ModelSpec,
     "experiment": ExperimentSpec,
     "assumptions": NamedSet,
+    "serve": ServeSpec,
 }
 # Written as text or a list as well: a name, `5x8`, `[0, 1]`.
 _SHORT = {"MeshSpec": "string", "SidesSpec": "array", "TopologySpec": "string", "RuleSpec": "string",
-          "BlockSpec": "string", "EdgeSpec": "array", "LayerSet": "array"}  # fmt: skip
+          "BlockSpec": "string", "EdgeSpec": "array", "LayerSet": "array", "SchedulerSpec": "string"}  # fmt: skip
 _SOURCE = (
     "Where the numbers come from: a datasheet, a paper, a configuration file, a measurement, or `assumed`. Pages "
     "print it; it is required, so that no number stands without an origin."
@@ -54,6 +56,9 @@ def schema_of(kind: type[Spec], title: str) -> Schema:
             _refer(made, name, shape)
     if "FirmwareSpec" in parts:
         parts["FirmwareSpec"].pop("required", None)  # `core` gives the clock
+    if kind is ServeSpec:  # a scheduler's own parameters are keys, too
+        parts["SchedulerSpec"]["additionalProperties"] = {"type": "number"}
+        del parts["SchedulerSpec"]["properties"]["params"]
     if kind is SystemSpec:
         made["required"].remove("d2d")  # the innermost level may give it
     if kind is ExperimentSpec:
