@@ -6,7 +6,7 @@ from archsim import load_experiment, simulate
 from archsim.runs.calibration_notes import calibration_notes, die_of, written_die
 from archsim.specs.loading.library import load_system
 
-SYSTEMS = ("mi355x_node", "b300_node", "vr_nvl144", "cloudmatrix384")
+SYSTEMS = ("mi355x_node", "vr_nvl144", "cloudmatrix384")
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
