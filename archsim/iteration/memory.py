@@ -3,29 +3,30 @@
 The assumption ``memory`` says what is counted: experts alone, or all that serving keeps in HBM:
 
 ================  ==================================================================================================
-experts           weights of the experts placed on the die, replicas included, in all MoE layers of the model
+experts           of `archsim.iteration.account`, as are all others
 shared experts    on every die, if they run (assumption ``weights``)
 execution         what a user's own execution keeps (``bytes_per_die``)
-attention         attention, dense layers and routers in the system's data type, embeddings in BF16: on every die, or
-                  a share of them (``workload.attention_weights``)
-KV cache          of the requests that live on the die, ``workload.context`` tokens each, and linear attention's state
-activations       a bound for one step of one layer; see `activation_bytes`
+attention         attention, dense layers, routers and embeddings: the die's share of its tensor-parallel group, or of
+                  all dies (``workload.attention_weights``)
+KV cache          of the requests that live on the die, ``workload.context`` tokens each
+activations       a token of every request, or a chunk of a prompt if that is more
 ================  ==================================================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.base.dtypes import BF16_BYTES, WEIGHT_BYTES
 from archsim.base.errors import SpecError
+from archsim.iteration import account
 from archsim.policies.placement.placement import Placement
 from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.deployment import DeploymentSpec
 from archsim.specs.machine.system import SystemSpec
-from archsim.specs.model import SLICES, ModelSpec
+from archsim.specs.model import ModelSpec
 from archsim.specs.own_execution import own_execution
 from archsim.specs.scenario import Scenario
 from archsim.specs.workload import WorkloadSpec
@@ -33,10 +34,10 @@ from archsim.workload.step_demand import dies_of_requests
 
 EXPERTS, SHARED, ATTENTION, KV, ACTIVATIONS = "experts", "shared experts", "attention", "KV cache", "activations"
 OWN = "execution"
-FP32_BYTES = 4
 # Longer prompts are cut into steps of so many tokens: max_num_batched_tokens of vLLM's server on an H100
 # (vllm/engine/arg_utils.py, default of the V1 engine).
 PREFILL_CHUNK_TOKENS = 8192
+ANYHOW = DeploymentSpec()
 
 
 @dataclass(frozen=True)
@@ -77,19 +78,22 @@ def memory_fit(
     placement: Placement,
     workload: WorkloadSpec | None = None,
     batch: int = 0,
+    deployment: DeploymentSpec = ANYHOW,
 ) -> Fit:
     """Demand and bound per die. Every MoE layer of the model counts, not those that a run simulates alone.
 
     ``workload``, ``batch``: the requests; without them, weights alone count. Raises SpecError where the KV cache must
     be counted and nothing says how many tokens a request holds.
     """
-    return fit_of_slots(system, model, assumptions, placement.slots, workload, batch)
+    return fit_of_slots(system, model, assumptions, placement.slots, workload, batch, deployment)
 
 
 def fit_of(scenario: Scenario, placement: Placement) -> Fit:
     """`memory_fit` of a scenario."""
     system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
-    return memory_fit(system, model, assumptions, placement, scenario.workload, scenario.batch)
+    return memory_fit(
+        system, model, assumptions, placement, scenario.workload, scenario.batch, scenario.deployment
+    )
 
 
 def fit_of_slots(
@@ -99,27 +103,29 @@ def fit_of_slots(
     slots: np.ndarray,
     workload: WorkloadSpec | None,
     batch: int,
+    deployment: DeploymentSpec = ANYHOW,
 ) -> Fit:
     """As `memory_fit`, of the experts that each die holds in all layers together: int64[die]."""
-    bytes_of = system.compute.bytes_of
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
-    parts = {EXPERTS: slots * bytes_of(SLICES * model.slice_weights)}
+    parallel, precision = deployment.sizes(len(slots)), deployment.dtypes(system.compute.dtype, workload)
+    parts = {EXPERTS: slots * account.expert_bytes(model, precision)}
     if (own := getattr(own_execution(assumptions.execution), "bytes_per_die", None)) is not None:
         parts[OWN] = np.full_like(slots, own(system, model, batch))
-    if assumptions.weights == "all" and model.shared_experts:
-        parts[SHARED] = np.full_like(slots, bytes_of(model.shared_weights))
+    if assumptions.weights == "all" and model.shared_experts:  # every die runs them for its own tokens
+        parts[SHARED] = np.full_like(slots, account.shared_bytes(model, precision, 1))
     if not counts_all(model, assumptions):
         return Fit(parts, bound)
     sharded = workload is not None and workload.attention_weights == "sharded"
-    weights = bytes_of(model.attention_weights + model.dense_weights) + model.embedding_weights * BF16_BYTES
-    parts[ATTENTION] = np.full_like(slots, -(-weights // len(slots)) if sharded else weights)
+    ranks = len(slots) if sharded else parallel.tp
+    parts[ATTENTION] = np.full_like(slots, account.other_bytes(model, precision, ranks))
     if workload is None or not batch:
         return Fit(parts, bound)
     context = _context(workload, assumptions)
-    requests = np.bincount(dies_of_requests(batch, len(slots)), minlength=len(slots))
-    kept = model.kv_bytes(context, int(WEIGHT_BYTES[workload.kv_dtype])) + model.state_bytes
-    parts[KV] = requests * kept
-    parts[ACTIVATIONS] = activation_bytes(model, requests, bytes_of, workload.has_prompts)
+    groups = np.bincount(dies_of_requests(batch, parallel.dp), minlength=parallel.dp)
+    requests = np.repeat(groups, -(-len(slots) // parallel.dp))[: len(slots)]
+    parts[KV] = requests * account.request_bytes(model, parallel, precision, context)
+    tokens = np.maximum(requests, PREFILL_CHUNK_TOKENS) if workload.has_prompts else requests
+    parts[ACTIVATIONS] = account.activation_bytes(model, parallel, precision, tokens, requests)
     return Fit(parts, bound, context)
 
 
@@ -131,22 +137,6 @@ def counts_all(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:
 def depends_on_requests(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:
     """Whether the batch counts, too."""
     return counts_all(model, assumptions) or hasattr(own_execution(assumptions.execution), "bytes_per_die")
-
-
-def activation_bytes(
-    model: ModelSpec, requests: np.ndarray, bytes_of: Callable[[int], int], has_prompts: bool
-) -> np.ndarray:
-    """A bound for the activations of one step, int64[die]; ``requests``: those that live on each die, int64[die].
-
-    A step has a token of every request, or a chunk of a prompt if that is more. Of every token in one layer: its
-    hidden vector before and after, in BF16; for each of its experts the vector sent, in the data type, and returned,
-    in BF16, and the products with gate and up, in BF16; and of every request its logits in FP32. Dies are taken to
-    receive as many tokens as they send; skew, and the fixed buffers of communication libraries, are in the reserve.
-    """
-    tokens = np.maximum(requests, PREFILL_CHUNK_TOKENS) if has_prompts else requests
-    of_expert = bytes_of(model.hidden) + model.hidden * BF16_BYTES + 2 * model.expert_ffn * BF16_BYTES
-    of_token = 2 * model.hidden * BF16_BYTES + model.top_k * of_expert
-    return np.asarray(tokens * of_token + requests * ((model.vocabulary or 0) * FP32_BYTES))
 
 
 def _context(workload: WorkloadSpec, assumptions: AssumptionsSpec) -> int:

@@ -31,7 +31,8 @@ class Lever:
     def fit(self) -> Fit:
         changed = self.scenario
         return fit_of_slots(
-            changed.system, changed.model, changed.assumptions, self.slots, changed.workload, changed.batch
+            changed.system, changed.model, changed.assumptions, self.slots, changed.workload, changed.batch,
+            changed.deployment,
         )
 
 

@@ -35,8 +35,8 @@ class Measures:
     def fits(self, point: Point) -> bool:
         """Whether all that the assumption ``memory`` counts leaves no die over its HBM; ``capacity`` is ignored."""
         if depends_on_requests(point.model, point.assumptions):
-            workload = self._contexts.workload(point)
-            return self._fits(point.system, point.model, point.policy, point.assumptions, workload, point.batch)
+            requests = self._contexts.workload(point), point.batch, point.deployment
+            return self._fits(point.system, point.model, point.policy, point.assumptions, *requests)
         return self._once("fit", self._fits, point.system, point.model, point.policy, point.assumptions)
 
     def _once(self, what: str, compute: Callable[..., Any], *parts: Any) -> Any:
@@ -46,10 +46,10 @@ class Measures:
             self._known[key] = compute(*parts)
         return self._known[key]
 
-    def _fits(self, system, model, policy, assumptions, workload=None, batch=0) -> bool:
+    def _fits(self, system, model, policy, assumptions, *requests) -> bool:
         key = (str(policy.placement), len(model.moe_layer_ids), model.experts, system.dies)
         placement = self._once_by(key, lambda: place_experts(policy, model, system.dies))
-        return memory_fit(system, model, assumptions, placement, workload, batch).fits
+        return memory_fit(system, model, assumptions, placement, *requests).fits
 
     def _once_by(self, key: tuple, compute: Callable[[], Any]) -> Any:
         if key not in self._known:

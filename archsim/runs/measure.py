@@ -109,7 +109,8 @@ class Finished:
 
         run = self.run
         slots = np.zeros(run.system.dies, np.int64)
-        return fit_of_slots(run.system, run.model, run.assumptions, slots, run.workload, run.batch)
+        deployed = run.workload, run.batch, run.scenario.deployment
+        return fit_of_slots(run.system, run.model, run.assumptions, slots, *deployed)
 
     @cached_property
     def work(self) -> dict[str, float]:

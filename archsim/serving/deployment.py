@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.base.errors import CapacityError
-from archsim.iteration.layers import ACTIVATION_BYTES, LOGIT_BYTES, has_experts
+from archsim.iteration import account
+from archsim.iteration.layers import ACTIVATION_BYTES, has_experts
 from archsim.iteration.times import IterationLaws, iteration_laws
 from archsim.serving.simulate import Pool, Scheduler
 from archsim.serving.stand_ins import with_stand_ins
@@ -23,7 +25,6 @@ from calibration.laws.tables import CalibrationSpec
 
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
 NO_HOST = Host()
-ACTIVATION_VECTORS = 8  # of the hidden size, of a token in flight: residual, norms, queries to values, FFN halves
 
 
 class Engine(NamedTuple):
@@ -42,6 +43,11 @@ class Engine(NamedTuple):
     utilisation: float = 0.9
     rates: Rates | None = None
     expert_slots: int | None = None
+
+    @property
+    def bound_bytes(self) -> int:
+        """What a rank may use."""
+        return int(self.hbm_bytes * self.utilisation)
 
 
 class Built(NamedTuple):
@@ -135,54 +141,71 @@ def with_host(
 
 
 def kv_token_bytes(engine: Engine) -> float:
-    """KV of a token on one rank; KV heads are not split further than one a rank."""
-    value_bytes, tp = int(WEIGHT_BYTES[engine.precision.kv]), engine.parallel.tp
-    return sum(
-        layers * kind.kv_bytes_per_token(value_bytes) / kind.kv_ranks(tp)
-        for kind, layers in engine.model.attention_layers
-    )
+    """KV of a token on one rank."""
+    return account.kv_token_bytes(engine.model, engine.parallel, engine.precision)
 
 
-def weight_bytes(engine: Engine) -> float:
+def weight_bytes(engine: Engine) -> int:
     """Weights on one rank."""
-    model, parallel = engine.model, engine.parallel
-    products, experts = WEIGHT_BYTES[engine.precision.products], WEIGHT_BYTES[engine.precision.experts]
-    if not has_experts(model):
-        rest = (model.all_weights - model.embedding_weights) * products
-        return (rest + model.embedding_weights * WEIGHT_BYTES["bf16"]) / parallel.tp
-    dense = (model.attention_weights + model.dense_weights + model.shared_weights) * products
-    embedding = model.embedding_weights * WEIGHT_BYTES["bf16"]
+    model, (tp, _, ep, expert_tp), precision = engine.model, engine.parallel, engine.precision
+    rest = account.other_bytes(model, precision, tp) + account.shared_bytes(model, precision, tp)
+    expert = account.expert_bytes(model, precision)
     if engine.expert_slots is not None:
-        routed = engine.expert_slots * expert_bytes(engine)
-    else:
-        routed = model.routed_weights * experts / (parallel.ep * parallel.expert_tp)
-    return (dense + embedding) / parallel.tp + routed
+        return rest + engine.expert_slots * expert
+    ranks = ep * expert_tp if has_experts(model) else tp
+    return rest + ceil(model.experts * len(model.moe_layer_ids) * expert / ranks)
 
 
-def expert_bytes(engine: Engine) -> float:
-    """Weights of one routed expert in one layer."""
-    model = engine.model
-    each = model.routed_weights / (model.experts * len(model.moe_layer_ids))
-    return each * WEIGHT_BYTES[engine.precision.experts]
+def activation_bytes(engine: Engine, scheduler: Scheduler) -> int:
+    """Of the largest step on one rank, with what linear attention keeps of all requests."""
+    tokens, requests = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
+    states = requests * account.state_bytes(engine.model, engine.parallel)
+    return account.activation_bytes(engine.model, engine.parallel, engine.precision, tokens, requests) + states
 
 
 def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
     """KV blocks of a rank: what HBM leaves after weights and activations. Raises CapacityError."""
-    model = engine.model
-    activations = scheduler.max_num_batched_tokens * ACTIVATION_VECTORS * model.hidden * ACTIVATION_BYTES
-    logits = scheduler.max_num_seqs * (model.vocabulary or 0) * LOGIT_BYTES / engine.parallel.tp
-    weights = weight_bytes(engine)
-    states = scheduler.max_num_seqs * model.state_bytes / engine.parallel.tp
-    left = engine.hbm_bytes * engine.utilisation - weights - activations - logits - states
+    demand, bound = weight_bytes(engine) + activation_bytes(engine, scheduler), engine.bound_bytes
     # A model of linear attention alone keeps no tokens: a byte each, so that blocks stay countable.
-    blocks = int(left // (max(kv_token_bytes(engine), 1) * scheduler.block_tokens))
+    block = max(kv_token_bytes(engine), 1) * scheduler.block_tokens
+    blocks = int((bound - demand) // block)
     if blocks < 1:
-        raise CapacityError(
-            f"{model.name}: {weights / 1e9:.1f} GB of weights and {(activations + logits) / 1e9:.1f} GB of activations "
-            f"on a rank leave no room for KV in {engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB; use more "
-            "devices, or narrower weights"
-        )
+        raise CapacityError(_no_room(engine, scheduler, demand, block))
     return blocks
+
+
+def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) -> str:
+    """Demand, bound, gap, and single changes that leave room for a block."""
+    weights, bound = weight_bytes(engine), engine.bound_bytes
+    gap, found = demand + block - bound, []
+    ep = engine.parallel.ep
+    for times in (2, 4, 8, 16) if has_experts(engine.model) and engine.expert_slots is None else ():
+        more = engine._replace(parallel=engine.parallel._replace(dp=engine.parallel.dp * times, ep=ep * times))
+        if not engine.model.experts % (ep * times) and _fits(more, scheduler, block):
+            found.append(f"attention dp {more.parallel.dp} and experts ep {ep * times}")
+            break
+    tokens = next((each for each in _halves(scheduler.max_num_batched_tokens)
+                   if _fits(engine, scheduler._replace(max_num_batched_tokens=each), block)), None)  # fmt: skip
+    if tokens is not None:
+        found.append(f"max_num_batched_tokens: {tokens}")
+    if WEIGHT_BYTES[engine.precision.experts] > 1:
+        narrow = engine._replace(precision=engine.precision._replace(products="fp8", experts="fp8"))
+        found += ["precision: {products: fp8, experts: fp8}"] if _fits(narrow, scheduler, block) else []
+    found.append(f"HBM of at least {(demand + block) / engine.utilisation / 1e9:.1f} GB a device")
+    return (
+        f"{engine.model.name}: a rank needs {(demand + block) / 1e9:.1f} GB of HBM ({weights / 1e9:.1f} GB of weights, "
+        f"{(demand - weights) / 1e9:.1f} GB of activations, a block of KV), has {bound / 1e9:.1f} GB "
+        f"({engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB), {gap / 1e9:.1f} GB too little; it would fit "
+        f"with {', or '.join(found)}"
+    )
+
+
+def _fits(engine: Engine, scheduler: Scheduler, block: float) -> bool:
+    return weight_bytes(engine) + activation_bytes(engine, scheduler) + block <= engine.bound_bytes
+
+
+def _halves(most: int) -> list[int]:
+    return [most >> by for by in range(1, 8) if most >> by >= 64]
 
 
 def moved_ns(engine: Engine, sizes: int) -> np.ndarray | None:

@@ -34,9 +34,7 @@ class Scenario:
     @property
     def precision(self) -> Precision:
         """dtypes: those of the deployment, else of the system and of the workload's KV."""
-        given, dtype = self.deployment.precision, self.system.compute.dtype
-        kv = given.kv or self.workload.kv_dtype
-        return given.dtypes(dtype)._replace(kv=kv, experts=given.experts or dtype)
+        return self.deployment.dtypes(self.system.compute.dtype, self.workload)
 
     def refuse_undeployed(self) -> None:
         """Raise SpecError for a deployment that the machine cannot have, or that experiments do not model."""
