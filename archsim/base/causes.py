@@ -49,3 +49,8 @@ CAUSES = MappingProxyType(
         Cause.DECISION: About("decision", "deciding", "k-dec"),
     }
 )  # in the order of columns and bars
+
+
+def label_of(column: str) -> str:
+    """The label of the cause whose columns' names end so."""
+    return CAUSES[Cause[column.upper()]].label

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_row(row: Mapping[str, Any], experiment) -> None:
     """The combination and its alternatives, then the columns of the page's table that have a value, with units."""
+    from archsim.base.causes import label_of
     from archsim.cli.printing import console, grid
     from archsim.report.tables import COLUMNS
     from archsim.report.units import percent
@@ -63,7 +64,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
         if row.get(column.name) is not None:
             table.add_row(column.header, column.shown(row[column.name]), column.meaning)
         if column.name == "decode_batch_token_ns" and (bound := row["bounded_by"]):
-            table.add_row("bounded by", bound, f"{percent(row[f'bound_{bound}'])} of the critical path")
+            table.add_row("bounded by", label_of(bound), f"{percent(row[f'bound_{bound}'])} of the critical path")
     for name in ("energy", "power", "area", "cost"):
         if row[OBJECTIVES[name][0]] is not None:
             ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]
