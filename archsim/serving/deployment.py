@@ -193,10 +193,10 @@ def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) ->
         found += ["precision: {products: fp8, experts: fp8}"] if _fits(narrow, scheduler, block) else []
     found.append(f"HBM of at least {(demand + block) / engine.utilisation / 1e9:.1f} GB a device")
     return (
-        f"{engine.model.name}: a rank needs {(demand + block) / 1e9:.1f} GB of HBM ({weights / 1e9:.1f} GB of weights, "
-        f"{(demand - weights) / 1e9:.1f} GB of activations, a block of KV), has {bound / 1e9:.1f} GB "
-        f"({engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB), {gap / 1e9:.1f} GB too little; it would fit "
-        f"with {', or '.join(found)}"
+        f"{engine.model.name}: {weights / 1e9:.1f} GB of weights and {(demand - weights) / 1e9:.1f} GB of activations "
+        f"on a rank leave no room for KV: with a block of it they need {(demand + block) / 1e9:.1f} GB, HBM has "
+        f"{bound / 1e9:.1f} ({engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB), {gap / 1e9:.1f} GB too "
+        f"little; it would fit with {', or '.join(found)}"
     )
 
 

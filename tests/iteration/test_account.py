@@ -39,6 +39,6 @@ def test_a_deployment_has_one_room_for_kv(name, tp):
 def test_a_deployment_without_room_says_what_would_fit():
     model, calibration = load_model("deepseek-v3"), calibration_named("h200")
     engine = Engine(model, calibration, 80e9, ParallelSpec(attention=AttentionRanks(dp=8)).sizes())
-    told = r"needs .* GB of HBM .* too little; it would fit with attention dp 64 and experts ep 64"
-    with pytest.raises(CapacityError, match=told):
+    said = r"no room for KV.*need .* GB, HBM has .* too little; it would fit with attention dp 64 and experts ep 64"
+    with pytest.raises(CapacityError, match=said):
         kv_blocks(engine, Scheduler())
