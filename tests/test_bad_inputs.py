@@ -54,8 +54,7 @@ def here(tmp_path, monkeypatch):
 def test_it_is_refused_with_its_place_and_nothing_is_written(here, capsys, command):
     assert main(command.split()) == 2
     assert REFUSED[command] in capsys.readouterr().err
-    out = here / "out"
-    assert not out.exists() or not [file for file in out.iterdir() if not file.name.startswith(".")]
+    assert not [file for file in (here / "out").rglob("*") if file.is_file() and not file.name.startswith(".")]
 
 
 def test_a_policy_that_exits_fails_its_run_alone(here, capsys):

@@ -191,7 +191,7 @@ BAD_COLUMNS = {
         lambda columns, facts: columns.update({k: v[:-1] for k, v in columns.items()}),
         "one a request",
     ),
-    "no names": ("index", lambda columns, facts: facts.pop("subjects"), "subjects: expected a list of names"),
+    "no names": ("index", lambda columns, facts: facts.pop("subjects"), "subjects: expected a list of printable names"),
     "no column": ("index", dropped("number"), "column 'number' is missing"),
 }
 

@@ -12,6 +12,7 @@ import re
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -98,12 +99,24 @@ def _refuse_others(address: str) -> None:
     found = ADDRESS.fullmatch(address)
     if found is None:
         raise ValueError("not an address of TCP")
-    with socket.create_connection((found["host"].strip("[]"), int(found["port"])), PATIENCE_S) as stream:
+    with _connected(found["host"].strip("[]"), int(found["port"])) as stream:
         first = b""
         while len(first) < 8 and (more := stream.recv(8 - len(first))):
             first += more
     if len(first) < 8 or int.from_bytes(first, "little") > MOST_FRAMES:
         raise ValueError("something else listens there")
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    """A connection to what listens there, waited for. Raises OSError after PATIENCE_S."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection((host, port), PATIENCE_S)
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
 
 
 @contextmanager
