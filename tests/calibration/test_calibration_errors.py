@@ -19,10 +19,10 @@ MEAN_OF_ALL_M = {"fp8": 0.025, "bf16": 0.04}
 
 @pytest.fixture(scope="module")
 def measurements(shared) -> Measurements:
-    found = read_measurements(shared / "data" / "calibration")
-    gemm = found.table("gemm", "h100")
+    folder = shared / "data" / "calibration"
+    gemm = read_measurements(folder / "gemm").table("gemm", "h100")
     gemm = gemm[(gemm["library"] == "trtllm") & gemm["dtype"].isin(DTYPES) & gemm["m"].isin(JUDGED_M)]
-    layers = found.table("moe", "h100")
+    layers = read_measurements(folder / "moe").table("moe", "h100")
     layers = layers[(layers["dtype"] == "fp8_block") & layers["model"].isin(MODELS) & (layers["library"] == "trtllm")]
     layers = layers[layers["library_version"] == layers["library_version"].max()]
     return Measurements({"gemm": gemm, "moe": layers})
