@@ -17,11 +17,12 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parents[1]
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
-    "archsim/base/dtypes.py", "archsim/base/kernels.py", "archsim/base/threads.py", "archsim/specs",
+    "archsim/base/causes.py", "archsim/base/dtypes.py", "archsim/base/kernels.py", "archsim/base/threads.py",
+    "archsim/specs",
     "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/runs/run.py",
     "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/measure.py", "archsim/runs/measure_units.py",
     "archsim/runs/measure_iteration.py", "archsim/runs/measure_rates.py", "archsim/runs/measure_steps.py",
-    "archsim/runs/economics.py", "calibration/laws",
+    "archsim/runs/economics.py", "archsim/runs/iteration_energy.py", "calibration/laws",
     "microarch/blocks", "microarch/fabric", "microarch/silicon",
 )  # fmt: skip
 # Also imported by a run, but unable to change a number: messages, files, this module, the number of threads.
@@ -32,7 +33,7 @@ INERT = (
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (
     "archsim/base/kernels.py", "archsim/specs/model.py", "archsim/workload", "archsim/policies", "archsim/engine",
-    "archsim/serving", "calibration/laws", "microarch/blocks", "microarch/fabric",
+    "archsim/serving", "calibration/laws", "microarch/blocks", "microarch/fabric", "microarch/rtl/tables.py",
 )  # fmt: skip
 _KEPT_S = 7 * 24 * 3600.0
 

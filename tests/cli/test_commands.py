@@ -15,7 +15,10 @@ from archsim.cli.main import COMMANDS, Group
 FOLDER = Path(archsim.cli.__file__).parent
 EVERY = [each for entry in COMMANDS for each in (entry.commands if isinstance(entry, Group) else (entry,))]
 MODULES = sorted({f"archsim.cli.{command.module}" for command in EVERY})
-SHARED = {f"archsim.cli.{name}" for name in ("arguments", "exit_codes", "printing", "progress", "report_folder")}
+SHARED = {
+    f"archsim.cli.{name}"
+    for name in ("arguments", "exit_codes", "printing", "progress", "report_folder", "rtl.arguments")
+}
 OF_ONE_COMMAND = {"archsim.cli.trace.import_progress", "archsim.cli.sweep_tables", "archsim.cli.main"}  # completion
 
 

@@ -21,7 +21,7 @@ from archsim.cli.main import main
         ("list sys", ["systems"]),
         ("new mo", ["model"]),
         ("run dojo --policy allo-", ["allo-paper", "allo-charged", "allo-lp"]),
-        ("run dojo --model deepseek-v3", ["deepseek-v3"]),
+        ("run dojo --model deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
         ("place x.npz --system isca26_d", ["isca26_dojo"]),
         ("validate --with h2", ["h20", "h200"]),
         ("nothing he", []),

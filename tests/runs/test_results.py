@@ -8,7 +8,9 @@ import pytest
 from support.tiny import tiny
 
 import archsim
+from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError
+from archsim.base.files import read_sealed
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
 from archsim.engine import step_counts
 from archsim.runs.columns import COLUMNS, DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS

@@ -33,9 +33,10 @@ engine: event
 """
 
 KNOWN_SYSTEMS = (
-    "(known: a100_cluster, a30_node, b200_node, dojo, dojo_enhanced, dojo_x4, gb200_nvl72, gb300_nvl72, h100_cluster, "
-    "h100_node, h200_cluster, h200_node, h20_cluster, h800_cluster, isca26_dojo, isca26_tsmc_sow, rtx_pro_6000_pair, "
-    "sow_x, tsmc_sow, v100_node; or the path of a YAML file, or a mapping)"
+    "(known: a100_cluster, a30_node, b200_node, b300_node, cloudmatrix384, dojo, dojo_enhanced, dojo_x4, gb200_nvl72, "
+    "gb300_nvl72, h100_cluster, h100_node, h200_cluster, h200_node, h20_cluster, h800_cluster, isca26_dojo, "
+    "isca26_tsmc_sow, mi355x_node, rtx_pro_6000_pair, sow_x, tsmc_sow, v100_node, vr_nvl144; or the path of a YAML "
+    "file, or a mapping)"
 )
 PRESET_NAMES = (
     "(known: base, ep, allo, allo-paper, allo-charged, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, "
@@ -150,7 +151,8 @@ CHANGED = {
     "unknown dtype": (
         "dtype: fp8",
         "dtype: fp18",
-        "13: systems.0.compute.dtype: unknown value 'fp18'; did you mean 'fp8'? (valid: fp8, fp8_block, fp16, bf16)",
+        "13: systems.0.compute.dtype: unknown value 'fp18'; did you mean 'fp8'? (valid: fp8, fp8_block, fp16, bf16, "
+        "nvfp4, mxfp4, mxfp4_mxfp8, int4)",
     ),
     "number as name": (
         "name: tiny",
@@ -328,7 +330,7 @@ CHANGED = {
     "unknown engine": (
         "engine: event",
         "engine: evnt",
-        "29: engine: unknown value 'evnt'; did you mean 'event'? (valid: event, analytical)",
+        "29: engine: unknown value 'evnt'; did you mean 'event'? (valid: event, analytical, interpreted)",
     ),
     "unclosed bracket": (
         "x: 2, y: 3}",
