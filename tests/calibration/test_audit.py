@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.made_up_layers import layers
 
 from archsim.cli.main import main
 from archsim.specs.loading.calibrations import calibration_named
@@ -10,7 +11,6 @@ from calibration.fit.isolated import apart, spread_of
 from calibration.fit.moe import fit_moe
 from calibration.validate.audit import audit, page_of
 from calibration.validate.engine_layers import calibrations_shipped
-from tests.calibration.test_calibration_moe import layers
 
 NOISE = 0.01
 

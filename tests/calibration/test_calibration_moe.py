@@ -5,40 +5,22 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.made_up_layers import LAW, MODEL, layers
 
 from calibration.fit import moe_between
 from calibration.fit.fit import fit_measurements
 from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools
 from calibration.laws import rank_load as routing
-from calibration.laws.fused_moe import POINT, law_ns
-from calibration.laws.tables import CalibrationSpec, MoeLaw, Reference
+from calibration.laws.fused_moe import POINT
+from calibration.laws.tables import CalibrationSpec, Reference
 from calibration.measurements.reading import Measurements
 from calibration.validate import errors as validate
 from calibration.validate import groups
 
-MODEL = {"model": "deepseek-v3", "hidden": 4096, "ffn": 1536, "experts": 128, "top_k": 8, "dtype": "bf16"}
-LAW = MoeLaw(launch_ns=40000, ns_per_token=8, flop_per_s=5e14, bytes_per_s=2.5e12, order=3)
-RANKS = [(1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (1, 2), (1, 4)]
 SKEWED = "power_law_1.2"
 ROUTINGS = [("balanced", name) for name in (routing.BALANCED, routing.GROUPED)] + [
     (SKEWED, name) for name in (routing.RANK_BY_RANK, routing.SMALLEST_FIRST, routing.GROUPED_DRAWS)
 ]
-
-
-def layers(distribution="balanced", how=routing.BALANCED, version="1.0", powers=14, law=LAW) -> pd.DataFrame:
-    points = np.array([(ep, tp, 2.0**power) for ep, tp in RANKS for power in range(powers)])
-    named = {**MODEL, "distribution": distribution}
-    return pd.DataFrame(points, columns=POINT).assign(
-        **{key: float(value) if isinstance(value, int) else value for key, value in named.items()},
-        latency_us_median=law_ns(law, named, how, *points.T) / 1e3,
-        run_id="1",
-        gpu_name="H100",
-        library="lib",
-        library_version=version,
-        kernel="",
-        file="moe.csv",
-        gpu="h100",
-    )
 
 
 def loads(how, ep, tokens, distribution=SKEWED):

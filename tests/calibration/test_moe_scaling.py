@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.made_up_layers import LAW, MODEL, layers
 
 from archsim.specs.loading.calibrations import calibration_named
 from calibration.fit.moe import fit_moe
@@ -10,7 +11,6 @@ from calibration.laws.fused_moe import POINT, law_ns, named_of, time_of_load
 from calibration.laws.moe_scaling import Layer, Scale, pair_bytes, scaled_law, token_bytes
 from calibration.laws.tables import MoeLaw
 from calibration.validate.engine_layers import calibrations_shipped
-from tests.calibration.test_calibration_moe import LAW, MODEL, layers
 
 H100_HBM, H200_HBM, PEAK = 3.35e12, 4.8e12, 989e12
 LAYER = Layer(4096, 1536, "fp8", H100_HBM)

@@ -14,10 +14,10 @@ SYSTEMS = 12  # of the 500 that were compared
 def test_kernels_equal_the_interpreter_on_random_systems(number):
     exact = random_system(number)[3].contention == "reserved"
     compiled, interpreted = (run_system(number, engine) for engine in (EventEngine, InterpretedEngine))
-    compare(compiled, interpreted, exact)
+    assert_equal_runs(compiled, interpreted, exact)
 
 
-def compare(compiled, interpreted, exact):
+def assert_equal_runs(compiled, interpreted, exact):
     close = np.testing.assert_array_equal if exact else near
     assert compiled.step_ns.sum() > 0
     close(interpreted.step_ns, compiled.step_ns, "step_ns")
