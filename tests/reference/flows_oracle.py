@@ -4,10 +4,12 @@ from archsim.engine.interpreted.fair import fair_rates
 
 
 def xy_route(mesh, src, dst, port_limited):
-    """Resources of a route as names: links (from, to) in coordinates, and ports where they are limited."""
+    """Resources of a route as names, which have an order: links (from, to) in coordinates, and ports where they are
+    limited.
+    """
     x_dies, _ = mesh
     (x, y), (to_x, to_y) = (src % x_dies, src // x_dies), (dst % x_dies, dst // x_dies)
-    route = [("in", src)] if port_limited else []
+    route = [((src,), "in")] if port_limited else []
     while x != to_x:
         step = 1 if to_x > x else -1
         route.append(((x, y), (x + step, y)))
@@ -16,13 +18,13 @@ def xy_route(mesh, src, dst, port_limited):
         step = 1 if to_y > y else -1
         route.append(((x, y), (x, y + step)))
         y += step
-    return route + ([("out", dst)] if port_limited else [])
+    return route + ([((dst,), "out")] if port_limited else [])
 
 
 def finish_times(mesh, flows, link, hop_ns, port=None):
     """Finish times of (src, dst, size > 0, start) with src != dst; ``link`` and ``port`` in bytes/ns."""
     routes = [xy_route(mesh, src, dst, port is not None) for src, dst, _, _ in flows]
-    capacity = {r: port if r[0] in ("in", "out") else link for route in routes for r in route}
+    capacity = {r: port if r[1] in ("in", "out") else link for route in routes for r in route}
     left = [float(size) for _, _, size, _ in flows]
     done = [None] * len(flows)
     now = 0.0

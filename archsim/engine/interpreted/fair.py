@@ -10,7 +10,7 @@ Route = tuple[Hashable, ...]
 
 
 def fair_rates(routes: Sequence[Sequence[Hashable]], capacity: Mapping[Hashable, float]) -> list[float]:
-    """Rates of flows over ``routes`` (names of resources)."""
+    """Rates of flows over ``routes`` (names of resources, which have an order)."""
     rates, _ = max_min([tuple(route) for route in routes], capacity)
     return [rates[tuple(route)] for route in routes]
 
