@@ -128,15 +128,23 @@ def watch_plans(engine, see):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"contention": "reserved"}, {"execution": "expert_parallel"}, {"reads": "together", "gemm": "calibrated"}],
+    ("known", "changes"),
+    [
+        (False, {}),
+        (False, {"contention": "reserved"}),
+        (False, {"execution": "expert_parallel"}),
+        (False, {"dispatch": "per_token_expert"}),
+        (True, {"dispatch": "per_token_expert", "reads": "together", "gemm": "calibrated"}),
+    ],
     ids=str,
 )
-def test_a_plan_takes_what_the_policy_was_told_and_telling_changes_nothing(changes):
-    """Where every vector is sent by itself, so that counts say all."""
-    assumptions = load_assumptions("physical", dispatch="per_token_expert", decision_cost="free", **changes)
+def test_a_plan_takes_what_the_policy_was_told_and_telling_changes_nothing(known, changes):
+    """Where counts say all: only they are known, or every vector is sent by itself and no product depends on how many
+    distinct tokens a die receives.
+    """
+    assumptions = load_assumptions("physical", decision_cost="free", **changes)
     system, model, spec = small_system(), small_model(), policy("ep")
-    demand, routing = demand_of(model, system, spec), traffic(model).steps(np.arange(BATCH), 3)
+    demand, routing = demand_of(model, system, spec, routing=known), traffic(model).steps(np.arange(BATCH), 3)
     run = replay(system, model, spec, assumptions, demand, routing, AnalyticalEngine)
     told, engine = [], run.engine
 

@@ -45,10 +45,13 @@ def traffic(model, seed=1, decode_steps=3, batch=BATCH):
     return SyntheticTraffic(model, SyntheticSpec(prompt_tokens=2, decode_steps=decode_steps, seed=seed), batch)
 
 
-def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH):
+def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH, routing=True):
+    """``routing``: whether it says which tokens choose which experts, beside how many."""
     source = traffic(model, seed, decode_steps, batch)
     predictor = build_policy(policy_spec).predictor
-    return build_run_demand(source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor, routing=True)
+    return build_run_demand(
+        source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor, routing=routing
+    )
 
 
 def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=None):
