@@ -53,11 +53,13 @@ from archsim.engine.state import (
     Tally,
     Work,
     awaits_tokens,
+    begun_ns,
     count_arrived,
     count_computed,
     hold,
     inner,
     kernel,
+    launched_ns,
     launching_ns,
     move_of,
     outer,
@@ -263,8 +265,9 @@ def _asked_at(s, stage):
 def _product_ns(s, row, entry):
     """How long a stage holds the array: less than its product takes by what it counts as begun before."""
     launching, ahead = launching_ns(s.work, entry, row.time), 0.0
-    if launching == 0.0 and s.pool.stages[row.parent].kind < ACT_READ:  # not held for tokens
-        ahead = max(0.0, row.time - max(s.pool.claims[row.group].free_at, _asked_at(s, row.parent)))
+    if s.pool.stages[row.parent].kind < ACT_READ:  # not held for tokens
+        free, asked = s.pool.claims[row.group].free_at, _asked_at(s, row.parent)
+        ahead = max(0.0, row.time - begun_ns(free, asked, launched_ns(s.work, entry)))
     multiplied = max(entry.compute_ns - ahead, entry.least_ns)
     return max(launching + multiplied, row.floor - row.time)
 

@@ -234,8 +234,9 @@ class Reserved(Interpreter):
     def multiplying_ns(self, stage):
         """Less than the product takes by what it counts as begun before."""
         entry, launching, ahead_ns = self.entry(stage.item), self.launching(stage.item, stage.start), 0.0
-        if not launching and stage.parent.state != State.DONE:  # it has not waited for tokens
-            ahead_ns = max(0.0, stage.start - max(self.free_at[stage.item], self.asked_at(stage.parent)))
+        if stage.parent.state != State.DONE:  # it has not waited for tokens
+            launched = self.local[entry.die].launched if entry.routed else 0.0
+            ahead_ns = max(0.0, stage.start - max(self.free_at[stage.item], self.asked_at(stage.parent), launched))
         multiplied_ns = max(self.computing_ns(stage.item) - ahead_ns, entry.least_ns + self.held_ns[stage.item])
         return max(launching + multiplied_ns, stage.floor + self.held_ns[stage.item] - stage.start)
 
