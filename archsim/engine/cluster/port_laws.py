@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import log2
+from math import inf, log2
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from archsim.base.dtypes import VECTOR_BYTES
 from archsim.engine.hidden import Sizes, expected_ranks
 from archsim.specs.loading.calibrations import calibration_named
 from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import dispatches, payload_of
+from calibration.laws.collective import DISPATCH, dispatches, payload_of
 from calibration.laws.copy import NVLINK_BYTES_PER_S
 from calibration.laws.laws import Laws
 
@@ -41,7 +41,7 @@ class Kernel(NamedTuple):
     token and expert. ``sms``: that it takes as long as it runs; 0: all of them while it sends and receives.
     """
 
-    names: Mapping[str, str]  # library → its kernel; a level that names no library takes the first that was measured
+    names: Mapping[str, str]  # library → its kernel; which of them a level without a library takes: `variant_of`
     once: bool
     forwarded: bool  # between nodes to the GPU of the same number, then on inside the node
     sms: int = 0
@@ -99,7 +99,7 @@ def node_law(
     laws = Laws(calibration_named(name))
     if dispatch == "all_to_all":
         return _nccl(laws, size)
-    variant = variant_of(laws, dispatch, library)
+    variant = variant_of(laws, dispatch, library, size)
     near = nearest_shape(measured(laws, variant, op, nodes=1), shape)
     known = sorted({each[3] for each in measured(laws, variant, op, nodes=1) if each[:3] == near})
     below, above, weight = around(known, size)
@@ -164,20 +164,26 @@ def _nccl(laws: Laws, size: int) -> PortLaw:
     return PortLaw(float(total[0]), at, busy, named, ranks != size)
 
 
-def variant_of(laws: Laws, dispatch: str, library: str | None) -> str:
-    """The measured kernel of a way to dispatch, of a library or of the first that has one. Raises LawMissing, and says
-    which kernels there are.
+def variant_of(laws: Laws, dispatch: str, library: str | None, ranks: int | None = None) -> str:
+    """The measured kernel of a way to dispatch: of a library; without one, of the first that has one, or of that whose
+    measured ranks of a node are the least far from ``ranks``. Raises LawMissing, and says which kernels there are.
     """
     there = {table.of["variant"] for table in dispatches(laws.calibration)}
     wanted = [name for of, name in KERNELS[dispatch].names.items() if library in (None, of)]
-    for name in wanted:
-        if name in there:
-            return name
+    found = [name for name in wanted if name in there]
+    if found:
+        return found[0] if ranks is None else min(found, key=lambda name: _beyond(laws, name, ranks))  # first of equals
     raise LawMissing(
         f"calibration {laws.calibration.gpu} has no kernel {' or '.join(wanted) or f'of {library}'} for dispatch: "
         f"{dispatch} (it has: {', '.join(sorted(there)) or 'none'}); name another GPU (or library) in the level, such "
         f"as law: h100/{INTRA}, or take transfer_software: free"
     )
+
+
+def _beyond(laws: Laws, variant: str, ranks: int) -> float:
+    """How far, in doublings, ``ranks`` lie beyond those of a node that a kernel was measured on; 0: inside."""
+    known = [each[3] for each in measured(laws, variant, DISPATCH, nodes=1)]
+    return max(log2(ranks / max(known)), log2(min(known) / ranks), 0.0) if known else inf
 
 
 def measured(laws: Laws, variant: str, op: str, nodes: int | None = None) -> list[tuple[int, int, int, int, int]]:
