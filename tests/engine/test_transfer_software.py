@@ -120,7 +120,7 @@ def test_a_law_without_the_kernels_is_refused():
 
 @pytest.mark.parametrize(
     ("calibration", "taken"),
-    [("a100", "h100"), ("h200", "h100"), ("gb200", "h100"), ("h800", "h800"), ("b200", "b200"), (None, "h100")],
+    [("a100", "h100"), ("h200", "h100"), ("gb200", "gb200"), ("h800", "h800"), ("b200", "b200"), (None, "h100")],
 )
 def test_a_calibration_without_the_kernels_takes_those_of_the_nearest_and_says_so(calibration, taken):
     system = system_of(level={key: value for key, value in NVLINK.items() if key != "law"})
