@@ -184,7 +184,7 @@ BAD_ROWS = {
         "gemm",
         ",per_tensor,",
         ",rowwise,",
-        "'fp8_e4m3 rowwise' is out of range (one of: bf16, fp16, fp8, fp8_block)",
+        "'fp8_e4m3 rowwise' is out of range (one of: bf16, fp16, fp8, fp8_block, nvfp4, mxfp4, mxfp4_mxfp8, int4)",
     ),
     "two dtypes": ("gemm", "bf16,bf16,bf16,none", "bf16,int4,bf16,none", "'bf16 x int4 none' is out of range"),
     "method": ("hostpath", ",ce,", ",memcpy,", "method: 'memcpy' is out of range (one of: ce, sm)"),
