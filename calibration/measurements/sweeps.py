@@ -49,17 +49,24 @@ def _is_copy(a: pd.Series, b: pd.Series) -> bool:
 
 
 def pools(rows: pd.DataFrame, point: list[str], value: str) -> list[tuple[str, pd.DataFrame]]:
-    """(version, table of sweeps) for the rows of one library: sweeps of a release together, unless they disagree."""
+    """(version, table of sweeps) for the rows of one library: sweeps of a release together, unless versions
+    disagree. Repeats of one version stay together, as nothing names them apart: `consensus` is for those.
+    """
     found = []
     for name, mine in rows.groupby(rows["library_version"].map(release), sort=True):
         left = table_of_sweeps(mine, point, value)
         pools = []
         while left.shape[1]:
-            alike = [column for column in left if _agree(left[left.columns[0]], left[column])]
+            first = left.columns[0]
+            alike = [column for column in left if _version(column) == _version(first) or _agree(left[first], left[column])]
             pools.append(left[alike].dropna(how="all"))
             left = left.drop(columns=alike)
-        found += [(name if len(pools) == 1 else sweeps.columns[0].partition("/")[0], sweeps) for sweeps in pools]
+        found += [(name if len(pools) == 1 else _version(sweeps.columns[0]), sweeps) for sweeps in pools]
     return found
+
+
+def _version(sweep: str) -> str:
+    return sweep.partition("/")[0]
 
 
 def _agree(a: pd.Series, b: pd.Series) -> bool:

@@ -103,6 +103,12 @@ class TestFit:
         errors = left_out_errors(sweeps, named)["error"].abs().groupby("ep").mean()
         assert errors[[1, 2, 4]].max() < 0.01 and errors[16] < 0.25 and errors[8] > 0.5
 
+    def test_repeats_of_one_version_are_one_table_though_they_disagree(self):
+        again = layers().assign(run_id="again")
+        again["latency_us_median"] *= 1.2
+        (table,) = fit_moe(pd.concat([layers(), again]))
+        assert len(table.sweeps) == 2 and {name.partition("/")[2] for name in table.sweeps} >= {"again"}
+
     def test_releases_that_route_differently_are_apart(self):
         rows = pd.concat(
             [layers(SKEWED, routing.SMALLEST_FIRST, "1.0rc1"), layers(SKEWED, routing.RANK_BY_RANK, "1.0rc2")]
