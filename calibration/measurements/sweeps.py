@@ -58,7 +58,11 @@ def pools(rows: pd.DataFrame, point: list[str], value: str) -> list[tuple[str, p
         pools = []
         while left.shape[1]:
             first = left.columns[0]
-            alike = [column for column in left if _version(column) == _version(first) or _agree(left[first], left[column])]
+            alike = [
+                column
+                for column in left
+                if _version(column) == _version(first) or _agree(left[first], left[column])
+            ]
             pools.append(left[alike].dropna(how="all"))
             left = left.drop(columns=alike)
         found += [(name if len(pools) == 1 else _version(sweeps.columns[0]), sweeps) for sweeps in pools]

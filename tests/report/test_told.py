@@ -131,7 +131,8 @@ def test_an_interrupted_calibration_names_the_files_that_are_whole(here, capsys,
     )
     assert main(["calibrate", "measured", "--out", "fits"]) == 130
     assert capsys.readouterr().err == "\ninterrupted; kept, complete: fits/a100.yaml\n"
-    assert sorted(file.name for file in (here / "fits").iterdir()) == ["a100", "a100.yaml"]  # sections lie in the folder
+    # Sections lie in the folder.
+    assert sorted(file.name for file in (here / "fits").iterdir()) == ["a100", "a100.yaml"]
     assert main(["calibrate", "measured", "--out", "none", "--gpu", "h100"]) == 130
     assert capsys.readouterr().err == "\ninterrupted; no file was written\n" and not (here / "none").exists()
 

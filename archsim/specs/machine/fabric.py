@@ -124,8 +124,8 @@ class LevelSpec(LinkSpec):
 
     ``per``: ``gpu`` (one network for die r of every group, for each r), ``group`` (one network of shared ports, one per
     group), or ``edge`` (dies that face each other on the edges of neighbouring meshes). Default: ``edge`` for meshes
-    and tori of meshes, else ``group``. ``library``: whose kernels of ``law`` move hidden vectors; null: DeepEP's, or those
-    that were measured on more nearly as many ranks of a node.
+    and tori of meshes, else ``group``. ``library``: whose kernels of ``law`` move hidden vectors; null: DeepEP's, or
+    those that were measured on more nearly as many ranks of a node.
     """
 
     library: Literal["deepep", "trtllm", "nccl"] | None = None
