@@ -35,9 +35,13 @@ def fitted(path, name):
     """(model fitted on one half, that half, the other half, traffic generated like the other half)."""
     one, other = statistics.halves(open_trace(path, load_model(name)))
     model = fit_trace(one, name, "test")
-    names, task = known_tasks(other)
-    generated = simulate(model, other.lengths, [model.task_names.index(names[each]) for each in task], seed=99)
-    return model, one, other, generated
+    return model, one, other, like(model, other, 99)
+
+
+def like(model, recorded, seed):
+    """Traffic generated like the recorded."""
+    names, task = known_tasks(recorded)
+    return simulate(model, recorded.lengths, [model.task_names.index(names[each]) for each in task], seed=seed)
 
 
 def deepseek(**parameters):
@@ -283,6 +287,7 @@ def test_loads_of_some_layers_make_traffic_of_all(tmp_path):
 
 
 STEPS = 3
+DRAWS = (99, 1, 2, 3, 4)  # single ones vary by 4 % (docs/measurements.md, Traces)
 STRATEGIES = ("base", "ep", "allo", "pred", "allo+pred")
 
 
@@ -301,9 +306,12 @@ def speed_ups(source, assumptions):
 
 @pytest.mark.parametrize("assumptions", ["physical", "published"])
 def test_strategies_rank_the_same_on_fitted_traffic(assumptions, shared):
-    """Speed-ups of the real requests and of those generated like them agree within 10 %, and so does the order."""
-    _, _, other, generated = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
-    real, made = speed_ups(other, assumptions), speed_ups(generated, assumptions)
+    """Speed-ups of the real requests and, on average, of those generated like them agree within 10 %, and so does the
+    order.
+    """
+    model, _, other, _ = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
+    real, drawn = speed_ups(other, assumptions), [speed_ups(like(model, other, seed), assumptions) for seed in DRAWS]
+    made = {name: np.mean([each[name] for each in drawn]) for name in STRATEGIES}
     for name in STRATEGIES:
         assert made[name] == pytest.approx(real[name], rel=0.1), name
     for one in STRATEGIES:
