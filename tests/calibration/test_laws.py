@@ -8,6 +8,8 @@ import pytest
 
 from archsim.base.dtypes import VECTOR_BYTES
 from archsim.base.errors import SpecError
+from archsim.iteration.attention.blocks import block_times
+from archsim.specs.attention import read_kind
 from archsim.specs.loading.calibrations import load_calibration
 from calibration.laws.choosing import LawMissing
 from calibration.laws.collective import PAYLOAD_OF, dispatches, payload_of, sent_bytes
@@ -21,6 +23,35 @@ from calibration.laws.tables import CalibrationSpec, Reference, TransferTable, s
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "calibrations").glob("*.yaml"))
 GPUS = [file.stem for file in SHIPPED]
 SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch")
+_LATENT = {"heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+           "v_head_dim": 128, "index_heads": 64, "index_head_dim": 128, "index_topk": 2048}  # fmt: skip
+_COMPRESSED = {"heads": 64, "head_dim": 512, "q_lora_rank": 1024, "o_lora_rank": 1024, "o_groups": 8, "window": 128}
+BLOCKS = {
+    kind.measured_as: kind
+    for kind in (
+        read_kind({"kind": "sparse", **_LATENT}),
+        read_kind({"kind": "sparse", **_LATENT, "own_indexer": False}),
+        read_kind({"kind": "compressed", **_COMPRESSED, "ratio": 128}),
+        read_kind(
+            {"kind": "compressed", **_COMPRESSED, "ratio": 4, "index_topk": 512, "index_heads": 64, "index_head_dim": 128}
+        ),
+        read_kind({"kind": "block_sparse", "heads": 64, "kv_heads": 4, "head_dim": 128, "index_heads": 64,
+                   "index_head_dim": 128, "index_topk": 2048}),  # fmt: skip
+        read_kind({"kind": "gated_delta_net", "k_heads": 16, "v_heads": 32, "k_dim": 128, "v_dim": 128}),
+        read_kind({"kind": "kda", "heads": 32, "head_dim": 128}),
+        read_kind({"kind": "mamba2", "heads": 64, "head_dim": 64, "groups": 8, "state": 128, "state_value_bytes": 4}),
+    )
+}
+YIELDING = {
+    # of another kernel of the same part with more measurements
+    ("kda", "rule", "decode", "sglang", "kda_fused_decode"),
+    ("kda", "rule", "decode", "vllm", "fused_recurrent_kda_packed_decode"),
+    # a part without the other of its library: the convolution, or the rule
+    ("gated_delta_net", "rule", "prefill", "trtllm", "chunk_gated_delta_rule"),
+    ("kda", "rule", "verify", "sglang", "fused_kda_decode_mtp_dspark"),
+    ("mamba2", "convolution", "decode", "trtllm", "causal_conv1d_update"),
+    ("mamba2", "convolution", "prefill", "trtllm", "causal_conv1d_fn"),
+}
 DEEPSEEK = MoeSizes(7168, 2048, 256, 8)
 
 
@@ -165,7 +196,25 @@ def test_there_are_tables_to_reach_in_every_section():
     assert GPUS == ["a100", "b200", "b300", "gb200", "gb300", "h100", "h20", "h200", "h800", "rtx-pro-6000-server"]
     for section in SECTIONS:
         assert any(getattr(laws_of(gpu).calibration, section) for gpu in GPUS)
-    assert set(CalibrationSpec.model_fields) == {"gpu", "reference", "scaled", *SECTIONS}
+    assert set(CalibrationSpec.model_fields) == {"gpu", "reference", "scaled", "blocks", *SECTIONS}
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_every_block_is_reached_but_those_that_yield(gpu):
+    """A query by library takes, of each part, the kernel measured most; a library without all parts is not taken."""
+    laws = laws_of(gpu)
+    for table in laws.calibration.blocks:
+        kind = BLOCKS[table.kind]
+        found = block_times(kind, laws, table.phase, 4096, 1, ("bf16", "bf16"), table.library, None)
+        if found is None or table not in found.tables:
+            assert (table.kind, table.part, table.phase, table.library, table.kernel) in YIELDING
+            continue
+        new = 1.0 if table.phase == "decode" else np.array([4.0, 64.0, 1024.0])
+        contexts = np.array([4096.0, 4096.0, 4096.0])
+        ns = found.ns(1.0, new, contexts)
+        assert np.all(np.isfinite(ns)) and np.all(ns > 0) and np.all(np.diff(ns) >= 0)
+        assert np.all(found.ns(8.0, new, contexts) >= ns)
+        assert found.outside(2.0 * table.most_requests, contexts).all()
 
 
 class TestDefaults:
