@@ -242,7 +242,11 @@ def test_help_is_light():
     [
         (["workload.trace={synthetic: {prompt_tokens: 0}}", "assumptions=[physical]"], "workload.context"),
         (["workload.trace={synthetic: {like: deepseek-v3}}"], "traffic of 256 experts, top-2; model toy has 16, top-2"),
-        (["systems.0.compute.calibration=gb200", "assumptions=[physical]", "workload.context=8"], "has no fused MoE"),
+        (
+            ["systems.0.compute={calibration: h100, dtype: nvfp4, peak: 1 PFLOP/s}", "assumptions=[physical]"]
+            + ["workload.context=8"],
+            "has no fused MoE table of dtype 'nvfp4'",
+        ),
         (["systems.1.hbm.capacity=2MB", FINITE[1], "workload.context=0"], "toy does not fit on square"),
     ],
 )
