@@ -33,7 +33,8 @@ BLOCKS = {
         read_kind({"kind": "sparse", **_LATENT, "own_indexer": False}),
         read_kind({"kind": "compressed", **_COMPRESSED, "ratio": 128}),
         read_kind(
-            {"kind": "compressed", **_COMPRESSED, "ratio": 4, "index_topk": 512, "index_heads": 64, "index_head_dim": 128}
+            {"kind": "compressed", **_COMPRESSED, "ratio": 4, "index_topk": 512, "index_heads": 64,
+             "index_head_dim": 128}  # fmt: skip
         ),
         read_kind({"kind": "block_sparse", "heads": 64, "kv_heads": 4, "head_dim": 128, "index_heads": 64,
                    "index_head_dim": 128, "index_topk": 2048}),  # fmt: skip
