@@ -23,10 +23,11 @@ BATCH = 600
 
 
 def small_model(**changes):
-    """Without attention, so that its experts alone take HBM."""
-    shape = {"experts": 20, "top_k": 4, "hidden": 1024, "expert_ffn": 512, "shared_ffn": 512, "layers": 5}
-    shape["attention"] = None
-    return load_model("deepseek-v3").model_copy(update=shape | changes)
+    """Without attention, so that its experts alone take HBM; three dense layers, then twelve of experts."""
+    whole = load_model("deepseek-v3")
+    shape = {"experts": 20, "top_k": 4, "hidden": 1024, "expert_ffn": 512, "shared_ffn": 512, "layers": 15}
+    shape |= {"attention": None, "moe_layers": whole.moe_layers.model_copy(update={"last": 14})}
+    return whole.model_copy(update=shape | changes)
 
 
 def small_system(x=3, y=2, **changes):
