@@ -29,6 +29,7 @@ REFUSED = {
     "trace merge m802/s --out out": "index-05963ad3006bcf6f.col: datasets",
     "trace head m1413/s": "column 'experts' has 2 layers and top-4; the manifest has 4 layers and top-2",
     "trace merge m1413/s --out out": "column 'experts' has 2 layers and top-4",
+    "model import hfneg.json --out out": "hfneg.json: num_hidden_layers is 1000000000; expected at most 10000",
     "model import bad2.onnx --out out": "bad2.onnx: node 0 ('MatMul'): the name",
     "serve sv_share_bad.yaml --out out": "share_bad.json: cannot be read",
     "serve sv_share_obj.yaml --out out": "share_obj.json: conversation 1: expected an object",

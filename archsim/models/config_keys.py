@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import SpecError
+from archsim.specs.model import MOST_LAYERS
 
 # Keys that change neither attention, experts, layers nor parameters by 0.1 %: names, tokens, initial values, dropout,
 # training, positions, norms' epsilon, activation limits, scores of routers, number formats, and MTP, which is counted
@@ -99,6 +100,14 @@ class ConfigKeys:
         if not value:
             raise SpecError(f"{self.path}: does not say {' or '.join(names)}")
         return value
+
+    def layers(self, *names: str) -> int:
+        """The number of layers. Raises SpecError without it, or for more than a ModelSpec can have."""
+        layers = self.size(*names)
+        if layers > MOST_LAYERS:
+            name = next(name for name in names if self.keys.get(name))
+            raise SpecError(f"{self.path}: {name} is {layers}; expected at most {MOST_LAYERS}")
+        return layers
 
     def one(self, *names: str) -> int | None:
         """A whole number, or a list with one for each layer, all the same. Raises SpecError for a list that differs."""

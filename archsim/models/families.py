@@ -23,7 +23,7 @@ def _common(c: ConfigKeys, layers: int | None = None) -> Fields:
     if "tie_word_embeddings" in c.outer:
         tied = c.outer["tie_word_embeddings"]
     return {
-        "layers": layers or c.size("num_hidden_layers"),
+        "layers": layers or c.layers("num_hidden_layers"),
         "hidden": c.size("hidden_size"),
         "vocabulary": c.whole("vocab_size"),
         "tied_embeddings": bool(tied),
@@ -231,7 +231,7 @@ def _minimax(c: ConfigKeys) -> Fields:
 
 def _longcat(c: ConfigKeys) -> Fields:
     """LongCat-Flash: a layer has two attentions, two dense FFNs and one set of experts, some of which do nothing."""
-    layers = c.size("num_layers", "num_hidden_layers")
+    layers = c.layers("num_layers", "num_hidden_layers")
     fields = _common(c, layers) | _experts(c, ("expert_ffn_hidden_size", "moe_intermediate_size"))
     c.any("zero_expert_type")
     fields |= {"zero_experts": c.whole("zero_expert_num", default=0)}

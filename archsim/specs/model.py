@@ -10,6 +10,7 @@ from archsim.specs.attention import Attention, AttentionKind, by_layer
 from archsim.specs.layers import LayerSet
 from archsim.specs.text.fields import KeyProblem, Name, Spec, count
 
+MOST_LAYERS = 10_000  # far above any model; layers are held one by one
 SLICES = 3  # of an expert's weights: gate, up and down matrix
 UNMODELLED = "no engine models such experts; experts have three matrices of hidden x expert_ffn"
 
@@ -22,7 +23,7 @@ class ModelSpec(Spec):
     source: str = Field(min_length=1)
     # Other names of the model that traces may use.
     aliases: tuple[str, ...] = ()
-    layers: count(1, 10000)
+    layers: count(1, MOST_LAYERS)
     # Layers with experts: {first: 3, last: 60, every: 1}, or a list.
     moe_layers: LayerSet
     hidden: count(1, 1_000_000)
