@@ -110,7 +110,7 @@ class Shared(Interpreter):
             return until
         now, number = arrival
         flow = self.on_way.pop(number)
-        if self.machine.first_bytes < self.machine.slice_bytes and flow.stage.state == State.DATA:
+        if flow.stage.state == State.DATA and self.has_segments(flow.stage):
             self.at(now + flow.latency, flow.stage, self.operand_ready)
         self.at(now + flow.latency, flow.stage, self.served)
         self.next_in_line(flow, now)
@@ -152,10 +152,10 @@ class Shared(Interpreter):
                 return Flow(stage, way, move.bytes, 0.0, stage.ns, now, move.bytes, least=least)
             latency = self.latency(stage)
             return Flow(stage, hbm, move.bytes, 0.0, latency, now, move.bytes) if move.src == move.dst else None
-        entry, whole = self.entry(stage.item), m.first_bytes == m.slice_bytes
+        entry = self.entry(stage.item)
         own = (("hbm", entry.die),)
         if state == State.LOCAL_HBM:
-            rest = 0.0 if whole else max(0.0, entry.read_bytes - m.first_bytes)
+            rest = entry.read_bytes - m.first_bytes if self.has_segments(stage) else 0.0
             return Flow(stage, own, entry.read_bytes, rest, stage.ns, now, entry.read_bytes)
         if state == State.COPY:
             return Flow(stage, own, m.slice_bytes, 0.0, stage.ns, now, m.slice_bytes)
@@ -164,6 +164,11 @@ class Shared(Interpreter):
             way = source + route(m, entry.home, entry.die)
             return Flow(stage, way, m.slice_bytes, m.slice_bytes - m.first_bytes, stage.ns, now, m.slice_bytes)
         return None
+
+    def has_segments(self, stage):
+        """Whether the arrival of a slice's first segment is told before that of the whole slice."""
+        n_bytes = self.entry(stage.item).read_bytes if stage.state == State.LOCAL_HBM else self.machine.slice_bytes
+        return stage.state != State.LOOKUP and self.machine.first_bytes < min(self.machine.slice_bytes, n_bytes)
 
     def latency(self, stage):
         """Time of a stage that takes no part in sharing, or of what follows its last byte."""
@@ -198,7 +203,7 @@ class Shared(Interpreter):
     # the compute array
     def arrive(self, stage, now):
         """The whole slice is there. If the array has been waiting for it, it is done, but for what is left to drain."""
-        if self.machine.first_bytes == self.machine.slice_bytes or stage.state == State.LOOKUP:
+        if not self.has_segments(stage):
             self.operand_ready(stage, now)
         self.drained[stage.item], self.arrived_by[stage.item] = now + self.entry(stage.item).drain_ns, stage
         if stage.item in self.computed:
