@@ -395,6 +395,13 @@ class Shared(Interpreter):
             stage.start = stage.bound_from = now
             stage.cause = ended.stage
             self.start_flow(flows[0], now)
+            if flows[0].route == ended.route and stage.state == ended.stage.state and ended.rate:
+                self.goes_on(flows[0], ended)
+
+    def goes_on(self, flow, ended):
+        """A flow that takes the way of the one before it moves at its rate, limited by what limited that one."""
+        flow.rate, flow.hbm_bound = ended.rate, ended.hbm_bound
+        flow.takes = (flow.left - flow.goal) / flow.rate
 
     def share(self, now):
         """Find rates anew; a flow whose rate has changed is counted anew."""
