@@ -160,7 +160,6 @@ class Allocator(Elaboratable):
     def _evaluate(self, m):
         """The datapath: operands, costs, the least of a lane, the least of all, the winner's slot."""
         p = self.parameters
-        evaluating = self.state == EVALUATE
         work = Mux(self.more, self.work, self.last_work)
         ranked = []
         for lane in range(p.lanes):
@@ -191,7 +190,7 @@ class Allocator(Elaboratable):
         cost, lane_of, group_of = winner
         size = Mux(self.more, self.block_tokens, self.rest)
         for lane, slot in self._slots():
-            with m.If(evaluating & self.last_cycle & (lane_of == lane) & (group_of == slot)):
+            with m.If(self.last_cycle & (lane_of == lane) & (group_of == slot)):
                 m.d.sync += [
                     self.slot_load[lane][slot].eq(cost),
                     self.placed[lane][slot].eq(self.placed[lane][slot] + size),

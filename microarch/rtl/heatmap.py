@@ -68,7 +68,7 @@ class HeatmapStore(Elaboratable):
         m.d.comb += full.eq(Cat(mask[i] & counter.all() for i, counter in enumerate(loaded)).any())
         added = Cat((counter + mask[i])[: p.count_bits] for i, counter in enumerate(counters))
         halved = Cat(Cat(counter[1:], 0) for counter in counters)
-        halves = (self.state == HALVE_READ) | (self.state == HALVE_WRITE)
+        halves = self.state >= HALVE_READ
         m.d.comb += [
             self.at.eq(Mux(halves, halving, word)),
             self.writes.eq((self.state == WRITE) | (self.state == HALVE_WRITE)),

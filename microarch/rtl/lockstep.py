@@ -17,6 +17,7 @@ from amaranth.sim import Simulator
 from microarch.rtl import allocator, atu, heatmap, pdu, select, tables
 
 PERIOD_S = 1e-9
+EARLY = 0.2  # of the cycles in which a component is busy: it is asked to start, and must not
 
 
 class Differs(Exception):
@@ -78,7 +79,7 @@ class AllocatorBench:
                 await ctx.tick()
                 ctx.set(dut.clear, 0)
                 most = 2 * int(said.cycles.sum()) + 50
-                output, cycles = await self._step(ctx, dut, given, most)
+                output, cycles = await self._step(ctx, dut, given, most, rng)
                 for at, (wanted, got) in enumerate(zip(said.output, output, strict=True)):
                     expect(wanted, got, f"block {self.events}, expert {at} of the step: (die, tokens) of its entries")
                 expect(said.cycles[0].tolist(), cycles, f"block {self.events}: cycles in GENERATE, EVALUATE, MERGE")
@@ -86,7 +87,7 @@ class AllocatorBench:
 
         simulate(dut, bench)
 
-    async def _step(self, ctx, dut, given, most):
+    async def _step(self, ctx, dut, given, most, rng):
         """(entries of every expert, cycles in each state); ``most``: cycles that it may take."""
         output: list[tuple[int, ...]] = []
         cycles = [0, 0, 0]
@@ -100,10 +101,11 @@ class AllocatorBench:
                 if waiting:
                     self._offer(ctx, dut, waiting[0])
                 ctx.set(dut.start, bool(waiting))
+            else:
+                ctx.set(dut.start, rng.random() < EARLY)  # not taken: it is busy
             if state == allocator.IDLE and not waiting:
                 return output, cycles
             if state == allocator.GENERATE:
-                ctx.set(dut.start, 0)
                 ctx.set(dut.die, placing.die[at])
                 ctx.set(dut.read, placing.read[at])
                 at += 1
@@ -206,7 +208,9 @@ class SelectBench:
                     cycles += 1
                     if cycles > 2 * p.cycles:
                         raise Differs(f"row at cycle {self.cycles}: it does not end")
+                    ctx.set(dut.start, cycles < p.cycles and rng.random() < EARLY)  # not taken: it is busy
                     await ctx.tick()
+                    ctx.set(dut.start, 0)
                 done = cycles, threshold, sorted(marked)
                 expect(table.row(row), done, f"row at cycle {self.cycles}: (cycles, threshold, experts)")
                 self.cycles += cycles
@@ -294,23 +298,26 @@ class HeatmapBench:
             update = self._start(ctx, dut, next(updates, None))
             await ctx.tick()
             while update is not None and self.events < events:
-                spent, following = [0] * 4, None
-                ctx.set(dut.start, 0)
+                spent, writes, following = [0] * 4, [0] * 4, None
                 while following is None and (state := ctx.get(dut.state)):
                     spent[state - 1] += 1
                     row_at, first = ctx.get(dut.row_at), ctx.get(dut.at) * p.per_word
                     of_word = memory[row_at, first : first + p.per_word]
                     ctx.set(dut.loaded, _packed(of_word, p.count_bits))
+                    ctx.set(dut.start, state != heatmap.WRITE and rng.random() < EARLY)  # not taken: it is busy
                     if ctx.get(dut.writes):
+                        writes[state - 1] += 1
                         of_word[:] = _unpacked(ctx.get(dut.stored), len(of_word), p.count_bits)
                     if state == heatmap.WRITE and rng.random() < 0.5:  # the next one follows at once
                         following = self._start(ctx, dut, next(updates, None))
                     await ctx.tick()
+                    ctx.set(dut.start, 0)
                     self.cycles += 1
                     if sum(spent) > 8 * p.words + 8:
                         raise Differs(f"word {self.events}: it does not end")
                 row = update[0]
-                expect(table.update(*update), tuple(spent), f"word {self.events}: cycles by state")
+                expect(said := table.update(*update), tuple(spent), f"word {self.events}: cycles by state")
+                expect([0, said[1], 0, said[3]], writes, f"word {self.events}: writes by state")
                 expect(table.counters[row].tolist(), memory[row].tolist(), f"word {self.events}: counters of row {row}")
                 self.events += 1
                 if following is None:

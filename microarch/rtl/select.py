@@ -73,15 +73,15 @@ class Selector(Elaboratable):
         m.d.comb += [
             self.at.eq(p.words - 1 - number if p.larger_wins else number),
             ends_pass.eq(number == p.words - 1),
-            self.marking.eq((self.state == SELECT) & bit[-1]),
+            self.marking.eq(self.state & bit[-1]),
             finished.eq(ends_pass & bit[-1]),
         ]
-        with m.If(self.state == SELECT):
+        with m.If(self.state):
             m.d.sync += number.eq(Mux(ends_pass, 0, number + 1))
             self._pass(m, bit, ends_pass)
-        with m.If((self.state == SELECT) & finished):
+        with m.If(self.state & finished):
             m.d.sync += self.state.eq(IDLE)
-        with m.If(self.start & ((self.state == IDLE) | finished)):
+        with m.If(self.start & (~self.state | finished)):
             m.d.sync += [self.state.eq(SELECT), number.eq(0), bit.eq(1 << (p.count_bits - 1))]
             m.d.sync += [self.threshold.eq(0), self.reaching.eq(0), self.above.eq(0)]
         return m

@@ -1,10 +1,5 @@
 """Components beside their tables: random and recorded stimulus, and planted errors that must be found."""
 
-import ast
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 from support.small_runs import demand_of, policy, replay, small_model, small_system
 
@@ -13,7 +8,8 @@ from archsim.specs.loading.library import load_assumptions
 
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 
-from microarch.rtl import allocator, atu, heatmap, pdu, select  # noqa: E402
+from support.rtl_mutants import EQUIVALENT, OPERATORS, SHOWN, caught, mutants  # noqa: E402
+
 from microarch.rtl.lockstep import lockstep  # noqa: E402
 
 SMALL = [
@@ -41,72 +37,22 @@ def test_rtl_does_what_the_table_says(block, events, changes):
     assert found.events >= events and found.difference == ""
 
 
-OTHER = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}
-# Sizes at which a mutant shows soon.
-SHOWS = {
-    "allocator": (allocator, "Allocator", 600, ({"dies": 6, "lanes": 2}, {"dies": 6, "lanes": 4, "pipeline": 0})),
-    "pdu": (pdu, "Pdu", 500, ({"experts": 16, "port_bits": 4}, {"experts": 16, "port_bits": 4, "shadow": False})),
-    "select": (select, "Selector", 3000, ({"experts": 12, "comparators": 4, "keep": 3},
-                                          {"experts": 10, "comparators": 4, "keep": 3, "larger_wins": True})),
-    "atu": (atu, "Atu", 300, ({"entries": 8, "ways": 4, "experts": 40},)),
-    "heatmap": (heatmap, "HeatmapStore", 200, ({"experts": 12, "port_bits": 64},)),
-}  # fmt: skip
+MUTANTS = [
+    (block, each) for block in SHOWN for each in mutants(block) if (each.text, OPERATORS[each.other]) not in EQUIVALENT
+]
 
 
-def comparisons(module):
-    """(line, column) of the comparisons in the methods of a module's component."""
-    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
-    component = [node for node in tree.body if isinstance(node, ast.ClassDef)][-1]
-    inside = [
-        node for function in component.body if isinstance(function, ast.FunctionDef) for node in ast.walk(function)
-    ]
-    return [(node.lineno, node.col_offset) for node in inside
-            if isinstance(node, ast.Compare) and type(node.ops[0]) in OTHER]  # fmt: skip
-
-
-class Mutate(ast.NodeTransformer):
-    def __init__(self, place):
-        self.place = place
-
-    def visit_Compare(self, node):
-        self.generic_visit(node)
-        if (node.lineno, node.col_offset) == self.place:
-            node.ops[0] = OTHER[type(node.ops[0])]()
-        return node
-
-
-def mutant(module, place, name):
-    """The component of a copy of the module in which one comparison is another."""
-    tree = Mutate(place).visit(ast.parse(Path(module.__file__).read_text(encoding="utf-8")))
-    spec = importlib.util.spec_from_loader(f"mutant_{name}", loader=None)
-    copy = importlib.util.module_from_spec(spec)
-    sys.modules[copy.__name__] = copy
-    exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec"), copy.__dict__)
-    return getattr(copy, name)
-
-
-MUTANTS = [(block, place) for block, (module, *_) in SHOWS.items() for place in comparisons(module)]
-
-
-def caught(block, place):
-    module, name, events, sizes = SHOWS[block]
-    for changes in sizes:
-        for seed in (1, 2):
-            try:
-                if lockstep(block, events, seed, changes, mutant(module, place, name)).difference:
-                    return True
-            except Exception:  # noqa: BLE001 - a mutant may be refused by the simulator
-                return True
-    return False
-
-
-@pytest.mark.parametrize(("block", "place"), MUTANTS, ids=str)
-def test_every_changed_comparison_is_caught(block, place):
-    assert caught(block, place)
+@pytest.mark.parametrize(
+    ("block", "mutant"),
+    MUTANTS,
+    ids=lambda each: str(each).split("(")[0] if isinstance(each, str) else f"{each.line}-{each.at}",
+)
+def test_every_changed_comparison_is_caught(block, mutant):
+    assert caught(block, mutant)
 
 
 def test_there_are_mutants_of_every_component():
-    assert {block for block, _ in MUTANTS} >= set(SHOWS) - {"heatmap"} and len(MUTANTS) >= 20
+    assert {block for block, _ in MUTANTS} == set(SHOWN) and len(MUTANTS) >= 30
 
 
 def test_recorded_steps_of_a_run():
