@@ -59,7 +59,7 @@ def _print_configured(
     parts = decision_parts(decision, built, technology)
     clocks = f"{_ghz(built.clock_hz)} on the dies"
     if decision.executor in ("fsm", "firmware"):
-        clocks += f", {_ghz(global_clock_hz(decision, built))} in the Global CP"
+        clocks += f", {_ghz(global_clock_hz(decision))} in the Global CP"
     out.print(
         _parts_table(
             f"{system.name}, decided by {words(decision)}: {_built_for(built)}; {technology.title}, {clocks}", parts
@@ -92,7 +92,7 @@ def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
     """The components in RTL: analytical, synthesised and published area, and the clock that they reach; which systems
     ask for more.
     """
-    from microarch.silicon.synthesised import NOT_MODELLED, side_by_side
+    from microarch.silicon.synthesised import NOT_MODELLED, clock_note, side_by_side
 
     dies = systems[0].dies
     made = grid("component", title=f"in RTL (docs/rtl.md): cells of ASAP7, um²; {dies} dies in 5 nm, placed, mm²")
@@ -111,15 +111,9 @@ def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
     for row in rows:
         if row.reason and row.reason != NOT_MODELLED:
             out.print(f"{row.component}: {row.reason}.", soft_wrap=True)
-    slowest = min((row for row in rows if row.copies == 1), key=lambda row: row.clock_hz, default=None)
     for system in systems:
-        asked_hz = system.decision.fsm.clock_hz
-        if slowest is not None and system.decision.executor == "fsm" and asked_hz > slowest.clock_hz:
-            out.print(
-                f"{system.name}: decision.fsm.clock is {_ghz(asked_hz)}; the RTL at its shipped parameters reaches "
-                f"{slowest.clock_hz / 1e9:.2f} GHz, by the longest path of its {slowest.component}.",
-                soft_wrap=True,
-            )
+        if note := clock_note(system.name, system.decision.executor, system.decision.fsm.clock_hz):
+            out.print(f"{note}.", soft_wrap=True)
 
 
 def _built_for(built: TableDesign) -> str:

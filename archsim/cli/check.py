@@ -19,8 +19,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one line."""
     from archsim.api.loading import load
+    from archsim.cli.printing import clock_notes, print_notes
 
     found = load(args.file, args.overrides)
+    print_notes(clock_notes(getattr(found, "systems", ())))
     print(f"{args.file}: {_summary(found, args.file)}{_points_checked(found)}")
     return OK
 

@@ -33,7 +33,15 @@ def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
     from archsim.runs.calibration_notes import die_of
     from archsim.runs.result_notes import result_notes
 
-    print_notes(result_notes(rows, [(system.name, die_of(system)) for system in systems]))
+    print_notes(result_notes(rows, [(system.name, die_of(system)) for system in systems]) + clock_notes(systems))
+
+
+def clock_notes(systems) -> list[str]:
+    """A sentence for every system whose state machine is clocked higher than its RTL. systems: their specs."""
+    from microarch.silicon.synthesised import clock_note
+
+    found = (clock_note(each.name, each.decision.executor, each.decision.fsm.clock_hz) for each in systems)
+    return [note for note in dict.fromkeys(found) if note]
 
 
 def print_engine_errors(compared) -> None:

@@ -53,7 +53,7 @@ def software(scenario, hidden_latency_ns: float) -> Software:
     if assumptions.transfer_software == "free" or assumptions.activations != "dispatched":
         return Software(np.zeros(2), no_cap)
     if system.launch == "local_cp":
-        return Software(np.full(2, system.dies * NS_PER_S / system.decision.fsm.clock_hz), no_cap)
+        return Software(np.full(2, system.dies * NS_PER_S / system.decision.local_clock_hz), no_cap)
     if assumptions.execution == "expert_parallel":
         return Software(np.zeros(2), no_cap)  # it takes the time of whole kernels: archsim.engine.cluster.port_laws
     kernel, shape = KERNELS[assumptions.dispatch], (model.hidden, model.top_k, model.experts)

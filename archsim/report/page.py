@@ -18,6 +18,8 @@ from archsim.runs.calibration_notes import written_die
 from archsim.runs.result_notes import COLUMNS, result_notes
 from archsim.runs.traffic_notes import traffic_notes
 from archsim.specs.policies import PRESET_MEANINGS
+from archsim.specs.text.quantities import CLOCK, parse_quantity
+from microarch.silicon.synthesised import clock_note
 
 
 def write_report(folder: Path) -> Path:
@@ -60,7 +62,9 @@ def _context(report: Report) -> dict[str, Any]:
         "parts": layers.partial(report.layers()),
         "planned": _planned(report),
         "overview": tables.overview(report),
-        "notes": result_notes(_rows(report), dies) + traffic_notes(report.experiment["workload"]["trace"]),
+        "notes": result_notes(_rows(report), dies)
+        + traffic_notes(report.experiment["workload"]["trace"])
+        + [note for name, system in report.systems.items() if (note := _clock_note(name, system))],
         "assumptions": tables.assumptions(report),
         "origins": tables.origins(report),
         "comparisons": list(comparisons.items()),
@@ -138,6 +142,13 @@ def _written(value: Any) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{key}: {_written(each)}" for key, each in value.items())
     return ", ".join(map(_written, value)) if isinstance(value, list) else str(value)
+
+
+def _clock_note(name: str, system: dict[str, Any]) -> str:
+    """Of a system as written in a manifest."""
+    decision = system.get("decision", {})
+    written = decision.get("fsm", {}).get("clock", "0 GHz")
+    return clock_note(name, decision.get("executor", ""), float(parse_quantity(written, CLOCK)))
 
 
 def _planned(report: Report) -> int:

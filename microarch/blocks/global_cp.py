@@ -69,7 +69,7 @@ NS_PER_S = 1e9
 class Parameters:
     """Datapath of the state machine; latencies in its table are cycles of ``clock_hz``, messages cross the fabric."""
 
-    clock_hz: float = parameter(2e9, "decision.fsm.clock", "H100 SXM: up to 1.98 GHz, as its driver reports")
+    clock_hz: float = parameter(0.9e9, "decision.fsm.clock", "synthesis (docs/rtl.md)")
     lanes: int = parameter(8, "decision.fsm.lanes", CHOICE)
     pipeline: int = parameter(3, "decision.fsm.pipeline", CHOICE)
     comparators: int = parameter(32, "decision.fsm.comparators", CHOICE)

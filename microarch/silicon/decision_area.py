@@ -34,19 +34,19 @@ def design_of(system: SystemSpec, changes: Mapping[str, float] = MappingProxyTyp
         "table_port_bits": decision.fsm.table_port_bits,
         "heatmap_port_bits": decision.fsm.heatmap_port_bits,
         "prediction_port_bits": decision.fsm.prediction_port_bits,
-        "clock_hz": decision.fsm.clock_hz,
+        "clock_hz": decision.local_clock_hz,
     }
     return TableDesign(**(configured | dict(changes)))
 
 
-def global_clock_hz(decision: DecisionSpec, design: TableDesign) -> float:
-    """Clock of the Global CP and its tables: a core's own, or that of the dies' logic."""
-    return decision.firmware.clock_hz if decision.executor == "firmware" else design.clock_hz
+def global_clock_hz(decision: DecisionSpec) -> float:
+    """Clock of the Global CP and its tables: a core's own, or the state machine's."""
+    return decision.firmware.clock_hz if decision.executor == "firmware" else decision.fsm.clock_hz
 
 
 def decision_parts(decision: DecisionSpec, design: TableDesign, technology: Technology = N5) -> tuple[Part, ...]:
     """Rows as in table II. A host keeps the Global CP's tables in its own memory, so none of them is on the wafer."""
-    at_hz = global_clock_hz(decision, design)
+    at_hz = global_clock_hz(decision)
     parts = []
     for table in tables_of(design):
         if table.name in IN_SRAM and decision.executor == "fsm" and decision.fsm.tables == "dram":

@@ -95,13 +95,20 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
         delay_ps=round(timing.delay_ps, 2),
         logic_ps=round(timing.logic_ps, 2),
         abc_logic_ps=log,
-        path_ends=re.sub(r"\$\d+", "", timing.ends),
+        path_ends=_register_at(module, timing.ends),
         free_running_fj=round(sum(n * cells[name].clock_fj for name, n in registers.items()), 3),
         leakage_nw=round(sum(n * cells[name].leakage_nw for name, n in kinds.items()), 3),
         source=digest_of(source),
         library=dict(library.files),
         versions={name: version(name) for name in ("amaranth", "pyosys")},
     )
+
+
+def _register_at(module: Mapping[str, Any], pin: str) -> str:
+    """The lines of the component that wrote the register of ``pin`` (cell.pin): file:line."""
+    cell = module["cells"].get(pin.rpartition(".")[0], {})
+    written = re.findall(r"(\w+\.py:\d+)", cell.get("attributes", {}).get("src", ""))
+    return " ".join(sorted(set(written))) or re.sub(r"\$\d+", "", pin)
 
 
 def digest_of(source: Path) -> str:

@@ -21,6 +21,7 @@ TO_5NM = Coefficient(
 )
 WIRES = Coefficient(1.25, "of the longest path, with wires and clock", "assumed", (1.15, 1.4))
 FASTER = Coefficient(0.87, "delay in 5 nm over 7 nm", "TSMC, 5nm Technology (tsmc.com): 15 % faster at equal power")
+STATE_MACHINE = ("allocator", "select")  # components that run at decision.fsm.clock
 NEAR = 1.25  # a larger ratio gets a reason
 NOT_MODELLED = "no analytical model: the tables' SRAM has its own row"
 
@@ -80,6 +81,21 @@ def side_by_side(dies: int) -> list[Beside]:
             row = PUBLISHED[published].area_mm2 * dies / 25 if published else None
             found.append(Beside(component, copies, _analytical_um2(result), result, row, _is_stale(result)))
     return found
+
+
+def clock_note(name: str, executor: str, clock_hz: float) -> str:
+    """That a system's state machine asks for more than synthesis reaches at the shipped parameters, and which path
+    limits it; '' if it does not. ``clock_hz``: ``decision.fsm.clock``.
+    """
+    rows = [row for row in side_by_side(1) if row.component in STATE_MACHINE]
+    slowest = min(rows, key=lambda row: row.clock_hz, default=None)
+    if executor != "fsm" or slowest is None or clock_hz <= slowest.clock_hz:
+        return ""
+    return (
+        f"{name}: decision.fsm.clock is {clock_hz / 1e9:g} GHz; the RTL at its shipped parameters reaches "
+        f"{slowest.clock_hz / 1e9:.2f} GHz, by the longest path of its {slowest.component} "
+        f"({slowest.synthesised.delay_ps / 1000:.3f} ns in ASAP7, to the register of {slowest.synthesised.path_ends})"
+    )
 
 
 def _analytical_um2(result: Synthesised) -> float | None:

@@ -149,7 +149,7 @@ def test_launches_follow_the_tokens_and_shared_experts_stand_apart():
     arrived = np.full(machine.dies, 25.0)
     times = gemm.of(np.array([10, 20, 5]), routed, np.full(3, machine.slice_bytes), die, arrived)
     assert np.flatnonzero(times.launch_ns).tolist() == [3]
-    assert times.launch_ns[3] == pytest.approx(3 / system.decision.fsm.clock_hz * 1e9)  # two sub-kernels and a start
+    assert times.launch_ns[3] == pytest.approx(3 / system.decision.local_clock_hz * 1e9)  # two sub-kernels and a start
     assert (times.multiply_ns + times.bytes_ns <= times.compute_ns * (1 + 1e-9)).all()
 
 

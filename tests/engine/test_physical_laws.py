@@ -127,7 +127,8 @@ def test_rates_times_c_and_latencies_over_c_divide_times_by_c(name, arbitration)
         compute={"peak_flop_per_s": system.compute.peak_flop_per_s * c},
         # Costs that the state machine compares are integers of the quantum: a time, too.
         decision={
-            "fsm": fsm.model_copy(update={"clock_hz": fsm.clock_hz * c, "cost_quantum_ns": fsm.cost_quantum_ns / c})
+            "fsm": fsm.model_copy(update={"clock_hz": fsm.clock_hz * c, "cost_quantum_ns": fsm.cost_quantum_ns / c}),
+            "local_clock_hz": system.decision.local_clock_hz * c,
         },
     )
     # isca26 rounds the compute time of a block up to whole ns (published rule), which has a unit of its own.

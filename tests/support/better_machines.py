@@ -149,7 +149,7 @@ def improved(system: SystemSpec, what: str, factor: float) -> SystemSpec:
         return system.model_copy(update={"launch": "local_cp"}) if system.fabric is None else system
     if what == "clock":
         fsm = system.decision.fsm.model_copy(update={"clock_hz": system.decision.fsm.clock_hz * factor})
-        return changed(system, {"decision": {"fsm": fsm}})
+        return changed(system, {"decision": {"fsm": fsm, "local_clock_hz": system.decision.local_clock_hz * factor}})
     if what == "levels":
         if system.fabric is None:
             return system

@@ -53,7 +53,7 @@ class Ranks:
     def __init__(self, scenario: Scenario):
         system, model = scenario.system, scenario.model
         self._dies, self._gpu = system.dies, system.launch == "gpu"
-        self._clock_hz = system.decision.fsm.clock_hz
+        self._clock_hz = system.decision.local_clock_hz
         # without a dispatch, or behind an all-gather, every rank sees all tokens, as in the measured layers
         chosen = scenario.assumptions
         received = chosen.activations == "dispatched" and chosen.dispatch != "all_gather"

@@ -58,7 +58,7 @@ class Grouped:
     def __init__(self, system, model, assumptions, machine: Machine):
         self.calibrated_ns = self.extrapolated_ns = 0.0
         compute = system.compute
-        self._machine, self._gpu, self._clock_hz = machine, system.launch == "gpu", system.decision.fsm.clock_hz
+        self._machine, self._gpu, self._clock_hz = machine, system.launch == "gpu", system.decision.local_clock_hz
         self._law = law_of_ranks(system, model, machine.dies, assumptions.activations == "dispatched")
         self.law = self._law.named
         self.least_ns_per_token = 2.0 * model.hidden * model.expert_ffn / compute.peak_flop_per_s * NS_PER_S
