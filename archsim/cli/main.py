@@ -43,6 +43,7 @@ _TRACE = (
 )
 _RTL = (
     Command("lockstep", "rtl.lockstep", "drive a component and its table with one stimulus"),
+    Command("formal", "rtl.formal", "prove invariants of the components by induction"),
     Command("synth", "rtl.synth", "map components to a cell library: area, delay, energy"),
 )
 COMMANDS: tuple[Command | Group, ...] = (
@@ -62,7 +63,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("list", "list", "list the names that an experiment may use"),
     Command("completion", "completion", "print a script that completes commands and names in bash, zsh or fish"),
     Command("blocks", "blocks", "hardware blocks as state machines: tables, parameters, diagrams"),
-    Group("rtl", "the decision hardware in RTL (extra `rtl`): lockstep with its tables, synthesis", _RTL),
+    Group("rtl", "the decision hardware in RTL (extra `rtl`): lockstep with its tables, proofs, synthesis", _RTL),
     Group("model", "make models from exported graphs and from config.json", (
         Command("import", "model_import", "make a model file from an ONNX graph or config.json; weights are not read"),
     )),

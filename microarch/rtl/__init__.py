@@ -10,6 +10,6 @@ from importlib.util import find_spec
 HOW_TO_INSTALL = "RTL: pip install 'archsim[rtl]'"
 
 
-def missing() -> str | None:
-    """What to install for RTL; None if it is there."""
-    return None if find_spec("amaranth") else HOW_TO_INSTALL
+def missing(package: str = "amaranth") -> str | None:
+    """What to install for RTL; None if the package is there."""
+    return None if find_spec(package) else HOW_TO_INSTALL

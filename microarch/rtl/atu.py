@@ -74,7 +74,7 @@ class Atu(Elaboratable):
         pairs = [(older, newer) for newer in range(p.ways) for older in range(newer)]
         # bit (i, j), i < j: way i was used later than way j; 0 at the start: way 0 is the oldest
         orders = Array(Signal(max(1, len(pairs)), name=f"order_{i}") for i in range(p.sets))
-        order = orders[self.set]
+        order, self.orders = orders[self.set], orders
         later = {pair: order[at] for at, pair in enumerate(pairs)}
         oldest = Signal(p.ways)
         for way in range(p.ways):

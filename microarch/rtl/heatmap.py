@@ -61,6 +61,7 @@ class HeatmapStore(Elaboratable):
     def elaborate(self, platform) -> Module:
         m, p = Module(), self.parameters
         held, mask = Signal(p.port_bits, reset_less=True), Signal(p.per_word, reset_less=True)
+        self.held, self.adding = held, mask
         word, halving = Signal(range(p.words), reset_less=True), Signal(range(p.words), reset_less=True)
         counters = [held.word_select(i, p.count_bits) for i in range(p.per_word)]
         full = Signal()

@@ -56,6 +56,7 @@ class Pdu(Elaboratable):
         m, p = Module(), self.parameters
         self.enabled, self.local = Signal(p.experts), Signal(p.experts)
         at, last = Signal(range(p.words)), Signal()
+        self.at = at
         m.d.comb += last.eq(at == p.words - 1)
         with m.If(self.write):
             m.d.sync += [at.eq(at + 1), self.state.eq(LOADING)]

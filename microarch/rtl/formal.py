@@ -1,0 +1,76 @@
+"""Invariants of the components by temporal induction, with the SAT solver in Yosys (``sat -tempinduct``).
+
+A harness (``microarch.rtl.properties``) claims something of a component at a small size; the proof holds for runs of
+any length and for all inputs that the harness allows.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from amaranth.back import rtlil
+from amaranth.hdl import ClockDomain, Module
+
+from microarch.rtl.lockstep import BENCHES
+from microarch.rtl.properties import allocator, atu, heatmap, pdu
+
+PROPERTIES: Mapping[str, Any] = MappingProxyType({"allocator": allocator, "atu": atu, "heatmap": heatmap, "pdu": pdu})
+MAX_STEPS = 6  # of an induction
+PROVED = "Induction step proven: SUCCESS!"
+DISPROVED = "model found for base case"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """``steps``: length of the induction; ``counterexample``: what the solver found, or ''."""
+
+    block: str
+    claim: str
+    parameters: Any
+    proved: bool
+    steps: int
+    counterexample: str
+
+
+def prove(block: str, changes: Mapping[str, Any], component: Any = None) -> Proof:
+    """The claim of a block at its shipped parameters with ``changes``. ``component``: one to take instead of the
+    shipped, and its module's parameters with it.
+    """
+    kind, shipped = BENCHES[block]
+    parameters = type(shipped)(**changes)
+    dut = (component or kind.component)(parameters)
+    top = Module()
+    clock = top.domains.sync = ClockDomain("sync", reset_less=True)
+    top.submodules.dut = dut.elaborate(None)
+    own = PROPERTIES[block].harness(dut, top)
+    text = rtlil.convert(top, ports=[clock.clk, *dut.inputs, *dut.outputs, *own], name="harness")
+    with get_context("spawn").Pool(1) as fresh:  # Yosys keeps what it has read
+        log = fresh.apply(_induction, (text,))
+    proved = PROVED in log
+    steps = len(re.findall(r"Trying induction with length", log))
+    why = "a run from reset breaks it" if DISPROVED in log else f"no induction of up to {MAX_STEPS} steps holds"
+    against = "" if proved else why
+    return Proof(block, PROPERTIES[block].CLAIM, parameters, proved, steps, against)
+
+
+def _induction(text: str) -> str:
+    """Log of the proof."""
+    from pyosys import libyosys as yosys
+
+    design = yosys.Design()
+    with tempfile.TemporaryDirectory() as folder:
+        source, log = Path(folder) / "in.il", Path(folder) / "log"
+        source.write_text(text, encoding="utf-8")
+        for command in (
+            f"read_rtlil {source}", "proc", "flatten", "async2sync", "chformal -lower", "opt_clean", "techmap",
+            "opt -fast",            f"sat -tempinduct -prove-asserts -set-assumes -maxsteps {MAX_STEPS} harness",
+        ):  # fmt: skip
+            yosys.run_pass(f"tee -q -o {log} {command}", design)
+        return log.read_text(encoding="utf-8", errors="replace")
