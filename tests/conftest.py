@@ -1,9 +1,15 @@
 """Shared fixtures: where the routing data and the reference results live (they are not part of the repository)."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
+from support.processes import children, kill
 from support.shared import shared_path
+
+# A parent that ignores SIGINT, such as nohup, would have every process of the tests ignore it, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +26,12 @@ def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCHSIM_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_process_left():
+    """A command that a failed test has started ends with the test; workers end with their parent."""
+    before = children(os.getpid())
+    yield
+    for pid in children(os.getpid()) - before:
+        kill(pid, "archsim.cli.main")
