@@ -12,6 +12,8 @@ from pathlib import Path
 from archsim.base.errors import ArchsimError
 
 DRAFT_SUFFIX = ".draft"
+_LOCK = ".lock"  # also says that archsim made the folder
+_MANIFEST = "manifest.yaml"  # a report without its lock, such as one under version control
 LOG = logging.getLogger(__name__)
 
 
@@ -80,15 +82,47 @@ def refuse_unwritable(path: Path) -> None:
         raise ArchsimError(f"{path}: cannot be written to: {problem}")
 
 
-@contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
-    """Create the folder and lock it against other processes. Raises ArchsimError if it is locked or read-only."""
+def own_folder(folder: Path) -> Path:
+    """The folder, made if it is not there. Raises ArchsimError as `refuse_foreign` and `claim` do."""
+    refuse_foreign(folder)
+    claim(folder)
+    return folder
+
+
+def claim(folder: Path) -> None:
+    """Make a folder, or let archsim write into one that is there. Raises ArchsimError if that cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stream = (folder / ".lock").open("w")
+        (folder / _LOCK).touch()
     except OSError as error:
         raise ArchsimError(f"{folder}: cannot be written to: {error.strerror}") from None
-    with stream:
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise ArchsimError for a folder with files that archsim did not make, unless it was claimed."""
+    try:
+        foreign = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ArchsimError(f"{folder}: cannot be written to: {error.strerror}") from None
+    if foreign and not (folder / _LOCK).exists() and not _is_report(folder / _MANIFEST):
+        raise ArchsimError(
+            f"{folder}: has files that archsim did not make, such as {foreign[0]!r}; nothing is written there: give "
+            f"another folder with --out, or --force to write among them"
+        )
+
+
+def _is_report(manifest: Path) -> bool:
+    return manifest.is_file() and manifest.read_bytes().startswith(b"manifest:\n")
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Create the folder and lock it against other processes. Raises ArchsimError if it is locked, and as `own_folder`
+    does.
+    """
+    with (own_folder(folder) / _LOCK).open("w") as stream:
         _lock(stream, folder)
         yield
 

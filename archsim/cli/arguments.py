@@ -55,7 +55,13 @@ def add_experiment(parser: argparse.ArgumentParser, meaning: str = "experiment")
 
 def add_report(parser: argparse.ArgumentParser, default: str) -> None:
     """``--out``; default: as shown in the help."""
-    parser.add_argument("--out", metavar="DIR", help=f"folder of the report (default: {default})")
+    add_out(parser, f"folder of the report (default: {default})")
+
+
+def add_out(parser: argparse.ArgumentParser, meaning: str, required: bool = False) -> None:
+    """``--out`` of a folder, and ``--force``, which `archsim.cli.main` heeds."""
+    parser.add_argument("--out", metavar="DIR", required=required, help=meaning)
+    parser.add_argument("--force", action="store_true", help="write into --out although it holds files of others")
 
 
 def add_jobs(parser: argparse.ArgumentParser, meaning: str = "runs in parallel") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from archsim.cli.arguments import positive
+from archsim.cli.arguments import add_out, positive
 from archsim.cli.exit_codes import OK
 
 CHOSEN = ("policy", "system", "model", "batch", "assumptions")  # of both designs
@@ -26,7 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--set", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE",
         help="override a key of both designs; repeatable",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="DIR", help="folder of the page (default: reports/A-B-…)")
+    add_out(parser, "folder of the page (default: reports/A-B-…)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,9 +7,11 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from archsim.base.errors import ArchsimError, FailedRuns
+from archsim.base.files import claim, refuse_foreign
 from archsim.cli.arguments import Parser
 from archsim.cli.exit_codes import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR
 
@@ -77,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns 0, or with the message on stderr 2 if the input is at fault, 1 if some runs failed."""
     arguments = _parse(list(sys.argv[1:] if argv is None else argv))
     try:
+        if hasattr(arguments, "force") and arguments.out:
+            (claim if arguments.force else refuse_foreign)(Path(arguments.out))
         return arguments.run(arguments)
     except ArchsimError as error:
         print(error, file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from archsim.cli.arguments import natural, positive
+from archsim.cli.arguments import add_out, natural, positive
 from archsim.cli.exit_codes import OK
 
 
@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     number.add_argument("--num-slots", type=positive, metavar="N", help="slots of a layer in all")
     parser.add_argument("--ranks", type=positive, metavar="N", help="EP size (default: the system's dies)")
     parser.add_argument("--tokens", type=positive, metavar="N", help="tokens a step, for loads summed over steps")
-    parser.add_argument("--out", metavar="DIR", help="folder of the engines' files (default: nothing is written)")
+    add_out(parser, "folder of the engines' files (default: nothing is written)")
 
 
 def run(args: argparse.Namespace) -> int:

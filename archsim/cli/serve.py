@@ -154,6 +154,7 @@ def _print_comparison(compared) -> None:
 
 
 def _search(file: str, overrides, out: str | None) -> None:
+    from archsim.base.files import own_folder
     from archsim.cli.printing import console, grid
     from archsim.specs.loading.serving import load_serving
     from archsim.studies.serving.search import search
@@ -163,7 +164,7 @@ def _search(file: str, overrides, out: str | None) -> None:
     print("searching ...", file=sys.stderr, flush=True)
     found = search(serving)
     if out is not None:
-        Path(out).mkdir(parents=True, exist_ok=True)
+        own_folder(Path(out))
         table_of(found).write_csv(Path(out) / "search.csv")
         table_of(found).write_parquet(Path(out) / "search.parquet")
         print(f"table: {out}/search.csv")

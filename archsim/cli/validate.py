@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from archsim.base.files import claim
 from archsim.cli.exit_codes import OK, UNREAD, USER_ERROR
 
 _MOST_SETS = 12  # printed sets of transfers
@@ -17,6 +18,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--with", dest="calibration", metavar="FILE", help="calibration by name or file")
     parser.add_argument(
         "--out", metavar="DIR", help="folder of the page and the CSV files (default: reports/calibration-GPU)"
+    )
+    parser.add_argument(
+        "--force", dest="over", action="store_true", help="write into --out although it holds files of others"
     )
     parser.add_argument(
         "--audit",
@@ -55,7 +59,10 @@ def run(args: argparse.Namespace) -> int:
     _print_layers(found)
     _print_power(found)
     _print_copies(found, args.calibration)
-    print(f"report: {found.write(Path(args.out or f'reports/calibration-{found.calibration.gpu}'))}")
+    folder = Path(args.out or f"reports/calibration-{found.calibration.gpu}")
+    if args.over:
+        claim(folder)
+    print(f"report: {found.write(folder)}")
     for line in found.unread:
         print(f"no law reads: {line}", file=sys.stderr)
     return UNREAD if found.unread or not len(found.sections) else OK

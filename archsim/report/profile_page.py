@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.files import write_text
+from archsim.base.files import own_folder, write_text
 from archsim.report.draw.svg import element, number, picture, text
 from archsim.report.rendering import rendered
 from archsim.workload.patterns.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
@@ -24,7 +24,7 @@ def write_profile(found: Profile, folder: Path) -> Path:
     """Write ``index.html`` and ``profile.csv`` into a folder; returns the path of the page. Equal traces, equal
     bytes.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)
     write_text(folder / "profile.csv", csv_of(found))
     write_text(folder / "index.html", render(found))
     return folder / "index.html"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from archsim.base.files import write_text
+from archsim.base.files import own_folder, write_text
 from archsim.report.rendering import rendered
 from calibration.laws.choosing import newest_first
 from calibration.laws.tables import CalibrationSpec
@@ -87,7 +87,7 @@ def write_page(
     without rows are not written. ``notes``: from
     ``calibration.validate.choosing``.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)
     cases.to_parquet(folder / CASES, index=False, compression="zstd")
     by = summaries(cases, BY) if len(cases) else pd.DataFrame()
     layers = layer_groups(cases)

@@ -203,15 +203,11 @@ def test_any_multipliers_prove_a_bound_of_any_plan(seed, dispatched, copies):
 
 
 def test_page_summary_names_the_nearest_policy(tmp_path):
-    file = tiny_file(tmp_path)
-    assert (
-        main(
-            ["optimum", str(file), "--set", "policies=[base, ep]", "--set", "workload.layers=1", "--out", str(tmp_path)]
-        )
-        == 0
-    )
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    with (tmp_path / "optimum.csv").open(encoding="utf-8") as stream:
+    file, out = tiny_file(tmp_path), tmp_path / "out"
+    overrides = ["--set", "policies=[base, ep]", "--set", "workload.layers=1"]
+    assert main(["optimum", str(file), *overrides, "--out", str(out)]) == 0
+    page = (out / "index.html").read_text(encoding="utf-8")
+    with (out / "optimum.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert "Steps of 1 of 2 MoE layers of toy" in page
     of = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from archsim.cli.arguments import add_out
 from archsim.cli.exit_codes import OK
 
 
@@ -12,7 +13,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("source", metavar="SRC", help="store, .npz or directory of JSON requests")
     parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the page")
+    add_out(parser, "folder of the page", required=True)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from archsim.base.files import write_text
+from archsim.base.files import own_folder, write_text
 from archsim.report.draw.charts import Bar, Group, Segment, bar_panel
 from archsim.report.draw.svg import linear_axis
 from archsim.report.figures import BOUND_NAMES
@@ -17,7 +17,7 @@ SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
 def write_comparison_page(found: DesignComparison, folder: Path) -> Path:
     """Write ``index.html`` and ``comparison.csv``; returns the path of the page."""
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)
     write_text(folder / "comparison.csv", found.to_pandas().to_csv(index=False, lineterminator="\n"))
     write_text(folder / "index.html", render(found))
     return folder / "index.html"

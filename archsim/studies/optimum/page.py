@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.files import write_text
+from archsim.base.files import own_folder, write_text
 from archsim.base.tables import INTEGER, REAL, TEXT, Table
 from archsim.report import layers
 from archsim.report.data import Die, Link
@@ -65,7 +65,7 @@ class Measured:
 
 def write_optimum(found: list[Measured], name: str, folder: Path) -> Path:
     """Write ``index.html`` and ``optimum.csv``; returns the path of the page. Equal results give equal bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)
     table_of(found).write_csv(folder / "optimum.csv")
     write_text(folder / "index.html", render(found, name))
     return folder / "index.html"

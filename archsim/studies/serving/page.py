@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.files import write_text
+from archsim.base.files import own_folder, write_text
 from archsim.base.tables import Table
 from archsim.report.draw.lines import Line, line_panel
 from archsim.report.rendering import rendered
@@ -42,7 +42,7 @@ def write_page(outcome: Outcome, loaded: Sequence[Loaded], folder: Path, policie
 
 def write_outcome(outcome: Outcome, loaded: Sequence[Loaded], folder: Path, policies: Sequence[Outcome] = ()) -> None:
     """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made."""
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)
     Table(REQUEST_COLUMNS, tuple(request_rows(outcome))).write_csv(folder / "requests.csv")
     write_text(folder / "bench.json", json.dumps(bench(outcome)) + "\n")
     write_page(outcome, loaded, folder, policies)
