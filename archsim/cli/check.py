@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 
+from archsim.base.own_code import NO_CODE, CodeNotImported, without_code
 from archsim.cli.arguments import add_experiment
 from archsim.cli.exit_codes import OK
 
@@ -14,16 +16,30 @@ _MOST_POINTS = 1000  # a second or so to check
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_experiment(parser, "file to check")
+    parser.add_argument(
+        "--no-code",
+        action="store_true",
+        help=f"import no module that the file names: what only its code can say is not checked (also: {NO_CODE}=1)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print one line."""
+    with without_code() if args.no_code else nullcontext():
+        return _check(args)
+
+
+def _check(args: argparse.Namespace) -> int:
     from archsim.api.loading import load
     from archsim.cli.printing import clock_notes, print_notes
 
     found = load(args.file, args.overrides)
     print_notes(clock_notes(getattr(found, "systems", ())))
-    print(f"{args.file}: {_summary(found, args.file)}{_points_checked(found)}")
+    try:
+        checked = _points_checked(found)
+    except CodeNotImported as error:
+        checked = f"; points were not checked: {error}"
+    print(f"{args.file}: {_summary(found, args.file)}{checked}")
     return OK
 
 

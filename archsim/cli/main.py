@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.base.files import claim, refuse_foreign
+from archsim.base.own_code import code_told
 from archsim.cli.arguments import Parser
 from archsim.cli.exit_codes import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR
 
@@ -81,9 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if hasattr(arguments, "force") and arguments.out:
             (claim if arguments.force else refuse_foreign)(Path(arguments.out))
-        return arguments.run(arguments)
+        with code_told(sys.stderr):
+            return arguments.run(arguments)
     except ArchsimError as error:
-        print(error, file=sys.stderr)
+        print(_printable(str(error)), file=sys.stderr)
         return FAILED_RUNS if isinstance(error, FailedRuns) else USER_ERROR
     except BrokenPipeError:
         # The reader of our output is gone (`archsim list models | head`); nothing more may be written at exit.
@@ -121,6 +123,11 @@ def _fill(parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Comm
         module: Any = importlib.import_module(f"archsim.cli.{command.module}")
         module.add(own)
         own.set_defaults(run=module.run)
+
+
+def _printable(text: str) -> str:
+    """Text without control characters, which names of files may bring and a terminal would obey."""
+    return "".join(each if each.isprintable() or each == "\n" else f"\\x{ord(each):02x}" for each in text)
 
 
 class _Version(argparse.Action):

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.base.own_code import import_function
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.blocks import NETWORK, BlockSpec, kind_of
 from archsim.specs.machine.system import SystemSpec
-from archsim.specs.policies import import_function
 
 NS_PER_S = 1e9
 INTERPRETED = "interpreted"

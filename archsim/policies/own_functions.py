@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.base.own_code import import_function
 from archsim.policies.allocation.rules import Plan, StepView
 from archsim.policies.placement.placement import Placement
 from archsim.policies.rebalancing.rules import History, Rebalanced
 from archsim.policies.replication.rules import LayerView, Replicas
 from archsim.policies.routing.rules import Executed, Pass
-from archsim.specs.policies import import_function
 
 _COLUMNS = ("expert", "die", "tokens")
 

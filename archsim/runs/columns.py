@@ -22,6 +22,7 @@ from typing import Any
 
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.own_code import import_function
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.runs import measure, measure_rates, measure_steps
 from archsim.runs.measure import Finished, bound, exposed, hop_messages, host_percentile, over_dies, overhead_percentile
@@ -34,7 +35,6 @@ from archsim.runs.measure_iteration import (
     whole_iteration,
 )
 from archsim.specs.own_execution import columns_of
-from archsim.specs.policies import import_function
 from archsim.specs.sweeps.explore import OBJECTIVES
 
 Measure = Callable[[Finished], Any]

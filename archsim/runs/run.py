@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.code_digest import numbers_digest
+from archsim.base.own_code import CodeNotImported, import_function
 from archsim.engine.transfer import KERNELS, charges_kernels, kernels_from
 from archsim.policies.placement.from_file import file_of
 from archsim.specs.assumptions import AssumptionsSpec
@@ -23,7 +24,7 @@ from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PolicySpec, import_function
+from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.text.fields import Spec
 from archsim.specs.workload import WorkloadSpec
@@ -228,6 +229,8 @@ def code_of(functions: tuple[str, ...]) -> str:
         digest.update(file.read_bytes())
     for name in functions:
         import_function(name)
-        file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+        if (module := sys.modules.get(name.partition(":")[0])) is None:
+            raise CodeNotImported(name)
+        file = getattr(module, "__file__", None)
         digest.update(name.encode() + (Path(file).read_bytes() if file else b""))
     return digest.hexdigest()[:KEY_DIGITS]

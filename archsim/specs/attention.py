@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationInfo, WithJsonSchema
 
 from archsim.base.nearest import did_you_mean
+from archsim.base.own_code import import_function
 from archsim.specs.layers import LayerSet
-from archsim.specs.policies import import_function
 from archsim.specs.text.fields import Few, KeyProblem, Spec
 from archsim.specs.text.quantities import describe
 

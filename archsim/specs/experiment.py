@@ -6,13 +6,14 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.nearest import did_you_mean
+from archsim.base.own_code import import_function
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
 from archsim.specs.loading.config_files import named_files
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.own_execution import columns_of
-from archsim.specs.policies import PolicySpec, import_function
+from archsim.specs.policies import PolicySpec
 from archsim.specs.text.fields import KeyProblem, Name, Spec, refuse_duplicates
 from archsim.specs.workload import OF_MODEL, WorkloadSpec
 

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from archsim.specs.policies import import_function
+from archsim.base.own_code import import_function
 
 
 def own_execution(name: str) -> Any:

@@ -6,10 +6,7 @@ given. :data:`PRESETS` names the five policies of the published simulator, alloc
 it, a linear programme, and the published balancers of ``archsim.specs.balancers``.
 """
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Iterable
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +14,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base.nearest import did_you_mean
+from archsim.base.own_code import import_function
 from archsim.specs import balancers
 from archsim.specs.rules import Choice, Parameter, Rule
 from archsim.specs.text.fields import KeyProblem, Name, Spec
@@ -323,26 +321,3 @@ def check_parameters(target: str, function: Callable[..., Any], arguments: int, 
     for each in by_name:
         if each.name in known and each.default is each.empty and each.name not in given:
             raise KeyProblem(("name",), f"{target} needs a parameter {each.name!r}")
-
-
-def import_function(target: str) -> Callable[..., Any]:
-    """Import the function ``package.module:function``; the current directory is searched, too.
-
-    Raises ValueError that says whether the module or the function is missing.
-    """
-    module_name, _, attribute = target.partition(":")
-    if not module_name or not attribute.isidentifier():
-        raise ValueError(f"{target!r} does not name a function; expected package.module:function")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # noqa: BLE001 - a user's module may raise anything while it is imported
-        raise ValueError(f"cannot import module {module_name!r}: {type(error).__name__}: {error}") from None
-    function = getattr(module, attribute, None)
-    if function is None:
-        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise ValueError(f"module {module_name!r} has no function {attribute!r}{did_you_mean(attribute, names)}")
-    if not callable(function):
-        raise ValueError(f"{target!r} is not a function but {type(function).__name__}")
-    return function

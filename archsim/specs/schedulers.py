@@ -11,7 +11,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base.nearest import did_you_mean
-from archsim.specs.policies import check_parameters, import_function
+from archsim.base.own_code import import_function
+from archsim.specs.policies import check_parameters
 from archsim.specs.rules import Parameter
 from archsim.specs.text.fields import KeyProblem, Spec, count
 

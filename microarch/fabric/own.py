@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError
-from archsim.specs.policies import import_function
+from archsim.base.own_code import import_function
 from microarch.fabric.fabric import Graph, LinkClass, Wiring, assemble
 from microarch.fabric.routes import shortest_paths
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from archsim.base.own_code import import_function
 from archsim.engine.executions.execution import Execution, Setup
-from archsim.specs.policies import import_function
 
 
 def build_execution(name: str, setup: Setup) -> Execution:

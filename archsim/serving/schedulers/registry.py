@@ -12,8 +12,8 @@ from numba.core.errors import NumbaError
 
 from archsim.base.errors import ArchsimError
 from archsim.base.kernels import pointer
+from archsim.base.own_code import import_function
 from archsim.serving.records import Limits, State
-from archsim.specs.policies import import_function
 from archsim.specs.schedulers import ARGUMENTS, is_function
 
 Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)

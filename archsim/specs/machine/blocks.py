@@ -5,8 +5,9 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
+from archsim.base.own_code import import_function
 from archsim.specs.machine.fabric import Bandwidth
-from archsim.specs.policies import check_parameters, import_function
+from archsim.specs.policies import check_parameters
 from archsim.specs.text.fields import KeyProblem, Spec
 
 _KEYS = ("name", "bandwidth")

@@ -28,8 +28,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base.nearest import did_you_mean
+from archsim.base.own_code import import_function
 from archsim.specs.loading.config_files import known_calibration
-from archsim.specs.policies import check_parameters, import_function
+from archsim.specs.policies import check_parameters
 from archsim.specs.text.fields import KeyProblem, Spec, count
 from archsim.specs.text.quantities import BANDWIDTH, TIME, format_quantity, quantity
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import ArchsimError, TraceError
+from archsim.base.own_code import import_function
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import import_function
 from archsim.workload.formats.batches import Item, joined_scores, request_rows
 from archsim.workload.formats.json_request import RequestRows
 from archsim.workload.formats.json_tree_batches import ARCHIVES, archive_items, archive_name, tree_items, tree_name
