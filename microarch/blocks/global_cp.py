@@ -13,7 +13,7 @@ Transitions::
     IDLE      START  RECEIVE           request the demand  waits
     RECEIVE   READY  READ              sum the demand      message + dies · experts / lanes
     READ      READY  ORDER             read the table      entries · 72 / table_port_bits
-    ORDER     READY  GENERATE          sort experts        comparisons / comparators
+    ORDER     READY  GENERATE          sort experts        stages · experts / 2 / comparators
     GENERATE  READY  EVALUATE          rank candidates     candidates
     EVALUATE  READY  MERGE             assign blocks       blocks · (candidates / lanes + log2 lanes + pipeline)
     MERGE     READY  DISPATCH  ROWS    form sub-kernels    plan entries
@@ -55,6 +55,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.kernels import kernel
+from archsim.base.units import NS_PER_S
 from microarch.blocks.parameters import CHOICE, PAPER, parameter
 from microarch.blocks.state_machine import Step, Table
 
@@ -62,7 +63,6 @@ COUNT_BYTES = 2  # tokens of an expert on a die: 16 bits, as a heatmap counter h
 COMMAND_BYTES = 16  # command and address of a request on the fabric (paper, table I)
 ENTRY_BITS = 72  # of the expert distribution table (paper, table II: 4.5 KB for 512 experts)
 COUNTER_BITS = 16  # of a heatmap entry (paper, table II: 512 x 512 x 2 B per layer)
-NS_PER_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ TABLE = Table(
         (State.IDLE, Event.START): Step(State.RECEIVE, None, "request the demand", "waits"),
         (State.RECEIVE, Event.READY): Step(State.READ, None, "sum the demand", "message + dies · experts / lanes"),
         (State.READ, Event.READY): Step(State.ORDER, None, "read the table", "entries · 72 / table_port_bits"),
-        (State.ORDER, Event.READY): Step(State.GENERATE, None, "sort experts", "comparisons / comparators"),
+        (State.ORDER, Event.READY): Step(State.GENERATE, None, "sort experts", "stages · experts / 2 / comparators"),
         (State.GENERATE, Event.READY): Step(State.EVALUATE, None, "rank candidates", "candidates"),
         (State.EVALUATE, Event.READY): Step(
             State.MERGE, None, "assign blocks", "blocks · (candidates / lanes + log2 lanes + pipeline)"
@@ -183,21 +183,37 @@ def message_ns(counts: Counts, reach: Reach) -> np.ndarray:
     return ns
 
 
-def comparisons(n: int, sorter: str) -> float:
-    """Comparisons that sort n items: merge n log2 n; bitonic network n/2 · log2 n (log2 n + 1)/2 (Batcher 1968)."""
-    if n < 2:
-        return 0.0
-    levels = ceil(log2(n))
-    return n * levels if sorter == "merge" else 2**levels / 2 * levels * (levels + 1) / 2
+def comparisons(n: int) -> float:
+    """Comparisons with which a merge sort orders n items: n log2 n."""
+    return n * ceil(log2(n)) if n > 1 else 0.0
+
+
+def sorting_cycles(n: int, sorter: str, comparators: int) -> int:
+    """Cycles that sort n items with a power of two of comparators, of which not all can always work.
+
+    ``bitonic``: log2 n (log2 n + 1)/2 stages of half the items (Batcher 1968), one after the other, as in RTL
+    (``microarch.rtl.sorter``). ``merge``: a comparator merges two runs, one item a cycle; each level has half as many
+    pairs of runs, of twice the length.
+    """
+    levels = ceil(log2(n)) if n > 1 else 0
+    used = 1 << (comparators.bit_length() - 1)
+    if sorter == "bitonic":
+        return levels * (levels + 1) // 2 * max(1, 2**levels // 2 // used)
+    return sum(ceil(2 ** (levels - level) / used) * 2**level for level in range(1, levels + 1))
 
 
 def fsm_ns(counts: Counts, fsm) -> np.ndarray:
-    """float64[State]: cycles of the state machine's datapath (``archsim.specs.machine.decision.FsmSpec``), in ns."""
+    """float64[State]: time of the state machine's datapath, in ns."""
+    return fsm_cycles(counts, fsm) * (NS_PER_S / fsm.clock_hz)
+
+
+def fsm_cycles(counts: Counts, fsm) -> np.ndarray:
+    """float64[State]: cycles of the state machine's datapath (``archsim.specs.machine.decision.FsmSpec``)."""
     cycles = np.zeros(len(State))
     if counts.demand_received:
         cycles[State.RECEIVE] = ceil(counts.dies * counts.experts / fsm.lanes)
     cycles[State.READ] = counts.table_entries * ceil(ENTRY_BITS / fsm.table_port_bits)
-    cycles[State.ORDER] = ceil(comparisons(counts.sorted_experts, fsm.sorter) / fsm.comparators)
+    cycles[State.ORDER] = sorting_cycles(counts.sorted_experts, fsm.sorter, fsm.comparators)
     cycles[State.GENERATE] = counts.candidates.sum()
     # A lane that evaluates one candidate per cycle does one multiply-add per cycle: optimistic for a solver, which
     # needs more.
@@ -210,7 +226,7 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
         cycles[State.SELECT] = counts.rows * (COUNTER_BITS + 1) * ceil(counts.experts / fsm.comparators)
         cycles[State.WRITE] = ceil(counts.experts / fsm.prediction_port_bits)
     cycles[State.UPDATE] = counts.copies
-    return cycles * (NS_PER_S / fsm.clock_hz)
+    return cycles
 
 
 def dram_ns(counts: Counts, latency_ns: float, bytes_per_ns: float) -> np.ndarray:
@@ -247,7 +263,7 @@ def firmware_ns(counts: Counts, firmware) -> np.ndarray:
     if counts.demand_received:
         work[State.RECEIVE] = counts.dies * counts.experts * firmware.per_table_entry
     work[State.READ] = counts.table_entries * firmware.per_table_entry
-    work[State.ORDER] = comparisons(counts.sorted_experts, "merge") * firmware.per_comparison
+    work[State.ORDER] = comparisons(counts.sorted_experts) * firmware.per_comparison
     work[State.GENERATE] = counts.candidates.sum() * firmware.per_candidate
     work[State.EVALUATE] = (counts.blocks * counts.candidates).sum() * firmware.per_evaluation
     work[State.EVALUATE] += counts.operations * firmware.per_operation
@@ -280,7 +296,7 @@ def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
 
 def operations(counts: Counts) -> float:
     """Comparisons that sort and rank, evaluations of blocks, multiply-adds of a solver, counters of a heatmap."""
-    work = comparisons(counts.sorted_experts, "merge") + counts.candidates.sum() + counts.operations
+    work = comparisons(counts.sorted_experts) + counts.candidates.sum() + counts.operations
     return work + (counts.blocks * counts.candidates).sum() + counts.rows * counts.experts
 
 

@@ -17,19 +17,6 @@ def parameter(default: Any, key: str, source: str) -> Any:
     return dataclasses.field(default=default, metadata={"key": key, "source": source})
 
 
-def parameters_of(block: type, system: Any) -> Any:
-    """The ``Parameters`` class of a block with the values of a ``SystemSpec``."""
-    return block(**{field.name: _value(system, field.metadata["key"]) for field in dataclasses.fields(block)})
-
-
-def _value(spec: Any, key: str) -> Any:
-    """The value of ``spec`` under a path of YAML keys."""
-    for part in key.split("."):
-        fields = type(spec).model_fields
-        spec = getattr(spec, next(name for name, field in fields.items() if part in (name, field.alias)))
-    return spec
-
-
 def describe(block: type) -> str:
     """One line per parameter: name, default, spec key, source of the default."""
     rows = [("parameter", "default", "set by", "source of the default")]

@@ -29,9 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.units import NS_PER_S
 from microarch.fabric.routes import narrowest, per_route
-
-NS_PER_S = 1e9
 
 
 class LinkClass(NamedTuple):

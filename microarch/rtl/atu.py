@@ -38,10 +38,6 @@ class Parameters:
         """Bits that tell apart the experts of one set."""
         return max(1, (-(-self.experts // self.sets) - 1).bit_length())
 
-    @property
-    def order_bits(self) -> int:
-        return self.sets * self.ways * (self.ways - 1) // 2
-
 
 class Atu(Elaboratable):
     """Inputs: ``look_up``, ``expert``; ``stored``: tags of the set, each {valid, tag}. Outputs: ``set``; ``enters``:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from amaranth.back import rtlil
-from amaranth.hdl import ClockDomain, Module
+from amaranth.hdl import ClockDomain, Fragment, Module
 
 from microarch.rtl.lockstep import BENCHES
 from microarch.rtl.properties import allocator, atu, heatmap, pdu
@@ -48,7 +48,7 @@ def prove(block: str, changes: Mapping[str, Any], component: Any = None) -> Proo
     dut = (component or kind.component)(parameters)
     top = Module()
     clock = top.domains.sync = ClockDomain("sync", reset_less=True)
-    top.submodules.dut = dut.elaborate(None)
+    top.submodules.dut = Fragment.get(dut, None)
     own = PROPERTIES[block].harness(dut, top)
     text = rtlil.convert(top, ports=[clock.clk, *dut.inputs, *dut.outputs, *own], name="harness")
     with get_context("spawn").Pool(1) as fresh:  # Yosys keeps what it has read

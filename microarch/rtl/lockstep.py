@@ -11,17 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from amaranth.hdl import Elaboratable
-from amaranth.sim import Simulator
 
-from microarch.rtl import allocator, atu, heatmap, pdu, select, tables
+from microarch.blocks.global_cp import sorting_cycles
+from microarch.rtl import allocator, atu, heatmap, pdu, select, sorter, tables
+from microarch.rtl.drive import Differs, choose, cycle, look_up, packed, place, simulate, sort, unpacked
 
-PERIOD_S = 1e-9
 EARLY = 0.2  # of the cycles in which a component is busy: it is asked to start, and must not
-
-
-class Differs(Exception):
-    """What a component did otherwise than its table."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +35,14 @@ class Found:
         return int(bool(self.difference))
 
 
-def simulate(component: Elaboratable, bench: Callable) -> None:
-    """Run a test bench (a coroutine of Amaranth's simulator) beside the component, to its end."""
-    simulator = Simulator(component)
-    simulator.add_clock(PERIOD_S)
-    simulator.add_testbench(bench)
-    simulator.run()
-
-
 def expect(said: Any, done: Any, what: str) -> None:
     if said != done:
         raise Differs(f"{what}: the table says {said}, the RTL {done}")
+
+
+def _early(rng: np.random.Generator) -> Callable[[], bool]:
+    """Whether to ask a component to start while it is busy."""
+    return lambda: bool(rng.random() < EARLY)
 
 
 class AllocatorBench:
@@ -75,61 +67,15 @@ class AllocatorBench:
                 if self.events >= events:
                     return
                 given, said = table.step(view, block_tokens)
-                ctx.set(dut.clear, 1)
-                await ctx.tick()
-                ctx.set(dut.clear, 0)
                 most = 2 * int(said.cycles.sum()) + 50
-                output, cycles = await self._step(ctx, dut, given, most, rng)
+                output, cycles = await place(ctx, dut, given, most, _early(rng))
+                self.cycles += sum(cycles)
                 for at, (wanted, got) in enumerate(zip(said.output, output, strict=True)):
                     expect(wanted, got, f"block {self.events}, expert {at} of the step: (die, tokens) of its entries")
                 expect(said.cycles[0].tolist(), cycles, f"block {self.events}: cycles in GENERATE, EVALUATE, MERGE")
                 self.events += sum(-(-each.tokens // block_tokens) for each in given.experts)
 
         simulate(dut, bench)
-
-    async def _step(self, ctx, dut, given, most, rng):
-        """(entries of every expert, cycles in each state); ``most``: cycles that it may take."""
-        output: list[tuple[int, ...]] = []
-        cycles = [0, 0, 0]
-        waiting = list(given.experts)
-        entries: list[int] = []
-        placing, at = None, 0
-        ctx.set(dut.block_tokens, given.block_tokens)
-        for _ in range(most):
-            state = ctx.get(dut.state)
-            if state in (allocator.IDLE, allocator.MERGE):
-                if waiting:
-                    self._offer(ctx, dut, waiting[0])
-                ctx.set(dut.start, bool(waiting))
-            else:
-                ctx.set(dut.start, rng.random() < EARLY)  # not taken: it is busy
-            if state == allocator.IDLE and not waiting:
-                return output, cycles
-            if state == allocator.GENERATE:
-                ctx.set(dut.die, placing.die[at])
-                ctx.set(dut.read, placing.read[at])
-                at += 1
-            if state == allocator.MERGE:
-                entries += [ctx.get(dut.entry_die), ctx.get(dut.entry_tokens)]
-            if state:
-                cycles[state - 1] += 1
-                self.cycles += 1
-            await ctx.tick()
-            after = ctx.get(dut.state)
-            if state == allocator.MERGE and after != allocator.MERGE:
-                output.append(tuple(entries))
-                entries = []
-            if state in (allocator.IDLE, allocator.MERGE) and after == allocator.GENERATE:
-                placing, at = waiting.pop(0), 0
-        raise Differs(f"block {self.events}: the step does not end")
-
-    def _offer(self, ctx, dut, placing):
-        p, n = self._p, len(placing.die)
-        ctx.set(dut.candidates, n)
-        ctx.set(dut.groups, -(-n // p.lanes))
-        ctx.set(dut.levels, (min(n, p.lanes) - 1).bit_length())
-        for name in ("tokens", "work", "last_work"):
-            ctx.set(getattr(dut, name), getattr(placing, name))
 
 
 class PduBench:
@@ -156,10 +102,7 @@ class PduBench:
             for given in self._stimulus if self._stimulus is not None else self._drawn(rng):
                 if self.events >= events:
                     return
-                for signal, value in zip(dut.inputs, given, strict=True):
-                    ctx.set(signal, value)
-                await ctx.tick()
-                done = tuple(int(ctx.get(signal)) for signal in dut.outputs)
+                done = await cycle(ctx, dut, given)
                 expect(table.cycle(*given), done, f"cycle {self.events}: (loading, answered, keep)")
                 self.events += 1
                 self.cycles += 1
@@ -185,36 +128,47 @@ class SelectBench:
             yield row % 2**self._p.count_bits
 
     def run(self, dut: select.Selector, events: int, rng: np.random.Generator) -> None:
-        table, p = tables.SelectTable(self._p), self._p
+        table = tables.SelectTable(self._p)
 
         async def bench(ctx):
-            ctx.set(dut.start, 0)
             for row in self._rows if self._rows is not None else self._drawn(rng):
                 if self.events >= events:
                     return
-                padded = np.zeros(p.words * p.comparators, np.int64)
-                padded[: p.experts] = row
-                words = [_packed(word, p.count_bits) for word in padded.reshape(p.words, -1)]
-                ctx.set(dut.start, 1)
-                await ctx.tick()
-                ctx.set(dut.start, 0)
-                marked, cycles, threshold = [], 0, -1
-                while ctx.get(dut.state):
-                    at = ctx.get(dut.at)
-                    ctx.set(dut.word, words[at])
-                    if ctx.get(dut.marking):
-                        marks, threshold = ctx.get(dut.marks), ctx.get(dut.threshold)
-                        marked += [at * p.comparators + bit for bit in range(p.comparators) if marks >> bit & 1]
-                    cycles += 1
-                    if cycles > 2 * p.cycles:
-                        raise Differs(f"row at cycle {self.cycles}: it does not end")
-                    ctx.set(dut.start, cycles < p.cycles and rng.random() < EARLY)  # not taken: it is busy
-                    await ctx.tick()
-                    ctx.set(dut.start, 0)
-                done = cycles, threshold, sorted(marked)
+                done = await choose(ctx, dut, row, _early(rng))
                 expect(table.row(row), done, f"row at cycle {self.cycles}: (cycles, threshold, experts)")
+                cycles = done[0]
                 self.cycles += cycles
                 self.events += cycles
+
+        simulate(dut, bench)
+
+
+class SorterBench:
+    """``events``: experts; steps of tokens with many ties."""
+
+    component = sorter.Sorter
+
+    def __init__(self, parameters: sorter.Parameters, steps: Iterable[np.ndarray] | None = None):
+        self._p, self._steps = parameters, steps
+        self.events = self.cycles = 0
+
+    def _drawn(self, rng):
+        while True:
+            n = int(rng.integers(2, self._p.experts + 1)) if rng.random() < 0.5 else int(rng.integers(2, 9))
+            yield rng.integers(0, int(rng.choice([2, 30, 2**self._p.count_bits])), min(n, self._p.experts))
+
+    def run(self, dut: sorter.Sorter, events: int, rng: np.random.Generator) -> None:
+        table = tables.SorterTable(self._p)
+
+        async def bench(ctx):
+            for tokens in self._steps if self._steps is not None else self._drawn(rng):
+                if self.events >= events:
+                    return
+                last = sorting_cycles(len(tokens), "bitonic", self._p.comparators)
+                order, cycles = await sort(ctx, dut, tokens, last, _early(rng))
+                expect(table.step(tokens), (order, cycles), f"step at expert {self.events}: (order, cycles)")
+                self.events += len(tokens)
+                self.cycles += cycles
 
         simulate(dut, bench)
 
@@ -237,32 +191,19 @@ class AtuBench:
             yield (of_few, of_set, int(rng.integers(0, p.experts)))[int(rng.choice(3, p=(0.5, 0.4, 0.1)))]
 
     def run(self, dut: atu.Atu, events: int, rng: np.random.Generator) -> None:
-        table, p = tables.AtuTable(self._p), self._p
-        width = p.tag_bits + 1
-        stored = [0] * p.sets
+        table = tables.AtuTable(self._p)
+        stored = [0] * self._p.sets
 
         async def bench(ctx):
             for expert in self._experts if self._experts is not None else self._drawn(rng):
                 if self.events >= events:
                     return
-                idle = rng.random() < 0.1
-                ctx.set(dut.look_up, not idle)
-                ctx.set(dut.expert, expert)
-                at = ctx.get(dut.set) if p.index_bits else 0
-                ctx.set(dut.stored, stored[at])
-                enters, entered = ctx.get(dut.enters), ctx.get(dut.entered)
-                for way in range(p.ways):
-                    if enters >> way & 1:
-                        mask = (1 << width) - 1 << way * width
-                        stored[at] = stored[at] & ~mask | entered << way * width
-                await ctx.tick()
+                idle = self._experts is None and rng.random() < 0.1
+                answered, hit = await look_up(ctx, dut, expert, stored, idle)
                 self.cycles += 1
-                answered = int(ctx.get(dut.answered))
                 expect(int(not idle), answered, f"look-up {self.events}: answered")
                 if not idle:
-                    expect(
-                        table.look_up(expert), int(ctx.get(dut.hit)), f"look-up {self.events}: expert {expert} known"
-                    )
+                    expect(table.look_up(expert), hit, f"look-up {self.events}: expert {expert} known")
                     self.events += 1
 
         simulate(dut, bench)
@@ -303,11 +244,11 @@ class HeatmapBench:
                     spent[state - 1] += 1
                     row_at, first = ctx.get(dut.row_at), ctx.get(dut.at) * p.per_word
                     of_word = memory[row_at, first : first + p.per_word]
-                    ctx.set(dut.loaded, _packed(of_word, p.count_bits))
+                    ctx.set(dut.loaded, packed(of_word, p.count_bits))
                     ctx.set(dut.start, state != heatmap.WRITE and rng.random() < EARLY)  # not taken: it is busy
                     if ctx.get(dut.writes):
                         writes[state - 1] += 1
-                        of_word[:] = _unpacked(ctx.get(dut.stored), len(of_word), p.count_bits)
+                        of_word[:] = unpacked(ctx.get(dut.stored), len(of_word), p.count_bits)
                     if state == heatmap.WRITE and rng.random() < 0.5:  # the next one follows at once
                         following = self._start(ctx, dut, next(updates, None))
                     await ctx.tick()
@@ -335,22 +276,11 @@ class HeatmapBench:
         return update
 
 
-def _packed(counters: Iterable[int], bits: int) -> int:
-    """Counters as one word, the first in its lowest bits."""
-    word = 0
-    for at, counter in enumerate(counters):
-        word |= int(counter) << at * bits
-    return word
-
-
-def _unpacked(word: int, n: int, bits: int) -> list[int]:
-    return [word >> at * bits & (1 << bits) - 1 for at in range(n)]
-
-
 BENCHES: Mapping[str, tuple[Any, Any]] = {
     "allocator": (AllocatorBench, allocator.Parameters()),
     "pdu": (PduBench, pdu.Parameters()),
     "select": (SelectBench, select.Parameters()),
+    "sorter": (SorterBench, sorter.Parameters()),
     "atu": (AtuBench, atu.Parameters()),
     "heatmap": (HeatmapBench, heatmap.Parameters()),
 }

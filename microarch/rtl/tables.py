@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from archsim.policies.prediction.ported_heatmap import add_words
 from archsim.specs.model import SLICES
 from microarch.blocks import atu as atu_block
 from microarch.blocks import pdu as pdu_block
-from microarch.blocks.global_cp import Counts, State, fsm_ns
+from microarch.blocks.global_cp import Counts, State, fsm_ns, sorting_cycles
 from microarch.blocks.request import Event
 from microarch.fabric.grid import build_mesh
 
@@ -61,7 +62,7 @@ class AllocatorTable:
     def __init__(self, parameters: Any):
         self._parameters = parameters
         self._fsm = SimpleNamespace(
-            lanes=parameters.lanes, pipeline=parameters.pipeline, clock_hz=1e9, table_port_bits=72, sorter="merge",
+            lanes=parameters.lanes, pipeline=parameters.pipeline, clock_hz=1e9, table_port_bits=72, sorter="bitonic",
             comparators=32, heatmap_port_bits=512, prediction_port_bits=16,
         )  # fmt: skip
 
@@ -70,28 +71,36 @@ class AllocatorTable:
         plan = paper(view, block_tokens)
         order = np.argsort(view.tokens, kind="stable")
         order = order[view.tokens[order] > 0]
-        experts = [self._placing(view, int(expert), block_tokens) for expert in order]
+        given = self.given(view, block_tokens, order)
         output = []
-        for expert, placing in zip(order, experts, strict=True):
-            given = {int(plan.die[at]): int(plan.tokens[at]) for at in np.flatnonzero(plan.expert == expert)}
-            output.append(tuple(number for die in placing.die if die in given for number in (die, given[die])))
+        for expert, placing in zip(order, given.experts, strict=True):
+            of = {int(plan.die[at]): int(plan.tokens[at]) for at in np.flatnonzero(plan.expert == expert)}
+            output.append(tuple(number for die in placing.die if die in of for number in (die, of[die])))
         ns = fsm_ns(counts_of(plan, len(view.hops), len(view.tokens)), self._fsm)
         states = [round(ns[state]) for state in (State.GENERATE, State.EVALUATE, State.MERGE)]
-        return PlacingStep(experts, block_tokens), Said(np.array([states]), output)
+        return given, Said(np.array([states]), output)
 
-    def _placing(self, view: StepView, expert: int, block_tokens: int) -> Placing:
+    def given(self, view: StepView, block_tokens: int, order: Iterable[int], distance: int = 1) -> PlacingStep:
+        """What the allocator gets of the experts, in that order. Raises OverflowError for tokens of too many bits."""
+        if view.tokens.max(initial=0) >= 2**self._parameters.token_bits:
+            raise OverflowError(f"{view.tokens.max()} tokens of an expert exceed {self._parameters.token_bits} bits")
+        return PlacingStep([self._placing(view, int(each), block_tokens, distance) for each in order], block_tokens)
+
+    def _placing(self, view: StepView, expert: int, block_tokens: int, furthest: int) -> Placing:
         """Candidates by distance from a holder, then by die; costs in quanta, as the policy rounds them."""
         costs, tokens = view.costs, int(view.tokens[expert])
         nbytes = SLICES * costs.slice_bytes
-        here = _quanta(costs.hbm_latency_ns + nbytes / costs.hbm_bytes_per_ns, costs)
-        away = _quanta(costs.hop_ns + nbytes / costs.link_bytes_per_ns, costs)
+        here_ns = costs.hbm_latency_ns + nbytes / costs.hbm_bytes_per_ns
+        hop_ns = costs.hop_ns + nbytes / costs.link_bytes_per_ns
         hosts = view.holders[expert] | (view.copied_slices[expert] == SLICES)
         hosts[view.home[expert]] = True
         distance = view.hops[:, hosts].min(axis=1)
-        near = [np.flatnonzero(distance == reach).tolist() for reach in (0, 1)]
+        near = [np.flatnonzero(distance == reach).tolist() for reach in range(furthest + 1)]
+        reads = [_quanta(reach * hop_ns if reach else here_ns, costs) for reach in range(furthest + 1)]
         last = tokens - (-(-tokens // block_tokens) - 1) * block_tokens
         works = (_quanta(costs.flop_per_token * size / costs.flop_per_ns, costs) for size in (block_tokens, last))
-        return Placing(near[0] + near[1], [here] * len(near[0]) + [away] * len(near[1]), tokens, *works)
+        read = [each for dies, each in zip(near, reads, strict=True) for _ in dies]
+        return Placing([die for dies in near for die in dies], read, tokens, *works)
 
 
 def _quanta(ns: float, costs: Costs) -> int:
@@ -155,11 +164,23 @@ class SelectTable:
         hot_rows(self._heat, self._changed, p.keep, 0 if p.larger_wins else 1, p.larger_wins, self._marks)
         counts = Counts(1, p.experts, False, 0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64), 0, 1, 0)
         fsm = SimpleNamespace(
-            lanes=1, pipeline=0, clock_hz=1e9, table_port_bits=72, sorter="merge", comparators=p.comparators,
+            lanes=1, pipeline=0, clock_hz=1e9, table_port_bits=72, sorter="bitonic", comparators=p.comparators,
             heatmap_port_bits=512, prediction_port_bits=16,
         )  # fmt: skip
         chosen = np.flatnonzero(np.unpackbits(self._marks[0, 0], bitorder="little"))
         return round(fsm_ns(counts, fsm)[State.SELECT]), int(np.sort(counters)[-p.keep]), chosen.tolist()
+
+
+class SorterTable:
+    """The order in which ``paper`` places experts, and ORDER of ``fsm_ns``."""
+
+    def __init__(self, parameters: Any):
+        self._p = parameters
+
+    def step(self, tokens: np.ndarray) -> tuple[list[int], int]:
+        """(experts by tokens, then by number; cycles)."""
+        cycles = sorting_cycles(len(tokens), "bitonic", self._p.comparators)
+        return np.argsort(tokens, kind="stable").tolist(), cycles
 
 
 class AtuTable:

@@ -2,9 +2,8 @@
 and buffers that sort.
 
 Logic is counted in flip-flops of the technology, each clocked every cycle. Their number per lane, per candidate and per
-comparator is that of the RTL, synthesised at 4 to 16 lanes (``microarch.silicon.synthesised``: within 25 %). A merge
-sorter writes the experts from one buffer to another, a bitonic network sorts them in place, so only the first needs an
-extra buffer; neither is in RTL.
+comparator is that of the RTL, synthesised at 4 to 16 lanes (``microarch.silicon.synthesised``: within 25 %). A bitonic
+network sorts in place; a merge sorter, which is not in RTL, writes the experts from one buffer to another.
 """
 
 from __future__ import annotations
@@ -34,6 +33,12 @@ COMPARATOR = Coefficient(
     f"synthesis of the selector, 32 comparators: 48; {_RTL}",
     (35.0, 100.0),
 )
+SORTER = Coefficient(
+    181.0,
+    "flip-flops per comparator of a bitonic sorter",
+    f"synthesis of the sorter, 32 comparators and 512 experts: two keys, and what brings them there and back; {_RTL}",
+    (120.0, 240.0),
+)
 TOKENS = Coefficient(
     16.0,
     "flip-flops per expert, plus its id",
@@ -51,7 +56,9 @@ def datapath_parts(
         ("candidates", dies, CANDIDATE.value),
         ("comparators", fsm.comparators, COMPARATOR.value),
     ]
-    if fsm.sorter == "merge":
+    if fsm.sorter == "bitonic":
+        counted.append(("sorter", fsm.comparators, SORTER.value))
+    else:
         counted.append(("merge buffer", 1, experts * (TOKENS.value + bits_to_count(experts))))
     return tuple(
         Part(f"Global CP: {name}", copies, _flops_cost(flops, clock_hz, technology).times(copies))

@@ -19,6 +19,7 @@ import numpy as np
 TOKEN = re.compile(r'"[^"]*"|[A-Za-z_][\w.\[\]]*|[-+]?[\d.]+(?:[eE][-+]?\d+)?|[(){};:,]')
 UNENDED = re.compile(r"^(\s*\w+\s*:[^;{}\n]*)$", re.MULTILINE)  # an attribute without its semicolon
 COMMENT = re.compile(r"/\*.*?\*/|\\\n", re.DOTALL)
+MIDDLE_SLEW_PS = 40.0  # of the library's tables, as for clocks
 SHARED = "../shared/data/cells"
 WANTED = ("asap7_simple_rvt_tt.lib.xz", "asap7_invbuf_rvt_tt.lib.xz", "asap7_seq_rvt_tt.lib.xz")
 
@@ -119,15 +120,22 @@ class Cell:
     clock_pin: str
     clock_fj: float  # of a cycle of its clock, data at rest; 0 without a clock
     leakage_nw: float
+    changes: tuple[Surface, ...] = ()  # fJ of a rising and of a falling output, of each supply
+
+    def change_fj(self, load_ff: float, volts: float) -> float:
+        """What a change of the output takes, the mean of both edges: in the cell, and the charge of the load."""
+        inside = sum(each.at(MIDDLE_SLEW_PS, load_ff) for each in self.changes) / 2
+        return inside + load_ff * volts**2 / 2
 
 
 @dataclass(frozen=True)
 class Library:
-    """Cells by name; ``files``: (name, SHA-256 of the content) of each file they came from."""
+    """Cells by name, at ``volts``; ``files``: (name, SHA-256 of the content) of each file they came from."""
 
     cells: dict[str, Cell]
     files: tuple[tuple[str, str], ...]
     texts: tuple[tuple[str, str], ...]  # (name, text), for tools that read files
+    volts: float = 0.7
 
 
 def find_libraries(given: Sequence[str] = ()) -> tuple[list[Path], str]:
@@ -145,7 +153,7 @@ def find_libraries(given: Sequence[str] = ()) -> tuple[list[Path], str]:
 def read_libraries(paths: Sequence[Path]) -> Library:
     """The cells of Liberty files, plain or xz. Raises ValueError for other units than ps and fF."""
     cells: dict[str, Cell] = {}
-    files, texts = [], []
+    files, texts, volts = [], [], 0.0
     for path in paths:
         data = path.read_bytes()
         content = lzma.decompress(data) if path.suffix == ".xz" else data
@@ -154,10 +162,11 @@ def read_libraries(paths: Sequence[Path]) -> Library:
         unit, load = library.value("time_unit"), library.attributes.get("capacitive_load_unit", [])
         if unit != "1ps" or [each.lower() for each in load] != ["1", "ff"]:
             raise ValueError(f"{path.name}: time_unit {unit}, load unit {load}; expected 1ps and 1 fF")
+        volts = float(library.value("nom_voltage", "0.7"))
         files.append((path.name.removesuffix(".xz"), hashlib.sha256(content).hexdigest()))
         texts.append((path.name.removesuffix(".xz"), text))
         cells |= {group.arguments[0]: _cell(group) for group in library.of("cell")}
-    return Library(cells, tuple(files), tuple(texts))
+    return Library(cells, tuple(files), tuple(texts), volts)
 
 
 def _cell(group: Group) -> Cell:
@@ -181,6 +190,11 @@ def _cell(group: Group) -> Cell:
         clock_pin=clock.arguments[0] if clock else "",
         clock_fj=_clock_fj(clock) if clock else 0.0,
         leakage_nw=sum(powered) / len(powered) / 1000 if powered else 0.0,
+        changes=tuple(
+            _surface(table)
+            for pin in pins if clock and pin.value("direction") == "output"
+            for power in pin.of("internal_power") for table in power.groups if "index_2" in table.attributes
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from microarch.silicon.liberty import Library
-from microarch.silicon.timing import longest_path
+from microarch.silicon.timing import instances_of, loads_of, longest_path
 
 GATE, GATE_PINS, GATE_OFF = "ICGx1_ASAP7_75t_R", "ENA:CLK:GCLK", "SE"
 LEFT_OUT = ("DFFHQx4_ASAP7_75t_R",)  # a flip-flop with a true output
@@ -51,6 +51,8 @@ class Synthesised:
     abc_logic_ps: float
     path_ends: str
     free_running_fj: float  # a cycle, all clock pins
+    gates_fj: float  # a cycle of the clock gates' own clock pins
+    change_fj: float  # of a flip-flop's output and what it drives, the mean of all
     leakage_nw: float
     source: str  # SHA-256 of the component's file
     library: dict[str, str]  # file: SHA-256
@@ -97,11 +99,23 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
         abc_logic_ps=log,
         path_ends=_register_at(module, timing.ends),
         free_running_fj=round(sum(n * cells[name].clock_fj for name, n in registers.items()), 3),
+        gates_fj=round(kinds[GATE] * library.cells[GATE].clock_fj if kinds[GATE] else 0.0, 3),
+        change_fj=round(_change_fj(module, library), 4),
         leakage_nw=round(sum(n * cells[name].leakage_nw for name, n in kinds.items()), 3),
         source=digest_of(source),
         library=dict(library.files),
         versions={name: version(name) for name in ("amaranth", "pyosys")},
     )
+
+
+def _change_fj(module: Mapping[str, Any], library: Library) -> float:
+    """Mean energy of a change of a flip-flop's output."""
+    instances = instances_of(module, library)
+    loads = loads_of(module, instances)
+    registers = [each for each in instances if each.cell.changes and each.cell.name != GATE]
+    driven = (sum(loads[net] for net in each.outputs.values()) for each in registers)
+    changes = [each.cell.change_fj(load, library.volts) for each, load in zip(registers, driven, strict=True)]
+    return sum(changes) / len(changes)
 
 
 def _register_at(module: Mapping[str, Any], pin: str) -> str:

@@ -53,14 +53,7 @@ def instances_of(module: Mapping[str, Any], library: Library) -> list[Instance]:
 def longest_path(module: Mapping[str, Any], library: Library) -> Timing:
     """Of a module of Yosys' JSON that is mapped to cells of the library."""
     instances = instances_of(module, library)
-    loads: dict[Any, float] = defaultdict(float)
-    for each in instances:
-        for pin, net in each.inputs.items():
-            loads[net] += each.cell.pin_ff[pin]
-    ports = module["ports"].values()
-    for port in ports:
-        for net in port["bits"] if port["direction"] == "output" else ():
-            loads[net] += OUTPUT_FF
+    loads, ports = loads_of(module, instances), module["ports"].values()
     # (arrival, slew, arrival of the register's output) by net and edge
     at = {
         (net, edge): (0.0, INPUT_SLEW_PS, 0.0)
@@ -71,6 +64,18 @@ def longest_path(module: Mapping[str, Any], library: Library) -> Timing:
             for edge, found in _output(each, pin, loads[net], at).items():
                 at[net, edge] = found
     return _worst(instances, ports, at)
+
+
+def loads_of(module: Mapping[str, Any], instances: list[Instance]) -> dict[Any, float]:
+    """fF of every net: the pins that it drives, without wires."""
+    loads: dict[Any, float] = defaultdict(float)
+    for each in instances:
+        for pin, net in each.inputs.items():
+            loads[net] += each.cell.pin_ff[pin]
+    for port in module["ports"].values():
+        for net in port["bits"] if port["direction"] == "output" else ():
+            loads[net] += OUTPUT_FF
+    return loads
 
 
 def _in_order(instances: list[Instance]) -> list[Instance]:

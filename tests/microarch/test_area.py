@@ -28,6 +28,7 @@ from microarch.blocks.table_sizes import (
 )
 from microarch.silicon.area_power import Cost, core_cost, parts_of, table_cost, total
 from microarch.silicon.decision_area import added_parts, decision_parts, design_of
+from microarch.silicon.memory_area import CELL_UM2, LARGE, MACRO, macro_factor
 from microarch.silicon.published_area import (
     PUBLISHED,
     PUBLISHED_TOTAL,
@@ -252,6 +253,27 @@ def test_clock_of_the_tables_is_the_fitted_one():
     assert core_cost(A72, CLOCK.value).area_mm2 < core_cost(A76, CLOCK.value).area_mm2
 
 
+# SRAM by node
+
+# (bits, um2) of one-port ASAP7 macros, hammer-vlsi 1.2.0: from the smallest to the largest, the farthest from the law
+MACROS = (
+    (512, 33.4), (1024, 61.1), (2048, 116.3), (4096, 221.5), (8192, 430.8), (16384, 839.9), (16384, 863.1),
+    (32768, 1654.5), (32768, 1885.1), (65536, 3267.6), (65536, 3307.6),
+)  # fmt: skip
+
+
+def test_the_macro_factor_is_that_of_macros_and_of_large_arrays():
+    for bits, um2 in MACROS:
+        assert bits * CELL_UM2["ASAP7"].value * macro_factor(bits) == pytest.approx(um2, rel=0.12)
+    assert 1e6 / (31.8 * 2**20) / CELL_UM2["N5"].value == pytest.approx(LARGE.value, rel=0.01)
+
+
+def test_cells_shrink_with_the_node_and_n5_is_that_of_the_model():
+    cells = [CELL_UM2[node].value for node in ("N16", "N7", "N5", "N3B", "N2")]
+    assert cells == sorted(cells, reverse=True) and CELL_UM2["N5"].value == N5.bitcell.value
+    assert LARGE.value < 1 / CELL_UM2["N2"].value / 38 < MACRO.value  # TSMC's 38 Mb/mm2 of N2 are macros
+
+
 # What a system's decision asks for
 
 
@@ -310,7 +332,7 @@ def test_each_of_the_deciders_has_its_own_silicon():
     assert names["firmware"] == tables | {"Global CP (Cortex-A76)"}
     assert names["fsm"] == tables | {
         "PDU: second register",
-        *(f"Global CP: {name}" for name in ("lanes", "candidates", "comparators", "merge buffer")),
+        *(f"Global CP: {name}" for name in ("lanes", "candidates", "comparators", "sorter")),
     }
 
 
@@ -459,7 +481,7 @@ def test_documentation_lists_every_coefficient_with_its_value():
         tuple(cell.strip() for cell in line.split("|")[1:3]) for line in page.splitlines() if line.startswith("| ")
     }
     coefficients = dict(named_coefficients(N5))
-    assert len(coefficients) == 28
+    assert len(coefficients) == 29
     for name, coefficient in coefficients.items():
         assert (name, f"{coefficient.value:g}") in cells, name
         assert coefficient.source and coefficient.unit

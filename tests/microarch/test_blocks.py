@@ -1,5 +1,6 @@
 """One contract for all hardware blocks; their parameters; what ``archsim blocks`` shows of them."""
 
+import dataclasses
 import importlib
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -14,7 +15,6 @@ from archsim.report.blocks import DIAGRAMS, diagram_of
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import hbm, link, llc
-from microarch.blocks.parameters import parameters_of
 from microarch.blocks.request import Event, State, Unit
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "blocks"
@@ -45,6 +45,19 @@ def test_every_state_of_a_request_is_served_by_one_block():
     for block in blocks.REQUEST_BLOCKS:
         assert {state for state, _ in block.STEPS} == set(block.SERVES)
         assert all(event in Event for _, event in block.STEPS)
+
+
+def parameters_of(block, system):
+    """The ``Parameters`` class of a block with the values of a ``SystemSpec``."""
+    return block(**{field.name: _value(system, field.metadata["key"]) for field in dataclasses.fields(block)})
+
+
+def _value(spec, key):
+    """The value of ``spec`` under a path of YAML keys."""
+    for part in key.split("."):
+        fields = type(spec).model_fields
+        spec = getattr(spec, next(name for name, field in fields.items() if part in (name, field.alias)))
+    return spec
 
 
 @pytest.mark.parametrize("name", NAMES)

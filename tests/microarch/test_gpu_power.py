@@ -10,8 +10,8 @@ import io
 import pandas as pd
 import pytest
 
+from archsim.studies.validation.power import gpu_power_w, power_cases
 from calibration.measurements.reading import Measurements
-from calibration.validate.power import gpu_power_w, power_cases
 from microarch.silicon.energy import EnergyEstimates
 
 H100_MM2, D1_MM2 = 814.0, 645.0

@@ -23,6 +23,10 @@ SMALL = [
     ("select", 1500, {}),
     ("select", 1500, {"experts": 60, "larger_wins": True, "keep": 12}),
     ("select", 1500, {"experts": 33, "comparators": 4, "keep": 33}),
+    ("sorter", 300, {}),
+    ("sorter", 1500, {"experts": 16, "comparators": 4}),
+    ("sorter", 600, {"experts": 8, "comparators": 1}),
+    ("sorter", 600, {"experts": 8, "comparators": 4}),
     ("atu", 400, {}),
     ("atu", 600, {"entries": 8, "ways": 8, "experts": 40}),
     ("atu", 600, {"entries": 16, "ways": 1, "experts": 100}),
@@ -80,7 +84,8 @@ def replay_of(name):
 def test_command_tells_what_was_compared(capsys):
     assert main(["rtl", "lockstep", "pdu", "--events", "300", "--seed", "3"]) == 0
     assert "0 differences" in capsys.readouterr().out
-    assert main(["rtl", "lockstep", "allocator", "--blocks", "40", "--seed", "3", "--set", "dies=4", "lanes=1,2"]) == 0
+    asked = ["allocator", "--blocks", "40", "--seed", "3", "--set", "dies=4", "--lanes", "1,2"]
+    assert main(["rtl", "lockstep", *asked]) == 0
     out = capsys.readouterr().out
     assert out.count("0 differences") == 2 and "lanes=2" in out
 

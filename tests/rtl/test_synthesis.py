@@ -59,13 +59,13 @@ def test_other_units_are_refused(tmp_path):
 
 def test_committed_results_are_of_the_sources_and_their_areas_add_up():
     rows = side_by_side(25)
-    assert {row.component for row in rows} == {file.stem for file in RESULTS.glob("*.json")} and len(rows) == 5
+    assert {row.component for row in rows} == {file.stem for file in RESULTS.glob("*.json")} and len(rows) == 6
     for row in rows:
         found = row.synthesised
         assert not row.stale, f"{row.component}: archsim rtl synth --out {RESULTS}"
         assert found.sequential_um2 == pytest.approx(found.flip_flops * found.flip_flop_um2, rel=1e-3)
         assert found.logic_ps == pytest.approx(found.abc_logic_ps, rel=0.05)
-        if row.component in ("allocator", "select", "pdu"):
+        if row.component in ("allocator", "select", "sorter", "pdu"):
             assert 1 / NEAR <= row.ratio <= NEAR
 
 

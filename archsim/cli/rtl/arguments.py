@@ -38,6 +38,26 @@ def add_parameters(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add ``--run``."""
+    parser.add_argument(
+        "--run", dest="recorded", metavar="FILE",
+        help="take the stimulus of a run of this experiment, simulated by engine: interpreted",
+    )  # fmt: skip
+
+
+def recorded_in(file: str, block: str, events: int) -> Any:
+    """``archsim.studies.silicon.recording.recorded`` in the runs of an experiment."""
+    from archsim.runs.plan import select
+    from archsim.runs.simulator import Simulator
+    from archsim.specs.loading.library import load_planned
+    from archsim.studies.silicon.recording import recorded
+
+    selection = select(load_planned(file, []))
+    runs = list(selection.maker.runs(map(selection.plan.point, selection.kept)))
+    return recorded(block, runs, Simulator(selection.maker.traces).replay, events)
+
+
 def combinations(block: str, given: list[str], default: Mapping[str, tuple]) -> Iterator[dict[str, Any]]:
     """Every combination of the values that ``--set`` gives, else of the default. Raises SpecError for an unknown key
     or a value of another type.

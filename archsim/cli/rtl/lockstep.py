@@ -1,4 +1,4 @@
-"""``archsim rtl lockstep``: a component beside its table, on random stimulus."""
+"""``archsim rtl lockstep``: a component beside its table, on random or recorded stimulus."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import argparse
 
 from archsim.cli.arguments import positive
 from archsim.cli.exit_codes import DIFFERS, OK
-from archsim.cli.rtl.arguments import add_parameters, combinations, known_block, parameters_of
+from archsim.cli.rtl.arguments import add_parameters, add_run, combinations, known_block, parameters_of, recorded_in
 
 LANES = {"allocator": {"lanes": (1, 4, 8, 16)}}  # that run where none are given
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("block", metavar="BLOCK", help="allocator, pdu, select, atu or heatmap")
+    parser.add_argument("block", metavar="BLOCK", help="allocator, select, sorter, pdu, atu or heatmap")
     parser.add_argument(
         "--events", "--blocks", dest="events", type=positive, default=1000, metavar="N",
         help="blocks of tokens, cycles, look-ups or words, at least (default: 1000)",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the stimulus (default: 0)")
+    parser.add_argument("--lanes", metavar="N[,N]", help="of the allocator, as --set lanes=N (default: 1,4,8,16)")
+    add_run(parser)
     add_parameters(parser)
 
 
@@ -27,11 +29,16 @@ def run(args: argparse.Namespace) -> int:
     or parameter.
     """
     block, differences = known_block(args.block), 0
-    for changes in combinations(block, args.changes, LANES.get(block, {})):
+    given = [*args.changes, *([f"lanes={args.lanes}"] if args.lanes else [])]
+    of_run = recorded_in(args.recorded, block, args.events) if args.recorded else None
+    if of_run:
+        print(f"{block}: {len(of_run.given):,} recorded in {of_run.run}")
+    for changes in combinations(block, given, LANES.get(block, {})):
+        changes = (of_run.changes if of_run else {}) | changes
         parameters_of(block, changes)
         from microarch.rtl.lockstep import lockstep
 
-        found = lockstep(block, args.events, args.seed, changes)
+        found = lockstep(block, args.events, args.seed, changes, given=of_run and of_run.given)
         said = " ".join(f"{key}={value}" for key, value in changes.items())
         print(
             f"{block} {said}{' ' if said else ''}seed {args.seed}: {found.events:,} events, {found.cycles:,} cycles, "

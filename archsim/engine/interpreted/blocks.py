@@ -57,13 +57,14 @@ class Port:
 
     def __init__(self, machine: Machine, memory: DieMemory):
         self.machine, self.memory = machine, memory
+        self.translate = memory.translate  # whether the ATU knows a slice
 
     def serve(self, request, now):
         event = self._found(request)
         if event == Event.HIT:
             return event, self.machine.llc_hit_ns
         redirected = self.memory.atu_entries and request.look_here and request.die != request.home
-        walks = redirected and not self.memory.translate(request.die, request.key)
+        walks = redirected and not self.translate(request.die, request.key)
         return event, self.machine.llc_miss_ns + (self.machine.hbm_latency_ns if walks else 0)
 
     def _found(self, request):

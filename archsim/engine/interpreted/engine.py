@@ -6,10 +6,12 @@ blocks in RTL, and to check the kernels. Plans, work, decisions and results are 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from archsim.engine.decision import FreeDecision
 from archsim.engine.engine import EventEngine
 from archsim.engine.event.steplog import step_log
 from archsim.engine.interpreted.blocks import Network, shipped_blocks
@@ -100,6 +102,27 @@ class InterpretedEngine(EventEngine):
     """Runs steps of a scenario in the interpreter. Raises ArchsimError for an execution without chains."""
 
     name = INTERPRETED
+
+    def __init__(self, scenario: Scenario, *given, **options):
+        super().__init__(scenario, *given, **options)
+        if self._is_rtl() and self.policy.predictor and scenario.assumptions.heatmap_update == "limited":
+            from archsim.engine.interpreted.rtl_decision import RtlPredictor
+
+            comparators = scenario.system.decision.fsm.comparators
+            marked = RtlPredictor(self.policy.predictor, scenario.model.experts, comparators, self.decision)
+            self.policy = replace(self.policy, predictor=marked)
+
+    def _is_rtl(self) -> bool:
+        decision = self.scenario.system.decision
+        return decision.executor == "fsm" and decision.fsm.implementation == "rtl"
+
+    def _build_decision(self) -> FreeDecision:
+        if not self._is_rtl():
+            return super()._build_decision()
+        from archsim.engine.interpreted.rtl_decision import RtlDecision
+
+        dies = self.machine, self.fabric
+        return RtlDecision(self.scenario, *dies, self.scenario.model.experts, self.tally)
 
     def _build_kernel(self) -> InterpretedKernel:
         return InterpretedKernel(self.machine, self.scenario)

@@ -19,6 +19,7 @@ class DieMemory:
 
     def __init__(self, memory: Memory, slice_bytes: int):
         self.slice_bytes = slice_bytes
+        self.experts = memory.copies.present.shape[1] // SLICES  # of all layers
         self.cp_en, self.bits_ready_ns = NO_BITS, 0.0
         self.load(memory)
 

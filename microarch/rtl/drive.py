@@ -1,0 +1,205 @@
+"""What stands around a component in a simulation: it offers work, keeps the memories, and gathers the answers.
+
+Each function is a piece of a test bench (a coroutine of Amaranth's simulator). Lockstep drives components with them,
+and so does a run of the interpreted engine. ``asks``: whether to ask a component to start while it is busy, which it
+must not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from amaranth.hdl import Elaboratable
+from amaranth.sim import Simulator
+
+from microarch.rtl import allocator, atu, pdu, select, sorter, tables
+
+PERIOD_S = 1e-9
+
+
+class Differs(Exception):
+    """What a component did otherwise than its table."""
+
+
+def never() -> bool:
+    return False
+
+
+def simulate(component: Elaboratable, bench: Callable) -> None:
+    """Run a test bench beside the component, to its end; one that is watched (``microarch.rtl.activity``) counts."""
+    simulator = Simulator(component)
+    simulator.add_clock(PERIOD_S)
+    if (watch := getattr(component, "watch", None)) is not None:
+        watch(simulator)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+class Driven:
+    """A component that keeps its state from one piece of work to the next."""
+
+    def __init__(self, component: Elaboratable):
+        self.component = component
+        self._simulator = Simulator(component)
+        self._simulator.add_clock(PERIOD_S)
+        self._simulator.add_testbench(self._bench, background=True)
+        self._piece: Callable | None = None
+        self._answer: Any = None
+
+    async def _bench(self, ctx):
+        while True:
+            if self._piece is None:
+                await ctx.tick()
+                continue
+            self._answer = await self._piece(ctx, self.component)
+            self._piece = None
+
+    def ask(self, piece: Callable) -> Any:
+        """What ``piece(ctx, component)`` returns, a piece of a test bench."""
+        self._piece = piece
+        while self._piece is not None:
+            self._simulator.advance()
+        return self._answer
+
+
+async def place(ctx, dut: allocator.Allocator, given: tables.PlacingStep, most: int, asks: Callable[[], bool] = never):
+    """(entries of every expert as {die, tokens}, cycles in GENERATE, EVALUATE, MERGE) of a step, loads cleared first.
+
+    Raises Differs where it takes more than ``most`` cycles.
+    """
+    ctx.set(dut.clear, 1)
+    await ctx.tick()
+    ctx.set(dut.clear, 0)
+    output: list[tuple[int, ...]] = []
+    cycles = [0, 0, 0]
+    waiting = list(given.experts)
+    entries: list[int] = []
+    placing, at = None, 0
+    ctx.set(dut.block_tokens, given.block_tokens)
+    for _ in range(most):
+        state = ctx.get(dut.state)
+        if state in (allocator.IDLE, allocator.MERGE):
+            if waiting:
+                _offer(ctx, dut, waiting[0])
+            ctx.set(dut.start, bool(waiting))
+        else:
+            ctx.set(dut.start, asks())  # not taken: it is busy
+        if state == allocator.IDLE and not waiting:
+            return output, cycles
+        if state == allocator.GENERATE:
+            ctx.set(dut.die, placing.die[at])
+            ctx.set(dut.read, placing.read[at])
+            at += 1
+        if state == allocator.MERGE:
+            entries += [ctx.get(dut.entry_die), ctx.get(dut.entry_tokens)]
+        if state:
+            cycles[state - 1] += 1
+        await ctx.tick()
+        after = ctx.get(dut.state)
+        if state == allocator.MERGE and after != allocator.MERGE:
+            output.append(tuple(entries))
+            entries = []
+        if state in (allocator.IDLE, allocator.MERGE) and after == allocator.GENERATE:
+            placing, at = waiting.pop(0), 0
+    raise Differs(f"the step does not end after {most} cycles")
+
+
+def _offer(ctx, dut, placing):
+    p, n = dut.parameters, len(placing.die)
+    ctx.set(dut.candidates, n)
+    ctx.set(dut.groups, -(-n // p.lanes))
+    ctx.set(dut.levels, (min(n, p.lanes) - 1).bit_length())
+    for name in ("tokens", "work", "last_work"):
+        ctx.set(getattr(dut, name), getattr(placing, name))
+
+
+async def sort(ctx, dut: sorter.Sorter, tokens: np.ndarray, last: int, asks: Callable[[], bool] = never):
+    """(experts in order of tokens, cycles) of a step; raises Differs where it takes more than ``last`` cycles."""
+    p, n = dut.parameters, len(tokens)
+    memory = np.full(p.experts, 2**p.key_bits - 1, object)
+    memory[:n] = [int(count) << p.levels | expert for expert, count in enumerate(tokens)]
+    memory = memory.reshape(-1, p.comparators)
+    ctx.set(dut.start, n > 1)
+    ctx.set(dut.size, 1 << (n - 1).bit_length())
+    await ctx.tick()
+    ctx.set(dut.start, 0)
+    cycles = 0
+    while ctx.get(dut.state):
+        at = [ctx.get(each) for each in dut.at]
+        for word, loaded in zip(at, dut.loaded, strict=True):
+            ctx.set(loaded, packed(memory[word], p.key_bits))
+        for word, stored in zip(at, dut.stored, strict=True):
+            memory[word] = unpacked(ctx.get(stored), p.comparators, p.key_bits)
+        cycles += 1
+        if cycles > last:
+            raise Differs(f"a step of {n} experts does not end after {last} cycles")
+        ctx.set(dut.start, cycles < last and asks())  # not taken: it is busy
+        await ctx.tick()
+        ctx.set(dut.start, 0)
+    return [int(key) % p.experts for key in memory.reshape(-1)[:n]], cycles
+
+
+async def choose(ctx, dut: select.Selector, row: np.ndarray, asks: Callable[[], bool] = never):
+    """(cycles, threshold, marked experts) of a row of counters; raises Differs where it does not end."""
+    p = dut.parameters
+    padded = np.zeros(p.words * p.comparators, np.int64)
+    padded[: p.experts] = row
+    words = [packed(word, p.count_bits) for word in padded.reshape(p.words, -1)]
+    ctx.set(dut.start, 1)
+    await ctx.tick()
+    ctx.set(dut.start, 0)
+    marked, cycles, threshold = [], 0, -1
+    while ctx.get(dut.state):
+        at = ctx.get(dut.at)
+        ctx.set(dut.word, words[at])
+        if ctx.get(dut.marking):
+            marks, threshold = ctx.get(dut.marks), ctx.get(dut.threshold)
+            marked += [at * p.comparators + bit for bit in range(p.comparators) if marks >> bit & 1]
+        cycles += 1
+        if cycles > 2 * p.cycles:
+            raise Differs(f"a row does not end after {cycles} cycles")
+        ctx.set(dut.start, cycles < p.cycles and asks())  # not taken: it is busy
+        await ctx.tick()
+        ctx.set(dut.start, 0)
+    return cycles, threshold, sorted(marked)
+
+
+async def look_up(ctx, dut: atu.Atu, expert: int, stored: list[int], idle: bool = False):
+    """(answered, hit) of a look-up; ``stored``: the tags of each set, which a miss changes."""
+    p, width = dut.parameters, dut.parameters.tag_bits + 1
+    ctx.set(dut.look_up, not idle)
+    ctx.set(dut.expert, expert)
+    at = ctx.get(dut.set) if p.index_bits else 0
+    ctx.set(dut.stored, stored[at])
+    enters, entered = ctx.get(dut.enters), ctx.get(dut.entered)
+    for way in range(p.ways):
+        if enters >> way & 1:
+            mask = (1 << width) - 1 << way * width
+            stored[at] = stored[at] & ~mask | entered << way * width
+    await ctx.tick()
+    ctx.set(dut.look_up, 0)
+    return int(ctx.get(dut.answered)), int(ctx.get(dut.hit))
+
+
+async def cycle(ctx, dut: pdu.Pdu, given: Iterable[int]):
+    """(loading, answered, keep) of a PDU after a cycle with these inputs; none is set after it."""
+    for signal, value in zip(dut.inputs, given, strict=True):
+        ctx.set(signal, value)
+    await ctx.tick()
+    for signal in (dut.write, dut.look_up, dut.place):
+        ctx.set(signal, 0)
+    return tuple(int(ctx.get(signal)) for signal in dut.outputs)
+
+
+def packed(counters: Iterable[int], bits: int) -> int:
+    """Counters as one word, the first in its lowest bits."""
+    word = 0
+    for at, counter in enumerate(counters):
+        word |= int(counter) << at * bits
+    return word
+
+
+def unpacked(word: int, n: int, bits: int) -> list[int]:
+    return [word >> at * bits & (1 << bits) - 1 for at in range(n)]
