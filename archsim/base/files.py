@@ -6,7 +6,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from archsim.base.errors import ArchsimError
@@ -43,7 +43,8 @@ def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
                 os.fsync(stream.fileno())
         draft.replace(path)
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # the error that ended the block says more
+            draft.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str, durable: bool = False) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from archsim.base.files import drafted
+from archsim.base.shown import Shown
 
 if TYPE_CHECKING:
     import pandas
@@ -19,7 +20,7 @@ TEXT, INTEGER, REAL = "text", "integer", "real"
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Shown):
     """columns: name → TEXT, INTEGER or REAL. rows: one value per column, None if missing."""
 
     columns: Mapping[str, str]

@@ -1,0 +1,95 @@
+"""The base of all specs: frozen, no unknown keys, checked field types whose messages say what was expected."""
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+
+from archsim.base.text.quantities import describe
+
+
+class Spec(BaseModel):
+    """Base class of all specs. YAML keys are the fields' aliases, if any; Python may use the attribute names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+
+class KeyProblem(ValueError):
+    """A problem with one key below the value that is being validated; ``keys`` is relative to that value."""
+
+    def __init__(self, keys: tuple[str | int, ...], problem: str) -> None:
+        super().__init__(problem)
+        self.keys = keys
+
+
+def _integer(low: int, high: int, none: bool) -> tuple[BeforeValidator, WithJsonSchema]:
+    """The metadata of an integer's type: how it is read, and its schema."""
+
+    def read(value: Any) -> int | None:
+        if value is None and none:
+            return None
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or value != int(value)
+        ):
+            raise ValueError(f"expected an integer, not {describe(value)}")
+        if not low <= value <= high:
+            raise ValueError(f"{value} is out of range; expected {low} to {high}")
+        return int(value)
+
+    schema = {"type": ["integer", "null"] if none else "integer", "minimum": low, "maximum": high}
+    return BeforeValidator(read), WithJsonSchema(schema)
+
+
+def count(low: int, high: int, *, none: bool = False) -> Any:
+    """A field type for an integer from ``low`` to ``high`` (``1e3`` is one; ``true`` and ``'8'`` are not); ``none``
+    allows null.
+    """
+    return Annotated[(int | None if none else int, *_integer(low, high, none))]
+
+
+# Of models: numbers of heads, experts and the like; sizes of vectors; tokens of a window. Types that mypy can read.
+_COUNT, _SIZE, _TOKENS = (1, 65_536), (1, 1_000_000), (1, 1_000_000_000)
+Count = Annotated[int, *_integer(*_COUNT, False)]
+Size = Annotated[int, *_integer(*_SIZE, False)]
+MaybeSize = Annotated[int | None, *_integer(*_SIZE, True)]
+Tokens = Annotated[int, *_integer(*_TOKENS, False)]
+MaybeTokens = Annotated[int | None, *_integer(*_TOKENS, True)]
+Whole = Annotated[int, *_integer(0, 1_000_000_000, False)]
+Few = Annotated[int, *_integer(1, 64, False)]
+
+
+def number(low: float, high: float) -> Any:
+    """A field type for a pure number from ``low`` to ``high``."""
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"expected a number, not {describe(value)}")
+        if not low <= value <= high:
+            raise ValueError(f"{value} is out of range; expected {low:g} to {high:g}")
+        return float(value)
+
+    return Annotated[float, BeforeValidator(read), WithJsonSchema({"type": "number", "minimum": low, "maximum": high})]
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}", name):
+        raise ValueError(
+            f"{name!r} is not a name; names are letters, digits and . _ + - (they become file names), at most 80 of "
+            f"them, "
+            "and begin with a letter or digit"
+        )
+    return name
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+
+
+def refuse_duplicates(kind: str, names: list[str | int]) -> None:
+    """Raise a problem at the second occurrence of a name."""
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ValueError(f"{kind} {name!r} is listed twice")

@@ -1,0 +1,199 @@
+"""Numbers with units: ``'3.35 TB/s'``, ``'200 ns'``, ``'64 MiB'``, ``'989 TFLOP/s'``, ``'10 %'``.
+
+A quantity is read once, when a spec is loaded. From then on it is a plain number in the unit of its attribute's name:
+bytes (int), bytes/s, FLOP/s and ns (float), fractions (float). Decimal prefixes are SI (k M G T P), binary ones
+IEC (Ki Mi Gi Ti). Reading uses :class:`decimal.Decimal`, so that a value is the float nearest to the text.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
+
+from archsim.base.nearest import did_you_mean
+
+_SI = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
+_IEC = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
+_QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S.*)?", re.ASCII)
+
+_MOST_DIGITS = 300  # before or after the point: what floats have
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A physical dimension: its name, an example for messages, and its units in terms of the base unit."""
+
+    name: str
+    example: str
+    units: MappingProxyType[str, Decimal]
+
+    @property
+    def article_name(self) -> str:
+        return f"{'an' if self.name[0] in 'aeiou' else 'a'} {self.name}"
+
+
+def _prefixed(unit: str, *, binary: bool) -> MappingProxyType[str, Decimal]:
+    units = {f"{prefix}{unit}": Decimal(10) ** power for prefix, power in _SI.items()}
+    if binary:
+        units |= {f"{prefix}{unit}": Decimal(2) ** power for prefix, power in _IEC.items()}
+    return MappingProxyType(units)
+
+
+SIZE = Dimension("size", "80 GB", _prefixed("B", binary=True))
+BANDWIDTH = Dimension("bandwidth", "3.35 TB/s", _prefixed("B/s", binary=True))
+COMPUTE = Dimension("compute rate", "989 TFLOP/s", _prefixed("FLOP/s", binary=False))
+TIME = Dimension(
+    "time",
+    "200 ns",
+    MappingProxyType(
+        # Both code points of the micro sign are in use: U+00B5 on keyboards, U+03BC after Unicode normalisation.
+        {unit: Decimal(10) ** power for unit, power in {"ns": 0, "us": 3, "µs": 3, "μs": 3, "ms": 6, "s": 9}.items()}
+    ),
+)
+FRACTION = Dimension("fraction", "10 %", MappingProxyType({"%": Decimal("0.01"), "": Decimal(1)}))
+CLOCK = Dimension("clock rate", "2 GHz", _prefixed("Hz", binary=False))
+DIMENSIONS = (CLOCK, SIZE, BANDWIDTH, COMPUTE, TIME, FRACTION)
+
+
+@lru_cache
+def _dimension_of_unit() -> dict[str, Dimension]:
+    return {unit: dimension for dimension in DIMENSIONS for unit in dimension.units if unit}
+
+
+def parse_quantity(text: str, dimension: Dimension) -> Decimal:
+    """The value of ``text`` in the base unit of ``dimension`` (B, B/s, FLOP/s, ns, 1), exactly.
+
+    Raises ValueError that says what was expected, for text that is not a number with a unit of this dimension.
+    """
+    expected = f"expected {dimension.article_name} such as '{dimension.example}'"
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a number with a unit; {expected}")
+    number, unit = match[1], (match[2] or "")
+    if unit in dimension.units:
+        return _in_base_unit(text, number, dimension.units[unit])
+    if not unit:
+        raise ValueError(f"{text!r} has no unit; {expected}")
+    other = _dimension_of_unit().get(unit)
+    if other is not None:
+        raise ValueError(f"{text!r} is {other.article_name}; {expected}")
+    hint = did_you_mean(unit, [name for name in dimension.units if name])
+    raise ValueError(f"{text!r}: unknown unit {unit!r}; {expected}{hint}")
+
+
+class Written(NamedTuple):
+    """A number as written, its unit, and the dimension of that."""
+
+    number: float
+    unit: str
+    dimension: Dimension
+
+    @property
+    def worth(self) -> float:
+        """Of the unit, in the base unit of the dimension."""
+        return float(self.dimension.units[self.unit])
+
+
+def as_written(text: str) -> Written | None:
+    """A quantity of any dimension; a number without a unit counts as a fraction. None for other text."""
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        return None
+    unit = match[2] or ""
+    dimension = _dimension_of_unit().get(unit, None if unit else FRACTION)
+    return None if dimension is None else Written(float(match[1]), unit, dimension)
+
+
+def _in_base_unit(text: str, number: str, worth: Decimal) -> Decimal:
+    try:
+        value = Decimal(number) * worth
+    except ArithmeticError:
+        value = Decimal("inf")
+    if value and not abs(value.adjusted() if value.is_finite() else _MOST_DIGITS) < _MOST_DIGITS:
+        raise ValueError(f"{text!r} is out of range")
+    return value
+
+
+def format_quantity(value: float, dimension: Dimension) -> str:
+    """``value`` (base unit) as short text that :func:`parse_quantity` reads back as exactly the same number."""
+    units = sorted(dimension.units.items(), key=lambda item: -item[1])
+    for unit, worth in units:
+        number = Decimal(str(value)) / worth
+        text = f"{number.normalize():f} {unit}".strip()
+        if (
+            unit.isascii()
+            and abs(number) >= 1
+            and len(text) <= 14
+            and type(value)(parse_quantity(text, dimension)) == value
+        ):
+            return text
+    smallest = next(unit for unit, worth in units if worth == 1)
+    return f"{value!r} {smallest}".strip()
+
+
+def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, zero: bool = False) -> Any:
+    """An annotated field type that reads and checks a quantity; ``low`` and ``high`` limit plausible values.
+
+    In YAML a unit is required (except for fractions). In Python a bare number is in the attribute's own unit.
+    """
+    least, most = parse_quantity(low, dimension), parse_quantity(high, dimension)
+
+    def read(value: Any, info: ValidationInfo) -> Any:
+        number = _number(value, dimension, from_yaml=bool(info.context))
+        if number < 0 or (number == 0 and not zero):
+            raise ValueError(f"must be {'zero or more' if zero else 'positive'}, not {value!r}")
+        if number != 0 and not least <= number <= most:
+            raise ValueError(f"{value!r} is not plausible for a {dimension.name} here; expected {low} to {high}")
+        if kind is int and number != int(number):
+            raise ValueError(f"{value!r} is not a whole number of bytes")
+        return kind(number)
+
+    text = PlainSerializer(lambda value: format_quantity(value, dimension))
+    schema = {"type": "string", "format": dimension.name, "examples": [dimension.example], "title": f"{low} to {high}"}
+    return Annotated[kind, BeforeValidator(read), text, WithJsonSchema(schema)]
+
+
+def fraction(*, zero: bool) -> Any:
+    """A field type for a fraction: 0 < f <= 1 for an efficiency, 0 <= f < 1 if ``zero`` is allowed."""
+
+    def read(value: Any) -> float:
+        number = _number(value, FRACTION, from_yaml=False)
+        if not (0 <= number < 1 if zero else 0 < number <= 1):
+            raise ValueError(f"{value!r} is not {'at least 0 and below 1' if zero else 'above 0 and at most 1'}")
+        return float(number)
+
+    ends = "0 to below 1" if zero else "above 0 to 1"
+    schema = {"type": ["number", "string"], "format": "fraction", "examples": ["10 %"], "title": ends}
+    return Annotated[float, BeforeValidator(read), WithJsonSchema(schema)]
+
+
+def _number(value: Any, dimension: Dimension, *, from_yaml: bool) -> Decimal:
+    expected = f"expected {dimension.article_name} such as '{dimension.example}'"
+    if isinstance(value, str):
+        return parse_quantity(value, dimension)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{expected}, not {describe(value)}")
+    if from_yaml:
+        raise ValueError(f"{value!r} has no unit; {expected}")
+    if not math.isfinite(value):
+        raise ValueError(f"{value!r} is not finite; {expected}")
+    return Decimal(str(value))
+
+
+def describe(value: Any) -> str:
+    """Describe a YAML value for messages: ``a list``, ``a mapping``, ``nothing``, ``the number 5``, ``the text 'x'``.
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return f"the text {value!r}" if isinstance(value, str) else f"the number {value!r}"

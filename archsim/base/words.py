@@ -1,0 +1,13 @@
+"""Numbers in words, as messages and progress say them."""
+
+
+def spoken(seconds: float) -> str:
+    """``40 s``, ``5 min``, ``1.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def counted(number: float) -> str:
+    """``950``, ``3.2 million``."""
+    return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,.0f}"
