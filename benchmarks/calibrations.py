@@ -14,9 +14,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
+from archsim.laws.expert_gemm import ExpertGemm
+from archsim.laws.gemm import gemm_times
 from archsim.specs.loading.calibrations import load_calibration
-from calibration.laws.expert_gemm import ExpertGemm
-from calibration.laws.gemm import gemm_times
 
 CALLS = 2_000_000
 MOST_M = 4096

@@ -10,9 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from calibration.fit.gemm import NS_PER_US, quantiles
-from calibration.fit.robust import least_squares, significant
-from calibration.laws.attention import (
+from archsim.base.units import NS_PER_US
+from archsim.laws.attention import (
     BATCH_SCALE,
     CORRECTION_UNIT,
     DECODE,
@@ -24,7 +23,9 @@ from calibration.laws.attention import (
     law_ns,
     shape_features,
 )
-from calibration.laws.tables import AttentionLaw, AttentionTable
+from archsim.laws.tables import AttentionLaw, AttentionTable
+from calibration.fit.gemm import quantiles
+from calibration.fit.robust import least_squares, significant
 from calibration.measurements.sweeps import consensus, note_of, pools
 
 KEYS = ["library", "phase", "kind", "dtype", "kv_dtype", "products", "head_dim", "window"]

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
+from archsim.base.units import NS_PER_US
 from archsim.iteration.attention.blocks import (
     BLOCK,
     CONVOLUTION,
@@ -25,11 +26,11 @@ from archsim.iteration.attention.blocks import (
     linear_terms,
     machine_of,
 )
+from archsim.laws.tables import BlockTable
 from archsim.specs.attention import AttentionKind, read_kind
 from archsim.specs.loading.calibrations import read_calibration
-from calibration.fit.gemm import NS_PER_US, quantiles
+from calibration.fit.gemm import quantiles
 from calibration.fit.parameters import rounded, write_calibration
-from calibration.laws.tables import BlockTable
 
 MOST_ROWS = 6000  # of a table, drawn with a fixed seed: more change prices by less than their noise
 ROUNDS, SMALL = 6, 0.03  # of reweighting; residuals below SMALL weigh alike

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archsim.base.errors import SpecError
+from archsim.laws.tables import SECTIONS, CalibrationSpec
 from archsim.specs.loading.calibrations import read_calibration
 from calibration.fit import fit
 from calibration.fit.coverage import lost
 from calibration.fit.parameters import is_calibration_file, write_calibration
-from calibration.laws.tables import SECTIONS, CalibrationSpec
 from calibration.measurements.datasheets import Nominal, fitted_note
 from calibration.measurements.reading import CalibrationError, Measurements
 

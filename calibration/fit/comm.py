@@ -1,5 +1,5 @@
 """Transfers: P2P copies, collectives, dispatch and combine, and the host path, as laws of
-``calibration.laws.piecewise``.
+``archsim.laws.piecewise``.
 
 Points are grouped into series, in each of which only the size varies; a series has one law. Its held-out error comes
 from leaving sizes out in turn.
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from archsim.laws.collective import PAYLOAD_OF
+from archsim.laws.tables import Quantiles, TransferTable
 from calibration.fit.segments import fit_segments
-from calibration.laws.collective import PAYLOAD_OF
-from calibration.laws.tables import Quantiles, TransferTable
 
 # What distinguishes series, besides the library and its version. Sources, destinations and element types of collectives
 # are pooled; the dtype of dispatch and combine is their payload.

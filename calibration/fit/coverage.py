@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from calibration.laws.tables import (
+from archsim.laws.tables import (
     SECTIONS,
     AttentionTable,
     CalibrationSpec,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 
 import pandas as pd
 
+from archsim.laws.gemm import choose_table
+from archsim.laws.tables import SECTIONS, CalibrationSpec, GemmLaw, GemmTable, MoeTable, Reference
 from calibration.fit.attention import fit_attention
 from calibration.fit.comm import fit_transfers
 from calibration.fit.gemm import fit_gemm
@@ -14,8 +16,6 @@ from calibration.fit.memory import fit_memory, hbm_read_bytes_per_s
 from calibration.fit.moe import fit_moe
 from calibration.fit.parameters import rounded
 from calibration.fit.quantisation import without_quantisation
-from calibration.laws.gemm import choose_table
-from calibration.laws.tables import SECTIONS, CalibrationSpec, GemmLaw, GemmTable, MoeTable, Reference
 from calibration.measurements.beyond_peaks import Peaks
 from calibration.measurements.datasheets import DATASHEETS, SAME_BUT_HBM, SCALED, UNKNOWN_SMS, Nominal, reference_of
 from calibration.measurements.reading import CalibrationError, Measurements

@@ -12,15 +12,15 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from archsim.base.units import NS_PER_US
+from archsim.laws.between_shapes import left_out
+from archsim.laws.gemm import CORRECTION_UNIT, law_ns
+from archsim.laws.tables import GemmLaw, GemmTable, Quantiles
 from calibration.fit.robust import least_squares, significant
-from calibration.laws.between_shapes import left_out
-from calibration.laws.gemm import CORRECTION_UNIT, law_ns
-from calibration.laws.tables import GemmLaw, GemmTable, Quantiles
 from calibration.measurements.fingerprints import fingerprints
 from calibration.measurements.sweeps import consensus, note_of, off_the_others, pools
 
 POINT = ["n", "k", "m"]
-NS_PER_US = 1e3
 # Logs of typical values: launch ns, ns per k, ns per input, flop/s, bytes/s; order - 1.
 START = np.log([3e3, 0.1, 1e-4, 5e14, 2.5e12, 1.5])
 PRIOR = 0.003  # weight of one prior relative to one point, per unit of log

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from archsim.laws.tables import ScalarTable
 from calibration.fit.scalars import scalar_table
-from calibration.laws.tables import ScalarTable
 from calibration.measurements.reading import Measurements
 
 SMALL_KERNEL_BYTES = 256 * 1024  # smaller kernels take no longer than their launch (gpu-benches, all GPUs)

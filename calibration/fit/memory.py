@@ -1,7 +1,7 @@
 """The memory of a GPU: bandwidth and latency of L2 and HBM, how they change with the working set, and the share of the
 HBM bandwidth of the reference (the datasheet's, if there is one) that is reached.
 
-A curve over the working set S is also a law of ``calibration.laws.piecewise``: for bandwidth, of the time of one pass
+A curve over the working set S is also a law of ``archsim.laws.piecewise``: for bandwidth, of the time of one pass
 over S; for latency, of the time of one dependent load, the line being over S.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from archsim.laws.memory import preferred_number
+from archsim.laws.tables import ScalarTable, TransferTable
 from calibration.fit.comm import Series, transfer_table
 from calibration.fit.scalars import scalar_table
-from calibration.laws.memory import preferred_number
-from calibration.laws.tables import ScalarTable, TransferTable
 
 # Working sets that are within one level on every known GPU: beyond any L1 and within the near half of any L2; beyond
 # any L2.

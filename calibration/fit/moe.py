@@ -8,15 +8,16 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from calibration.fit.gemm import NS_PER_US, quantiles
+from archsim.base.units import NS_PER_US
+from archsim.laws.between_ranks import LEAST_RANKS_TO_LEAVE_OUT
+from archsim.laws.fused_moe import EPLB, POINT, SIZES, law_ns, moe_ns, named_of, outside_ranks, time_of_load
+from archsim.laws.gemm import CORRECTION_UNIT
+from archsim.laws.rank_load import BALANCED, DRAWS_OF_POINT, LAUNCHED_ONE_BY_ONE, load_draws, routing_of
+from archsim.laws.tables import MoeTable
+from calibration.fit.gemm import quantiles
 from calibration.fit.isolated import LEAST_OF_ROW, apart, spread_of
 from calibration.fit.moe_between import choose
 from calibration.fit.moe_law import NO_CEILING, Ceiling, Set, axes, fit_law
-from calibration.laws.between_ranks import LEAST_RANKS_TO_LEAVE_OUT
-from calibration.laws.fused_moe import EPLB, POINT, SIZES, law_ns, moe_ns, named_of, outside_ranks, time_of_load
-from calibration.laws.gemm import CORRECTION_UNIT
-from calibration.laws.rank_load import BALANCED, DRAWS_OF_POINT, LAUNCHED_ONE_BY_ONE, load_draws, routing_of
-from calibration.laws.tables import MoeTable
 from calibration.measurements.fingerprints import fingerprints
 from calibration.measurements.sweeps import SAME, consensus, note_of, pools, repeatability
 

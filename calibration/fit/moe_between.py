@@ -1,6 +1,6 @@
 """Chooses how corrections of fused MoE layers are interpolated between EP and TP sizes, for each table.
 
-Correlation lengths, noise and outlier weighting (``calibration.laws.between_ranks``) are chosen among CHOICES by
+Correlation lengths, noise and outlier weighting (``archsim.laws.between_ranks``) are chosen among CHOICES by
 leaving out each EP size in turn; the law without corrections is one of them.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibration.laws.between_ranks import LEAST_RANKS_TO_LEAVE_OUT, off_the_others, ranks_of
-from calibration.laws.tables import Kriging
+from archsim.laws.between_ranks import LEAST_RANKS_TO_LEAVE_OUT, off_the_others, ranks_of
+from archsim.laws.tables import Kriging
 
 # Correlation length in octaves of ep and tp, and of tokens; relative noise; outlier threshold.
 CHOICES = (

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from archsim.base.units import NS_PER_S
+from archsim.laws.fused_moe import POINT, SLICES, seen_tokens, time_of_load
+from archsim.laws.moe_scaling import Layer, Scale, scaled_law
+from archsim.laws.rank_load import BY_CHANCE, LAUNCHED_ONE_BY_ONE, candidates, rank_loads
+from archsim.laws.tables import MoeLaw
 from calibration.fit.gemm import PRIOR, ROBUST
 from calibration.fit.robust import least_squares, significant
-from calibration.laws.fused_moe import POINT, SLICES, seen_tokens, time_of_load
-from calibration.laws.gemm import NS_PER_S
-from calibration.laws.moe_scaling import Layer, Scale, scaled_law
-from calibration.laws.rank_load import BY_CHANCE, LAUNCHED_ONE_BY_ONE, candidates, rank_loads
-from calibration.laws.tables import MoeLaw
 
 NAMES = (
     "launch_ns",

@@ -1,4 +1,4 @@
-"""Writes calibration files; equal parameters give equal bytes. Schema: ``calibration.laws.tables``."""
+"""Writes calibration files; equal parameters give equal bytes. Schema: ``archsim.laws.tables``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.files import drafted, write_text
+from archsim.base.text.yaml import dump_yaml
+from archsim.laws.stored import STORED, digest, packed, save
+from archsim.laws.tables import SECTIONS, CalibrationSpec, Fitted
 from archsim.specs.loading.calibration_sections import NUMBERS, TABLES
-from archsim.specs.text.yaml import dump_yaml
-from calibration.laws.stored import STORED, digest, packed, save
-from calibration.laws.tables import SECTIONS, CalibrationSpec, Fitted
 from calibration.measurements.reading import CalibrationError
 
 YAML = (".yaml", ".yml")
 EXACT = ("first_bytes", "last_bytes")  # sizes; those in rows of numbers are kept as whole numbers
 DIGITS = 6  # significant, of fitted numbers
-HEAD = "# Fitted by `archsim calibrate`; see calibration/laws/tables.py for what the keys mean.\n"
+HEAD = "# Fitted by `archsim calibrate`; see archsim/laws/tables.py for what the keys mean.\n"
 
 
 def rounded(calibration: CalibrationSpec) -> CalibrationSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from calibration.laws.tables import ScalarTable
+from archsim.laws.tables import ScalarTable
 
 
 def scalar_table(rows: pd.DataFrame, values, unit: str, of: dict[str, str]) -> ScalarTable:

@@ -1,4 +1,4 @@
-"""Fits ``calibration.laws.piecewise``: the pieces of the size axis and the line of each, from measured points.
+"""Fits ``archsim.laws.piecewise``: the pieces of the size axis and the line of each, from measured points.
 
 There are three ways to cut; errors on sizes left out of the fit decide which is used, and the number of pieces:
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from archsim.laws.piecewise import PiecewiseLaw
 from calibration.fit.segment_search import best_pieces
-from calibration.laws.piecewise import PiecewiseLaw
 
 MOST_PIECES = 8
 END_SPAN = 2.0  # a shorter last piece may be a plateau or the start of a protocol; its slope is not extrapolated

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity
+from archsim.base.text.quantities import BANDWIDTH, COMPUTE, format_quantity
 from calibration.measurements.checking import Problem
 from calibration.measurements.datasheets import DATASHEETS, Nominal, peak_of
 

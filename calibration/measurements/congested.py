@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from calibration.laws.collective import COMBINE, DISPATCH, NOTIFY_OF, nodes_away
+from archsim.laws.collective import COMBINE, DISPATCH, NOTIFY_OF, nodes_away
 from calibration.measurements.checking import Problem
 
 # 4,096 tokens x 2.70 nodes away x 7,392 B in 1.88 ms (4 nodes); 3.15 in 2.14 ms (8 nodes)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from archsim.base.dtypes import DTYPES
 from archsim.base.nearest import did_you_mean
-from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
-from calibration.laws.tables import HBM, Reference, ScaledSections
+from archsim.base.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
+from archsim.laws.tables import HBM, Reference, ScaledSections
 
 TERA = 1e12
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from calibration.laws.collective import NOTIFY_OF
-from calibration.laws.copy import NVLINK_BYTES_PER_S
-from calibration.laws.rank_load import BALANCED
+from archsim.laws.collective import NOTIFY_OF
+from archsim.laws.copy import NVLINK_BYTES_PER_S
+from archsim.laws.rank_load import BALANCED
 from calibration.measurements.datasheets import DATASHEETS, peak_of
 from calibration.measurements.schema import IDLE_US, gpu_key
 

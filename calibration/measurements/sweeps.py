@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from calibration.laws.choosing import newest_first
+from archsim.laws.choosing import newest_first
 
 MOST_DISAGREEMENT = 0.05  # median |log ratio| of two release candidates that still count as one version
 SAME = " = "  # between the names of duplicate sweeps

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archsim.specs.loading.calibrations import calibration_named
-from calibration.fit.attention import fit_attention
-from calibration.laws.attention import (
+from archsim.laws.attention import (
     AttentionSizes,
     attention_grid,
     choose_attention,
@@ -16,10 +14,12 @@ from calibration.laws.attention import (
     law_ns,
     work_of,
 )
-from calibration.laws.choosing import LawMissing
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.laws import Laws
-from calibration.laws.tables import AttentionLaw
+from archsim.laws.choosing import LawMissing
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.laws import Laws
+from archsim.laws.tables import AttentionLaw
+from archsim.specs.loading.calibrations import calibration_named
+from calibration.fit.attention import fit_attention
 from calibration.measurements.reading import read_measurements
 
 QWEN = {"heads": 16, "kv_heads": 1, "head_dim": 128, "dtype": "bf16"}

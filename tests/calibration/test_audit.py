@@ -9,12 +9,12 @@ import pytest
 from support.made_up_layers import layers
 
 from archsim.cli.main import main
+from archsim.laws.tables import SECTIONS
 from archsim.specs.loading.calibrations import calibration_named
+from archsim.studies.validation.audit import audit, page_of
+from archsim.studies.validation.engine_layers import calibrations_shipped
 from calibration.fit.isolated import apart, spread_of
 from calibration.fit.moe import fit_moe
-from calibration.laws.tables import SECTIONS
-from calibration.validate.audit import audit, page_of
-from calibration.validate.engine_layers import calibrations_shipped
 
 NOISE = 0.01
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from archsim.base.dtypes import DTYPES
+from archsim.laws.attention import AttentionSizes, work_of
+from archsim.laws.laws import Laws, MoeSizes
 from archsim.specs.loading.calibrations import load_calibration
 from archsim.specs.machine.system import SystemSpec
-from calibration.laws.attention import AttentionSizes, work_of
-from calibration.laws.laws import Laws, MoeSizes
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import kinds_of, read_measurements
 

@@ -5,21 +5,21 @@ from support.made_up_measurements import GEMM
 from support.made_up_measurements import gemm as products
 
 from archsim.base.errors import SpecError
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import Place, Tree
 from archsim.cli.main import main
+from archsim.laws.copy import fastest_bytes_per_s, link_table
+from archsim.laws.expert_gemm import ExpertGemm, Rates
+from archsim.laws.gemm import choose_table
+from archsim.laws.host import path_of
+from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
 from archsim.runs.calibration_notes import Die, calibration_notes
 from archsim.specs.loading.calibrations import load_calibration
 from archsim.specs.machine.system import D2DSpec, HbmSpec
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import Place, Tree
+from archsim.studies.validation.engine_copies import copy_cases
 from calibration.fit.parameters import write_calibration
-from calibration.laws.copy import fastest_bytes_per_s, link_table
-from calibration.laws.expert_gemm import ExpertGemm, Rates
-from calibration.laws.gemm import choose_table
-from calibration.laws.host import path_of
-from calibration.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import Measurements
-from calibration.validate.engine_copies import copy_cases
 
 MEMORY = "run_id,gpu_name,library,library_version,level,op,quantity,working_set_bytes,value"
 UNI = {"placement": "intra_node", "method": "ce", "direction": "uni", "concurrent_pairs": "1"}

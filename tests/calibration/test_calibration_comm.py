@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from archsim.laws.piecewise import law_of
+from archsim.laws.tables import CalibrationSpec, Reference
 from archsim.specs.loading.library import load_model
+from archsim.studies.validation.comm_errors import errors_with, table_of, transfer_errors
 from calibration.fit.comm import fit_transfers, series_of
 from calibration.fit.launch import fit_launch
 from calibration.fit.memory import fit_memory
 from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios
-from calibration.laws.piecewise import law_of
-from calibration.laws.tables import CalibrationSpec, Reference
 from calibration.measure.__main__ import main
 from calibration.measure.backend import Machine, MeasureError, PointError, Timing
 from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
@@ -23,7 +24,6 @@ from calibration.measure.session import Tally, measure
 from calibration.measurements.adapters.dispatches import WITHIN_A_NODE
 from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
 from calibration.measurements.schema import IDLE_US, TABLES
-from calibration.validate.comm_errors import errors_with, table_of, transfer_errors
 
 NOTIFY_SCATTERS = pytest.mark.xfail(
     strict=True,

@@ -2,9 +2,9 @@
 
 import pytest
 
+from archsim.studies.validation import errors as validate
+from archsim.studies.validation.groups import AIM, AIM_OF, layer_groups
 from calibration.measurements.reading import Measurements, read_measurements
-from calibration.validate import errors as validate
-from calibration.validate.groups import AIM, AIM_OF, layer_groups
 
 DTYPES = ["bf16", "fp8"]
 FOLDS = 5  # of shapes; the command takes 16, which is a little easier

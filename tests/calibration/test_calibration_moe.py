@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.made_up_layers import LAW, MODEL, layers
 
+from archsim.laws import rank_load as routing
+from archsim.laws.fused_moe import POINT
+from archsim.laws.tables import CalibrationSpec, Reference
+from archsim.studies.validation import errors as validate
+from archsim.studies.validation import groups
 from calibration.fit import moe_between
 from calibration.fit.fit import fit_measurements
 from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools
-from calibration.laws import rank_load as routing
-from calibration.laws.fused_moe import POINT
-from calibration.laws.tables import CalibrationSpec, Reference
 from calibration.measurements.reading import Measurements
-from calibration.validate import errors as validate
-from calibration.validate import groups
 
 SKEWED = "power_law_1.2"
 ROUTINGS = [("balanced", name) for name in (routing.BALANCED, routing.GROUPED)] + [

@@ -6,10 +6,10 @@ import pytest
 from support.made_up_measurements import SHAPES, gemm, written
 
 from archsim.cli.main import main
-from calibration.laws.tables import CalibrationSpec, MoeTable
+from archsim.laws.tables import CalibrationSpec, MoeTable
+from archsim.studies.validation.choosing import choice_notes
 from calibration.measurements.reading import CASES, Measurements, read_measurements
 from calibration.measurements.sweeps import release
-from calibration.validate.choosing import choice_notes
 
 
 def copies(sizes, version="12.8"):

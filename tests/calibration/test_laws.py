@@ -9,16 +9,16 @@ import pytest
 from archsim.base.dtypes import VECTOR_BYTES
 from archsim.base.errors import SpecError
 from archsim.iteration.attention.blocks import block_times
+from archsim.laws.choosing import LawMissing
+from archsim.laws.collective import PAYLOAD_OF, dispatches, payload_of, sent_bytes
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.fused_moe import named_of, outside_ranks
+from archsim.laws.gemm import law_ns
+from archsim.laws.laws import Laws, MoeSizes
+from archsim.laws.rank_load import rank_loads, routing_of
+from archsim.laws.tables import CalibrationSpec, Reference, TransferTable, shape_of
 from archsim.specs.attention import read_kind
 from archsim.specs.loading.calibrations import load_calibration
-from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import PAYLOAD_OF, dispatches, payload_of, sent_bytes
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.fused_moe import named_of, outside_ranks
-from calibration.laws.gemm import law_ns
-from calibration.laws.laws import Laws, MoeSizes
-from calibration.laws.rank_load import rank_loads, routing_of
-from calibration.laws.tables import CalibrationSpec, Reference, TransferTable, shape_of
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "calibrations").glob("*.yaml"))
 GPUS = [file.stem for file in SHIPPED]

@@ -192,7 +192,7 @@ class TestBackendOnTheCpu:
 
 
 def test_balanced_ranks_have_their_share():
-    """As the fits take it (calibration.laws.rank_load): pairs = tokens top_k / EP, on as many experts as there are pairs."""  # noqa: E501
+    """As the fits take it (archsim.laws.rank_load): pairs = tokens top_k / EP, on as many experts as there are pairs."""  # noqa: E501
     for experts, top_k, ep in ((256, 8, 8), (256, 8, 32), (128, 1, 128), (64, 8, 8)):
         fewest = max(1, ep // top_k)  # tokens of all ranks: from a pair a rank on
         for total in (fewest * 2**i for i in range(5)):

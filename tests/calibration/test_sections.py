@@ -4,11 +4,11 @@ import numpy as np
 from support.made_up_measurements import gemm, written
 
 from archsim.cli.main import main
-from calibration.laws.collective import nodes_away
+from archsim.laws.collective import nodes_away
+from archsim.studies.validation.cluster_cases import moved
+from archsim.studies.validation.sections import Judged, sections, unread
+from archsim.studies.validation.shipped import main as write_shipped
 from calibration.measurements.reading import Measurements, read_measurements
-from calibration.validate.cluster_cases import moved
-from calibration.validate.sections import Judged, sections, unread
-from calibration.validate.shipped import main as write_shipped
 
 HEADER = (
     "gpu,nodes,num_gpus,hidden_size,topk,num_experts,comm_sms,tokens_per_rank,dispatch_transmit_us,dispatch_notify_us,"

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from archsim.laws.copy import link_of_copy
+from archsim.laws.piecewise import PiecewiseLaw
 from calibration.fit.comm import series_of
 from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios
-from calibration.laws.copy import link_of_copy
-from calibration.laws.piecewise import PiecewiseLaw
 from calibration.measurements.reading import read_measurements
 
 MIB = 2.0**20

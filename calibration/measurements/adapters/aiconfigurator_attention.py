@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from calibration.laws.attention import DECODE, MLA_BLOCK, MLA_POST, MLA_PRE, PREFILL
+from archsim.laws.attention import DECODE, MLA_BLOCK, MLA_POST, MLA_PRE, PREFILL
 from calibration.measurements.adapters.aiconfigurator_gemm import DTYPES
 from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
 

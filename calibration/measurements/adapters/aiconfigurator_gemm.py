@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from calibration.laws.choosing import newest_first
+from archsim.laws.choosing import newest_first
 from calibration.measurements.layouts import Layout
 
 DTYPES = {

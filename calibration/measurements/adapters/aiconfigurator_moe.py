@@ -10,7 +10,7 @@ import re
 
 import pandas as pd
 
-from calibration.laws.choosing import newest_first
+from archsim.laws.choosing import newest_first
 from calibration.measurements.adapters.aiconfigurator_gemm import DTYPES
 from calibration.measurements.layouts import Layout
 

@@ -2,14 +2,14 @@
 between nodes, and TensorRT-LLM's all-to-all within an NVL72.
 
 ``bytes`` is what one rank sends if every expert of a token is on another rank
-(``calibration.laws.collective.sent_bytes``).
+(``archsim.laws.collective.sent_bytes``).
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-from calibration.laws.collective import (
+from archsim.laws.collective import (
     COMBINE,
     COMBINE_LOW_PRECISION,
     DISPATCH,

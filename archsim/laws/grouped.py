@@ -9,7 +9,7 @@ Which tokens pass a die is a matter of how they come to it (``local``): behind a
 expert there, each once, however large the group is (`Received`); without one all tokens of the group, as in the
 measured fused layers, where every rank sees all of them (`AsMeasured`).
 
-On another die it scales as ``calibration.laws.moe_scaling`` says. A die that its command processor launches has the law
+On another die it scales as ``archsim.laws.moe_scaling`` says. A die that its command processor launches has the law
 without the launch.
 
 Without a library by name, the time is that of the fastest library measured with these pairs or with fewer (each in its
@@ -27,12 +27,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibration.laws.choosing import PARTS_OF_LAYERS, LawMissing, matching, newest
-from calibration.laws.die_kernel import AsMeasured, DieKernel, Received
-from calibration.laws.expert_gemm import Rates, scale_to
-from calibration.laws.laws import MoeSizes
-from calibration.laws.rank_load import BALANCED
-from calibration.laws.tables import CalibrationSpec, MoeTable, shape_of
+from archsim.laws.choosing import PARTS_OF_LAYERS, LawMissing, matching, newest
+from archsim.laws.die_kernel import AsMeasured, DieKernel, Received
+from archsim.laws.expert_gemm import Rates, scale_to
+from archsim.laws.laws import MoeSizes
+from archsim.laws.rank_load import BALANCED
+from archsim.laws.tables import CalibrationSpec, MoeTable, shape_of
 
 STAND_IN = {"fp16": "bf16", "bf16": "fp16"}  # as fast as each other
 OTHERS = {"fp8": ("fp8_block", "bf16", "fp16"), "fp8_block": ("fp8", "bf16", "fp16")}  # preferred first
@@ -64,6 +64,13 @@ class GroupedTimes(NamedTuple):
     high: np.ndarray
     extrapolated: np.ndarray
 
+    def slower(self, factor: float) -> GroupedTimes:
+        """Of kernels that take ``factor`` times as long, but for their launch; what they lose is inefficiency."""
+        if factor == 1:
+            return self
+        more_ns = np.maximum((factor - 1) * (self.ns - self.launch_ns), self.multiply_ns - self.ns + self.launch_ns)
+        return self._replace(ns=self.ns + more_ns, inefficiency_ns=self.inefficiency_ns + more_ns)
+
 
 class GroupedLaw:
     """The law of dies that run experts of a model with these sizes.
@@ -71,7 +78,8 @@ class GroupedLaw:
     ``local``: experts of each die of a group in which every die sees all tokens; None: dies behind a dispatch, which
     see the tokens that they receive. ``tables``: the candidates, preferred first, in words ``named``; ``measured``:
     whether the shape was. ``launched``: whether a kernel is launched as on the measured GPU; ``idle_ns``: time of a die
-    without pairs, its launch. Raises LawMissing if the calibration has no table for the dtype, or no peak.
+    without pairs, its launch. ``factor``: of kernels that are not the measured ones. Raises LawMissing if the
+    calibration has no table for the dtype, or no peak.
     """
 
     def __init__(
@@ -83,7 +91,9 @@ class GroupedLaw:
         rates: Rates | None = None,
         library: str | None = None,
         launched: bool = True,
+        factor: float = 1.0,
     ):
+        self._factor = factor
         every, own_dtype = tables_of(calibration, dtype, library)
         if local is not None:  # a whole layer that was measured behind a dispatch does not take in all tokens
             parts = PARTS_OF_LAYERS
@@ -114,9 +124,10 @@ class GroupedLaw:
         multiply = np.minimum(flop, pairs * self._laws[0].kernel.least_ns)
         outside = ~covered[chosen, die] | (not self.measured)
         uncertain = self._low[chosen], self._high[chosen], outside
-        return GroupedTimes(
+        found = GroupedTimes(
             pairs, total[chosen, die], launch, multiply, flop - multiply, permute, expert, excess, *uncertain
         )
+        return found.slower(self._factor)
 
 
 def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> tuple[list[MoeTable], bool]:

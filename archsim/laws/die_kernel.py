@@ -18,12 +18,12 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES
-from calibration.laws.fused_moe import SLICES, measured_corrections, named_of
-from calibration.laws.gemm import NS_PER_S
-from calibration.laws.laws import MoeSizes
-from calibration.laws.moe_scaling import Layer, Scale, scaled_law
-from calibration.laws.rank_load import rank_loads, routing_of
-from calibration.laws.tables import MoeTable, Reference, shape_of
+from archsim.base.units import NS_PER_S
+from archsim.laws.fused_moe import SLICES, measured_corrections, named_of
+from archsim.laws.laws import MoeSizes
+from archsim.laws.moe_scaling import Layer, Scale, scaled_law
+from archsim.laws.rank_load import rank_loads, routing_of
+from archsim.laws.tables import MoeTable, Reference, shape_of
 
 NEARLY = 1.01  # of measured sizes
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
-from archsim.specs.text.quantities import SIZE, format_quantity
-from calibration.laws.choosing import ONLY_BY_NAME, newest
-from calibration.laws.piecewise import PiecewiseLaw, law_of
-from calibration.laws.tables import CalibrationSpec, TransferTable
+from archsim.base.text.quantities import SIZE, format_quantity
+from archsim.base.units import NS_PER_S
+from archsim.laws.choosing import ONLY_BY_NAME, newest
+from archsim.laws.piecewise import PiecewiseLaw, law_of
+from archsim.laws.tables import CalibrationSpec, TransferTable
 
-NS_PER_S = 1e9
 AROUND = 4.0  # the rate of a link is that of copies from size / AROUND to size * AROUND
 SLICES_BYTES = 2**20, 2**26  # weight slices of the models in configs/models, 1.5 to 42 MB; a law must cover these sizes
 # NVLink, one direction, bytes/s: half of what NVIDIA's datasheets give for both (A100 600 GB/s; H100, H200 and H20 900;

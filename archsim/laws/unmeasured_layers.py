@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.laws.fused_moe import SIZES
-from calibration.laws.tables import MoeTable
+from archsim.laws.fused_moe import SIZES
+from archsim.laws.tables import MoeTable
 
 if TYPE_CHECKING:
-    from calibration.laws.laws import MoeSizes
+    from archsim.laws.laws import MoeSizes
 
 
 def nearest_layer(tables: Sequence[MoeTable], sizes: MoeSizes) -> MoeTable:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
-from calibration.laws.tables import Fitted
+from archsim.laws.tables import Fitted
 
 Table = TypeVar("Table", bound=Fitted)
 # Libraries that are used only by name, or if there is no other: the bandwidth of NCCL under XLA depends on XLA's

@@ -2,9 +2,9 @@
 a GPU.
 
 Sections may be files of their own (``archsim.specs.loading.calibration_sections``), long rows of numbers beside them
-(``calibration.laws.stored``). In YAML, a row of numbers is one string of space-separated numbers.
+(``archsim.laws.stored``). In YAML, a row of numbers is one string of space-separated numbers.
 Every table names its source, library and version. Times are in ns, sizes in bytes, rates per second.
-``calibration.laws.laws`` evaluates them; ``archsim.specs.loading.calibrations`` finds and reads files.
+``archsim.laws.laws`` evaluates them; ``archsim.specs.loading.calibrations`` finds and reads files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from archsim.specs.text.fields import Name, Spec
+from archsim.base.text.fields import Name, Spec
 
 HBM = "hbm"  # in ``fitted`` of a reference
 SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch", "blocks")  # of a calibration
@@ -142,7 +142,7 @@ class MoeLaw(Spec):
     bandwidth)^order)^(1/order), and at least ``floor_ns``: host time where the host launches the kernels one by one.
     tokens: those that pass the rank (``MoeTable.seen``); flop = 6 pairs hidden ffn / tp; bytes = 3 slices of each
     active expert. ``spread``: for routing by chance, where pairs = tokens top_k / ep^spread. No rate is above the peak
-    of the GPU. On another GPU: ``calibration.laws.moe_scaling``.
+    of the GPU. On another GPU: ``archsim.laws.moe_scaling``.
     """
 
     launch_ns: NotNegative
@@ -177,7 +177,7 @@ class MoeTable(Fitted):
     ``seen``: the tokens that pass the rank, all of the group or those that it received from a dispatch, each once.
 
     ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: the
-    routing behind ``distribution`` (``calibration.laws.rank_load``). ``kriging``: None where the law alone predicts
+    routing behind ``distribution`` (``archsim.laws.rank_load``). ``kriging``: None where the law alone predicts
     better. ``prints``: of the fitted times of each of ``sweeps``, rows of ``ranks`` by ``tokens``
     (``calibration.measurements.fingerprints``).
     """
@@ -205,7 +205,7 @@ class AttentionLaw(Spec):
     """t = launch + ns_per_request batch + ns_per_head batch heads
     + ((flop / rate)^order + (bytes / bandwidth)^order)^(1 / order).
 
-    flop and bytes: ``calibration.laws.attention.work_of``.
+    flop and bytes: ``archsim.laws.attention.work_of``.
     """
 
     launch_ns: NotNegative
@@ -298,7 +298,7 @@ class ScalarTable(Fitted):
 
 class ScaledSections(Spec):
     """Sections whose missing tables come from the calibration of another GPU, scaled by nominal rates
-    (``calibration.laws.scaled``).
+    (``archsim.laws.scaled``).
     """
 
     gpu: Name

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from archsim.base.dtypes import WEIGHT_BYTES
-from calibration.laws.gemm import NS_PER_S
-from calibration.laws.tables import MoeLaw
+from archsim.base.units import NS_PER_S
+from archsim.laws.tables import MoeLaw
 
 BF16_BYTES = 2
 

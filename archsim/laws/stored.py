@@ -15,7 +15,7 @@ from zlib import error as ZlibError
 
 import numpy as np
 
-from calibration.laws.tables import Fitted
+from archsim.laws.tables import Fitted
 
 STORED = "stored"  # key of a table in YAML
 MOST_IN_YAML = 12  # numbers of a field that stay there

@@ -1,7 +1,7 @@
 """Fused MoE layers from a table: the law of one rank's pairs and active experts (``MoeLaw``), and measured corrections.
 
 At measured EP and TP sizes corrections are interpolated along ln tokens; at others they come from
-``calibration.laws.between_ranks``.
+``archsim.laws.between_ranks``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES
-from calibration.laws.between_ranks import carried
-from calibration.laws.gemm import CORRECTION_UNIT, NS_PER_S, overlapped_ns
-from calibration.laws.rank_load import rank_loads, routing_of
-from calibration.laws.tables import MoeLaw, MoeTable, shape_of
+from archsim.base.units import NS_PER_S
+from archsim.laws.between_ranks import carried
+from archsim.laws.gemm import CORRECTION_UNIT, overlapped_ns
+from archsim.laws.rank_load import rank_loads, routing_of
+from archsim.laws.tables import MoeLaw, MoeTable, shape_of
 
 POINT = ["ep", "tp", "tokens_total"]
 SIZES = ("hidden", "ffn", "experts", "top_k")  # of a layer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from calibration.laws.choosing import newest_first
-from calibration.laws.tables import CalibrationSpec, ScalarTable
+from archsim.laws.choosing import newest_first
+from archsim.laws.tables import CalibrationSpec, ScalarTable
 
 
 class HbmReads(NamedTuple):

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES
-from calibration.laws.choosing import LawMissing, newest
-from calibration.laws.gemm import NS_PER_S, overlapped_ns
-from calibration.laws.tables import AttentionLaw, AttentionTable, CalibrationSpec
+from archsim.base.units import NS_PER_S
+from archsim.laws.choosing import LawMissing, newest
+from archsim.laws.gemm import overlapped_ns
+from archsim.laws.tables import AttentionLaw, AttentionTable, CalibrationSpec
 
 CORRECTION_UNIT = 1e-3  # unit of the corrections in the files
 PREFILL, DECODE = "prefill", "decode"

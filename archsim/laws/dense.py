@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.laws.choosing import LawMissing
-from calibration.laws.expert_gemm import Rates, scale_to
-from calibration.laws.gemm import MOST_ROWS, GemmCurve, choose_table, gemm_curve
-from calibration.laws.tables import CalibrationSpec, GemmTable
+from archsim.laws.choosing import LawMissing
+from archsim.laws.expert_gemm import Rates, scale_to
+from archsim.laws.gemm import MOST_ROWS, GemmCurve, choose_table, gemm_curve
+from archsim.laws.tables import CalibrationSpec, GemmTable
 
+TUNED_AT = np.array([1.0, 8.0, 64.0, 512.0, 4096.0])  # rows by whose mean time a library is chosen
 DENSE = "-dense"  # ending of libraries whose tables hold only shapes of dense layers
 
 
@@ -36,22 +37,35 @@ class DenseProduct:
         return self.far | (rows > self.curve.last)
 
 
-def dense_product(calibration: CalibrationSpec, n: int, k: int, dtype: str, rates: Rates | None = None) -> DenseProduct:
-    """The product of rows by k x n weights. Raises LawMissing if the calibration has no GEMM table for the dtype.
+def dense_product(
+    calibration: CalibrationSpec, n: int, k: int, dtype: str, rates: Rates | None = None, *, tuned: bool = False
+) -> DenseProduct:
+    """The product of rows by k x n weights; ``tuned``: of all libraries that measured shapes as near, the fastest, as
+    engines choose kernels; else the usual one. Raises LawMissing if the calibration has no GEMM table for the dtype.
 
     FP8 times include the quantisation of activations where a table has them: their scales are found at run time.
     """
-    table = min(_candidates(calibration, dtype), key=lambda each: _octaves(each, n, k))
+    there = _candidates(calibration, dtype, tuned)
+    away = [_octaves(each, n, k) for each in there]
+    near = [
+        _product(calibration, each, n, k, rates) for each, far in zip(there, away, strict=True) if far == min(away)
+    ]
+    return min(near, key=lambda each: float(np.log(each.ns(TUNED_AT)).mean())) if tuned else near[0]
+
+
+def _product(calibration: CalibrationSpec, table: GemmTable, n: int, k: int, rates: Rates | None) -> DenseProduct:
     curve = gemm_curve(table, n, k, calibration.reference.sms, *scale_to(calibration, table, rates))
     kept = curve.m <= MOST_ROWS
     far = curve.extrapolates or bool(table.scaled_from)
     return DenseProduct(table, curve, np.log(curve.m[kept]), np.log(curve.ns[kept]), far)
 
 
-def _candidates(calibration: CalibrationSpec, dtype: str) -> list[GemmTable]:
-    """The usual table, and of the tables of dense layers the usual one; of each, with quantisation where it exists."""
+def _candidates(calibration: CalibrationSpec, dtype: str, every: bool) -> list[GemmTable]:
+    """The usual table, and of the tables of dense layers (``every``: of all libraries) the usual one; of each, with
+    quantisation where it exists.
+    """
     found = []
-    libraries = {table.library for table in calibration.gemm if table.library.endswith(DENSE)}
+    libraries = {table.library for table in calibration.gemm if every or table.library.endswith(DENSE)}
     for library in (None, *sorted(libraries)):
         for quantisation in ("included", None) if dtype.startswith("fp8") else (None,):
             try:

@@ -1,7 +1,7 @@
 """GEMM times from a table: a law, corrections at the measured points, and kriging between its shapes.
 
 Shapes of the table have the measured time at the table's points in m. For other shapes
-``calibration.laws.between_shapes`` interpolates the corrections (logarithms of measured over law). Between points in m,
+``archsim.laws.between_shapes`` interpolates the corrections (logarithms of measured over law). Between points in m,
 times are interpolated on log-log axes; beyond the last point the law continues with the last correction. Measured dips
 (a tile edge) are kept: times are monotone in m wherever the points are.
 """
@@ -14,11 +14,11 @@ import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.base.kernels import inner, kernel
-from calibration.laws.between_shapes import far_from_all, krige
-from calibration.laws.choosing import LawMissing, newest
-from calibration.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, MoeLaw
+from archsim.base.units import NS_PER_S
+from archsim.laws.between_shapes import far_from_all, krige
+from archsim.laws.choosing import LawMissing, newest
+from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, MoeLaw
 
-NS_PER_S = 1e9
 CORRECTION_UNIT = 1e-4  # unit of the corrections in the files
 OUTPUT_BYTES = 2
 MOST_ROWS = 2**24  # curves extend to here

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibration.laws.choosing import LawMissing
-from calibration.laws.gemm import NS_PER_S, GemmCurve, choose_table, gemm_curve, gemm_times
-from calibration.laws.moe_scaling import Scale
-from calibration.laws.tables import CalibrationSpec, GemmTable, MoeTable
+from archsim.base.units import NS_PER_S
+from archsim.laws.choosing import LawMissing
+from archsim.laws.gemm import GemmCurve, choose_table, gemm_curve, gemm_times
+from archsim.laws.moe_scaling import Scale
+from archsim.laws.tables import CalibrationSpec, GemmTable, MoeTable
 
 
 class Rates(NamedTuple):

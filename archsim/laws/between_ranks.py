@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibration.laws.tables import Kriging
+from archsim.laws.tables import Kriging
 
 LEAST_RANKS_TO_LEAVE_OUT = 3
 ROUNDS = 2  # of reweighting outliers

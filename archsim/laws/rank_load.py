@@ -24,7 +24,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from calibration.laws.tables import MoeLaw, MoeTable
+from archsim.laws.tables import MoeLaw, MoeTable
 
 BALANCED, GROUPED, TILED, BY_CHANCE = "balanced", "balanced, grouped", "balanced, an expert a tile", "by chance"
 SMALLEST_FIRST, RANK_BY_RANK = "power law, smallest first", "power law, rank by rank"

@@ -1,7 +1,7 @@
 """Tables that a GPU takes from another one, scaled by nominal rates, for what was not measured on it.
 
 Rates of laws scale by the ratio of peaks (FLOP) and of HBM bandwidths (bytes), costs of MoE layers as
-``calibration.laws.moe_scaling`` says, collectives within a node by that of NVLink; launches, latencies (per k, too),
+``archsim.laws.moe_scaling`` says, collectives within a node by that of NVLink; launches, latencies (per k, too),
 corrections and links between nodes stay. docs/calibration.md has the errors, where both GPUs were measured. Every time
 of a scaled table counts as extrapolated.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
-from calibration.laws.choosing import PARTS_OF_LAYERS
-from calibration.laws.copy import NVLINK_BYTES_PER_S
-from calibration.laws.moe_scaling import Layer, Scale, scaled_law
-from calibration.laws.tables import (
+from archsim.laws.choosing import PARTS_OF_LAYERS
+from archsim.laws.copy import NVLINK_BYTES_PER_S
+from archsim.laws.moe_scaling import Layer, Scale, scaled_law
+from archsim.laws.tables import (
     AttentionTable,
     CalibrationSpec,
     Fitted,
@@ -58,7 +58,7 @@ def _scaled(table: Fitted, calibration: CalibrationSpec, base: CalibrationSpec) 
     rates = {"flop_per_s": table.law.flop_per_s * compute, "bytes_per_s": table.law.bytes_per_s * memory}
     if isinstance(table.law, GemmLaw):
         rates |= {"ns_per_input": table.law.ns_per_input / memory}
-    if isinstance(table.law, MoeLaw):  # as calibration.laws.grouped scales them to a die
+    if isinstance(table.law, MoeLaw):  # as archsim.laws.grouped scales them to a die
         layer = Layer(table.hidden, table.ffn, table.dtype, base.reference.hbm_bytes_per_s)
         return table.model_copy(update={"law": scaled_law(table.law, layer, Scale(*ratios))})
     return table.model_copy(update={"law": table.law.model_copy(update=rates)})

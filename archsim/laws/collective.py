@@ -7,8 +7,8 @@ from math import prod
 from types import MappingProxyType
 
 from archsim.base.dtypes import VECTOR_BYTES
-from calibration.laws.choosing import ONLY_BY_NAME, LawMissing, newest
-from calibration.laws.tables import CalibrationSpec, TransferTable
+from archsim.laws.choosing import ONLY_BY_NAME, LawMissing, newest
+from archsim.laws.tables import CalibrationSpec, TransferTable
 
 DISPATCH, COMBINE = "dispatch", "combine"
 # TensorRT-LLM operations: the exchange of counts and indices before a dispatch, and a combine in the dtype of the

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from calibration.laws.choosing import newest
-from calibration.laws.piecewise import law_of
-from calibration.laws.tables import CalibrationSpec, ScalarTable, TransferTable
+from archsim.base.units import NS_PER_S
+from archsim.laws.choosing import newest
+from archsim.laws.piecewise import law_of
+from archsim.laws.tables import CalibrationSpec, ScalarTable, TransferTable
 
 SMALL_BYTES = 64 * 2**10  # a law that starts above this does not give the latency of small messages
 LARGE_BYTES = 2**20
 DIRECTIONS = {"d2h": "to the host", "h2d": "from the host"}
 STREAM, AND_WAIT = "stream", "launch_to_sync"
-NS_PER_S = 1e9
 
 
 class HostPath(NamedTuple):
