@@ -201,10 +201,13 @@ class ChargedDecision(FreeDecision):
             return global_cp.gpu_ns(counts, self._spec.gpu, self._reach)
         messages = global_cp.message_ns(counts, self._reach)
         if self._spec.executor == "fsm":
-            return messages + np.maximum(global_cp.fsm_ns(counts, self._spec.fsm), self._dram_ns(counts))
+            return messages + np.maximum(self._fsm_ns(counts), self._dram_ns(counts))
         if self._spec.executor == "firmware":
             return messages + global_cp.firmware_ns(counts, self._spec.firmware)
         return messages + global_cp.host_ns(counts, self._spec.host, decided_ns)
+
+    def _fsm_ns(self, counts):
+        return global_cp.fsm_ns(counts, self._spec.fsm)
 
     def _dram_ns(self, counts):
         """Time the Global CP waits for tables in HBM, float64[State]: the slower of port and HBM counts."""

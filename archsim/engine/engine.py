@@ -20,7 +20,7 @@ from archsim.base.errors import ArchsimError
 from archsim.base.kernels import kernel
 from archsim.engine.balancing import Balancing, Fetched
 from archsim.engine.charges import Charges
-from archsim.engine.decision import DecisionTotals, build_decision, global_die
+from archsim.engine.decision import DecisionTotals, FreeDecision, build_decision, global_die
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
 from archsim.engine.executions.execution import Kernel, Order, Setup
@@ -85,7 +85,7 @@ class EventEngine:
         rest: Callable[[float, bool], Rest] | None = None,
     ):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
-        refuse_engine(self.name, system, assumptions)
+        refuse_engine(self.name, system, assumptions, scenario.policy)
         self.scenario = scenario
         self.rows = _rows_of(layer_ids, model)
         self.policy = build_policy(scenario.policy, model)
@@ -94,7 +94,7 @@ class EventEngine:
         self.machine, self.fabric = build_machine(scenario)
         self.memory = build_memory(scenario, self.layers, self.fit)
         self.tally = new_tally(self.machine)
-        self.decision = build_decision(scenario, self.machine, self.fabric, self.tally)
+        self.decision = self._build_decision()
         self.execution = build_execution(
             assumptions.execution,
             Setup(
@@ -135,6 +135,9 @@ class EventEngine:
     def expert_bytes(self) -> int:
         """Weights of one routed expert."""
         return SLICES * self.machine.slice_bytes
+
+    def _build_decision(self) -> FreeDecision:
+        return build_decision(self.scenario, self.machine, self.fabric, self.tally)
 
     def _build_kernel(self) -> Kernel:
         return KERNELS[self.scenario.assumptions.contention](self.machine, self.fabric, self.scenario.assumptions)

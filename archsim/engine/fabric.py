@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from archsim.base.units import NS_PER_S
 from archsim.engine.state import UNITS
-from microarch.fabric.fabric import NS_PER_S, Fabric, Graph, LinkClass
+from microarch.fabric.extent import route_links, route_links_of_levels
+from microarch.fabric.fabric import Fabric, Graph, LinkClass
 from microarch.fabric.levels import Level, build_levels
 from microarch.fabric.own import build_own
 from microarch.fabric.topology import Edge, build_topology
@@ -44,8 +46,20 @@ def resource_groups(fabric: Graph, full_duplex: bool) -> tuple[np.ndarray, np.nd
     return ptr, np.concatenate([np.arange(own), own + link]).astype(np.int64)
 
 
+def links_of_routes(system) -> float:
+    """Links on the routes of all pairs of dies, without building the fabric; see ``microarch.fabric.extent``."""
+    if system.fabric is not None:
+        return route_links_of_levels(_levels(system))
+    sides = (system.dies, 1) if system.mesh is None else (system.mesh.x, system.mesh.y)
+    return route_links(system.topology.name, *sides)
+
+
 def _of_levels(system) -> Graph:
-    return build_levels(tuple(Level(level.kind, level.sides, level.per or "group") for level in system.fabric.levels))
+    return build_levels(_levels(system))
+
+
+def _levels(system) -> tuple[Level, ...]:
+    return tuple(Level(level.kind, level.sides, level.per or "group") for level in system.fabric.levels)
 
 
 def _level_classes(system) -> list[LinkClass]:

@@ -14,11 +14,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.base.units import NS_PER_S
 from archsim.engine.balancing import BalancingTotals
 from archsim.engine.ceilings import Ceilings, ceilings
 from archsim.engine.decision import DecisionTotals
 from archsim.engine.engine import EventEngine, StepTimes
-from archsim.engine.machine import NS_PER_S
 from archsim.engine.state import Machine, Memory, Tally
 from archsim.engine.step_counts import StepCounts
 from archsim.iteration.memory import Fit
@@ -299,7 +299,8 @@ class Replay:
             took.append((result.step, result.layer, result.times.step_ns))
             loads.append(load_of(result.times.plan, engine.machine.dies))
             prefill, times = bool(result.demand.prefill_tokens.any()), result.times
-            self._of_steps.add(result.step, result.layer, prefill, times.step_ns, times.exposed_ns, loads[-1])
+            exposed, wanted = times.exposed_ns, result.demand.tokens
+            self._of_steps.add(result.step, result.layer, prefill, times.step_ns, exposed, loads[-1], wanted)
             least.append(ceilings(result.demand.tokens, result.times.holders, result.times.slots))
             end_ns, exposed_ns = result.times.end_ns - self._begin_ns, exposed_ns + result.times.exposed_ns
             if prefill:

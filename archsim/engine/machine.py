@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archsim.base.units import NS_PER_S
 from archsim.engine.fabric import build_fabric, plain_link_bytes_per_ns, resource_groups
 from archsim.engine.state import Machine, Memory
 from archsim.engine.transfer import software
@@ -14,7 +15,7 @@ from archsim.specs.machine.utilisation import Utilisation, published_utilisation
 from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
-from microarch.fabric.fabric import NS_PER_S, Fabric
+from microarch.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     from archsim.iteration.memory import Fit

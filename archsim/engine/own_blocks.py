@@ -19,11 +19,13 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
+from archsim.base.units import NS_PER_S
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.blocks import NETWORK, BlockSpec, kind_of
 from archsim.specs.machine.system import SystemSpec
+from archsim.specs.policies import PolicySpec
+from microarch.rtl import missing
 
-NS_PER_S = 1e9
 INTERPRETED = "interpreted"
 
 
@@ -32,7 +34,7 @@ class OwnObject(NamedTuple):
 
     name: str
     kind: str
-    build: Callable[..., Any]
+    build: partial[Any]
     serves: tuple[int, ...]
 
 
@@ -46,11 +48,16 @@ def objects_of(specs: Sequence[BlockSpec]) -> tuple[OwnObject, ...]:
     )
 
 
-def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec) -> None:
-    """Raise ArchsimError for what the engine cannot run: a class among the blocks, or on the interpreted engine
-    anything but chains and moves.
+def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: PolicySpec) -> None:
+    """Raise ArchsimError for what the engine cannot run: a class among the blocks or a state machine in RTL, or on the
+    interpreted engine anything but chains and moves.
     """
+    if system.decision.executor == "fsm" and system.decision.fsm.implementation == "rtl":
+        _refuse_rtl(engine, system, assumptions, policy)
     objects = objects_of(system.blocks)
+    for own in objects:
+        if (refuses := getattr(own.build.func, "refuse", None)) is not None:
+            refuses(system)
     if engine == INTERPRETED:
         if assumptions.execution != "weight_streaming":
             raise ArchsimError(
@@ -63,6 +70,27 @@ def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec)
             f"blocks: {objects[0].name} is a class, with states of its own; engine: {engine} runs functions alone. "
             "Take engine: interpreted, which runs both"
         )
+
+
+def _refuse_rtl(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: PolicySpec) -> None:
+    """Raise ArchsimError for what the state machine's components cannot decide."""
+    refused = (
+        (engine != INTERPRETED, f"runs on engine: interpreted alone, not {engine}"),
+        (missing() is not None, f"needs an extra. {missing()}"),
+        (assumptions.decision_cost != "charged", f"needs decision_cost: charged, not {assumptions.decision_cost}"),
+        (system.decision.fsm.sorter != "bitonic", "needs sorter: bitonic; a merge sorter is not in RTL"),
+        (
+            policy.allocation.name not in ("paper", "home", "first_seen"),
+            f"has an allocator for allocation: paper, not for {policy.allocation.name} of {policy.name}",
+        ),
+        (
+            policy.prediction.is_function,
+            f"has a selector for prediction: heatmap, not for {policy.prediction.name} of {policy.name}",
+        ),
+    )
+    for is_so, why in refused:
+        if is_so:
+            raise ArchsimError(f"decision.fsm.implementation: rtl {why}")
 
 
 class OwnBlocks:

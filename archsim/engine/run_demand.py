@@ -133,7 +133,8 @@ def build_run_demand(
 
 def _forecast(source: TokenSource, policy: PolicySpec) -> PathForecast | None:
     rule = policy.replication
-    return PathForecast(source, *(rule.params[name] for name in PATHS)) if rule.name == "lina" else None
+    by_paths = rule.name == "lina" and not rule.params["accuracy"]
+    return PathForecast(source, *(rule.params[name] for name in PATHS)) if by_paths else None
 
 
 class Origins:

@@ -174,6 +174,7 @@ class Tally(NamedTuple):
     phase_links: np.ndarray
     bound_ns: np.ndarray  # float64[Cause] time on the critical path of steps; that of decisions is elsewhere
     part_ns: np.ndarray  # float64[PARTS]: of it, where an execution has these phases
+    sms_ns: np.ndarray  # float64[2]: of it, while dispatch and combine take all SMs
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
 
@@ -299,6 +300,7 @@ def new_tally(machine: Machine) -> Tally:
         phase_links=np.zeros((2, machine.link_resources), RESOURCE),
         bound_ns=np.zeros(len(Cause)),
         part_ns=np.zeros(len(PARTS)),
+        sms_ns=np.zeros(2),
         residual_ns=np.zeros(2),
         events=np.zeros(1, np.int64),
     )

@@ -41,8 +41,11 @@ class StepCounts:
         self._steps = 0
         self._before = self._now()
 
-    def add(self, step: int, layer: int, prefill: bool, took_ns: float, exposed_ns: float, load: np.ndarray) -> None:
-        """A step has run. ``load``: int64[die] tokens."""
+    def add(
+        self, step: int, layer: int, prefill: bool, took_ns: float, exposed_ns: float, load: np.ndarray,
+        wanted: np.ndarray,
+    ) -> None:
+        """A step has run. ``load``: int64[die] tokens; ``wanted``: int32[expert] tokens."""
         now, before = self._now(), self._before
         self._before = now
         grown = {name: now[name] - before[name] for name in now}
@@ -58,10 +61,10 @@ class StepCounts:
             return
         hottest = int(busy_ns.argmax()) if busy_ns.any() else -1
         link = (hottest, int(n_bytes[links + hottest]), float(busy_ns[hottest])) if hottest >= 0 else (-1, 0, 0.0)
-        busiest = int(load.argmax())
+        busiest, expert = int(load.argmax()), int(wanted.argmax())
         self._rows.append(
             (step, layer, took_ns, exposed_ns, grown["bound_ns"], grown["dies"].sum(axis=0), grown["moved"])
-            + (*link, busiest, int(load[busiest]), int(load.sum()))
+            + (*link, busiest, int(load[busiest]), int(load.sum()), expert, int(wanted[expert]))
         )
 
     def columns(self) -> Mapping[str, np.ndarray]:
@@ -72,7 +75,7 @@ class StepCounts:
         """
         names = (
             "step", "layer", "time_ns", "decision_ns", "bound_ns", "hbm_bytes", "moved", "link", "link_bytes",
-            "link_busy_ns", "die", "die_tokens", "tokens",
+            "link_busy_ns", "die", "die_tokens", "tokens", "expert", "expert_tokens",
         )  # fmt: skip
         columns = zip(*self._rows, strict=True) if self._rows else ([] for _ in names)
         return {name: np.array(values) for name, values in zip(names, columns, strict=True)}

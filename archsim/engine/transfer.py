@@ -20,14 +20,14 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.dtypes import VECTOR_BYTES
+from archsim.base.units import NS_PER_S
 from archsim.engine.hidden import Sizes, expected_ranks
+from archsim.laws.choosing import LawMissing
+from archsim.laws.collective import COMBINE, DISPATCH, dispatches, payload_of, sent_bytes
+from archsim.laws.laws import Laws
+from archsim.laws.piecewise import law_of
+from archsim.laws.tables import CalibrationSpec
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_digest, calibration_named
-from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import COMBINE, DISPATCH, dispatches, payload_of, sent_bytes
-from calibration.laws.laws import Laws
-from calibration.laws.piecewise import law_of
-from calibration.laws.tables import CalibrationSpec
-from microarch.fabric.fabric import NS_PER_S
 
 KERNELS = {"per_rank": "normal", "per_token_expert": "low_latency"}
 RANKS = 8  # of the node in which the kernels were measured

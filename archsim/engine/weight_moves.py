@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.units import NS_PER_S
 from archsim.engine.network.flows import simulate_flows
 from archsim.engine.state import DATA_MESSAGES, REPLICAS, SLICES, UNITS, Machine, Tally
-from microarch.fabric.fabric import NS_PER_S, Fabric
+from microarch.fabric.fabric import Fabric
 
 NO_PAIRS = np.zeros(0, np.int64)
 

@@ -1,47 +1,103 @@
-"""What a rank computes in one layer beside attention and experts: products, all-reduces, and memory-bound kernels.
+"""A model as a visible list of layer programs: (number, operators), each with the cause that it counts for.
 
 Weights are split as Megatron-LM does (Shoeybi et al., arXiv 1909.08053): projections into heads and the first FFN
 product by columns, projections out of heads and the second FFN product by rows, with one all-reduce after each.
+`archsim.iteration.times` gives operators their ns.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import NamedTuple
 
 from archsim.base.errors import SpecError
 from archsim.iteration.attention.kind import Kind
-from archsim.iteration.attention.kind import Streams as Beside
+from archsim.specs.attention import AttentionKind, by_layer
 from archsim.specs.deployment import Parallelism
 from archsim.specs.model import ModelSpec
 
+ATTENTION, PROJECTIONS, DENSE_FFN, ROUTER, SHARED = "attention", "projections", "dense_ffn", "router", "shared"
+EXPERTS, DISPATCH, COMBINE, ALL_REDUCE = "experts", "dispatch", "combine", "all_reduce"
+ELEMENTWISE, LM_HEAD, SAMPLING, HOST = "elementwise", "lm_head", "sampling", "host"
+# What the time of an iteration is counted as; every reader asks for a cause by name.
+CAUSES = (
+    *(ATTENTION, PROJECTIONS, DENSE_FFN, ROUTER, ELEMENTWISE, ALL_REDUCE),
+    *(LM_HEAD, SAMPLING, SHARED, DISPATCH, EXPERTS, COMBINE, HOST),
+)
+OF_ROUTED = (DISPATCH, EXPERTS, COMBINE)  # what ranks do together
+ONCE = (LM_HEAD, SAMPLING, HOST)  # of a whole batch, whatever its layers and its halves do
+# What an operator's time depends on: all tokens, those of decodes or of prompts, and requests that get a token.
+TOKENS, DECODES, PROMPTS, SAMPLED = "tokens", "decode", "prefill", "sampled"
+# How ranks exchange what experts take and give: all have all tokens and reduce what comes of them; each gathers the
+# tokens of all and scatters their results; or transfers that are timed elsewhere.
+REDUCED, GATHERED, ELSEWHERE = "reduced", "gathered", "elsewhere"
+
 ACTIVATION_BYTES = 2  # hidden vectors are BF16
 LOGIT_BYTES = 4  # FP32
-# Memory-bound kernels, as passes over a vector of each token: both RMS norms read the hidden vector and the residual
-# and write both; SwiGLU reads two FFN vectors and writes one.
-NORM_PASSES, SWIGLU_PASSES = 2 * 4, 3
-NORM_KERNELS, SWIGLU_KERNELS = 2, 1
+# Memory-bound kernels, as passes over a vector of each token: an RMS norm reads the hidden vector and the residual and
+# writes both; SwiGLU reads two FFN vectors and writes one.
+NORM_PASSES, SWIGLU_PASSES = 4, 3
 # Sampling reads logits for temperature, softmax and choice: a pass for each of them, and one to write.
 SAMPLING_PASSES, SAMPLING_KERNELS = 4, 4
 
 
+class Attention(NamedTuple):
+    """The kernels of one attention on a rank, without its projections."""
+
+    kind: Kind
+    cause: str = ATTENTION
+    rows: str = TOKENS
+
+
 class Product(NamedTuple):
-    """A product in ``layers`` layers with k x n weights on a rank; ``cause``: what its time is counted as;
-    ``rows``: tokens, prompt tokens (``prefill``) or those of a decode.
-    """
+    """A product with k x n weights on a rank."""
 
     cause: str
     n: int
     k: int
-    layers: int
-    rows: str = "tokens"
+    rows: str = TOKENS
+
+    @property
+    def weights(self) -> int:
+        """Those of a decode are the prompts' (`archsim.iteration.attention.latent`)."""
+        return 0 if self.rows == DECODES else self.n * self.k
 
 
-class Streams(NamedTuple):
-    """Memory-bound kernels of an iteration: ``kernels`` launches, ``bytes_per_token`` moved."""
+class Stream(NamedTuple):
+    """Memory-bound kernels: launches, and the bytes that they move a row."""
 
+    cause: str
     kernels: int
-    bytes_per_token: int
+    row_bytes: int
+    rows: str = TOKENS
+
+
+class Collective(NamedTuple):
+    """``op`` of ``row_bytes`` of every row over so many ranks."""
+
+    cause: str
+    op: str
+    row_bytes: int
+    ranks: int
+    rows: str = TOKENS
+
+
+class Routed(NamedTuple):
+    """The routed experts of one layer."""
+
+    cause: str = EXPERTS
+    rows: str = TOKENS
+
+
+Operator = Attention | Product | Stream | Collective | Routed
+
+
+class Layers(NamedTuple):
+    """``number`` layers of the same operators, in order."""
+
+    number: int
+    operators: tuple[Operator, ...]
 
 
 def has_experts(model: ModelSpec) -> bool:
@@ -51,67 +107,140 @@ def has_experts(model: ModelSpec) -> bool:
 
 def attentions(model: ModelSpec) -> list[tuple[Kind, int]]:
     """Kinds of attention and how many of each the model has. Raises SpecError for one that only counts memory."""
-    found = []
-    for kind, layers in model.attention_layers:
-        if not isinstance(kind, Kind):
-            raise SpecError(f"{model.name}: attention of kind {kind.kind} has no times; let its class extend Kind")
-        found.append((kind, layers))
-    return found
+    return [(_timed(model, kind), layers) for kind, layers in model.attention_layers]
 
 
-def products(model: ModelSpec, parallel: Parallelism, apart: Collection[Kind] = ()) -> list[Product]:
-    """All products of the layers, without the LM head (``lm_head``) and those of the attentions ``apart``."""
-    found = [
-        Product("projections", each.n, each.k, layers, each.rows)
-        for kind, layers in attentions(model)
-        if kind not in apart
-        for each in kind.products(model.hidden, parallel.tp)
-    ]
-    dense = dense_ffns(model)
-    for width, layers in dense:
-        found += [
-            Product("dense_ffn", 2 * _share(width, parallel.tp), model.hidden, layers),
-            Product("dense_ffn", model.hidden, _share(width, parallel.tp), layers),
-        ]
-    if has_experts(model):
-        found.append(Product("router", model.experts, model.hidden, len(model.moe_layer_ids)))
-    return found
-
-
-def dense_ffns(model: ModelSpec) -> list[tuple[int, int]]:
-    """(width, layers) of FFNs that all tokens use: those of dense layers, and shared experts."""
-    moe = len(model.moe_layer_ids)
-    found = [(model.dense_ffn or 0, model.dense_layers)]
-    found.append((model.shared_experts * model.shared_ffn, moe) if has_experts(model) else (model.expert_ffn, moe))
-    return [(width, layers) for width, layers in found if width and layers]
-
-
-def lm_head(model: ModelSpec, tp: int) -> Product:
-    """The output layer, split over the vocabulary."""
-    return Product("lm_head", _share(model.vocabulary or 1, tp), model.hidden, 1)
-
-
-def all_reduces(model: ModelSpec, parallel: Parallelism, combined_apart: bool | None = None) -> int:
-    """All-reduces of hidden vectors over ``tp``: after attention and after the FFN of every layer; experts that are
-    ``combined_apart``, by default those under data parallelism, have transfers of their own.
+def program(
+    model: ModelSpec, parallel: Parallelism, apart: Collection[Kind] = (), moves: str | None = None
+) -> tuple[Layers, ...]:
+    """The layers of a model on one rank, those that are alike together, and last what follows them once. ``apart``:
+    attentions whose projections are in their kernels; ``moves``: REDUCED, GATHERED or ELSEWHERE; null: reduced unless
+    groups of ranks have requests of their own. Raises SpecError.
     """
-    if parallel.tp == 1:
-        return 0
-    apart = parallel.dp > 1 if combined_apart is None else combined_apart
-    return 2 * model.layers - (len(model.moe_layer_ids) if has_experts(model) and apart else 0)
+    moves = moves or (GATHERED if parallel.dp > 1 else REDUCED)
+    found = Counter(
+        (*_attention(model, kind, parallel.tp, apart), *_ffns(model, layer, parallel, moves))
+        for layer, kind in enumerate(by_layer(model.attention or (), model.layers))
+    )
+    head = Layers(1, _head(model, parallel.tp))
+    return (*(Layers(number, operators) for operators, number in found.items()), head)
 
 
-def streams(model: ModelSpec, tp: int, apart: Collection[Kind] = ()) -> Streams:
-    """Norms, positions and SwiGLU of all layers; of the attentions ``apart`` their norm alone."""
-    values, kernels = model.layers * NORM_PASSES * model.hidden, model.layers * NORM_KERNELS
-    for kind, layers in attentions(model):
-        of_kind = kind.streams(tp) if kind not in apart else Beside(0, 0)
-        values += layers * of_kind.values
-        kernels += layers * of_kind.kernels
-    for width, layers in dense_ffns(model):
-        values += layers * SWIGLU_PASSES * _share(width, tp)
-        kernels += layers * SWIGLU_KERNELS
-    return Streams(kernels, values * ACTIVATION_BYTES)
+def counted(layers: Collection[Layers]) -> dict[Operator, int]:
+    """Every operator and how often it runs; memory-bound kernels of one cause and size are one operator."""
+    found: Counter[Operator] = Counter()
+    kernels: Counter[tuple[str, str]] = Counter()
+    moved: Counter[tuple[str, str]] = Counter()
+    for number, operators in layers:
+        for each in operators:
+            if isinstance(each, Stream):
+                kernels[each.cause, each.rows] += number * each.kernels
+                moved[each.cause, each.rows] += number * each.row_bytes
+            else:
+                found[each] += number
+    streams = (Stream(cause, kernels[cause, rows], moved[cause, rows], rows) for cause, rows in kernels)
+    return dict(found) | dict.fromkeys(streams, 1)
+
+
+def row_flop(model: ModelSpec, parallel: Parallelism) -> dict[tuple[str, str], float]:
+    """(rows, cause) → FLOP of the products of a row."""
+    found: dict[tuple[str, str], float] = {}
+    for each, number in counted(program(model, parallel)).items():
+        if isinstance(each, Product):
+            key = each.rows, each.cause
+            found[key] = found.get(key, 0.0) + 2.0 * each.n * each.k * number
+    return found
+
+
+def before_attention(model: ModelSpec, parallel: Parallelism) -> float:
+    """Share of the projections that come before attention, by their weights: all but the product back to the hidden
+    vector.
+    """
+    weights = {
+        each: number * each.weights
+        for each, number in counted(program(model, parallel)).items()
+        if isinstance(each, Product) and each.cause == PROJECTIONS
+    }
+    back = sum(found for each, found in weights.items() if each.n == model.hidden)
+    return 1 - back / sum(weights.values())
+
+
+def _timed(model: ModelSpec, kind: AttentionKind) -> Kind:
+    if not isinstance(kind, Kind):
+        raise SpecError(f"{model.name}: attention of kind {kind.kind} has no times; let its class extend Kind")
+    return kind
+
+
+def _attention(model: ModelSpec, given: AttentionKind | None, tp: int, apart: Collection[Kind]) -> tuple[Operator, ...]:
+    if given is None:
+        return ()
+    kind = _timed(model, given)
+    found: list[Operator] = [_norm(model)]
+    if kind not in apart:
+        found += [Product(PROJECTIONS, each.n, each.k, each.rows) for each in kind.products(model.hidden, tp)]
+        beside = kind.streams(tp)
+        found.append(Stream(ELEMENTWISE, beside.kernels, beside.values * ACTIVATION_BYTES))
+    return (*found, Attention(kind), *_reduced(model, tp)) * kind.per_layer
+
+
+def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tuple[Operator, ...]:
+    moe = layer in model.moe_layer_ids
+    dense = model.dense_in.ids if model.dense_in is not None else () if moe else (layer,)
+    found: list[Operator] = []
+    if layer in dense and model.dense_ffn:
+        one = (*_ffn(model, DENSE_FFN, model.dense_ffn, parallel.tp), *_reduced(model, parallel.tp))
+        found += (_norm(model), *one) * model.dense_per_layer
+    if moe and not has_experts(model):
+        found += (_norm(model), *_ffn(model, DENSE_FFN, model.expert_ffn, parallel.tp), *_reduced(model, parallel.tp))
+    elif moe:
+        found += [] if found else [_norm(model)]  # one norm where both work on the same vector
+        found.append(Product(ROUTER, model.experts, model.hidden))
+        found += _ffn(model, SHARED, model.shared_experts * model.shared_ffn, parallel.tp)
+        found += _routed(model, parallel, moves)
+    return tuple(found)
+
+
+def _ffn(model: ModelSpec, cause: str, width: int, tp: int) -> tuple[Operator, ...]:
+    mine = _share(width, tp)
+    if not mine:
+        return ()
+    return (
+        Product(cause, 2 * mine, model.hidden),
+        Stream(ELEMENTWISE, 1, SWIGLU_PASSES * mine * ACTIVATION_BYTES),
+        Product(cause, model.hidden, mine),
+    )
+
+
+def _routed(model: ModelSpec, parallel: Parallelism, moves: str) -> tuple[Operator, ...]:
+    if moves == REDUCED:
+        return (Routed(), *_reduced(model, parallel.tp))
+    if moves == ELSEWHERE:
+        return (Routed(),)
+    row_bytes = parallel.dp * model.hidden * ACTIVATION_BYTES
+    return (
+        Collective(DISPATCH, "all_gather", row_bytes, parallel.ranks),
+        Routed(),
+        Collective(COMBINE, "reduce_scatter", row_bytes, parallel.ranks),
+    )
+
+
+def _head(model: ModelSpec, tp: int) -> tuple[Operator, ...]:
+    """The output layer, split over the vocabulary; logits are gathered."""
+    vocabulary = model.vocabulary or 0
+    gathered = Collective(LM_HEAD, "all_gather", vocabulary * ACTIVATION_BYTES, tp, SAMPLED)
+    return (
+        Product(LM_HEAD, _share(vocabulary or 1, tp), model.hidden, SAMPLED),
+        *((gathered,) if tp > 1 else ()),
+        Stream(SAMPLING, SAMPLING_KERNELS, SAMPLING_PASSES * vocabulary * LOGIT_BYTES, SAMPLED),
+    )
+
+
+def _norm(model: ModelSpec) -> Stream:
+    return Stream(ELEMENTWISE, 1, NORM_PASSES * model.hidden * ACTIVATION_BYTES)
+
+
+def _reduced(model: ModelSpec, tp: int) -> tuple[Operator, ...]:
+    return (Collective(ALL_REDUCE, ALL_REDUCE, model.hidden * ACTIVATION_BYTES, tp),) if tp > 1 else ()
 
 
 def _share(width: int, ranks: int) -> int:

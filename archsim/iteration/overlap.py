@@ -13,12 +13,18 @@ other. A transfer takes SMs, too (`Sms`): those that send and receive for a time
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
+from archsim.base.kernels import kernel
+
 NONE, SHARED_EXPERT, TWO_BATCH = "none", "shared_expert", "two_batch"
-BEFORE, ATTENTION, SHARED, EXPERTS = "before", "attention", "shared", "experts"
-SEND, RECEIVE, RETURN, COLLECT = "send", "receive", "return", "collect"
-DECODES, PROMPTS = "decodes", "prompts"
+_IN_TURN, _BESIDE, _HALVES = range(3)
+HOW = MappingProxyType({NONE: np.int64(_IN_TURN), SHARED_EXPERT: np.int64(_BESIDE), TWO_BATCH: np.int64(_HALVES)})
+DECODES, PROMPTS = np.int64(0), np.int64(1)  # phases: whose operations are laid out
+_NOTHING, BEFORE, ATTENTION, SHARED, EXPERTS, SEND, RECEIVE, RETURN, COLLECT = range(9)
 
 
 class Schedule(NamedTuple):
@@ -26,15 +32,21 @@ class Schedule(NamedTuple):
     second half is later.
     """
 
-    stages: tuple[tuple[str, ...], ...]
+    stages: tuple[tuple[int, ...], ...]
     behind: int
 
 
-# SGLang, python/sglang/srt/operations_strategy.py (the operations of DeepSeek-V3's layers, tbo_delta_stages).
-SCHEDULES = {
-    PROMPTS: Schedule(((BEFORE, ATTENTION, SEND), (RECEIVE, EXPERTS, RETURN), (SHARED, COLLECT)), behind=0),
-    DECODES: Schedule(((BEFORE,), (ATTENTION,), (SEND, SHARED), (RECEIVE, EXPERTS, RETURN), (COLLECT,)), behind=2),
-}
+# By phase. SGLang, python/sglang/srt/operations_strategy.py (the operations of DeepSeek-V3's layers, tbo_delta_stages).
+SCHEDULES = (
+    Schedule(((BEFORE,), (ATTENTION,), (SEND, SHARED), (RECEIVE, EXPERTS, RETURN), (COLLECT,)), behind=2),
+    Schedule(((BEFORE, ATTENTION, SEND), (RECEIVE, EXPERTS, RETURN), (SHARED, COLLECT)), behind=0),
+)
+_STAGES = np.array([len(each.stages) for each in SCHEDULES])
+_BEHIND = np.array([each.behind for each in SCHEDULES])
+_DOES = np.array([  # int64[phase, stage, operation]
+    [[*stage, *[_NOTHING] * (3 - len(stage))] for stage in (*each.stages, *[()] * (max(_STAGES) - len(each.stages)))]
+    for each in SCHEDULES
+])  # fmt: skip
 _LAYERS, _FILL = 7, 3  # that are laid out; the first fill the pipeline, the last drains it
 
 
@@ -52,10 +64,6 @@ class Rest(NamedTuple):
 
     before: float = 0.0
     attention: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.before + self.attention
 
 
 NOTHING = Rest()
@@ -76,54 +84,70 @@ class Layer(NamedTuple):
         return sum(self)
 
 
-def beside(move_ns: float, compute_ns: float, sms: Sms) -> float:
-    """When a transfer and the kernels beside it have both ended."""
-    return max(move_ns, compute_ns + sms.ns + sms.share * move_ns)
+@kernel
+def beside(move_ns, compute_ns, sms):
+    """When transfers and the kernels beside them have both ended, float64[any]; ``sms``: an `Sms`."""
+    return np.maximum(move_ns, compute_ns + sms.ns + sms.share * move_ns)
 
 
-def of_halves(whole: float, half: float, multiply_ns: float = 0.0, share: float = 0.0) -> float:
-    """ns of both halves of some kernels: never less than the whole takes at once, whatever laws say between their
-    points. Products leave the transfers their ``share`` of the SMs at all times, as SGLang's do (deep_gemm_num_sms,
-    operations_strategy.py): that lengthens ``multiply_ns``, what a half multiplies at peak, but not what they read.
+@kernel
+def of_halves(whole, half, multiply_ns=0.0, share=0.0):
+    """ns of both halves of some kernels, float64[any]: never less than the whole takes at once, whatever laws say
+    between their points. Products leave the transfers their ``share`` of the SMs at all times, as SGLang's do
+    (deep_gemm_num_sms, operations_strategy.py): that lengthens ``multiply_ns``, what a half multiplies at peak, but not
+    what they read.
     """
-    return max(whole, 2 * half) + 2 * min(multiply_ns, half) * share / (1 - share)
+    return np.maximum(whole, 2 * half) + 2 * np.minimum(multiply_ns, half) * share / (1 - share)
 
 
-def two_batches(
-    whole: Layer, half: Layer, multiply: tuple[float, float], rest: Rest, sms: tuple[Sms, Sms], phase: str
-) -> Layer:
-    """A layer of two halves; ``whole``, ``half``: each alone; ``multiply``: ns at peak of shared and routed experts of
-    a half; ``rest``: of a half, as it is computed here; ``sms``: of dispatch and combine of a half; ``phase``: of
-    SCHEDULES.
+@kernel
+def compose(how, whole, half, multiply, rest, sms, phase):
+    """A `Layer` of experts under an overlap of HOW. ``whole``, ``half``: `Layer` of all tokens and of half of them, if
+    nothing ran beside anything; ``multiply``: ns at peak of shared and routed experts of a half; ``rest``: `Rest` of a
+    half; ``sms``: two `Sms`, of dispatch and combine (of a half, where there are halves); ``phase``: of SCHEDULES.
+
+    Two batches: a layer of both halves, once the layers before have filled the pipeline. All is in proportion, so
+    sums of many layers go as well as one.
     """
-    share = max(each.share for each in sms)
+    if how == _IN_TURN:
+        return whole
+    if how == _BESIDE:
+        both = beside(whole.dispatch, whole.shared, sms[0]) if whole.shared > 0 else whole.dispatch
+        return Layer(both - whole.shared, whole.shared, whole.experts, whole.combine)
+    share = max(sms[0].share, sms[1].share)
     shared = of_halves(whole.shared, half.shared, multiply[0], share)
     experts = of_halves(whole.experts, half.experts, multiply[1], share)
-    one = half._replace(shared=shared / 2, experts=experts / 2)
-    hidden_not = max(_layer_ns(one, rest, sms, SCHEDULES[phase]) - 2 * rest.total - shared - experts, 0.0)
+    computed = 2 * (rest.before + rest.attention) + shared + experts
+    hidden_not = max(_of_both(half, shared / 2, experts / 2, rest, sms, phase) - computed, 0.0)
     moved = half.dispatch + half.combine
-    first = half.dispatch / moved if moved else 0.0
+    first = half.dispatch / moved if moved > 0 else 0.0
     return Layer(hidden_not * first, shared, experts, hidden_not * (1 - first))
 
 
-def _layer_ns(half: Layer, rest: Rest, sms: tuple[Sms, Sms], schedule: Schedule) -> float:
-    """ns of a layer of both halves, once the layers before have filled the pipeline."""
-    computes = {BEFORE: rest.before, ATTENTION: rest.attention, SHARED: half.shared, EXPERTS: half.experts}
-    moves = {SEND: (half.dispatch, sms[0].ns), RETURN: (half.combine, sms[1].ns)}
-    stages, last = schedule.stages * _LAYERS, len(schedule.stages)
-    sm = network = 0.0
-    arrives, ends = [0.0, 0.0], []
-    for at in range(len(stages) + schedule.behind):
-        for who, stage in ((0, at), (1, at - schedule.behind)):
-            for doing in stages[stage] if 0 <= stage < len(stages) else ():
-                if doing in computes:
+@kernel
+def _of_both(half, shared, experts, rest, sms, phase):
+    """ns of a layer of both halves: their operations in turn, on the SMs and on the network."""
+    last, behind = _STAGES[phase], _BEHIND[phase]
+    computes = (0.0, rest.before, rest.attention, shared, experts)
+    sm = network = filled = ended = first = second = 0.0
+    for at in range(last * _LAYERS + behind):
+        for who in range(2):
+            stage = at - behind * who
+            if stage < 0 or stage >= last * _LAYERS:
+                continue
+            for doing in _DOES[phase, stage % last]:
+                if doing <= EXPERTS:
                     sm += computes[doing]
-                elif doing in moves:
-                    move_ns, sm_ns = moves[doing]
-                    network = arrives[who] = max(network, sm) + move_ns
-                    sm += sm_ns
+                elif doing == SEND or doing == RETURN:
+                    move = sms[0] if doing == SEND else sms[1]
+                    network = max(network, sm) + (half.dispatch if doing == SEND else half.combine)
+                    sm += move.ns
+                    first, second = (network, second) if who == 0 else (first, network)
                 else:
-                    sm = max(sm, arrives[who])
-            if who == 1 and stage >= 0 and stage % last == last - 1:
-                ends.append(sm)
-    return (ends[-2] - ends[_FILL - 1]) / (len(ends) - 1 - _FILL)
+                    sm = max(sm, first if who == 0 else second)
+            if who == 1 and stage % last == last - 1:
+                if stage // last == _FILL - 1:
+                    filled = sm
+                if stage // last == _LAYERS - 2:
+                    ended = sm
+    return (ended - filled) / (_LAYERS - 1 - _FILL)

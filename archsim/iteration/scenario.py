@@ -13,15 +13,25 @@ from types import MappingProxyType
 
 import numpy as np
 
-from archsim.iteration.layers import products
+from archsim.base.units import NS_PER_S
+from archsim.iteration.layers import (
+    DENSE_FFN,
+    ELSEWHERE,
+    OF_ROUTED,
+    ONCE,
+    PROJECTIONS,
+    SHARED,
+    before_attention,
+    row_flop,
+)
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, Layer, Rest, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
+from archsim.laws.choosing import LawMissing
+from archsim.laws.expert_gemm import Rates
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.loading.calibrations import calibration_digest, calibration_named
 from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
-from calibration.laws.choosing import LawMissing
-from calibration.laws.expert_gemm import Rates
 
 # Columns of a run and the causes that each sums.
 COLUMNS = MappingProxyType(
@@ -36,9 +46,6 @@ COLUMNS = MappingProxyType(
         "host": ("host",),
     }
 )
-ONCE = ("lm_head", "sampling", "host")  # of a whole batch, whatever its halves do
-PRODUCTS = ("projections", "dense_ffn")
-NS_PER_S = 1e9
 
 
 def laws_of(scenario: Scenario) -> IterationLaws | None:
@@ -60,7 +67,7 @@ def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, prec
     of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
     try:
         return iteration_laws(
-            of, calibration_named(name), parallel, precision, routing=None, rates=rates, combined_apart=True
+            of, calibration_named(name), parallel, precision, experts=None, rates=rates, moves=ELSEWHERE
         )
     except LawMissing:
         return None
@@ -86,7 +93,7 @@ def rest_of(scenario: Scenario, sms_share: float) -> Callable[[float, bool], Res
     laws = laws_of(scenario)
     if laws is None:
         return lambda tokens, prompts: NOTHING
-    before = _before_attention(laws)
+    before = before_attention(laws.model, laws.parallel)
 
     @lru_cache(maxsize=4096)
     def of_half(tokens: float, prompts: bool) -> Rest:
@@ -116,7 +123,7 @@ def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: 
     half = _of_one(laws, half_of(batch), apart)
     multiply = _multiply_ns(scenario, laws, half_of(batch), apart)
     return {
-        cause: ns if cause in ONCE else of_halves(ns, half[cause], multiply.get(cause, 0.0), sms_share)
+        cause: ns if cause in ONCE else of_halves.py_func(ns, half[cause], multiply.get(cause, 0.0), sms_share)
         for cause, ns in found.items()
     }
 
@@ -132,15 +139,11 @@ def iteration_ns(
 
 def _multiply_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:
     """Cause → ns at peak of the products of an iteration."""
-    rows = {"tokens": batch.tokens, "decode": batch.decodes, "prefill": batch.chunks * batch.chunk_tokens}
-    found = dict.fromkeys(PRODUCTS, 0.0)
-    for each in products(laws.model, laws.parallel):
-        if each.cause in found:
-            flop = 2 * each.n * each.k * each.layers * float(rows[each.rows][0])
-            found[each.cause] += flop / scenario.system.compute.peak_flop_per_s * NS_PER_S
-    if shared_apart:
-        found["dense_ffn"] *= 1 - _shared_share(laws.model)
-    return found
+    found = dict.fromkeys((PROJECTIONS, DENSE_FFN, SHARED), 0.0)
+    for (rows, cause), flop in row_flop(laws.model, laws.parallel).items():
+        if cause in found:
+            found[cause] += flop * float(batch.rows(rows)[0]) / scenario.system.compute.peak_flop_per_s * NS_PER_S
+    return _with_shared(found, shared_apart)
 
 
 def half_of(batch: Batches) -> Batches:
@@ -149,26 +152,11 @@ def half_of(batch: Batches) -> Batches:
 
 
 def _of_one(laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:
-    ns = iteration_times(laws, batch, moe_ns=0.0).ns
-    found = {cause: float(each[0]) for cause, each in ns.items() if cause != "moe"}
-    if shared_apart:
-        found["dense_ffn"] *= 1 - _shared_share(laws.model)
-    return found
+    ns = iteration_times(laws, batch).ns
+    return _with_shared({cause: float(each[0]) for cause, each in ns.items() if cause not in OF_ROUTED}, shared_apart)
 
 
-def _shared_share(model: ModelSpec) -> float:
-    """Share of dense FFNs that shared experts take, by their width."""
-    width = len(model.moe_layer_ids) * model.shared_experts * model.shared_ffn
-    every = width + model.dense_layers * (model.dense_ffn or 0)
-    return width / every if every else 0.0
-
-
-def _before_attention(laws: IterationLaws) -> float:
-    """Share of the projections that come before attention, by their weights: all but the product back to the hidden
-    vector.
-    """
-    model = laws.model
-    found = [each for each in products(model, laws.parallel) if each.cause == "projections"]
-    weights = [each.n * each.k * each.layers for each in found if each.rows != "prefill"]
-    back = [each.n * each.k * each.layers for each in found if each.n == model.hidden]
-    return 1 - sum(back) / sum(weights)
+def _with_shared(found: dict[str, float], shared_apart: bool) -> dict[str, float]:
+    """Shared experts as dense layers, unless the engine runs them."""
+    shared = found.pop(SHARED)
+    return found if shared_apart else found | {DENSE_FFN: found[DENSE_FFN] + shared}

@@ -1,41 +1,59 @@
 """The time of one iteration of serving on a rank, by cause: attention, projections, experts, all-reduces, host, ...
 
-``iteration_laws`` prepares the laws of a model on a calibrated GPU once; ``iteration_times`` evaluates them for one or
-many iterations. Everything that depends only on the number of tokens is tabulated, so that an iteration costs two
-look-ups and its attention. Causes follow each other: nothing overlaps.
+``iteration_laws`` gives the operators of a model's layers their times on a calibrated GPU; ``iteration_times``
+evaluates them for one or many iterations. Everything that depends only on the number of tokens is tabulated, so that an
+iteration costs a few look-ups and its attention. Causes follow each other: what runs beside what is
+`archsim.iteration.overlap`.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.iteration import layers as parts
+from archsim.base.units import NS_PER_S
 from archsim.iteration.attention.kind import DECODE, PREFILL, AttentionTimes
+from archsim.iteration.experts import BALANCED, Experts
+from archsim.iteration.layers import (
+    ALL_REDUCE,
+    ATTENTION,
+    CAUSES,
+    DECODES,
+    EXPERTS,
+    HOST,
+    LM_HEAD,
+    PROMPTS,
+    ROUTER,
+    SAMPLED,
+    TOKENS,
+    Attention,
+    Collective,
+    Product,
+    Routed,
+    Stream,
+    attentions,
+    counted,
+    program,
+)
+from archsim.laws.choosing import LawMissing
+from archsim.laws.dense import dense_product
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.laws import Laws
+from archsim.laws.memory import hbm_reads
+from archsim.laws.piecewise import law_of
+from archsim.laws.tables import CalibrationSpec, TransferTable
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
 from archsim.specs.model import ModelSpec
-from calibration.laws.choosing import LawMissing
-from calibration.laws.dense import dense_product
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.laws import Laws, MoeSizes
-from calibration.laws.memory import hbm_reads
-from calibration.laws.piecewise import law_of
-from calibration.laws.tables import CalibrationSpec, TransferTable
 
-NS_PER_S = 1e9
-MOST_TOKENS = 16384  # of the table by tokens; more are interpolated along its last points
+MOST_TOKENS = 16384  # of the tables by tokens; more are interpolated along their last points
 # A kernel as a node of a CUDA graph on an H200 (te42kyfo/gpu-benches, as in configs/calibrations/h200.yaml), where the
 # calibration has none; and the share of HBM bandwidth that reads reach on an H100 (h100.yaml).
 NODE_NS, HBM_SHARE = 1317.0, 0.82
-CAUSES = (
-    *("attention", "projections", "dense_ffn", "router", "elementwise", "all_reduce"),
-    *("lm_head", "sampling", "moe", "host"),
-)
-_BY_TOKENS = ("projections", "dense_ffn", "router", "elementwise", "all_reduce", "moe")
-_BY_REQUESTS = ("lm_head", "sampling")
 
 
 class Batches(NamedTuple):
@@ -58,6 +76,11 @@ class Batches(NamedTuple):
         """New tokens, float64[iteration]."""
         return self.decodes + self.chunks * self.chunk_tokens
 
+    def rows(self, which: str) -> np.ndarray:
+        """float64[iteration] of what an operator's time depends on."""
+        prompts = self.chunks * self.chunk_tokens
+        return {TOKENS: self.tokens, DECODES: self.decodes, PROMPTS: prompts, SAMPLED: self.sampled}[which]
+
 
 class IterationTimes(NamedTuple):
     """``ns``: cause → float64[iteration]; ``total_ns`` float64[iteration] is their sum.
@@ -72,24 +95,30 @@ class IterationTimes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IterationLaws:
-    """Laws of one model on one GPU. ``decode``, ``prefill``: (times, layers) of attention.
+    """Laws of one model on one GPU. ``attention``: phase → (times, layers) of each kind.
 
-    ``by_tokens``: float64[tokens, cause] ns of ``_BY_TOKENS``, 0 tokens first, and last the part of their sum that is
-    extrapolated; ``by_requests``: likewise of ``_BY_REQUESTS`` by sampled requests. ``decode_up``, ``prefill_up``:
-    float64[tokens] ns of products from the latent vector; None without one. ``sources``: cause → libraries whose times
-    are used. ``notes``: what pages print of attention that was not measured.
+    ``by``: rows (`archsim.iteration.layers`) → cause → float64[rows] ns of all layers, from 0 rows on; ``outside``:
+    rows → float64[rows] ns of them that are extrapolated. ``sources``: cause → libraries whose times are used.
+    ``notes``: what pages print of attention that was not measured.
     """
 
     model: ModelSpec
     parallel: Parallelism
-    decode: tuple[tuple[AttentionTimes, int], ...]
-    prefill: tuple[tuple[AttentionTimes, int], ...]
-    by_tokens: np.ndarray
-    by_requests: np.ndarray
-    decode_up: np.ndarray | None
-    prefill_up: np.ndarray | None
-    sources: dict[str, str]
+    attention: Mapping[str, tuple[tuple[AttentionTimes, int], ...]]
+    by: Mapping[str, Mapping[str, np.ndarray]]
+    outside: Mapping[str, np.ndarray]
+    sources: Mapping[str, str]
     notes: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> int:
+        """Length of the tables."""
+        return len(self.outside[TOKENS])
+
+    def ns(self, *causes: str, rows: str = TOKENS) -> np.ndarray:
+        """float64[rows] of some causes together; 0 for those that the model lacks."""
+        found = [ns for cause, ns in self.by[rows].items() if cause in causes] if rows in self.by else []
+        return sum(found, start=np.zeros(self.sizes))
 
 
 def batches_of(new: ArrayLike, context: ArrayLike, iteration: ArrayLike = 0, iterations: int = 1) -> Batches:
@@ -129,113 +158,136 @@ def iteration_laws(
     parallel: Parallelism = ALONE,
     precision: Precision = BF16,
     *,
-    routing: str | None = "balanced",
+    experts: Experts | None = BALANCED,
+    moves: str | None = None,
     library: str | None = None,
     rates: Rates | None = None,
     most_tokens: int = MOST_TOKENS,
-    combined_apart: bool | None = None,
 ) -> IterationLaws:
     """The laws of a model on ranks of a calibrated GPU.
 
-    ``routing``: of the fused MoE law (``balanced``, ``power_law_1.2``, ...); None: experts are timed elsewhere, and
-    ``iteration_times`` is given their time. ``library``: of attention; by default the one with most shapes. ``rates``:
-    of the modelled die. ``combined_apart``: whether experts combine by transfers that are timed elsewhere instead of an
-    all-reduce; by default under data parallelism. Raises SpecError where sizes do not divide, LawMissing for what was
-    not measured.
+    ``experts``: who times them; None: they are timed elsewhere, and ``iteration_times`` is given their time. ``moves``:
+    of `archsim.iteration.layers.program`. ``library``: of attention, by default the one with most shapes; that of an
+    engine, whose products are tuned. ``rates``: of the modelled die. Raises SpecError where sizes do not divide,
+    LawMissing for what was not measured.
     """
     refuse_uneven(model, parallel)
-    laws, tokens = Laws(calibration), np.arange(most_tokens + 1)
-    table, flagged = dict.fromkeys(_BY_TOKENS, np.zeros(len(tokens))), np.zeros(len(tokens))
-    up: dict[str, np.ndarray] = {}
-    sources: dict[str, set[str]] = {}
+    laws = Laws(calibration)
     attention = {
         phase: tuple(
             (kind.times(laws, phase, model.hidden, parallel.tp, precision, library=library, rates=rates), layers)
-            for kind, layers in parts.attentions(model)
+            for kind, layers in attentions(model)
         )
         for phase in (DECODE, PREFILL)
     }
-    whole = {
-        kind for (kind, _), (times, _) in zip(parts.attentions(model), attention[DECODE], strict=True) if times.whole
-    }
-    for product in parts.products(model, parallel, whole):
-        dtype = "bf16" if product.cause == "router" else precision.products
-        law = dense_product(calibration, product.n, product.k, dtype, rates)
-        ns = product.layers * law.ns(tokens)
-        sources.setdefault(product.cause, set()).add(law.table.library)
-        if product.rows == "tokens":
-            table[product.cause] = table[product.cause] + ns
-            flagged += ns * law.outside(tokens)
+    whole = {kind for (kind, _), (times, _) in zip(attentions(model), attention[DECODE], strict=True) if times.whole}
+    timing = _Timing(laws, model, parallel, precision, experts, rates, most_tokens + 1, library is not None)
+    by: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    outside = {rows: np.zeros(most_tokens + 1) for rows in (TOKENS, SAMPLED, DECODES, PROMPTS)}
+    sources: dict[str, set[str]] = {ATTENTION: {times.library for found in attention.values() for times, _ in found}}
+    for operator, count in counted(program(model, parallel, whole, moves)).items():
+        found = timing.of(operator)
+        if found is None:
+            continue
+        causes, ns = by[operator.rows], count * found.ns
+        causes[operator.cause] = causes.get(operator.cause, 0.0) + ns
+        outside[operator.rows] += ns * found.outside
+        if found.library:
+            sources.setdefault(operator.cause, set()).add(found.library)
+    notes = dict.fromkeys(times.note for found in attention.values() for times, _ in found if times.note)
+    named = {cause: ", ".join(sorted(names)) for cause, names in sources.items()}
+    return IterationLaws(model, parallel, attention, dict(by), outside, named, tuple(notes))
+
+
+class _Timed(NamedTuple):
+    """``ns``, ``outside``: by rows, from 0 on, of one operator; ``library``: of a table that was measured."""
+
+    ns: np.ndarray
+    outside: np.ndarray | float = 0.0
+    library: str = ""
+
+
+class _Timing(NamedTuple):
+    """What gives operators their times; ``tuned``: products, as in `dense_product`."""
+
+    laws: Laws
+    model: ModelSpec
+    parallel: Parallelism
+    precision: Precision
+    experts: Experts | None
+    rates: Rates | None
+    sizes: int
+    tuned: bool
+
+    def of(self, operator) -> _Timed | None:
+        """None where it depends on more than rows, or is timed elsewhere."""
+        if isinstance(operator, Product):
+            return self._product(operator)
+        if isinstance(operator, Stream):
+            return self._stream(operator)
+        if isinstance(operator, Collective):
+            return self._collective(operator)
+        if isinstance(operator, Routed) and self.experts is not None:
+            found = self.experts.times(self.laws, self.model, self.parallel, self.precision.experts, self.sizes)
+            layers = len(self.model.moe_layer_ids)
+            return _Timed(found.ns / layers, found.outside, found.library)
+        assert isinstance(operator, Routed | Attention)
+        return None
+
+    @property
+    def _rows(self) -> np.ndarray:
+        return np.arange(self.sizes)
+
+    def _product(self, product: Product) -> _Timed:
+        dtype = "bf16" if product.cause in (ROUTER, LM_HEAD) else self.precision.products
+        tuned = self.tuned and product.cause != LM_HEAD
+        law = dense_product(self.laws.calibration, product.n, product.k, dtype, self.rates, tuned=tuned)
+        return _Timed(law.ns(self._rows), law.outside(self._rows), law.table.library)
+
+    def _stream(self, stream: Stream) -> _Timed:
+        moved_ns = stream.row_bytes * self._rows / _read_bytes_per_s(self.laws, self.rates) * NS_PER_S
+        return _Timed(np.where(self._rows > 0, stream.kernels * _launch_ns(self.laws) + moved_ns, 0.0))
+
+    def _collective(self, given: Collective) -> _Timed:
+        size = np.maximum(self._rows * given.row_bytes, 1)
+        if given.op == ALL_REDUCE:
+            found = fastest_all_reduce_ns(self.laws, size, given.ranks)
         else:
-            up[product.rows] = up.get(product.rows, 0.0) + ns
-    table["elementwise"] = _stream_ns(laws, parts.streams(model, parallel.tp, whole), tokens, rates)
-    table["all_reduce"] = _all_reduce_ns(laws, model, parallel, combined_apart, tokens)
-    if routing is not None and parts.has_experts(model):
-        table["moe"], beyond, library_of_moe = _moe_ns(laws, model, parallel, precision.experts, routing, tokens)
-        flagged += table["moe"] * beyond
-        sources["moe"] = {library_of_moe}
-    by_requests = _head_ns(laws, model, parallel.tp, precision, tokens, rates)
-    each = [times for found in attention.values() for times, _ in found]
-    sources["attention"] = {times.library for times in each}
-    return IterationLaws(
-        model,
-        parallel,
-        attention[DECODE],
-        attention[PREFILL],
-        np.stack([*(table[cause] for cause in _BY_TOKENS), flagged], axis=1),
-        by_requests,
-        up.get("decode"),
-        up.get("prefill"),
-        {cause: ", ".join(sorted(names)) for cause, names in sources.items()},
-        tuple(dict.fromkeys(times.note for times in each if times.note)),
-    )
+            found = gathered_ns(self.laws, given.op, size, given.ranks)
+        return _Timed(np.where(self._rows > 0, found, 0.0))
 
 
 def iteration_times(
-    laws: IterationLaws, batches: Batches, *, moe_ns: ArrayLike | None = None, host_ns: float = 0.0
+    laws: IterationLaws, batches: Batches, *, experts_ns: ArrayLike | None = None, host_ns: float = 0.0
 ) -> IterationTimes:
-    """Times of iterations. ``moe_ns``: float64[iteration], all MoE layers, dispatch and combine included, in place of
-    the law's; ``host_ns``: of the host, an iteration.
+    """Times of iterations. ``experts_ns``: float64[iteration], all MoE layers, in place of the law's; ``host_ns``: of
+    the host, an iteration.
 
     Iterations without requests take no time.
     """
-    tokens, decodes, chunks = batches.tokens, batches.decodes, batches.chunks
+    tokens = batches.tokens
     some = tokens > 0
-    *by_tokens, flagged = _looked_up(laws.by_tokens, tokens).T
-    *by_requests, flagged_head = _looked_up(laws.by_requests, batches.sampled).T
-    found = dict(zip((*_BY_TOKENS, *_BY_REQUESTS), (*by_tokens, *by_requests), strict=True))
-    flagged = flagged + flagged_head
-    for up, rows in ((laws.decode_up, decodes), (laws.prefill_up, chunks * batches.chunk_tokens)):
-        if up is not None:
-            found["projections"] = found["projections"] + _looked_up(up, rows)
-    attention = np.zeros(len(tokens))
+    found = dict.fromkeys(CAUSES, np.zeros(len(tokens)))
+    flagged = np.zeros(len(tokens))
+    for rows, causes in laws.by.items():
+        size = batches.rows(rows)
+        for cause, table in causes.items():
+            found[cause] = found[cause] + _looked_up(table, size)
+        flagged = flagged + _looked_up(laws.outside[rows], size)
     groups = (
-        (laws.decode, decodes, np.ones(len(tokens)), batches.decode_context),
-        (laws.prefill, chunks, batches.chunk_tokens, batches.chunk_context),
+        (DECODE, batches.decodes, np.ones(len(tokens)), batches.decode_context),
+        (PREFILL, batches.chunks, batches.chunk_tokens, batches.chunk_context),
     )
-    for each, requests, new, context in groups:
-        for times, layers in each if requests.any() else ():
+    for phase, requests, new, context in groups:
+        for times, layers in laws.attention[phase] if requests.any() else ():
             ns = layers * times.ns(requests, new, context)
-            attention += ns
+            found[ATTENTION] = found[ATTENTION] + ns
             flagged = flagged + ns * times.outside(requests, context)
-    found["attention"] = attention
-    if moe_ns is not None:
-        found["moe"] = np.where(some, np.asarray(moe_ns, float), 0.0)
-    found["host"] = np.where(some, host_ns, 0.0)
-    by_cause = {cause: found[cause] for cause in CAUSES}
-    total = sum(by_cause.values(), start=np.zeros(len(tokens)))
-    return IterationTimes(by_cause, total, flagged / np.where(some, total, 1.0))
-
-
-def layer_times(
-    laws: IterationLaws, batches: Batches, *, moe_ns: ArrayLike | None = None, host_ns: float = 0.0
-) -> dict[str, np.ndarray]:
-    """Cause → float64[iteration] ns of the mean layer: what ``iteration_times`` gives, over the layers; without LM
-    head, sampling and host, which are no layer's.
-    """
-    times = iteration_times(laws, batches, moe_ns=moe_ns, host_ns=host_ns)
-    apart = (*_BY_REQUESTS, "host")
-    return {cause: ns / laws.model.layers for cause, ns in times.ns.items() if cause not in apart}
+    if experts_ns is not None:
+        found[EXPERTS] = np.where(some, np.asarray(experts_ns, float), 0.0)
+    found[HOST] = np.where(some, host_ns, 0.0)
+    total = sum(found.values(), start=np.zeros(len(tokens)))
+    return IterationTimes(found, total, flagged / np.where(some, total, 1.0))
 
 
 def _looked_up(table: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -250,36 +302,6 @@ def _looked_up(table: np.ndarray, size: np.ndarray) -> np.ndarray:
         more = np.where(over, size - last, 0.0)
         found = found + (more[:, None] * slope if table.ndim == 2 else more * slope)
     return found
-
-
-def _stream_ns(laws: Laws, streams: parts.Streams, tokens: np.ndarray, rates: Rates | None) -> np.ndarray:
-    moved_ns = streams.bytes_per_token * tokens / _read_bytes_per_s(laws, rates) * NS_PER_S
-    return np.where(tokens > 0, streams.kernels * _launch_ns(laws) + moved_ns, 0.0)
-
-
-def _head_ns(
-    laws: Laws, model: ModelSpec, tp: int, precision: Precision, rows: np.ndarray, rates: Rates | None
-) -> np.ndarray:
-    """``by_requests`` of IterationLaws; logits are gathered."""
-    head = parts.lm_head(model, tp)
-    law = dense_product(laws.calibration, head.n, head.k, "bf16", rates)
-    ns, vocabulary = law.ns(rows), model.vocabulary or 0
-    if tp > 1:
-        gathered = rows * vocabulary * parts.ACTIVATION_BYTES
-        ns = ns + np.where(rows > 0, laws.collective("all_gather", np.maximum(gathered, 1), ranks=tp).ns, 0)
-    passes = parts.SAMPLING_PASSES * vocabulary * parts.LOGIT_BYTES
-    streams = parts.Streams(parts.SAMPLING_KERNELS, passes)
-    return np.stack([ns, _stream_ns(laws, streams, rows, rates), ns * law.outside(rows)], axis=1)
-
-
-def _all_reduce_ns(
-    laws: Laws, model: ModelSpec, parallel: Parallelism, combined_apart: bool | None, tokens: np.ndarray
-) -> np.ndarray:
-    count = parts.all_reduces(model, parallel, combined_apart)
-    if not count:
-        return np.zeros(len(tokens))
-    sizes = np.maximum(tokens * model.hidden * parts.ACTIVATION_BYTES, 1)
-    return np.where(tokens > 0, count * fastest_all_reduce_ns(laws, sizes, parallel.tp), 0.0)
 
 
 def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
@@ -299,18 +321,16 @@ def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.
     return np.minimum.accumulate(found[::-1])[::-1]
 
 
-def _moe_ns(
-    laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, routing: str, tokens: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, str]:
-    """(ns of all MoE layers, whether they are extrapolated, whose times they are), by tokens of one group."""
-    sizes = MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
-    points = np.unique(np.rint(np.geomspace(1, len(tokens) - 1, 60)))
-    times = laws.fused_moe(
-        points * parallel.dp, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=sizes, distribution=routing
-    )
-    ns = np.exp(np.interp(np.log(np.maximum(tokens, 1)), np.log(points), np.log(times.ns)))
-    beyond = np.interp(tokens, points, times.extrapolated.astype(float)) > 0
-    return np.where(tokens > 0, len(model.moe_layer_ids) * ns, 0.0), beyond, times.table.library
+def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
+    """float64[size] of an all-gather or a reduce-scatter of all ranks, as vLLM, SGLang and TensorRT-LLM do without
+    DeepEP. Between nodes, the law of the largest measured number of ranks. Raises LawMissing.
+    """
+    for measured in (ranks, *(n for n in (64, 32, 16, 8, 4, 2) if n < ranks)):
+        try:
+            return laws.collective(op, size_bytes, ranks=measured).ns
+        except LawMissing:
+            continue
+    raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
 
 
 def _launch_ns(laws: Laws) -> float:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.files import drafted, write_text
+from archsim.base.text.yaml import dump_yaml
 from archsim.models.onnx_import import OPERATOR_COLUMNS
 from archsim.specs.model import ModelSpec
-from archsim.specs.text.yaml import dump_yaml
 
 
 def write_model(model: ModelSpec, path: Path) -> None:

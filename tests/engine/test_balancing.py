@@ -6,6 +6,7 @@ from support.balancer_runs import BALANCERS, BATCH, MODEL, SWITCH, WAFER, run_of
 from support.small_runs import policy, scenario_of, small_system
 
 from archsim.base.errors import ArchsimError, CapacityError
+from archsim.base.units import NS_PER_S
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.balancing import Balancing
 from archsim.engine.engine import EventEngine
@@ -13,9 +14,9 @@ from archsim.engine.network.flows import simulate_flows
 from archsim.engine.state import UNITS, new_tally
 from archsim.engine.weight_moves import WeightMover, advance
 from archsim.policies.placement.placement import moves_between
+from archsim.policies.replication.rules import LayerView, lina
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.policies import PRESETS
-from microarch.fabric.fabric import NS_PER_S
 
 
 @pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
@@ -144,3 +145,13 @@ def test_what_is_no_replication_is_told():
     parts = {"replication": {"name": "test_balancing:half_of_them", "params": {}}}
     with pytest.raises(ArchsimError, match="test_balancing:half_of_them: returns bool.3, 3.; expected bool.16, 6."):
         run_of("ep", parts=parts).run()
+
+
+def test_lina_with_a_stated_accuracy_asks_no_paths():
+    """All pairs predicted: the hottest expert gets the first replica; half of them: the total stays."""
+    origins = np.array([[90, 1, 1, 1], [60, 2, 2, 2]], np.int32)
+    holders = np.array([[1, 0], [1, 0], [0, 1], [0, 1]], bool)
+    view = LayerView(origins, np.zeros(4, np.float32), np.array([0, 0, 1, 1]), holders, 0, 0)
+    holds = lina(view, slots=1, accuracy=1.0).holds
+    assert holds[0].tolist() == [False, True] and not holds[:, 0][:2].any()
+    assert not lina(view, slots=1).holds.any()

@@ -13,14 +13,14 @@ from archsim.base.errors import SpecError
 from archsim.engine.gemm import gemm_model
 from archsim.engine.machine import build_machine
 from archsim.engine.run_demand import build_run_demand
+from archsim.laws.expert_gemm import ExpertGemm, Rates
+from archsim.laws.gemm import gemm_times
 from archsim.runs.calibration_notes import Die, calibration_notes
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.generated.synthetic import SyntheticTraffic
-from calibration.laws.expert_gemm import ExpertGemm, Rates
-from calibration.laws.gemm import gemm_times
 
 EP = PolicySpec(name="ep", **PRESETS["ep"])
 APART = {"gemm": "calibrated", "reads": "together", "memory": "experts"}  # every slice is a GEMM of its own

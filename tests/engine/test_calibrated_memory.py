@@ -9,21 +9,21 @@ import pytest
 
 import archsim
 from archsim.base.errors import SpecError
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import Place, Tree
 from archsim.cli.main import main
 from archsim.engine.run_demand import build_run_demand
+from archsim.laws.copy import link_table
+from archsim.laws.piecewise import law_of
 from archsim.report.page import write_report
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_experiment
 from archsim.specs.machine.measured import CopyLaw
 from archsim.specs.machine.system import D2DSpec, HbmSpec
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import Place, Tree
+from archsim.studies.validation.engine_cases import COLUMNS, engine_cases, engine_table
+from archsim.studies.validation.engine_copies import SIZES, copies_table, copy_cases
 from archsim.workload.generated.synthetic import SyntheticTraffic
-from calibration.laws.copy import link_table
-from calibration.laws.piecewise import law_of
 from calibration.measurements.reading import Measurements, read_measurements
-from calibration.validate.engine_cases import COLUMNS, engine_cases, engine_table
-from calibration.validate.engine_copies import SIZES, copies_table, copy_cases
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

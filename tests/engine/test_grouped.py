@@ -12,14 +12,14 @@ from archsim.engine.gemm import gemm_model
 from archsim.engine.loop import Replay
 from archsim.engine.machine import build_machine
 from archsim.engine.run_demand import RunDemand
+from archsim.laws.choosing import LawMissing
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.grouped import GroupedLaw
+from archsim.laws.laws import Laws, MoeSizes
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from calibration.laws.choosing import LawMissing
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.grouped import GroupedLaw
-from calibration.laws.laws import Laws, MoeSizes
 from tests.support.small_runs import scenario_of
 
 H100 = calibration_named("h100")
@@ -214,3 +214,18 @@ def test_a_dtype_that_was_not_measured_has_the_law_of_a_wider_one():
 def test_without_fused_layers_the_message_says_what_to_do():
     with pytest.raises(LawMissing, match="no fused MoE tables; measure the table `moe`, or take `gemm: calibrated`"):
         GroupedLaw(narrowed(lambda table: False), MoeSizes(7168, 2048, 256, 8), 32, "fp8")
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, 4.0])
+def test_kernels_of_another_engine_take_a_factor_of_the_time_but_for_the_launch(factor):
+    """And never less than FLOP over peak."""
+    rates, sizes = Rates(989e12, 3.35e12), MoeSizes(4096, 1536, 128, 8)
+    pairs, active = np.array([64.0, 20000.0]), np.array([16.0, 16.0])
+    own, other = (
+        GroupedLaw(H100, sizes, None, "bf16", rates, factor=each).times(pairs, active, pairs / 4)
+        for each in (1.0, factor)
+    )
+    expected = own.launch_ns + np.maximum(factor * (own.ns - own.launch_ns), own.multiply_ns)
+    assert np.allclose(other.ns, expected) and np.array_equal(other.launch_ns, own.launch_ns)
+    parts = other.launch_ns + other.multiply_ns + other.inefficiency_ns + other.permute_ns
+    assert np.allclose(parts + other.expert_ns + other.excess_ns, other.ns)

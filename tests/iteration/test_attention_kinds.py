@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from archsim.base.errors import SpecError
 from archsim.iteration.attention.kind import DECODE, PHASES, PREFILL
-from archsim.iteration.layers import products
+from archsim.iteration.layers import counted, program
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
+from archsim.laws.laws import Laws
 from archsim.specs.attention import KINDS, read_kind
 from archsim.specs.deployment import Parallelism, refuse_uneven
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
 from archsim.specs.model import ModelSpec
-from calibration.laws.laws import Laws
 
 INDEXER = {"index_heads": 64, "index_head_dim": 128, "index_topk": 2048}
 MLA = {"heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
@@ -112,7 +112,7 @@ def test_a_hybrid_is_a_list_by_layer(tmp_path):
     model = ModelSpec(**SMALL, attention=[delta, grouped | {"layers": [3]}])
     [(first, three), (last, one)] = model.attention_layers
     assert (first.kind, three, last.kind, one) == ("gated_delta_net", 3, "grouped", 1)
-    assert iteration_laws(model, calibration_named("h200"), routing=None).notes == ()
+    assert iteration_laws(model, calibration_named("h200"), experts=None).notes == ()
     assert model.kv_bytes_per_token() == 2 * 2 * 64 * 2
     assert model.state_bytes == 3 * ((2 * 256 + 512) * 3 * 2 + 8 * 64 * 64 * 2)
     assert ModelSpec.model_validate(model.model_dump(mode="json")) == model
@@ -123,7 +123,7 @@ def test_a_hybrid_is_a_list_by_layer(tmp_path):
 def test_what_was_not_measured_is_a_roofline_and_says_so():
     lightning = {"kind": "lightning", "heads": 8, "head_dim": 64}
     model = ModelSpec(**SMALL, attention=lightning)
-    laws = iteration_laws(model, calibration_named("h100"), routing=None)
+    laws = iteration_laws(model, calibration_named("h100"), experts=None)
     times = iteration_times(laws, batches_of([1, 1, 1], [2000, 3000, 4000]))
     assert times.ns["attention"] > 0 and 0 < times.extrapolated <= 1
     assert ["lightning attention: a roofline" in note for note in laws.notes] == [True]
@@ -207,8 +207,8 @@ def test_a_user_adds_a_kind_in_a_file_of_their_own(tmp_path, monkeypatch):
     (tmp_path / "own_attention.py").write_text(OWN, encoding="utf-8")
     model = ModelSpec(**SMALL, attention={"kind": "own_attention:Averaged", "width": 256})
     assert model.kv_bytes(1000) == 4 * 1000 * 512 and model.attention_weights == 4 * 2 * 1024 * 256
-    assert [each.n for each in products(model, Parallelism()) if each.cause == "projections"] == [256, 1024]
-    laws = iteration_laws(model, calibration_named("h100"), routing=None)
+    assert [each.n for each in counted(program(model, Parallelism())) if each.cause == "projections"] == [256, 1024]
+    laws = iteration_laws(model, calibration_named("h100"), experts=None)
     assert iteration_times(laws, batches_of([1], [4096])).ns["attention"] > 0
 
 

@@ -4,7 +4,7 @@ import pytest
 
 import archsim
 from archsim.base.errors import SpecError
-from archsim.iteration.layers import all_reduces
+from archsim.iteration.layers import ELSEWHERE, counted, program
 from archsim.runs.plan import prepare
 from archsim.specs.deployment import Parallelism, fitting
 from archsim.specs.loading.library import load_experiment, load_model
@@ -47,8 +47,9 @@ def test_tensor_parallel_attention_is_asked_for_by_name():
 
 def test_transfers_take_the_place_of_the_all_reduce_after_experts():
     model = load_model("qwen3-235b-a22b")
-    assert all_reduces(model, Parallelism(tp=8, ep=8)) == 2 * 94
-    assert all_reduces(model, Parallelism(tp=8, ep=8), combined_apart=True) == 94
+    for moves, times in ((None, 2 * 94), (ELSEWHERE, 94)):
+        operators = counted(program(model, Parallelism(tp=8, ep=8), moves=moves))
+        assert [count for each, count in operators.items() if each.cause == "all_reduce"] == [times]
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,18 @@ def test_what_is_not_modelled_is_refused_by_name(overrides, said):
 def test_sizes_that_fit_are_named():
     assert fitting(128, 72) == "64 or 32 fit"
     assert fitting(7, 4) == "1 fits"
+
+
+def test_parallel_sizes_and_precision_are_axes_of_a_sweep():
+    linked = {"parallel.attention.tp": [1, 4], "parallel.attention.dp": [8, 2]}
+    swept = EXPERIMENT | {"sweep": {"grid": {"precision.kv": ["bf16", "fp8"]}, "zip": linked}}
+    rows = archsim.sweep(swept).runs.rows
+    assert len(rows) == 4 and [row["axis.parallel.attention.tp"] for row in rows] == [1, 4, 1, 4]
+    assert rows[0]["hbm_kv_bytes"] == 2 * rows[2]["hbm_kv_bytes"]
+    assert [row["iteration_all_reduce_ns"] > 0 for row in rows] == [False, True, False, True]
+
+
+def test_sizes_of_an_axis_that_do_not_go_together_are_refused():
+    swept = EXPERIMENT | {"parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}}}
+    with pytest.raises(SpecError, match="ep 8 x tp 1 is not the 4 ranks"):
+        archsim.sweep(swept | {"sweep": {"grid": {"parallel.attention.tp": [8, 4]}}})

@@ -6,22 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archsim.base.errors import SpecError
-from archsim.iteration.layers import all_reduces, products
+from archsim.iteration.layers import CAUSES, Product, counted, program
 from archsim.iteration.times import (
-    CAUSES,
     batches_of,
     fastest_all_reduce_ns,
     iteration_laws,
     iteration_times,
-    layer_times,
 )
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.laws import Laws
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.layers import LayerSet
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
 from archsim.specs.model import ModelSpec
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.laws import Laws
 
 FP8 = Precision("fp8_block", "bf16", "fp8", "fp8_block")
 EIGHT = Parallelism(tp=8, ep=8)
@@ -53,7 +51,7 @@ def test_causes_add_up(laws, request):
     assert tuple(times.ns) == CAUSES
     assert times.total_ns == pytest.approx(np.sum(list(times.ns.values()), axis=0))
     assert min(float(ns[0]) for ns in times.ns.values()) >= 0 and times.ns["host"] == 5e5
-    assert times.ns["attention"] > 0 and times.ns["moe"] > 0 and times.ns["router"] > 0
+    assert times.ns["attention"] > 0 and times.ns["experts"] > 0 and times.ns["router"] > 0
 
 
 @settings(max_examples=40, deadline=None)
@@ -91,19 +89,11 @@ def test_a_batch_keeps_tokens_and_attention_work():
 
 def test_experts_may_be_timed_elsewhere(qwen):
     batch = batches_of(1, [100, 900])
-    times = iteration_times(qwen, batch, moe_ns=7e6)
-    assert times.ns["moe"] == 7e6
+    times = iteration_times(qwen, batch, experts_ns=7e6)
+    assert times.ns["experts"] == 7e6
     assert iteration_times(qwen, batch).total_ns - times.total_ns == pytest.approx(
-        iteration_times(qwen, batch).ns["moe"] - 7e6
+        iteration_times(qwen, batch).ns["experts"] - 7e6
     )
-
-
-def test_times_of_layers_are_those_of_the_iteration(qwen):
-    batch = batches_of(1, [100, 900])
-    layers, times = layer_times(qwen, batch), iteration_times(qwen, batch)
-    assert set(CAUSES) - set(layers) == {"lm_head", "sampling", "host"}
-    apart = times.ns["lm_head"] + times.ns["sampling"]
-    assert 94 * sum(layers.values()) == pytest.approx(times.total_ns - apart)
 
 
 def test_twice_the_bandwidth_shortens_a_decode_that_is_bound_by_it():
@@ -123,7 +113,7 @@ def test_a_dense_decode_takes_the_time_to_read_its_weights():
     weights = 2 * (llama().all_weights - llama().hidden * 128256)  # without the embedding
     least = weights / 3.35e12 * 1e9
     assert least < times.total_ns < 1.6 * least
-    assert times.ns["moe"] == 0 and times.ns["router"] == 0 and times.ns["all_reduce"] == 0
+    assert times.ns["experts"] == 0 and times.ns["router"] == 0 and times.ns["all_reduce"] == 0
 
 
 def test_ranks_share_products_and_pay_all_reduces():
@@ -141,26 +131,40 @@ def test_every_tensor_parallel_size_has_its_laws(gpu, tp):
     """Of the products, collectives and attention that an iteration needs; what was not measured is flagged."""
     for model, precision in (("qwen3-235b-a22b", Precision()), ("deepseek-v3", FP8)):
         ranks = Parallelism(tp=tp, ep=tp)
-        laws = iteration_laws(load_model(model), calibration_named(gpu), ranks, precision, routing=None)
+        laws = iteration_laws(load_model(model), calibration_named(gpu), ranks, precision, experts=None)
         times = iteration_times(laws, batches_of([1] * 32 + [1024], [2000] * 32 + [1024]))
         assert 1e6 < times.total_ns < 1e9 and 0 <= times.extrapolated < 0.25
 
 
+def test_layers_are_listed_with_their_operators():
+    first, others, head = program(load_model("deepseek-v3"), Parallelism(tp=2, ep=2))
+    assert (first.number, others.number, head.number) == (3, 58, 1)
+    causes = list(dict.fromkeys(each.cause for each in others.operators))
+    assert causes == ["elementwise", "projections", "attention", "all_reduce", "router", "shared", "experts"]
+    assert "dense_ffn" in {each.cause for each in first.operators}
+
+
 def test_weights_of_products_are_those_of_the_model():
     model = load_model("deepseek-v3")
-    found = {cause: 0 for cause in ("projections", "dense_ffn", "router")}
-    for product in products(model, Parallelism()):
-        if product.rows != "decode":  # the same weights as those of prompts
-            found[product.cause] += product.layers * product.n * product.k
-    assert found["projections"] == model.attention_weights
-    assert found["dense_ffn"] + found["router"] == model.dense_weights + model.shared_weights
+    found = dict.fromkeys(("projections", "dense_ffn", "router", "shared", "lm_head"), 0)
+    for each, count in counted(program(model, Parallelism())).items():
+        if isinstance(each, Product):
+            found[each.cause] += count * each.weights
+    assert found["projections"] == model.attention_weights and found["lm_head"] == model.output_weights
+    assert found["dense_ffn"] + found["router"] == model.dense_weights and found["shared"] == model.shared_weights
 
 
 def test_experts_under_data_parallelism_combine_by_transfers_of_their_own():
     model = load_model("deepseek-v3")
-    assert all_reduces(model, Parallelism()) == 0
-    assert all_reduces(model, Parallelism(tp=8, ep=8)) == 2 * 61
-    assert all_reduces(model, Parallelism(tp=8, dp=2, ep=16)) == 2 * 61 - 58
+
+    def counts(parallel):
+        found = dict.fromkeys(("all_reduce", "dispatch", "combine"), 0)
+        operators = counted(program(model, parallel)).items()
+        return found | {each.cause: count for each, count in operators if each.cause in found}
+
+    assert counts(Parallelism()) == {"all_reduce": 0, "dispatch": 0, "combine": 0}
+    assert counts(Parallelism(tp=8, ep=8)) == {"all_reduce": 2 * 61, "dispatch": 0, "combine": 0}
+    assert counts(Parallelism(tp=8, dp=2, ep=16)) == {"all_reduce": 2 * 61 - 58, "dispatch": 58, "combine": 58}
 
 
 def test_all_reduces_grow_with_their_size():

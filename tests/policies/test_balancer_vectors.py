@@ -5,7 +5,6 @@ import pytest
 from support.vectors import vectors
 
 from archsim import balancers
-from archsim.policies.prediction.lina import device_share, prediction_accuracy
 
 
 def lists(arrays):
@@ -229,19 +228,6 @@ def test_lina(case):
 @vectors("lina", "uniform_split")
 def test_uniform_split(case):
     assert balancers.uniform_split(**case["input"]).tolist() == case["expected"]["integer"]
-
-
-@vectors("lina", "device_share")
-def test_device_share(case):
-    share = device_share(case["input"]["popularity"], case["input"]["num_devices"])
-    assert share.tolist() == pytest.approx(case["expected"]["n_e"], rel=1e-9)
-
-
-@vectors("lina", "prediction_accuracy")
-def test_prediction_accuracy(case):
-    mean, whole = prediction_accuracy(**case["input"])
-    assert mean == pytest.approx(case["expected"]["mean_fraction_of_experts"], rel=1e-9)
-    assert whole == pytest.approx(case["expected"]["fraction_of_tokens_all_correct"], rel=1e-9)
 
 
 @pytest.mark.parametrize("rule, named", [("released", "released_code"), ("paper", "paper_algorithm2")])

@@ -3,7 +3,6 @@
 Every checksum of a mutant is right: what is refused is refused for its content.
 """
 
-import copy
 import hashlib
 import json
 import random
@@ -13,6 +12,7 @@ import zlib
 
 import numpy as np
 import pytest
+from support.mutants import mutated
 from support.stores import LAYERS, NAMES, imported
 from support.trace_files import TOY, save_npz, toy_requests
 
@@ -23,8 +23,6 @@ from archsim.workload.store.store import open_store
 from archsim.workload.store.verify import verify
 
 REQUESTS = toy_requests(NAMES)
-ODD = (None, True, -1, 0, 1, 7, 2**31, 10**30, 1.5, "", "x", "../x", "/etc/passwd", [], [-1], ["x"], {}, {"x": 1})
-"""What a value of a header or a manifest is replaced with."""
 MUTANTS = 400
 SEED = 20
 
@@ -43,30 +41,6 @@ def store(tmp_path_factory):
         folder / "store",
     )
     return folder / "store"
-
-
-def leaves(tree, path=()):
-    """Paths to all values of a JSON tree."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, value in items:
-        yield (*path, key)
-        yield from leaves(value, (*path, key))
-
-
-def mutated(tree, rng):
-    """A tree with one value replaced, left out, or doubled."""
-    tree = copy.deepcopy(tree)
-    *above, last = rng.choice(list(leaves(tree)))
-    target = tree
-    for key in above:
-        target = target[key]
-    if rng.random() < 0.2:
-        del target[last]
-    elif isinstance(target, list) and rng.random() < 0.2:
-        target.append(target[last])
-    else:
-        target[last] = rng.choice(ODD)
-    return tree
 
 
 def columns_of(trace):

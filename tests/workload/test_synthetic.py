@@ -6,7 +6,13 @@ import pytest
 import archsim.workload.trace as trace_module
 from archsim.specs.loading.library import load_model
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated.synthetic import SyntheticTraffic, alias_table, drifted, popularity
+from archsim.workload.generated.synthetic import (
+    SyntheticTraffic,
+    alias_table,
+    drifted,
+    popularity,
+    skew_of_layers,
+)
 
 MODELS = ("deepseek-v3", "kimi-k2", "llama-4-maverick", "mixtral-8x7b", "qwen1.5-moe-a2.7b")
 
@@ -183,3 +189,14 @@ def test_a_switch_of_subject_changes_all_from_then_on_and_nothing_before():
     before, after = decode_loads(switched, 2), decode_loads(switched, 3)
     assert np.corrcoef(before, after)[0, 1] < 0.5 < 0.9 < np.corrcoef(after, decode_loads(switched, 5))[0, 1]
     assert "switch=3" in switched.label and plain.digest != switched.digest
+
+
+def test_layers_of_other_depth_may_be_skewed_otherwise():
+    """Parts of equal depth; some evenly spread layers have the skews that they have among all."""
+    ids = np.arange(3, 61)
+    skews = skew_of_layers((0.0, 2.0), ids)[:, 0]
+    assert skews[:29].max() == 0 and skews[29:].min() == 2
+    assert skew_of_layers((0.0, 2.0), ids[[0, 19, 38, 57]])[:, 0].tolist() == [0, 0, 2, 2]
+    shares = popularity(0, ids, 64, skew_of_layers((0.0, 2.0), ids))
+    assert np.allclose(shares[:29], 1 / 64) and shares[29:].max(axis=1).min() > 3 / 64
+    assert SyntheticSpec(popularity_skew=[0.3, 1.5]).popularity_skew == (0.3, 1.5)

@@ -37,10 +37,10 @@ from archsim.engine.cluster.port_laws import (
     node_law,
     variant_of,
 )
+from archsim.laws.choosing import LawMissing
+from archsim.laws.collective import NOTIFY_OF, nodes_away
+from archsim.laws.laws import Laws
 from archsim.specs.loading.calibrations import calibration_digest, calibration_named
-from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import NOTIFY_OF, nodes_away
-from calibration.laws.laws import Laws
 
 # ConnectX-7, 400 Gb/s, one a GPU: the network of DeepEP's own table (deepseek-ai/DeepEP, docs/legacy.md), which the
 # inter-node measurements fit (their source does not describe it).

@@ -24,11 +24,11 @@ import numpy as np
 
 from archsim.base.dtypes import VECTOR_BYTES
 from archsim.engine.hidden import Sizes, expected_ranks
+from archsim.laws.choosing import LawMissing
+from archsim.laws.collective import DISPATCH, dispatches, payload_of
+from archsim.laws.copy import NVLINK_BYTES_PER_S
+from archsim.laws.laws import Laws
 from archsim.specs.loading.calibrations import calibration_named
-from calibration.laws.choosing import LawMissing
-from calibration.laws.collective import DISPATCH, dispatches, payload_of
-from calibration.laws.copy import NVLINK_BYTES_PER_S
-from calibration.laws.laws import Laws
 
 # Links inside the measured nodes, one direction; PCIe 5.0 x16 (RTX PRO 6000 Blackwell Server Edition datasheet).
 MEASURED_BYTES_PER_S = MappingProxyType({**NVLINK_BYTES_PER_S, "rtx-pro-6000-server": 64e9})

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.causes import Cause
+from archsim.base.units import NS_PER_S
 from archsim.engine.gemm.grouped import law_of_ranks
+from archsim.laws.dense import dense_product
+from archsim.laws.expert_gemm import Rates
 from archsim.policies.allocation.rules import Plan
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.scenario import Scenario
-from calibration.laws.dense import dense_product
-from calibration.laws.expert_gemm import Rates
 from microarch.blocks.local_cp import launch_ns
-from microarch.fabric.fabric import NS_PER_S
 
 GATE_AND_UP = 2
 PARTS = MappingProxyType(

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from archsim.base.errors import SpecError
+from archsim.base.units import NS_PER_S
 from archsim.engine.cluster.between_nodes import level_law
 from archsim.engine.cluster.finish import arrivals, bounds
 from archsim.engine.cluster.port_laws import KERNELS, NORMAL_SMS, PortLaw, plain_law
@@ -33,13 +34,15 @@ from archsim.engine.hidden import Sizes, send_once, send_once_to, send_selection
 from archsim.engine.state import COMBINE, DISPATCH, Machine
 from archsim.engine.transfer import own_calibration
 from archsim.iteration.overlap import Sms
+from archsim.laws import collective
+from archsim.laws.laws import Laws
 from archsim.policies.allocation.rules import Plan
+from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.loading.calibrations import calibration_named
+from archsim.specs.machine.system import SystemSpec
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand
-from calibration.laws import collective
-from calibration.laws.laws import Laws
-from microarch.fabric.fabric import NS_PER_S, Fabric
+from microarch.fabric.fabric import Fabric
 
 
 class Sent(NamedTuple):
@@ -98,12 +101,12 @@ def build_moves(scenario: Scenario, machine: Machine, fabric: Fabric, analytical
     return PortMoves(scenario, fabric, grid, analytical)
 
 
-def sms_share(scenario: Scenario) -> float:
+def sms_share(system: SystemSpec, assumptions: AssumptionsSpec) -> float:
     """Of a GPU's SMs, those that a transfer takes as long as it runs."""
-    if scenario.system.launch != "gpu" or scenario.assumptions.transfer_software == "free":
+    if system.launch != "gpu" or assumptions.transfer_software == "free":
         return 0.0
-    kernel = KERNELS.get(scenario.assumptions.dispatch)
-    reference = calibration_named(scenario.system.compute.calibration).reference
+    kernel = KERNELS.get(assumptions.dispatch)
+    reference = calibration_named(system.compute.calibration).reference
     return (NORMAL_SMS if kernel is None else kernel.sms) / reference.sms
 
 
@@ -123,7 +126,7 @@ class PortMoves:
         }
         self.named = told_kernels(scenario) or ""
         self._links = _links_of_ports(fabric, grid)
-        self._share, self._free = sms_share(scenario), assumptions.transfer_software == "free"
+        self._share, self._free = sms_share(scenario.system, assumptions), assumptions.transfer_software == "free"
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         grid, hops = self._grid, self._fabric.hops
@@ -209,7 +212,7 @@ class GatherMoves:
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
         self.named = f"{self._laws.calibration.gpu} all-gather and reduce-scatter on {self._ranks} ranks"
         self._laws.collective("all_gather", 1.0, ranks=self._ranks)  # refused here, where it was not measured
-        self._share = sms_share(scenario)
+        self._share = sms_share(scenario.system, scenario.assumptions)
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         tokens = demand.origins.sum(axis=1, dtype=np.int64) / self._top_k

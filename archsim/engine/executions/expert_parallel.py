@@ -24,14 +24,7 @@ from archsim.engine.executions.execution import GemmTime, Order, Setup
 from archsim.engine.hidden import Sizes, received_of_experts
 from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, SLICES, UNITS
 from archsim.iteration import overlap
-from archsim.iteration.overlap import (
-    DECODES,
-    NOTHING,
-    PROMPTS,
-    TWO_BATCH,
-    beside,
-    two_batches,
-)
+from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, TWO_BATCH, beside, compose
 from archsim.iteration.scenario import rest_of
 from archsim.policies.allocation.rules import Plan
 
@@ -64,13 +57,14 @@ class ExpertParallel:
         self._layer = OVERLAPS[scenario.assumptions.overlap]
         self._rest = setup.rest
         if self._rest is None and scenario.assumptions.overlap == TWO_BATCH:
-            self._rest = rest_of(scenario, sms_share(scenario))
+            self._rest = rest_of(scenario, sms_share(scenario.system, scenario.assumptions))
         self._calibrated_ns = self._extrapolated_ns = 0.0
 
     def step(self, order: Order, now_ns: float) -> float:
         sent, times, fetched, layer = self._run(order)
         self._fetches.count(fetched)
         self._tally.part_ns[:] += layer.parts
+        self._tally.sms_ns[:] += [each.ns for each in self._moves.sms(sent)]
         self._calibrated_ns += float(times.kernel_ns.sum())
         self._extrapolated_ns += times.extrapolated_ns
         self._count(sent, times, layer)
@@ -105,8 +99,8 @@ class ExpertParallel:
     def beside_shared(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
         """``overlap: shared_expert``."""
         arrived, (sms, _) = self._moves.dispatched(sent), self._moves.sms(sent)
-        both = [beside(*each, sms) if each[1] else each[0] for each in zip(arrived, times.shared_ns, strict=True)]
-        return self._after(sent, times, arrived, np.array(both), fetched)
+        both = beside.py_func(arrived, times.shared_ns, sms)
+        return self._after(sent, times, arrived, np.where(times.shared_ns > 0, both, arrived), fetched)
 
     def by_halves(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
         """``overlap: two_batch``; attention and all else of a layer hide transfers, too, but are no part of it."""
@@ -122,7 +116,7 @@ class ExpertParallel:
             float(half_times.causes[Cause.COMPUTE][last]),
         )
         both, phase = (overlap.Layer(*each.parts) for each in (whole, one)), PROMPTS if prompts else DECODES
-        found = two_batches(*both, multiply, rest, sms, phase)
+        found = compose(HOW[TWO_BATCH], *both, multiply, rest, sms, phase)
         return Layer(found.total, np.array(found), one.last, one.waits)
 
     def _after(self, sent: Sent, times: RankTimes, arrived, begin, fetched: Fetched) -> Layer:

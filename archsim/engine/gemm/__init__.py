@@ -6,9 +6,9 @@ from archsim.engine.gemm.calibrated import Calibrated
 from archsim.engine.gemm.grouped import Grouped
 from archsim.engine.gemm.share_of_peak import ShareOfPeak
 from archsim.engine.state import Machine
+from archsim.laws.gemm import choose_table
+from archsim.laws.grouped import tables_of
 from archsim.specs.loading.calibrations import calibration_named
-from calibration.laws.gemm import choose_table
-from calibration.laws.grouped import tables_of
 
 
 def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Calibrated | Grouped:

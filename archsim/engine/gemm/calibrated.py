@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.units import NS_PER_S
 from archsim.engine.gemm.times import GemmTimes
-from archsim.engine.machine import NS_PER_S
 from archsim.engine.state import Machine
+from archsim.laws.expert_gemm import ExpertGemm, Rates
+from archsim.laws.laws import Laws
 from archsim.specs.loading.calibrations import calibration_digest, calibration_named
-from calibration.laws.expert_gemm import ExpertGemm, Rates
-from calibration.laws.laws import Laws
 
 
 class _Die(NamedTuple):

@@ -1,6 +1,6 @@
 """``gemm: grouped``: the routed experts of a die are one kernel, launched once a step.
 
-Its time T is the fitted law of a die with these pairs, active experts and tokens (``calibration.laws.grouped``): behind
+Its time T is the fitted law of a die with these pairs, active experts and tokens (``archsim.laws.grouped``): behind
 a dispatch those that it receives, under ``activations: ignored`` all of the group, as if every die had them. The engine
 streams the weights itself, slice by slice, and the kernel works on what is there:
 
@@ -26,14 +26,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.units import NS_PER_S
 from archsim.engine.gemm.calibrated import Calibrated, last_part
 from archsim.engine.gemm.times import GemmTimes
-from archsim.engine.machine import NS_PER_S
 from archsim.engine.state import SLICES, Machine
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.grouped import GroupedLaw, GroupedTimes
+from archsim.laws.laws import MoeSizes
 from archsim.specs.loading.calibrations import calibration_digest, calibration_named
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.grouped import GroupedLaw, GroupedTimes
-from calibration.laws.laws import MoeSizes
 from microarch.blocks.local_cp import launch_ns
 
 
@@ -46,6 +46,7 @@ class _Rank(NamedTuple):
     rates: Rates
     library: str | None
     launched: bool
+    kernel_factor: float
 
 
 class Grouped:
@@ -148,6 +149,7 @@ def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
         Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s),
         compute.library,
         system.launch == "gpu",
+        compute.kernel_factor,
     )
     return _law(compute.calibration, calibration_digest(compute.calibration), rank)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.base.kernels import kernel
+from archsim.base.units import NS_PER_S
 from archsim.engine.gemm.times import GemmTimes
-from archsim.engine.machine import NS_PER_S, effective_utilisation
+from archsim.engine.machine import effective_utilisation
 
 
 class ShareOfPeak:

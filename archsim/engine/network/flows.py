@@ -17,10 +17,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from archsim.base.kernels import inner, kernel
+from archsim.base.units import NS_PER_S
 from archsim.engine.network.fair import fair_rates
 from archsim.engine.network.network import STAMP, build_network, enter, leave
 from archsim.engine.network.round_robin import build_ports, rank_links, round_robin_rates
-from microarch.fabric.fabric import NS_PER_S, Fabric, Graph
+from microarch.fabric.fabric import Fabric, Graph
 from microarch.fabric.grid import build_mesh
 from microarch.fabric.routes import narrowest, per_route
 

@@ -9,8 +9,8 @@ import numpy as np
 from archsim.iteration.attention.grouped import Grouped
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
 from archsim.iteration.attention.sparse import Indexer
+from archsim.laws.attention import work_of
 from archsim.specs.deployment import BF16
-from calibration.laws.attention import work_of
 
 
 class BlockSparse(Grouped, Indexer):

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.base.dtypes import DTYPES, WEIGHT_BYTES
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.laws import Laws
-from calibration.laws.tables import BlockTable, CalibrationSpec
+from archsim.base.units import NS_PER_S
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.laws import Laws
+from archsim.laws.tables import BlockTable, CalibrationSpec
 
-NS_PER_S = 1e9
 BLOCK, CONVOLUTION, RULE = "block", "convolution", "rule"
 CHUNK_TOKENS = 64  # of a prompt, between which a linear attention passes its state on
 LIBRARIES = ("vllm", "sglang", "trtllm")  # in order of preference, where none is named

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES
+from archsim.base.text.fields import Count, Size, Tokens, Whole
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
 from archsim.iteration.attention.sparse import KEY_SCALE_BYTES
-from archsim.specs.text.fields import Count, Size, Tokens, Whole
 
 
 class Compressed(Kind):

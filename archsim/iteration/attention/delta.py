@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from archsim.base.text.fields import Count, Few, Size
 from archsim.iteration.attention.kind import Product
-from archsim.iteration.attention.linear import Linear
-from archsim.specs.text.fields import Count, Few, Size
+from archsim.iteration.attention.linear import Convolved
 
 
-class GatedDeltaNet(Linear):
+class GatedDeltaNet(Convolved):
     """``v_heads`` states of ``k_dim`` × ``v_dim``; ``k_heads`` queries and keys; a convolution over ``conv`` tokens."""
 
     k_heads: Count
     v_heads: Count
     k_dim: Size
     v_dim: Size
-    conv: Few = 4
 
     @property
     def measured_as(self) -> str | None:
@@ -36,13 +35,6 @@ class GatedDeltaNet(Linear):
     def state_values(self) -> int:
         return self.v_heads * self.v_dim * self.k_dim
 
-    @property
-    def tail_values(self) -> int:
-        return self.channels * (self.conv - 1)
-
-    def weights(self, hidden: int) -> int:
-        return sum(product.n * product.k for product in self.products(hidden, 1)) + self.channels * self.conv
-
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         values = self.v_heads * self.v_dim
         into = self.channels + values + 2 * self.v_heads  # queries, keys, values; gates; decay and rate of a head
@@ -55,12 +47,11 @@ class GatedDeltaNet(Linear):
         return self.v_heads * (self.k_dim + self.v_dim) // tp
 
 
-class KimiDelta(Linear):
+class KimiDelta(Convolved):
     """``heads`` states of ``head_dim`` × ``head_dim``, with a decay of every key channel; the state is FP32."""
 
     heads: Count
     head_dim: Size
-    conv: Few = 4
     state_value_bytes: Few = 4
 
     @property
@@ -70,10 +61,6 @@ class KimiDelta(Linear):
     @property
     def channels(self) -> int:
         return 3 * self._wide
-
-    @property
-    def rule_heads(self) -> int:
-        return self.heads
 
     @property
     def split_heads(self) -> int:
@@ -86,13 +73,6 @@ class KimiDelta(Linear):
     @property
     def state_values(self) -> int:
         return self._wide * self.head_dim
-
-    @property
-    def tail_values(self) -> int:
-        return 3 * self._wide * (self.conv - 1)
-
-    def weights(self, hidden: int) -> int:
-        return sum(product.n * product.k for product in self.products(hidden, 1)) + 3 * self._wide * self.conv
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         wide = self._wide // tp

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
+from archsim.base.text.fields import Count, KeyProblem, MaybeSize, MaybeTokens, Size
 from archsim.iteration.attention.kind import Kind, Product, Streams, Work
 from archsim.iteration.attention.measured import measured
+from archsim.laws.attention import GQA, AttentionSizes, work_of
 from archsim.specs.deployment import BF16
-from archsim.specs.text.fields import Count, KeyProblem, MaybeSize, MaybeTokens, Size
-from calibration.laws.attention import GQA, AttentionSizes, work_of
 
 ROPE_PASSES = 2  # reads and writes queries and keys
 

@@ -5,17 +5,19 @@ A new kind is one class below ``Kind`` in a user's own file, named ``package.mod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.iteration.attention.blocks import BLOCK, block_times
+from archsim.iteration.attention.recorded import recorded
 from archsim.iteration.attention.roofline import roofline
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.laws import Laws
 from archsim.specs.attention import AttentionKind
 from archsim.specs.deployment import BF16, Precision
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.laws import Laws
 
 ACTIVATION_BYTES = 2  # hidden vectors, queries and outputs are BF16
 PREFILL, DECODE = "prefill", "decode"
@@ -72,10 +74,12 @@ class AttentionTimes(Protocol):
 class Kind(AttentionKind):
     """A kind of attention that an iteration can time. Sizes are those of a rank that has 1/``tp`` of the heads.
 
-    ``table``: kind of the measured tables that it takes (gqa, mla), None for none of them.
+    ``table``: kind of the measured tables that it takes (gqa, mla), None for none of them. ``measurements``: its own,
+    (phase, requests, new tokens of each, context, us) of one rank (`archsim.iteration.attention.recorded.Point`).
     """
 
     table: ClassVar[str | None] = None
+    measurements: ClassVar[Sequence[tuple[str, float, float, float, float]]] = ()
 
     @property
     def measured_as(self) -> str | None:
@@ -110,9 +114,11 @@ class Kind(AttentionKind):
         library: str | None = None,
         rates: Rates | None = None,
     ) -> AttentionTimes:
-        """Of one attention on a GPU (or on a die of ``rates``): from measurements where its kind has any, else a
+        """Of one attention on a GPU (or on a die of ``rates``): from its own measurements, from those of its kind, or a
         roofline. Raises LawMissing.
         """
+        if own := recorded(self, laws, phase, tp, precision, rates):
+            return own
         if self.measured_as is not None:
             dtypes = precision.products, precision.kv
             if found := block_times(self, laws, phase, hidden, tp, dtypes, library, rates):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from archsim.base.text.fields import Count, MaybeSize, Size, Whole
 from archsim.iteration.attention.kind import Kind, Product, Streams, Work
 from archsim.iteration.attention.measured import measured
+from archsim.laws.attention import MLA, AttentionSizes, LatentSizes, work_of
 from archsim.specs.deployment import BF16
-from archsim.specs.text.fields import Count, MaybeSize, Size, Whole
-from calibration.laws.attention import MLA, AttentionSizes, LatentSizes, work_of
 
 ROPE_PASSES = 2  # reads and writes what is rotated: a part of every query, and one key
 

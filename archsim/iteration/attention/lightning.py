@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from archsim.base.text.fields import Count, Size
 from archsim.iteration.attention.kind import Product
 from archsim.iteration.attention.linear import Linear
-from archsim.specs.text.fields import Count, Size
 
 
 class Lightning(Linear):

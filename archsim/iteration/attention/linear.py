@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from archsim.base.text.fields import Few
 from archsim.iteration.attention.blocks import CONVOLUTION, RULE
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, DECODE, Kind, Work
-from archsim.specs.text.fields import Few
 
 CHUNK_TOKENS = 64  # prompts are computed in chunks: products inside a chunk, and a state passed on (arXiv 2406.06484)
 
@@ -67,3 +67,20 @@ class Linear(Kind):
         passes = np.ceil(new / CHUNK_TOKENS) if phase != DECODE else new
         moved = requests * (new * self.read_values(tp) * ACTIVATION_BYTES + passes * 2 * state * self.state_value_bytes)
         return Work(*np.broadcast_arrays(flop, moved))
+
+
+class Convolved(Linear):
+    """With a short convolution over ``conv`` tokens of every channel before its rule."""
+
+    conv: Few = 4
+
+    @property
+    def rule_heads(self) -> int:
+        return self.split_heads
+
+    @property
+    def tail_values(self) -> int:
+        return self.channels * (self.conv - 1)
+
+    def weights(self, hidden: int) -> int:
+        return sum(product.n * product.k for product in self.products(hidden, 1)) + self.channels * self.conv

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from archsim.base.text.fields import Count, Size
 from archsim.iteration.attention.kind import Product
-from archsim.iteration.attention.linear import Linear
-from archsim.specs.text.fields import Count, Few, Size
+from archsim.iteration.attention.linear import Convolved
 
 
-class Mamba(Linear):
+class Mamba(Convolved):
     """``inner`` channels with a state of ``state`` values each; a convolution over ``conv`` tokens."""
 
     inner: Size
     state: Size
     # Rank of the step sizes.
     dt_rank: Size
-    conv: Few = 4
 
     @property
     def split_heads(self) -> int:
@@ -25,14 +24,11 @@ class Mamba(Linear):
         return self.inner * self.state
 
     @property
-    def tail_values(self) -> int:
-        return self.inner * (self.conv - 1)
+    def channels(self) -> int:
+        return self.inner
 
     def weights(self, hidden: int) -> int:
-        # Beside the products: the convolution, and a matrix of decays.
-        return sum(product.n * product.k for product in self.products(hidden, 1)) + self.inner * (
-            self.conv + self.state
-        )
+        return super().weights(hidden) + self.state_values  # a matrix of decays
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         inner = self.inner // tp
@@ -50,22 +46,17 @@ class Mamba(Linear):
         return 0  # a scan, token by token
 
 
-class Mamba2(Linear):
+class Mamba2(Convolved):
     """``heads`` states of ``head_dim`` × ``state``; ``groups`` share their input and output vectors."""
 
     heads: Count
     head_dim: Size
     groups: Count
     state: Size
-    conv: Few = 4
 
     @property
     def measured_as(self) -> str | None:
         return "mamba2"
-
-    @property
-    def rule_heads(self) -> int:
-        return self.heads
 
     @property
     def split_heads(self) -> int:
@@ -82,13 +73,6 @@ class Mamba2(Linear):
     @property
     def state_values(self) -> int:
         return self._inner * self.state
-
-    @property
-    def tail_values(self) -> int:
-        return self.channels * (self.conv - 1)
-
-    def weights(self, hidden: int) -> int:
-        return sum(product.n * product.k for product in self.products(hidden, 1)) + self.channels * self.conv
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         into = (self._inner + self.channels + self.heads) // tp  # gate; convolved values, inputs, outputs; step sizes

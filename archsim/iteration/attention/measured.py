@@ -1,4 +1,4 @@
-"""Times of grouped and latent attention: a measured table and its law (``calibration.laws.attention``)."""
+"""Times of grouped and latent attention: a measured table and its law (``archsim.laws.attention``)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.specs.deployment import Precision
-from calibration.laws.attention import (
+from archsim.laws.attention import (
     AttentionGrid,
     AttentionSizes,
     attention_grid,
@@ -16,9 +15,10 @@ from calibration.laws.attention import (
     grid_ns,
     outside,
 )
-from calibration.laws.choosing import LawMissing
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.laws import Laws
+from archsim.laws.choosing import LawMissing
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.laws import Laws
+from archsim.specs.deployment import Precision
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from archsim.base.units import NS_PER_S
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.laws import Laws
 from archsim.specs.deployment import Precision
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.laws import Laws
 
-NS_PER_S = 1e9
 # Shares of the peak of BF16 and of HBM's bandwidth, the part of both that prompts reach, and a launch: medians over the
 # kernels of the set of linear attention.
 COMPUTE_SHARE, MEMORY_SHARE, OF_PROMPTS, LAUNCH_NS = 0.35, 0.5, 0.4, 5000.0

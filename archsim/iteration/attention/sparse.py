@@ -7,11 +7,11 @@ from typing import ClassVar
 import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES
+from archsim.base.text.fields import Count, Size, Tokens
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
 from archsim.iteration.attention.latent import Latent
+from archsim.laws.attention import AttentionSizes
 from archsim.specs.deployment import BF16
-from archsim.specs.text.fields import Count, Size, Tokens
-from calibration.laws.attention import AttentionSizes
 
 KEY_SCALE_BYTES = 4  # an indexer's key is kept in 8 bits a value, with one scale of FP32 (vLLM; DeepGEMM's fp8 logits)
 

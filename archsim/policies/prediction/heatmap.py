@@ -37,8 +37,12 @@ class TopFraction:
             raise ValueError(f"top_fraction is {self.fraction}; expected above 0, at most 1")
 
     def __call__(self, heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
+        hot_rows(heat, changed, self.keep(heat.shape[2]), 0, True, out)
+
+    def keep(self, experts: int) -> int:
+        """Experts that are marked in a row."""
         # The product is rounded first: 0.2 · 35 is 7.000000000000001 in binary and means 7.
-        hot_rows(heat, changed, math.ceil(round(self.fraction * heat.shape[2], 9)), 0, True, out)
+        return math.ceil(round(self.fraction * experts, 9))
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,10 @@ class TopPositive:
 
     def __call__(self, heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
         hot_rows(heat, changed, self.n, 1, False, out)
+
+    def keep(self, experts: int) -> int:
+        """Experts that are marked in a row, at most."""
+        return self.n
 
 
 @njit(cache=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.policies.load import checked_count, checked_load, checked_tokens
+from archsim.policies.load import checked_count, checked_tokens
 
 
 class _Paths(NamedTuple):
@@ -89,25 +89,6 @@ def uniform_split(tokens: int, copies: int) -> np.ndarray:
     checked_count(tokens, "tokens", least=0)
     each, rest = divmod(int(tokens), checked_count(copies, "copies"))
     return each + (np.arange(copies) < rest).astype(np.int64)
-
-
-def device_share(popularity: ArrayLike, devices: int) -> np.ndarray:
-    """Number of devices in proportion to an expert's popularity, a fraction of all tokens: float64[expert] (Lina)."""
-    return checked_load(popularity, ("expert",), "popularity") * checked_count(devices, "devices")
-
-
-def prediction_accuracy(predicted: ArrayLike, actual: ArrayLike) -> tuple[float, float]:
-    """(mean fraction of a token's experts that were predicted, fraction of tokens with all predicted); [token, k] each.
-
-    Libra defines accuracy both ways, in section 2 and in appendix A. No tokens: 1.0 both.
-    """
-    predicted, actual = np.atleast_2d(predicted), np.atleast_2d(actual)
-    if len(predicted) != len(actual):
-        raise ValueError(f"predicted has {len(predicted)} tokens, actual {len(actual)}")
-    if actual.size == 0:
-        return 1.0, 1.0
-    found = (actual[:, :, None] == predicted[:, None, :]).any(axis=2)
-    return float(found.mean()), float(found.all(axis=1).mean())
 
 
 def _checked(top1: ArrayLike, experts: int) -> np.ndarray:

@@ -75,10 +75,16 @@ def libra(
     return Replicas(holds & ~layer.holders, _effort(operations, experts))
 
 
-def lina(layer: LayerView, slots: int = 8) -> Replicas:
-    """Popular experts as predicted from paths: the largest load per instance to the least loaded die that has room."""
+def lina(layer: LayerView, slots: int = 8, accuracy: float = 0.0, seed: int = 0) -> Replicas:
+    """Popular experts as predicted from paths: the largest load per instance to the least loaded die that has room.
+
+    ``accuracy``: of a prediction drawn as `look_ahead` draws it, in place of paths; 0: by paths.
+    """
     holds, (experts, dies) = layer.holders.copy(), layer.holders.shape
     load = layer.expected.astype(np.float64)
+    if accuracy:
+        generator = np.random.default_rng([seed, layer.step, layer.layer])
+        load = look_ahead(layer.origins, accuracy, generator).sum(axis=0).astype(np.float64)
     added = _replicate(load, holds, np.full(dies, slots, np.int64), np.zeros(dies), np.zeros(experts, np.int64))
     return Replicas(holds & ~layer.holders, _effort(int(added) * (experts + dies), experts))
 

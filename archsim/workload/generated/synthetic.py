@@ -78,7 +78,8 @@ class SyntheticTraffic:
     def label(self) -> str:
         spec = self._spec
         return (
-            f"synthetic seed={spec.seed} prompt={self._prompt_tokens} skew={spec.popularity_skew:g} "
+            f"synthetic seed={spec.seed} prompt={self._prompt_tokens} "
+            f"skew={'/'.join(f'{each:g}' for each in skews_of(spec))} "
             f"taste={spec.request_taste:g} stickiness={spec.stickiness:g}"
             f"{f' drift={spec.drift:g}' if spec.drift else ''}"
             f"{f' switch={spec.switch_step}' if spec.switch_step else ''}"
@@ -91,7 +92,7 @@ class SyntheticTraffic:
 
     def _popularity(self, seed: int, iteration: int) -> np.ndarray:
         """Shares of experts in an iteration, float64[layer, expert]."""
-        skew = self._spec.popularity_skew
+        skew = skew_of_layers(skews_of(self._spec), self.layer_ids)
         now = popularity(seed, self.layer_ids, self.num_experts, skew)
         if not self._spec.drift or not iteration:
             return now
@@ -135,8 +136,22 @@ def drifted(one: np.ndarray, other: np.ndarray, angle: float) -> np.ndarray:
     return weight / weight.sum(axis=1, keepdims=True)
 
 
-def popularity(seed: int, layer_ids: np.ndarray, experts: int, skew: float) -> np.ndarray:
-    """float64[layer, expert], rows sum to 1: log-normal weights, the logarithm has standard deviation `skew`."""
+def skews_of(spec) -> tuple[float, ...]:
+    """Of a SyntheticSpec: one, or one for each part of the model."""
+    skew = spec.popularity_skew
+    return skew if isinstance(skew, tuple) else (skew,)
+
+
+def skew_of_layers(skews: tuple[float, ...], layer_ids: np.ndarray) -> np.ndarray:
+    """float64[layer, 1] of layers whose depth falls into as many equal parts; first and last are the model's."""
+    depth = (layer_ids - layer_ids[0]) / (layer_ids[-1] - layer_ids[0] + 1)
+    return np.array(skews)[(depth * len(skews)).astype(int)][:, None]
+
+
+def popularity(seed: int, layer_ids: np.ndarray, experts: int, skew: float | np.ndarray) -> np.ndarray:
+    """float64[layer, expert], rows sum to 1: log-normal weights, the logarithm has standard deviation `skew`, a number
+    or float64[layer, 1].
+    """
     counter = np.arange(experts, dtype=np.uint64) + (layer_ids.astype(np.uint64)[:, None] << np.uint64(32))
     first = mix_bits(mix_bits(np.uint64(seed) + _GOLDEN) ^ counter)
     radius, angle = (

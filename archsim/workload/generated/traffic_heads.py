@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from archsim.specs.text.fields import Name, Spec, count, number
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import Tree, read_yaml
+from archsim.base.text.fields import Name, Spec, count, number
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import Tree, read_yaml
 from archsim.specs.workload import DecodeSteps
 
 Text = Annotated[str, Field(min_length=1)]

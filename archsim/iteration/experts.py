@@ -1,0 +1,114 @@
+"""Routed experts of all MoE layers, by tokens of a group of ranks: one protocol, whoever times them.
+
+===========  ==========================================================================================================
+`FusedLaw`   the fused MoE law of the calibration, under a distribution of routing that was measured
+`ByChance`   every token draws its experts by chance, and engines tune: the fastest measured kernel at each size
+===========  ==========================================================================================================
+
+Experts that an engine runs (`archsim.engine`) or a measurement gives are told to `archsim.iteration.times` as ns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from archsim.laws.choosing import LawMissing
+from archsim.laws.laws import Laws, MoeSizes
+from archsim.specs.deployment import Parallelism
+from archsim.specs.model import ModelSpec
+
+NOT_GATED = "nongated"  # ending of kernels without the product of a gate
+
+
+class ExpertTimes(NamedTuple):
+    """``ns``: float64[tokens] of all MoE layers, from 0 tokens on; ``outside``: bool[tokens], extrapolated;
+    ``library``: whose times they are.
+    """
+
+    ns: np.ndarray
+    outside: np.ndarray
+    library: str
+
+
+class Experts(Protocol):
+    """Who times routed experts."""
+
+    def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
+        """Of 0 to ``sizes`` - 1 tokens of one group of tensor-parallel ranks. Raises LawMissing."""
+        ...
+
+
+class FusedLaw(NamedTuple):
+    """``routing``: of the law (``balanced``, ``power_law_1.2``, ...)."""
+
+    routing: str = "balanced"
+
+    def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
+        points = _points(sizes, 60)
+        found = laws.fused_moe(
+            points * parallel.dp, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
+            distribution=self.routing,
+        )  # fmt: skip
+        beyond = np.interp(np.arange(sizes), points, found.extrapolated.astype(float)) > 0
+        return ExpertTimes(_between(model, points, found.ns, sizes), beyond, found.table.library)
+
+
+BALANCED = FusedLaw()
+
+
+class ByChance(NamedTuple):
+    """Of the E / ep experts of a rank, (1 - top_k / E)^tokens stay idle. ``library``: an engine's, whose kernels it
+    takes where they were measured; else those of all.
+    """
+
+    library: str | None = None
+
+    def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
+        points = _points(sizes, 80)
+        whole = points * parallel.dp
+        active = model.experts / parallel.ep * (1 - (1 - model.top_k / model.experts) ** whole)
+        kernels = _kernels(laws, model, dtype, self.library)
+        fastest = np.min([
+            laws.fused_moe(
+                whole, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
+                pairs=whole * model.top_k / parallel.ep, active_experts=active, library=library, kernel=kernel,
+            ).ns
+            for library, kernel in kernels
+        ], axis=0)  # fmt: skip
+        libraries = ", ".join(sorted({library for library, _ in kernels}))
+        return ExpertTimes(_between(model, points, fastest, sizes), np.zeros(sizes, bool), libraries)
+
+
+def _points(sizes: int, count: int) -> np.ndarray:
+    return np.unique(np.rint(np.geomspace(1, sizes - 1, count)))
+
+
+def _between(model: ModelSpec, points: np.ndarray, ns: np.ndarray, sizes: int) -> np.ndarray:
+    """All MoE layers at every size, interpolated in logarithms."""
+    at = np.arange(sizes)
+    found = np.exp(np.interp(np.log(np.maximum(at, 1)), np.log(points), np.log(ns)))
+    return np.where(at > 0, len(model.moe_layer_ids) * found, 0.0)
+
+
+def _shape(model: ModelSpec) -> MoeSizes:
+    return MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
+
+
+def _kernels(laws: Laws, model: ModelSpec, dtype: str, own: str | None) -> list[tuple[str, str]]:
+    """(library, kernel) of the measured ones of these sizes and dtype: of the library ``own``, if it has any, else all.
+    Raises LawMissing for none.
+    """
+    asked = (*_shape(model), dtype, "balanced")
+    there = {
+        (table.library, table.kernel)
+        for table in laws.calibration.moe
+        if (table.hidden, table.ffn, table.experts, table.top_k, table.dtype, table.distribution) == asked
+        and not table.kernel.endswith(NOT_GATED)
+    }
+    if not there:
+        raise LawMissing(
+            f"calibration {laws.calibration.gpu} has no fused MoE table of {dtype} for the experts of {model.name}"
+        )
+    return sorted({each for each in there if each[0] == own} or there)
