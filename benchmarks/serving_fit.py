@@ -13,17 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.iteration import layers
 from archsim.iteration.layers import has_experts
+from archsim.serving import tables
 from archsim.serving.deployment import with_host
 from archsim.serving.hosts import host_file
-from archsim.serving.tables import Host, products_ns
-from archsim.studies.serving.accuracy import Case, case_of, judged_rows, times_of
+from archsim.serving.tables import Host, captured
+from archsim.studies.serving.accuracy import Case, case_of, host_of_case, judged_rows, times_of
 
 ROUNDS = 3
 MOST_CLIENTS, MOST_OF_LONG, LONG = 128, 16, 8192  # points with more (of long outputs) take long, and are judged, too
-# Of iteration, sequence, prompt a layer, request, experts, products
-STEPS = np.array([0.3e6, 0.01e6, 0.1e6, 10e6, 0.1, 0.1])
-OF_HOST, EXPERTS, PRODUCTS = range(4), 4, 5
+# Of iteration, sequence, eager layer, request, front end, experts, products
+STEPS = np.array([0.3e6, 0.01e6, 0.05e6, 5e6, 0.2e6, 0.1, 0.1])
+OF_HOST, EXPERTS, PRODUCTS = range(5), 5, 6
+DRAWN = (0, 1, 2, 4)  # to the engine's other kind of models; its time of a request differs twentyfold
 OUTLIER = 0.2  # errors above count less and less (Cauchy's loss)
 # Spread of ln of the factors before anything is measured, against which a group counts; of 0.4, 1 and endless, by two
 # folds of the fitted groups
@@ -47,7 +50,9 @@ class Fit:
             PRODUCTS: [(gpu, precision.products) for gpu, precision in precisions],
         }
         self.hosts = {
-            (row.engine, row.experts): np.array([row.iteration, row.sequence, row.prompt_layer, row.request])
+            (row.engine, row.experts): np.array(
+                [row.iteration, row.sequence, row.eager_layer, row.request, row.front_end]
+            )
             for row in host_file().hosts
         }
         self.streams = {(row.engine, row.experts): first_after or row.first_after for row in host_file().hosts}
@@ -69,12 +74,15 @@ class Fit:
         values = np.array([*self.hosts[self.keys[at]], *(self._factor(at, move) for move in self.factors)])
         if move is not None:
             values[move] += STEPS[move]
-        iteration, sequence, prompt, request, experts, products = values
-        host = Host(iteration, sequence, prompt * case.engine.model.layers, request, self.streams[self.keys[at]])
+        iteration, sequence, eager, request, front_end, experts, products = values
+        prompt = eager * case.engine.model.layers
+        late = self.streams[self.keys[at]]
+        host = host_of_case(case)._replace(request_ns=request, front_end_ns=front_end, first_after=late)
+        graph = captured(host, case.scheduler.max_num_seqs)
         table = pool.table._replace(
-            host=np.array([host.iteration_ns, host.sequence_ns, host.prompt_ns]),
-            shared=pool.table.shared + (experts - 1) * case.laws.by_tokens[:, -2],
-            local=pool.table.local + (products - 1) * products_ns(case.laws),
+            host=np.array([iteration, sequence, prompt, graph]),
+            experts=pool.table.experts + (experts - 1) * case.laws.ns(layers.EXPERTS),
+            local=pool.table.local + (products - 1) * case.laws.ns(*tables.PRODUCTS),
             decode_up=products * pool.table.decode_up,
             prefill_up=products * pool.table.prefill_up,
         )
@@ -87,10 +95,16 @@ class Fit:
         return 1.0 if key is None else self.factors[move][key]
 
     def _prior(self, columns: list) -> tuple[np.ndarray, np.ndarray]:
-        """Rows that draw factors to 1: their derivatives and ln of the factors, in units of the error of a group."""
+        """Rows that draw factors to 1, and constants to those of the engine's other kind of models: their derivatives
+        and ln, in units of the error of a group.
+        """
         rows, off = np.zeros((len(columns), len(columns))), np.zeros(len(columns))
         for i, (where, move) in enumerate(columns):
-            if move not in OF_HOST:
+            if move in DRAWN:
+                own = max(self.hosts[where][move], STEPS[move])
+                other = max(self.hosts[where[0], not where[1]][move], STEPS[move])
+                rows[i, i], off[i] = STEPS[move] / own, np.log(own / other) / 2
+            elif move not in OF_HOST:
                 factor = self.factors[move][where]
                 rows[i, i], off[i] = STEPS[move] / factor, np.log(factor)
         return rows * OUTLIER / OF_A_LAW, off * OUTLIER / OF_A_LAW
@@ -151,10 +165,12 @@ def main(path: str, engine: str = "", first_after: str = "0") -> None:
     for number in range(ROUNDS):
         losses = ", ".join(f"{key}: {loss:.3f}" for key, loss in fit.round().items())
         print(f"# round {number}: {losses}", flush=True)
-    for (engine, experts), (iteration, sequence, prompt, request) in sorted(fit.hosts.items()):
+    graphs = {row.engine: row.captured for row in host_file().hosts}
+    for (engine, experts), (iteration, sequence, eager, request, front_end) in sorted(fit.hosts.items()):
         print(
             f"  - {{engine: {engine}, experts: {str(experts).lower()}, iteration: {iteration / 1e6:.3f} ms, sequence: "
-            f"{sequence / 1e6:.4f} ms, prompt_layer: {prompt / 1e6:.4f} ms, request: {request / 1e6:.1f} ms, "
+            f"{sequence / 1e6:.4f} ms, eager_layer: {eager / 1e6:.4f} ms, request: {request / 1e6:.1f} ms, "
+            f"front_end: {front_end / 1e6:.3f} ms, captured: {graphs[engine]}, "
             f"first_after: {fit.streams[engine, experts]}}}"
         )
     for name, move in (("experts", EXPERTS), ("products", PRODUCTS)):

@@ -8,29 +8,56 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.kernels import inner, kernel, outer
+from archsim.iteration.overlap import DECODES, HOW, NONE, PROMPTS, TWO_BATCH, Layer, Rest, Sms, compose, of_halves
 from archsim.serving.records import State
 
+IN_TURN, HALVES = HOW[NONE], HOW[TWO_BATCH]
+
 OCTAVE = 4  # points of the attention tables
-HOST_ITERATION, HOST_REQUEST, HOST_PROMPT = 0, 1, 2
+HOST_ITERATION, HOST_REQUEST, HOST_EAGER, HOST_CAPTURED = 0, 1, 2, 3
+
+
+class Beside(NamedTuple):
+    """What an overlap takes. ``how``: of `archsim.iteration.overlap.HOW`; ``shared``: float64[tokens] ns of shared
+    experts, which ``local`` is without unless nothing overlaps; ``before``: float64[tokens] ns of a rank up to
+    attention, and ``before_share`` of ``decode_up`` and ``prefill_up``; ``moe_share``: of the layers, those with routed
+    experts; ``sms_share``: of the SMs, taken by transfers as long as they run; ``shared_multiply``,
+    ``experts_multiply``: ns at peak of a token of a rank.
+
+    Under two batches ``local``, ``decode_up`` and ``prefill_up`` are those of both halves.
+    """
+
+    how: np.int64 = IN_TURN
+    shared: np.ndarray = np.zeros(1)
+    before: np.ndarray = np.zeros(1)
+    before_share: np.float64 = np.float64(0)
+    moe_share: np.float64 = np.float64(0)
+    sms_share: np.float64 = np.float64(0)
+    shared_multiply: np.float64 = np.float64(0)
+    experts_multiply: np.float64 = np.float64(0)
 
 
 class StepTable(NamedTuple):
-    """ns by size. ``local``, ``shared``: float64[tokens] of a rank, and of the experts of all ranks by their mean;
-    ``head``: float64[sampled]; ``decode_up``, ``prefill_up``: float64[tokens].
+    """ns by size, float64[tokens]: ``local`` of a rank; ``experts``, ``dispatch``, ``combine`` of all ranks by their
+    mean. ``head``: float64[sampled]; ``decode_up``, ``prefill_up``: float64[tokens].
 
     ``decode``: ln ns float64[requests, context]; ``prefill``: ln ns float64[chunks, tokens, context / tokens]; axes
-    have ``OCTAVE`` points an octave from 1 on. ``host``: float64[3] an iteration, a request in it, and one with
-    a prompt.
+    have ``OCTAVE`` points an octave from 1 on. ``host``: float64[4] ns of an iteration, of a request in it, of one that
+    no captured graph covers, and the most tokens of a rank with a prompt that one does. ``beside``: what runs beside
+    what.
     """
 
     local: np.ndarray
-    shared: np.ndarray
+    experts: np.ndarray
+    dispatch: np.ndarray
+    combine: np.ndarray
     head: np.ndarray
     decode_up: np.ndarray
     prefill_up: np.ndarray
     decode: np.ndarray
     prefill: np.ndarray
     host: np.ndarray
+    beside: Beside = Beside()
 
 
 @inner
@@ -77,36 +104,104 @@ def prefill_ns(table: StepTable, chunks, tokens, ratio):
 
 
 @inner
-def rank_ns(state: State, table: StepTable, k):
-    """What a rank does by itself: everything but experts and host."""
-    rank = state.ranks[k]
-    if rank.tokens == 0:
-        return 0.0
-    ns = looked_up(table.local, rank.tokens) + looked_up(table.head, rank.sampled)
-    ns += looked_up(table.decode_up, rank.rows) + looked_up(table.prefill_up, rank.chunk_tokens)
+def attention_ns(table: StepTable, rank, share):
+    """(decodes, prompt chunks) of a rank, of a share of its requests."""
+    decodes = chunks = 0.0
     if rank.decodes:
-        attention = decode_ns(table, rank.decodes, rank.decode_context / rank.decodes)
-        ns += attention
-        if state.totals[0].draft_share > 0:
-            layer = state.totals[0].draft_share * (looked_up(table.local, rank.decodes) + attention)
-            ns += state.totals[0].drafts * (layer + looked_up(table.head, rank.decodes))
+        decodes = decode_ns(table, share * rank.decodes, rank.decode_context / rank.decodes)
     if rank.chunks:
         mean = rank.chunk_tokens / rank.chunks
         seen = rank.pairs / rank.chunks / mean + (mean - 1) / 2
-        ns += prefill_ns(table, rank.chunks, mean, max(seen / mean, 1.0))
-    return ns
+        chunks = prefill_ns(table, share * rank.chunks, mean, max(seen / mean, 1.0))
+    return decodes, chunks
 
 
 @inner
-def experts_ns(state: State, i, tokens, chunks):
-    """(ns, balance) of the experts of an instance from its traffic."""
+def rank_ns(state: State, table: StepTable, k):
+    """(all, of it in layers, of that up to attention) of what a rank does by itself: all but experts and host."""
+    rank = state.ranks[k]
+    if rank.tokens == 0:
+        return 0.0, 0.0, 0.0
+    once = looked_up(table.head, rank.sampled)
+    ns = looked_up(table.local, rank.tokens) + once
+    up = looked_up(table.decode_up, rank.rows) + looked_up(table.prefill_up, rank.chunk_tokens)
+    ns += up
+    decodes, chunks = attention_ns(table, rank, 1.0)
+    drafted = 0.0
+    if rank.decodes and state.totals[0].draft_share > 0:
+        layer = state.totals[0].draft_share * (looked_up(table.local, rank.decodes) + decodes)
+        drafted = state.totals[0].drafts * (layer + looked_up(table.head, rank.decodes))
+    if table.beside.how == HALVES:
+        half = attention_ns(table, rank, 0.5)
+        decodes, chunks = of_halves(decodes, half[0]), of_halves(chunks, half[1])
+    before = looked_up(table.beside.before, rank.tokens) + table.beside.before_share * up
+    found = ns + decodes + drafted + chunks
+    return found, found - once - drafted, before
+
+
+class Routed(NamedTuple):
+    """The experts of an instance: ns of all MoE layers, as a `Layer`; ns at peak, what dispatch and combine take of the
+    SMs, and the balance of ranks.
+    """
+
+    ns: float
+    layer: Layer
+    multiply: float
+    sms: tuple[Sms, Sms]
+    balance: float
+
+
+@inner
+def routed_ns(state: State, table: StepTable, i, tokens, chunks, ranks):
+    """Of ``tokens`` of all ranks, each of which has its own."""
+    share = table.beside.sms_share
+    if state.experts.shape[2] == 0:
+        at = int(math.ceil(tokens / ranks))
+        parts = looked_up(table.dispatch, at), looked_up(table.experts, at), looked_up(table.combine, at)
+        layer = Layer(parts[0], 0.0, parts[1], parts[2])
+        multiply = table.beside.experts_multiply * at
+        return Routed(parts[1] + parts[0] + parts[2], layer, multiply, (Sms(0.0, share), Sms(0.0, share)), 0.0)
     rows = state.experts[i, 1 if chunks else 0]
-    last = rows.shape[1] - 1
-    at = min(math.log2(float(tokens)), float(last))
-    below = min(int(at), last - 1)
-    share = at - below
-    balance = (1 - share) * rows[1, below] + share * rows[1, below + 1]
-    return math.exp((1 - share) * rows[0, below] + share * rows[0, below + 1]), balance
+    last = rows.shape[0] - 1
+    place = min(max(math.log2(tokens), 0.0), float(last))
+    at = min(int(place), last - 1)
+    low, high, part = rows[at], rows[at + 1], place - at
+    ns = math.exp((1 - part) * low.ln_ns + part * high.ln_ns)
+    dispatch = ns * ((1 - part) * low.dispatch + part * high.dispatch)
+    combine = ns * ((1 - part) * low.combine + part * high.combine)
+    sms = (
+        Sms(ns * ((1 - part) * low.dispatch_sms + part * high.dispatch_sms), share),
+        Sms(ns * ((1 - part) * low.combine_sms + part * high.combine_sms), share),
+    )
+    multiply = ns * ((1 - part) * low.multiply + part * high.multiply)
+    balance = (1 - part) * low.balance + part * high.balance
+    return Routed(ns, Layer(dispatch, 0.0, ns - dispatch - combine, combine), multiply, sms, balance)
+
+
+@inner
+def layers_ns(state: State, table: StepTable, i, k, tokens, chunks, rest, before):
+    """(ns, balance) of the experts of an instance, beside what overlaps with them. ``k``: its slowest rank, which takes
+    ``rest`` ns for all else in layers, ``before`` of them up to attention.
+    """
+    instance, beside = state.instances[i], table.beside
+    ranks = instance.last - instance.first
+    whole = routed_ns(state, table, i, float(tokens), chunks, ranks)
+    if beside.how == IN_TURN:
+        return whole.ns, whole.balance
+    half = routed_ns(state, table, i, tokens / 2, chunks, ranks)
+    rank = state.ranks[k].tokens
+    shared, half_shared = looked_up(beside.shared, rank), looked_up(beside.shared, (rank + 1) // 2)
+    first = beside.moe_share * before / 2
+    found = compose(
+        beside.how,
+        Layer(whole.layer.dispatch, shared, whole.layer.experts, whole.layer.combine),
+        Layer(half.layer.dispatch, half_shared, half.layer.experts, half.layer.combine),
+        (beside.shared_multiply * rank / 2, half.multiply),
+        Rest(first, max(beside.moe_share * rest / 2 - first, 0.0)),
+        half.sms if beside.how == HALVES else whole.sms,
+        PROMPTS if chunks else DECODES,
+    )
+    return found.dispatch + found.shared + found.experts + found.combine, whole.balance
 
 
 @inner
@@ -114,10 +209,7 @@ def drafted_ns(state: State, table: StepTable, i, decodes, ranks):
     """Experts of the layers that drafts run."""
     if decodes == 0 or state.totals[0].draft_share == 0:
         return 0.0
-    if state.experts.shape[3]:
-        ns, _ = experts_ns(state, i, decodes, 0)
-    else:
-        ns = looked_up(table.shared, (decodes + ranks - 1) // ranks)
+    ns = routed_ns(state, table, i, float(decodes), 0, ranks).ns
     return state.totals[0].drafts * state.totals[0].draft_share * ns
 
 
@@ -125,25 +217,25 @@ def drafted_ns(state: State, table: StepTable, i, decodes, ranks):
 def iteration_ns(state: State, table: StepTable, i):
     """Ranks wait for each other; experts run on all of them."""
     instance, totals = state.instances[i], state.totals[0]
-    slowest, tokens, requests, chunks, decodes = 0.0, 0, 0, 0, 0
+    slowest, rest, before, last, tokens, requests, chunks, decodes = 0.0, 0.0, 0.0, instance.first, 0, 0, 0, 0
+    most = 0
     for k in range(instance.first, instance.last):
         rank = state.ranks[k]
-        slowest = max(slowest, rank_ns(state, table, k))
+        ns, of_layers, first = rank_ns(state, table, k)
+        if ns > slowest:
+            slowest, rest, before, last = ns, of_layers, first, k
         tokens += rank.tokens
+        most = max(most, rank.tokens)
         requests = max(requests, rank.decodes + rank.chunks)
         chunks += rank.chunks
         decodes += rank.decodes
-    ranks = instance.last - instance.first
-    if state.experts.shape[3]:
-        shared, balance = experts_ns(state, i, tokens, chunks)
-        totals.balance += balance
-    else:
-        shared = looked_up(table.shared, (tokens + ranks - 1) // ranks)
-    shared += drafted_ns(state, table, i, decodes, ranks)
+    shared, balance = layers_ns(state, table, i, last, tokens, chunks, rest, before)
+    totals.balance += balance
+    shared += drafted_ns(state, table, i, decodes, instance.last - instance.first)
     host = table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
-    if chunks:
-        host += table.host[HOST_PROMPT]
-        totals.prompts += 1
+    totals.prompts += 1 if chunks else 0
+    if most > table.host[HOST_CAPTURED] and (chunks or table.host[HOST_CAPTURED] > 0):
+        host += table.host[HOST_EAGER]
     totals.sequences += requests
     totals.shared_ns += shared
     return slowest + shared + host
@@ -157,6 +249,7 @@ def times_of(table: StepTable, batches, found):
     for at in range(batches.shape[0]):
         decodes, context, new, seen = batches[at, 0], batches[at, 1], batches[at, 2], batches[at, 3]
         tokens = int(decodes + new)
-        ns = looked_up(table.local, tokens) + looked_up(table.shared, tokens) + looked_up(table.head, int(decodes) + 1)
+        ns = looked_up(table.local, tokens) + looked_up(table.head, int(decodes) + 1)
+        ns += looked_up(table.experts, tokens) + looked_up(table.dispatch, tokens) + looked_up(table.combine, tokens)
         ns += looked_up(table.decode_up, int(decodes)) + looked_up(table.prefill_up, int(new))
         found[at] = ns + decode_ns(table, decodes, context) + prefill_ns(table, 1.0, new, seen / new)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
@@ -11,17 +10,18 @@ import numpy as np
 from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.base.errors import CapacityError
 from archsim.iteration import account
-from archsim.iteration.layers import ACTIVATION_BYTES, has_experts
-from archsim.iteration.times import IterationLaws, iteration_laws
+from archsim.iteration.experts import ByChance, Experts, FusedLaw
+from archsim.iteration.layers import ACTIVATION_BYTES, ELSEWHERE, has_experts
+from archsim.iteration.times import IterationLaws, gathered_ns, iteration_laws
+from archsim.laws.expert_gemm import Rates
+from archsim.laws.laws import Laws
+from archsim.laws.tables import CalibrationSpec
+from archsim.serving.groups import Gathered
 from archsim.serving.simulate import Pool, Scheduler
 from archsim.serving.stand_ins import with_stand_ins
-from archsim.serving.tables import Host, prepare
+from archsim.serving.tables import Host, Overlap, prepare
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.model import ModelSpec
-from calibration.laws.choosing import LawMissing
-from calibration.laws.expert_gemm import Rates
-from calibration.laws.laws import Laws, MoeSizes
-from calibration.laws.tables import CalibrationSpec
 
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
 NO_HOST = Host()
@@ -30,7 +30,8 @@ NO_HOST = Host()
 class Engine(NamedTuple):
     """``library``: whose attention; None: any. ``utilisation``: share of HBM for weights, activations and KV.
     ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU.
-    ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts.
+    ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts. ``overlap``: what runs
+    beside what.
     """
 
     model: ModelSpec
@@ -43,6 +44,7 @@ class Engine(NamedTuple):
     utilisation: float = 0.9
     rates: Rates | None = None
     expert_slots: int | None = None
+    overlap: Overlap = Overlap()
 
     @property
     def bound_bytes(self) -> int:
@@ -76,66 +78,29 @@ def laws_of(engine: Engine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[
     found = with_stand_ins(engine.calibration, engine.model, precision.products, precision.experts)
     precision = precision._replace(products=found.products, experts=found.experts)
     most = scheduler.max_num_batched_tokens + scheduler.max_num_seqs
-    model = engine.model
-    if engine.routing is None:  # experts are timed elsewhere, and may be shared unevenly
+    model, apart = engine.model, engine.routing is None
+    if apart:  # experts are timed elsewhere, and may be shared unevenly
         model = model.model_copy(update={"experts": -(-model.experts // engine.parallel.ep) * engine.parallel.ep})
     laws = iteration_laws(
-        model, found.calibration, engine.parallel, precision,
-        routing=None if engine.routing == UNIFORM else engine.routing, library=engine.library, rates=engine.rates,
+        model, found.calibration, engine.parallel, precision, experts=experts_of(engine.routing, engine.library),
+        moves=ELSEWHERE if apart and engine.parallel.dp > 1 else None, library=engine.library, rates=engine.rates,
         most_tokens=min(most, 32768),
     )  # fmt: skip
-    if engine.routing == UNIFORM and has_experts(engine.model):
-        moe = _by_chance(engine._replace(calibration=found.calibration, precision=precision), len(laws.by_tokens))
-        by_tokens = laws.by_tokens.copy()
-        by_tokens[:, -2] = moe
-        laws = replace(laws, by_tokens=by_tokens)
     return laws, (*found.notes, *laws.notes)
 
 
-def _by_chance(engine: Engine, sizes: int) -> np.ndarray:
-    """float64[tokens of a rank] ns of all MoE layers if every token draws its experts by chance: of the E / ep experts
-    of a rank, (1 - top_k / E)^tokens stay idle. Engines tune: the fastest measured kernel at each size.
-    """
-    model, parallel = engine.model, engine.parallel
-    tokens = np.unique(np.rint(np.geomspace(1, sizes - 1, 80)))
-    whole = tokens * parallel.dp
-    pairs = whole * model.top_k / parallel.ep
-    active = model.experts / parallel.ep * (1 - (1 - model.top_k / model.experts) ** whole)
-    shape = MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
-    fastest = np.min([
-        Laws(engine.calibration).fused_moe(
-            whole, parallel.ep, parallel.expert_tp, dtype=engine.precision.experts, sizes=shape, pairs=pairs,
-            active_experts=active, library=library, kernel=kernel,
-        ).ns
-        for library, kernel in _kernels(engine, shape)
-    ], axis=0)  # fmt: skip
-    at = np.arange(sizes)
-    ns = np.exp(np.interp(np.log(np.maximum(at, 1)), np.log(tokens), np.log(fastest)))
-    return np.where(at > 0, len(model.moe_layer_ids) * ns, 0.0)
-
-
-def _kernels(engine: Engine, shape: MoeSizes) -> list[tuple[str, str]]:
-    """(library, kernel) of all measured ones of these sizes and dtype. Raises LawMissing for none."""
-    asked = (*shape, engine.precision.experts, "balanced")
-    there = [
-        (table.library, table.kernel)
-        for table in engine.calibration.moe
-        if (table.hidden, table.ffn, table.experts, table.top_k, table.dtype, table.distribution) == asked
-    ]
-    if not there:
-        raise LawMissing(
-            f"calibration {engine.calibration.gpu} has no fused MoE table of {engine.precision.experts} for the "
-            f"experts of {engine.model.name}"
-        )
-    return sorted(set(there))
+def experts_of(routing: str | None, library: str | None = None) -> Experts | None:
+    """Who times the experts of a routing, served by an engine with kernels of ``library``."""
+    if routing is None:
+        return None
+    return ByChance(library) if routing == UNIFORM else FusedLaw(routing)
 
 
 def with_host(
     laws: IterationLaws, notes: tuple[str, ...], engine: Engine, scheduler: Scheduler, host: Host, instances: int
 ) -> Built:
     """A pool from laws that are known."""
-    moved = None if engine.routing is None else moved_ns(engine, len(laws.by_tokens))
-    table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, moved)
+    table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, engine.overlap)
     pool = Pool(instances, engine.parallel.dp, kv_blocks(engine, scheduler), table)
     return Built(pool, laws, errors, extrapolated, notes)
 
@@ -208,28 +173,14 @@ def _halves(most: int) -> list[int]:
     return [most >> by for by in range(1, 8) if most >> by >= 64]
 
 
-def moved_ns(engine: Engine, sizes: int) -> np.ndarray | None:
-    """float64[tokens of a rank] ns of all MoE layers: hidden vectors gathered before the experts and scattered after
-    them, where ranks have requests of their own; None where all ranks have the same.
-
-    Collectives of all ranks of the EP group, as vLLM, SGLang and TensorRT-LLM do without DeepEP. Between nodes, the law
-    of the largest measured number of ranks.
+def gathered(engine: Engine, sizes: int) -> Gathered:
+    """Hidden vectors gathered before the experts and scattered after them, where ranks have requests of their own; 0
+    where all ranks have the same.
     """
-    parallel, model = engine.parallel, engine.model
+    parallel, model, tokens = engine.parallel, engine.model, np.arange(sizes)
     if parallel.dp == 1 or not has_experts(model):
-        return None
-    laws, tokens = Laws(engine.calibration), np.arange(sizes)
+        return Gathered(np.zeros(sizes), np.zeros(sizes))
     size = np.maximum(tokens * parallel.dp * model.hidden * ACTIVATION_BYTES, 1)
-    found = np.zeros(sizes)
-    for op in ("all_gather", "reduce_scatter"):
-        found += _collective_ns(laws, op, size, parallel.tp * parallel.dp)
-    return np.where(tokens > 0, len(model.moe_layer_ids) * found, 0.0)
-
-
-def _collective_ns(laws: Laws, op: str, size: np.ndarray, ranks: int) -> np.ndarray:
-    for measured in (ranks, *(n for n in (64, 32, 16, 8, 4, 2) if n < ranks)):
-        try:
-            return laws.collective(op, size, ranks=measured).ns
-        except LawMissing:
-            continue
-    raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
+    layers = len(model.moe_layer_ids) * (tokens > 0)
+    ops = ("all_gather", "reduce_scatter")
+    return Gathered(*(layers * gathered_ns(Laws(engine.calibration), op, size, parallel.ranks) for op in ops))

@@ -6,16 +6,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from archsim.base.errors import SpecError
-from archsim.iteration.overlap import TWO_BATCH
+from archsim.engine.cluster.transfers import sms_share
+from archsim.iteration.overlap import NONE
 from archsim.policies.registry import place_experts
-from archsim.serving.deployment import Built, Engine, moved_ns
+from archsim.serving.deployment import Built, Engine, gathered
 from archsim.serving.groups import Group, Parts, Say, refuse_unserved, slots_of
 from archsim.serving.simulate import Scheduler
-from archsim.serving.tables import Host
+from archsim.serving.tables import Host, Overlap
 from archsim.serving.traffic import TokenPool, token_pool
+from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.serving import Serving
 from archsim.specs.machine.system import SystemSpec
@@ -39,10 +39,13 @@ class Groups(NamedTuple):
     parts: Parts
     every: int
     alike: bool  # all ranks have all tokens
+    made: dict[int, Group]  # as they begin, by instance: drawing experts takes longer than serving few requests
 
     def group(self, instance: int, say: Say = lambda text: None) -> Group:
         """Of instance i; ``say``: told what it draws."""
-        return Group(self.scenario, self.pool, self.parts, self.every, instance, say)
+        if instance not in self.made:
+            self.made[instance] = Group(self.scenario, self.pool, self.parts, self.every, instance, say)
+        return self.made[instance].copy(say)
 
     @property
     def note(self) -> str:
@@ -60,11 +63,6 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     spec, parallel = serving.spec.routing, engine.parallel
     assert isinstance(spec, RoutingSpec)
     refuse_unserved(serving.policy)
-    if serving.assumptions.overlap == TWO_BATCH:
-        raise SpecError(
-            "assumptions.overlap: two_batch: what two batches hide beside attention is modelled in experiments "
-            "(archsim sweep configs/two_batches.yaml), not while serving; give overlap: none or shared_expert"
-        )
     if parallel.expert_tp > 1:
         raise SpecError(
             f"parallel.experts: tp {parallel.expert_tp}: routing from traffic places whole experts; give ep: "
@@ -77,16 +75,17 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
             f"the system, {system.compute.dtype}; give system: {{like: {serving.system.name}, name: mine, "
             "compute: {dtype: bf16, peak: 989 TFLOP/s}}"
         )
-    scenario = Scenario(system, serving.model, _assumptions(serving, system, parallel.dp), serving.policy, _WORKLOAD, 1)
-    sizes = len(built.laws.by_tokens)
-    moved = None
-    if system.launch == WITH_KERNELS and (parallel.dp == 1 or scenario.assumptions.dispatch == GATHERED):
-        found = moved_ns(engine, sizes)
-        moved = np.zeros(sizes) if found is None else found
+    # The clock composes whole iterations (`archsim.iteration.overlap`), with the shared experts.
+    apart = {"overlap": NONE, "weights": "routed"}
+    assumptions = assumptions_of(serving, system, parallel.dp).model_copy(update=apart)
+    scenario = Scenario(system, serving.model, assumptions, serving.policy, _WORKLOAD, 1)
+    together = system.launch == WITH_KERNELS and (parallel.dp == 1 or assumptions.dispatch == GATHERED)
+    moved = gathered(engine, built.laws.sizes) if together else None
     rest = built.pool.table.local / len(serving.model.moe_layer_ids)
     most = parallel.dp * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
-    parts = Parts(moved, rest, host.experts, parallel.dp, parallel.dp * scheduler.max_num_seqs, most)
-    return Groups(scenario, pool_of(serving), parts, spec.every, system.launch == WITH_KERNELS and parallel.dp == 1)
+    parts = Parts(moved, rest, host.experts * host.laws, parallel.dp, parallel.dp * scheduler.max_num_seqs, most)
+    alike = system.launch == WITH_KERNELS and parallel.dp == 1
+    return Groups(scenario, pool_of(serving), parts, spec.every, alike, {})
 
 
 def part_of(system: SystemSpec, ranks: int) -> SystemSpec:
@@ -112,7 +111,22 @@ def _with_levels(system: SystemSpec, levels) -> SystemSpec:
     return system.model_copy(update={"fabric": system.fabric.model_copy(update={"levels": levels})})
 
 
-def _assumptions(serving: Serving, system: SystemSpec, dp: int):
+def overlap_of(serving: Serving, ranks: int, dp: int) -> Overlap:
+    """What runs beside what on so many ranks. Raises SpecError where no kernels follow each other."""
+    given = serving.assumptions
+    if given.overlap == NONE:
+        return Overlap()
+    if given.execution != "expert_parallel":
+        raise SpecError(
+            f"assumptions.overlap: {given.overlap}: execution: {given.execution} has no dispatch, kernels and combine "
+            "that follow each other; give overlap: none"
+        )
+    system = part_of(serving.system, ranks)
+    share = sms_share(system, assumptions_of(serving, system, dp))
+    return Overlap(given.overlap, share, system.compute.peak_flop_per_s)
+
+
+def assumptions_of(serving: Serving, system: SystemSpec, dp: int) -> AssumptionsSpec:
     """Where all ranks of an engine have all tokens, nothing is dispatched: transfers are left out, and so are free."""
     found, given = serving.assumptions, serving.spec.assumptions
     if system.launch != WITH_KERNELS:

@@ -10,17 +10,20 @@ layers averages out; the mean of the sampled layers stands for all.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.causes import Cause
 from archsim.base.errors import SpecError
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import load_of
 from archsim.policies.placement.placement import Placement, moves_between
 from archsim.policies.rebalancing.rules import History, Rebalanced
 from archsim.policies.routing.rules import Pass
+from archsim.serving.records import EXPERTS
 from archsim.serving.traffic import TokenPool
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario
@@ -29,21 +32,32 @@ from archsim.workload.step_demand import Routing, StepDemand
 Say = Callable[[str], None]
 """Receives what a long drawing of experts does."""
 DECODES, PROMPTS = 0, 1
-NS, BALANCE = 0, 1
 SELDOM = 16  # tokens are drawn anew after this part of the iterations so far, if that is more than ``every``
 FEWEST_PROMPT_TOKENS = 16  # below, prompts are taken for decodes
 MOST_RECORDED = 8192  # tokens that are counted for a rebalancing, scaled to those served
 MOST_ROUTED = 1 << 14  # tokens whose single routing an engine is given, as in sweeps
-DISPATCH, _SHARED, _KERNEL, COMBINE = range(4)  # of ``Tally.part_ns``
+LEAST_NS = 1e-3
+
+
+class Gathered(NamedTuple):
+    """float64[tokens of a rank] ns of all layers."""
+
+    dispatch: np.ndarray
+    combine: np.ndarray
+
+    def at(self, tokens: int) -> tuple[float, float]:
+        """(dispatch, combine); beyond the end those of the end."""
+        at = min(tokens, len(self.dispatch) - 1)
+        return float(self.dispatch[at]), float(self.combine[at])
 
 
 class Parts(NamedTuple):
-    """What a group adds to the time of its layers. ``moved_ns``: float64[tokens of a rank] of all layers, in place of
-    the engine's dispatch and combine; None: these count. ``rest_ns``: float64[tokens of a rank], of a layer beside
+    """What a group adds to the time of its layers. ``moved``: in place of the engine's dispatch and combine; None:
+    these count. ``rest_ns``: float64[tokens of a rank], of a layer beside
     experts, during which weights may move. ``factor``: of kernels, fitted.
     """
 
-    moved_ns: np.ndarray | None
+    moved: Gathered | None
     rest_ns: np.ndarray
     factor: float
     ranks: int  # that have tokens of their own
@@ -68,9 +82,7 @@ class _Pending:
 
 
 class Group:
-    """The experts of one engine. ``table``: float64[phase, NS | BALANCE, point], ln ns of all MoE layers, and mean over
-    largest number of pairs of a rank, for 1, 2, 4, ... tokens of all ranks.
-    """
+    """The experts of one engine. ``table``: EXPERTS[phase, point], for 1, 2, 4, ... tokens of all ranks."""
 
     def __init__(
         self, scenario: Scenario, pool: TokenPool, parts: Parts, every: int, instance: int, say: Say = lambda text: None
@@ -85,10 +97,17 @@ class Group:
         self._turn, self._calls, self._since, self.asked_at = 101 * instance, 0, 0, 0
         self._pending: _Pending | None = None
         points = int(np.ceil(np.log2(max(parts.most_tokens, 2)))) + 1
-        self.table = np.zeros((2, 2, points))
+        self.table = np.zeros((2, points), EXPERTS)
         self.moves: list[Moved] = []
         self._busy = 0.0
         self._fill()
+
+    def copy(self, say: Say) -> Group:
+        """One that goes on from where this one is."""
+        shared = {id(each): each for each in (self._pool, self._parts)}
+        found = deepcopy(self, shared)
+        found._say = say
+        return found
 
     @property
     def next_pause(self) -> int:
@@ -176,46 +195,48 @@ class Group:
         self._engine.placement = placement
 
     def _fill(self) -> None:
-        parts, points = self._parts, self.table.shape[2]
+        parts, table = self._parts, self.table
         for phase in (DECODES, PROMPTS):
-            for at in range(points):
+            for at in range(table.shape[1]):
                 tokens = 1 << at
                 if phase == DECODES and tokens >= 2 * parts.most_decodes:
                     continue
                 if phase == PROMPTS and tokens < FEWEST_PROMPT_TOKENS:
-                    self.table[phase, :, at] = self.table[DECODES, :, at]
+                    table[phase, at] = table[DECODES, at]
                     continue
                 self._say(f"experts of {tokens:,} tokens, engine {self._instance}")
-                ns, balance = self._layer(tokens, phase == PROMPTS)
-                self.table[phase, :, at] = np.log(max(ns, 1e-3)), balance
-        for at in range(points):  # more decodes than there can be are looked up for mixed batches alone
+                table[phase, at] = self._layers_of(tokens, phase == PROMPTS)
+        for at in range(table.shape[1]):  # more decodes than there can be are looked up for mixed batches alone
             if (1 << at) >= 2 * parts.most_decodes:
-                self.table[DECODES, :, at] = self.table[PROMPTS, :, at]
+                table[DECODES, at] = table[PROMPTS, at]
         self._turn += 1
 
-    def _layer(self, tokens: int, prompt: bool) -> tuple[float, float]:
-        """(ns of all MoE layers, mean over largest pairs of a rank) of so many tokens: the mean of those sampled."""
+    def _layers_of(self, tokens: int, prompt: bool) -> tuple[float, ...]:
+        """A record of EXPERTS, of so many tokens: the mean of the sampled layers."""
         engine, parts, drawn = self._engine, self._parts, self._pool.draw(tokens, prompt, self._turn)
         each = -(-tokens // parts.ranks)
         rest_ns = parts.rest_ns[min(each, len(parts.rest_ns) - 1)]
-        total, moved, balance = 0.0, 0.0, 0.0
+        balance, before, step_ns = 0.0, _spent(engine), 0.0
         for layer in range(engine.layers):
-            demand = self._demand(drawn[:, layer], layer, prompt)
-            before = engine.tally.part_ns.copy()
-            times = engine.step(layer, demand, 0.0)
-            spent = engine.tally.part_ns - before
+            times = engine.step(layer, self._demand(drawn[:, layer], layer, prompt), 0.0)
             engine.balancing.end_step(times.step_ns + rest_ns)
             load = load_of(times.plan, engine.machine.dies)
             balance += load.mean() / max(load.max(), 1)
-            away = spent[DISPATCH] + spent[COMBINE]
-            kernel = spent[_KERNEL]
-            total += times.step_ns + (parts.factor - 1) * kernel - (away if parts.moved_ns is not None else 0.0)
-            moved += away
-        self._busy = moved / max(total + engine.layers * rest_ns, 1.0) if parts.moved_ns is None else 0.0
-        ns = self._layers * total / engine.layers
-        if parts.moved_ns is not None:
-            ns += parts.moved_ns[min(each, len(parts.moved_ns) - 1)]
-        return ns, balance / engine.layers
+            step_ns += times.step_ns
+        spent = Spent(*(now - then for now, then in zip(_spent(engine), before, strict=True)))
+        more, away = (parts.factor - 1) * spent.experts, spent.dispatch + spent.combine
+        total = step_ns + more - (away if parts.moved is not None else 0.0)
+        self._busy = away / max(total + engine.layers * rest_ns, 1.0) if parts.moved is None else 0.0
+        scale = self._layers / engine.layers
+        dispatch, combine = scale * spent.dispatch, scale * spent.combine
+        ns = scale * total
+        if parts.moved is not None:
+            dispatch, combine = parts.moved.at(each)
+            ns += dispatch + combine
+        ns = max(ns, LEAST_NS)
+        taken = (scale * sms / ns if parts.moved is None else 0.0 for sms in (spent.dispatch_sms, spent.combine_sms))
+        multiply = scale * spent.multiply / ns
+        return float(np.log(ns)), balance / engine.layers, dispatch / ns, combine / ns, *taken, multiply
 
     def _demand(self, chosen: np.ndarray, layer: int, prompt: bool) -> StepDemand:
         """Tokens live on dies in equal parts."""
@@ -244,6 +265,25 @@ class Group:
         )
 
 
+class Spent(NamedTuple):
+    """ns of an engine since its start: the parts of its layers, and of them while transfers take all SMs, and what it
+    multiplies at peak.
+    """
+
+    dispatch: float
+    shared: float
+    experts: float
+    combine: float
+    dispatch_sms: float
+    combine_sms: float
+    multiply: float
+
+
+def _spent(engine: EventEngine) -> Spent:
+    tally = engine.tally
+    return Spent(*map(float, (*tally.part_ns, *tally.sms_ns, tally.bound_ns[Cause.COMPUTE])))
+
+
 class Fixed(Group):
     """Experts as a group last had them: they are drawn no more."""
 
@@ -262,9 +302,11 @@ def refuse_unserved(policy: PolicySpec) -> None:
     ):
         rule = getattr(policy, rule_type)
         served = {"prediction": ("none",), "replication": ("none", "libra"), "shared": ("local",)}[rule_type]
-        if rule.name not in served:
+        if rule.name not in served and not (rule.name == "lina" and rule.params["accuracy"]):
+            with_accuracy = ", or {name: lina, accuracy: 0.4}" if rule.name == "lina" else ""
             raise SpecError(
-                f"policies: {policy.name}: {rule_type}: {rule.name} {why}; give {rule_type}: {' or '.join(served)}, or "
+                f"policies: {policy.name}: {rule_type}: {rule.name} {why}; give {rule_type}: {' or '.join(served)}"
+                f"{with_accuracy}, or "
                 "leave this policy to a sweep (archsim sweep), which runs it step by step"
             )
 

@@ -5,32 +5,34 @@ from __future__ import annotations
 from functools import lru_cache
 
 from archsim.base.errors import SpecError
+from archsim.base.text.fields import Spec, count
+from archsim.base.text.quantities import TIME, quantity
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import read_yaml
 from archsim.iteration.layers import has_experts
 from archsim.serving.tables import Host
 from archsim.specs.loading.config_files import search_folders
 from archsim.specs.model import ModelSpec
-from archsim.specs.text.fields import Spec, count
-from archsim.specs.text.quantities import TIME, quantity
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import read_yaml
 
 NONE = "none"
 Time = quantity(TIME, "0 ns", "1000 s", zero=True)
 
 
 class HostRow(Spec):
-    """Constants of an engine with MoE or dense models. ``prompt_layer``: of a layer, in an iteration with a prompt;
-    ``first_after``: engines choose an iteration while the one before runs, so that a new request waits for one more,
-    and its client sees the first token about when the second is out, and all others as late (SGLang's dense models
-    even later, by the fit alone).
+    """Constants of an engine with MoE or dense models. ``eager_layer``: of a layer, in an iteration that no captured
+    graph covers; ``captured``, ``front_end``: as in ``Host``; ``first_after``: engines choose an iteration while the
+    one before runs, so that a new request waits for one more, and its client sees the first token about when the second
+    is out, and all others as late (SGLang's dense models even later, by the fit alone).
     """
 
     engine: str
     experts: bool
     iteration: Time
     sequence: Time
-    prompt_layer: Time
+    eager_layer: Time
     request: Time
+    front_end: Time
+    captured: count(0, 1_000_000)
     first_after: count(1, 1000)
 
 
@@ -74,8 +76,10 @@ def host_of(engine: str, model: ModelSpec, gpu: str, experts: str, products: str
     return Host(
         row.iteration,
         row.sequence,
-        row.prompt_layer * model.layers,
+        row.eager_layer * model.layers,
         row.request,
+        row.front_end,
+        row.captured,
         row.first_after,
         experts=_factor(known.experts, gpu, experts) if moe else 1.0,
         products=_factor(known.products, gpu, products),

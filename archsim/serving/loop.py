@@ -14,13 +14,13 @@ from archsim.serving.records import (
     GAP_FIRST_NS,
     GAP_STEP,
     GAPS,
-    LEAST_LOADED,
     PREFILL,
     TOGETHER,
     Limits,
     State,
     Transfer,
 )
+from archsim.serving.routing import choose
 from archsim.serving.scheduling import empty, enqueue, sum_up, uncomputed
 
 ENDED, STUCK, PAUSED, FAILED = 0, 1, 2, 3
@@ -86,7 +86,7 @@ def _next(state: State, limits: Limits):
     totals = state.totals[0]
     now, what, which = math.inf, -1, 0
     if totals.queued < totals.issued:
-        now, what = state.requests[totals.queued].arrival_ns + limits.request_ns, 0
+        now, what = _through(state, limits) + limits.request_ns, 0
     for i in range(state.instances.shape[0]):
         instance = state.instances[i]
         if instance.head >= 0 and state.requests[instance.head].ready_ns < now:
@@ -105,32 +105,20 @@ def _more_at(state: State, now, limits: Limits):
     return what >= 0 and later <= now
 
 
-@outer
-def _choose(state: State, does, limits: Limits):
-    """The rank of a request, of instances that do its work."""
-    totals, ranks = state.totals[0], state.ranks.shape[0]
-    turn = totals.decode_turn if does == DECODE else totals.turn
-    best, load = -1, 0
-    for step in range(ranks):
-        k = (turn + step) % ranks
-        if state.instances[state.ranks[k].instance].does != does:
-            continue
-        has = state.ranks[k].running + state.ranks[k].waiting if limits.choice == LEAST_LOADED else 0
-        if best < 0 or has < load:
-            best, load = k, has
-    if does == DECODE:
-        totals.decode_turn = best + 1
-    else:
-        totals.turn = best + 1
-    return best
+@inner
+def _through(state: State, limits: Limits):
+    """When the next request is through the front end, which takes one after the other."""
+    totals = state.totals[0]
+    return max(state.requests[totals.queued].arrival_ns, totals.through_ns) + limits.front_end_ns
 
 
 @outer
 def _queue(state: State, limits: Limits):
     """The next request in order of arrival waits at a rank."""
     r = state.totals[0].queued
+    state.totals[0].through_ns = _through(state, limits)
     state.totals[0].queued += 1
-    enqueue(state, _choose(state, state.instances[0].does, limits), r)
+    enqueue(state, choose(state, state.instances[0].does, r, limits), r)
 
 
 @outer
@@ -304,7 +292,7 @@ def _send(state: State, i, r, now, limits: Limits, transfer: Transfer):
     begin = max(now, instance.link_free_ns)
     instance.link_free_ns = begin + request.input * transfer.ns_per_token
     request.ready_ns = instance.link_free_ns + transfer.latency_ns
-    request.rank = _choose(state, DECODE, limits)
+    request.rank = choose(state, DECODE, r, limits)
     request.next = -1
     if instance.tail >= 0:
         state.requests[instance.tail].next = r

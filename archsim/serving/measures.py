@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.serving.records import GAP_FIRST_NS, GAP_STEP
-from archsim.serving.requests import NS_PER_S
 from archsim.serving.simulate import Served
 
-NS_PER_MS = 1e6
 PERCENTILES = (50, 90, 95, 99)
 # A queue that grows: what ends while requests come is less than this share of what comes.
 SATURATED = 0.95

@@ -9,6 +9,7 @@ import numpy as np
 NONE = np.int64(-1)
 # Strategies of the choice of a rank, by number in compiled code.
 ROUND_ROBIN, LEAST_LOADED = np.int64(0), np.int64(1)
+PREFIX_AWARE, CACHE_AWARE, SESSION = np.int64(2), np.int64(3), np.int64(4)
 FREE, SPACED, TOGETHER = np.int64(0), np.int64(1), np.int64(2)  # when ranks admit prompts
 # What a scheduler of the user's did that cannot be (``failed`` of TOTALS).
 RAISED, TOO_MANY, NOT_LACKING, NO_BLOCKS = np.int64(1), np.int64(2), np.int64(3), np.int64(4)
@@ -92,6 +93,7 @@ TOTALS = np.dtype(
         ("prompts", "i8"),  # iterations with a prompt
         ("sequences", "i8"),  # requests of the fullest rank, over iterations
         ("shared_ns", "f8"),  # of experts
+        ("through_ns", "f8"),  # when the front end is free
         ("balance", "f8"),  # of the pairs of ranks, over iterations
         ("paused", "i8"),  # instance whose experts are asked for
         ("drafts", "i8"),  # of a decode
@@ -123,6 +125,18 @@ ITERATION = np.dtype(
         ("waiting", "i8"),
     ]
 )
+# The routed experts of all MoE layers for a number of tokens; what is no logarithm and no balance is a share of the ns.
+EXPERTS = np.dtype(
+    [
+        ("ln_ns", "f8"),
+        ("balance", "f8"),  # mean over largest number of pairs of a rank
+        ("dispatch", "f8"),
+        ("combine", "f8"),
+        ("dispatch_sms", "f8"),  # while SMs send and receive
+        ("combine_sms", "f8"),
+        ("multiply", "f8"),  # at peak
+    ]
+)
 SERIES = ("kv", "running", "waiting", "tokens")  # columns: shares of KV blocks, requests, tokens of the iterations
 BINS = 512
 # Gaps between tokens: bins of 0.5 % from 1 us on.
@@ -143,6 +157,7 @@ class Limits(NamedTuple):
     choice: np.int64
     concurrency: np.int64  # closed loop; 0: open
     request_ns: np.float64  # host's time from arrival to the queue
+    front_end_ns: np.float64  # before it, one request after the other
     first_after: np.int64  # tokens that are out when a client sees the first
     params: np.ndarray
     prefill: np.int64  # FREE, SPACED, TOGETHER
@@ -162,8 +177,9 @@ class State(NamedTuple):
     """``hash_ids``: int64[id]; ``held``: uint8[id]; ``slots``, ``new``: int64[rank, slot] running requests and their
     tokens in this iteration; ``references``, ``older``, ``younger``: int32[rank, hash], -1: not in the cache;
     ``gaps``: int64[bin]; ``series``: float64[bin, column] integrals over time; ``entered``: float64[1] tokens since the
-    series was filled; ``experts``: float64[instance, phase, ns | balance, point] (``archsim.serving.groups``), without
-    a point where experts are in the table of steps. ``log``: ITERATION[n], the first n of all instances.
+    series was filled; ``experts``: EXPERTS[instance, phase, point] (``archsim.serving.groups``), without a point where
+    experts are in the table of steps. ``log``: ITERATION[n], the first n of all instances. ``sessions``:
+    int64[request]; ``homes``: int64[session], the rank it is bound to, -1: none yet.
     """
 
     requests: np.ndarray
@@ -182,6 +198,8 @@ class State(NamedTuple):
     entered: np.ndarray
     experts: np.ndarray
     log: np.ndarray
+    sessions: np.ndarray
+    homes: np.ndarray
 
 
 def zeros(n: int, dtype: np.dtype) -> np.ndarray:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import TraceError
-
-NS_PER_S = 1e9
+from archsim.base.units import NS_PER_S
 
 
 class Requests(NamedTuple):

@@ -7,19 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from archsim.base.errors import SpecError, TraceError
+from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.speculation import NO_DRAFTS, Speculation
 from archsim.iteration.speculation import of as drafts_of
+from archsim.laws.expert_gemm import Rates
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.serving import requests as drawn
 from archsim.serving.deployment import Built, Engine, build, kv_token_bytes
-from archsim.serving.expert_groups import WITH_KERNELS, groups_of, refuse_on_wafer, slots_of_rank
+from archsim.serving.expert_groups import WITH_KERNELS, groups_of, overlap_of, part_of, refuse_on_wafer, slots_of_rank
 from archsim.serving.groups import Fixed
 from archsim.serving.hosts import NONE, host_of
 from archsim.serving.measures import Measures, Slo, measure, saturation
 from archsim.serving.progress import SILENT, Progress
 from archsim.serving.records import Transfer
-from archsim.serving.requests import NS_PER_S, Requests
+from archsim.serving.requests import Requests
 from archsim.serving.simulate import Scheduler, Served, simulate
 from archsim.serving.tables import Host
 from archsim.serving.traces import read_requests
@@ -27,10 +29,10 @@ from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.loading.serving import Serving
 from archsim.specs.serving import DisaggregatedSpec
-from calibration.laws.expert_gemm import Rates
 
 ENOUGH = 2000  # requests by which a queue that grows shows
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
+LOW_LATENCY = "per_token_expert"  # dispatch, of `archsim.specs.assumptions`
 INPUT_STREAM, OUTPUT_STREAM = 1, 2  # of random numbers
 
 
@@ -94,16 +96,22 @@ def serve_requests(
     serving: Serving, deployment: Deployment, requests: Requests, logged: int = 0, progress: Progress = SILENT
 ) -> Outcome:
     """As ``serve``, for requests and a deployment that are known; ``logged``: iterations to keep a log of."""
-    decode = deployment.decode.pool if deployment.decode else None
-    served = simulate(
-        requests, deployment.scheduler, deployment.prefill.pool, decode=decode, transfer=deployment.transfer,
-        request_ns=deployment.host.request_ns, first_after=deployment.host.first_after,
-        speculation=speculation_of(serving), layers=serving.model.layers,
-        whose=str(serving.trace or "requests"), logged=logged, progress=progress,
-    )  # fmt: skip
+    served = simulated(serving, deployment, requests, logged, progress)
     saturated = saturation(served) or _saturated_later(serving, deployment, requests, served)
     measures = measure(served, deployment.devices, slo_of(serving), saturated)
     return Outcome(serving, deployment, requests, served, measures)
+
+
+def simulated(
+    serving: Serving, deployment: Deployment, requests: Requests, logged: int = 0, progress: Progress = SILENT
+) -> Served:
+    """What happens to requests on a deployment, without measures."""
+    decode = deployment.decode.pool if deployment.decode else None
+    return simulate(
+        requests, deployment.scheduler, deployment.prefill.pool, decode=decode, transfer=deployment.transfer,
+        **deployment.host.of_requests, speculation=speculation_of(serving), layers=serving.model.layers,
+        whose=str(serving.trace or "requests"), logged=logged, progress=progress,
+    )  # fmt: skip
 
 
 def _saturated_later(serving: Serving, deployment: Deployment, requests: Requests, served: Served) -> str:
@@ -118,13 +126,13 @@ def _saturated_later(serving: Serving, deployment: Deployment, requests: Request
         return ""
     pools = [built.pool for built in (deployment.prefill, deployment.decode) if built]
     tables = served.experts
-    if tables is not None and tables.shape[3]:
+    if tables is not None and tables.shape[2]:
         pools = [pool._replace(experts=lambda i, say: Fixed(tables[i])) for pool in pools]
     host = deployment.host
     try:
         longer = simulate(
             more, deployment.scheduler, pools[0], decode=pools[1] if len(pools) > 1 else None,
-            transfer=deployment.transfer, request_ns=host.request_ns, first_after=host.first_after,
+            transfer=deployment.transfer, **host.of_requests,
             speculation=speculation_of(serving), layers=serving.model.layers,
         )  # fmt: skip
     except TraceError:  # a longer request among them that can never be served
@@ -176,7 +184,8 @@ def deploy(serving: Serving) -> Deployment:
     sides = spec.disaggregated
     if isinstance(sides, DisaggregatedSpec):
         prefill = _built(serving, sides.prefill.parallel, scheduler, host, sides.prefill.instances)
-        decode = _built(serving, sides.decode.parallel, scheduler, host, sides.decode.instances)
+        alone = decodes_alone(serving, sides.decode.parallel)
+        decode = _built(alone, sides.decode.parallel, scheduler, host, sides.decode.instances)
         devices = sum(side.instances * side.parallel.ranks for side in (sides.prefill, sides.decode))
         transfer = _transfer(serving, engine_of(serving, sides.prefill.parallel), sides)
     else:
@@ -189,6 +198,20 @@ def deploy(serving: Serving) -> Deployment:
     if devices > system.dies:
         raise SpecError(f"{system.name} has {system.dies} devices, but {devices} are asked for; use fewer ranks")
     return Deployment(scheduler, host, prefill, decode, transfer, devices, _notes(serving, prefill, decode))
+
+
+def decodes_alone(serving: Serving, parallel: ParallelSpec) -> Serving:
+    """Of engines that only decode: between nodes they take DeepEP's low-latency kernels, as SGLang's and vLLM's do,
+    unless the file names a dispatch.
+    """
+    given, traffic = serving.spec.assumptions, serving.has_traffic and has_experts(serving.model)
+    if not traffic or not (given is None or (isinstance(given, dict) and not {"dispatch", "set"} & set(given))):
+        return serving
+    fabric = part_of(serving.system, parallel.ranks).fabric
+    if parallel.attention.dp == 1 or fabric is None or len(fabric.levels) == 1:
+        return serving
+    spec = serving.spec.model_copy(update={"assumptions": {**(given or {}), "dispatch": LOW_LATENCY}})
+    return serving._replace(spec=spec, assumptions=serving.assumptions.model_copy(update={"dispatch": LOW_LATENCY}))
 
 
 def _built(serving: Serving, parallel: ParallelSpec, scheduler: Scheduler, host: Host, instances: int) -> Built:
@@ -209,6 +232,11 @@ def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
     spec, system = serving.spec, serving.system
     traffic = serving.has_traffic and has_experts(serving.model)
     rates = None
+    if system.compute.kernel_factor != 1 and not traffic:
+        raise SpecError(
+            f"compute.kernel_factor: {system.compute.kernel_factor:g} is of experts that the engine runs; give "
+            "routing: {like: model}, or leave it out"
+        )
     if system.launch != WITH_KERNELS:
         refuse_on_wafer(serving, parallel)
         rates = Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
@@ -219,6 +247,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
         parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots_of_rank(serving, parallel) if traffic else None,
+        overlap_of(serving, parallel.ranks, parallel.attention.dp),
     )  # fmt: skip
 
 
@@ -233,7 +262,8 @@ def host_for(serving: Serving) -> Host:
         return found
     return found._replace(
         iteration_ns=given.iteration_ns, sequence_ns=given.sequence_ns, prompt_ns=given.prompt_ns,
-        request_ns=given.request_ns, first_after=given.first_after,
+        request_ns=given.request_ns, front_end_ns=given.front_end_ns, first_after=given.first_after, laws=given.laws,
+        captured=found.captured if given.captured is None else given.captured,
     )  # fmt: skip
 
 

@@ -8,16 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
+from archsim.base.errors import ArchsimError, TraceError
 from archsim.iteration.speculation import NO_DRAFTS, Speculation, draws
 from archsim.serving import loop
 from archsim.serving.clock import StepTable
-from archsim.serving.groups import BALANCE, DECODES, Group, Moved, Say
+from archsim.serving.groups import DECODES, Group, Moved, Say
 from archsim.serving.progress import SILENT, Progress
 from archsim.serving.records import (
     BINS,
     BOTH,
+    CACHE_AWARE,
     DECODE,
+    EXPERTS,
     FREE,
     GAPS,
     INSTANCE,
@@ -26,11 +28,13 @@ from archsim.serving.records import (
     NO_BLOCKS,
     NOT_LACKING,
     PREFILL,
+    PREFIX_AWARE,
     RAISED,
     RANK,
     REQUEST,
     ROUND_ROBIN,
     SERIES,
+    SESSION,
     SPACED,
     TOGETHER,
     TOO_MANY,
@@ -41,11 +45,20 @@ from archsim.serving.records import (
     zeros,
 )
 from archsim.serving.requests import Requests, refuse_too_long
+from archsim.serving.routing import sessions_of
 from archsim.serving.schedulers.registry import compiled
-from archsim.specs.schedulers import SCHEDULERS, SchedulerSpec, is_function, row_of
+from archsim.specs.schedulers import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
 
 CADENCES = MappingProxyType({"free": FREE, "spaced": SPACED, "together": TOGETHER})
-CHOICES = MappingProxyType({"round_robin": ROUND_ROBIN, "least_loaded": LEAST_LOADED})
+CHOICES = MappingProxyType(
+    {
+        "round_robin": ROUND_ROBIN,
+        "least_loaded": LEAST_LOADED,
+        "prefix_aware": PREFIX_AWARE,
+        "cache_aware": CACHE_AWARE,
+        "session": SESSION,
+    }
+)
 FAULTS = MappingProxyType(
     {
         int(RAISED): "raises an error",
@@ -126,6 +139,7 @@ def simulate(
     decode: Pool | None = None,
     transfer: Transfer | None = None,
     request_ns: float = 0.0,
+    front_end_ns: float = 0.0,
     first_after: int = 1,
     whose: str = "requests",
     logged: int = 0,
@@ -135,18 +149,24 @@ def simulate(
 ) -> Served:
     """Serve all requests on a pool; with ``decode``, the pool only prefills and KV moves by ``transfer``.
 
-    ``request_ns``: host's time from arrival to the queue; ``first_after``: tokens that are out when a client sees the
+    ``request_ns``: host's time from arrival to the queue; ``front_end_ns``: before it, one request after the other;
+    ``first_after``: tokens that are out when a client sees the
     first; it sees all tokens as late. ``logged``: iterations to keep a log of. ``layers``: of the model, of which a
     draft runs some. Raises TraceError for requests that can never be served.
     """
+    if scheduler.balance in BY_HASHES and not requests.hash_tokens:
+        raise TraceError(
+            f"{whose}: scheduler.balance: {scheduler.balance} asks for shared prefixes, and these requests have no "
+            "hash ids; give least_loaded, or a trace with them, such as Mooncake's"
+        )
     chunked, preempted = scheduler.chunked_prefill, row_of(scheduler.name).preempts
     for each in (pool, decode) if decode else (pool,):
         kv_tokens = each.kv_blocks * scheduler.block_tokens
         refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose, preempted=preempted)
-    limits = _limits(requests, scheduler, request_ns, first_after, speculation)
+    limits = _limits(requests, scheduler, request_ns, front_end_ns, first_after, speculation)
     done = [0.0]
     groups, balance = _groups(pool, decode, lambda text: progress(text, done[0])), []
-    points = max((group.table.shape[2] for group in groups), default=0)
+    points = max((group.table.shape[1] for group in groups), default=0)
     state = _state(requests, scheduler, pool, decode, limits, points, logged)
     state.totals[0]["drafts"] = speculation.drafts
     state.totals[0]["draft_share"] = speculation.layers / layers
@@ -194,9 +214,9 @@ def _groups(pool: Pool, decode: Pool | None, say: Say) -> list[Group]:
 
 def _put(state: State, i: int, group: Group) -> None:
     """No iteration has more tokens than the last point of its group; prefill and decode may have different ones."""
-    points = group.table.shape[2]
-    state.experts[i, :, :, :points] = group.table
-    state.experts[i, :, :, points:] = group.table[:, :, -1:]
+    points = group.table.shape[1]
+    state.experts[i, :, :points] = group.table
+    state.experts[i, :, points:] = group.table[:, -1:]
 
 
 def _go_on(state: State) -> None:
@@ -215,14 +235,15 @@ def _ask(state: State, groups: list[Group]) -> tuple[float, float]:
     _put(state, i, groups[i])
     instance["pause_at"], instance["pause_ns"] = iterations + groups[i].next_pause, groups[i].switch_ns
     instance["decoded"] = instance["prompted"] = 0.0
-    at = int(np.clip(np.log2(max(served[0] / ran, 1.0)), 0, state.experts.shape[3] - 1))
-    return now_ns, float(state.experts[i, DECODES, BALANCE, at])
+    at = int(np.clip(np.log2(max(served[0] / ran, 1.0)), 0, state.experts.shape[2] - 1))
+    return now_ns, float(state.experts["balance"][i, DECODES, at])
 
 
 def _limits(
     requests: Requests,
     scheduler: Scheduler,
     request_ns: float,
+    front_end_ns: float = 0.0,
     first_after: int = 1,
     speculation: Speculation = NO_DRAFTS,
 ) -> Limits:
@@ -237,6 +258,7 @@ def _limits(
         CHOICES[scheduler.balance],
         np.int64(requests.concurrency),
         np.float64(request_ns),
+        np.float64(front_end_ns),
         np.int64(first_after),
         _params(scheduler),
         CADENCES[scheduler.prefill],
@@ -287,8 +309,10 @@ def _state(
         np.zeros(GAPS, np.int64),
         np.zeros((BINS, len(SERIES))),
         np.zeros(1),
-        np.zeros((len(instances), 2, 2, points)),
+        np.zeros((len(instances), 2, points), EXPERTS),
         np.zeros(logged, ITERATION),
+        sessions_of(requests) if limits.choice == SESSION else np.zeros(1, np.int64),
+        np.full(len(records) if limits.choice == SESSION else 1, -1, np.int64),
     )
 
 

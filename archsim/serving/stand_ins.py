@@ -2,7 +2,7 @@
 
 Every time of a stand-in counts as extrapolated. Weights of 4 bits take the tables of a dtype that computes alike, with
 the rates at which their bytes and products would pass. An expert layer takes the law of the nearest measured shape,
-with its own sizes, as dies do (``calibration.laws.grouped``).
+with its own sizes, as dies do (``archsim.laws.grouped``).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.iteration.attention.kind import PHASES
 from archsim.iteration.layers import attentions
+from archsim.laws.copy import NVLINK_BYTES_PER_S
+from archsim.laws.scaled import with_scaled
+from archsim.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.model import ModelSpec
-from calibration.laws.copy import NVLINK_BYTES_PER_S
-from calibration.laws.scaled import with_scaled
-from calibration.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
 
 
 class Narrow(NamedTuple):
@@ -31,8 +31,8 @@ class Narrow(NamedTuple):
 
 # NVFP4 multiplies twice as fast as FP8 (NVIDIA, Blackwell architecture); MXFP4 on Hopper and INT4 are weights only, and
 # multiply in 16 bits.
-# FP8 with a scale a tensor takes the tables of FP8 in blocks: those of the former were timed with a separate kernel of
-# 8 us that quantises, which engines fuse into the norm before.
+# FP8 with a scale a tensor takes its tables without the quantisation of activations, which engines fuse into the norm
+# before; where all were timed with a separate kernel of 8 us that quantises, those of FP8 in blocks.
 NARROW = MappingProxyType(
     {
         "fp8": Narrow("fp8_block", 1.0),
@@ -52,6 +52,7 @@ class StandIns(NamedTuple):
     notes: tuple[str, ...]
 
 
+FUSED = "fp8"  # dtype of products whose activations engines quantise in the kernel before
 # Products of experts apart from the rest of their layer; kernels that engines all-reduce small messages with.
 NOT_FUSED, ONE_SHOT = ("sglang-deepep", "trtllm-wideep"), ("trtllm", "vllm", "sglang")
 
@@ -96,11 +97,16 @@ def _lacks_attention(calibration: CalibrationSpec, model: ModelSpec) -> bool:
 
 def _narrowed(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str, CalibrationSpec]:
     """(dtype of the tables to use, calibration with its tables of that dtype at the rates of narrower weights)."""
-    if dtype not in NARROW:
+    tables = getattr(calibration, section)
+    own = [table for table in tables if table.dtype == dtype]
+    if section == "gemm" and dtype == FUSED:
+        own = [table for table in own if table.quantisation == "apart"]
+        kept = tuple(table for table in tables if table.dtype != dtype or table.quantisation == "apart")
+        calibration = calibration.model_copy(update={section: kept}) if own else calibration
+    if own or dtype not in NARROW:
         return dtype, calibration
     like, compute = NARROW[dtype]
     memory = WEIGHT_BYTES[like] / WEIGHT_BYTES[dtype]
-    tables = getattr(calibration, section)
     found = [_faster(table, compute, memory) if table.dtype == like else table for table in tables]
     return like, calibration.model_copy(update={section: tuple(found)})
 

@@ -2,31 +2,77 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
+from archsim.base.units import NS_PER_S
+from archsim.iteration.attention.kind import DECODE, PREFILL
+from archsim.iteration.layers import (
+    CAUSES,
+    COMBINE,
+    DECODES,
+    DENSE_FFN,
+    DISPATCH,
+    EXPERTS,
+    OF_ROUTED,
+    PROJECTIONS,
+    PROMPTS,
+    SAMPLED,
+    SHARED,
+    TOKENS,
+    before_attention,
+    row_flop,
+)
+from archsim.iteration.overlap import HOW, NONE, TWO_BATCH, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_times
-from archsim.serving.clock import OCTAVE, StepTable, times_of
+from archsim.serving.clock import OCTAVE, Beside, StepTable, times_of
 
 MOST_CONTEXT, MOST_CHUNKS, MOST_PROMPT = 2**20, 256, 2**17
+PRODUCTS = (PROJECTIONS, DENSE_FFN, SHARED)
+LOCAL = tuple(cause for cause in CAUSES if cause not in OF_ROUTED)  # of a rank by itself
 _SEEN = 400  # batches on which interpolation is judged
 
 
+class OfRequests(TypedDict):
+    """As in ``Host``."""
+
+    request_ns: float
+    front_end_ns: float
+    first_after: int
+
+
 class Host(NamedTuple):
-    """Time of the host: an iteration, each request in it, an iteration with a prompt (which no graph covers), and once
-    a request before it is queued. ``first_after``: tokens that are out when a client sees the first; it sees
-    all tokens as late. ``experts``, ``products``: time of expert layers, and of other products, relative to
-    their laws, for laws that are scaled.
+    """Time of the host: an iteration, each request in it, an iteration that no captured graph covers (``prompt_ns``),
+    and once a request before it is queued: ``front_end_ns`` one after the other, then ``request_ns``. ``captured``:
+    most tokens of a rank in a graph with prompts; 0: graphs cover decodes alone. ``first_after``: tokens that are out
+    when a client sees the first; it sees all tokens as late. ``experts``, ``products``, ``laws``: time of expert
+    layers, of other products, and of all that laws give, relative to them.
     """
 
     iteration_ns: float = 0.0
     sequence_ns: float = 0.0
     prompt_ns: float = 0.0
     request_ns: float = 0.0
+    front_end_ns: float = 0.0
+    captured: int = 0
     first_after: int = 1
     experts: float = 1.0
     products: float = 1.0
+    laws: float = 1.0
+
+    @property
+    def told(self) -> str:
+        """As a file of ``archsim serve`` has it under ``host``."""
+        times = ("iteration", "sequence", "prompt", "request", "front_end")
+        each = [f"{name}: {getattr(self, f'{name}_ns') / 1e6:.4g} ms" for name in times]
+        return f"{{{', '.join([*each, f'first_after: {self.first_after}', f'laws: {self.laws:.3g}'])}}}"
+
+    @property
+    def of_requests(self) -> OfRequests:
+        """What ``simulate`` charges requests, by its names."""
+        return OfRequests(request_ns=self.request_ns, front_end_ns=self.front_end_ns, first_after=self.first_after)
 
 
 class Prepared(NamedTuple):
@@ -39,29 +85,104 @@ class Prepared(NamedTuple):
     extrapolated: float
 
 
-def prepare(laws: IterationLaws, host: Host, most_requests: int, moved_ns: np.ndarray | None = None) -> Prepared:
-    """``moved_ns``: float64[tokens of a rank], dispatch and combine of all layers, where ranks share experts under data
-    parallelism.
+class Overlap(NamedTuple):
+    """``how``: of `archsim.iteration.overlap`; ``sms_share``: of the SMs, those that transfers take as long as they
+    run; ``flop_per_s``: at peak.
     """
-    tokens = len(laws.by_tokens)
-    local, moe = laws.by_tokens[:, :-2].sum(axis=1), laws.by_tokens[:, -2]
-    up = [np.zeros(tokens) if ns is None else ns for ns in (laws.decode_up, laws.prefill_up)]
-    table = StepTable(
-        local + (host.products - 1) * products_ns(laws),
-        moe * host.experts + (0.0 if moved_ns is None else moved_ns),
-        laws.by_requests[:, :-1].sum(axis=1),
-        host.products * up[0],
-        host.products * up[1],
-        *_attention(laws, most_requests),
-        np.array([host.iteration_ns, host.sequence_ns, host.prompt_ns]),
-    )
-    plain = table._replace(local=local, shared=moe, decode_up=up[0], prefill_up=up[1])
+
+    how: str = NONE
+    sms_share: float = 0.0
+    flop_per_s: float = np.inf
+
+
+ALONE = Overlap()
+
+
+def prepare(laws: IterationLaws, host: Host, most_requests: int, overlap: Overlap = ALONE) -> Prepared:
+    """The tables of an engine under the constants of its host."""
+    attention = _attention(laws, most_requests)
+    plain = _table(laws, Host(), ALONE, attention)
+    table = at_laws(_table(laws, host, overlap, attention), host.laws)
+    table.host[-1] = captured(host, most_requests)
     return Prepared(table, *_judged(laws, plain, most_requests))
 
 
-def products_ns(laws: IterationLaws) -> np.ndarray:
-    """float64[tokens] of projections and dense layers."""
-    return laws.by_tokens[:, :2].sum(axis=1)
+def captured(host: Host, most_requests: int) -> float:
+    """Tokens of the largest captured graph: twice the requests of a batch, up to ``host.captured`` (vLLM v0.10 to
+    v0.19, vllm/config: cuda_graph_sizes and max_cudagraph_capture_size, min(2 x max_num_seqs, 512)).
+    """
+    return float(min(host.captured, 2 * most_requests))
+
+
+def at_laws(table: StepTable, times: float) -> StepTable:
+    """With all times of laws multiplied."""
+    if times == 1:
+        return table
+    of_table = ("local", "experts", "dispatch", "combine", "head", "decode_up", "prefill_up")
+    of_beside = ("shared", "before", "shared_multiply", "experts_multiply")
+    beside = table.beside._replace(**{name: times * getattr(table.beside, name) for name in of_beside})
+    linear = {name: times * getattr(table, name) for name in of_table}
+    attention = {name: getattr(table, name) + np.log(times) for name in ("decode", "prefill")}
+    return table._replace(**linear, **attention, beside=beside)
+
+
+def _table(laws: IterationLaws, host: Host, overlap: Overlap, attention: tuple[np.ndarray, np.ndarray]) -> StepTable:
+    ours = LOCAL if overlap.how == NONE else tuple(cause for cause in LOCAL if cause != SHARED)
+    decode_up, prefill_up = (
+        host.products * laws.ns(PROJECTIONS, rows=rows) + _more_of_halves(laws, host, overlap, rows, (PROJECTIONS,))
+        for rows in (DECODES, PROMPTS)
+    )
+    return StepTable(
+        _products(laws, host, ours) + _more_of_halves(laws, host, overlap, TOKENS, ours),
+        laws.ns(EXPERTS) + (host.experts - 1) * laws.ns(EXPERTS),
+        laws.ns(DISPATCH),
+        laws.ns(COMBINE),
+        laws.ns(*CAUSES, rows=SAMPLED),
+        decode_up,
+        prefill_up,
+        *attention,
+        np.array([host.iteration_ns, host.sequence_ns, host.prompt_ns, 0.0]),
+        _beside(laws, host, overlap),
+    )
+
+
+def _products(laws: IterationLaws, host: Host, causes: Sequence[str]) -> np.ndarray:
+    """float64[tokens] of some causes, products as long as the host's factor says."""
+    return laws.ns(*causes) + (host.products - 1) * laws.ns(*(cause for cause in causes if cause in PRODUCTS))
+
+
+def _more_of_halves(laws: IterationLaws, host: Host, overlap: Overlap, rows: str, causes: Sequence[str]) -> np.ndarray:
+    """float64[rows] that two halves take longer than the whole, kernel by kernel; 0 unless there are two batches."""
+    found, at = np.zeros(laws.sizes), np.arange(laws.sizes)
+    flop = row_flop(laws.model, laws.parallel)
+    for cause in causes if overlap.how == TWO_BATCH else ():
+        factor = host.products if cause in PRODUCTS else 1.0
+        whole = factor * laws.ns(cause, rows=rows)
+        half = (whole[at // 2] + whole[(at + 1) // 2]) / 2
+        multiply = flop.get((rows, cause), 0.0) * at / 2 / overlap.flop_per_s * NS_PER_S * (cause in PRODUCTS)
+        found += of_halves.py_func(whole, half, multiply, overlap.sms_share) - whole
+    return found
+
+
+def _beside(laws: IterationLaws, host: Host, overlap: Overlap) -> Beside:
+    if overlap.how == NONE:
+        return Beside()
+    model, parallel = laws.model, laws.parallel
+    share = before_attention(model, parallel)
+    before = _products(laws, host, (PROJECTIONS,)) + _more_of_halves(laws, host, overlap, TOKENS, (PROJECTIONS,))
+    of_token = 2.0 * model.slices * model.slice_weights * model.top_k * parallel.dp / parallel.ranks
+    of_shared = row_flop(model, parallel).get((TOKENS, SHARED), 0.0)
+    layers = len(model.moe_layer_ids)
+    return Beside(
+        HOW[overlap.how],
+        _products(laws, host, (SHARED,)),
+        share * before,
+        np.float64(share),
+        np.float64(layers / model.layers),
+        np.float64(overlap.sms_share),
+        np.float64(of_shared / overlap.flop_per_s * NS_PER_S),
+        np.float64(layers * of_token / overlap.flop_per_s * NS_PER_S),
+    )
 
 
 def axis(most: float) -> np.ndarray:
@@ -71,10 +192,10 @@ def axis(most: float) -> np.ndarray:
 
 def _attention(laws: IterationLaws, most_requests: int) -> tuple[np.ndarray, np.ndarray]:
     batch, context = axis(most_requests), axis(MOST_CONTEXT)
-    decode = sum(layers * times.ns(batch[:, None], 1.0, context) for times, layers in laws.decode)
+    decode = sum(layers * times.ns(batch[:, None], 1.0, context) for times, layers in laws.attention[DECODE])
     chunks, new, ratio = axis(min(most_requests, MOST_CHUNKS)), axis(MOST_PROMPT), axis(2**13)
     at = chunks[:, None, None], new[:, None], new[:, None] * ratio
-    prefill = sum(layers * times.ns(*at) for times, layers in laws.prefill)
+    prefill = sum(layers * times.ns(*at) for times, layers in laws.attention[PREFILL])
     return np.log(np.maximum(decode, 1e-9)), np.log(np.maximum(prefill, 1e-9))
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from archsim.base.errors import TraceError
 from archsim.base.nearest import did_you_mean
-from archsim.serving.requests import NS_PER_S, Requests
+from archsim.base.units import NS_PER_S
+from archsim.serving.requests import Requests
 
 MOONCAKE_BLOCK = 512  # tokens of a hash id (Mooncake, FAST 2025, trace release)
 MOST_TOKENS = 1 << 30  # of a prompt or an output: a hundred times the longest contexts of 2026; sums stay in int64

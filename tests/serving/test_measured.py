@@ -5,8 +5,9 @@ import csv
 import numpy as np
 import pytest
 
+from archsim.base.units import NS_PER_MS
 from archsim.serving.hosts import host_file
-from archsim.serving.measures import NS_PER_MS, times_ns
+from archsim.serving.measures import times_ns
 from archsim.serving.requests import without_hashes
 from archsim.serving.serving import deploy, serve_requests
 from archsim.specs.loading.serving import load_serving

@@ -11,6 +11,7 @@ import archsim as ar
 from archsim.base.errors import ArchsimError, TraceError
 from archsim.cli.main import main
 from archsim.iteration.times import fastest_all_reduce_ns
+from archsim.laws.laws import Laws
 from archsim.serving.expert_groups import NOT_MOVED, groups_of
 from archsim.serving.groups import SELDOM, Group
 from archsim.serving.requests import refuse_too_long, without_hashes
@@ -21,7 +22,6 @@ from archsim.serving.tables import Host
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
 from archsim.specs.loading.serving import load_serving
-from calibration.laws.laws import Laws
 
 SMALL = {
     "system": "h200_node",
@@ -65,11 +65,11 @@ def test_files_that_nothing_writes_are_refused(how, file, capsys):
 
 
 def test_tables_of_experts_of_different_sizes_go_on_as_they_end():
-    state = SimpleNamespace(experts=np.zeros((2, 2, 2, 5)))
-    table = np.arange(12.0).reshape(2, 2, 3)
+    state = SimpleNamespace(experts=np.zeros((2, 2, 5)))
+    table = np.arange(6.0).reshape(2, 3)
     _put(state, 1, SimpleNamespace(table=table))
-    assert np.array_equal(state.experts[1, :, :, :3], table)
-    assert np.array_equal(state.experts[1, :, :, 4], table[:, :, 2]) and not state.experts[0].any()
+    assert np.array_equal(state.experts[1, :, :3], table)
+    assert np.array_equal(state.experts[1, :, 4], table[:, 2]) and not state.experts[0].any()
 
 
 def test_tokens_are_drawn_less_often_as_serving_goes_on():

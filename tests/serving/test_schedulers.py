@@ -1,31 +1,19 @@
 """A user's own scheduler: compiled with its parameters; what cannot be is refused by name, with the request."""
 
 import pytest
+from support.own_scheduler import GENTLE
 from support.serving import opened, pool
 
 from archsim.base.errors import ArchsimError
+from archsim.base.text.validation import validate
 from archsim.serving.simulate import Scheduler, simulate
 from archsim.specs.loading.library import tree_of
 from archsim.specs.schedulers import SchedulerSpec
-from archsim.specs.text.validation import validate
 
-OWN = '''
+OWN = GENTLE + '''
 import numpy as np
 
-from archsim.serving.scheduling import admit, lacking, serve_running
-
-
-def gentle(state, k, now_ns, limits, most=1):
-    """As vLLM V1, with at most so many new requests an iteration."""
-    rank = state.ranks[k]
-    budget = serve_running(state, k, limits.budget, limits)
-    admitted = 0
-    while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs and admitted < most:
-        new = admit(state, k, now_ns, budget, 0, 0, limits)
-        if new == 0:
-            break
-        budget -= new
-        admitted += 1
+from archsim.serving.scheduling import lacking
 
 
 def idle(state, k, now_ns, limits):

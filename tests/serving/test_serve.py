@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import archsim as ar
-from archsim.base.errors import ArchsimError
+from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli.main import main
 from archsim.iteration.times import batches_of, iteration_times
+from archsim.serving.measures import times_ns
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.serving import load_serving
 from archsim.studies.serving.search import Choice, search
@@ -37,9 +38,8 @@ def test_one_request_takes_what_the_engine_says():
         FILE | {"requests": {"concurrency": 1, "input": {"fixed": 700}, "output": {"fixed": 3}, "count": 1}}
     )
     laws, request = alone.deployment.prefill.laws, alone.served.requests[0]
-    moe = alone.deployment.prefill.laws.by_tokens[:, -2]
     steps = [(700, 700), (1, 701), (1, 702)]
-    ns = [float(iteration_times(laws, batches_of(*step), moe_ns=moe[step[0]]).total_ns[0]) for step in steps]
+    ns = [float(iteration_times(laws, batches_of(*step)).total_ns[0]) for step in steps]
     off = alone.deployment.prefill.errors[1]
     assert request["first_ns"] - request["arrival_ns"] == pytest.approx(ns[0], rel=max(off, 1e-4))
     assert request["last_ns"] - request["first_ns"] == pytest.approx(sum(ns[1:]), rel=max(off, 1e-4))
@@ -93,13 +93,53 @@ def test_a_run_agrees_with_itself(outcome):
     assert {row.error for row in compared.rows} == {0.0} and compared.advice == ()
 
 
+OPEN = FILE | {
+    "requests": {"arrivals": {"rate": "6/s"}, "input": {"mean": 900, "cv": 0.8}, "output": {"mean": 60, "cv": 0.5},
+                 "count": 120},
+}  # fmt: skip
+SLOW = {"iteration": "3 ms", "sequence": "40 us", "prompt": "8 ms", "request": "20 ms"}
+
+
 def test_the_host_of_a_measurement_is_found(tmp_path):
-    measured = ar.serve(FILE | {"host": {"iteration": "3 ms", "request": "20 ms"}}, out=tmp_path, around=False)
-    host, compared = ar.calibrate_serving(FILE, tmp_path / "bench.json")
-    assert host.iteration_ns == pytest.approx(3e6, rel=0.02) and host.request_ns == pytest.approx(20e6, rel=0.05)
-    assert compared.outcome.measures.tpot.mean == pytest.approx(measured.measures.tpot.mean, rel=0.01)
-    bad = ar.compare_serving(FILE, tmp_path / "bench.json")
+    """All four constants, from the first half of the requests with their own lengths; the other half says how well."""
+    ar.serve(OPEN | {"host": SLOW}, out=tmp_path, around=False)
+    other = OPEN | {"requests": OPEN["requests"] | {"seed": 5}}  # other lengths: those measured count
+    found = ar.calibrate_serving(other, tmp_path / "bench.json")
+    host = found.host
+    assert host.iteration_ns == pytest.approx(3e6, rel=0.25) and host.request_ns == pytest.approx(20e6, rel=0.35)
+    assert host.sequence_ns > 0 and host.prompt_ns > 0 and host.laws == 1
+    outcome, measured = found.compared.outcome, json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert outcome.measures.input_tokens == measured["total_input_tokens"]
+    unseen = times_ns(outcome.served)["tpot"][60:] / 1e9
+    assert unseen.mean() == pytest.approx(np.mean(measured["tpots"][60:]), rel=0.03)
+    assert len(found.halves) == 2 and "not fitted, 60 requests" in found.halves[1]
+    bad = ar.compare_serving(OPEN, tmp_path / "bench.json")
     assert any("host.iteration" in each for each in bad.advice)
+
+
+def test_a_factor_on_laws_is_fitted_where_no_constant_would_do(tmp_path):
+    """A machine faster than its laws: no host time of 0 or more gives its times."""
+    ar.serve(OPEN | {"host": {"laws": 0.7}}, out=tmp_path, around=False)
+    assert ar.calibrate_serving(OPEN, tmp_path / "bench.json").host.laws == pytest.approx(0.7, abs=0.03)
+
+
+@pytest.mark.parametrize("kind", ["aiperf", "inferencex"])
+def test_measurements_of_other_tools_are_read(tmp_path, kind, outcome):
+    """Means alone: nothing is left to judge on, which is said."""
+    bench = json.loads((outcome[1] / "bench.json").read_text(encoding="utf-8"))
+    if kind == "aiperf":
+        given = {
+            name: {"unit": "ms", "avg": bench[f"mean_{short}_ms"], "p50": bench[f"median_{short}_ms"]}
+            for name, short in (("time_to_first_token", "ttft"), ("inter_token_latency", "tpot"))
+        } | {"request_count": {"unit": "requests", "avg": 12}}
+    else:
+        given = {key[:-3]: value / 1e3 for key, value in bench.items() if key.endswith("_ms")}
+        given |= {"conc": 4, "hw": "h200", "tp": 8}
+    (tmp_path / "other.json").write_text(json.dumps(given))
+    rows = {row.key: row.error for row in ar.compare_serving(FILE, tmp_path / "other.json").rows}
+    assert rows["mean_ttft_ms"] == pytest.approx(0, abs=1e-9) and rows["median_tpot_ms"] == pytest.approx(0, abs=1e-9)
+    found = ar.calibrate_serving(FILE, tmp_path / "other.json")
+    assert "nothing is left to judge on" in found.halves[0]
 
 
 def test_a_search_puts_most_goodput_first():
@@ -109,6 +149,24 @@ def test_a_search_puts_most_goodput_first():
     served = [each.measures.goodput_per_s for each in found if each.measures]
     assert served == sorted(served, reverse=True) and len(served) >= 4
     assert all(each.refused for each in found if not each.measures)
+
+
+def test_a_search_refuses_pools_apart():
+    side = {"parallel": {"attention": {"tp": 4}, "experts": {"ep": 4}}}
+    with pytest.raises(SpecError, match="disaggregated: a search varies engines that prefill and decode"):
+        ar.search_serving(FILE | {"disaggregated": {"prefill": side, "decode": side}})
+
+
+def test_configurations_that_tie_at_one_rate_are_told_apart_by_their_highest_one():
+    sizes = {"devices": 2, "max_num_seqs": [2, 64], "max_num_batched_tokens": [2048]}
+    requests = {"arrivals": {"rate": "0.5/s"}, "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 12}
+    found = ar.search_serving(FILE | {"model": "qwen3-30b-a3b", "requests": requests, "search": sizes})
+    rated = [each for each in found if each.highest_rate is not None]
+    assert len(rated) >= 2 and found[: len(rated)] == rated
+    rates = [each.highest_rate for each in rated]
+    assert rates == sorted(rates, reverse=True) and rates[0] > 1.1 * rates[-1]
+    best = max(each.measures.goodput_per_s for each in found if each.measures)
+    assert all(each.measures.goodput_per_s >= 0.99 * best for each in rated)
 
 
 def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, capsys):

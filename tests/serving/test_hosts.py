@@ -1,0 +1,56 @@
+"""What the host charges, and when: iterations outside captured graphs, requests at the front end."""
+
+import numpy as np
+import pytest
+from support.serving import MS, opened, pool
+
+from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
+from archsim.serving.hosts import host_file
+from archsim.serving.simulate import Scheduler, simulate
+from archsim.serving.tables import Host, captured
+
+EAGER_NS = 50 * MS
+
+
+def served(rows, graph, **more):
+    """On an engine that captures graphs of ``graph`` tokens with prompts."""
+    machine = pool(blocks=2000)
+    host = machine.table.host.copy()
+    host[HOST_EAGER], host[HOST_CAPTURED] = EAGER_NS, graph
+    return simulate(opened(rows), Scheduler(), machine._replace(table=machine.table._replace(host=host)), **more)
+
+
+@pytest.mark.parametrize(
+    ("graph", "prompt", "charged"),
+    [(512, 13, 0), (512, 512, 0), (512, 513, 1), (0, 13, 1), (0, 513, 1), (256, 300, 1)],
+)
+def test_only_iterations_outside_captured_graphs_are_charged(graph, prompt, charged):
+    """A short tail of a prompt is inside vLLM's graphs; engines that capture decodes alone charge every prompt."""
+    found, free = served([(0.0, prompt, 1)], graph), simulate(opened([(0.0, prompt, 1)]), Scheduler(), pool(2000))
+    late = found.requests["first_ns"] - free.requests["first_ns"]
+    assert late[0] == pytest.approx(charged * EAGER_NS)
+
+
+def test_decodes_alone_are_captured_up_to_the_largest_graph():
+    found = served([(0.0, 2, 3)] * 4, graph=3)
+    ends, first = found.requests["last_ns"], found.requests["first_ns"]
+    assert (ends - first > 2 * EAGER_NS).all()  # four tokens an iteration
+    within = served([(0.0, 2, 3)] * 3, graph=6)
+    assert (within.requests["last_ns"] - within.requests["first_ns"] < EAGER_NS).all()
+
+
+def test_the_largest_graph_follows_the_batch_as_in_vllm():
+    assert [captured(Host(captured=512), seqs) for seqs in (8, 128, 256, 1024)] == [16, 256, 512, 512]
+    assert {row.captured for row in host_file().hosts if row.engine == "vllm"} == {512}
+    assert {row.captured for row in host_file().hosts if row.engine != "vllm"} == {0}
+
+
+def test_requests_pass_the_front_end_one_after_the_other():
+    """Four at once wait for each other, four that come apart do not; all wait as long behind it."""
+    burst, apart = (
+        simulate(opened([(gap * i, 1, 1) for i in range(4)]), Scheduler(), pool(), front_end_ns=5 * MS, request_ns=MS)
+        for gap in (0.0, 100.0)
+    )
+    waited = burst.requests["scheduled_ns"] - burst.requests["arrival_ns"]
+    assert np.all(waited >= np.arange(1, 5) * 5 * MS + MS) and waited[0] == pytest.approx(6 * MS)
+    assert apart.requests["scheduled_ns"] - apart.requests["arrival_ns"] == pytest.approx(np.full(4, 6 * MS))
