@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
+from archsim.base.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
 from archsim.engine.transfer import INSTEAD
+from archsim.laws.tables import HBM, CalibrationSpec
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.sweeps.variants import is_variant
-from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
-from calibration.laws.tables import HBM, CalibrationSpec
 
 EXTRAPOLATED = ("gemm_extrapolated", "copies_extrapolated")  # columns of results that the notes use
 ON_PORTS = " on "  # in the names of kernels of clusters: "normal on 8 ranks"
@@ -98,7 +98,7 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
 
 
 def _not_measured(row: Mapping[str, Any]) -> bool:
-    from calibration.laws.grouped import NEAREST, OTHER_DTYPE
+    from archsim.laws.grouped import NEAREST, OTHER_DTYPE
 
     return str(row.get("gemm_law") or "").startswith((NEAREST, OTHER_DTYPE))
 
@@ -113,7 +113,7 @@ def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:
 
 
 def _of_table(die: Die) -> list[str]:
-    from calibration.laws.gemm import choose_table
+    from archsim.laws.gemm import choose_table
 
     name = die.calibration or DEFAULT_CALIBRATION
     try:

@@ -30,6 +30,7 @@ from archsim.runs.measure_iteration import (
     DECODE,
     PARTS_OF_ITERATION,
     PREFILL,
+    attention_law,
     iteration_energy,
     of_iteration,
     whole_iteration,
@@ -205,6 +206,8 @@ COLUMNS: tuple[Column, ...] = (
            measure.hbm_all_counted, page=True, optional=True, since=3),
     Column("approximate", TEXT, "", "what the model has and nothing here reads, of a model imported with --accept-approximate; else empty",
            measure.approximate, optional=True, since=3),
+    Column("attention_law", TEXT, "", "what the times of attention rest on where its kind was not measured; else empty",
+           attention_law, optional=True, since=5),
     Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", lambda run: run.beside_experts.context, page=True, optional=True, since=3),
     Column("context_from", TEXT, "", "what says it: the workload, or the longest request of the batch; empty where experts alone are counted",
            measure.context_from, optional=True, since=3),
@@ -314,6 +317,8 @@ STEPS: tuple[Column, ...] = (
     *_each(REAL, "ns", link_busy_ns="it is held or transfers"),
     *_each(INTEGER, "", die="the die with most tokens"),
     *_each(INTEGER, "tokens", die_tokens="its pairs of token and expert", tokens="those of all dies"),
+    *_each(INTEGER, "", expert="the expert with most tokens"),
+    *_each(INTEGER, "tokens", expert_tokens="its tokens"),
 )  # fmt: skip
 # Facts of the host, which differ from run to run.
 TIMINGS: tuple[Column, ...] = (

@@ -16,8 +16,8 @@ from typing import Any
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
+from archsim.base.units import NS_PER_S
 from archsim.engine.fabric import build_fabric
-from archsim.engine.machine import NS_PER_S
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec

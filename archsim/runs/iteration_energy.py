@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from archsim.base.units import NS_PER_S
 from archsim.runs.economics import FLOP_PER_WEIGHT, Coefficients, Machine, energy_of
 from microarch.silicon.energy import SIXTEEN_BIT, Activity
 
 if TYPE_CHECKING:
     from archsim.runs.measure import Finished
 
-NS_PER_S = 1e9
 BF16 = "bf16"
 WAITING = "idle"  # of microarch.silicon.energy.run_energy
 GATHERED = "all_gather"

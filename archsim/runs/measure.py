@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archsim.base.causes import CAUSES, Cause
+from archsim.base.units import NS_PER_S
 
 if TYPE_CHECKING:
     from archsim.engine.loop import Outcome
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from archsim.workload import TokenSource
     from microarch.silicon.energy import Activity
 
-NS_PER_S = 1e9
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
 HOST_PERCENTILES = (10, 50, 90, 99)
 

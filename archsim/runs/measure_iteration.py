@@ -61,6 +61,14 @@ def iteration_energy(bound: str) -> Callable[[Finished], float | None]:
     return measured
 
 
+def attention_law(run: Finished) -> str | None:
+    """What pages print of attention that was not measured."""
+    from archsim.iteration.scenario import laws_of
+
+    laws = laws_of(run.scenario) if any(run.iteration.values()) else None
+    return "; ".join(laws.notes) or None if laws else None
+
+
 def iterations_of(run: Finished) -> dict[str, dict[str, float]]:
     """Cause → ns of one decode iteration, and of the prefill; empty where there is none."""
     from archsim.engine.step_counts import DECODE as DECODES
@@ -89,4 +97,4 @@ def _iteration(run: Finished, phase: int, ns: float, iterations: int, tokens: fl
     all_ns = ns / iterations * len(scenario.model.moe_layer_ids) / layers
     batch = batch_of(scenario, tokens, prompts=phase == PROMPTS)
     moe = Layer(*(all_ns * parts / parts.sum()).tolist())
-    return iteration_ns(scenario, laws, batch, moe, sms_share(scenario))
+    return iteration_ns(scenario, laws, batch, moe, sms_share(scenario.system, scenario.assumptions))

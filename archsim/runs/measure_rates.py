@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from archsim.runs.measure import NS_PER_S
+from archsim.base.units import NS_PER_S
 
 if TYPE_CHECKING:
     from archsim.runs.measure import Finished

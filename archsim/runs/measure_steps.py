@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from archsim.runs.measure import Finished
 
 # Classes of archsim.engine.pair_traffic, without requests, whose bytes are next to nothing.
+_AS_COUNTED = ("link_bytes", "link_busy_ns", "die", "die_tokens", "tokens", "expert", "expert_tokens")
 CLASSES = ("weight", "dispatch", "combine", "replica", "statistics")
 
 
@@ -36,8 +37,7 @@ def measure_steps(run: Finished) -> dict[str, np.ndarray]:
         columns[f"{name}_bytes"] = counts["moved"][:, MOVED.index(name)]
     src, dst = _ends(run, counts["link"])
     columns |= {"link": counts["link"], "link_src": src, "link_dst": dst}
-    columns |= {name: counts[name] for name in ("link_bytes", "link_busy_ns", "die", "die_tokens", "tokens")}
-    return columns
+    return columns | {name: counts[name] for name in _AS_COUNTED}
 
 
 def _ends(run: Finished, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     rows = list(rows)
     odd = {str(row.get("model")): str(row["approximate"]) for row in rows if row.get("approximate")}
     notes = [f"{model} is approximate: {what}" for model, what in odd.items()]
+    notes += dict.fromkeys(str(row["attention_law"]) for row in rows if row.get("attention_law"))
     if any(row.get("context_tokens") == 0 for row in rows):
         notes.append("HBM holds no KV cache: workload.context is 0; real requests leave less room for copies")
     derived = [row for row in rows if row.get("context_from") == LONGEST]

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.fields import Spec
+from archsim.base.words import spoken
 from archsim.engine.gemm import refuse_unmeasured
 from archsim.engine.own_blocks import refuse_engine
 from archsim.runs.capacity import refuse_misroutes, rooms
 from archsim.runs.contexts import Contexts, Traces
+from archsim.runs.estimate import refuse_unheld
 from archsim.runs.machine_measures import Measures
+from archsim.runs.own_links import refuse_links
 from archsim.runs.run import (
     DemandSpec,
     Run,
@@ -30,13 +35,13 @@ from archsim.specs.experiment import ExperimentSpec, layers_problem
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
 from archsim.specs.sweeps.plan import Dropped, Point, SweepPlan, plan_without_axes
-from archsim.specs.text.fields import Spec
 from archsim.workload.generated.traffic_presets import load_traffic, with_lengths
 from archsim.workload.layers import some_layers
 
 Tell = Callable[[str], None]
 """Receives progress texts, such as ``opening trace …``."""
 _MANY = 1000  # points whose checking takes long enough to be told
+_SAID_S = 2.5  # between two lines on it
 
 
 class RunMaker:
@@ -159,7 +164,7 @@ class Selection:
     """The points of a plan that run.
 
     kept: their numbers among all combinations; code: what their runs execute; routing: model name → digests of its
-    routing.
+    routing; functions: the users' own that take part.
     """
 
     plan: SweepPlan
@@ -168,6 +173,7 @@ class Selection:
     code: tuple[str, ...]
     routing: dict[str, tuple[str, ...]]
     maker: RunMaker
+    functions: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -192,28 +198,30 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
     """Evaluate the constraints of every point; open its trace. tell: called with progress texts.
 
     Raises TraceError; LawMissing (a SpecError) for a calibration without the tables that points read; ArchsimError if
-    no point is left; with ``refuse`` CapacityError and ArchsimError for points that could not run.
+    no point is left; CapacityError for systems that this machine's memory cannot hold; with ``refuse`` CapacityError
+    and ArchsimError for points that could not run.
     """
     plan = plan_of(planned)
     dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, bool(plan.sweep.axes))
     measures = Measures(maker.contexts)
     kept, misfits = [], []
-    if plan.combinations >= _MANY:
-        tell(f"checking {plan.combinations:,} points")
-    functions: dict[tuple[int, int, int], tuple[str, ...]] = {}
+    checked = _Checked(plan.combinations, tell)
+    functions: dict[tuple, tuple[str, ...]] = {}
     routing: dict[str, dict[str, None]] = {}
     routes: dict[tuple, Point] = {}
     for point in plan.points(measures.functions(), dropped):
+        checked.say(point.index)
         kept.append(point.index)
         routing.setdefault(point.model.name, {})[maker.routing(point)] = None
-        decides = id(point.system), id(point.policy), id(point.assumptions)
+        decides = id(point.system), id(point.policy), id(point.assumptions), point.engine
         if decides not in functions:
+            refuse_engine(point.engine, point.system, point.assumptions, point.policy)
             functions[decides] = own_functions(point.system, point.policy, point.assumptions)
         if refuse and point.assumptions.capacity == "finite" and not measures.fits(point):
             misfits.append(point)
         if (machine := (id(point.system), id(point.assumptions), point.engine)) not in routes:
+            refuse_unheld(point)
             refuse_unmeasured(point.system, point.assumptions)
-            refuse_engine(point.engine, point.system, point.assumptions)
             routes[machine] = point
     if not kept:
         said = ", ".join(f"{count:,} by `{text}`" for text, count in dropped.by_constraint.items())
@@ -221,11 +229,36 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
     if misfits:
         raise CapacityError(_misfits_told(plan, misfits, len(kept), maker))
     if refuse:
+        refuse_links(plan, [point.system for point in routes.values()])
         refuse_misroutes(maker.runs(_unlike(routes.values())))
-    code = tuple(sorted({code_of(own + plan.experiment.all_columns) for own in functions.values()}))
+    executed = {own + plan.experiment.all_columns for own in functions.values()}
     return Selection(
-        plan, tuple(kept), dropped, code, {name: tuple(digests) for name, digests in routing.items()}, maker
+        plan,
+        tuple(kept),
+        dropped,
+        tuple(sorted(map(code_of, executed))),
+        {name: tuple(digests) for name, digests in routing.items()},
+        maker,
+        tuple(sorted({each for own in executed for each in own})),
     )
+
+
+class _Checked:
+    """Tells how many points of a large sweep are checked."""
+
+    def __init__(self, points: int, tell: Tell) -> None:
+        self._points, self._tell = points, tell
+        self._began_s = self._said_s = monotonic()
+        if points >= _MANY:
+            tell(f"checking {points:,} points")
+
+    def say(self, index: int) -> None:
+        if index % _MANY or monotonic() - self._said_s < _SAID_S:
+            return
+        self._said_s = monotonic()
+        so_far_s = self._said_s - self._began_s
+        left = spoken(so_far_s * (self._points / index - 1))
+        self._tell(f"checked {index:,} of {self._points:,} points, about {left} left")
 
 
 def prepare(planned: ExperimentSpec | SweepPlan) -> Prepared:

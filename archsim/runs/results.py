@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.errors import ArchsimError
+from archsim.base.shown import Shown
 from archsim.base.tables import Table, parquet_columns, read_csv, read_parquet
 from archsim.runs.columns import (
     DIE_COLUMNS,
@@ -40,7 +41,7 @@ and ``host`` (columns of TIMING_COLUMNS but run).
 Row = Mapping[str, Any]
 
 
-class Results:
+class Results(Shown):
     """The tables of a sweep: ``runs``, ``dies``, ``links``, ``pairs``, ``steps`` and ``timings``, each read on first
     use.
 
@@ -101,6 +102,9 @@ class Results:
 
     def __repr__(self) -> str:
         return f"Results({', '.join(f'{name}: {len(table):,} rows' for name, table in self._kept().items())})"
+
+    def _shown(self) -> Any:
+        return self.runs.to_pandas()
 
     def in_memory(self) -> Results:
         """The same tables, read now: they need the folder no more. Steps, which are many, stay packed until asked for.

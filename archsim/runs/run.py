@@ -16,6 +16,7 @@ from typing import Any
 
 from archsim.base.code_digest import numbers_digest
 from archsim.base.own_code import CodeNotImported, import_function
+from archsim.base.text.fields import Spec
 from archsim.engine.transfer import KERNELS, charges_kernels, kernels_from
 from archsim.policies.placement.from_file import file_of
 from archsim.specs.assumptions import AssumptionsSpec
@@ -26,7 +27,6 @@ from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.text.fields import Spec
 from archsim.specs.workload import WorkloadSpec
 from archsim.workload.generated.traffic_presets import preset_digest
 
@@ -157,7 +157,9 @@ def point_told(point: int | None) -> str:
 
 def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     """The run's key. text: of a part; `plain_text`, or a function that caches its results."""
-    parts = [text(part) for part in (run.system, run.model, run.policy, run.assumptions)]
+    tabled = run.system.in_tables()
+    parts = [text(tabled) if tabled is run.system else plain_text(tabled)]
+    parts += [text(part) for part in (run.model, run.policy, run.assumptions)]
     others = [run.engine, run.batch, run.workload.decode_steps, run.workload.seed, run.trace]
     if run.workload.layers is not None:
         others.append(f"layers {run.workload.layers}")

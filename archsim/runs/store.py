@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from archsim.base.files import DRAFT_SUFFIX, LOG, read_sealed, write_sealed, write_text
+from archsim.base.files import DRAFT_SUFFIX, LOG, read_sealed, write_sealed
 from archsim.base.tables import (
     INTEGER,
     CsvLog,
@@ -45,26 +43,20 @@ from archsim.runs.columns import (
     columns_with,
     kinds_of,
 )
+from archsim.runs.manifest import seal, write_manifest
 from archsim.runs.plan import Selection
 from archsim.runs.results import CSV, PARQUET, REFERENCES, STEPS, Record, references_of, spread, with_speedups
 from archsim.runs.run import Run
-from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.sweeps.plan import Point, SweepPlan
-from archsim.specs.text.yaml import dump_yaml
 
 PART_RUNS = 5000
 FEW_RUNS = 1000  # most runs with details, unless the experiment says otherwise: 30 to 100 kB per run
 PAGE = "index.html"
 PARTIAL = "results.partial.csv"
 # Written from all runs once the last has finished; removed when outdated.
-_MADE_LAST = (CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", STEPS, "timings.csv", "comparison.json", PAGE)
+_PAGES = (PAGE, "results.html", "assumptions.html", "files.html", "glossary.html")
+_MADE_LAST = (CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", STEPS, "timings.csv", "comparison.json", *_PAGES)
 _HOLDS = "archsim.runs"
-
-
-def made_by() -> dict[str, str]:
-    """Facts about the program, for every manifest."""
-    libraries = {library: version(library) for library in ("numpy", "numba")}
-    return {"version": version("archsim"), "python": platform.python_version(), **libraries}
 
 
 def keeps_details(plan: SweepPlan, runs: int) -> bool:
@@ -170,6 +162,7 @@ class SweepStore:
         if self.details:
             self._parts.rmdir()
         self.partial.clear()
+        seal(self.folder, CSV)
 
     def outdate(self) -> None:
         """Remove the files written from all runs before any of these changes."""
@@ -178,14 +171,14 @@ class SweepStore:
 
     def write_manifest(self) -> None:
         """Write the experiment as it is before axes change it, and what was derived from it."""
-        about = {**made_by(), "layout": LAYOUT, "code": list(self._selection.code)}
+        about: dict[str, Any] = {"layout": LAYOUT, "code": list(self._selection.code)}
         if self._plan.sweep.axes:
             about |= {"points": self._plan.combinations, "dropped": dict(self._selection.dropped.by_constraint)}
         about |= {
             "runs": len(self._selection),
             "traces": {name: " ".join(each) for name, each in self._selection.routing.items()},
         }
-        write_text(self.folder / MANIFEST, dump_yaml({MANIFEST_KEY: about, **self._plan.given()}))
+        write_manifest(self.folder, self._plan.given(), about, self._selection.functions)
 
     def _row(self, point: Point, record: Record) -> dict[str, Any]:
         axes = {"point": point.index} | self._plan.cells(point) if self._plan.columns else {}

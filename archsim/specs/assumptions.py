@@ -12,15 +12,15 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.fields import KeyProblem, Name, Spec, count
+from archsim.base.text.quantities import describe
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import read_yaml
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.machine.system import Efficiency
 from archsim.specs.model import ModelSpec
 from archsim.specs.own_execution import own_execution
 from archsim.specs.policies import PolicySpec
-from archsim.specs.text.fields import KeyProblem, Name, Spec, count
-from archsim.specs.text.quantities import describe
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import read_yaml
 
 ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
     {

@@ -14,9 +14,9 @@ from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationIn
 
 from archsim.base.nearest import did_you_mean
 from archsim.base.own_code import import_function
+from archsim.base.text.fields import Few, KeyProblem, Spec
+from archsim.base.text.quantities import describe
 from archsim.specs.layers import LayerSet
-from archsim.specs.text.fields import Few, KeyProblem, Spec
-from archsim.specs.text.quantities import describe
 
 _HERE = "archsim.iteration.attention"
 KINDS = MappingProxyType(

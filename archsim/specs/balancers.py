@@ -118,6 +118,8 @@ REPLICATION: Mapping[str, Rule] = {
             "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
             "path_length": Parameter(4, 1, 16, "layers of a path"),
             "sample_tokens": Parameter(4096, 1, 1e6, "most tokens of an iteration that are counted and predicted"),
+            "accuracy": Parameter(0, 0, 1, "share of pairs predicted rightly, in place of paths; 0: by paths", float),
+            "seed": _SEED,
         },
     ),
 }

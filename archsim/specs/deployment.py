@@ -9,12 +9,12 @@ from typing import Literal, NamedTuple
 from pydantic import model_validator
 
 from archsim.base.errors import SpecError
+from archsim.base.text.fields import KeyProblem, Spec, count
 from archsim.specs.model import UNMODELLED, ModelSpec
-from archsim.specs.text.fields import KeyProblem, Spec, count
 from archsim.specs.workload import WorkloadSpec
 
 Products = Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"]
-Experts = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4"]
+Experts = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]
 Cache = Literal["bf16", "fp8"]
 
 

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.nearest import did_you_mean
 from archsim.base.own_code import import_function
+from archsim.base.text.fields import KeyProblem, Name, Spec, refuse_duplicates
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
 from archsim.specs.loading.config_files import named_files
@@ -14,7 +15,6 @@ from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.own_execution import columns_of
 from archsim.specs.policies import PolicySpec
-from archsim.specs.text.fields import KeyProblem, Name, Spec, refuse_duplicates
 from archsim.specs.workload import OF_MODEL, WorkloadSpec
 
 
@@ -107,7 +107,7 @@ class ExperimentSpec(Spec):
     def resolved(self) -> dict[str, Any]:
         """A plain tree with all references inline and all defaults written out.
 
-        Writing it with :func:`archsim.specs.text.yaml.dump_yaml` and loading it again gives an equal experiment.
+        Writing it with :func:`archsim.base.text.yaml.dump_yaml` and loading it again gives an equal experiment.
         """
         return self.model_dump(mode="json", by_alias=True)
 

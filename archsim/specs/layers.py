@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator, model_serializer, model_validator
 
-from archsim.specs.text.fields import KeyProblem, Spec, count
+from archsim.base.text.fields import KeyProblem, Spec, count
 
 
 class LayerSet(Spec):

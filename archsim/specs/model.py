@@ -6,9 +6,9 @@ from fractions import Fraction
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.errors import SpecError
+from archsim.base.text.fields import KeyProblem, Name, Spec, count
 from archsim.specs.attention import Attention, AttentionKind, by_layer
 from archsim.specs.layers import LayerSet
-from archsim.specs.text.fields import KeyProblem, Name, Spec, count
 
 MOST_LAYERS = 10_000  # far above any model; layers are held one by one
 SLICES = 3  # of an expert's weights: gate, up and down matrix

@@ -15,10 +15,10 @@ from pydantic import Field, ValidationInfo, field_validator, model_serializer, m
 
 from archsim.base.nearest import did_you_mean
 from archsim.base.own_code import import_function
+from archsim.base.text.fields import KeyProblem, Name, Spec
+from archsim.base.text.quantities import describe
 from archsim.specs import balancers
 from archsim.specs.rules import Choice, Parameter, Rule
-from archsim.specs.text.fields import KeyProblem, Name, Spec
-from archsim.specs.text.quantities import describe
 
 _BLOCK = "tokens per block; experts with more are split, the remainder joins the last block"
 RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(

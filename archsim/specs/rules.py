@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from archsim.base.nearest import did_you_mean
-from archsim.specs.text.quantities import FRACTION, describe, parse_quantity
+from archsim.base.text.quantities import FRACTION, describe, parse_quantity
 
 
 @dataclass(frozen=True)

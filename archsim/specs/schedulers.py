@@ -12,10 +12,11 @@ from pydantic import Field, ValidationInfo, field_validator, model_serializer, m
 
 from archsim.base.nearest import did_you_mean
 from archsim.base.own_code import import_function
+from archsim.base.text.fields import KeyProblem, Spec, count
 from archsim.specs.policies import check_parameters
 from archsim.specs.rules import Parameter
-from archsim.specs.text.fields import KeyProblem, Spec, count
 
+BY_HASHES = ("prefix_aware", "cache_aware", "session")  # choices of a rank that look at shared prefixes
 ARGUMENTS = 4  # that a user's function gets by position: state, rank, time in ns, limits
 
 
@@ -77,8 +78,9 @@ class SchedulerSpec(Spec):
     chunked_prefill: bool | None = Field(None, validate_default=True)
     prefix_caching: bool = True
     block_tokens: count(1, 4096) = 16
-    # Which rank of which engine a request goes to.
-    balance: Literal["round_robin", "least_loaded"] = "least_loaded"
+    # Which rank of which engine a request goes to. By hash ids: prefix_aware (Dynamo's router: blocks to compute and
+    # in use), cache_aware (SGLang's: the most of the prompt), session (later turns go where the first one went).
+    balance: Literal["round_robin", "least_loaded", "prefix_aware", "cache_aware", "session"] = "least_loaded"
     # When ranks of data-parallel attention, which wait for each other, compute prompts. free: whenever they have one;
     # spaced: in every n-th iteration of their engine (`prefill_every`); together: when all have one, or in the n-th.
     prefill: Literal["free", "spaced", "together"] = "free"

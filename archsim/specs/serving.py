@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
+from archsim.base.text.fields import KeyProblem, Spec, count, number
+from archsim.base.text.quantities import BANDWIDTH, TIME, describe, fraction, quantity
 from archsim.specs.deployment import ParallelSpec, PrecisionSpec
-from archsim.specs.schedulers import SchedulerSpec
-from archsim.specs.text.fields import KeyProblem, Spec, count, number
-from archsim.specs.text.quantities import BANDWIDTH, TIME, describe, fraction, quantity
+from archsim.specs.schedulers import BY_HASHES, SchedulerSpec
 from archsim.specs.workload import OF_MODEL, SyntheticSpec, known_preset
 
 Time = quantity(TIME, "1 ns", "1000 s", zero=True)
@@ -102,8 +102,15 @@ class HostSpec(Spec):
 
     iteration_ns: Time = Field(0.0, alias="iteration")
     sequence_ns: Time = Field(0.0, alias="sequence")
+    # Of an iteration that no captured graph covers.
     prompt_ns: Time = Field(0.0, alias="prompt")
     request_ns: Time = Field(0.0, alias="request")
+    # Before it, one request after the other.
+    front_end_ns: Time = Field(0.0, alias="front_end")
+    # Most tokens of a rank in a captured graph with prompts; 0: graphs cover decodes alone; null: the engine's.
+    captured: count(0, 1_000_000, none=True) = None
+    # Times all times of laws.
+    laws: number(0.05, 20) = 1.0
     # Tokens that are out when a client sees the first; it sees all tokens as late.
     first_after: count(1, 10_000) = 1
 
@@ -257,6 +264,9 @@ class ServeSpec(Spec):
 
     @model_validator(mode="after")
     def _loaded(self) -> "ServeSpec":
+        if self.scheduler.balance in BY_HASHES and self.requests.trace is None:
+            what = f"{self.scheduler.balance} asks for shared prefixes, of a trace with hash ids; give least_loaded"
+            raise KeyProblem(("scheduler", "balance"), what)
         closed = self.requests.concurrency is not None
         wrong, right = ("rates", "clients") if closed else ("clients", "rates")
         if getattr(self.loads, wrong):

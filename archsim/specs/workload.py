@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.fields import KeyProblem, Spec, count, number, refuse_duplicates
 from archsim.specs.loading.config_files import named_files
-from archsim.specs.text.fields import KeyProblem, Spec, count, number, refuse_duplicates
 
 # Iterations are int16 in traces; iteration 0 is the prefill.
 DecodeSteps = count(1, 32766)
@@ -48,8 +48,9 @@ class SyntheticSpec(Spec):
     # Decode steps of every request; null: as many as the workload requests, or with like the preset's.
     decode_steps: count(1, 32766, none=True) = None
     seed: Seed = 0
-    # Standard deviation of the log popularity of a layer's experts; 0: all equal.
-    popularity_skew: number(0, 10) = 0.7
+    # Standard deviation of the log popularity of a layer's experts; 0: all equal. Several: of parts of equal depth, the
+    # first MoE layers first.
+    popularity_skew: number(0, 10) | Annotated[tuple[number(0, 10), ...], Field(min_length=1)] = 0.7
     # Probability that a request rejects an expert it does not prefer; 0: requests are equal.
     request_taste: number(0, 1) = 0.75
     # Probability that a token keeps an expert of the previous token.

@@ -9,6 +9,7 @@ from support.dask_processes import Cluster
 from support.tiny import TINY, archsim, start
 
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
+from archsim.base.text.yaml import dump_yaml
 from archsim.runs import cache
 from archsim.runs import sweep as sweeping
 from archsim.runs.machine_measures import Measures
@@ -18,7 +19,6 @@ from archsim.specs.loading.library import load_experiment, load_sweep
 from archsim.specs.sweeps.axis_values import counted_values
 from archsim.specs.sweeps.constraints import parse_constraint
 from archsim.specs.sweeps.plan import MEASURES, Dropped, in_words
-from archsim.specs.text.yaml import dump_yaml
 
 FIRST_LINE = len(TINY.splitlines()) + 1
 

@@ -11,9 +11,9 @@ from support.bad_experiments import CHANGED, GOOD, KNOWN_SYSTEMS, PRESET_NAMES
 
 import archsim as ar
 from archsim.base.errors import SpecError
+from archsim.base.text.yaml import dump_yaml, parse_yaml
 from archsim.cli.main import main
 from archsim.specs.loading.library import check_file, load_assumptions, load_experiment, load_model, load_system
-from archsim.specs.text.yaml import dump_yaml, parse_yaml
 
 
 def refused(tmp_path: Path, text: str | bytes, overrides: tuple[str, ...] = ()) -> str:

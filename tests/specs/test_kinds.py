@@ -3,10 +3,10 @@
 import pytest
 
 from archsim.base.errors import SpecError
+from archsim.base.text.yaml import read_yaml
 from archsim.specs.loading.config_files import shipped_configs
 from archsim.specs.loading.file_kinds import EXPERIMENT, TRAFFIC, kind_of
 from archsim.specs.loading.library import load_experiment
-from archsim.specs.text.yaml import read_yaml
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,7 @@ from archsim.specs.text.yaml import read_yaml
         ("models/kimi-k2.yaml", "this is a model; an experiment names it under `models:`"),
         ("assumptions/physical.yaml", "this is an assumption set; an experiment names it under `assumptions:`"),
         ("calibrations/h100.yaml", "this is a calibration; a system names it under `compute.calibration`"),
+        ("papers/craft.yaml", "this is a paper; `archsim claims` takes it"),
         (
             "traffic/deepseek-v3.yaml",
             "this is a traffic preset; an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
@@ -36,6 +37,7 @@ def test_every_shipped_file_is_of_the_kind_of_its_folder():
         "assumptions": "assumption set",
         "calibrations": "calibration",
         "traffic": TRAFFIC,
+        "papers": "paper",
     }
     every = sorted(file for file in shipped_configs().rglob("*.yaml") if file.parent.parent.name != "calibrations")
     # those of `archsim serve` are its own

@@ -1,27 +1,19 @@
 """Mutants of the shipped files: each loads, or is refused with file and line; none crashes, hangs or fills memory."""
 
-import copy
 import os
 import random
 import shutil
 
 import pytest
+from support.mutants import mutated
 
 import archsim as ar
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.text.yaml import dump_yaml, read_yaml
 from archsim.cli.main import main
 from archsim.specs.loading.config_files import shipped_configs
-from archsim.specs.text.yaml import dump_yaml, read_yaml
 from archsim.workload import open_trace
 
-ODD = (
-    None, True, -1, 0, 1, 3, 2**31, 2**63, 10**18, "9" * 5000, "1" + "0" * 90, 1e300, 1e-300, 1.5, ".nan", ".inf",
-    "1e400", "1e999999999", "1e-999999999 B", "1e99999999999999999999 ns", "1e9999999 TB/s", "9" * 5000 + " B", "0 B",
-    "-1 ns", "1 KB", "5x5", "99999x99999", "1e3x1e3", "", "x", "../x", ".", "/", "x:y", "os:getcwd", "x" * 5000,
-    "a\0b", "\udcff", "/dev/stdin", "/dev/zero", "/dev/stdin.yaml", "dojo", "physical", [], [[]], [-1], ["x"], {},
-    {"x": 1}, {"name": {}}, {"from": 1, "to": 2}, {"from": 1, "to": 10**12, "step": 1}, {"like": {}}, {"set": []},
-)  # fmt: skip
-"""What a value is replaced with. Text is written as it stands: YAML decides what it is."""
 MUTANTS = 300
 SEED = 21
 CALIBRATIONS = shipped_configs() / "calibrations"  # slow to read, and their tables are all alike: one without any
@@ -34,39 +26,6 @@ def shipped():
     trees = {str(file.relative_to(shipped_configs())): read_yaml(file).data for file in files}
     trees["design_space.yaml"]["sweep"]["sample"]["count"] = 20  # loads in a second otherwise
     return trees
-
-
-def paths(tree, at=()):
-    """Key paths of all values of a tree."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, value in items:
-        yield (*at, key)
-        yield from paths(value, (*at, key))
-
-
-def mutated(tree, rng):
-    """A copy with one value replaced, left out, doubled or taken from elsewhere in the tree."""
-    tree = copy.deepcopy(tree)
-    places = list(paths(tree))
-    *above, last = rng.choice(places)
-    target = tree
-    for key in above:
-        target = target[key]
-    match rng.randrange(8):
-        case 0:
-            del target[last]
-        case 1 if isinstance(target, list):
-            target.append(copy.deepcopy(target[last]))
-        case 1:
-            target[rng.choice((f"{last}x", "name", "like", "x"))] = target.pop(last)
-        case 2:
-            other = tree
-            for key in rng.choice(places):
-                other = other[key]
-            target[last] = copy.deepcopy(other)
-        case _:
-            target[last] = rng.choice(ODD)
-    return tree
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import archsim
+from archsim.base.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
+from archsim.base.text.yaml import dump_yaml, parse_yaml, resolve_scalar
 from archsim.cli.main import main
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.loading.config_files import named_files, shipped_configs
@@ -19,8 +21,6 @@ from archsim.specs.loading.library import load_assumptions, load_experiment, loa
 from archsim.specs.machine.system import D2DSpec, SystemSpec
 from archsim.specs.machine.utilisation import published_utilisation
 from archsim.specs.policies import PRESETS, RULES
-from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
-from archsim.specs.text.yaml import dump_yaml, parse_yaml, resolve_scalar
 
 ROOT = Path(__file__).resolve().parents[2]
 DOJO = ROOT / "configs" / "dojo.yaml"

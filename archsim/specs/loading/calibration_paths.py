@@ -5,8 +5,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from archsim.base.text.yaml import Keys, Place, Tree
 from archsim.specs.loading.config_files import searched
-from archsim.specs.text.yaml import Keys, Place, Tree
 
 KEYS = (("compute", "calibration"), ("hbm", "calibration"), ("d2d", "calibration"), ("decision", "host", "calibration"))
 _SUFFIXES = (".yaml", ".yml")

@@ -1,7 +1,7 @@
 """Sections of a calibration in files of their own, which its file names: ``gemm: h100/gemm.yaml``.
 
 Such a file has ``tables`` (laws, sources, errors), and names the numbers beside it with their digest: ``numbers: {file:
-gemm.npz, sha256: ...}`` (``calibration.laws.stored``). Paths are relative to the file that has them.
+gemm.npz, sha256: ...}`` (``archsim.laws.stored``). Paths are relative to the file that has them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import SpecError
+from archsim.base.text.fields import Spec
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import Tree, read_yaml
+from archsim.laws.tables import SECTIONS
 from archsim.specs.loading.config_files import display
-from archsim.specs.text.fields import Spec
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import Tree, read_yaml
-from calibration.laws.tables import SECTIONS
 
 TABLES, NUMBERS, STORED = "tables", "numbers", "stored"
 HINT = "fit the section again with `archsim calibrate`, or copy it with its files"
@@ -64,7 +64,7 @@ def _tables(tree: Tree, name: str, folder: Path, numbers: bool) -> Tree:
 
 
 def _stored(section: Tree, head: _Section, file: Path) -> list[Any]:
-    from calibration.laws.stored import DamagedNumbers, load  # here, as it imports numpy
+    from archsim.laws.stored import DamagedNumbers, load  # here, as it imports numpy
 
     if head.numbers is None:
         return []

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import read_yaml
+from archsim.laws.tables import CalibrationSpec
 from archsim.specs.loading.calibration_sections import files_of, with_sections
 from archsim.specs.loading.config_files import display, named_files, search_folders
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import read_yaml
-from calibration.laws.tables import CalibrationSpec
 
 KIND = "calibrations"
 # For a die that names none: the GPU whose measured GEMMs cover most shapes and dtypes, and on which Yu et al., ISCA
@@ -95,6 +95,6 @@ def load_calibration(name: str | Path) -> CalibrationSpec:
     found = read_calibration(find_calibration(name))
     if not found.scaled:
         return found
-    from calibration.laws.scaled import with_scaled  # here, as it imports numpy
+    from archsim.laws.scaled import with_scaled  # here, as it imports numpy
 
     return with_scaled(found, _own_once(*_version(found.scaled.gpu)))

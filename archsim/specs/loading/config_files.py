@@ -16,6 +16,13 @@ def shipped_configs() -> Path:
     return installed if installed.is_dir() else package.parent / "configs"
 
 
+def shipped_docs() -> Path:
+    """The shipped folder ``docs``, likewise; installed, it has what pages and messages read."""
+    package = Path(__file__).resolve().parents[2]
+    installed = package / "docs"
+    return installed if installed.is_dir() else package.parent / "docs"
+
+
 def search_folders(kind: str, beside: Path | None) -> list[Path]:
     """Folders that may hold named files of a kind ('systems', 'models', 'assumptions'), in search order."""
     folders = [Path("configs") / kind, shipped_configs() / kind]

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
+from archsim.base.text.fields import Spec
+from archsim.base.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity
+from archsim.base.text.yaml import read_yaml
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.calibration_sections import with_sections
@@ -18,9 +21,6 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import NEUTRAL, PRESET_MEANINGS, PRESETS, RULE_TYPES, RULES
 from archsim.specs.rules import Choice, Parameter, Text
 from archsim.specs.sweeps.plan import SweepPlan
-from archsim.specs.text.fields import Spec
-from archsim.specs.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity
-from archsim.specs.text.yaml import read_yaml
 
 _WIDTH = 116
 _OPENING_WIDTH = 72  # of what an experiment asks, beside its name and file

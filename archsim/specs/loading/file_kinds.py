@@ -7,16 +7,17 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.errors import SpecError
+from archsim.base.text.fields import Spec
+from archsim.base.text.validation import keys_of
+from archsim.laws.tables import CalibrationSpec
 from archsim.specs.assumptions import NamedSet
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
+from archsim.specs.papers import PaperSpec
 from archsim.specs.serving import ServeSpec
 from archsim.specs.sweeps.axes import SWEEP_KEY
 from archsim.specs.sweeps.explore import EXPLORE_KEY
-from archsim.specs.text.fields import Spec
-from archsim.specs.text.validation import keys_of
-from calibration.laws.tables import CalibrationSpec
 
 EXPERIMENT, TRAFFIC, SERVE = "experiment", "traffic preset", "deployment"
 # Kind → class; traffic files have none here, as archsim.workload reads them, nor deployments, which name others.
@@ -27,6 +28,7 @@ SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
         "model": ModelSpec,
         "assumption set": NamedSet,
         "calibration": CalibrationSpec,
+        "paper": PaperSpec,
     }
 )
 EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
@@ -50,10 +52,12 @@ _KEYS = MappingProxyType(
 )
 _BELONGS = MappingProxyType(
     {
+        EXPERIMENT: "`archsim sweep` takes it",
         SERVE: "`archsim serve` takes it",
         "system": "an experiment names it under `systems:`",
         "model": "an experiment names it under `models:`",
         "assumption set": "an experiment names it under `assumptions:`",
+        "paper": "`archsim claims` takes it",
         "calibration": "a system names it under `compute.calibration`",
         TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
     }
@@ -65,9 +69,9 @@ def kind_of(data: Mapping[str, Any]) -> str:
     return max(_KEYS, key=lambda kind: len(set(data) & set(_KEYS[kind])))
 
 
-def refuse_other_kinds(path: object, data: Mapping[str, Any]) -> None:
-    """Raise SpecError if a file is not an experiment but another kind of file."""
+def refuse_other_kinds(path: object, data: Mapping[str, Any], expected: str = EXPERIMENT) -> None:
+    """Raise SpecError if a file is not of the ``expected`` kind but of another."""
     kind = kind_of(data)
-    if kind != EXPERIMENT:
+    if kind != expected and (kind != EXPERIMENT or len(set(data) & set(_KEYS[kind])) > 2):
         article = "an" if kind[0] in "aeiou" else "a"
         raise SpecError(f"{path}: this is {article} {kind}; {_BELONGS[kind]}")

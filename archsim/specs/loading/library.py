@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.fields import Spec
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import Place, Tree, read_yaml
+from archsim.laws.tables import CalibrationSpec
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.calibration_paths import find_calibrations
@@ -21,10 +25,6 @@ from archsim.specs.sweeps.axes import SWEEP_KEY, Axis, canonical, read_sweep
 from archsim.specs.sweeps.explore import EXPLORE_KEY, ExploreSpec
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.specs.sweeps.variants import PLURAL
-from archsim.specs.text.fields import Spec
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import Place, Tree, read_yaml
-from calibration.laws.tables import CalibrationSpec
 
 # The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
@@ -116,9 +116,12 @@ def file_of(source: str | os.PathLike[str]) -> Path:
             "experiment, a mapping with the keys of such a file, or an experiment from ar.load"
         )
     text = os.fspath(source)
-    if is_path(text) or os.path.exists(text):
-        return Path(text)
     known = named_files("")
+    if is_path(text) or os.path.exists(text):
+        name = Path(text).stem
+        if name in known and not Path(text).parent.is_dir():
+            raise SpecError(f"{text}: no such file; the experiment that ships under this name is `{name}`")
+        return Path(text)
     if text not in known:
         hint = f"{did_you_mean(text, known)} (`archsim list experiments` names those that ship)"
         raise SpecError(f"{text}: no such file, nor an experiment of this name{hint}")

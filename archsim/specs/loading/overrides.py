@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from archsim.base.errors import SpecError
-from archsim.specs.text.quantities import describe
-from archsim.specs.text.yaml import Key, Keys, Place, Tree, parse_value
+from archsim.base.text.quantities import describe
+from archsim.base.text.yaml import Key, Keys, Place, Tree, parse_value
 
 
 def apply_overrides(tree: Tree, overrides: Sequence[str], expand: Callable[[Keys], None]) -> None:

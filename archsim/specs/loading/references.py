@@ -16,12 +16,12 @@ from typing import Any
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.quantities import describe
+from archsim.base.text.yaml import Keys, Place, Tree, read_yaml
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.loading.calibration_paths import find_calibrations
 from archsim.specs.loading.config_files import display, named_files, searched
 from archsim.specs.policies import PRESETS, RULE_TYPES
-from archsim.specs.text.quantities import describe
-from archsim.specs.text.yaml import Keys, Place, Tree, read_yaml
 
 DEFAULT_ASSUMPTIONS = "physical"
 # A manifest is two folders below the one its paths are relative to: reports/<name>/manifest.yaml.

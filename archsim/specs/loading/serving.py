@@ -9,16 +9,17 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import Keys, Tree
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.loading.library import MANIFEST_KEY, Source, folder_of, tree_of
+from archsim.specs.loading.file_kinds import SERVE, refuse_other_kinds
+from archsim.specs.loading.library import MANIFEST_KEY, Source, folder_of, label_of, tree_of
 from archsim.specs.loading.overrides import apply_overrides, put
 from archsim.specs.loading.references import DEFAULT_ASSUMPTIONS, folders_around, resolve
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
 from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import Keys, Tree
 
 DEFAULT_POLICY = "ep"
 
@@ -66,6 +67,7 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     """
     tree, folder = tree_of(source), folder_of(source)
     tree.data.pop(MANIFEST_KEY, None)
+    refuse_other_kinds(label_of(source), tree.data, SERVE)
     apply_overrides(tree, overrides, lambda keys: None)
     given = deepcopy(tree.data)
     axes = validate(AxesSpec, tree, ("sweep",)).grid if tree.data.get("sweep") is not None else {}
@@ -86,10 +88,10 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
             f"{tree.place(('policies',))}: policies: {', '.join(names)} need routing from traffic: give routing: "
             f"{{like: model}}; with routing: {spec.routing} no expert is more popular than another"
         )
-    if not isinstance(spec.routing, RoutingSpec) and spec.assumptions:
+    if not isinstance(spec.routing, RoutingSpec) and (others := set(spec.assumptions or {}) - {"overlap"}):
         raise SpecError(
-            f"{tree.place(('assumptions',))}: assumptions: are of routing from traffic: give routing: {{like: model}}, "
-            "or leave them out"
+            f"{tree.place(('assumptions',))}: assumptions: {', '.join(sorted(map(str, others)))}: are of routing from "
+            "traffic: give routing: {like: model}, or leave them out; overlap alone goes with other routings"
         )
     if isinstance(spec.routing, RoutingSpec) and model.experts == 1:
         raise SpecError(f"{tree.place(('routing',))}: routing: {model.name} has no experts; give routing: uniform")

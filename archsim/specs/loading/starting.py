@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from archsim.base.errors import SpecError
-from archsim.specs.text.fields import Name
+from archsim.base.text.fields import Name
 
 _FOLDER = Path(__file__).resolve().parents[1] / "starting"
 

@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base.own_code import import_function
+from archsim.base.text.fields import KeyProblem, Spec
 from archsim.specs.machine.fabric import Bandwidth
 from archsim.specs.policies import check_parameters
-from archsim.specs.text.fields import KeyProblem, Spec
 
 _KEYS = ("name", "bandwidth")
 BEFORE_ARRAY, REPLACES, NETWORK = "before_array", "replaces", "network"  # kinds of classes

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from archsim.base.errors import SpecError
+from archsim.base.text.fields import KeyProblem, Spec, count, number
+from archsim.base.text.quantities import BANDWIDTH, CLOCK, TIME, Dimension, format_quantity, quantity
 from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.text.fields import KeyProblem, Spec, count, number
-from archsim.specs.text.quantities import BANDWIDTH, CLOCK, TIME, Dimension, format_quantity, quantity
 
 Clock = quantity(CLOCK, "1 MHz", "20 GHz")
 Latency = quantity(TIME, "1e-3 ns", "1 s", zero=True)
@@ -32,8 +32,9 @@ class FsmSpec(Spec):
     lanes: count(1, 4096) = 8
     # Comparators of the sorter and of the selection of heatmap entries; one word of the heatmap port has 32 counters.
     comparators: count(1, 65536) = 32
-    # merge: n log2 n comparisons; bitonic: n/2 log2 n (log2 n + 1)/2 (Batcher 1968), but no buffers.
-    sorter: Literal["merge", "bitonic"] = "merge"
+    # bitonic: log2 n (log2 n + 1)/2 stages in which all comparators work, in place (Batcher 1968; in RTL). merge: n
+    # log2 n comparisons, but the last pairs of runs keep few comparators busy, and it writes to a second buffer.
+    sorter: Literal["bitonic", "merge"] = "bitonic"
     # Registers between the operands of a block of tokens, its costs and the loads: as many further cycles a block.
     # Three bring the path of the 8 lanes from 1.61 to 1.04 ns (ASAP7, docs/rtl.md).
     pipeline: count(0, 3) = 3
@@ -48,9 +49,18 @@ class FsmSpec(Spec):
     table_port_bits: count(1, 65536) = 72
     heatmap_port_bits: count(1, 65536) = 512
     prediction_port_bits: count(1, 65536) = 16
+    # table: cycles and plans of the tables and policy functions. rtl: those of the components in RTL that make them
+    # (sorter, allocator, selector; docs/rtl.md), simulated: for `engine: interpreted`, with the extra `rtl`.
+    implementation: Literal["table", "rtl"] = "table"
     # Where the expert distribution table and the heatmap rows are stored: SRAM of the Global CP, as in table II, or HBM
     # of its die, which saves the SRAM.
     tables: Literal["on_chip", "dram"] = "on_chip"
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """What runs in RTL, each as ``package.module:class``."""
+        names = ("sorter:Sorter", "allocator:Allocator", "select:Selector") if self.implementation == "rtl" else ()
+        return tuple(f"microarch.rtl.{name}" for name in names)
 
 
 # Clocks of the cores that the paper names: Cortex-A76 3 GHz in 7 nm (Arm's projection, AnandTech, Cortex-A76
@@ -137,7 +147,7 @@ class HostSpec(Spec):
             raise KeyProblem(
                 ("calibration",), f"{', '.join(_PATH)} are all given; omit those that the calibration should give"
             )
-        from calibration.laws.laws import Laws
+        from archsim.laws.laws import Laws
 
         try:
             path = Laws(calibration_named(name)).host_path()

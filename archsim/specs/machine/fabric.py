@@ -29,10 +29,10 @@ from pydantic import Field, ValidationInfo, field_validator, model_serializer, m
 
 from archsim.base.nearest import did_you_mean
 from archsim.base.own_code import import_function
+from archsim.base.text.fields import KeyProblem, Spec, count
+from archsim.base.text.quantities import BANDWIDTH, TIME, format_quantity, quantity
 from archsim.specs.loading.config_files import known_calibration
 from archsim.specs.policies import check_parameters
-from archsim.specs.text.fields import KeyProblem, Spec, count
-from archsim.specs.text.quantities import BANDWIDTH, TIME, format_quantity, quantity
 
 Bandwidth = quantity(BANDWIDTH, "1 GB/s", "1 PB/s")
 Latency = quantity(TIME, "1e-6 ns", "1 ms", zero=True)

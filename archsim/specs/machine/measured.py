@@ -4,7 +4,7 @@ A ``calibration`` in ``hbm`` or ``d2d`` is replaced by what was measured on that
 ``archsim.specs.machine.decision``). HBM gets the latency and the share of nominal bandwidth of reads. A link follows
 the law of one-way copies between two GPUs of a server node, with its rate as a share of the link's nominal rate. A
 run has slices of one size, and its links use the rate around that size, so that a slice takes the time of a measured
-copy. ``calibration.laws`` chooses the tables and evaluates the laws.
+copy. ``archsim.laws`` chooses the tables and evaluates the laws.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from pydantic import Field, model_validator
 
 from archsim.base.errors import SpecError
+from archsim.base.text.fields import KeyProblem, Spec
+from archsim.base.text.quantities import BANDWIDTH, format_quantity
+from archsim.laws.tables import HBM, Axis, CalibrationSpec, Numbers, Positive
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.machine.fabric import Bandwidth
-from archsim.specs.text.fields import KeyProblem, Spec
-from archsim.specs.text.quantities import BANDWIDTH, format_quantity
-from calibration.laws.tables import HBM, Axis, CalibrationSpec, Numbers, Positive
 
 
 class Found(NamedTuple):
@@ -57,8 +57,8 @@ class CopyLaw(Spec):
         """(hop latency in ns, share of the bandwidth) with which a remote read of this size takes as long as a
         measured copy.
         """
-        from calibration.laws.copy import link_of_copy
-        from calibration.laws.piecewise import law_of
+        from archsim.laws.copy import link_of_copy
+        from archsim.laws.piecewise import law_of
 
         return link_of_copy(law_of(self), self.bandwidth_bytes_per_s, size_bytes)
 
@@ -71,7 +71,7 @@ class CopyLaw(Spec):
 
 def hbm_measured(calibration: CalibrationSpec) -> Found:
     """``latency`` and ``efficiency``, if measured."""
-    from calibration.laws.laws import Laws
+    from archsim.laws.laws import Laws
 
     values: dict[str, Any] = {}
     latency_ns, efficiency = Laws(calibration).hbm_reads()
@@ -87,8 +87,8 @@ def hbm_measured(calibration: CalibrationSpec) -> Found:
 
 def link_measured(calibration: CalibrationSpec) -> Found:
     """``copies``, the keys of a CopyLaw; nothing if no suitable copies were measured."""
-    from calibration.laws.copy import NVLINK_BYTES_PER_S
-    from calibration.laws.laws import Laws
+    from archsim.laws.copy import NVLINK_BYTES_PER_S
+    from archsim.laws.laws import Laws
 
     link = Laws(calibration).link()
     if link.table is None:

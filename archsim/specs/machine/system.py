@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_serializer, model_validator
 
 from archsim.base.dtypes import WEIGHT_BYTES
+from archsim.base.text.fields import KeyProblem, Name, Spec, count, number
+from archsim.base.text.quantities import COMPUTE, SIZE, format_quantity, fraction, quantity
 from archsim.specs.loading.config_files import known_calibration
 from archsim.specs.machine.blocks import BlockSpec
 from archsim.specs.machine.decision import DecisionSpec
 from archsim.specs.machine.fabric import Bandwidth, FabricSpec, Latency, MeshSpec, TopologySpec
 from archsim.specs.machine.measured import CopyLaw, hbm_measured, link_measured, with_measured
-from archsim.specs.text.fields import KeyProblem, Name, Spec, count
-from archsim.specs.text.quantities import COMPUTE, SIZE, format_quantity, fraction, quantity
 
 Efficiency = fraction(zero=False)
 Calibration = Annotated[str | None, AfterValidator(known_calibration)]
@@ -113,6 +113,8 @@ class ComputeSpec(Spec):
     calibration: Calibration = None
     # Which library's GEMMs; default: the one with most measured shapes.
     library: str | None = None
+    # Time of grouped expert kernels over that of the calibration's, of an engine whose kernels are others.
+    kernel_factor: number(0.05, 50) = 1.0
 
     @property
     def dtype_bytes(self) -> float:
@@ -150,6 +152,14 @@ class SystemSpec(Spec):
     decision: DecisionSpec = DecisionSpec()
     # A user's own blocks, which every weight slice passes on its die before the compute array.
     blocks: tuple[BlockSpec, ...] = ()
+
+    def in_tables(self) -> "SystemSpec":
+        """The system with tables in the place of RTL, which gives the same numbers (``tests/rtl/test_engine.py``)."""
+        blocks = tuple(block for block in self.blocks if not block.name.startswith("microarch.rtl.blocks:"))
+        if blocks == self.blocks and not self.decision.fsm.components:
+            return self
+        fsm = self.decision.fsm.model_copy(update={"implementation": "table"})
+        return self.model_copy(update={"blocks": blocks, "decision": self.decision.model_copy(update={"fsm": fsm})})
 
     @model_validator(mode="before")
     @classmethod

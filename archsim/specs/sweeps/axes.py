@@ -12,28 +12,29 @@
       where: [dies <= 64, hbm_capacity fits]
 
 Grid, groups and samples multiply each other and the experiment's own systems, models, batches, policies and
-assumption sets. A path starts with ``system``, ``model``, ``policy``, ``assumptions``, ``workload`` or ``engine``; a
-key that only one of them has may also start it (``hbm.bandwidth``). Nested mappings are paths, too. Syntax of values:
-``archsim.specs.sweeps.axis_values``; constraints: ``archsim.specs.sweeps.constraints``.
+assumption sets. A path starts with ``system``, ``model``, ``policy``, ``assumptions``, ``workload``, ``parallel``,
+``precision`` or ``engine``; a key that only one of them has may also start it (``hbm.bandwidth``). Nested mappings are
+paths, too. Syntax of values: ``archsim.specs.sweeps.axis_values``; constraints: ``archsim.specs.sweeps.constraints``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.quantities import describe
+from archsim.base.text.validation import keys_of
+from archsim.base.text.yaml import Keys, Place, Tree
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import RULE_TYPES, PolicySpec
 from archsim.specs.sweeps.axis_values import Range, counted_values, is_range, read_range
 from archsim.specs.sweeps.constraints import Constraint, parse_constraint
-from archsim.specs.text.quantities import describe
-from archsim.specs.text.validation import keys_of
-from archsim.specs.text.yaml import Keys, Place, Tree
+from archsim.specs.sweeps.drawn import METHODS, Drawn, draw_shares
 from archsim.specs.workload import WorkloadSpec
 
 SWEEP_KEY = "sweep"
@@ -45,10 +46,10 @@ KINDS = {
     "workload": WorkloadSpec,
 }
 _PLURALS = {"systems": "system", "models": "model", "policies": "policy"}
-_ROOTS = (*KINDS, "engine")
+DEPLOYED = ("parallel", "precision")
+_ROOTS = (*KINDS, *DEPLOYED, "engine")
 _WAYS = ("grid", "zip", "sample", "where")
 _SAMPLE_KEYS = ("method", "count", "seed", "over")
-METHODS = ("latin_hypercube", "sobol", "random")
 _MOST_POINTS = 100_000_000
 
 
@@ -58,12 +59,17 @@ class Axis:
 
     path: tuple[str, ...]
     place: Place
-    values: tuple[Any, ...]
-    places: tuple[Place, ...]
+    values: Sequence[Any]
+    places: Sequence[Place]
 
     @property
     def name(self) -> str:
         return ".".join(self.path)
+
+    @property
+    def telling(self) -> Sequence[int]:
+        """Indices of values that are valid only if all are."""
+        return self.values.telling if isinstance(self.values, Drawn) else range(len(self.values))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -262,36 +268,10 @@ class _Reader:
 
 
 def _drawn(axes: tuple[Axis, ...], method: str, count: int, seed: int) -> tuple[Axis, ...]:
-    """The axes with ``count`` values each, drawn together (scipy.stats.qmc; Sobol points are scrambled)."""
-    shares = _shares(method, len(axes), count, seed)
+    """The axes with ``count`` values each, drawn together."""
     drawn = []
-    for axis, column in zip(axes, shares.T.tolist(), strict=True):
+    for axis, shares in zip(axes, draw_shares(method, len(axes), count, seed).T, strict=True):
         first = axis.values[0]
-        if isinstance(first, Range):
-            values = tuple(first.value(share) for share in column)
-            drawn.append(Axis(axis.path, axis.place, values, (axis.place,) * count))
-        else:
-            chosen = [min(int(share * len(axis)), len(axis) - 1) for share in column]
-            drawn.append(
-                Axis(
-                    axis.path, axis.place, tuple(axis.values[i] for i in chosen), tuple(axis.places[i] for i in chosen)
-                )
-            )
+        values = Drawn(shares, first if isinstance(first, Range) else axis.values)
+        drawn.append(Axis(axis.path, axis.place, values, Drawn(shares, axis.places)))
     return tuple(drawn)
-
-
-def _shares(method: str, dimensions: int, count: int, seed: int):
-    """float64[count, axis] in [0, 1)."""
-    import warnings
-
-    import numpy as np
-
-    generator = np.random.default_rng(seed)
-    if method == "random":
-        return generator.random((count, dimensions))
-    from scipy.stats import qmc
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a count that is not a power of 2 is merely less balanced
-        kind = qmc.Sobol if method == "sobol" else qmc.LatinHypercube
-        return kind(dimensions, seed=generator).random(count)

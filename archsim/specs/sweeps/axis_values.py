@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from archsim.base.nearest import did_you_mean
-from archsim.specs.text.quantities import DIMENSIONS, SIZE, Dimension, describe, format_quantity, parse_quantity
+from archsim.base.text.quantities import DIMENSIONS, SIZE, Dimension, describe, format_quantity, parse_quantity
 
 ENDS = ("from", "to")
 _COUNTED = ("step", "factor", "linear", "log")

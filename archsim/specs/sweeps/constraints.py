@@ -14,13 +14,14 @@ other comparison.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from archsim.specs.text.quantities import DIMENSIONS, parse_quantity
+from archsim.base.text.quantities import DIMENSIONS, parse_quantity
 
 _COMPARE = {
     "<=": operator.le,
@@ -88,6 +89,31 @@ def parse_constraint(text: str) -> Constraint:
     return Constraint(text, names, frozenset(words), tuple(tests))
 
 
+@dataclass(frozen=True)
+class Expression:
+    """A sum of a constraint alone: ``text`` as written, the ``names`` in it, its ``tree``."""
+
+    text: str
+    names: tuple[str, ...]
+    tree: tuple
+
+    def value(self, lookup: Lookup) -> float:
+        """NaN where a name has no value, and for a division by zero."""
+        try:
+            found = float(_value(self.tree, lookup))
+        except (Absent, ValueError):
+            return math.nan
+        return found
+
+
+def parse_expression(text: str) -> Expression:
+    """Parse a sum, such as ``throughput / area``. Raises ValueError as `parse_constraint` does."""
+    parser = _Parser(text)
+    tree = parser.sum()
+    parser.end()
+    return Expression(text, tuple(dict.fromkeys(_names(tree))), tree)
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
@@ -106,18 +132,18 @@ class _Parser:
         self._next = 0
 
     def test(self) -> tuple:
-        first = self._sum()
+        first = self.sum()
         if first[0] == "name" and self.take("name", "fits"):
             return "fits", first[1]
         sums, signs = [first], []
         while (sign := self._one_of(_COMPARE)) is not None:
             signs.append(sign)
-            sums.append(self._sum())
+            sums.append(self.sum())
         if not signs:
             raise self._unexpected(f"one of {' '.join(_COMPARE)}")
         return "compare", tuple(sums), tuple(signs)
 
-    def _sum(self) -> tuple:
+    def sum(self) -> tuple:
         return self._chain(self._product, ("+", "-"))
 
     def _product(self) -> tuple:
@@ -131,7 +157,7 @@ class _Parser:
 
     def _atom(self) -> tuple:
         if self._one_of(("(",)):
-            tree = self._sum()
+            tree = self.sum()
             if not self._one_of((")",)):
                 raise self._unexpected("')'")
             return tree

@@ -3,7 +3,7 @@
 ::
 
     explore:
-      objectives: [throughput, energy, cost]     # the first is optimised within budgets
+      objectives: [throughput, energy, cost]     # or expressions, throughput / area; the first is optimised in budgets
       where: [throughput >= 20000]               # checked on results; `sweep.where` is checked before anything runs
       budgets: [cost <= 40000, power <= 2000]    # the best design within each is reported, with its YAML
       event_runs: 15 %                           # of the points, or a number of runs
@@ -13,15 +13,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic import Field, field_validator
 
 from archsim.base.nearest import did_you_mean
-from archsim.specs.sweeps.constraints import Constraint, parse_constraint
-from archsim.specs.text.fields import KeyProblem, Spec, count, refuse_duplicates
-from archsim.specs.text.quantities import describe
+from archsim.base.text.fields import KeyProblem, Spec, count, refuse_duplicates
+from archsim.base.text.quantities import describe
+from archsim.specs.sweeps.constraints import Constraint, parse_constraint, parse_expression
 
 EXPLORE_KEY = "explore"
 
@@ -43,6 +44,54 @@ OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
         "cost": Objective("cost_usd", "min"),
     }
 )
+_OPPOSITE = {"max": "min", "min": "max"}
+
+
+def sense_of(objective: str) -> str:
+    """``max`` or ``min`` of a name of OBJECTIVES or an expression of them. Raises ValueError for unknown names, and
+    where parts of an expression disagree, as in ``throughput * area``.
+    """
+    if objective in OBJECTIVES:
+        return OBJECTIVES[objective].sense
+    try:
+        found = parse_expression(objective)
+    except ValueError as error:
+        raise ValueError(f"unknown objective {objective!r}{_near(objective)}: {error}") from None
+    for name in found.names:
+        if name not in OBJECTIVES:
+            raise ValueError(f"unknown objective {name!r}{_near(name)}")
+    sense = _sense(found.tree, objective)
+    if sense is None:
+        raise ValueError(f"objective {objective!r} names no result{_near('')}")
+    return sense
+
+
+def with_expressions(values: Mapping[str, float], objectives: Iterable[str]) -> dict[str, float]:
+    """The values of OBJECTIVES, and of those objectives that are expressions of them."""
+    own = [name for name in objectives if name not in OBJECTIVES]
+    return {**values, **{name: parse_expression(name).value(values.get) for name in own}}
+
+
+def _near(name: str) -> str:
+    known = f"known: {', '.join(OBJECTIVES)}, and expressions such as throughput / area"
+    return f"{did_you_mean(name, OBJECTIVES)} ({known})"
+
+
+def _sense(tree: tuple, text: str) -> str | None:
+    """Of a tree of ``parse_expression``; None of numbers."""
+    kind, *parts = tree
+    if kind == "name":
+        return OBJECTIVES[parts[0]].sense
+    if kind in ("number", "text"):
+        return None
+    left, right = (_sense(part, text) for part in parts)
+    if kind in ("-", "/") and right:
+        right = _OPPOSITE[right]
+    if left and right and left != right:
+        raise ValueError(f"objective {text!r}: more of one part is better and of the other worse; neither is optimised")
+    return left or right
+
+
 _MOST_RUNS = 1_000_000
 
 
@@ -74,11 +123,10 @@ class ExploreSpec(Spec):
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for place, name in enumerate(names):
-            if name not in OBJECTIVES:
-                raise KeyProblem(
-                    (place,),
-                    f"unknown objective {name!r}{did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})",
-                )
+            try:
+                sense_of(name)
+            except ValueError as error:
+                raise KeyProblem((place,), str(error)) from None
         refuse_duplicates("objective", list(names))
         return names
 
@@ -117,11 +165,7 @@ class ExploreSpec(Spec):
 
     @property
     def senses(self) -> tuple[str, ...]:
-        return tuple(OBJECTIVES[name].sense for name in self.objectives)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(OBJECTIVES[name].column for name in self.objectives)
+        return tuple(map(sense_of, self.objectives))
 
     def constraints(self) -> tuple[Constraint, ...]:
         return tuple(map(parse_constraint, self.where))

@@ -5,22 +5,24 @@ workload.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.fields import Spec
+from archsim.base.text.quantities import describe, parse_quantity
+from archsim.base.text.validation import keys_of, validate
+from archsim.base.text.yaml import Place, Tree, dump_yaml
 from archsim.specs.deployment import DeploymentSpec
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.sweeps.axes import KINDS, SWEEP_KEY, Axis, SweepSpec, canonical
+from archsim.specs.loading.overrides import put
+from archsim.specs.sweeps.axes import DEPLOYED, KINDS, SWEEP_KEY, Axis, SweepSpec, canonical
 from archsim.specs.sweeps.axis_values import dimension_of
 from archsim.specs.sweeps.constraints import Constraint
 from archsim.specs.sweeps.variants import NAMED, PLURAL, Maker, Variant
-from archsim.specs.text.fields import Spec
-from archsim.specs.text.quantities import describe, parse_quantity
-from archsim.specs.text.validation import keys_of
-from archsim.specs.text.yaml import Place, Tree, dump_yaml
 from archsim.specs.workload import WorkloadSpec
 
 MEASURES = {
@@ -32,6 +34,7 @@ MEASURES = {
     "hbm_capacity": "with `fits`: whether homes and shared experts fit in the HBM of every die",
 }
 _FITTING = "hbm_capacity"
+_ASKED = 64  # points from which a constraint learns which keys there are
 _SUFFIX = {
     "size": "_bytes",
     "bandwidth": "_bytes_per_s",
@@ -42,6 +45,9 @@ _SUFFIX = {
 }
 # Other fields follow from these, so they cannot be axes; the whole entry is the axis instead.
 _WHOLE = {("assumptions", "set"): "assumptions", ("system", "like"): "system", ("policy", "preset"): "policy"}
+
+
+_HERE = Place("sweep")
 
 
 class Point(NamedTuple):
@@ -96,15 +102,18 @@ class SweepPlan:
 
     def __init__(self, tree: Tree, sweep: SweepSpec, experiment: ExperimentSpec, folder: Path | None) -> None:
         self.tree, self.sweep, self.experiment, self._folder = tree, sweep, experiment, folder
-        self._deployment = experiment.deployment
+        self._deployed = [axis for axis in sweep.axes if axis.path[0] in DEPLOYED]
+        self._deployments: dict[tuple[int, ...], DeploymentSpec] = {}
         self._group_of = {axis.name: index for index, group in enumerate(sweep.groups) for axis in group.axes}
         self._batch, self._engine = (_axis(sweep, path) for path in (("workload", "batch"), ("engine",)))
-        self._batches = _batches(self._batch) if self._batch else experiment.workload.batch
-        self._engines = _engines(self._engine) if self._engine else (experiment.engine,)
+        if self._batch:
+            _check_batches(self._batch)
+        if self._engine:
+            _check_engines(self._engine)
         self._makers = self._new_makers(folder)
         self.columns = tuple(AxisColumn(axis) for axis in sweep.axes)
         inner = [
-            1 if self._batch else len(self._batches),
+            1 if self._batch else len(experiment.workload.batch),
             len(self._makers["assumptions"]),
             len(self._makers["policy"]),
         ]
@@ -177,7 +186,8 @@ class SweepPlan:
         seen: set[tuple] = set()
         for index in range(self.combinations):
             point = self.point(index)
-            same = (*[id(variant.spec) for variant in point.variants.values()], point.batch, point.engine)
+            kinds = [id(variant.spec) for variant in point.variants.values()]
+            same = (*kinds, point.batch, point.engine, id(point.deployment))
             if same in seen:
                 dropped.repeats += 1
                 continue
@@ -203,21 +213,32 @@ class SweepPlan:
         try:
             variants = {kind: self._makers[kind].make(at, choice) for kind, at in base.items()}
         except SpecError as error:
-            shown = ", ".join(
-                f"{axis.name} {written(axis.values[choice[self._group_of[axis.name]]])}" for axis in self.sweep.axes
-            )
+            shown = ", ".join(f"{axis.name} {written(self._chosen(axis, choice))}" for axis in self.sweep.axes)
             raise SpecError(f"{error} (point {index}: {shown})") from None
-        size = self._batches[choice[self._group_of[self._batch.name]] if self._batch else batch]
-        engine = self._engines[choice[self._group_of[self._engine.name]] if self._engine else 0]
-        return Point(index, choice, variants, size, engine, self._deployment)
+        size = int(self._chosen(self._batch, choice)) if self._batch else self.experiment.workload.batch[batch]
+        engine = self._chosen(self._engine, choice) if self._engine else self.experiment.engine
+        return Point(index, choice, variants, size, engine, self._deployment_of(choice))
+
+    def _deployment_of(self, choice: tuple[int, ...]) -> DeploymentSpec:
+        """One object for a choice of its axes. Raises SpecError for sizes that do not go together."""
+        key = tuple(choice[self._group_of[axis.name]] for axis in self._deployed)
+        if key in self._deployments:
+            return self._deployments[key]
+        tree = Tree({key: deepcopy(self.tree.data[key]) for key in DEPLOYED if self.tree.data.get(key)}, {(): _HERE})
+        for axis in self._deployed:
+            value = self._chosen(axis, choice)
+            put(tree, axis.path, deepcopy(value), f"{axis.place}: {written(value)}", lambda keys: None)
+        found = self._deployments[key] = validate(DeploymentSpec, tree)
+        return found
+
+    def _chosen(self, axis: Axis, choice: tuple[int, ...]) -> Any:
+        return axis.values[choice[self._group_of[axis.name]]]
 
     def cells(self, point: Point) -> dict[str, Any]:
         """Column → value of every axis; None if the axis does not apply to the point."""
         absent = point.variants["policy"].absent
         return {
-            column.name: None
-            if column.axis.name in absent
-            else column.cells[point.choice[self._group_of[column.axis.name]]]
+            column.name: None if column.axis.name in absent else column.cell(self._chosen(column.axis, point.choice))
             for column in self.columns
         }
 
@@ -225,7 +246,7 @@ class SweepPlan:
         """Path → value of every axis in words (`in_words`); ``–`` if the axis does not apply to the point."""
         absent = point.variants["policy"].absent
         return {
-            axis.name: "–" if axis.name in absent else in_words(axis.values[point.choice[self._group_of[axis.name]]])
+            axis.name: "–" if axis.name in absent else in_words(self._chosen(axis, point.choice))
             for axis in self.sweep.axes
         }
 
@@ -246,6 +267,8 @@ class SweepPlan:
                 "policies": (point.policy,),
                 "assumptions": (point.assumptions,),
                 "engine": point.engine,
+                "parallel": point.deployment.parallel,
+                "precision": point.deployment.precision,
             }
         )
         return one.resolved()
@@ -259,6 +282,8 @@ class SweepPlan:
             return point.batch
         if kind == "engine":
             return point.engine
+        if kind in DEPLOYED:
+            return _walk(point.deployment, path)
         variant = point.variants[kind]
         if len(path) == 1 or (path[1:] == ("name",) and kind in NAMED):
             return variant.name if kind in NAMED else variant.spec.label if kind == "assumptions" else variant.spec
@@ -271,22 +296,23 @@ def plan_without_axes(experiment: ExperimentSpec) -> SweepPlan:
 
 
 class AxisColumn:
-    """The result column of an axis: name, type (``archsim.base.tables``) and the value of every index."""
+    """The result column of an axis: name, type (``archsim.base.tables``) and the cell of a value."""
 
     def __init__(self, axis: Axis) -> None:
         self.axis = axis
-        dimension = dimension_of(axis.values[0]) if isinstance(axis.values[0], str) else None
-        if not all(isinstance(value, str) and dimension_of(value) is dimension for value in axis.values):
+        values = [axis.values[at] for at in axis.telling]
+        dimension = dimension_of(values[0]) if isinstance(values[0], str) else None
+        if not all(isinstance(value, str) and dimension_of(value) is dimension for value in values):
             dimension = None
-        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in axis.values)
+        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         self.name = f"axis.{axis.name}{_SUFFIX[dimension.name] if dimension else ''}"
+        self.cell: Callable[[Any], Any]
         if dimension:
-            self.kind, self.cells = "real", tuple(float(parse_quantity(value, dimension)) for value in axis.values)
-        elif numeric:
-            whole = all(isinstance(value, int) for value in axis.values)
-            self.kind, self.cells = ("integer", axis.values) if whole else ("real", tuple(map(float, axis.values)))
+            self.kind, self.cell = "real", lambda value: float(parse_quantity(value, dimension))
+        elif numeric and all(isinstance(value, int) for value in values):
+            self.kind, self.cell = "integer", int
         else:
-            self.kind, self.cells = "text", tuple(map(written, axis.values))
+            self.kind, self.cell = ("real", float) if numeric else ("text", written)
 
 
 class _Question:
@@ -295,7 +321,7 @@ class _Question:
     def __init__(self, plan: SweepPlan, constraint: Constraint, place: Place) -> None:
         self.text, self._constraint, self._place, self._plan = constraint.text, constraint, place, plan
         self._paths: dict[str, tuple[str, ...] | None] = {}
-        samples = [plan.point(index) for index in _spread(plan.combinations)]
+        samples = [plan.point(index) for index in spread(plan.combinations, _ASKED)]
         for name in constraint.names:
             if name in MEASURES:
                 self._check_fitting(name)
@@ -359,9 +385,9 @@ def _path(name: str) -> tuple[tuple[str, ...] | None, str]:
         return None, str(error)
 
 
-def _spread(count: int) -> list[int]:
-    """Numbers of up to 64 points spread over a sweep, including the first and the last."""
-    return sorted({round(index * (count - 1) / 63) for index in range(64)})
+def spread(count: int, most: int) -> list[int]:
+    """Numbers of up to ``most`` points spread over a sweep of ``count``, including the first and the last."""
+    return sorted({round(index * (count - 1) / (most - 1)) for index in range(most)})
 
 
 def _walk(spec: Any, path: tuple[str, ...]) -> Any:
@@ -400,8 +426,8 @@ def _axis(sweep: SweepSpec, path: tuple[str, ...]) -> Axis | None:
     return next((axis for axis in sweep.axes if axis.path == path), None)
 
 
-def _batches(axis: Axis) -> tuple[int, ...]:
-    for value, place in zip(axis.values, axis.places, strict=True):
+def _check_batches(axis: Axis) -> None:
+    for value, place in ((axis.values[at], axis.places[at]) for at in axis.telling):
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
@@ -409,17 +435,15 @@ def _batches(axis: Axis) -> tuple[int, ...]:
             or not 1 <= value <= 10_000_000
         ):
             raise SpecError(f"{place}: expected a batch, an integer from 1 to 10000000, not {describe(value)}")
-    return tuple(map(int, axis.values))
 
 
-def _engines(axis: Axis) -> tuple[str, ...]:
+def _check_engines(axis: Axis) -> None:
     known = get_args(ExperimentSpec.model_fields["engine"].annotation)
-    for value, place in zip(axis.values, axis.places, strict=True):
+    for value, place in ((axis.values[at], axis.places[at]) for at in axis.telling):
         if value not in known:
             raise SpecError(
                 f"{place}: unknown value {value!r}{did_you_mean(str(value), known)} (valid: {', '.join(known)})"
             )
-    return axis.values
 
 
 def written(value: Any) -> str:

@@ -18,13 +18,13 @@ from pydantic import ValidationError
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.quantities import describe
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import Place, Tree
 from archsim.specs.loading.calibration_paths import with_calibrations_found
 from archsim.specs.loading.references import folders_around, found_trace, resolve
 from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES
 from archsim.specs.sweeps.axes import KINDS, Axis
-from archsim.specs.text.quantities import describe
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import Place, Tree
 
 PLURAL = {"system": "systems", "model": "models", "policy": "policies", "assumptions": "assumptions"}
 NAMED = ("system", "model", "policy")
@@ -85,13 +85,13 @@ class Maker:
         return variant
 
     def _check(self, axis: Axis) -> None:
-        """Check every value of an axis alone, on each item of the experiment. Raises SpecError with the value's
+        """Check the telling values of an axis alone, on each item of the experiment. Raises SpecError with the value's
         place.
         """
         problems, variants = [], []
         seen: set[str] = set()
-        for at, value in enumerate(axis.values):
-            written = repr(value)
+        for at in axis.telling:
+            written = repr(axis.values[at])
             if written in seen:
                 continue
             seen.add(written)

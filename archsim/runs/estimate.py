@@ -1,0 +1,113 @@
+"""What simulating takes on this machine, before it is spent: events, time and memory, by formula.
+
+The constants are fits to ``benchmarks/estimates.py``, which prints estimate and measurement of runs on 3 × 3 to 9 × 9
+dies beside each other: events and memory are within a third, time within a factor of `SPREAD`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp
+from typing import NamedTuple
+
+from archsim.base.errors import CapacityError
+from archsim.base.memory import machine_bytes
+from archsim.base.words import counted, spoken
+from archsim.engine.fabric import links_of_routes
+from archsim.specs.sweeps.plan import Point, SweepPlan, spread
+
+SPREAD = 3.0  # of time, either way
+_RUN_NS, _STEP_NS = 25e6, 0.5e6  # a run and a step of a layer, whatever happens in them
+_EVENTS_PER_EXPERT = 20.0  # an expert's reads, multiplication and reports, under any assumptions
+_EVENTS_PER_PAIR = 4.0  # hidden vectors from one die to another and back
+# An event, by how links are shared; the interpreter is written in Python.
+_EVENT_NS = {"event": {"reserved": 0.8e3, "shared": 2.5e3}, "interpreted": {"reserved": 40e3, "shared": 150e3}}
+_LINK_NS = 800.0  # a link of a route, when the network is built
+_PROCESS_BYTES = 0.3e9  # Python with its libraries and compiled kernels
+_LINK_BYTES, _SHARED_LINK_BYTES = 80.0, 160.0  # a link of a route; where flows share links, with those under way
+_ASKED = 64  # points from which those of a sweep are estimated
+_GB, _GIB = 1e9, 2**30
+
+
+class Cost(NamedTuple):
+    """Of one run. events: 0 for the analytical engine; host_ns: on one core of this machine, without compilation;
+    host_bytes: of its process.
+    """
+
+    events: float
+    host_ns: float
+    host_bytes: float
+
+
+def cost_of(point: Point) -> Cost:
+    """What a run takes."""
+    links, events = links_of_routes(point.system), _events(point)
+    kind = point.assumptions.contention
+    shared = kind == "shared" and point.engine != "analytical"
+    each_ns = _EVENT_NS[point.engine][kind] if events else 0.0
+    return Cost(
+        events,
+        _RUN_NS + _layer_steps(point) * _STEP_NS + events * each_ns + links * _LINK_NS,
+        _PROCESS_BYTES + links * (_SHARED_LINK_BYTES if shared else _LINK_BYTES),
+    )
+
+
+def _layer_steps(point: Point) -> int:
+    workload = point.workload
+    layers = len(point.model.moe_layer_ids)
+    return (workload.decode_steps + workload.has_prompts) * min(workload.layers or layers, layers)
+
+
+def _events(point: Point) -> float:
+    """Experts that a batch activates at even popularity, and pairs of dies that exchange hidden vectors."""
+    if point.engine == "analytical":
+        return 0.0
+    experts, dies, chosen = point.model.experts, point.system.dies, point.batch * point.model.top_k
+    active = experts * (1 - exp(-chosen / experts))
+    moves = point.assumptions.contention == "shared"
+    pairs = dies**2 * (1 - exp(-chosen / dies**2)) if moves else 0.0
+    return _layer_steps(point) * (_EVENTS_PER_EXPERT * active + _EVENTS_PER_PAIR * pairs)
+
+
+def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_bytes) -> None:
+    """Raises CapacityError for a system whose simulation does not fit into the memory of this machine.
+
+    bound_bytes: of the machine.
+    """
+    needed, bound = cost_of(point).host_bytes, bound_bytes()
+    if bound is None or needed <= bound:
+        return
+    share = (bound - _PROCESS_BYTES) / (needed - _PROCESS_BYTES)
+    # Pairs of dies × links between them: the fourth power of a side, and one more in a mesh.
+    side = int(point.system.dies**0.5 * max(share, 0.0) ** 0.25)
+    raise CapacityError(
+        f"{point.system.name}: simulating {point.system.dies:,} dies ({point.engine} engine, "
+        f"{point.assumptions.contention} links) takes about {needed / _GIB:,.0f} GiB of memory for the routes of all "
+        f"pairs of dies; this machine has {bound / _GIB:,.1f} GiB, {(needed - bound) / _GIB:,.0f} GiB too few; about "
+        f"{side} × {side} dies fit"
+    )
+
+
+def told(plan: SweepPlan, cores: int) -> str:
+    """``120 runs, about 3.2 million events, 40 s to 6 min on 2 cores when compiled, 0.4 GB a process``, of all
+    combinations of a plan, from those spread over it.
+    """
+    of = plan.combinations
+    costs = [cost_of(plan.point(index)) for index in spread(of, _ASKED)]
+    at_a_time = min(cores, of)
+    events = sum(each.events for each in costs) / len(costs) * of
+    seconds = sum(each.host_ns for each in costs) / len(costs) * of / at_a_time / 1e9
+    most, bound = max(each.host_bytes for each in costs), machine_bytes()
+    parts = [
+        f"{of:,} {'run' if of == 1 else 'runs'}",
+        f"about {counted(events)} events" if events else "no events",
+        f"{spoken(max(seconds / SPREAD, 1))} to {spoken(max(seconds * SPREAD, 1))} on {at_a_time} "
+        f"{'core' if at_a_time == 1 else 'cores'} when compiled",
+        f"{most / _GB:.1f} GB a process",
+    ]
+    if bound is not None and at_a_time * most > bound:
+        parts.append(
+            f"{at_a_time * most / _GB:.0f} GB for {at_a_time} at a time, above the {bound / _GB:.0f} GB of this "
+            f"machine: give --jobs {max(1, int(bound / most))}"
+        )
+    return ", ".join(parts)

@@ -1,0 +1,65 @@
+"""What is known of fabrics before anything runs: users' functions that build none, and axes that change no link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from archsim.base.errors import SpecError
+from archsim.engine.fabric import build_fabric
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.sweeps.axes import Axis
+from archsim.specs.sweeps.plan import SweepPlan
+from microarch.fabric.fabric import Fabric
+from microarch.fabric.grid import ROW_MAJOR
+
+# Keys of d2d that links may have of their own → the field, and what of it a fabric has.
+_OF_LINKS = {"bandwidth": ("bandwidth_bytes_per_s", "link_bytes_per_ns"), "hop_latency": ("hop_latency_ns", "link_ns")}
+
+
+def refuse_links(plan: SweepPlan, systems: Iterable[SystemSpec]) -> None:
+    """Raise ArchsimError for a user's function that builds no fabric, once; SpecError for an axis of links that
+    changes none.
+    """
+    unlike = {_links_of(system): system for system in systems}.values()
+    fabrics = [(system, build_fabric(system, ROW_MAJOR)) for system in unlike if system.topology.is_function]
+    axes = [axis for axis in plan.sweep.axes if axis.path[:2] == ("system", "d2d") and axis.path[-1] in _OF_LINKS]
+    if not axes:
+        return
+    known = {id(system): fabric for system, fabric in fabrics}
+    built = [(system, known.get(id(system)) or build_fabric(system, ROW_MAJOR)) for system in unlike]
+    for axis in axes:
+        if all(_unchanged(axis, system, fabric) for system, fabric in built):
+            names = [each.name for each in plan.experiment.systems]
+            raise SpecError(_told(axis, *built[0], names[0] if len(names) == 1 else "any system"))
+
+
+def refuse_own_fabric(system: SystemSpec) -> None:
+    """Raise ArchsimError for a user's function that builds no fabric for the system."""
+    if system.topology.is_function:
+        build_fabric(system, ROW_MAJOR)
+
+
+def _links_of(system: SystemSpec) -> str:
+    """Equal for systems with the same links, but for those of ``d2d``."""
+    return repr((system.mesh, system.topology, system.fabric))
+
+
+def _unchanged(axis: Axis, system: SystemSpec, fabric: Fabric) -> bool:
+    field, links = _OF_LINKS[axis.path[-1]]
+    other = system.d2d.model_copy(update={field: 2 * getattr(system.d2d, field) + 1})
+    changed = build_fabric(system.model_copy(update={"d2d": other}), ROW_MAJOR)
+    return np.array_equal(getattr(changed, links), getattr(fabric, links))
+
+
+def _told(axis: Axis, system: SystemSpec, fabric: Fabric, name: str) -> str:
+    key = axis.path[-1]
+    names = ", ".join(dict.fromkeys(each.name or "link" for each in fabric.classes))
+    if system.topology.is_function:
+        params = ", ".join(f"system.topology.params.{name}" for name in system.topology.params) or "its params"
+        instead = f"{system.topology.name} gives every class ({names}) its own; vary what it takes ({params})"
+    else:
+        whole = "system.fabric" if system.fabric is not None else "system.topology"
+        instead = f"every class of links ({names}) has its own; vary {whole}, or leave {key} out of the classes"
+    return f"{axis.place}: {axis.name} changes no link of {name}: {instead}"
